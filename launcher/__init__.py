@@ -1,0 +1,1 @@
+"""The cluster: from a CSV of hosts to processes. Imports no TensorFlow."""

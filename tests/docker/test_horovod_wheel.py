@@ -1,0 +1,183 @@
+"""The Horovod wheel: cached by what it was built against, and never used damaged. Builds are stubs
+here; the real build and its all-reduce check run in set-up, hence before every run of these tests.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import horovod_wheel
+import pytest
+import steps
+from conftest import ROOT, needs_horovod, run
+
+TARGET = horovod_wheel.Target("2.21.0", "cp311-x86_64", "openmpi-5.0.11", "none")
+
+
+class StubBuild:
+    """Writes a small wheel and counts how often it was asked to."""
+
+    def __init__(self):
+        self.count = 0
+
+    def __call__(self, work, log):
+        self.count += 1
+        wheel = work / "horovod-0.28.1-cp311-cp311-linux_x86_64.whl"
+        wheel.write_bytes(b"wheel" * 100)
+        return wheel
+
+
+@pytest.fixture
+def build():
+    return StubBuild()
+
+
+def test_a_whole_wheel_is_built_once_and_then_taken_from_the_cache(tmp_path, build):
+    first, fresh = horovod_wheel.ensure(TARGET, tmp_path, build)
+    again, fresh_again = horovod_wheel.ensure(TARGET, tmp_path, build)
+    assert (fresh, fresh_again, build.count) == (True, False, 1)
+    assert first == again
+    assert first.read_bytes() == b"wheel" * 100
+
+
+def test_a_wheel_with_one_byte_changed_is_built_again(tmp_path, build, capsys):
+    wheel, _ = horovod_wheel.ensure(TARGET, tmp_path, build)
+    content = bytearray(wheel.read_bytes())
+    content[250] ^= 1
+    wheel.write_bytes(content)
+    wheel, fresh = horovod_wheel.ensure(TARGET, tmp_path, build)
+    assert (fresh, build.count) == (True, 2)
+    assert wheel.read_bytes() == b"wheel" * 100
+    assert f"{wheel} is damaged" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tensorflow": "2.22.0"},
+        {"python": "cp312-x86_64"},
+        {"mpi": "system-mpirun (Open MPI) 4.1.4"},
+        {"cuda": "nccl-2.32.3"},
+    ],
+)
+def test_another_version_of_what_it_is_built_against_is_another_wheel(tmp_path, build, change):
+    old, _ = horovod_wheel.ensure(TARGET, tmp_path, build)
+    new, fresh = horovod_wheel.ensure(TARGET._replace(**change), tmp_path, build)
+    assert (fresh, build.count) == (True, 2)
+    assert old != new
+    assert horovod_wheel.ensure(TARGET, tmp_path, build) == (old, False)
+
+
+def test_a_changed_patch_is_another_wheel(tmp_path, build, monkeypatch):
+    horovod_wheel.ensure(TARGET, tmp_path, build)
+    monkeypatch.setattr(horovod_wheel, "PATCHES", [("setup.py", "a", "b")])
+    assert horovod_wheel.ensure(TARGET, tmp_path, build)[1]
+
+
+def test_a_build_that_failed_or_was_killed_leaves_nothing_that_is_taken_for_a_wheel(
+    tmp_path, build
+):
+    def fails(work, log):
+        build(work, log)
+        raise steps.Problem("compiler error")
+
+    with pytest.raises(steps.Problem):
+        horovod_wheel.ensure(TARGET, tmp_path, fails)
+    assert not list(tmp_path.rglob("*.whl"))
+    # Killed while copying into the cache: a wheel without its checksum.
+    folder = tmp_path / TARGET.key()
+    folder.mkdir()
+    (folder / "horovod-0.28.1-cp311-cp311-linux_x86_64.whl").write_bytes(b"wh")
+    assert horovod_wheel.ensure(TARGET, tmp_path, build)[1]
+
+
+def test_it_is_built_in_a_path_without_spaces(tmp_path):
+    def build(work, log):
+        assert " " not in str(work)
+        return StubBuild()(work, log)
+
+    wheel, _ = horovod_wheel.ensure(TARGET, tmp_path / "with a space", build)
+    assert wheel.exists()
+
+
+def test_a_command_that_fails_is_a_problem_with_the_end_of_its_log(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("of an earlier command\n")
+    with pytest.raises(steps.Problem, match=r"trying failed; the end of .*log:\n  no luck$"):
+        steps.run(["sh", "-c", "echo no luck; exit 3"], log, "trying", os.environ)
+
+
+def test_no_compiler_outlives_a_set_up_that_was_killed(tmp_path):
+    program = (
+        "import os, sys, steps; from pathlib import Path; "
+        "steps.run(['sh', '-c', 'sleep 77 & echo $! >pid; wait'], Path('log'), 'x', os.environ)"
+    )
+    setup = subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}/docker"},
+    )
+    pid = _wait_for(lambda: (tmp_path / "pid").read_text().strip())
+    setup.kill()
+    setup.wait()
+    _wait_for(lambda: not Path(f"/proc/{pid}").exists() or _is_zombie(pid))
+
+
+def _is_zombie(pid):
+    return ") Z " in Path(f"/proc/{pid}/stat").read_text()
+
+
+def _wait_for(condition, seconds=10):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            value = condition()
+        except OSError:
+            value = None
+        if value:
+            return value
+        time.sleep(0.05)
+    raise AssertionError("it did not happen in time")
+
+
+def test_the_second_of_two_set_ups_waits_and_says_so(tmp_path):
+    program = (
+        "import sys, time, steps; from pathlib import Path\n"
+        "with steps.one_at_a_time(Path('lock'), 'testing'):\n"
+        "    print('in', flush=True); time.sleep(float(sys.argv[1])); print('out', flush=True)"
+    )
+    env = os.environ | {"PYTHONPATH": f"{ROOT}/docker"}
+    both = []
+    for seconds in ("60", "0"):
+        both.append(
+            subprocess.Popen(
+                [sys.executable, "-c", program, seconds],
+                cwd=tmp_path,
+                env=env,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+        first_line = both[-1].stdout.readline()
+        assert first_line == "in\n" if seconds == "60" else "waiting for it to end" in first_line
+    both[0].send_signal(signal.SIGKILL)  # a killed holder lets go
+    both[0].wait()
+    assert both[1].communicate(timeout=10)[0].split() == ["in", "out"]
+
+
+@needs_horovod
+def test_the_installed_horovod_finds_its_mpi_without_help(tmp_path):
+    """Its libmpi lies in the environment it was installed to, not where it was built."""
+    env = {"LD_LIBRARY_PATH": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    program = (
+        "import horovod.tensorflow as hvd; assert hvd.mpi_built() and hvd.gloo_built(); "
+        "print([l.split(maxsplit=5)[5] for l in open('/proc/self/maps') if 'libmpi.so' in l][0])"
+    )
+    code, printed = run(sys.executable, "-c", program, cwd=tmp_path, **env)
+    assert code == 0, printed
+    prefix = Path(sys.prefix).resolve()
+    if (prefix / "lib" / "libmpi.so").exists():
+        assert printed.strip().splitlines()[-1].startswith(str(prefix))

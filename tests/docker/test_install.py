@@ -1,0 +1,127 @@
+"""Set-up's clear sentences: what is missing, and the remedy."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import install
+import pytest
+from conftest import ROOT
+from steps import Problem
+
+
+def test_a_python_without_tensorflow_wheels_is_refused_with_a_remedy(monkeypatch):
+    install.check_python((3, 11))
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(Problem, match=r"this is Python 3\.9, .* 3\.11, 3\.12 or 3\.13: `apt-get"):
+        install.check_python((3, 9))
+    monkeypatch.setattr(shutil, "which", lambda name: name if name == "python3.12" else None)
+    with pytest.raises(Problem, match=r"`make PYTHON=python3\.12`"):
+        install.check_python((3, 14))
+
+
+def test_too_little_disk_is_refused_before_anything_is_fetched(monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(9e9, 8e9, 1e9))
+    with pytest.raises(Problem, match=r"has 1\.0 GB free and set-up needs 3 GB: free some"):
+        install.check_disk(Path("/somewhere"), "cpu")
+
+
+def test_without_root_missing_system_packages_are_asked_for_by_name(monkeypatch, capsys):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
+    install.install_system_packages("all")
+    said = capsys.readouterr().out
+    for program, package in (("g++", "g++"), ("tmux", "tmux"), ("sshd", "openssh-server")):
+        assert f"no {program} here" in said
+        assert f"`apt-get install {package}` as root" in said
+
+
+def test_an_environment_of_another_folder_is_made_anew(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(install, "ROOT", tmp_path)
+    venv = tmp_path / ".venv"
+    venv.mkdir()
+    (venv / "leftover").touch()
+    install.make_environment(venv, "cpu venv")
+    assert "is broken, moved or of another Python or kind" in capsys.readouterr().out
+    assert not (venv / "leftover").exists()
+    (venv / "kept").touch()
+    install.make_environment(venv, "cpu venv")
+    assert (venv / "kept").exists(), "a sound environment stays"
+    install.make_environment(venv, "gpu venv")
+    assert not (venv / "kept").exists(), "TensorFlow for GPUs does not go over that for CPUs"
+
+
+def test_a_missing_index_says_how_to_name_a_mirror(tmp_path, monkeypatch):
+    """A real uv and a real pip, whose index does not answer."""
+    shutil.copy(ROOT / "constraints.lock", tmp_path)
+    monkeypatch.setattr(install, "ROOT", tmp_path)
+    for name in ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    install.make_environment(tmp_path / ".venv", "cpu venv")
+    with pytest.raises(Problem, match=r"installing uv failed(.|\n)*`pip config set global\.index"):
+        install.install_python_packages(tmp_path / ".venv", ["cpu"])
+
+
+@pytest.mark.parametrize("active", [{}, {"VIRTUAL_ENV": "/foreign", "PYTHONPATH": "/foreign"}])
+def test_a_second_set_up_needs_neither_network_nor_time(active):
+    """The one that `make test` has just made; a foreign environment changes nothing."""
+    stamp = ROOT / ".venv" / "impala_mm.json"
+    if not stamp.exists():
+        pytest.skip("these tests were not started by make test")
+    before = stamp.read_text()
+    # The Python that set up: of the options make passes, only defaults are tried here.
+    python = Path(sys.executable).resolve()
+    finished = subprocess.run(
+        [python, "docker/install.py"],
+        cwd=ROOT,
+        env=os.environ | active | {"UV_OFFLINE": "1", "PIP_NO_INDEX": "1"},
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert "installing" not in finished.stdout
+    assert stamp.read_text() == before
+
+
+def test_the_state_changes_with_the_lock_the_options_and_the_folder(tmp_path, monkeypatch):
+    for name in ("constraints.lock", "pyproject.toml", *install._SCRIPTS):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    monkeypatch.setattr(install, "ROOT", tmp_path)
+    options = {"device": "cpu", "mpi": "venv", "role": "all"}
+    keys = [install.state_key(tmp_path / ".venv", options)]
+    keys.append(install.state_key(tmp_path / "moved" / ".venv", options))
+    keys.append(install.state_key(tmp_path / ".venv", options | {"device": "gpu"}))
+    (tmp_path / "constraints.lock").write_text("numpy==9\n")
+    keys.append(install.state_key(tmp_path / ".venv", options))
+    assert len(set(keys)) == 4
+
+
+def test_where_horovod_cannot_be_built_set_up_warns_and_goes_on(tmp_path, monkeypatch, capfd):
+    fails = tmp_path / "docker" / "horovod_wheel.py"
+    fails.parent.mkdir()
+    fails.write_text("import sys; sys.exit('[set-up] no C++ compiler: `apt-get install g++`')")
+    monkeypatch.setattr(install, "ROOT", tmp_path)
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    (tmp_path / "venv" / "bin" / "python").symlink_to(sys.executable)
+    why_not = install.install_horovod(tmp_path / "venv", [])
+    assert why_not == "no C++ compiler: `apt-get install g++`"
+
+
+def test_the_optional_sets_that_set_up_installs_exist():
+    declared = set(re.findall(r"^([a-z-]+) = \[", (ROOT / "pyproject.toml").read_text(), re.M))
+    for extras in install.EXTRAS.values():
+        assert set(extras) <= declared
+    assert json.dumps(install.EXTRAS)

@@ -1,0 +1,92 @@
+"""Averaged, then clipped, then applied: against numbers worked out by hand and in NumPy."""
+
+import numpy as np
+import pytest
+import sonnet as snt
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from impala_mm import exchange
+
+
+class Two(exchange.Alone):
+    """Two learners, of which the other always contributes `other`."""
+
+    size = 2
+
+    def __init__(self, other):
+        self._other = other
+
+    def mean(self, tensors, name):
+        return [(a + b) / 2 for a, b in zip(tensors, self._other, strict=True)]
+
+
+def _step(gradients, clipping, with_exchange=None):
+    """The norm that apply() returns and the step that plain gradient descent at rate 1 took."""
+    variables = [tf.Variable(tf.zeros_like(g)) for g in gradients]
+    norm = exchange.apply(
+        with_exchange or exchange.Alone(), snt.optimizers.SGD(1.0), gradients, variables, clipping
+    )
+    return float(norm), [-v.numpy() for v in variables]
+
+
+def test_gradients_are_averaged_over_learners_before_they_are_clipped():
+    """Of (6, 0) and (0, 8) the mean is (3, 4), of norm 5, clipped to norm 1: (0.6, 0.8).
+
+    Clipped before averaging it would be the mean of (1, 0) and (0, 1): (0.5, 0.5).
+    """
+    mine, other = [tf.constant([6.0, 0.0])], [tf.constant([0.0, 8.0])]
+    norm, step = _step(mine, clipping=1.0, with_exchange=Two(other))
+    assert norm == pytest.approx(5.0)
+    np.testing.assert_allclose(step[0], [0.6, 0.8], rtol=1e-6)
+
+
+def test_a_negative_threshold_clips_nothing_and_zero_clips_all():
+    gradients = [tf.constant([3.0, 4.0])]
+    np.testing.assert_allclose(_step(gradients, -1.0)[1][0], [3.0, 4.0])
+    np.testing.assert_allclose(_step(gradients, 0.0)[1][0], [0.0, 0.0])
+
+
+finite = st.floats(-1e3, 1e3, width=32)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.lists(finite, min_size=1, max_size=4), min_size=1, max_size=4), st.floats(0.1, 50)
+)
+def test_clipping_by_global_norm_is_that_of_float64_numpy(values, clipping):
+    gradients = [tf.constant(v, tf.float32) for v in values]
+    exact = [np.asarray(v, np.float64) for v in values]
+    norm = np.sqrt(sum((v**2).sum() for v in exact))
+    got_norm, step = _step(gradients, clipping)
+    assert got_norm == pytest.approx(norm, rel=1e-5, abs=1e-6)
+    for ours, theirs in zip(step, exact, strict=True):
+        np.testing.assert_allclose(
+            ours, theirs * min(1.0, clipping / max(norm, 1e-30)), rtol=1e-5, atol=1e-6
+        )
+
+
+def test_more_learners_than_horovod_sees_is_refused(monkeypatch):
+    """A launcher of another MPI than Horovod's: every process would train alone, unnoticed."""
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    monkeypatch.setattr(exchange, "Horovod", exchange.Alone)
+    with pytest.raises(SystemExit, match="started 2 processes, but Horovod sees 1"):
+        exchange.join()
+
+
+def test_two_learners_without_horovod_are_refused_with_the_command_that_builds_it(monkeypatch):
+    def missing():
+        raise ImportError("No module named 'horovod'")
+
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    monkeypatch.setattr(exchange, "Horovod", missing)
+    with pytest.raises(SystemExit, match=r"build it with `make horovod`, or start one learner"):
+        exchange.join()
+
+
+def test_one_learner_needs_no_horovod(monkeypatch):
+    for name in exchange._SIZE_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(exchange, "Horovod", None)
+    assert exchange.join().size == 1

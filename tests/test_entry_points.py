@@ -1,0 +1,75 @@
+"""The two programs as a user types them: help, defaults, mistakes."""
+
+import dataclasses
+import sys
+
+import pytest
+from conftest import ROOT, run
+
+from impala_mm.config import Config
+from launcher.config import LauncherConfig
+
+PROGRAMS = {
+    "experiment.py": (Config,),
+    "run_experiment_mm_raw.py": (LauncherConfig, Config),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_help_lists_every_flag_in_its_group_with_its_default(program):
+    code, printed = run(sys.executable, program, "--help")
+    text = " ".join(printed.split())
+    assert code == 0
+    for config in PROGRAMS[program]:
+        for field in dataclasses.fields(config):
+            assert f"--{field.name} " in text
+            assert f"{field.metadata['group']}:" in text
+            default = str(field.default).lower() if field.type is bool else repr(field.default)
+            assert f"Default: {default}." in text
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    ("argument", "sentence"),
+    [
+        ("--batchsize=4", "there is no flag --batchsize; did you mean --batch_size?"),
+        ("--batch_size=four", "needs a whole number"),
+        ("--batch_size=0", "--batch_size=0: it must be at least 1"),
+        ("--learning_rate=nan", "--learning_rate=nan: it must be at least 0"),
+        ("--mode=rehersal", "it must be rehearsal (did you mean rehearsal?)"),
+        ("batch_size=4", "'batch_size=4' is no flag: write --name=value"),
+        ("--flagfile=/not/there", "/not/there"),
+    ],
+)
+def test_a_mistyped_flag_ends_at_once_with_one_sentence(program, argument, sentence):
+    code, printed = run(sys.executable, program, argument)
+    assert code == 2
+    assert sentence in printed
+    assert len(printed.strip().splitlines()) == 1, "no stack trace for a user's mistake"
+
+
+def test_the_frontend_forwards_what_was_given_and_only_that(tmp_path):
+    flagfile = tmp_path / "flags"
+    flagfile.write_text("--learning_rate=0.5\n")
+    code, printed = run(
+        sys.executable, "run_experiment_mm_raw.py", "--batch_size=4", f"--flagfile={flagfile}"
+    )
+    assert code == 0, printed
+    assert "flags for every process: --batch_size=4 --learning_rate=0.5" in printed
+    assert "2 learner(s) under one mpirun, 3 actor(s)" in printed
+
+
+def test_the_frontend_lists_every_mistake_of_a_csv_and_starts_nothing(tmp_path):
+    csv = tmp_path / "workers.csv"
+    csv.write_text("job,ip,tf_port\nlerner,a,1\nlearner,b,99999\n")
+    code, printed = run(sys.executable, "run_experiment_mm_raw.py", f"--workers_csv_path={csv}")
+    assert code == 2
+    assert "row 2, column job: 'lerner' is no job (did you mean learner?)" in printed
+    assert "row 3, column tf_port: '99999' is no port" in printed
+    assert "Traceback" not in printed
+
+
+def test_help_and_the_frontend_load_no_tensorflow():
+    program = "import sys, run_experiment_mm_raw, experiment; print('tensorflow' in sys.modules)"
+    code, printed = run(sys.executable, "-c", program, cwd=ROOT)
+    assert (code, printed.strip()) == (0, "False")
