@@ -153,7 +153,12 @@ def make_environment(venv: Path, kind: str) -> None:
 def install_python_packages(venv: Path, extras: Sequence[str]) -> None:
     """The packages of these optional sets, each at its locked version and checksum."""
     log = ROOT / ".setup.log"
-    lock = ["--constraint", ROOT / "constraints.lock"]
+    lock = [
+        "--constraint",
+        ROOT / "constraints.lock",
+        "--build-constraint",
+        ROOT / "constraints.lock",
+    ]
     pip = [str(venv / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
     uv = venv / "bin" / "uv"
     # uv reads no pip.conf: a package mirror that the user gave to pip is for us too.
