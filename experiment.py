@@ -1,10 +1,13 @@
-"""One process of an experiment: today a learner, alone or one of several under mpirun.
+"""One process of an experiment: a learner, an actor, or both roles on this machine.
 
-python experiment.py                            one learner
-mpirun -np 2 python experiment.py               two, joined by Horovod
+python experiment.py --level_name=CartPole-v1                learner and actors, here
+python experiment.py --job_name=learner --learner_hosts=localhost:8001 ...
+python experiment.py --job_name=actor --task=0 --learner_hosts=localhost:8001 ...
+mpirun -np 2 python experiment.py --mode=rehearsal           checks the all-reduce of two learners
 """
 
 import os
+import signal
 import sys
 
 from impala_mm import flags
@@ -13,13 +16,18 @@ from impala_mm.config import Config
 
 def main(argv: list[str]) -> None:
     """Parses the flags and calls the library."""
+    # Until TensorFlow is loaded nobody could save: later the learner takes these over.
+    signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
     (config,), _ = flags.parse(argv, __doc__ or "", Config)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up notes
-    print("[learner] loading TensorFlow", flush=True)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up notes
     # Below the flags, so that --help and a misspelt flag answer at once.
-    from impala_mm import exchange, rehearsal  # noqa: PLC0415
+    from impala_mm import processes  # noqa: PLC0415
 
-    rehearsal.rehearse(config, exchange.join())
+    if config.mode == "rehearsal":
+        sys.exit(processes.rehearse(config))
+    if config.job_name == "actor":
+        sys.exit(processes.act(config))
+    sys.exit(processes.learn(config, argv))
 
 
 if __name__ == "__main__":

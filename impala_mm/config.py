@@ -10,24 +10,157 @@ class Config:
     """What one process is told; equal on all learners but for what names the process itself."""
 
     # fmt: off
+    # -- Run
+    level_name: str = flag(
+        "CartPole-v1", group="Run",
+        text="Environment: a gymnasium or gym id, catch, memory, or my_package:MyEnv-v0.")
+    logdir: str = flag(
+        "", group="Run",
+        text="Folder of the run: settings, metrics, checkpoints. A folder given by name is resumed "
+             "if it holds a run; unset, a new one is made: runs/<level>-<algorithm>-<time>.")
     mode: str = flag(
-        "rehearsal", group="Run", choices=("rehearsal",),
-        text="rehearsal: a tiny network learns generated data through the same all-reduce as a "
-             "real run, and all learners compare their variables.")
+        "train", group="Run", choices=("train", "rehearsal"),
+        text="train; or rehearsal: a tiny network learns generated data through the all-reduce of "
+             "a real run, and all learners compare their variables. It checks a new cluster.")
     seed: int = flag(
         1, group="Run", least=0,
-        text="Seed of initial weights and generated data; each learner derives its own from it.")
-    updates: int = flag(
-        200, group="Training", least=1,
-        text="Updates of a rehearsal.")
+        text="Seed of initial weights, actions and environments; each process derives its own.")
+    total_environment_frames: float = flag(
+        0, group="Run", least=0,
+        text="Environment frames (steps x action repeats) of all learners after which the run "
+             "ends; the learning rate falls to 0 over them. 0: 50 million, or earlier, when the "
+             "level's own reward threshold is reached.")
+    stop_at_return: float = flag(
+        float("inf"), group="Run",
+        text="Mean raw return over 100 whole games at which the run ends. inf: the level's own "
+             "reward threshold if total_environment_frames is not given, else never.")
+    max_seconds: float = flag(
+        float("inf"), group="Run", least=0,
+        text="Seconds of training after which the run ends.")
+    save_checkpoint_secs: float = flag(
+        60, group="Run", least=0,
+        text="Seconds between checkpoints.")
+
+    # -- Processes
+    job_name: str = flag(
+        "", group="Processes", choices=("", "learner", "actor"),
+        text="Role of this process. Unset: one learner and num_actors actors on this machine.")
+    task: int = flag(
+        0, group="Processes", least=0,
+        text="Number of this process among those of its role; no two actors may share one.")
+    learner_hosts: str = flag(
+        "localhost:8001", group="Processes",
+        text="host:port where actors reach the learner.")
+    bind_address: str = flag(
+        "", group="Processes",
+        text="host:port on which the learner listens, where that is not what actors dial.")
+    num_actors: int = flag(
+        2, group="Processes", least=0,
+        text="Actors that a process without job_name starts.")
+    num_envs: int = flag(
+        16, group="Processes", least=1,
+        text="Environments per actor; their observations go through the network as one batch.")
+    token_file: str = flag(
+        "", group="Processes",
+        text="File of the secret that actors show to learners. Unset: one of this user's own, made "
+             "when first needed.")
+    intra_op_threads: int = flag(
+        0, group="Processes", least=0,
+        text="TensorFlow's threads within an operation. 0: all cores in a learner, 1 in an actor.")
+    inter_op_threads: int = flag(
+        0, group="Processes", least=0,
+        text="TensorFlow's threads across operations. 0: 2 for a learner, 1 for an actor.")
+
+    # -- Data
     batch_size: int = flag(
-        32, group="Training", least=1,
-        text="Examples per learner and update.")
+        32, group="Data", least=1,
+        text="Unrolls per learner and update.")
+    unroll_length: int = flag(
+        20, group="Data", least=1,
+        text="Steps per unroll.")
+    queue_capacity: int = flag(
+        0, group="Data", least=0,
+        text="Unrolls that wait in a learner before actors are held back. 0: batch_size.")
+    min_pull_secs: float = flag(
+        -1, group="Data",
+        text="Seconds between an actor's pulls of parameters. Negative: as many as keep pulls "
+             "under 10% of a 1 Gbit/s link.")
+    parameter_dtype: str = flag(
+        "float32", group="Data", choices=("float32", "float16"),
+        text="Type of trained weights on the wire to the actors.")
+    num_action_repeats: int = flag(
+        0, group="Data", least=0,
+        text="Environment frames per step. 0: the environment's own.")
+    width: int = flag(
+        0, group="Data", least=0,
+        text="Pixels across, to which image observations are resized. 0: as they come.")
+    height: int = flag(
+        0, group="Data", least=0,
+        text="Pixels down, to which image observations are resized. 0: as they come.")
+
+    # -- Algorithm
+    algorithm: str = flag(
+        "impala", group="Algorithm",
+        text="impala, or a module of yours (package.module); see impala_mm/algorithms/.")
+    agent_name: str = flag(
+        "auto", group="Algorithm",
+        text="Network, by name (nets/). auto: chosen by the shape of the observation alone.")
+    discounting: float = flag(
+        0.99, group="Algorithm", least=0, most=1,
+        text="Discount of a reward per step that it lies ahead.")
+    reward_clipping: str = flag(
+        "abs_one", group="Algorithm", choices=("abs_one", "soft_asymmetric", "none"),
+        text="What is learnt from a reward r: abs_one: r cut to [-1, 1]; soft_asymmetric: "
+             "5 tanh(r/5), the negative side times 0.3; none: r.")
+    entropy_cost: float = flag(
+        0.01, group="Algorithm",
+        text="Weight of the policy's entropy in the loss: more explores more.")
+    baseline_cost: float = flag(
+        0.5, group="Algorithm",
+        text="Weight of the baseline's squared error in the loss.")
+    loss_reduction: str = flag(
+        "sum", group="Algorithm", choices=("sum", "mean"),
+        text="Over the steps of a learner's batch. sum is the scale of IMPALA's published "
+             "settings; mean divides by unroll_length x batch_size.")
+    clip_rho_threshold: float = flag(
+        1.0, group="Algorithm", least=0,
+        text="V-trace's rho-bar: where the value function converges to.")
+    clip_c_threshold: float = flag(
+        1.0, group="Algorithm", least=0,
+        text="V-trace's c-bar: how fast.")
+    clip_pg_rho_threshold: float = flag(
+        1.0, group="Algorithm", least=0,
+        text="Largest importance weight of the policy gradient.")
+    vtrace_lambda: float = flag(
+        1.0, group="Algorithm", least=0, most=1,
+        text="V-trace's lambda: below 1, targets lean on the value function earlier.")
+
+    # -- Optimizer
+    optimizer: str = flag(
+        "rmsprop", group="Optimizer", choices=("rmsprop", "adam"),
+        text="rmsprop is TensorFlow 1's (epsilon inside the root), as IMPALA's settings assume.")
     learning_rate: float = flag(
-        0.003, group="Optimizer", least=0,
-        text="Step size of Adam.")
+        0.0006, group="Optimizer", least=0,
+        text="Step size at the start; falls linearly to 0 over total_environment_frames.")
+    decay: float = flag(
+        0.99, group="Optimizer", least=0, most=1,
+        text="RMSProp: share of the old mean square kept at each update.")
+    momentum: float = flag(
+        0.0, group="Optimizer", least=0, most=1,
+        text="RMSProp: share of the last step added to the next.")
+    epsilon: float = flag(
+        0.01, group="Optimizer", least=0,
+        text="Added to the mean square, under the root (RMSProp), or to the root (Adam).")
     gradients_clipping: float = flag(
         40.0, group="Optimizer",
-        text="Largest global norm of the gradient, after it is averaged over learners; a longer "
-             "one is scaled down to it. Negative: off.")
+        text="Limit on the gradient, after it is averaged over learners. Negative: off.")
+    gradients_clipping_mode: str = flag(
+        "global_norm", group="Optimizer", choices=("global_norm", "variable_norm", "value"),
+        text="What gradients_clipping limits: the norm of the whole, of each variable's, or each "
+             "number.")
+
+    # -- Rehearsal
+    updates: int = flag(
+        200, group="Rehearsal", least=1,
+        text="Updates of a rehearsal.")
     # fmt: on

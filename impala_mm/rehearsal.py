@@ -14,62 +14,64 @@ import time
 import sonnet as snt
 import tensorflow as tf
 
-import nets
+from impala_mm import optimizers
 from impala_mm.config import Config
-from impala_mm.exchange import Exchange, apply
+from impala_mm.exchange import Exchange, Group
 
-_INPUTS, _CLASSES = 8, 4
+_INPUTS, _CLASSES, _LEARNING_RATE = 8, 4, 0.003
 
 
-def rehearse(config: Config, exchange: Exchange) -> None:
+def rehearse(config: Config, group: Group) -> None:
     """Trains, compares, reports; ends the program with code 1 where something is wrong."""
     started = time.monotonic()
-    tf.random.set_seed(config.seed + exchange.rank)  # other weights and data on each rank
-    network = nets.make("MLPAgent")
-    head = snt.Linear(_CLASSES)
-    optimizer = snt.optimizers.Adam(config.learning_rate)
+    exchange = Exchange(group, config.gradients_clipping, config.gradients_clipping_mode)
+    tf.random.set_seed(config.seed + group.rank)  # other weights and data on each rank
+    network = snt.nets.MLP([64, 64, _CLASSES])
+    optimizer = optimizers.Adam(_LEARNING_RATE)
     # The classes to be learnt: the largest of _CLASSES random projections, the same on all ranks.
     projections = tf.random.stateless_normal([_INPUTS, _CLASSES], seed=[config.seed, 0])
 
     def loss_of(inputs: tf.Tensor) -> tf.Tensor:
         labels = tf.argmax(inputs @ projections, axis=-1)
-        logits = head(network.torso(inputs))
-        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+        return tf.reduce_mean(
+            tf.nn.sparse_softmax_cross_entropy_with_logits(labels, network(inputs))
+        )
 
     @tf.function
     def update() -> tuple[tf.Tensor, tf.Tensor]:
         inputs = tf.random.normal([config.batch_size, _INPUTS])
         with tf.GradientTape() as tape:
             loss = loss_of(inputs)
-        variables = network.trainable_variables + head.trainable_variables
+        variables = network.trainable_variables
         gradients = tape.gradient(loss, variables)
-        norm = apply(exchange, optimizer, gradients, variables, config.gradients_clipping)
-        return exchange.mean([loss], name="loss")[0], norm
+        applied = exchange.apply(optimizer, gradients, variables)
+        return exchange.mean(loss, name="loss"), applied.norm
 
     loss_of(tf.zeros([1, _INPUTS]))  # creates the variables
-    variables = network.trainable_variables + head.trainable_variables
-    exchange.broadcast(variables)
+    variables = network.trainable_variables
+    optimizer.initialize(variables)
+    group.broadcast(variables)
     size = sum(int(tf.size(v)) for v in variables)
-    _say(exchange, f"{exchange.size} learner(s), {size} weights, {config.updates} updates")
+    _say(group, f"{group.size} learner(s), {size} weights, {config.updates} updates")
 
     first = 0.0
     for step in range(1, config.updates + 1):
         loss, norm = update()
         first = first or float(loss)
         if step == 1 or step % max(1, config.updates // 5) == 0:
-            _say(exchange, f"update {step:4d}  loss {float(loss):.3f}  grad_norm {float(norm):.3f}")
+            _say(group, f"update {step:4d}  loss {float(loss):.3f}  grad_norm {float(norm):.3f}")
 
-    digests = exchange.gather(_digest([*variables, *optimizer.variables]))
+    digests = group.gather(_digest([*variables, *optimizer.variables]))
     seconds = time.monotonic() - started
     equal = len(set(digests)) == 1
-    _say(exchange, f"digests of variables and optimizer: {' '.join(digests)}")
+    _say(group, f"digests of variables and optimizer: {' '.join(digests)}")
     if not equal:
-        _end(exchange, "the learners' variables differ: their all-reduce is not sound")
+        _end(group, "the learners' variables differ: their all-reduce is not sound")
     if not float(loss) < first:
-        _end(exchange, f"the loss did not fall ({first:.3f} to {float(loss):.3f})")
-    who = "the one learner" if exchange.size == 1 else f"all {exchange.size} learners"
-    same = "" if exchange.size == 1 else " and hold equal variables"
-    _say(exchange, f"{who} learnt: loss {first:.3f} to {float(loss):.3f} in {seconds:.1f} s{same}")
+        _end(group, f"the loss did not fall ({first:.3f} to {float(loss):.3f})")
+    who = "the one learner" if group.size == 1 else f"all {group.size} learners"
+    same = "" if group.size == 1 else " and hold equal variables"
+    _say(group, f"{who} learnt: loss {first:.3f} to {float(loss):.3f} in {seconds:.1f} s{same}")
 
 
 def _digest(variables: list[tf.Variable]) -> str:
@@ -80,11 +82,11 @@ def _digest(variables: list[tf.Variable]) -> str:
     return content.hexdigest()[:16]
 
 
-def _say(exchange: Exchange, message: str) -> None:
-    if exchange.rank == 0:
+def _say(group: Group, message: str) -> None:
+    if group.rank == 0:
         print(f"[learner] {message}", flush=True)
 
 
-def _end(exchange: Exchange, reason: str) -> None:
-    _say(exchange, f"error: {reason}")
+def _end(group: Group, reason: str) -> None:
+    _say(group, f"error: {reason}")
     sys.exit(1)

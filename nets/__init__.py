@@ -3,15 +3,60 @@
 A new network is one file here and one line in NETWORKS.
 """
 
-import sonnet as snt
+import difflib
+from collections.abc import Callable
 
-from nets.mlp import MLPAgent
+import tensorflow as tf
 
-NETWORKS: dict[str, type[snt.Module]] = {
-    "MLPAgent": MLPAgent,
+from nets import conv
+from nets.errors import UnknownNetwork, Unsuitable
+from nets.lstm import LSTM
+from nets.mlp import MLP
+from nets.network import Core, Network, Torso
+from nets.resnet import ResNet
+
+__all__ = ["NETWORKS", "Core", "Network", "Torso", "UnknownNetwork", "Unsuitable", "auto", "make"]
+
+NETWORKS: dict[str, Callable[[], tuple[Torso, Core | None]]] = {
+    "SimpleConvNetAgent": lambda: (conv.simple(), None),
+    "SimpleConvNetSameAgent": lambda: (conv.simple(padding="SAME"), None),
+    "ResNetLSTMAgent": lambda: (ResNet(), LSTM(256)),
+    "ShallowConvAgent": lambda: (conv.shallow(), None),
+    "ShallowConvLSTMAgent": lambda: (conv.shallow(), LSTM(256)),
+    "MLPAgent": lambda: (MLP(), None),
+    "MLPLSTMAgent": lambda: (MLP(), LSTM(64)),
 }
 
 
-def make(name: str) -> snt.Module:
-    """The network of this name."""
-    return NETWORKS[name]()
+def make(name: str, observation: tf.TensorSpec, num_actions: int) -> Network:
+    """The network of this name, or `auto`, for observations of this spec (no batch axis)."""
+    if name == "auto":
+        name = auto(observation)
+    if name not in NETWORKS:
+        raise UnknownNetwork(_unknown(name))
+    torso, core = NETWORKS[name]()
+    shape = tuple(observation.shape.as_list())
+    if None in shape:
+        raise Unsuitable(f"{name} needs observations of one known shape, not {list(shape)}")
+    if reason := torso.unsuitable(shape):
+        raise Unsuitable(
+            f"{name} does not fit observations of shape {list(shape)}: {reason}; "
+            f"{auto(observation)} fits them"
+        )
+    return Network(torso, core, observation, num_actions, name=name)
+
+
+def auto(observation: tf.TensorSpec) -> str:
+    """The name of the network that suits such observations: a small one."""
+    shape = observation.shape
+    image = shape.rank == 3 and min(shape[0] or 0, shape[1] or 0) >= 36
+    return "ShallowConvAgent" if image else "MLPAgent"
+
+
+def _unknown(name: str) -> str:
+    by_small = {right.lower(): right for right in ["auto", *NETWORKS]}
+    nearest = difflib.get_close_matches(name.lower(), by_small, n=1, cutoff=0.0)[0]
+    return (
+        f"there is no network {name!r}; did you mean {by_small[nearest]}? "
+        f"The names are {', '.join(by_small.values())}"
+    )

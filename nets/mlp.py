@@ -1,16 +1,19 @@
-"""MLPAgent: two hidden layers, for observations that are vectors."""
+"""MLP: two hidden layers, for observations that are vectors."""
 
 import sonnet as snt
 import tensorflow as tf
 
 
-class MLPAgent(snt.Module):
-    """[N, any...] float32 -> features [N, 64]."""
+class MLP(snt.Module):
+    """[N, any...] -> [N, 64]. It flattens what it reads, so it fits every observation."""
 
     def __init__(self) -> None:
-        super().__init__(name="mlp_agent")
-        self._torso = snt.nets.MLP([64, 64], activation=tf.nn.tanh, activate_final=True)
+        super().__init__(name="mlp")
+        self._layers = snt.nets.MLP([64, 64], activation=tf.tanh, activate_final=True)
 
-    def torso(self, observation: tf.Tensor) -> tf.Tensor:
+    def unsuitable(self, shape: tuple[int, ...]) -> None:
+        """Never."""
+
+    def __call__(self, observation: tf.Tensor) -> tf.Tensor:
         """Features of each observation by itself."""
-        return self._torso(snt.flatten(observation))
+        return self._layers(tf.reshape(observation, [-1, observation.shape[1:].num_elements()]))

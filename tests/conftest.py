@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -38,3 +39,10 @@ def run(*command: object, cwd: Path = ROOT, limit: int = 100, **env: str) -> tup
 
 
 needs_horovod = pytest.mark.skipif(not HOROVOD, reason="Horovod is not built here: make horovod")
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,15 +1,293 @@
-"""The networks, by name."""
+"""The networks: what they read, when they forget, and how large they are."""
 
 import numpy as np
+import pytest
+import sonnet as snt
 import tensorflow as tf
 
 import nets
+from nets.lstm import LSTM, State
+
+ACTIONS = 4
+ATARI = tf.TensorSpec([84, 84, 4], tf.uint8)
+SMALL = tf.TensorSpec([36, 40, 2], tf.uint8)  # the least height that every network reads
+VECTOR = tf.TensorSpec([5], tf.float32)
+RECURRENT = [name for name in nets.NETWORKS if "LSTM" in name]
 
 
-def test_mlp_turns_observations_of_any_shape_into_features_one_by_one():
-    network = nets.make("MLPAgent")
-    observations = tf.random.stateless_normal([5, 2, 3], seed=[0, 1])
-    features = network.torso(observations)
-    assert features.shape == (5, 64)
-    alone = network.torso(observations[2:3])
-    np.testing.assert_allclose(alone[0], features[2], rtol=1e-5, atol=1e-6)
+def spec_for(name):
+    return VECTOR if name.startswith("MLP") else SMALL
+
+
+def entries(spec, T, B, seed=0):
+    """Random (observation, reward, action) [T, B, ...] and first, false everywhere."""
+    random = np.random.default_rng(seed)
+    shape = [T, B, *spec.shape]
+    if spec.dtype == tf.uint8:
+        observation = random.integers(0, 256, shape, np.uint8)
+    else:
+        observation = random.standard_normal(shape, np.float32)
+    reward = random.choice(np.float32([-1, 0.5, 1]), [T, B])
+    action = random.integers(0, ACTIONS, [T, B], np.int32)
+    return observation, reward, action, np.zeros([T, B], bool)
+
+
+def some_state(network, B, seed=1):
+    random = np.random.default_rng(seed)
+    return tf.nest.map_structure(
+        lambda x: tf.constant(random.standard_normal(x.shape, np.float32)), network.initial_state(B)
+    )
+
+
+def assert_close(left, right, atol=1e-5):
+    tf.nest.assert_same_structure(left, right)
+    for a, b in zip(tf.nest.flatten(left), tf.nest.flatten(right), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=atol)
+
+
+@pytest.fixture(scope="module")
+def network_of():
+    made = {}
+
+    def get(name):
+        if name not in made:
+            made[name] = nets.make(name, spec_for(name), ACTIONS)
+        return made[name]
+
+    return get
+
+
+def traced_unroll(network, spec):
+    """In a graph that knows neither length nor batch."""
+    state = network.initial_state(1)
+    signature = [
+        tf.TensorSpec([None, None, *spec.shape], spec.dtype),
+        *(tf.TensorSpec([None, None], dtype) for dtype in (tf.float32, tf.int32, tf.bool)),
+        tf.nest.map_structure(lambda x: tf.TensorSpec([None, *x.shape[1:]]), state),
+    ]
+    return tf.function(network.unroll, input_signature=signature)
+
+
+@pytest.mark.parametrize("name", nets.NETWORKS)
+def test_an_unroll_is_its_steps_one_by_one(network_of, name):
+    network = network_of(name)
+    unroll = traced_unroll(network, spec_for(name))
+    for T, B in [(6, 3), (1, 1)]:
+        observation, reward, action, first = (tf.constant(x) for x in entries(spec_for(name), T, B))
+        if T > 1:
+            first = tf.constant(np.isin(np.arange(T * B), [0, 7, 9, 10, 11]).reshape(T, B))
+        state = some_state(network, B)
+        features, last = unroll(observation, reward, action, first, state)
+        assert features.shape == (T, B, network.num_features)
+        for t in range(T):
+            step, state = network.step(observation[t], reward[t], action[t], first[t], state)
+            assert_close(step, features[t])
+        assert_close(state, last)
+
+
+def test_shapes_that_are_known_stay_known_and_the_batch_may_be_a_tensor(network_of):
+    network = network_of("MLPLSTMAgent")
+    inputs = [tf.constant(x) for x in entries(VECTOR, 3, 2)]
+    unroll = tf.function(lambda *x: network.unroll(*x, network.initial_state(tf.size(x[3][0]))))
+    features, _ = unroll.get_concrete_function(*inputs).structured_outputs
+    assert features.shape[-1] == network.num_features
+    assert unroll(*inputs)[0].shape == (3, 2, network.num_features)
+
+
+@pytest.mark.parametrize("name", nets.NETWORKS)
+def test_all_variables_exist_from_the_beginning(network_of, name):
+    network = nets.make(name, spec_for(name), ACTIONS)
+    before = [v.ref() for v in network.trainable_variables]
+    with tf.GradientTape() as tape:
+        features, _ = network.unroll(*entries(spec_for(name), 2, 2), network.initial_state(2))
+        loss = tf.reduce_sum(features)
+    assert [v.ref() for v in network.trainable_variables] == before
+    assert all(g is not None for g in tape.gradient(loss, network.trainable_variables))
+
+
+@pytest.mark.parametrize("name", nets.NETWORKS)
+def test_a_first_entry_knows_nothing_of_what_was_before(network_of, name):
+    network = network_of(name)
+    one, other = (entries(spec_for(name), 5, 2, seed) for seed in (0, 1))
+    first = np.zeros([5, 2], bool)
+    first[2] = True
+    # The same observations from entry 2 on; there the last reward and action still differ.
+    for mine, theirs, since in zip(one, other, (2, 3, 3), strict=False):
+        theirs[since:] = mine[since:]
+    other[1][2], other[2][2] = -one[1][2], (one[2][2] + 1) % ACTIONS
+    left, left_last = network.unroll(*one[:3], first, some_state(network, 2, 1))
+    right, right_last = network.unroll(*other[:3], first, some_state(network, 2, 2))
+    assert not np.allclose(left[:2], right[:2], atol=1e-3)
+    assert_close(left[2:], right[2:])
+    assert_close(left_last, right_last)
+    # And it is read as at the start of everything, with no reward and no action.
+    fresh, _ = network.step(
+        one[0][2], one[1][2] * 0, one[2][2] * 0 - 1, first[0], network.initial_state(2)
+    )
+    assert_close(fresh, left[2])
+
+
+def test_without_first_reward_and_action_are_features():
+    network = nets.make("MLPAgent", VECTOR, ACTIONS)
+    observation, _, _, first = entries(VECTOR, 1, 2)
+    args = observation[0], np.float32([0.5, -1]), np.int32([3, 0])
+    features, state = network.step(*args, first[0], network.initial_state(2))
+    np.testing.assert_array_equal(features[:, -5:], [[0.5, 0, 0, 0, 1], [-1, 1, 0, 0, 0]])
+    assert state == ()
+    features, _ = network.step(*args, ~first[0], ())
+    np.testing.assert_array_equal(features[:, -5:], np.zeros([2, 5]))
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_without_first_the_state_carries(network_of, name):
+    network = network_of(name)
+    inputs = entries(spec_for(name), 3, 2)
+    left, _ = network.unroll(*inputs, some_state(network, 2, 1))
+    right, _ = network.unroll(*inputs, some_state(network, 2, 2))
+    assert not np.allclose(left[-1], right[-1], atol=1e-3)
+
+
+def test_one_environment_that_restarts_leaves_the_others_alone(network_of):
+    network = network_of("MLPLSTMAgent")
+    observation, reward, action, first = entries(VECTOR, 4, 2)
+    state = some_state(network, 2)
+    left, _ = network.unroll(observation, reward, action, first, state)
+    first[1, 0] = True
+    right, _ = network.unroll(observation, reward, action, first, state)
+    assert_close(left[:, 1], right[:, 1])
+    assert not np.allclose(left[1:, 0], right[1:, 0], atol=1e-3)
+
+
+def test_a_state_that_is_not_finite_ends_with_its_episode(network_of):
+    network = network_of("MLPLSTMAgent")
+    broken = tf.nest.map_structure(lambda x: x * np.nan, some_state(network, 2))
+    observation, reward, action, first = entries(VECTOR, 2, 2)
+    first[0] = True
+    with tf.GradientTape() as tape:
+        features, _ = network.unroll(observation, reward, action, first, broken)
+        loss = tf.reduce_sum(features)
+    for x in (features, *tape.gradient(loss, network.trainable_variables)):
+        assert np.isfinite(x).all()
+
+
+def test_the_gradient_of_an_unrolled_lstm_is_that_of_its_steps():
+    core = LSTM(7)
+    random = np.random.default_rng(0)
+    inputs, first = (
+        tf.constant(random.standard_normal([5, 3, 4], np.float32)),
+        np.zeros([5, 3], bool),
+    )
+    first[0, 0] = first[2, 1] = first[4] = True
+    first[4, 2] = False
+    weights = random.standard_normal([5, 3, 7], np.float32)
+    state = State(*tf.constant(random.standard_normal([2, 3, 7], np.float32)))
+    core.step(inputs[0], first[0], state)
+
+    def steps(inputs, first, state):
+        outputs = []
+        for t in range(5):
+            output, state = core.step(inputs[t], first[t], state)
+            outputs.append(output)
+        return tf.stack(outputs), state
+
+    def gradients(unroll):
+        with tf.GradientTape() as tape:
+            tape.watch([inputs, *state])
+            outputs, last = unroll(inputs, first, state)
+            loss = tf.reduce_sum(outputs * weights) + tf.reduce_sum(last.cell * last.hidden)
+        return tape.gradient(loss, [inputs, *state, *core.trainable_variables])
+
+    expected = gradients(steps)
+    assert_close(gradients(core.unroll), expected)
+    assert_close(gradients(tf.function(core.unroll)), expected)
+
+
+def test_an_lstm_begins_by_remembering():
+    core = LSTM(2)
+    core.step(tf.zeros([1, 3]), tf.constant([False]), core.initial_state(1))
+    np.testing.assert_array_equal(core.read.b, [0, 0, 1, 1, 0, 0, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("name", "features", "parameters"),
+    [
+        ("SimpleConvNetAgent", 517, 1_686_718),
+        ("SimpleConvNetSameAgent", 517, 4_046_014),  # the predecessor's, as counted from its code
+        ("ResNetLSTMAgent", 256, 1_620_949),  # the predecessor's, as counted from its code
+        ("ShallowConvAgent", 261, 677_454),
+        ("ShallowConvLSTMAgent", 256, 1_207_861),
+    ],
+)
+def test_sizes_on_atari_with_heads_for_policy_and_baseline(name, features, parameters):
+    network = nets.make(name, ATARI, ACTIONS)
+    assert network.num_features == features
+    heads = [snt.Linear(ACTIONS), snt.Linear(1)]
+    for head in heads:
+        head(tf.zeros([1, network.num_features]))
+    variables = [v for m in (network, *heads) for v in m.trainable_variables]
+    assert sum(v.shape.num_elements() for v in variables) == parameters
+
+
+@pytest.mark.parametrize("name", ["MLPAgent", "ShallowConvAgent"])
+def test_bytes_are_divided_by_255_and_floats_taken_as_they_are(name):
+    shape = [36, 36, 1]
+    tf.random.set_seed(1)
+    of_bytes = nets.make(name, tf.TensorSpec(shape, tf.uint8), ACTIONS)
+    tf.random.set_seed(1)
+    of_floats = nets.make(name, tf.TensorSpec(shape, tf.float32), ACTIONS)
+    observation, *rest = (x[0] for x in entries(tf.TensorSpec(shape, tf.uint8), 1, 2))
+    left, _ = of_bytes.step(observation, *rest, ())
+    right, _ = of_floats.step(np.float32(observation) / 255, *rest, ())
+    assert_close(left, right)
+
+
+@pytest.mark.parametrize(
+    "spec", [VECTOR, SMALL, tf.TensorSpec([], tf.int64), tf.TensorSpec([3], tf.bool)]
+)
+def test_an_mlp_reads_anything(spec):
+    network = nets.make("MLPAgent", spec, ACTIONS)
+    assert network.num_features == 64 + 1 + ACTIONS
+
+
+def test_auto_looks_at_the_observation():
+    images = [[84, 84, 4], [36, 36, 1], [210, 160, 3]]
+    others = [[4], [35, 84, 4], [84, 35, 4], [4, 84, 84], [84, 84], [], [2, 84, 84, 3]]
+    assert {nets.auto(tf.TensorSpec(s, tf.uint8)) for s in images} == {"ShallowConvAgent"}
+    assert {nets.auto(tf.TensorSpec(s, tf.uint8)) for s in others} == {"MLPAgent"}
+    assert nets.make("auto", VECTOR, ACTIONS).num_features == 64 + 1 + ACTIONS
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_and_all():
+    with pytest.raises(nets.UnknownNetwork) as error:
+        nets.make("resnetLSTM", ATARI, ACTIONS)
+    assert "'resnetLSTM'; did you mean ResNetLSTMAgent?" in str(error.value)
+    assert all(name in str(error.value) for name in ["auto", *nets.NETWORKS])
+    assert isinstance(error.value, ValueError)
+    with pytest.raises(nets.UnknownNetwork, match="did you mean"):
+        nets.make("", ATARI, ACTIONS)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "sentence"),
+    [
+        (
+            "ShallowConvAgent",
+            [4],
+            r"ShallowConvAgent does not fit observations of shape \[4\]: "
+            r"it reads images \[height, width, channels\]; MLPAgent fits them",
+        ),
+        ("ResNetLSTMAgent", [84, 84], r"it reads images \[height, width, channels\]"),
+        ("SimpleConvNetAgent", [35, 84, 4], "images of at least 36x36 pixels"),
+        ("ShallowConvLSTMAgent", [84, 19, 4], "images of at least 20x20 pixels"),
+        ("SimpleConvNetSameAgent", [4, 0, 1], "images of at least 1x1 pixels"),
+        ("MLPAgent", [None], "one known shape"),
+    ],
+)
+def test_an_observation_that_does_not_fit_is_refused_in_a_sentence(name, shape, sentence):
+    with pytest.raises(nets.Unsuitable, match=sentence):
+        nets.make(name, tf.TensorSpec(shape, tf.uint8), ACTIONS)
+
+
+@pytest.mark.parametrize(("name", "size"), [("SimpleConvNetAgent", 36), ("ShallowConvAgent", 20)])
+def test_the_smallest_image_is_read(name, size):
+    nets.make(name, tf.TensorSpec([size, size, 1], tf.uint8), ACTIONS)

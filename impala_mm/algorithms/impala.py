@@ -1,0 +1,118 @@
+"""IMPALA: actor-critic with V-trace (arXiv 1802.01561), for discrete actions.
+
+The actor records the logits it acted by; the learner corrects for the updates made since.
+"""
+
+from typing import Any
+
+import sonnet as snt
+import tensorflow as tf
+
+import nets
+from impala_mm import losses, optimizers
+from impala_mm.algorithms import Context, Variables, entry_spec
+from impala_mm.config import Config
+from impala_mm.distributions import Categorical
+from impala_mm.environments import EnvironmentSpec
+from impala_mm.exchange import Exchange
+from impala_mm.trajectory import Batch, Entry, UnrollSpec
+
+
+def make(config: Config, environment: EnvironmentSpec) -> "Impala":
+    """The algorithm for this environment."""
+    return Impala(config, environment)
+
+
+class Impala:
+    """A network with two heads, its optimizer, and V-trace between them."""
+
+    max_lag = None
+
+    def __init__(self, config: Config, environment: EnvironmentSpec):
+        self._config = config
+        self._network = nets.make(
+            config.agent_name, environment.observation, environment.num_actions
+        )
+        self._policy_head = snt.Linear(environment.num_actions, name="policy_logits")
+        self._baseline_head = snt.Linear(1, name="baseline")
+        self._optimizer = optimizers.make(
+            config.optimizer, config.learning_rate, config.decay, config.momentum, config.epsilon
+        )
+        logits = tf.TensorSpec([environment.num_actions], tf.float32)
+        step = entry_spec(environment, extras=logits)
+        start = tf.nest.map_structure(
+            lambda state: tf.TensorSpec(state.shape[1:], state.dtype), self.initial_state(1)
+        )
+        self.unroll = UnrollSpec(config.unroll_length, overlap=1, step=step, start=start)
+
+        zeros = tf.nest.map_structure(lambda s: tf.zeros([1, *s.shape], s.dtype), step)
+        self.act(zeros, self.initial_state(1), tf.zeros([1]))  # creates the heads' variables
+        modules = (self._network, self._policy_head, self._baseline_head)
+        trained = [v for module in modules for v in module.trainable_variables]
+        self._optimizer.initialize(trained)
+        carried = list(self._optimizer.variables)
+        self.variables = Variables(trained=trained, carried=carried, acting=trained)
+
+    def initial_state(self, batch: int) -> Any:
+        """The core's state at the start of an episode."""
+        return self._network.initial_state(batch)
+
+    def act(self, entry: Entry, core_state: Any, exploration: tf.Tensor) -> tuple[Any, Any, Any]:
+        """Samples from the policy, or takes its most likely action where exploration is 0."""
+        reward = losses.clip_reward(entry.reward, self._config.reward_clipping)
+        features, core_state = self._network.step(
+            entry.observation, reward, entry.action, entry.first, core_state
+        )
+        logits = self._policy_head(features)
+        self._baseline_head(features)
+        policy = Categorical(logits)
+        action = tf.where(exploration > 0, policy.sample(), policy.mode())
+        return action, core_state, logits
+
+    def update(
+        self, batch: Batch, context: Context, exchange: Exchange
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """One V-trace update."""
+        config = self._config
+        entries = batch.unrolls
+        reward = losses.clip_reward(entries.reward, config.reward_clipping)  # [T+1, B]
+        with tf.GradientTape() as tape:
+            features, _ = self._network.unroll(
+                entries.observation, reward, entries.action, entries.first, batch.start
+            )  # [T+1, B, F]
+            logits = snt.BatchApply(self._policy_head)(features)  # [T+1, B, A]
+            baseline = tf.squeeze(snt.BatchApply(self._baseline_head)(features), -1)  # [T+1, B]
+            loss = losses.impala_loss(
+                policy_logits=logits,
+                values=baseline,
+                actions=entries.action,
+                rewards=reward,
+                terminated=entries.terminated,
+                first=entries.first,
+                behaviour_log_probs=Categorical(entries.extras).log_prob(entries.action),
+                weight=batch.weight,
+                discounting=config.discounting,
+                baseline_cost=config.baseline_cost,
+                entropy_cost=config.entropy_cost,
+                reduction=config.loss_reduction,
+                lambda_=config.vtrace_lambda,
+                clip_rho_threshold=config.clip_rho_threshold,
+                clip_pg_rho_threshold=config.clip_pg_rho_threshold,
+                clip_c_threshold=config.clip_c_threshold,
+            )
+        self._optimizer.learning_rate.assign(
+            optimizers.linear_decay(config.learning_rate, context.frames, context.total)
+        )
+        trained = self.variables.trained
+        gradients = tape.gradient(loss.total, trained)
+        applied = exchange.apply(self._optimizer, gradients, trained)
+        metrics = {
+            "loss/total": loss.total,
+            "loss/policy": loss.policy,
+            "loss/baseline": loss.baseline,
+            "loss/entropy": loss.entropy,
+            "learning_rate": self._optimizer.learning_rate.read_value(),
+            "grad_norm": applied.norm,
+            "clipped_share": applied.clipped,
+        }
+        return metrics, batch.weight

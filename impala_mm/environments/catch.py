@@ -1,0 +1,43 @@
+"""Catch, the smallest game with pixels: a ball falls, the paddle below must be where it lands."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+_ROWS, _COLUMNS = 10, 5
+
+
+class Catch(gymnasium.Env):
+    """Ball and paddle are ones on a board of zeros; actions: left, stay, right.
+
+    The ball starts in a random column of the top row, the paddle in the middle of the bottom row.
+    After nine steps the ball is down: reward 1 where the paddle is, else -1. At random: -0.6.
+    """
+
+    def __init__(self) -> None:
+        self.observation_space = gymnasium.spaces.Box(0, 1, (_ROWS, _COLUMNS), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(3)
+        self._row = self._column = self._paddle = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict]:
+        """A new ball."""
+        super().reset(seed=seed)
+        self._row, self._column = 0, int(self.np_random.integers(_COLUMNS))
+        self._paddle = _COLUMNS // 2
+        return self._board(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        """Moves the paddle, then the ball falls by a row."""
+        self._paddle = min(max(self._paddle + int(action) - 1, 0), _COLUMNS - 1)
+        self._row += 1
+        down = self._row == _ROWS - 1
+        reward = 0.0 if not down else 1.0 if self._paddle == self._column else -1.0
+        return self._board(), reward, down, False, {}
+
+    def _board(self) -> np.ndarray:
+        board = np.zeros((_ROWS, _COLUMNS), np.float32)
+        board[self._row, self._column] = board[-1, self._paddle] = 1
+        return board

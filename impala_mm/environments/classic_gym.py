@@ -1,0 +1,61 @@
+"""Environments of classic gym 0.26 behind gymnasium's API.
+
+gym is imported here and nowhere else. Its checker breaks on NumPy 2 and stays off. Environments
+written for gym before 0.26 (reset without a seed, one `done`) go through gym's own compatibility.
+"""
+
+import contextlib
+import inspect
+import io
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+with contextlib.redirect_stderr(io.StringIO()):  # it asks every user to migrate, at every import
+    import gym
+
+
+class ClassicGym(gymnasium.Env):
+    """One environment of gym's registry."""
+
+    def __init__(self, name: str):
+        made = gym.make(name, disable_env_checker=True)
+        if _is_old(made.unwrapped):
+            made.close()
+            made = gym.make(name, disable_env_checker=True, apply_api_compatibility=True)
+        self._made = made
+        self.observation_space = _space(made.observation_space)
+        self.action_space = _space(made.action_space)
+        self.render_mode = made.render_mode
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Starts an episode."""
+        return self._made.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        """One step."""
+        return self._made.step(action)
+
+    def render(self) -> Any:
+        """What the environment draws."""
+        return self._made.render()
+
+    def close(self) -> None:
+        """Frees what it holds."""
+        self._made.close()
+
+
+def _is_old(environment: Any) -> bool:
+    """Whether reset takes no seed, as before gym 0.26."""
+    parameters = inspect.signature(environment.reset).parameters.values()
+    return not any(p.name == "seed" or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def _space(space: Any) -> Any:
+    """gym's space as gymnasium's, where we can use it at all."""
+    if isinstance(space, gym.spaces.Box):
+        return gymnasium.spaces.Box(space.low, space.high, space.shape, np.dtype(space.dtype).type)
+    if isinstance(space, gym.spaces.Discrete):
+        return gymnasium.spaces.Discrete(int(space.n), start=int(space.start))
+    return space

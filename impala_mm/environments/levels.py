@@ -1,0 +1,123 @@
+"""Level names: whose id a name is, how its environment is made, and what to say if nobody knows it.
+
+`find` is called by `make`; the environments it opens speak gymnasium's API.
+"""
+
+import contextlib
+import copy
+import difflib
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, NoReturn
+
+import gymnasium
+
+from impala_mm.environments import BadLevel
+
+_OURS = {"catch": "impala_mm/Catch-v0", "memory": "impala_mm/Memory-v0"}
+gymnasium.register("impala_mm/Catch-v0", "impala_mm.environments.catch:Catch", reward_threshold=0.9)
+gymnasium.register(
+    "impala_mm/Memory-v0", "impala_mm.environments.memory:Memory", reward_threshold=0.95
+)
+if importlib.util.find_spec("ale_py"):
+    import ale_py
+
+    gymnasium.register_envs(ale_py)
+
+
+class Level(NamedTuple):
+    """A name that was found."""
+
+    name: str  # as the user gave it
+    open: Callable[[], Any]  # makes one environment
+    reward_threshold: float | None
+
+
+def find(level_name: str) -> Level:
+    """The level of this name: gymnasium's where it knows the id, else classic gym's."""
+    classic = level_name.startswith("gym:")
+    rest = level_name.removeprefix("gym:") if classic else level_name
+    module, _, name = rest.rpartition(":")
+    if module:
+        _import(module, level_name)
+    else:
+        name = _OURS.get(name.lower(), name)
+    if not classic and name in gymnasium.registry:
+        registered = gymnasium.registry[name]
+        return Level(level_name, _opens(level_name, registered), registered.reward_threshold)
+    if classic and importlib.util.find_spec("gym") is None:
+        raise BadLevel(f"{level_name} needs classic gym: pip install gym==0.26.2")
+    theirs = _classic_registry()
+    if name in theirs:
+        threshold = theirs[name].reward_threshold
+        return Level(level_name, _opens_classic(level_name, name), threshold)
+    known = theirs if classic else [*gymnasium.registry, *theirs, *_OURS]
+    _refuse(level_name, name, known)
+
+
+def _import(module: str, level_name: str) -> None:
+    """Imports what registers the environment."""
+    try:
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise ModuleNotFoundError(f"No module named {module!r}")
+        importlib.import_module(module)
+    except ImportError as error:
+        raise BadLevel(f"{level_name}: {module} cannot be imported: {_line(error)}") from error
+
+
+def _opens(level_name: str, registered: gymnasium.envs.registration.EnvSpec) -> Callable[[], Any]:
+    """Makes gymnasium's environment without the wrappers that only check its author and caller."""
+    registered = copy.copy(registered)
+    registered.order_enforce = False
+
+    def opens() -> gymnasium.Env:
+        try:
+            return gymnasium.make(registered, disable_env_checker=True)
+        except (gymnasium.error.Error, ImportError) as error:
+            raise BadLevel(f"{level_name} cannot be made: {_line(error)}") from error
+
+    return opens
+
+
+def _opens_classic(level_name: str, name: str) -> Callable[[], Any]:
+    from impala_mm.environments import classic_gym  # noqa: PLC0415
+
+    def opens() -> classic_gym.ClassicGym:
+        try:
+            return classic_gym.ClassicGym(name)
+        except (classic_gym.gym.error.Error, ImportError) as error:
+            raise BadLevel(f"{level_name} cannot be made: {_line(error)}") from error
+
+    return opens
+
+
+def _classic_registry() -> Mapping[str, Any]:
+    """Classic gym's ids; none where it is not installed."""
+    with contextlib.suppress(ImportError):
+        from impala_mm.environments import classic_gym  # noqa: PLC0415
+
+        return classic_gym.gym.envs.registry
+    return {}
+
+
+def _refuse(level_name: str, name: str, known: Iterable[str]) -> NoReturn:
+    """Says that there is no such id, and which are near."""
+    prefix = level_name.removesuffix(name) if ":" in level_name else ""
+    spelt = {}  # as people may write it -> as it is written
+    for id_ in known:
+        spelt[id_.rpartition("/")[2].lower()] = id_
+    spelt |= {id_.lower(): id_ for id_ in known}
+    close = difflib.get_close_matches(name.lower(), spelt, n=3, cutoff=0.7)
+    near = list(dict.fromkeys(prefix + spelt[match] for match in close))
+    if not near:
+        raise BadLevel(
+            f"there is no environment {level_name}; a level is the id of a gymnasium or gym "
+            "environment such as CartPole-v1 or ALE/Pong-v5, my_package:MyEnv-v0, catch or memory"
+        )
+    raise BadLevel(f"there is no environment {level_name}; did you mean {' or '.join(near)}?")
+
+
+def _line(error: Exception) -> str:
+    """An error's message, in one line."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,97 @@
+"""What becomes of an environment's spaces: actions numbered from 0, observations of a fixed shape.
+
+Box observations keep uint8 and are float32 otherwise; a Discrete one is one-hot, float32.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+from impala_mm.environments import BadLevel
+
+
+class Reading(NamedTuple):
+    """How to talk to an environment."""
+
+    num_actions: int
+    first_action: int  # the environment's number of our action 0
+    raw_shape: tuple[int, ...]  # of an observation as the environment gives it
+    shape: tuple[int, ...]  # of an observation as we pass it on
+    dtype: np.dtype  # of that: uint8 or float32
+    convert: Callable[[np.ndarray], np.ndarray] | None  # from raw_shape to shape
+
+
+def read(level_name: str, environment: Any, width: int, height: int) -> Reading:
+    """Reads the spaces of a gymnasium environment; `width` and `height` as for `make`."""
+    actions, observations = environment.action_space, environment.observation_space
+    if not isinstance(actions, Discrete):
+        raise BadLevel(
+            f"{level_name} takes actions from {_line(actions)}: "
+            "only Discrete actions are supported, one choice among n"
+        )
+    known = (int(actions.n), int(actions.start))
+    if isinstance(observations, Discrete):
+        n = int(observations.n)
+        if width or height:
+            _refuse_resizing(level_name, (n,))
+        convert = _one_hot(n, int(observations.start))
+        return Reading(*known, (), (n,), np.dtype(np.float32), convert)
+    if not isinstance(observations, Box) or observations.dtype.kind not in "biuf":
+        raise BadLevel(
+            f"{level_name} observes {_line(observations)}: only Box observations of numbers "
+            "and Discrete ones are supported; gymnasium.wrappers.FlattenObservation makes a Box"
+        )
+    raw = tuple(observations.shape)
+    dtype = observations.dtype if observations.dtype == np.uint8 else np.dtype(np.float32)
+    if not width and not height:
+        return Reading(*known, raw, raw, dtype, None)
+    if len(raw) not in {2, 3}:
+        _refuse_resizing(level_name, raw)
+    shape = (height or raw[0], width or raw[1], *raw[2:])
+    return Reading(*known, raw, shape, dtype, _resize(shape, dtype))
+
+
+def _one_hot(n: int, start: int) -> Callable[[np.ndarray], np.ndarray]:
+    def convert(observation: np.ndarray) -> np.ndarray:
+        index = int(observation) - start
+        if not 0 <= index < n:
+            raise ValueError(f"observation {observation} is not one of {n} from {start} on")
+        row = np.zeros(n, np.float32)
+        row[index] = 1
+        return row
+
+    return convert
+
+
+def _resize(shape: tuple[int, ...], dtype: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
+    """Images [height, width] or [height, width, channels] to `shape`."""
+    import cv2  # noqa: PLC0415
+
+    cv2.setNumThreads(1)  # the machine's cores are taken by other actors
+
+    def convert(image: np.ndarray) -> np.ndarray:
+        image = image.astype(dtype, copy=False).reshape(*image.shape[:2], -1)
+        few = [  # OpenCV resizes up to 4 channels at once, and drops a single one's axis
+            cv2.resize(
+                np.ascontiguousarray(image[..., c : c + 4]),
+                shape[1::-1],
+                interpolation=cv2.INTER_AREA,
+            ).reshape(*shape[:2], -1)
+            for c in range(0, image.shape[2], 4)
+        ]
+        return np.concatenate(few, axis=2).reshape(shape)
+
+    return convert
+
+
+def _refuse_resizing(level_name: str, shape: tuple[int, ...]) -> None:
+    raise BadLevel(
+        f"width and height resize images, and {level_name} observes {list(shape)}: leave them 0"
+    )
+
+
+def _line(space: Any) -> str:
+    """A space's description, in one line."""
+    return " ".join(str(space).split())

@@ -1,0 +1,269 @@
+"""A learner: takes unrolls from its queue, trains on them, publishes the parameters.
+
+One unroll's path ends here: `transport.Server` put it into the queue, `QueueSource` takes batches
+out of it while the step before runs, `Learner._train` updates the algorithm's variables with each
+and hands the new parameters back to the server, from which actors fetch them.
+"""
+
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from impala_mm import metrics as measuring
+from impala_mm.algorithms import Algorithm, Context
+from impala_mm.checkpoint import Checkpoints
+from impala_mm.config import Config
+from impala_mm.exchange import Exchange
+from impala_mm.parameters import Layout
+from impala_mm.trajectory import Batch, Codec
+from impala_mm.transport import Server
+
+_ROW_SECONDS = 2.0  # between rows of metrics
+Say = Callable[[str], None]
+
+
+class Source(Protocol):
+    """Where batches come from: today the actors' queue; later replay, or a mix."""
+
+    def next(self, timeout: float) -> Batch | None:
+        """The next batch, or None where there is none within `timeout` seconds."""
+
+    def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
+        """What the algorithm thinks of the unrolls with these keys."""
+
+
+class QueueSource:
+    """Batches of the newest unrolls, each used once; the next is made while one is trained on."""
+
+    def __init__(self, server: Server, codec: Codec, batch_size: int):
+        self._queue, self._codec, self._batch_size = server.queue, codec, batch_size
+        self._ready: queue.Queue[Batch] = queue.Queue(maxsize=1)
+        self._keys = 0
+        threading.Thread(target=self._prefetch, name="prefetch", daemon=True).start()
+
+    def next(self, timeout: float) -> Batch | None:
+        """The oldest batch of the queue."""
+        try:
+            return self._ready.get(timeout=timeout)
+        except queue.Empty:
+            return None
+
+    def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
+        """Every unroll is used once, whatever its priority."""
+
+    def _prefetch(self) -> None:
+        @tf.function
+        def take() -> tuple[Any, Any, tf.Tensor]:
+            contents, versions = self._queue.dequeue_many(self._batch_size)
+            return *self._codec.decode(contents), versions
+
+        while True:
+            try:
+                entries, start, versions = take()
+            except tf.errors.OpError:  # the queue was closed: the run has ended
+                return
+            size = self._batch_size
+            keys = tf.range(self._keys, self._keys + size, dtype=tf.int64)
+            self._keys += size
+            fresh = tf.ones([size], tf.bool)
+            self._ready.put(Batch(entries, start, keys, tf.ones([size]), versions, fresh))
+
+
+class Learner:
+    """The training loop, in a thread of its own: signals reach Python only where TensorFlow waits
+    elsewhere.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        algorithm: Algorithm,
+        exchange: Exchange,
+        source: Source,
+        server: Server,
+        layout: Layout,
+        checkpoints: Checkpoints,
+        log: measuring.Log,
+        action_repeats: int,
+        limits: "Limits",
+        say: Say,
+    ):
+        self._config, self._algorithm, self._exchange = config, algorithm, exchange
+        self._source, self._server, self._layout = source, server, layout
+        self._checkpoints, self._log, self._say = checkpoints, log, say
+        self._repeats, self._limits = action_repeats, limits
+        self._meter = measuring.Meter()
+        self._update = tf.function(self._one_update)
+        self._stop = threading.Event()
+        self._whole = threading.Lock()  # held while variables change: a save waits for it
+        self.ended = ""  # why the training thread ended; empty while it runs
+        self.failure: BaseException | None = None
+        self.steps, self.updates, self.seconds = 0, 0, 0.0
+
+    @property
+    def frames(self) -> float:
+        """Environment frames trained on, of all learners."""
+        return float(self.steps * self._repeats)
+
+    def stop(self, reason: str) -> None:
+        """Ends training after the running update."""
+        self.ended = self.ended or reason
+        self._stop.set()
+
+    def run(self, meanwhile: Callable[[], None]) -> dict[str, Any]:
+        """Trains to a limit or `stop`; calls `meanwhile` several times a second; the last row."""
+        self._resume()
+        begin, before = time.monotonic(), self.seconds
+        self._server.publish(self.updates, self._layout.pack())
+        self._meter.start(self.frames, self.steps)
+        training = threading.Thread(target=self._guarded, name="training", daemon=True)
+        training.start()
+        row_at, saved_at, said_at = begin, begin, begin
+        row: dict[str, Any] = {}
+        while training.is_alive():
+            training.join(0.1)
+            meanwhile()
+            now = time.monotonic()
+            self.seconds = before + now - begin
+            if now - row_at >= _ROW_SECONDS:
+                row, row_at = self._row(), now
+                if now - said_at >= 5 or said_at == begin:
+                    said_at = now
+                    actors = len(self._server.actors)
+                    self._say(measuring.line(row, self._limits.frames, actors))
+            if now - saved_at >= self._config.save_checkpoint_secs:
+                saved_at = now
+                self._save()
+            for actor in self._server.silent(60):
+                self._say(f"actor {actor} has left: nothing came from it for 60 s")
+        self.seconds = before + time.monotonic() - begin
+        row = self._row()
+        if self.failure is None:
+            self._save()
+        self._server.close()
+        return row
+
+    # -- the training thread
+
+    def _guarded(self) -> None:
+        try:
+            self._train()
+        except BaseException as error:
+            self.failure = error
+            self.ended = f"{type(error).__name__}: {error}"
+
+    def _train(self) -> None:
+        meter, clock = self._meter, time.monotonic
+        before = clock()
+        while not self._stop.is_set() and not self._reached():
+            batch = self._source.next(timeout=0.2)
+            got = clock()
+            if batch is None:
+                meter.add_times(wait=got - before)
+                before = got
+                continue
+            context = Context(
+                tf.constant(self.frames, tf.float32),
+                tf.constant(self._limits.frames, tf.float32),
+                tf.constant(meter.mean_return(), tf.float32),
+            )
+            with self._whole:
+                results, priorities, steps = self._update(batch, context)
+                values = {name: float(value) for name, value in results.items()}
+                if not math.isfinite(values["grad_norm"]):
+                    raise NotFinite(self.updates, values)
+                self.updates += 1
+                self.steps += int(steps)
+            trained = clock()
+            self._source.feedback(batch.key, priorities)
+            self._server.publish(self.updates, self._layout.pack())
+            for arrival in self._server.arrivals():
+                meter.add_episodes(arrival.episodes)
+            values["policy_lag"] = self.updates - 1 - float(np.mean(batch.version))
+            values["queue_fill"] = int(self._server.queue.size()) / self._server.capacity
+            meter.add(values)
+            now = clock()
+            meter.add_times(wait=got - before, train=trained - got, rest=now - trained)
+            before = now
+
+    def _one_update(
+        self, batch: Batch, context: Context
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
+        metrics, priorities = self._algorithm.update(batch, context, self._exchange)
+        new = batch.unrolls.first[self._algorithm.unroll.overlap :]  # [T, B]
+        steps = tf.reduce_sum(tf.cast(~new, tf.float32) * batch.weight)
+        return metrics, priorities, steps
+
+    def _reached(self) -> bool:
+        """Whether a limit ends the run; `ended` says which."""
+        limits = self._limits
+        if self.frames >= limits.frames:
+            self.ended = f"{limits.frames:,.0f} frames are reached"
+        elif self._meter.mean_return() >= limits.episode_return:
+            self.ended = f"the mean return has reached {limits.episode_return:g}"
+        elif self.seconds >= limits.seconds:
+            self.ended = f"{limits.seconds:g} seconds are over"
+        return bool(self.ended)
+
+    # -- the main thread
+
+    def _row(self) -> dict[str, Any]:
+        row = {
+            "frames": self.frames,
+            "steps": self.steps,
+            "updates": self.updates,
+            "seconds": round(self.seconds, 3),
+            **self._meter.row(self.frames, self.steps),
+        }
+        try:
+            self._log.write(row)
+        except (OSError, tf.errors.OpError) as error:
+            self._say(f"metrics could not be written ({error}); training goes on")
+        return row
+
+    def _save(self) -> None:
+        begin = time.monotonic()
+        try:
+            with self._whole:
+                counts = {"updates": self.updates, "steps": self.steps}
+                self._checkpoints.save(counts | {"seconds": self.seconds})
+        except (OSError, tf.errors.OpError) as error:
+            self._say(f"the checkpoint could not be written ({error}); training goes on")
+        else:
+            seconds = time.monotonic() - begin
+            self._say(f"checkpoint at update {self.updates} ({seconds:.1f} s)")
+
+    def _resume(self) -> None:
+        progress = self._checkpoints.restore()
+        if progress:
+            self.updates, self.steps = progress["updates"], progress["steps"]
+            self.seconds = progress["seconds"]
+            self._say(f"resumed at {self.frames:,.0f} frames, update {self.updates}")
+
+
+class Limits:
+    """Where a run ends, whichever comes first."""
+
+    def __init__(self, config: Config, reward_threshold: float | None):
+        self.frames = config.total_environment_frames or 50e6
+        self.episode_return = config.stop_at_return
+        if not config.total_environment_frames and math.isinf(config.stop_at_return):
+            self.episode_return = math.inf if reward_threshold is None else reward_threshold
+        self.seconds = config.max_seconds
+
+
+class NotFinite(Exception):
+    """A gradient that is not finite; it was applied nowhere."""
+
+    def __init__(self, update: int, values: dict[str, float]):
+        bad = ", ".join(f"{n} = {v}" for n, v in values.items() if not math.isfinite(v))
+        super().__init__(
+            f"update {update + 1} is not finite ({bad}); it was not applied, and the last "
+            f"checkpoint is good. Lower --learning_rate or --gradients_clipping"
+        )

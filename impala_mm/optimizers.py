@@ -1,0 +1,149 @@
+"""How gradients become steps: RMSProp as TensorFlow 1 had it, and Adam.
+
+An algorithm makes its optimizer with `make`, calls `initialize` so that the optimizer's variables
+can be broadcast and checkpointed before the first step, sets `learning_rate` before each step, and
+hands it to exchange.apply. Both run TensorFlow's fused kernels, one per parameter.
+"""
+
+from collections.abc import Sequence
+
+import sonnet as snt
+import tensorflow as tf
+
+OPTIMIZERS = ("rmsprop", "adam")
+
+
+def make(
+    name: str, learning_rate: float, decay: float, momentum: float, epsilon: float
+) -> "RMSProp | Adam":
+    """The optimizer of that name; `decay` and `momentum` are RMSProp's alone."""
+    if name == "rmsprop":
+        return RMSProp(learning_rate, decay, momentum, epsilon)
+    if name == "adam":
+        return Adam(learning_rate, epsilon=epsilon)
+    raise ValueError(f"optimizer {name!r} is none of {', '.join(OPTIMIZERS)}")
+
+
+def linear_decay(initial: float, frames: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
+    """float32 []: from `initial` at frame 0 down to 0 at `total`, and 0 from there on."""
+    left = 1.0 - tf.cast(frames, tf.float64) / tf.cast(total, tf.float64)
+    return tf.cast(tf.maximum(initial * left, 0.0), tf.float32)
+
+
+class RMSProp(snt.Optimizer):
+    """RMSProp as in TensorFlow 1, which the recipes of the IMPALA family assume.
+
+        ms  <- decay x ms + (1 - decay) x g^2                    from ms = 1
+        mom <- momentum x mom + learning_rate x g / sqrt(ms + epsilon)
+        parameter <- parameter - mom
+
+    Others start ms at 0, which makes the first steps large, or add epsilon outside the root, where
+    the same number means another thing.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float,
+        decay: float = 0.99,
+        momentum: float = 0.0,
+        epsilon: float = 0.1,
+        name: str | None = None,
+    ):
+        super().__init__(name)
+        self.learning_rate = _scalar(learning_rate)
+        self.decay, self.momentum, self.epsilon = decay, momentum, epsilon
+        self.ms: list[tf.Variable] = []
+        self.mom: list[tf.Variable] = []
+
+    def initialize(self, parameters: Sequence[tf.Variable]) -> None:
+        """Makes ms and mom for these parameters; the second call does nothing."""
+        if not self.ms:
+            self.ms = _slots("ms", parameters, 1.0)
+            self.mom = _slots("mom", parameters, 0.0)
+
+    def apply(self, updates: Sequence[tf.Tensor | None], parameters: Sequence[tf.Variable]) -> None:
+        """One step down the gradients `updates`; a parameter whose update is None stays."""
+        self.initialize(parameters)
+        for update, parameter, ms, mom in zip(updates, parameters, self.ms, self.mom, strict=True):
+            if update is None:
+                continue
+            dtype = parameter.dtype
+            tf.raw_ops.ResourceApplyRMSProp(
+                var=parameter.handle,
+                ms=ms.handle,
+                mom=mom.handle,
+                lr=tf.cast(self.learning_rate, dtype),
+                rho=tf.cast(self.decay, dtype),
+                momentum=tf.cast(self.momentum, dtype),
+                epsilon=tf.cast(self.epsilon, dtype),
+                grad=tf.convert_to_tensor(update, dtype),
+            )
+
+
+class Adam(snt.Optimizer):
+    """Adam (Kingma and Ba 2014, arXiv 1412.6980, algorithm 1).
+
+        m <- beta1 x m + (1 - beta1) x g                         from m = 0
+        v <- beta2 x v + (1 - beta2) x g^2                       from v = 0
+        parameter <- parameter - learning_rate x m' / (sqrt(v') + epsilon)
+
+    with m' = m / (1 - beta1^t) and v' = v / (1 - beta2^t) at step t = 1, 2, ...
+    """
+
+    def __init__(
+        self,
+        learning_rate: float,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        name: str | None = None,
+    ):
+        super().__init__(name)
+        self.learning_rate = _scalar(learning_rate)
+        self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
+        self.step = tf.Variable(0, trainable=False, dtype=tf.int64, name="step")
+        self.m: list[tf.Variable] = []
+        self.v: list[tf.Variable] = []
+
+    def initialize(self, parameters: Sequence[tf.Variable]) -> None:
+        """Makes m and v for these parameters; the second call does nothing."""
+        if not self.m:
+            self.m = _slots("m", parameters, 0.0)
+            self.v = _slots("v", parameters, 0.0)
+
+    def apply(self, updates: Sequence[tf.Tensor | None], parameters: Sequence[tf.Variable]) -> None:
+        """One step down the gradients `updates`; a parameter whose update is None stays."""
+        self.initialize(parameters)
+        step = tf.cast(self.step.assign_add(1), tf.float32)
+        beta1_power, beta2_power = tf.pow(self.beta1, step), tf.pow(self.beta2, step)
+        # The kernel adds its epsilon to sqrt(v), and the algorithm to sqrt(v'): the same, scaled.
+        epsilon = self.epsilon * tf.sqrt(1.0 - beta2_power)
+        for update, parameter, m, v in zip(updates, parameters, self.m, self.v, strict=True):
+            if update is None:
+                continue
+            dtype = parameter.dtype
+            tf.raw_ops.ResourceApplyAdam(
+                var=parameter.handle,
+                m=m.handle,
+                v=v.handle,
+                beta1_power=tf.cast(beta1_power, dtype),
+                beta2_power=tf.cast(beta2_power, dtype),
+                lr=tf.cast(self.learning_rate, dtype),
+                beta1=tf.cast(self.beta1, dtype),
+                beta2=tf.cast(self.beta2, dtype),
+                epsilon=tf.cast(epsilon, dtype),
+                grad=tf.convert_to_tensor(update, dtype),
+            )
+
+
+def _scalar(learning_rate: float) -> tf.Variable:
+    return tf.Variable(learning_rate, trainable=False, dtype=tf.float32, name="learning_rate")
+
+
+def _slots(name: str, parameters: Sequence[tf.Variable], value: float) -> list[tf.Variable]:
+    """One variable per parameter, of its shape and dtype; outside a graph that is being traced."""
+    with tf.init_scope():
+        return [
+            tf.Variable(tf.fill(p.shape, tf.cast(value, p.dtype)), trainable=False, name=name)
+            for p in parameters
+        ]

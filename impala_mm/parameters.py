@@ -1,0 +1,44 @@
+"""The acting variables as one flat vector of bytes: what a learner publishes and actors load."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from impala_mm.trajectory import digest
+
+
+class Layout:
+    """Where each variable lies in the vector, and as which type it travels."""
+
+    def __init__(
+        self, acting: Sequence[tf.Variable], trained: Sequence[tf.Variable], wire_dtype: str
+    ):
+        """Trained weights travel as `wire_dtype`; all else as it is: a count overflows float16."""
+        self._variables = list(acting)
+        halved = {id(v) for v in trained} if wire_dtype != "float32" else set()
+        self._wire = [
+            tf.as_dtype(wire_dtype) if id(v) in halved and v.dtype == tf.float32 else v.dtype
+            for v in acting
+        ]
+        self._ends = np.cumsum(
+            [v.shape.num_elements() * t.size for v, t in zip(acting, self._wire, strict=True)]
+        ).tolist()
+        self.size = self._ends[-1] if self._ends else 0  # bytes
+        # Not the names: they count the modules that a process made before.
+        self.digest = digest(
+            [tf.TensorSpec(v.shape, t) for v, t in zip(acting, self._wire, strict=True)]
+        )
+
+    def pack(self) -> bytes:
+        """The variables' values now; call it between two updates."""
+        values = [tf.cast(v, t).numpy() for v, t in zip(self._variables, self._wire, strict=True)]
+        return b"".join(value.tobytes() for value in values)
+
+    def unpack(self, vector: bytes) -> None:
+        """Assigns the vector to the variables."""
+        begin = 0
+        for variable, wire, end in zip(self._variables, self._wire, self._ends, strict=True):
+            value = np.frombuffer(vector[begin:end], wire.as_numpy_dtype)
+            variable.assign(tf.cast(tf.reshape(value, variable.shape), variable.dtype))
+            begin = end

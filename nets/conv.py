@@ -1,0 +1,66 @@
+"""Plain convolutions and one linear layer, for images: those of DQN's two papers and their kin."""
+
+from typing import NamedTuple
+
+import sonnet as snt
+import tensorflow as tf
+
+
+class Layer(NamedTuple):
+    """One convolution, as square as they all are."""
+
+    channels: int
+    kernel: int
+    stride: int
+
+
+class Conv(snt.Module):
+    """[N, height, width, channels] -> [N, hidden]; a ReLU after each layer."""
+
+    def __init__(self, layers: list[Layer], hidden: int, padding: str = "VALID"):
+        super().__init__(name="conv")
+        self._layers, self._padding = layers, padding
+        self._convolutions = [
+            snt.Conv2D(layer.channels, layer.kernel, layer.stride, padding=padding)
+            for layer in layers
+        ]
+        self._linear = snt.Linear(hidden)
+
+    @property
+    def smallest(self) -> int:
+        """The least height and width of an image that leaves something after the last layer."""
+        if self._padding == "SAME":
+            return 1
+        size = 1
+        for layer in reversed(self._layers):
+            size = (size - 1) * layer.stride + layer.kernel
+        return size
+
+    def unsuitable(self, shape: tuple[int, ...]) -> str | None:
+        """Why it cannot read observations of this shape."""
+        return not_an_image(shape, self.smallest)
+
+    def __call__(self, image: tf.Tensor) -> tf.Tensor:
+        """Features of each image by itself."""
+        for convolution in self._convolutions:
+            image = tf.nn.relu(convolution(image))
+        return tf.nn.relu(self._linear(snt.flatten(image)))
+
+
+def simple(padding: str = "VALID") -> Conv:
+    """DQN's later network; with SAME padding the predecessor's, of more than twice the weights."""
+    return Conv([Layer(32, 8, 4), Layer(64, 4, 2), Layer(64, 3, 1)], 512, padding)
+
+
+def shallow() -> Conv:
+    """DQN's first network, the shallow one of IMPALA's paper: the cheapest that plays Atari."""
+    return Conv([Layer(16, 8, 4), Layer(32, 4, 2)], 256)
+
+
+def not_an_image(shape: tuple[int, ...], smallest: int) -> str | None:
+    """Why observations of this shape are no images of at least smallest x smallest pixels."""
+    if len(shape) != 3:
+        return "it reads images [height, width, channels]"
+    if min(shape[:2]) < smallest:
+        return f"it reads images of at least {smallest}x{smallest} pixels [height, width, channels]"
+    return None

@@ -1,0 +1,112 @@
+"""Network: a torso and an optional recurrent core, from what an entry shows to features.
+
+    observation -> torso ---.
+    last reward ------------+-- concat -- core, if there is one -- features
+    last action, one-hot ---'              ^ state
+
+Algorithms put their heads on the features. An actor calls `step`, a learner `unroll`; both give the
+same. Where `first` is true an episode starts: the core restarts from `initial_state` before it
+reads that entry, and last reward and last action are read as zeros.
+"""
+
+from typing import Any, Protocol
+
+import sonnet as snt
+import tensorflow as tf
+
+
+class Torso(Protocol):
+    """Reads each observation by itself."""
+
+    def unsuitable(self, shape: tuple[int, ...]) -> str | None:
+        """Why it cannot read observations of this shape, as `it reads ...`; None if it can."""
+
+    def __call__(self, observation: tf.Tensor) -> tf.Tensor:
+        """Features float32 [N, D] of observations float32 [N, *shape]."""
+
+
+class Core(Protocol):
+    """Remembers what it read since the episode's start. State: nest of [B, ...]."""
+
+    def initial_state(self, batch: int | tf.Tensor) -> Any:
+        """The state that `first` restores."""
+
+    def step(self, inputs: tf.Tensor, first: tf.Tensor, state: Any) -> tuple[tf.Tensor, Any]:
+        """(features [B, F], state) from inputs [B, I], first [B] and the state before them."""
+
+    def unroll(self, inputs: tf.Tensor, first: tf.Tensor, state: Any) -> tuple[tf.Tensor, Any]:
+        """(features [T, B, F], last state) from inputs [T, B, I], first [T, B] and a state."""
+
+
+class Network(snt.Module):
+    """All its variables exist once it is constructed."""
+
+    def __init__(
+        self,
+        torso: Torso,
+        core: Core | None,
+        observation: tf.TensorSpec,
+        num_actions: int,
+        name: str = "network",
+    ):
+        super().__init__(name=name)
+        self._torso, self._core, self._num_actions = torso, core, num_actions
+        self._shape = observation.shape.as_list()
+        self._bytes = observation.dtype == tf.uint8
+        nothing = tf.zeros([1, *self._shape], observation.dtype)
+        features, _ = self.step(
+            nothing,
+            tf.zeros([1]),
+            tf.zeros([1], tf.int32),
+            tf.constant([True]),
+            self.initial_state(1),
+        )
+        self.num_features: int = features.shape[-1]  # F
+
+    def initial_state(self, batch: int | tf.Tensor) -> Any:
+        """The core's state at an episode's start: nest of [B, ...], () without a core."""
+        return self._core.initial_state(batch) if self._core else ()
+
+    def step(
+        self,
+        observation: tf.Tensor,  # the environment's dtype [B, *shape]
+        reward: tf.Tensor,  # float32 [B], clipped as the algorithm wishes
+        action: tf.Tensor,  # int32 [B]
+        first: tf.Tensor,  # bool [B]
+        state: Any,
+    ) -> tuple[tf.Tensor, Any]:
+        """(features float32 [B, F], state) after reading one entry."""
+        read = self._read(observation, reward, action, first)
+        return self._core.step(read, first, state) if self._core else (read, state)
+
+    def unroll(
+        self,
+        observation: tf.Tensor,  # the environment's dtype [T, B, *shape]
+        reward: tf.Tensor,  # float32 [T, B]
+        action: tf.Tensor,  # int32 [T, B]
+        first: tf.Tensor,  # bool [T, B]
+        state: Any,  # before entry 0 is read
+    ) -> tuple[tf.Tensor, Any]:
+        """(features float32 [T, B, F], last state) after reading T entries."""
+        flat = [tf.reshape(observation, [-1, *self._shape])]
+        flat += [tf.reshape(x, [-1]) for x in (reward, action, first)]
+        read = self._read(*flat)  # [T*B, I]
+        read = tf.reshape(read, [*_sizes(first), read.shape[-1]])
+        return self._core.unroll(read, first, state) if self._core else (read, state)
+
+    def _read(
+        self, observation: tf.Tensor, reward: tf.Tensor, action: tf.Tensor, first: tf.Tensor
+    ) -> tf.Tensor:
+        """What one entry shows by itself: [N, I]."""
+        seen = tf.cast(observation, tf.float32)
+        if self._bytes:
+            seen /= 255.0
+        last_reward = tf.where(first, 0.0, reward)[:, None]
+        last_action = tf.one_hot(tf.where(first, -1, action), self._num_actions)  # -1: all zeros
+        return tf.concat([self._torso(seen), last_reward, last_action], axis=-1)
+
+
+def _sizes(x: tf.Tensor) -> list[Any]:
+    """The sizes of its axes: as numbers where they are known, so that shapes stay static."""
+    dynamic = tf.shape(x)
+    return [dynamic[i] if size is None else size for i, size in enumerate(x.shape)]

@@ -1,0 +1,43 @@
+"""The deep residual torso of IMPALA's paper, for images."""
+
+import sonnet as snt
+import tensorflow as tf
+
+from nets.conv import not_an_image
+
+
+class ResNet(snt.Module):
+    """[N, height, width, channels] -> [N, 256]: three sections, each halving height and width."""
+
+    def __init__(self) -> None:
+        super().__init__(name="resnet")
+        self._sections = [_Section(channels) for channels in (16, 32, 32)]
+        self._linear = snt.Linear(256)
+
+    def unsuitable(self, shape: tuple[int, ...]) -> str | None:
+        """Why it cannot read observations of this shape."""
+        return not_an_image(shape, smallest=1)
+
+    def __call__(self, image: tf.Tensor) -> tf.Tensor:
+        """Features of each image by itself."""
+        for section in self._sections:
+            image = section(image)
+        return tf.nn.relu(self._linear(snt.flatten(tf.nn.relu(image))))
+
+
+class _Section(snt.Module):
+    """A convolution, a max-pool of stride 2, and two residual blocks of two convolutions."""
+
+    def __init__(self, channels: int):
+        super().__init__(name="section")
+        self._enter = snt.Conv2D(channels, 3)
+        self._blocks = [[snt.Conv2D(channels, 3) for _ in range(2)] for _ in range(2)]
+
+    def __call__(self, image: tf.Tensor) -> tf.Tensor:
+        image = tf.nn.max_pool2d(self._enter(image), ksize=3, strides=2, padding="SAME")
+        for block in self._blocks:
+            residual = image
+            for convolution in block:
+                residual = convolution(tf.nn.relu(residual))
+            image += residual
+        return image

@@ -1,0 +1,84 @@
+"""Draws a run's learning curve in the terminal, beside what a random policy gets.
+
+python sandbox/curve.py [LOGDIR]        the newest folder of runs/ if none is named
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from impala_mm import environments
+
+_WIDTH, _HEIGHT = 64, 12
+_EPISODES = 100
+
+
+def rows_of(logdir: Path) -> list[dict]:
+    """The rows of metrics.jsonl; a last one cut off by a kill is left out."""
+    rows = []
+    for line in (logdir / "metrics.jsonl").read_text().splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return rows
+
+
+def chart(frames: list[float], values: list[float]) -> str:
+    """The values against frames, as text."""
+    low, high = min(values), max(values)
+    span = (high - low) or 1.0
+    cells = [[" "] * _WIDTH for _ in range(_HEIGHT)]
+    at = np.linspace(frames[0], frames[-1], _WIDTH)
+    for x, value in enumerate(np.interp(at, frames, values)):
+        y = round((value - low) / span * (_HEIGHT - 1))
+        cells[_HEIGHT - 1 - y][x] = "•"
+    labels = [f"{high:9.2f} ┤", *["          │"] * (_HEIGHT - 2), f"{low:9.2f} ┤"]
+    lines = [label + "".join(row) for label, row in zip(labels, cells, strict=True)]
+    scale = f"{frames[0]:<,.0f}".ljust(_WIDTH - 18) + f"{frames[-1]:>18,.0f}"
+    return "\n".join([*lines, " " * 10 + "└" + "─" * _WIDTH, " " * 11 + scale, " " * 11 + "frames"])
+
+
+def random_return(level_name: str, options: dict) -> float:
+    """Mean return of a policy that chooses at random, over whole games."""
+    playing = environments.make(level_name, 8, seed=0, **options)
+    actions = np.random.default_rng(0)
+    returns: list[float] = []
+    playing.reset()
+    while len(returns) < _EPISODES:
+        playing.step(actions.integers(playing.spec.num_actions, size=8).astype(np.int32))
+        returns += [e.episode_return for e in playing.episodes() if e.whole_game]
+    playing.close()
+    return float(np.mean(returns))
+
+
+def main() -> None:
+    """Prints the chart, the result and what to do next."""
+    if len(sys.argv) > 1:
+        logdir = Path(sys.argv[1])
+    else:
+        logdirs = sorted(Path("runs").glob("*/metrics.jsonl"), key=lambda p: p.stat().st_mtime)
+        if not logdirs:
+            sys.exit("error: there is no run in runs/: `make train` makes one")
+        logdir = logdirs[-1].parent
+    rows = rows_of(logdir)
+    settings = json.loads((logdir / "settings.json").read_text())
+    known = [row for row in rows if "episode_return" in row]
+    if not known:
+        sys.exit(f"error: no game has ended yet in {logdir}")
+    level = settings["level_name"]
+    print(f"\n{level}: mean return of the last 100 games")
+    print(chart([row["frames"] for row in known], [row["episode_return"] for row in known]))
+    options = {name: settings[name] for name in ("width", "height", "num_action_repeats")}
+    result, random = known[-1]["episode_return"], random_return(level, options)
+    print(f"\nmean return {result:.2f}; random: {random:.2f}   ({logdir})")
+    print("\nNext:")
+    print("  .venv/bin/python experiment.py --level_name=catch        another environment")
+    print("  .venv/bin/python experiment.py --help                    every setting")
+    print(f"  .venv/bin/tensorboard --logdir={logdir}    the same run, and more, in a browser")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,300 @@
+"""Which level names work, and the sentences for those that do not."""
+
+import ast
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import ROOT
+from counting import Counting, level
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
+
+from impala_mm import environments
+from impala_mm.environments import BadLevel, EnvironmentSpec, classic_gym
+
+gym = classic_gym.gym
+FLOATS = np.float32
+
+
+def test_the_spec_of_a_gymnasium_id():
+    assert environments.spec("CartPole-v1") == EnvironmentSpec(
+        "CartPole-v1", tf.TensorSpec([4], tf.float32), 2, 1, 475.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "actions", "threshold"),
+    [
+        ("catch", [10, 5], 3, 0.9),
+        ("Catch", [10, 5], 3, 0.9),
+        ("impala_mm/Catch-v0", [10, 5], 3, 0.9),
+        ("memory", [4], 2, 0.95),
+        ("impala_mm/Memory-v0", [4], 2, 0.95),
+        ("sandbox.own_environment:Corridor-v0", [1], 2, 0.85),
+        ("counting:Counting-v0", [1], 4, None),
+        ("gym:CartPole-v1", [4], 2, 475.0),
+        ("gym:counting:CartPole-v0", [4], 2, 195.0),
+    ],
+)
+def test_ids_that_are_known(name, shape, actions, threshold):
+    spec = environments.spec(name)
+    assert spec == (name, tf.TensorSpec(shape, tf.float32), actions, 1, threshold)
+
+
+def test_atari_goes_through_gymnasium_for_now():
+    pytest.importorskip("ale_py")
+    spec = environments.spec("ALE/Pong-v5", width=42, height=84)
+    assert spec.observation == tf.TensorSpec([84, 42, 3], tf.uint8)
+
+
+def test_an_environment_of_classic_gym_plays_as_in_gym():
+    envs = environments.make("gym:CartPole-v1", 2, seed=3)
+    theirs = gym.make("CartPole-v1", disable_env_checker=True)
+    observation, _ = theirs.reset(seed=4)
+    np.testing.assert_array_equal(envs.reset().observation[1], observation)
+    for action in np.random.default_rng(0).integers(0, 2, 100):
+        observation, reward, terminated, truncated, _ = theirs.step(int(action))
+        step = envs.step(np.array([0, action]))
+        np.testing.assert_array_equal(step.observation[1], observation)
+        assert (step.reward[1], step.terminated[1], step.truncated[1]) == (
+            reward,
+            terminated,
+            truncated,
+        )
+        if terminated or truncated:
+            break
+    assert terminated
+    assert envs.faults == []
+
+
+MODULE = """
+import {library}
+import numpy as np
+
+class Mine({library}.Env):
+    observation_space = {library}.spaces.Box(0, 1, (2,), np.float32)
+    action_space = {library}.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {{}}
+    def step(self, action):
+        return np.ones(2, np.float32), 1.0, True, False, {{}}
+
+{register}("{name}", entry_point=Mine, reward_threshold=1.5)
+"""
+
+
+@pytest.mark.parametrize("library", ["gymnasium", "gym"])
+def test_a_module_of_ones_own_registers_its_environment(tmp_path, monkeypatch, library):
+    name = f"{library.capitalize()}Mine-v0"
+    text = MODULE.format(
+        library=library, register=f"{library}.envs.registration.register", name=name
+    )
+    (tmp_path / f"my_{library}_package.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = environments.spec(f"my_{library}_package:{name}")
+    assert spec.reward_threshold == 1.5
+    if library == "gym":
+        assert environments.spec(name).num_actions == 2, "gym's ids need no prefix"
+        assert name not in gymnasium.registry
+    envs = environments.make(f"my_{library}_package:{name}", 1, seed=0)
+    envs.reset()
+    assert envs.step(np.array([1])).terminated.all()
+    with pytest.raises(BadLevel, match=f"did you mean my_{library}_package:{name}"):
+        environments.spec(f"my_{library}_package:{name}".replace("Mine", "Mines"))
+
+
+def test_an_environment_from_before_gym_026_is_translated():
+    class Old(gym.Env):
+        observation_space = gym.spaces.Discrete(5)
+        action_space = gym.spaces.Discrete(2)
+
+        def seed(self, seed=None):
+            self._place = seed
+
+        def reset(self):
+            return self._place
+
+        def step(self, action):
+            self._place += 1
+            cut = {"TimeLimit.truncated": True} if self._place == 4 else {}
+            return self._place, 1.0, bool(cut), cut
+
+    gym.register("OldSchool-v0", entry_point=Old)
+    envs = environments.make("OldSchool-v0", 1, seed=2)
+    assert envs.reset().observation.tolist() == [[0, 0, 1, 0, 0]]
+    assert not envs.step(np.array([0])).truncated.any()
+    step = envs.step(np.array([0]))
+    assert envs.faults == []
+    assert step.observation.tolist() == [[0, 0, 0, 0, 1]]
+    assert (step.truncated[0], step.terminated[0]) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("CartPol-v1", "there is no environment CartPol-v1; did you mean CartPole-v1 or"),
+        ("cartpole-v1", "did you mean CartPole-v1 or"),
+        ("CartPole", "did you mean CartPole-v1 or"),
+        ("CartPole-v7", "did you mean CartPole-v1 or"),
+        ("ALE/Pnog-v5", "did you mean ALE/Pong-v5"),
+        ("Breakout-v5", "did you mean ALE/Breakout-v5"),
+        ("PongNoFrameSkip-v4", "did you mean PongNoFrameskip-v4"),
+        ("cach", "did you mean catch?"),
+        ("catch-v0", "did you mean impala_mm/Catch-v0"),
+        ("memry", "did you mean memory or"),
+        ("gym:CartPol-v1", "did you mean gym:CartPole-v1 or gym:CartPole-v0"),
+        ("counting:Countin-v0", "did you mean counting:Counting-v0"),
+        ("xyzzy", "there is no environment xyzzy; a level is the id of a gymnasium or gym"),
+        ("", "a level is the id of"),
+        ("foo bar/v", "a level is the id of"),
+        ("my_packge:MyEnv-v0", "my_packge cannot be imported: No module named 'my_packge'"),
+        ("no module:MyEnv-v0", "'no module'"),
+        (".:MyEnv-v0", "No module named '.'"),
+        ("Pendulum-v1", "takes actions from Box(-2.0, 2.0, (1,), float32): only Discrete"),
+        ("gym:Pendulum-v1", "gym:Pendulum-v1 takes actions from Box"),
+        ("Blackjack-v1", "Blackjack-v1 observes Tuple(Discrete(32), "),
+    ],
+)
+def test_a_name_that_does_not_work_is_answered_in_one_sentence(name, sentence):
+    with pytest.raises(BadLevel) as refused:
+        environments.make(name, 1, seed=0)
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("library", [gymnasium, gym])
+def test_an_environment_that_lacks_a_package_says_which(library):
+    def lacks_one():
+        raise library.error.DependencyNotInstalled("Box2D is missing:\npip install Box2D")
+
+    name = f"{library.__name__}Lacking-v0"
+    library.register(name, entry_point=lacks_one)
+    with pytest.raises(BadLevel, match=f"^{name} cannot be made: Box2D is missing: pip install"):
+        environments.make(name, 1, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("which", "space", "sentence"),
+    [
+        ("action_space", MultiDiscrete([2, 2]), "only Discrete actions are supported"),
+        ("action_space", Box(0, 1, (2,)), "only Discrete actions are supported"),
+        ("observation_space", Dict(a=Discrete(2)), "only Box observations of numbers"),
+        ("observation_space", Tuple([Discrete(2)]), "FlattenObservation makes a Box"),
+    ],
+)
+def test_unsupported_spaces_are_refused_and_the_environment_closed(which, space, sentence):
+    closed = []
+
+    class Odd(Counting):
+        def __init__(self):
+            super().__init__()
+            setattr(self, which, space)
+
+        def close(self):
+            closed.append(self)
+
+    name = level(Odd)
+    with pytest.raises(BadLevel, match=sentence) as refused:
+        environments.spec(name)
+    assert str(refused.value).startswith(f"{name} ")
+    assert len(closed) == 1
+
+
+def test_a_learner_needs_no_gymnasium():
+    tree = ast.parse(Path(environments.__file__).read_text())
+    imported = {alias.name for n in tree.body if isinstance(n, ast.Import) for alias in n.names}
+    imported |= {n.module for n in tree.body if isinstance(n, ast.ImportFrom)}
+    assert imported == {"typing", "numpy", "tensorflow"}
+
+
+def test_the_own_environment_of_the_sandbox_is_solved_by_walking_on():
+    envs = environments.make("sandbox.own_environment:Corridor-v0", 1, seed=0)
+    envs.reset()
+    for _ in range(10):
+        step = envs.step(np.array([1]))
+    assert step.terminated.all()
+    envs.step(np.array([0]))
+    for _ in range(50):
+        step = envs.step(np.array([0]))
+    assert step.truncated.all()
+    on, _, back, _ = envs.episodes()
+    assert on[2:] == (pytest.approx(0.9), 10)
+    assert on.episode_return > envs.spec.reward_threshold
+    assert back[2:] == (pytest.approx(-0.5), 50)
+    page = (ROOT / "sandbox" / "own_environment.md").read_text()
+    assert f"--level_name={envs.spec.level_name}" in page
+
+
+def _shows(space, observation):
+    """A level that always shows the same."""
+
+    class Shows(Counting):
+        observation_space = space
+
+        def _see(self):
+            return observation
+
+    return level(Shows)
+
+
+def _first(name, **options):
+    envs = environments.make(name, 1, seed=0, **options)
+    seen = envs.reset().observation
+    assert envs.faults == []
+    assert seen.shape[1:] == tuple(envs.spec.observation.shape)
+    assert seen.dtype == envs.spec.observation.dtype.as_numpy_dtype
+    return seen[0]
+
+
+@pytest.mark.parametrize(
+    ("space", "observation", "dtype"),
+    [
+        (Box(0, 255, (2, 2, 3), np.uint8), np.full((2, 2, 3), 200, np.uint8), np.uint8),
+        (Box(-1, 1, (3,), np.float64), np.full(3, 0.5), np.float32),
+        (Box(-5, 5, (3,), np.int64), np.full(3, -4), np.float32),
+        (Box(0, 1, (2,), np.float32), [0.25, 0.75], np.float32),
+        (Box(0, 1, (), np.float32), 0.5, np.float32),
+    ],
+)
+def test_boxes_keep_uint8_and_are_float32_otherwise(space, observation, dtype):
+    seen = _first(_shows(space, observation))
+    assert seen.dtype == dtype
+    np.testing.assert_array_equal(seen, observation)
+
+
+def test_a_discrete_observation_becomes_one_hot():
+    assert _first(_shows(Discrete(4), 2)).tolist() == [0, 0, 1, 0]
+    assert _first(_shows(Discrete(4, start=-1), np.int64(-1))).tolist() == [1, 0, 0, 0]
+    assert environments.spec("FrozenLake-v1").observation == tf.TensorSpec([16], tf.float32)
+    envs = environments.make(_shows(Discrete(4), -1), 1, seed=0)
+    assert envs.reset().fault.all()
+    assert "observation -1 is not one of 4 from 0 on" in envs.faults[0]
+
+
+def test_images_are_resized_by_area():
+    quarters = np.kron([[0, 200], [100, 50]], np.ones((4, 4))).astype(np.uint8)
+    gray = _shows(Box(0, 255, (8, 8), np.uint8), quarters)
+    assert _first(gray, width=2, height=2).tolist() == [[0, 200], [100, 50]]
+    assert _first(gray, width=2).shape == (8, 2)
+    assert _first(gray, height=16).shape == (16, 8)
+    one = _shows(Box(0, 255, (8, 8, 1), np.uint8), quarters[..., None])
+    assert _first(one, width=1, height=1).tolist() == [[[88]]], "87.5: the mean of all"
+    deep = _shows(Box(0, 1, (8, 8, 6), np.float64), np.full((8, 8, 6), 0.5))
+    np.testing.assert_allclose(_first(deep, width=3, height=5), np.full((5, 3, 6), 0.5))
+
+
+def test_an_image_of_the_wrong_size_is_a_fault_even_where_it_is_resized():
+    envs = environments.make(
+        _shows(Box(0, 1, (8, 8), FLOATS), np.zeros((9, 9))), 1, seed=0, width=4, height=4
+    )
+    assert envs.reset().fault.all()
+    assert "observation of shape [9, 9] where [8, 8] is due" in envs.faults[0]
+
+
+@pytest.mark.parametrize(("name", "shape"), [("CartPole-v1", "[4]"), ("FrozenLake-v1", "[16]")])
+def test_what_is_no_image_is_not_resized(name, shape):
+    with pytest.raises(BadLevel) as refused:
+        environments.spec(name, width=84, height=84)
+    assert f"{name} observes {shape}: leave them 0" in str(refused.value)

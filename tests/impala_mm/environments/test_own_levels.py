@@ -1,0 +1,98 @@
+"""Catch and memory: what can be had with the best policy, with a poor one, and without memory."""
+
+import numpy as np
+import pytest
+
+from impala_mm import environments
+
+
+def _mean_return(name, policy, games=400, num_envs=20):
+    """Of whole games; the policy takes a Step and returns actions [E]."""
+    envs = environments.make(name, num_envs, seed=0)
+    step, returns = envs.reset(), []
+    while len(returns) < games:
+        step = envs.step(policy(step))
+        returns += [e.episode_return for e in envs.episodes() if e.whole_game]
+    assert envs.faults == []
+    return np.mean(returns), envs.spec.reward_threshold
+
+
+def test_the_optimal_policy_always_catches():
+    def follow(step):
+        ball = step.observation[:, :-1].sum(1).argmax(1)
+        paddle = step.observation[:, -1].argmax(1)
+        return 1 + np.sign(ball - paddle)
+
+    mean, threshold = _mean_return("catch", follow)
+    assert mean == 1 > threshold
+
+
+def test_at_random_catch_returns_about_minus_six_tenths():
+    rng = np.random.default_rng(0)
+    mean, _ = _mean_return("catch", lambda step: rng.integers(0, 3, len(step.first)), 2000)
+    assert mean == pytest.approx(-0.6, abs=0.08)
+
+
+def test_a_game_of_catch_as_seen():
+    envs = environments.make("catch", 1, seed=0)
+    board = envs.reset().observation[0].copy()
+    assert board[0].sum() == 1
+    assert board[-1].tolist() == [0, 0, 1, 0, 0]
+    for t in range(1, 10):
+        step = envs.step(np.array([0]))
+        assert step.terminated[0] == (t == 9)
+        assert (step.observation[0, t] >= board[0]).all(), "the ball falls straight"
+        assert step.observation[0, -1].argmax() == max(0, 2 - t)
+        assert abs(step.reward[0]) == (t == 9)
+
+
+class Remember:
+    """Answers with the cue it saw."""
+
+    def __init__(self):
+        self._cues = np.zeros(20, np.int64)
+
+    def __call__(self, step):
+        self._cues = np.where(step.first, step.observation[:, 1], self._cues)
+        return np.where(step.observation[:, 3] == 1, self._cues, 0).astype(np.int64)
+
+
+class LastAction:
+    """Remembers nothing but its last action; `clear` is what it does when asked to clear."""
+
+    def __init__(self, clear):
+        self._clear = clear
+        self._last = np.zeros(20, np.int64)
+
+    def __call__(self, step):
+        self._last = np.where(step.first, step.observation[:, 1], self._last).astype(np.int64)
+        if self._clear:
+            self._last = np.where(step.observation[:, 2] == 1, 0, self._last)
+        return self._last
+
+
+def test_memory_rewards_those_who_remember():
+    mean, threshold = _mean_return("memory", Remember())
+    assert mean == 1 > threshold
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [lambda step: np.zeros(20, np.int64), LastAction(clear=False), LastAction(clear=True)],
+    ids=["constant", "its last action", "its last action, cleared"],
+)
+def test_without_memory_half_is_the_most(policy):
+    mean, _ = _mean_return("memory", policy, 1000)
+    assert mean == pytest.approx(0.5, abs=0.06)
+
+
+def test_only_the_first_observation_shows_the_cue():
+    envs = environments.make("memory", 20, seed=0)
+    cues = envs.reset().observation.copy()
+    assert {tuple(cue) for cue in cues} == {(1, 0, 0, 0), (0, 1, 0, 0)}
+    for t in range(1, 11):
+        step = envs.step(np.zeros(20, np.int64))
+        due = {8: [0, 0, 1, 0], 9: [0, 0, 0, 1]}.get(t, [0, 0, 0, 0])
+        assert (step.observation == due).all()
+        assert (step.terminated == (t == 10)).all()
+    assert (step.reward == (cues[:, 0] == 1)).all()

@@ -1,0 +1,308 @@
+"""The data plane: each unroll trained once, parameters never torn, strangers kept out."""
+
+import os
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import free_port
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from impala_mm import transport
+from impala_mm.transport import ACCEPTED, DISPLACED, RUNNING, STALE, Header
+
+TOKEN = "a secret"
+IDENTITY = {"run_id": "run", "level_name": "L", "unroll": "u", "network": "n", "acting": "a"}
+NO_EPISODES = np.zeros([0, 3], np.float32)
+
+
+@pytest.fixture
+def serve():
+    servers = []
+
+    def _serve(capacity=8, events=None, **changes):
+        address = f"127.0.0.1:{free_port()}"
+        on_event = (lambda event: None) if events is None else events.append
+        server = transport.Server(address, address, TOKEN, IDENTITY | changes, capacity, on_event)
+        servers.append(server)
+        return server, address
+
+    yield _serve
+    for server in servers:
+        server.close()
+
+
+def _join(address, actor=0, incarnation=1, timeout=10.0, token=TOKEN, **changes):
+    client = transport.Client(address, token, timeout)
+    me = {
+        "protocol": transport.PROTOCOL,
+        "actor": actor,
+        "incarnation": incarnation,
+        "host": "here",
+    }
+    client.hello({**IDENTITY, **me, **changes})
+    return client
+
+
+def _header(client, sequence, actor=0, incarnation=1):
+    return Header(client.nonce, actor, incarnation, sequence, version=7, pieces=0)
+
+
+# -- the ledger
+
+
+def test_each_sequence_number_passes_once_in_any_order():
+    ledger = transport.Ledger()
+    ledger.join(3, incarnation=9)
+    assert ledger.begin(3, 9, 0) == ACCEPTED
+    assert ledger.begin(3, 9, 0) == RUNNING
+    ledger.end(3, 9, 0)
+    assert ledger.begin(3, 9, 0) == STALE
+    assert ledger.begin(3, 9, 2) == ACCEPTED, "a message may overtake another"
+    assert ledger.begin(3, 9, 1) == ACCEPTED
+
+
+def test_a_restarted_actor_starts_anew_and_its_old_process_is_told():
+    ledger = transport.Ledger()
+    ledger.join(3, incarnation=9)
+    ledger.begin(3, 9, 0)
+    ledger.join(3, incarnation=4)
+    assert ledger.begin(3, 4, 0) == ACCEPTED
+    assert ledger.begin(3, 9, 1) == DISPLACED
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 1500), max_size=60))
+def test_the_ledger_agrees_with_a_set_of_all_numbers_seen(numbers):
+    ledger, seen, newest = transport.Ledger(), set(), -1
+    ledger.join(0, 0)
+    for number in numbers:
+        newest = max(newest, number)
+        fresh = number not in seen and number > newest - transport.Ledger.WINDOW - 1
+        code = ledger.begin(0, 0, number)
+        if newest - number < transport.Ledger.WINDOW:
+            assert (code == ACCEPTED) == fresh
+        else:
+            assert code == STALE
+        seen.add(number)
+        ledger.end(0, 0, number)
+
+
+# -- unrolls
+
+
+def test_unrolls_arrive_whole_with_their_version_and_episodes(serve):
+    server, address = serve()
+    client = _join(address, actor=5)
+    episodes = np.array([[1, 21.5, 300]], np.float32)
+    assert client.enqueue(_header(client, 0, actor=5), [b"one", b"two\0"], episodes) == ACCEPTED
+    contents, versions = server.queue.dequeue_many(2)
+    assert list(contents.numpy()) == [b"one", b"two\0"]
+    assert list(versions.numpy()) == [7, 7]
+    (arrival,) = server.arrivals()
+    assert arrival.actor == 5
+    np.testing.assert_array_equal(arrival.episodes, episodes)
+    assert server.arrivals() == []
+
+
+def test_an_unroll_far_above_the_message_limit_arrives_whole(serve):
+    """200 steps of 210x160x3 are 20 MB; gRPC takes 4."""
+    server, address = serve(capacity=2)
+    client = _join(address)
+    large = os.urandom(201 * 210 * 160 * 3)
+    assert client.enqueue(_header(client, 0), [large, b"small"], NO_EPISODES) == ACCEPTED
+    contents, _ = server.queue.dequeue_many(2)
+    assert contents.numpy()[0] == large
+    assert contents.numpy()[1] == b"small"
+    assert not server._pieces
+
+
+def test_a_full_queue_holds_its_senders_back_and_no_other_call(serve):
+    server, address = serve(capacity=2)
+    client = _join(address, timeout=30)
+    sent = []
+
+    def send():
+        for sequence in range(4):
+            client.enqueue(_header(client, sequence), [b"x"], NO_EPISODES)
+            sent.append(sequence)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    other = _join(address, actor=1)
+    time.sleep(1)
+    assert sent == [0, 1]
+    begin = time.monotonic()
+    other.hello({"probe": True})
+    assert time.monotonic() - begin < 1
+    server.queue.dequeue_many(2)
+    sender.join(timeout=10)
+    assert sent == [0, 1, 2, 3]
+
+
+def test_calls_past_their_deadline_are_trained_exactly_once(serve):
+    """The queue stalls past the deadline 100 times; the sender repeats until it is answered."""
+    server, address = serve(capacity=1)
+    client = _join(address, timeout=0.05)
+    total, late = 101, 0
+
+    def send():
+        nonlocal late
+        for sequence in range(total):
+            while True:
+                try:
+                    client.enqueue(_header(client, sequence), [b"%d" % sequence], NO_EPISODES)
+                except transport.Unreachable:
+                    late += 1
+                else:
+                    break
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    trained = []
+    for _ in range(total):
+        time.sleep(0.12)  # longer than the deadline
+        trained.append(int(server.queue.dequeue()[0].numpy()))
+    sender.join(timeout=10)
+    assert late >= 100
+    assert sorted(trained) == list(range(total))
+    assert int(server.queue.size()) == 0
+
+
+def test_unrolls_meant_for_an_earlier_learner_are_dropped_and_counted(serve):
+    server, address = serve()
+    client = _join(address)
+    header = _header(client, 0)._replace(nonce=client.nonce + 1)
+    assert client.enqueue(header, [b"x"], NO_EPISODES) == STALE
+    assert int(server.queue.size()) == 0
+    assert server.stale == 1
+
+
+# -- parameters
+
+
+def test_parameters_are_never_torn(serve):
+    """A 50 MB vector whose elements all equal its version, 1,000 updates, 8 clients, 20 pulls each.
+
+    A reader would see two versions in one vector if pieces of different ones were mixed.
+    """
+    server, address = serve()
+    size = 12_500_000 // 4 * 4
+    vectors = [np.full(size, v, np.float32).tobytes() for v in range(8)]  # made once: 50 MB each
+    server.publish(0, vectors[0])
+    pulled, mixed, done = [0] * 8, [], threading.Event()
+
+    def pull(me):
+        client = _join(address, actor=me, timeout=60)
+        while not done.is_set() or pulled[me] < 20:
+            version, vector = client.get_parameters()
+            numbers = np.frombuffer(vector, np.float32)
+            if len(numbers) != size or (numbers != version % 8).any():
+                mixed.append(version)
+            pulled[me] += 1
+
+    readers = [threading.Thread(target=pull, args=(i,)) for i in range(8)]
+    for reader in readers:
+        reader.start()
+    for version in range(1, 1001):
+        server.publish(version, vectors[version % 8])
+        time.sleep(0.005)
+    done.set()
+    for reader in readers:
+        reader.join(timeout=100)
+    assert not mixed
+    assert min(pulled) >= 20
+    assert len(server._snapshots) <= 9, "old versions are let go"
+
+
+def test_before_the_first_parameters_a_pull_says_so(serve):
+    _, address = serve()
+    with pytest.raises(transport.Unreachable, match="no parameters yet"):
+        _join(address).get_parameters()
+
+
+# -- who may talk
+
+
+def test_every_function_refuses_a_caller_without_the_token(serve):
+    events = []
+    server, address = serve(events=events)
+    server.publish(0, b"weights")
+    with pytest.raises(transport.Refused, match="copy its token file to this host"):
+        _join(address, token="guess")
+    stranger = transport.Client(address, "guess")
+    stranger.nonce = server.nonce
+    with pytest.raises(transport.Refused):
+        stranger.enqueue(_header(stranger, 0), [b"x"], NO_EPISODES)
+    with pytest.raises(transport.Unreachable):
+        stranger.get_parameters()
+    code = stranger._call(
+        "piece", tf.zeros([6], tf.int64), tf.zeros([2], tf.int64), b"x", result=transport._NUMBER
+    )
+    assert int(code) == transport.DENIED
+    assert not server._pieces
+    assert int(server.queue.size()) == 0
+    assert events == ["a caller without the run's token was refused"]
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("level_name", "environment"),
+        ("network", "network"),
+        ("unroll", "unroll layout"),
+        ("protocol", "protocol version"),
+    ],
+)
+def test_an_actor_that_differs_is_refused_and_both_are_named(serve, key, words):
+    events = []
+    server, address = serve(events=events)
+    with pytest.raises(transport.Refused, match=f"this actor's {words}.* is OTHER, the learner's"):
+        _join(address, **{key: "OTHER"})
+    assert server.refused == 1
+    assert "actor 0 on here refused" in events[0]
+
+
+def test_a_second_process_with_an_actors_number_displaces_the_first(serve):
+    _, address = serve()
+    first = _join(address, actor=2, incarnation=1)
+    second = _join(address, actor=2, incarnation=5)
+    assert second.enqueue(_header(second, 0, 2, 5), [b"x"], NO_EPISODES) == ACCEPTED
+    with pytest.raises(transport.Refused, match="give each its own --task"):
+        first.enqueue(_header(first, 0, 2, 1), [b"x"], NO_EPISODES)
+
+
+# -- ports
+
+
+def test_a_port_held_by_a_stranger_is_refused_and_its_holder_named():
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        address = f"127.0.0.1:{holder.getsockname()[1]}"
+        with pytest.raises(OSError, match=f"{address}: .*held by process {os.getpid()}:"):
+            transport.Server(address, address, TOKEN, IDENTITY, 1)
+
+
+def test_a_port_held_by_another_learner_is_refused(serve):
+    """gRPC itself would share the port between the two."""
+    _, address = serve()
+    with pytest.raises(OSError, match="held by process"):
+        transport.Server(address, address, TOKEN, IDENTITY, 1)
+
+
+def test_nobody_at_the_address_is_said_within_the_deadline():
+    begin = time.monotonic()
+    with pytest.raises(transport.Unreachable, match="nothing answers at"):
+        transport.Client(f"127.0.0.1:{free_port()}", TOKEN, timeout=1)
+    assert time.monotonic() - begin < 5
+
+
+@pytest.mark.parametrize("address", ["localhost", "localhost:", ":80", "a:b", "a:0", "a:65536"])
+def test_an_address_without_host_or_port_is_refused(address):
+    with pytest.raises(ValueError, match="is no host:port"):
+        transport.split_address(address)
