@@ -13,7 +13,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help setup horovod train test test-slow lint format lock clean picture
+.PHONY: help setup horovod train rehearse tensorboard test test-slow lint format lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -25,12 +25,20 @@ setup:  ## everything installed into .venv; quick when it is up to date
 horovod:  ## set-up again, Horovod's build included, whatever happened before
 	@"$(PYTHON)" docker/install.py --device=$(DEVICE) --mpi=$(MPI) --again
 
-train: setup  ## the main job: two learners rehearse (one where there is no Horovod)
+train: setup  ## the main job: a learner and two actors solve CartPole, here
+	@logdir=runs/CartPole-v1-$$(date +%Y%m%d-%H%M%S); \
+	$(run) experiment.py --level_name=CartPole-v1 --max_seconds=80 --logdir=$$logdir && \
+	$(run) sandbox/curve.py $$logdir
+
+rehearse: setup  ## two learners under mpirun compare their variables (one where there is no Horovod)
 	@if [ -x .venv/bin/horovodrun ]; then \
-	  PATH="$(CURDIR)/.venv/bin:$$PATH" mpirun --oversubscribe -np 2 $(run) experiment.py; \
+	  PATH="$(CURDIR)/.venv/bin:$$PATH" mpirun --oversubscribe -np 2 $(run) experiment.py --mode=rehearsal; \
 	else \
-	  $(run) experiment.py; \
+	  $(run) experiment.py --mode=rehearsal; \
 	fi
+
+tensorboard: setup  ## all runs of runs/ in a browser
+	@.venv/bin/tensorboard --logdir=runs
 
 test: setup  ## the tests, all that CI runs
 	@$(run) -m pytest -m "not slow"

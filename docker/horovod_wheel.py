@@ -164,8 +164,10 @@ def compile_wheel(work: Path, log: Path, cache: Path, mpi: str, nccl: bool) -> P
     path = [environment / "bin", os.environ.get("PATH", os.defpath)]
     if mpi == "venv":
         path.insert(0, _copy_of_mpi(work / "mpi") / "bin")
+    (work / "tmp").mkdir()
     env = os.environ | {
         "PATH": os.pathsep.join(map(str, path)),
+        "TMPDIR": str(work / "tmp"),  # pip's copy of the source goes with the rest
         "HOROVOD_WITH_TENSORFLOW": "1",
         "HOROVOD_WITH_MPI": "1",
         "HOROVOD_WITH_GLOO": "1",

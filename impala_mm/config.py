@@ -73,7 +73,7 @@ class Config:
 
     # -- Data
     batch_size: int = flag(
-        32, group="Data", least=1,
+        8, group="Data", least=1,
         text="Unrolls per learner and update.")
     unroll_length: int = flag(
         20, group="Data", least=1,
@@ -140,7 +140,7 @@ class Config:
         "rmsprop", group="Optimizer", choices=("rmsprop", "adam"),
         text="rmsprop is TensorFlow 1's (epsilon inside the root), as IMPALA's settings assume.")
     learning_rate: float = flag(
-        0.0006, group="Optimizer", least=0,
+        0.004, group="Optimizer", least=0,
         text="Step size at the start; falls linearly to 0 over total_environment_frames.")
     decay: float = flag(
         0.99, group="Optimizer", least=0, most=1,
@@ -152,7 +152,7 @@ class Config:
         0.01, group="Optimizer", least=0,
         text="Added to the mean square, under the root (RMSProp), or to the root (Adam).")
     gradients_clipping: float = flag(
-        40.0, group="Optimizer",
+        -1.0, group="Optimizer",
         text="Limit on the gradient, after it is averaged over learners. Negative: off.")
     gradients_clipping_mode: str = flag(
         "global_norm", group="Optimizer", choices=("global_norm", "variable_norm", "value"),

@@ -71,6 +71,10 @@ def learn(config: Config, argv: list[str]) -> int:
     """Trains; without --job_name with actors of its own, which end with it."""
     began = time.monotonic()
     say = _sayer("learner")
+    for address in filter(None, [config.learner_hosts, config.bind_address]):
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            flags.refuse(f"{address!r} is no host:port, such as localhost:8001")
     _reach_directly(config)
     logdir = _logdir(config)
     children = _Actors(argv, config.num_actors if not config.job_name else 0, logdir)

@@ -1,10 +1,14 @@
 """What several tests need: the project's folder, and processes of it that never outlive a test."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,3 +50,57 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+class Process:
+    """A real process that goes on while the test watches what it prints."""
+
+    def __init__(self, *command: str, **env: str):
+        self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._seen = 0
+        self.process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=os.environ | env,
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+        )
+        _started.append(self.process)
+
+    def printed(self) -> str:
+        """All it has printed."""
+        self._output.flush()
+        return os.pread(self._output.fileno(), 1 << 20, 0).decode(errors="replace")
+
+    def until(self, pattern: str, seconds: float = 60) -> re.Match:
+        """Waits for what it prints from here on; the match, after which the next search begins."""
+        deadline = time.monotonic() + seconds
+        while True:
+            ended = self.process.poll() is not None
+            text = self.printed()
+            found = re.search(pattern, text[self._seen :])
+            if found:
+                self._seen += found.end()
+                return found
+            assert not ended, f"it ended without printing {pattern!r}:\n{text}"
+            assert time.monotonic() < deadline, f"no {pattern!r} in {seconds} s:\n{text}"
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.kill()
+        self.process.wait()
+
+
+_started: list[subprocess.Popen] = []
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _nothing_outlives_its_module() -> Iterator[None]:
+    yield
+    while _started:
+        process = _started.pop()
+        if process.poll() is None:
+            process.kill()
+            process.wait()

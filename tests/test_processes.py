@@ -1,0 +1,228 @@
+"""Learner and actors as real processes: what a user starts, kills and restarts."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Process, free_port, run
+
+EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
+
+
+def _rows(logdir):
+    return [json.loads(line) for line in (logdir / "metrics.jsonl").read_text().splitlines()]
+
+
+def _alive(pid):
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and ") Z " not in stat.read_text()
+
+
+def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path):
+    """One command, no limits given: the level's own threshold, 0.9 over 100 games, ends it."""
+    port = free_port()
+    code, printed = run(
+        *EXPERIMENT,
+        "--level_name=catch",
+        f"--learner_hosts=localhost:{port}",
+        f"--logdir={tmp_path}",
+        "--max_seconds=60",
+    )
+    assert code == 0, printed
+    assert "ended: the mean return has reached 0.9" in printed
+    rows = _rows(tmp_path)
+    assert rows[0]["episode_return"] < 0
+    assert rows[-1]["episode_return"] >= 0.9
+    assert f"mean return {rows[-1]['episode_return']:.2f}" in printed
+    for key in (
+        "frames steps updates seconds frames_per_second episode_return episode_length "
+        "shaped_return policy_lag queue_fill wait_share learning_rate grad_norm clipped_share "
+        "loss/total loss/policy loss/baseline loss/entropy"
+    ).split():
+        assert key in rows[-2], key
+    shares = [row["wait_share"] + row["train_share"] + row["rest_share"] for row in rows[:-1]]
+    assert shares == pytest.approx([1] * len(shares), abs=0.02)
+    assert list((tmp_path / "events").glob("events*"))
+
+
+@pytest.fixture(scope="module")
+def by_hand(tmp_path_factory):
+    """An actor that waits, then a learner: roles started by hand, in the harder order."""
+    folder = tmp_path_factory.mktemp("by_hand")
+    token = folder / "token"
+    flags = [
+        "--level_name=catch",
+        f"--learner_hosts=127.0.0.1:{free_port()}",
+        f"--token_file={token}",
+        "--batch_size=8",
+    ]
+    actor = Process(*EXPERIMENT, "--job_name=actor", "--task=0", *flags)
+    actor.until("waits for the learner at 127.0.0.1")
+    learner = [*EXPERIMENT, "--job_name=learner", f"--logdir={folder / 'run'}", *flags]
+    learner += ["--total_environment_frames=1e9", "--save_checkpoint_secs=1"]
+    yield {"actor": actor, "learner": learner, "flags": flags, "logdir": folder / "run"}
+    actor.kill()
+
+
+def test_an_actor_started_first_outlives_its_learner_and_works_with_the_next(by_hand):
+    actor, logdir = by_hand["actor"], by_hand["logdir"]
+    first = Process(*by_hand["learner"])
+    first.until("actor 0 on .* joined")
+    first.until(r"checkpoint at update [1-9]")
+    first.until(r"[1-9][0-9,]* frames \|")
+    first.kill()
+    actor.until("the learner does not answer")
+    updates = _rows(logdir)[-1]["updates"]
+
+    second = Process(*by_hand["learner"])
+    resumed = second.until(r"resumed at ([0-9,]+) frames, update (\d+)")
+    assert int(resumed[2]) > 0
+    second.until("listens at")
+    listening = time.monotonic()
+    second.until("actor 0 on .* joined", seconds=10)
+    second.until(r"[1-9][0-9,]* frames \|")
+    assert time.monotonic() - listening < 20
+    second.process.send_signal(signal.SIGINT)
+    assert second.process.wait(timeout=10) == 130, "saved, and said by the exit code"
+    ended = re.search(r"ended: asked to by SIGINT", second.printed())
+    assert ended
+    rows = _rows(logdir)
+    assert rows[-1]["updates"] > min(updates, int(resumed[2]))
+    seconds = [row["seconds"] for row in rows]
+    saved = sorted((logdir / "checkpoints").glob("[0-9]*"))[-1]
+    assert int(saved.name) == rows[-1]["updates"], "Ctrl-C loses no update"
+    assert max(seconds) == seconds[-1]
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
+def test_a_learner_without_unrolls_ends_at_once_when_asked(tmp_path, name):
+    learner = Process(
+        *EXPERIMENT,
+        "--job_name=learner",
+        "--level_name=catch",
+        f"--learner_hosts=localhost:{free_port()}",
+        f"--logdir={tmp_path}",
+    )
+    learner.until("listens at")
+    learner.process.send_signal(getattr(signal, name))
+    code = learner.process.wait(timeout=10)
+    assert code == (0 if name == "SIGUSR1" else 128 + signal.SIGTERM)
+    assert f"ended: asked to by {name}" in learner.printed()
+
+
+def test_an_actor_that_does_not_belong_is_refused_with_both_names(by_hand):
+    """Another network; and no token. The learner goes on, and says whom it refused."""
+    learner = Process(*by_hand["learner"])
+    learner.until("listens at")
+    try:
+        code, printed = run(
+            *EXPERIMENT,
+            "--job_name=actor",
+            "--task=7",
+            *by_hand["flags"],
+            "--agent_name=MLPLSTMAgent",
+        )
+        assert code == 1
+        assert "error: this actor's" in printed
+        assert "MLPLSTMAgent" in printed
+        assert "MLPAgent" in printed
+        flags = [flag for flag in by_hand["flags"] if "token_file" not in flag]
+        code, printed = run(
+            *EXPERIMENT,
+            "--job_name=actor",
+            "--task=8",
+            *flags,
+            f"--token_file={by_hand['logdir']}/other",
+        )
+        assert code == 1
+        assert "copy its token file to this host" in printed
+        learner.until("actor 7 on .* refused")
+        learner.until("a caller without the run's token was refused")
+    finally:
+        learner.kill()
+
+
+def test_no_actor_outlives_a_learner_that_was_killed_and_dead_actors_come_back(tmp_path):
+    learner = Process(
+        *EXPERIMENT,
+        "--level_name=catch",
+        f"--learner_hosts=localhost:{free_port()}",
+        f"--logdir={tmp_path}",
+        "--total_environment_frames=1e9",
+        "--num_actors=2",
+    )
+    learner.until("actor 1 on .* joined")
+    children = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(learner.process.pid)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    actors = [int(pid) for pid in children if _alive(int(pid))]
+    assert len(actors) >= 2
+    os.kill(actors[0], signal.SIGKILL)
+    learner.until(r"actor \d ended with code -9; it starts again")
+    learner.until(r"actor \d on .* joined")
+    learner.kill()
+    deadline = time.monotonic() + 5
+    while any(map(_alive, actors)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(map(_alive, actors))
+
+
+def test_a_port_that_is_taken_ends_the_learner_with_the_holders_name(tmp_path):
+    import socket  # noqa: PLC0415
+
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        code, printed = run(
+            *EXPERIMENT,
+            "--job_name=learner",
+            "--level_name=catch",
+            f"--learner_hosts=127.0.0.1:{holder.getsockname()[1]}",
+            f"--logdir={tmp_path}",
+        )
+    assert code == 2
+    assert f"held by process {os.getpid()}" in printed
+    assert "Traceback" not in printed
+
+
+def test_a_dqn_like_algorithm_trains_through_the_same_actors_and_transport(tmp_path):
+    code, printed = run(
+        *EXPERIMENT,
+        "--algorithm=tests.dqn_like",
+        "--level_name=catch",
+        "--learning_rate=0.001",
+        f"--learner_hosts=localhost:{free_port()}",
+        f"--logdir={tmp_path}",
+        "--stop_at_return=0.3",
+        "--max_seconds=60",
+    )
+    assert code == 0, printed
+    assert "ended: the mean return has reached 0.3" in printed
+
+
+@pytest.mark.parametrize(
+    ("flag", "sentence"),
+    [
+        ("--level_name=CartPol-v1", "did you mean CartPole-v1"),
+        ("--agent_name=MLPAgnt", "MLPAgent"),
+        ("--agent_name=ResNetLSTMAgent", "--agent_name=ResNetLSTMAgent: "),
+        ("--algorithm=impalla", "there is no such algorithm; write impala"),
+        ("--learner_hosts=localhost", "'localhost' is no host:port"),
+        ("--logdir=/proc/nowhere", "--logdir=/proc/nowhere: "),
+    ],
+)
+def test_a_wrong_name_ends_with_one_sentence_that_says_what_is_right(flag, sentence, tmp_path):
+    arguments = [f"--logdir={tmp_path}"] if not flag.startswith("--logdir") else []
+    code, printed = run(*EXPERIMENT, "--job_name=learner", *arguments, flag)
+    assert code == 2, printed
+    assert sentence in printed
+    assert "Traceback" not in printed
