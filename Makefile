@@ -20,6 +20,7 @@ help:  ## this list
 
 setup:  ## everything installed into .venv; quick when it is up to date
 	@command -v "$(PYTHON)" >/dev/null || { echo "[set-up] there is no $(PYTHON) here: 'apt-get install python3 python3-venv', or make PYTHON=/path/to/python3.11"; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 7))' || { echo "[set-up] $(PYTHON) is too old: TensorFlow 2.21 needs Python 3.11, 3.12 or 3.13: make PYTHON=/path/to/python3.11"; exit 1; }
 	@"$(PYTHON)" docker/install.py --device=$(DEVICE) --mpi=$(MPI)
 
 horovod:  ## set-up again, Horovod's build included, whatever happened before
@@ -32,7 +33,7 @@ train: setup  ## the main job: a learner and two actors solve CartPole, here
 
 rehearse: setup  ## two learners under mpirun compare their variables (one where there is no Horovod)
 	@if [ -x .venv/bin/horovodrun ]; then \
-	  PATH="$(CURDIR)/.venv/bin:$$PATH" mpirun --oversubscribe -np 2 $(run) experiment.py --mode=rehearsal; \
+	  PATH="$(CURDIR)/.venv/bin:$$PATH" mpirun --oversubscribe --mca mpi_yield_when_idle 1 -np 2 $(run) experiment.py --mode=rehearsal; \
 	else \
 	  $(run) experiment.py --mode=rehearsal; \
 	fi

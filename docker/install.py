@@ -35,9 +35,11 @@ _SCRIPTS = ("docker/install.py", "docker/steps.py", "docker/horovod_wheel.py")
 
 # Variables of another environment, or of pip, that would send packages somewhere else.
 FOREIGN = (
-    "VIRTUAL_ENV CONDA_PREFIX PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX PIP_USER PIP_CONSTRAINT "
-    "PIP_REQUIRE_VIRTUALENV UV_CONSTRAINT UV_PROJECT_ENVIRONMENT UV_SYSTEM_PYTHON"
+    "VIRTUAL_ENV CONDA_PREFIX PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX PIP_CONSTRAINT "
+    "UV_CONSTRAINT UV_PROJECT_ENVIRONMENT UV_SYSTEM_PYTHON"
 ).split()
+# pip.conf may ask for the same; a variable goes before it.
+OURS = {"PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0"}
 
 
 class SystemPackage(NamedTuple):
@@ -61,7 +63,9 @@ def check_python(version: tuple[int, int]) -> None:
     if version in PYTHONS:
         return
     found = [f"python{a}.{b}" for a, b in PYTHONS if shutil.which(f"python{a}.{b}")]
-    remedy = f"make PYTHON={found[0]}" if found else "apt-get install python3.11 python3.11-venv"
+    remedy = "apt-get install python3.11 python3.11-venv`, then `make PYTHON=python3.11"
+    if found:
+        remedy = f"make PYTHON={found[0]}"
     raise Problem(
         f"this is Python {version[0]}.{version[1]}, and TensorFlow 2.21 needs "
         f"{', '.join(f'{a}.{b}' for a, b in PYTHONS[:-1])} or {PYTHONS[-1][0]}.{PYTHONS[-1][1]}: "
@@ -145,9 +149,9 @@ def make_environment(venv: Path, kind: str) -> None:
             f"this Python cannot make virtual environments: "
             f"`apt-get install python{version}-venv` (as root), then again"
         )
-    run(
-        [sys.executable, "-m", "venv", str(venv)], ROOT / ".setup.log", f"making {venv}", os.environ
-    )
+    making = [sys.executable, "-m", "venv", venv]
+    run(making, ROOT / ".setup.log", f"making {venv}", os.environ)
+    (venv / "kind").write_text(kind)
 
 
 def install_python_packages(venv: Path, extras: Sequence[str]) -> None:
@@ -169,6 +173,9 @@ def install_python_packages(venv: Path, extras: Sequence[str]) -> None:
     if configured.returncode == 0:
         env.setdefault("UV_DEFAULT_INDEX", configured.stdout.strip())
     command = [uv, "pip", "install", "--python", venv / "bin" / "python", "--system-certs", *lock]
+    # Where Python may not write bytecode (PYTHONDONTWRITEBYTECODE, a read-only image), TensorFlow
+    # would be compiled at every start: 13 s of CPU instead of 5.
+    command.append("--compile-bytecode")
     sets = f"{ROOT}[{','.join(extras)}]"
     doing = "installing Python packages (the first time about 1 GB: one to five minutes)"
     try:
@@ -183,6 +190,8 @@ def install_python_packages(venv: Path, extras: Sequence[str]) -> None:
         try:  # everything may lie in uv's cache
             run([*command, "--offline", "--editable", sets], log, f"{doing}, offline", env)
         except Problem:
+            if not re.search("connect|resolv|network|timed out|dns", str(problem), re.IGNORECASE):
+                raise problem from None
             raise Problem(
                 f"{problem}\nIf this machine has no way to the package index: bring it one (a "
                 f"mirror: `pip config set global.index-url ADDRESS`), then the same command again"
@@ -219,7 +228,10 @@ def state_key(venv: Path, options: dict[str, str]) -> str:
     digest = hashlib.sha256(json.dumps([str(venv), sys.version, options]).encode())
     for name in ("constraints.lock", "pyproject.toml", *_SCRIPTS):
         digest.update((ROOT / name).read_bytes())
-    digest.update(str(shutil.which("g++")).encode())  # a compiler that arrives is used
+    # A compiler or an MPI that arrives is used.
+    programs = ["g++", *(["mpirun", "mpicxx"] if options["mpi"] == "system" else [])]
+    cuda = os.environ.get("CUDA_HOME") if options["device"] == "gpu" else None
+    digest.update(repr([cuda, *map(shutil.which, programs)]).encode())
     return digest.hexdigest()
 
 
@@ -235,6 +247,7 @@ def main(argv: list[str]) -> None:
     check_python(sys.version_info[:2])
     for name in FOREIGN:
         os.environ.pop(name, None)
+    os.environ.update(OURS)
     began = time.monotonic()
     venv = ROOT / ".venv"
     stamp = venv / "impala_mm.json"
@@ -262,7 +275,9 @@ def main(argv: list[str]) -> None:
         if args.role != "actor" and state["no_horovod_because"]:
             say("WARNING: no Horovod, so one learner only; everything else works")
             say(f"  because: {state['no_horovod_because']}")
-            say("  `make horovod` tries again")
+            options_given = f" DEVICE={args.device}" * (args.device != "cpu")
+            options_given += f" MPI={args.mpi}" * (args.mpi != "venv")
+            say(f"  `make horovod{options_given}` tries again")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import sys
 import pytest
 from conftest import ROOT, needs_horovod, run
 
+MPIRUN = ("mpirun", "--oversubscribe", "--mca", "mpi_yield_when_idle", 1, "-np", 2)
 REHEARSE = (sys.executable, ROOT / "experiment.py", "--mode=rehearsal", "--updates=60")
 
 
@@ -25,7 +26,7 @@ def test_one_learner_learns_without_mpi():
 @pytest.mark.parametrize(
     "launcher",
     [
-        ("mpirun", "--oversubscribe", "-np", 2),
+        MPIRUN,
         ("horovodrun", "--gloo", "-np", 2),
     ],
     ids=["mpirun", "gloo"],
@@ -48,6 +49,6 @@ def test_learners_whose_variables_differ_are_found_out():
         "exchange.Horovod.mean = lambda self, tensors, name: list(tensors)\n"
         "rehearsal.rehearse(config.Config(updates=3), exchange.join())"
     )
-    code, printed = run("mpirun", "--oversubscribe", "-np", 2, sys.executable, "-c", program)
+    code, printed = run(*MPIRUN, sys.executable, "-c", program)
     assert code != 0
     assert "error: the learners' variables differ" in printed
