@@ -38,6 +38,8 @@ FOREIGN = (
     "VIRTUAL_ENV CONDA_PREFIX PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX PIP_CONSTRAINT "
     "UV_CONSTRAINT UV_PROJECT_ENVIRONMENT UV_SYSTEM_PYTHON"
 ).split()
+# What pip and uv say where no package index answers, or where it lacks a package.
+_UNREACHABLE = "connect|resolv|network|timed out|dns|no matching distribution"
 # pip.conf may ask for the same; a variable goes before it.
 OURS = {"PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0"}
 
@@ -190,7 +192,7 @@ def install_python_packages(venv: Path, extras: Sequence[str]) -> None:
         try:  # everything may lie in uv's cache
             run([*command, "--offline", "--editable", sets], log, f"{doing}, offline", env)
         except Problem:
-            if not re.search("connect|resolv|network|timed out|dns", str(problem), re.IGNORECASE):
+            if not re.search(_UNREACHABLE, str(problem), re.IGNORECASE):
                 raise problem from None
             raise Problem(
                 f"{problem}\nIf this machine has no way to the package index: bring it one (a "

@@ -228,9 +228,9 @@ class Learner:
         return row
 
     def _save(self) -> None:
-        begin = time.monotonic()
         try:
             with self._whole:
+                begin = time.monotonic()
                 counts = {"updates": self.updates, "steps": self.steps}
                 self._checkpoints.save(counts | {"seconds": self.seconds})
         except (OSError, tf.errors.OpError) as error:

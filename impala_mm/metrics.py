@@ -109,7 +109,7 @@ def verdict(row: dict[str, Any], actors: int) -> str:
         return "no actors have joined"
     wait = row.get("wait_share")
     if wait is None:
-        return "waits for the first unrolls"
+        return "the first update is being prepared"
     if wait > 0.1:
         return f"waits for unrolls {wait:.0%} of the time: add actors"
     if row.get("queue_fill", 0.0) > 0.5:

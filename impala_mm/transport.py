@@ -272,7 +272,7 @@ class Server:
         asked = json.loads(request)
         answer = dict(self._identity)
         if not asked.get("probe"):
-            for key in ("protocol", "level_name", "unroll", "network", "acting"):
+            for key in ("protocol", "level_name", "network", "unroll", "acting"):
                 if asked.get(key) != self._identity.get(key):
                     answer["refused"] = (
                         f"this actor's {_WORDS[key]} is {asked.get(key)}, the learner's is "

@@ -4,8 +4,11 @@ python sandbox/curve.py [LOGDIR]        the newest folder of runs/ if none is na
 """
 
 import json
+import os
 import sys
 from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow is loaded for its types only
 
 import numpy as np
 

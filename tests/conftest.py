@@ -66,7 +66,7 @@ class Process:
             stdout=self._output,
             stderr=subprocess.STDOUT,
         )
-        _started.append(self.process)
+        started.append(self)
 
     def printed(self) -> str:
         """All it has printed."""
@@ -93,14 +93,11 @@ class Process:
         self.process.wait()
 
 
-_started: list[subprocess.Popen] = []
+started: list[Process] = []
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _nothing_outlives_its_module() -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def _nothing_outlives_its_test() -> Iterator[None]:
     yield
-    while _started:
-        process = _started.pop()
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+    while started:
+        started.pop().kill()

@@ -41,8 +41,10 @@ class DQNLike:
         return ()
 
     def act(self, entry, core_state, exploration):
-        one = tf.nest.map_structure(lambda x: x[None], entry)
-        greedy = tf.argmax(self._values(self._online, self._heads[0], one)[0], -1, tf.int32)
+        features, _ = self._online.step(
+            entry.observation, entry.reward, entry.action, entry.first, ()
+        )
+        greedy = tf.argmax(self._heads[0](features), -1, tf.int32)  # [B]
         explores = tf.random.uniform(tf.shape(greedy)) < 0.1 * exploration
         random = tf.random.uniform(tf.shape(greedy), 0, self._actions, tf.int32)
         return tf.where(explores, random, greedy), core_state, ()

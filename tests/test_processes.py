@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Process, free_port, run
+from conftest import ROOT, Process, free_port, run, started
 
 EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 
@@ -37,7 +37,8 @@ def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path):
     assert code == 0, printed
     assert "ended: the mean return has reached 0.9" in printed
     rows = _rows(tmp_path)
-    assert rows[0]["episode_return"] < 0
+    returns = [row["episode_return"] for row in rows if "episode_return" in row]
+    assert returns[0] < 0.5
     assert rows[-1]["episode_return"] >= 0.9
     assert f"mean return {rows[-1]['episode_return']:.2f}" in printed
     for key in (
@@ -46,7 +47,9 @@ def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path):
         "loss/total loss/policy loss/baseline loss/entropy"
     ).split():
         assert key in rows[-2], key
-    shares = [row["wait_share"] + row["train_share"] + row["rest_share"] for row in rows[:-1]]
+    timed = [row for row in rows if "wait_share" in row]
+    shares = [row["wait_share"] + row["train_share"] + row["rest_share"] for row in timed]
+    assert len(shares) >= 2
     assert shares == pytest.approx([1] * len(shares), abs=0.02)
     assert list((tmp_path / "events").glob("events*"))
 
@@ -63,6 +66,7 @@ def by_hand(tmp_path_factory):
         "--batch_size=8",
     ]
     actor = Process(*EXPERIMENT, "--job_name=actor", "--task=0", *flags)
+    started.remove(actor)  # it lives on between the tests of this module
     actor.until("waits for the learner at 127.0.0.1")
     learner = [*EXPERIMENT, "--job_name=learner", f"--logdir={folder / 'run'}", *flags]
     learner += ["--total_environment_frames=1e9", "--save_checkpoint_secs=1"]
@@ -81,10 +85,10 @@ def test_an_actor_started_first_outlives_its_learner_and_works_with_the_next(by_
     updates = _rows(logdir)[-1]["updates"]
 
     second = Process(*by_hand["learner"])
-    resumed = second.until(r"resumed at ([0-9,]+) frames, update (\d+)")
-    assert int(resumed[2]) > 0
     second.until("listens at")
     listening = time.monotonic()
+    resumed = second.until(r"resumed at ([0-9,]+) frames, update (\d+)")
+    assert int(resumed[2]) > 0
     second.until("actor 0 on .* joined", seconds=10)
     second.until(r"[1-9][0-9,]* frames \|")
     assert time.monotonic() - listening < 20
@@ -120,32 +124,17 @@ def test_an_actor_that_does_not_belong_is_refused_with_both_names(by_hand):
     """Another network; and no token. The learner goes on, and says whom it refused."""
     learner = Process(*by_hand["learner"])
     learner.until("listens at")
-    try:
-        code, printed = run(
-            *EXPERIMENT,
-            "--job_name=actor",
-            "--task=7",
-            *by_hand["flags"],
-            "--agent_name=MLPLSTMAgent",
-        )
-        assert code == 1
-        assert "error: this actor's" in printed
-        assert "MLPLSTMAgent" in printed
-        assert "MLPAgent" in printed
-        flags = [flag for flag in by_hand["flags"] if "token_file" not in flag]
-        code, printed = run(
-            *EXPERIMENT,
-            "--job_name=actor",
-            "--task=8",
-            *flags,
-            f"--token_file={by_hand['logdir']}/other",
-        )
-        assert code == 1
-        assert "copy its token file to this host" in printed
-        learner.until("actor 7 on .* refused")
-        learner.until("a caller without the run's token was refused")
-    finally:
-        learner.kill()
+    flags = by_hand["flags"]
+    other = "--agent_name=MLPLSTMAgent"
+    code, printed = run(*EXPERIMENT, "--job_name=actor", "--task=7", *flags, other)
+    assert code == 1
+    assert re.search(r"error: this actor's .* is MLPLSTMAgent, the learner's is MLPAgent", printed)
+    other = f"--token_file={by_hand['logdir']}/other"
+    code, printed = run(*EXPERIMENT, "--job_name=actor", "--task=8", *flags, other)
+    assert code == 1
+    assert "copy its token file to this host" in printed
+    learner.until("actor 7 on .* refused")
+    learner.until("a caller without the run's token was refused")
 
 
 def test_no_actor_outlives_a_learner_that_was_killed_and_dead_actors_come_back(tmp_path):
