@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from impala_mm import flags, secret
+from impala_mm import flags, ports, secret
 from impala_mm.config import Config
 
 _PARENT = "IMPALA_MM_PARENT"  # in the environment of a child: the process it must not outlive
@@ -71,10 +71,11 @@ def learn(config: Config, argv: list[str]) -> int:
     """Trains; without --job_name with actors of its own, which end with it."""
     began = time.monotonic()
     say = _sayer("learner")
-    for address in filter(None, [config.learner_hosts, config.bind_address]):
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            flags.refuse(f"{address!r} is no host:port, such as localhost:8001")
+    try:
+        for address in filter(None, [config.learner_hosts, config.bind_address]):
+            ports.split_address(address)
+    except ValueError as error:
+        flags.refuse(str(error))
     _reach_directly(config)
     logdir = _logdir(config)
     children = _Actors(argv, config.num_actors if not config.job_name else 0, logdir)

@@ -13,28 +13,22 @@ A call that its caller gave up may still run, and so may its repetition: every m
 actor, incarnation and sequence number, and the Ledger lets each through once.
 """
 
-import contextlib
 import json
-import os
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from impala_mm import ports
+from impala_mm.ledger import ACCEPTED, DENIED, DISPLACED, LOST, STALE, Ledger
+
 PROTOCOL = 1
 _LIMIT = 3 << 20  # bytes of content per message; gRPC's own limit is 4 MiB
 _KEPT_SECONDS = 60.0  # pieces whose sender vanished, versions that nobody goes on reading
-
-# Answers to `enqueue`.
-# (in the queue; an earlier call of this message still waits; had before; no token; another process
-# is this actor now; its pieces are not here)
-ACCEPTED, RUNNING, STALE, DENIED, DISPLACED, LOST = range(6)
 
 
 class Header(NamedTuple):
@@ -54,65 +48,6 @@ class Refused(Exception):
 
 class Unreachable(Exception):
     """No answer in time; the learner may be away, or busy."""
-
-
-class Ledger:
-    """Which messages were had: of each actor's last WINDOW sequence numbers, each passes once."""
-
-    WINDOW = 1000
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._actors: dict[int, _Numbers] = {}
-
-    def join(self, actor: int, incarnation: int) -> None:
-        """From now on this incarnation is the actor; what others send in its name is dropped."""
-        with self._lock:
-            numbers = self._actors.get(actor)
-            if numbers is None or numbers.incarnation != incarnation:
-                self._actors[actor] = _Numbers(incarnation)
-
-    def begin(self, actor: int, incarnation: int, sequence: int) -> int:
-        """ACCEPTED: go on, and call `end` when done. Else RUNNING, STALE or DISPLACED."""
-        with self._lock:
-            numbers = self._actors.get(actor)
-            if numbers is None or numbers.incarnation != incarnation:
-                return DISPLACED
-            return numbers.begin(sequence)
-
-    def end(self, actor: int, incarnation: int, sequence: int, done: bool = True) -> None:
-        """The message that `begin` accepted is in the queue, or (not done) never will be."""
-        with self._lock:
-            numbers = self._actors.get(actor)
-            if numbers and numbers.incarnation == incarnation:
-                numbers.running.discard(sequence)
-                if not done:
-                    numbers.missing.add(sequence)
-
-
-class _Numbers:
-    """The sequence numbers of one incarnation: all below `following` were had, but `missing`."""
-
-    def __init__(self, incarnation: int):
-        self.incarnation = incarnation
-        self.following = 0
-        self.missing: set[int] = set()
-        self.running: set[int] = set()
-
-    def begin(self, sequence: int) -> int:
-        if sequence in self.running:
-            return RUNNING
-        if sequence >= self.following:
-            self.missing.update(range(max(self.following, sequence - Ledger.WINDOW), sequence))
-            self.following = sequence + 1
-            oldest = self.following - Ledger.WINDOW
-            self.missing = {number for number in self.missing if number >= oldest}
-        elif sequence in self.missing:
-            self.missing.remove(sequence)
-        else:
-            return STALE
-        self.running.add(sequence)
-        return ACCEPTED
 
 
 class Arrival(NamedTuple):
@@ -158,7 +93,7 @@ class Server:
         self.stale = 0  # messages dropped because they were had, or meant for another process
         self.refused = 0
 
-        _check_free(bind_address)
+        ports.check_free(bind_address)
         self._server = tf.distribute.experimental.rpc.Server.create("grpc", bind_address)
         for name, function in self._functions(token).items():
             self._server.register(name, function)
@@ -169,7 +104,7 @@ class Server:
         except (Refused, Unreachable) as error:
             raise OSError(f"{address} does not lead here: {error}") from None
         if answer["nonce"] != self.nonce:
-            raise OSError(f"{address} is answered by another learner{_holder(bind_address)}")
+            raise OSError(f"{address} is answered by another learner{ports.holder(bind_address)}")
 
     # -- the learner's side
 
@@ -486,46 +421,3 @@ class Client:
 _TEXT = tf.TensorSpec([], tf.string)
 _NUMBER = tf.TensorSpec([], tf.int64)
 _NUMBERS = tf.TensorSpec([None], tf.int64)
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """host:port taken apart; ValueError where it is no such thing."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"{address!r} is no host:port")
-    return host, int(port)
-
-
-def _check_free(address: str) -> None:
-    """Raises OSError where another process listens on `address`.
-
-    gRPC would share a taken port silently; a plain socket without SO_REUSEPORT is refused.
-    """
-    host, port = split_address(address)
-    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    with socket.socket(family[0], family[1]) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(family[4])
-        except OSError as error:
-            raise OSError(f"{address}: {error.strerror}{_holder(address)}") from None
-
-
-def _holder(address: str) -> str:
-    """ " (held by process N, COMMAND)", where the system tells."""
-    _, port = split_address(address)
-    inodes = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(OSError), open(table, encoding="ascii") as lines:
-            for line in lines:
-                fields = line.split()
-                if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
-                    inodes.add(f"socket:[{fields[9]}]")
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            for descriptor in os.listdir(f"/proc/{pid}/fd"):
-                if os.readlink(f"/proc/{pid}/fd/{descriptor}") in inodes:
-                    command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
-                    shown = command.decode(errors="replace")[:80].strip()
-                    return f" (held by process {pid}: {shown})"
-    return ""

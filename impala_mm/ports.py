@@ -1,0 +1,64 @@
+"""Addresses: is this one free, and who holds it if not?"""
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+
+
+_LISTENING = "0A"  # in /proc/net/tcp
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """host:port taken apart; ValueError where it is no such thing."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"{address!r} is no host:port, such as localhost:8001")
+    return host, int(port)
+
+
+def check_free(address: str) -> None:
+    """Raises OSError where another process listens on `address`.
+
+    gRPC would share a taken port silently; a plain socket without SO_REUSEPORT is refused.
+    """
+    host, port = split_address(address)
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family[0], family[1]) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(family[4])
+        except OSError as error:
+            raise OSError(f"{address}: {error.strerror}{holder(address)}") from None
+
+
+def holder(address: str) -> str:
+    """ " (held by process N, COMMAND)", where the system tells."""
+    _, port = split_address(address)
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in _read(table).splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                inodes.add(f"socket:[{fields[9]}]")
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        if inodes & _open_files(process):
+            command = _read(f"/proc/{process}/cmdline").replace("\0", " ").strip()
+            return f" (held by process {process}: {command[:80]})"
+    return ""
+
+
+def _open_files(process: str) -> set[str]:
+    """What a process holds open; nothing where it is another user's, or gone."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for descriptor in os.listdir(f"/proc/{process}/fd"):
+            with contextlib.suppress(OSError):  # closed in the meantime
+                found.add(os.readlink(f"/proc/{process}/fd/{descriptor}"))
+    return found
+
+
+def _read(path: str) -> str:
+    with contextlib.suppress(OSError):
+        return Path(path).read_text(errors="replace")
+    return ""
