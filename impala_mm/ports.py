@@ -5,7 +5,6 @@ import os
 import socket
 from pathlib import Path
 
-
 _LISTENING = "0A"  # in /proc/net/tcp
 
 
@@ -33,7 +32,7 @@ def check_free(address: str) -> None:
 
 
 def holder(address: str) -> str:
-    """ " (held by process N, COMMAND)", where the system tells."""
+    """Who listens there, in brackets, where the system tells; else nothing."""
     _, port = split_address(address)
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):

@@ -1,0 +1,47 @@
+"""It learns: minutes-long training, in `make test-slow`."""
+
+import json
+import sys
+
+import pytest
+from conftest import ROOT, free_port, run
+
+pytestmark = pytest.mark.slow
+
+
+def _train(logdir, *flags):
+    """The rows of a run, to its end."""
+    code, printed = run(
+        sys.executable,
+        ROOT / "experiment.py",
+        f"--learner_hosts=localhost:{free_port()}",
+        f"--logdir={logdir}",
+        *flags,
+        limit=600,
+    )
+    assert code == 0, printed
+    return [json.loads(line) for line in (logdir / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_cartpole_is_solved_in_under_a_minute_of_training(tmp_path, seed):
+    rows = _train(tmp_path, "--level_name=CartPole-v1", f"--seed={seed}", "--max_seconds=60")
+    assert rows[-1]["episode_return"] >= 475
+    assert rows[-1]["seconds"] < 60
+
+
+def test_cartpole_in_200000_frames_ends_above_100(tmp_path):
+    rows = _train(tmp_path, "--level_name=CartPole-v1", "--total_environment_frames=200000")
+    assert rows[-1]["episode_return"] > 100
+    assert 200_000 <= rows[-1]["frames"] < 210_000
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_memory_task_needs_the_lstm(tmp_path, seed):
+    flags = ["--level_name=memory", f"--seed={seed}", "--total_environment_frames=600000"]
+    solved = ["--agent_name=MLPLSTMAgent", "--stop_at_return=0.96"]
+    rows = _train(tmp_path / "lstm", *flags, *solved)
+    assert rows[-1]["episode_return"] > 0.95
+    used = f"--total_environment_frames={max(rows[-1]['frames'], 100_000):.0f}"
+    rows = _train(tmp_path / "mlp", *flags[:-1], "--agent_name=MLPAgent", used)
+    assert rows[-1]["episode_return"] < 0.6
