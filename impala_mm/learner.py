@@ -25,6 +25,7 @@ from impala_mm.trajectory import Batch, Codec
 from impala_mm.transport import Server
 
 _ROW_SECONDS = 2.0  # between rows of metrics
+_LINE_SECONDS = 5.0  # between progress lines; the first comes with the first frames
 Say = Callable[[str], None]
 
 
@@ -105,6 +106,7 @@ class Learner:
         self.ended = ""  # why the training thread ended; empty while it runs
         self.failure: BaseException | None = None
         self.steps, self.updates, self.seconds = 0, 0, 0.0
+        self._from = 0.0  # frames at which this process began
 
     @property
     def frames(self) -> float:
@@ -119,12 +121,12 @@ class Learner:
     def run(self, meanwhile: Callable[[], None]) -> dict[str, Any]:
         """Trains to a limit or `stop`; calls `meanwhile` several times a second; the last row."""
         self._resume()
-        begin, before = time.monotonic(), self.seconds
+        begin, before, self._from = time.monotonic(), self.seconds, self.frames
         self._server.publish(self.updates, self._layout.pack())
         self._meter.start(self.frames, self.steps)
         training = threading.Thread(target=self._guarded, name="training", daemon=True)
         training.start()
-        row_at, saved_at, said_at = begin, begin, begin
+        row_at, saved_at, said_at, said = begin, begin, begin, False
         row: dict[str, Any] = {}
         while training.is_alive():
             training.join(0.1)
@@ -133,8 +135,9 @@ class Learner:
             self.seconds = before + now - begin
             if now - row_at >= _ROW_SECONDS:
                 row, row_at = self._row(), now
-                if now - said_at >= 5 or said_at == begin:
-                    said_at = now
+                first = not said and row["frames"] > self._from
+                if now - said_at >= _LINE_SECONDS or first:
+                    said_at, said = now, said or first
                     actors = len(self._server.actors)
                     self._say(measuring.line(row, self._limits.frames, actors))
             if now - saved_at >= self._config.save_checkpoint_secs:

@@ -127,9 +127,10 @@ class Server:
     def silent(self, seconds: float) -> list[int]:
         """Actors from which nothing came for so long; they are forgotten, and said to have left."""
         deadline = time.monotonic() - seconds
-        gone = [actor for actor, seen in self.actors.items() if seen.last < deadline]
-        for actor in gone:
-            del self.actors[actor]
+        with self._lock:
+            gone = [actor for actor, seen in self.actors.items() if seen.last < deadline]
+            for actor in gone:
+                del self.actors[actor]
         return gone
 
     def close(self) -> None:
