@@ -110,8 +110,12 @@ class Exchange:
         reduced = self.group.mean(gradients, name)
         norm = tf.linalg.global_norm(reduced)
         clipped, changed = self._clip(reduced, norm)
-        if tf.math.is_finite(norm):
+
+        def step() -> tf.Tensor:
             optimizer.apply(clipped, variables)
+            return tf.constant(True)
+
+        tf.cond(tf.math.is_finite(norm), step, lambda: tf.constant(False))
         return Applied(norm, tf.cast(changed, tf.float32))
 
     def _clip(

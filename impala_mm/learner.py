@@ -133,9 +133,9 @@ class Learner:
             meanwhile()
             now = time.monotonic()
             self.seconds = before + now - begin
-            if now - row_at >= _ROW_SECONDS:
+            first = not said and self.frames > self._from
+            if now - row_at >= _ROW_SECONDS or first:
                 row, row_at = self._row(), now
-                first = not said and row["frames"] > self._from
                 if now - said_at >= _LINE_SECONDS or first:
                     said_at, said = now, said or first
                     actors = len(self._server.actors)
