@@ -21,10 +21,10 @@ help:  ## this list
 setup:  ## everything installed into .venv; quick when it is up to date
 	@command -v "$(PYTHON)" >/dev/null || { echo "[set-up] there is no $(PYTHON) here: 'apt-get install python3 python3-venv', or make PYTHON=/path/to/python3.11"; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 7))' || { echo "[set-up] $(PYTHON) is too old: TensorFlow 2.21 needs Python 3.11, 3.12 or 3.13: make PYTHON=/path/to/python3.11"; exit 1; }
-	@"$(PYTHON)" docker/install.py --device=$(DEVICE) --mpi=$(MPI)
+	@"$(PYTHON)" docker/install.py --device=$(DEVICE) --mpi=$(MPI) $(again)
 
-horovod:  ## set-up again, Horovod's build included, whatever happened before
-	@"$(PYTHON)" docker/install.py --device=$(DEVICE) --mpi=$(MPI) --again
+horovod: again := --again
+horovod: setup  ## set-up again, Horovod's build included, whatever happened before
 
 train: setup  ## the main job: a learner and two actors solve CartPole, here
 	@logdir=runs/CartPole-v1-$$(date +%Y%m%d-%H%M%S); \

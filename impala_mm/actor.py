@@ -36,7 +36,6 @@ class Player:
 
     def __init__(self, algorithm: Algorithm, environments: Environments, num_envs: int):
         self._environments = environments
-        self._num_envs = num_envs
         spec = algorithm.unroll
         self._length, self._overlap = spec.length, spec.overlap
         self._codec = Codec(spec)

@@ -43,11 +43,10 @@ def act(config: Config) -> int:
     from impala_mm import actor, environments, transport  # noqa: PLC0415
 
     token = _token(config)
-    algorithm, layout, identity = _build(config)
+    algorithm, layout, identity, _ = _build(config)
     options = _environment_options(config)
-    seed = (
-        config.seed * 1_000_003 + config.task * 10_007
-    )  # apart for each environment of each actor
+    # Apart for each environment of each actor.
+    seed = config.seed * 1_000_003 + config.task * 10_007
     playing = environments.make(config.level_name, config.num_envs, seed, **options)
     pull_secs = config.min_pull_secs
     if pull_secs < 0:
@@ -96,9 +95,14 @@ def _learn(config: Config, logdir: Path, children: "_Actors", began: float, say:
     from impala_mm.trajectory import Codec  # noqa: PLC0415
 
     say(f"TensorFlow loaded ({time.monotonic() - began:.1f} s)")
+    group = exchange.join()
+    if group.size > 1:
+        flags.refuse(
+            f"{group.size} learners were started: so far several learners only rehearse "
+            f"(--mode=rehearsal); start one learner to train"
+        )
     token = _token(config)
-    algorithm, layout, identity = _build(config)
-    spec = _environment_spec(config)
+    algorithm, layout, identity, spec = _build(config)
     codec = Codec(algorithm.unroll)
     capacity = config.queue_capacity or config.batch_size
     weights = sum(int(v.shape.num_elements()) for v in algorithm.variables.trained)
@@ -118,7 +122,7 @@ def _learn(config: Config, logdir: Path, children: "_Actors", began: float, say:
         config=config,
         algorithm=algorithm,
         exchange=exchange.Exchange(
-            exchange.join(), config.gradients_clipping, config.gradients_clipping_mode
+            group, config.gradients_clipping, config.gradients_clipping_mode
         ),
         source=learner.QueueSource(server, codec, config.batch_size),
         server=server,
@@ -225,8 +229,8 @@ def _die_with_parent() -> None:
         os._exit(1)
 
 
-def _build(config: Config) -> tuple[Any, Any, dict[str, Any]]:
-    """(algorithm, layout of its parameters, what learner and actor must agree on)."""
+def _build(config: Config) -> tuple[Any, Any, dict[str, Any], Any]:
+    """(algorithm, its parameters' layout, what learner and actor agree on, environment's spec)."""
     import tensorflow as tf  # noqa: PLC0415
 
     import nets  # noqa: PLC0415
@@ -250,7 +254,7 @@ def _build(config: Config) -> tuple[Any, Any, dict[str, Any]]:
         "unroll": digest(algorithm.unroll[2:]) + f" of {config.unroll_length}",
         "acting": layout.digest,
     }
-    return algorithm, layout, identity
+    return algorithm, layout, identity, spec
 
 
 def _environment_options(config: Config) -> dict[str, int]:

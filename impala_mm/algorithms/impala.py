@@ -45,8 +45,8 @@ class Impala:
         )
         self.unroll = UnrollSpec(config.unroll_length, overlap=1, step=step, start=start)
 
-        zeros = tf.nest.map_structure(lambda s: tf.zeros([1, *s.shape], s.dtype), step)
-        self.act(zeros, self.initial_state(1), tf.zeros([1]))  # creates the heads' variables
+        for head in (self._policy_head, self._baseline_head):  # creates their variables
+            head(tf.zeros([1, self._network.num_features]))
         modules = (self._network, self._policy_head, self._baseline_head)
         trained = [v for module in modules for v in module.trainable_variables]
         self._optimizer.initialize(trained)
@@ -64,7 +64,6 @@ class Impala:
             entry.observation, reward, entry.action, entry.first, core_state
         )
         logits = self._policy_head(features)
-        self._baseline_head(features)
         policy = Categorical(logits)
         action = tf.where(exploration > 0, policy.sample(), policy.mode())
         return action, core_state, logits
