@@ -1,30 +1,25 @@
 """An actor: plays a batch of environments, and sends what happened to its learner.
 
-One unroll's path begins here: `Player.play` fills it step by step, `Link` sends it through
+One unroll's path begins here: `Player.play` fills it step by step, and `link` sends it through
 `transport` while the next one is played, and brings newer parameters back. The learner takes it
 from its queue (`learner.py`). An actor whose learner is away waits, says so, and goes on with the
 next that answers; it never ends for that.
 """
 
-import queue
-import secrets
-import socket
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from impala_mm import transport
 from impala_mm.algorithms import Algorithm
 from impala_mm.environments import Environments, Step
+from impala_mm.link import Group, Link, Say
 from impala_mm.parameters import Layout
 from impala_mm.trajectory import Codec, Entry, Unroll
 
 _FAULTS = 10  # environments rebuilt within the last 1,000 unrolls before the actor gives up
-Say = Callable[[str], None]
 
 
 class Stopped(Exception):
@@ -139,118 +134,6 @@ def _flat_act(algorithm: Algorithm, num_envs: int) -> Callable[[Entry, Any], tup
     return call
 
 
-class Link(threading.Thread):
-    """The actor's connection, in a thread of its own: sends unrolls and fetches parameters."""
-
-    def __init__(
-        self, address: str, identity: dict[str, Any], token: str, pull_secs: float, say: Say
-    ):
-        super().__init__(name="link", daemon=True)
-        self._address, self._identity, self._token = address, identity, token
-        self._pull_secs = pull_secs
-        self._say = say
-        self._groups: queue.Queue = queue.Queue(maxsize=1)
-        self._incarnation = secrets.randbits(62)
-        self._sequence = 0
-        self._client: transport.Client | None = None
-        self._pulled_at = -np.inf
-        self._stop = threading.Event()
-        # For the player: the learner's nonce, the version, and the vector of its parameters.
-        self.newest: tuple[int, int, bytes] | None = None
-        self.failure: BaseException | None = None
-        self.connected = threading.Event()
-
-    def send(self, nonce: int, version: int, contents: list[bytes], episodes: np.ndarray) -> bool:
-        """Hands a group over; waits while the one before is still on its way."""
-        while not self._stop.is_set():
-            if self.failure:
-                raise self.failure
-            try:
-                self._groups.put((nonce, version, contents, episodes), timeout=0.2)
-            except queue.Full:
-                continue
-            return True
-        return False
-
-    def stop(self) -> None:
-        """Lets the thread end; what it was sending is dropped."""
-        self._stop.set()
-
-    def run(self) -> None:
-        """Connects, then sends each group and pulls after it; from the start when that fails."""
-        try:
-            group = None
-            while not self._stop.is_set():
-                client = self._client or self._connect()
-                if client is None:
-                    return
-                try:
-                    if group is None:
-                        group = self._next_group()
-                    if group:
-                        self._send(client, *group)
-                        group = None
-                    self._pull(client)
-                except transport.Unreachable as error:
-                    self._say(f"the learner does not answer ({error}); trying again")
-                    self._client = None
-        except BaseException as error:
-            self.failure = error
-
-    def _next_group(self) -> tuple | None:
-        try:
-            return self._groups.get(timeout=0.2)
-        except queue.Empty:
-            return None
-
-    def _send(
-        self,
-        client: transport.Client,
-        nonce: int,
-        version: int,
-        contents: list[bytes],
-        episodes: np.ndarray,
-    ) -> None:
-        header = transport.Header(
-            nonce, self._identity["actor"], self._incarnation, self._sequence, version, 0
-        )
-        client.enqueue(header, contents, episodes)
-        self._sequence += 1
-
-    def _pull(self, client: transport.Client) -> None:
-        """Fetches the newest parameters if there are newer ones and the last pull is long ago."""
-        have = self.newest[1] if self.newest else -1
-        now = time.monotonic()
-        if client.version > have and now - self._pulled_at >= self._pull_secs:
-            self._pulled_at = now
-            self.newest = (client.nonce, *client.get_parameters())
-
-    def _connect(self) -> transport.Client | None:
-        """Waits, for ever, for a learner that takes us; None when told to stop."""
-        since, delay, said = time.monotonic(), 0.2, 0.0
-        while not self._stop.is_set():
-            try:
-                client = transport.Client(self._address, self._token)
-                me = {"incarnation": self._incarnation, "host": socket.gethostname()}
-                client.hello(self._identity | me)
-                version, vector = client.get_parameters()
-            except transport.Unreachable:
-                waited = time.monotonic() - since
-                if waited - said >= 10 or not said:
-                    said = max(waited, 0.1)
-                    self._say(f"waits for the learner at {self._address} since {waited:.0f} s")
-                self._stop.wait(delay)
-                delay = min(delay * 1.5, 5.0)
-                continue
-            client.version = version
-            self.newest = client.nonce, version, vector
-            self._client = client
-            self._say(f"joined the learner at {self._address}, policy version {version}")
-            self.connected.set()
-            return client
-        return None
-
-
 def run(
     algorithm: Algorithm,
     environments: Environments,
@@ -273,10 +156,10 @@ def run(
     count = 0
     while not stop.is_set():
         assert link.newest
-        nonce, version, vector = link.newest
-        if (nonce, version) != loaded:
-            layout.unpack(vector)
-            loaded = nonce, version
+        newest = link.newest
+        if (newest.nonce, newest.version) != loaded:
+            layout.unpack(newest.vector)
+            loaded = newest.nonce, newest.version
         known = len(environments.faults)
         contents = player.play()
         count += 1
@@ -288,5 +171,5 @@ def run(
             raise Stopped(
                 f"{len(faults)} faults of environments, the last: {environments.faults[-1]}"
             )
-        if not link.send(nonce, version, contents, player.episodes()):
+        if not link.send(Group(*loaded, contents, player.episodes())):
             return

@@ -1,13 +1,20 @@
 """Every setting of an experiment. A flag is a field here, and nowhere else."""
 
 import dataclasses
+from typing import ClassVar
 
-from impala_mm.flags import flag
+from impala_mm.flags import OldName, flag
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
     """What one process is told; equal on all learners but for what names the process itself."""
+
+    # As the family's users know them: accepted, and said to be old.
+    OLD_NAMES: ClassVar = {
+        "learner_host": OldName("learner_hosts"),
+        "actor_hosts": OldName(None, "actors listen nowhere, they dial their learner"),
+    }
 
     # fmt: off
     # -- Run
@@ -50,7 +57,8 @@ class Config:
         text="Number of this process among those of its role; no two actors may share one.")
     learner_hosts: str = flag(
         "localhost:8001", group="Processes",
-        text="host:port where actors reach the learner.")
+        text="host:port where actors reach the learner; of several, separated by commas, the "
+             "learner with --task=0 takes the first, and actors take turns.")
     bind_address: str = flag(
         "", group="Processes",
         text="host:port on which the learner listens, where that is not what actors dial.")
@@ -64,6 +72,10 @@ class Config:
         "", group="Processes",
         text="File of the secret that actors show to learners. Unset: one of this user's own, made "
              "when first needed.")
+    device: str = flag(
+        "auto", group="Processes", choices=("auto", "cpu", "gpu"),
+        text="Where a learner trains. auto: on the first GPU that CUDA_VISIBLE_DEVICES shows, else "
+             "on the CPU. Actors act on the CPU.")
     intra_op_threads: int = flag(
         0, group="Processes", least=0,
         text="TensorFlow's threads within an operation. 0: all cores in a learner, 1 in an actor.")

@@ -18,7 +18,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from absl import flags as absl_flags
 
@@ -39,18 +39,28 @@ def flag(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+class OldName(NamedTuple):
+    """A flag as it was called once. A config type lists its own in OLD_NAMES, by name."""
+
+    now: str | None  # what it is called now; None: it has no effect
+    why: str = ""
+
+
 def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, ...], list[str]]:
     """Reads `argv` into one object per config type, and the names of the flags that were given.
 
     A mistake ends the program with exit code 2 and one sentence; `--help` prints and ends it.
     """
     fields = {f.name: f for config in configs for f in dataclasses.fields(config)}
+    old = {n: o for config in configs for n, o in getattr(config, "OLD_NAMES", {}).items()}
     if any(argument in {"--help", "-help", "-h", "--helpfull"} for argument in argv[1:]):
-        print(_help(argv[0], about, fields.values()))
+        print(_help(argv[0], about, fields.values(), old))
         sys.exit(0)
     values = absl_flags.FlagValues()
     for f in fields.values():
         _define(f, values)
+    for name, was in old.items():
+        _define_old(name, was, values)
     try:
         rest = values(argv)[1:]
     except absl_flags.UnrecognizedFlagError as error:
@@ -63,6 +73,9 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
         refuse(f"{rest[0]!r} is no flag: write --name=value (`--help` lists the names)")
     for name, f in fields.items():
         _check(name, values[name].value, f)
+    for name, was in old.items():
+        if values[name].present:
+            print(f"note: {_old_name(name, was)}", file=sys.stderr)
     objects = tuple(
         config(**{f.name: values[f.name].value for f in dataclasses.fields(config)})
         for config in configs
@@ -80,6 +93,20 @@ def refuse(sentence: str) -> NoReturn:
     """Ends the program because of the user's input."""
     print(f"error: {sentence}", file=sys.stderr)
     sys.exit(2)
+
+
+def _define_old(name: str, old: OldName, values: absl_flags.FlagValues) -> None:
+    if old.now:
+        absl_flags.DEFINE_alias(name, old.now, values)
+    else:
+        absl_flags.DEFINE_string(name, None, "", values)
+
+
+def _old_name(name: str, old: OldName) -> str:
+    """What is said of it."""
+    if old.now:
+        return f"--{name} is an old name of --{old.now}"
+    return f"--{name} is an old flag without effect: {old.why}"
 
 
 class _Parser(absl_flags.ArgumentParser):
@@ -124,7 +151,7 @@ def _or(choices: Sequence[str]) -> str:
     return choices[0] if len(choices) == 1 else f"{', '.join(choices[:-1])} or {choices[-1]}"
 
 
-def _help(program: str, about: str, fields: Any) -> str:
+def _help(program: str, about: str, fields: Any, old: dict[str, OldName]) -> str:
     """Every flag, grouped, with its default."""
     width = min(100, shutil.get_terminal_size().columns)
     lines = [about.strip(), "", f"usage: {program} [--name=value ...]"]
@@ -139,4 +166,5 @@ def _help(program: str, about: str, fields: Any) -> str:
         wrapped = textwrap.wrap(f.metadata["text"] + choices + default, width - 6)
         lines += [f"      {line}" for line in wrapped]
     lines += ["", "Also --flagfile=PATH: flags from a file, one per line."]
+    lines += [f"{_old_name(name, was)}." for name, was in old.items()]
     return "\n".join(lines)

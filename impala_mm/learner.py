@@ -1,16 +1,15 @@
-"""A learner: takes unrolls from its queue, trains on them, publishes the parameters.
+"""A learner: takes batches of unrolls, trains on them, publishes the parameters.
 
-One unroll's path ends here: `transport.Server` put it into the queue, `QueueSource` takes batches
-out of it while the step before runs, `Learner._train` updates the algorithm's variables with each
-and hands the new parameters back to the server, from which actors fetch them.
+One unroll's path ends here: `server` put it into its queue, `source` takes batches out of it while
+the step before runs, `Learner._train` updates the algorithm's variables with each and hands the new
+parameters back to the server, from which actors fetch them.
 """
 
 import math
-import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,59 +20,13 @@ from impala_mm.checkpoint import Checkpoints
 from impala_mm.config import Config
 from impala_mm.exchange import Exchange
 from impala_mm.parameters import Layout
-from impala_mm.trajectory import Batch, Codec
-from impala_mm.transport import Server
+from impala_mm.server import Server
+from impala_mm.source import Source
+from impala_mm.trajectory import Batch
 
 _ROW_SECONDS = 2.0  # between rows of metrics
 _LINE_SECONDS = 5.0  # between progress lines; the first comes with the first frames
 Say = Callable[[str], None]
-
-
-class Source(Protocol):
-    """Where batches come from: today the actors' queue; later replay, or a mix."""
-
-    def next(self, timeout: float) -> Batch | None:
-        """The next batch, or None where there is none within `timeout` seconds."""
-
-    def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
-        """What the algorithm thinks of the unrolls with these keys."""
-
-
-class QueueSource:
-    """Batches of the newest unrolls, each used once; the next is made while one is trained on."""
-
-    def __init__(self, server: Server, codec: Codec, batch_size: int):
-        self._queue, self._codec, self._batch_size = server.queue, codec, batch_size
-        self._ready: queue.Queue[Batch] = queue.Queue(maxsize=1)
-        self._keys = 0
-        threading.Thread(target=self._prefetch, name="prefetch", daemon=True).start()
-
-    def next(self, timeout: float) -> Batch | None:
-        """The oldest batch of the queue."""
-        try:
-            return self._ready.get(timeout=timeout)
-        except queue.Empty:
-            return None
-
-    def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
-        """Every unroll is used once, whatever its priority."""
-
-    def _prefetch(self) -> None:
-        @tf.function
-        def take() -> tuple[Any, Any, tf.Tensor]:
-            contents, versions = self._queue.dequeue_many(self._batch_size)
-            return *self._codec.decode(contents), versions
-
-        while True:
-            try:
-                entries, start, versions = take()
-            except tf.errors.OpError:  # the queue was closed: the run has ended
-                return
-            size = self._batch_size
-            keys = tf.range(self._keys, self._keys + size, dtype=tf.int64)
-            self._keys += size
-            fresh = tf.ones([size], tf.bool)
-            self._ready.put(Batch(entries, start, keys, tf.ones([size]), versions, fresh))
 
 
 class Learner:
@@ -100,11 +53,15 @@ class Learner:
         self._checkpoints, self._log, self._say = checkpoints, log, say
         self._repeats, self._limits = action_repeats, limits
         self._meter = measuring.Meter()
+        self._histograms = measuring.Thinning()
+        self._actions: tf.Tensor | None = None  # int32 [T+overlap, B], of the last batch
         self._update = tf.function(self._one_update)
         self._stop = threading.Event()
         self._whole = threading.Lock()  # held while variables change: a save waits for it
         self.ended = ""  # why the training thread ended; empty while it runs
         self.failure: BaseException | None = None
+        self.saved = True  # whether the last checkpoint was written
+        self._writes = True  # whether the last row was
         self.steps, self.updates, self.seconds = 0, 0, 0.0
         self._from = 0.0  # frames at which this process began
 
@@ -143,6 +100,8 @@ class Learner:
             if now - saved_at >= self._config.save_checkpoint_secs:
                 saved_at = now
                 self._save()
+            if self._actions is not None and self._histograms.due(now - begin):
+                self._show_histograms()
             for actor in self._server.silent(60):
                 self._say(f"actor {actor} has left: nothing came from it for 60 s")
         self.seconds = before + time.monotonic() - begin
@@ -185,6 +144,7 @@ class Learner:
                 self.steps += int(steps)
             trained = clock()
             self._source.feedback(batch.key, priorities)
+            self._actions = batch.unrolls.action
             self._server.publish(self.updates, self._layout.pack())
             for arrival in self._server.arrivals():
                 meter.add_episodes(arrival.episodes)
@@ -227,18 +187,36 @@ class Learner:
         try:
             self._log.write(row)
         except (OSError, tf.errors.OpError) as error:
-            self._say(f"metrics could not be written ({error}); training goes on")
+            if self._writes:
+                self._say(f"metrics cannot be written ({error}); training goes on")
+            self._writes = False
+        else:
+            if not self._writes:
+                self._say("metrics are written again")
+            self._writes = True
         return row
 
+    def _show_histograms(self) -> None:
+        """Of the trained variables and of the actions in the last batch."""
+        with self._whole:
+            named = {f"variables/{v.name}": v.numpy() for v in self._algorithm.variables.trained}
+        named["actions"] = np.asarray(self._actions)
+        try:
+            self._log.histograms(self.frames, named)
+        except (OSError, tf.errors.OpError) as error:
+            self._say(f"histograms could not be written ({error}); training goes on")
+
     def _save(self) -> None:
+        begin = time.monotonic()
         try:
             with self._whole:
-                begin = time.monotonic()
                 counts = {"updates": self.updates, "steps": self.steps}
                 self._checkpoints.save(counts | {"seconds": self.seconds})
         except (OSError, tf.errors.OpError) as error:
-            self._say(f"the checkpoint could not be written ({error}); training goes on")
+            self.saved = False
+            self._say(f"the checkpoint could not be written ({error}); the one before is kept")
         else:
+            self.saved = True
             seconds = time.monotonic() - begin
             self._say(f"checkpoint at update {self.updates} ({seconds:.1f} s)")
 

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 _GAMES = 100  # over which returns are averaged
+_BUCKETS = 30  # of a histogram
 
 
 class Meter:
@@ -101,6 +102,30 @@ class Log:
                 if name != "frames":
                     tf.summary.scalar(name, value)
         self._events.flush()
+
+    def histograms(self, frames: float, named: dict[str, np.ndarray]) -> None:
+        """Distributions of values, for TensorBoard; 30 numbers each."""
+        with self._events.as_default(step=int(frames)):
+            for name, values in named.items():
+                tf.summary.histogram(name, values, buckets=_BUCKETS)
+        self._events.flush()
+
+
+class Thinning:
+    """When to do something that must stay bounded over a run of any length.
+
+    First after 20 s, then each time that the run is longer by a tenth: 130 times in a month.
+    """
+
+    def __init__(self) -> None:
+        self._next = 20.0
+
+    def due(self, seconds: float) -> bool:
+        """Whether it is time again, `seconds` after the start."""
+        if seconds < self._next:
+            return False
+        self._next = seconds * 1.1
+        return True
 
 
 def verdict(row: dict[str, Any], actors: int) -> str:

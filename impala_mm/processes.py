@@ -4,21 +4,17 @@ Nothing heavy is imported before it is needed: a child's parent must be known to
 learner's actors started, in the first tenths of a second.
 """
 
-import ctypes
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from impala_mm import flags, ports, secret
+from impala_mm import children, flags, ports, secret
 from impala_mm.config import Config
-
-_PARENT = "IMPALA_MM_PARENT"  # in the environment of a child: the process it must not outlive
 
 
 def rehearse(config: Config) -> int:
@@ -32,15 +28,16 @@ def rehearse(config: Config) -> int:
 
 def act(config: Config) -> int:
     """Plays until the run or the user ends it."""
-    _die_with_parent()
+    children.die_with_parent()
     name = f"actor {config.task}"
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda *_: stop.set())
-    _reach_directly(config)
+    address = _address(config, config.task)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # an actor's network is small and the GPU is not its
     _set_threads(config.intra_op_threads or 1, config.inter_op_threads or 1)
     from impala_mm import actor, environments, transport  # noqa: PLC0415
+    from impala_mm.link import Link  # noqa: PLC0415
 
     token = _token(config)
     algorithm, layout, identity, _ = _build(config)
@@ -53,14 +50,15 @@ def act(config: Config) -> int:
         pull_secs = layout.size / 12.5e6  # a tenth of 1 Gbit/s, in bytes
     identity |= {"actor": config.task}
     say = _sayer(name)
-    link = actor.Link(config.learner_hosts, identity, token, pull_secs, say)
+    link = Link(address, identity, token, pull_secs, algorithm.max_lag, say, stop)
     code = 0
     try:
         actor.run(algorithm, playing, config.num_envs, layout, link, say, stop)
     except (transport.Refused, actor.Stopped) as error:
         say(f"error: {error}")
         code = 1
-    link.stop()
+    stop.set()
+    link.close()
     playing.close()
     sys.stdout.flush()
     os._exit(code)  # a call to an absent learner may still hold the link's thread
@@ -70,31 +68,30 @@ def learn(config: Config, argv: list[str]) -> int:
     """Trains; without --job_name with actors of its own, which end with it."""
     began = time.monotonic()
     say = _sayer("learner")
-    try:
-        for address in filter(None, [config.learner_hosts, config.bind_address]):
-            ports.split_address(address)
-    except ValueError as error:
-        flags.refuse(str(error))
-    _reach_directly(config)
+    address = _address(config, config.task)
     logdir = _logdir(config)
-    children = _Actors(argv, config.num_actors if not config.job_name else 0, logdir)
+    actors = children.Actors(argv, config.num_actors if not config.job_name else 0, logdir)
     try:
-        return _learn(config, logdir, children, began, say)
+        return _learn(config, address, logdir, actors, began, say)
     finally:
-        children.end()
+        actors.end()
 
 
-def _learn(config: Config, logdir: Path, children: "_Actors", began: float, say: Any) -> int:
+def _learn(
+    config: Config, address: str, logdir: Path, actors: children.Actors, began: float, say: Any
+) -> int:
     ending: list[int] = []  # the signals that asked for an end
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda number, _: ending.append(number))
-    say(f"logs to {logdir}")
+    say(f"logs to {logdir}; {_how_to_look(logdir)}")
     _set_threads(config.intra_op_threads, config.inter_op_threads or 2)
-    from impala_mm import checkpoint, exchange, learner, metrics, transport  # noqa: PLC0415
+    from impala_mm import checkpoint, exchange, learner, metrics  # noqa: PLC0415
+    from impala_mm.server import Server  # noqa: PLC0415
+    from impala_mm.source import QueueSource  # noqa: PLC0415
     from impala_mm.trajectory import Codec  # noqa: PLC0415
 
-    say(f"TensorFlow loaded ({time.monotonic() - began:.1f} s)")
+    say(f"TensorFlow loaded ({time.monotonic() - began:.1f} s); trains on {_device(config)}")
     group = exchange.join()
     if group.size > 1:
         flags.refuse(
@@ -110,21 +107,19 @@ def _learn(config: Config, logdir: Path, children: "_Actors", began: float, say:
         f"{config.level_name}, {config.algorithm} with {weights:,} weights; the queue holds "
         f"{capacity} unrolls ({capacity * codec.size / 1e6:.1f} MB)"
     )
-    address = config.learner_hosts
+    bind_address = config.bind_address or address
     try:
-        server = transport.Server(
-            address, config.bind_address or address, token, identity, capacity, say
-        )
+        server = Server(address, bind_address, token, identity, capacity, say)
     except OSError as error:
         flags.refuse(f"the learner cannot listen: {error}")
-    say(f"listens at {config.bind_address or address} ({time.monotonic() - began:.1f} s)")
+    say(f"listens at {bind_address} ({time.monotonic() - began:.1f} s)")
     learning = learner.Learner(
         config=config,
         algorithm=algorithm,
         exchange=exchange.Exchange(
             group, config.gradients_clipping, config.gradients_clipping_mode
         ),
-        source=learner.QueueSource(server, codec, config.batch_size),
+        source=QueueSource(server, codec, config.batch_size),
         server=server,
         layout=layout,
         checkpoints=checkpoint.Checkpoints(logdir, algorithm.variables),
@@ -135,7 +130,7 @@ def _learn(config: Config, logdir: Path, children: "_Actors", began: float, say:
     )
 
     def meanwhile() -> None:
-        children.watch(say)
+        actors.watch(say)
         if ending:
             learning.stop(f"asked to by {signal.Signals(ending[0]).name}")
 
@@ -153,80 +148,12 @@ def _learn(config: Config, logdir: Path, children: "_Actors", began: float, say:
         f"ended: {learning.ended}; {result} after {row['frames']:,.0f} frames in "
         f"{row['seconds']:.0f} s; all of it in {logdir}"
     )
+    if not learning.saved:
+        say("error: the last checkpoint could not be written")
+        return 1
     if not ending or ending[0] == signal.SIGUSR1:  # the order to save and stop
         return 0
     return 128 + ending[0]
-
-
-class _Actors:
-    """The actors that a learner of this machine starts: restarted when they die, ended with it."""
-
-    def __init__(self, argv: list[str], count: int, logdir: Path):
-        self._argv, self._logdir = argv, logdir
-        self._processes: dict[int, subprocess.Popen] = {}
-        self._deaths: dict[int, int] = dict.fromkeys(range(count), 0)
-        self._again: dict[int, float] = dict.fromkeys(range(count), 0.0)
-        self.watch(lambda message: None)
-
-    def watch(self, say: Any) -> None:
-        """Starts those that are due; called from the main thread, which they die with."""
-        for task, process in list(self._processes.items()):
-            if process.poll() is not None:
-                del self._processes[task]
-                self._deaths[task] += 1
-                if self._deaths[task] > 20:
-                    say(f"actor {task} has died 20 times, and stays away: see {self._log(task)}")
-                    continue
-                delay = min(0.5 * 2 ** min(self._deaths[task], 6), 30.0)
-                self._again[task] = time.monotonic() + delay
-                say(
-                    f"actor {task} ended with code {process.returncode}; it starts again in "
-                    f"{delay:.0f} s ({self._last_line(task)})"
-                )
-        for task, when in list(self._again.items()):
-            if time.monotonic() >= when:
-                del self._again[task]
-                self._processes[task] = self._start(task)
-
-    def end(self) -> None:
-        """Ends all of them."""
-        for process in self._processes.values():
-            process.terminate()
-        for process in self._processes.values():
-            try:
-                process.wait(timeout=3)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-    def _start(self, task: int) -> subprocess.Popen:
-        command = [sys.executable, *self._argv, "--job_name=actor", f"--task={task}"]
-        with self._log(task).open("ab") as log:
-            return subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=os.environ | {_PARENT: str(os.getpid())},
-                start_new_session=True,  # Ctrl-C is the learner's to act on
-            )
-
-    def _log(self, task: int) -> Path:
-        return self._logdir / f"actor-{task}.log"
-
-    def _last_line(self, task: int) -> str:
-        lines = self._log(task).read_text(errors="replace").strip().splitlines()
-        return lines[-1][:200] if lines else "it said nothing"
-
-
-def _die_with_parent() -> None:
-    """A child of `_Actors` is killed by the kernel when its learner ends, however that happens."""
-    parent = int(os.environ.get(_PARENT, "0"))
-    if not parent:
-        return
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:  # it ended before we asked
-        os._exit(1)
 
 
 def _build(config: Config) -> tuple[Any, Any, dict[str, Any], Any]:
@@ -295,11 +222,49 @@ def _token(config: Config) -> str:
         flags.refuse(f"--token_file: {error}")
 
 
-def _reach_directly(config: Config) -> None:
-    """A proxy of the environment would capture the connection; before TensorFlow is imported."""
-    hosts = [address.rpartition(":")[0] for address in config.learner_hosts.split(",")]
+def _address(config: Config, place: int) -> str:
+    """This process's learner, among those of --learner_hosts: a learner's own, or an actor's.
+
+    A proxy of the environment would capture the connection: told before TensorFlow is imported.
+    """
+    addresses = [address.strip() for address in config.learner_hosts.split(",")]
+    try:
+        hosts = [ports.split_address(address)[0] for address in addresses]
+        if config.bind_address:
+            ports.split_address(config.bind_address)
+    except ValueError as error:
+        flags.refuse(str(error))
+    if config.job_name != "actor" and place >= len(addresses):
+        flags.refuse(
+            f"--task={place}: --learner_hosts names {len(addresses)} learner(s), counted from 0"
+        )
     for name in ("no_proxy", "NO_PROXY"):
         os.environ[name] = ",".join(filter(None, [os.environ.get(name, ""), *hosts]))
+    return addresses[place % len(addresses)]
+
+
+def _how_to_look(logdir: Path) -> str:
+    here = Path("runs").resolve() in logdir.resolve().parents
+    command = "make tensorboard" if here else f"tensorboard --logdir={logdir}"
+    return f"`{command}` shows it at http://localhost:6006"
+
+
+def _device(config: Config) -> str:
+    """Chooses where the learner's network runs; in words."""
+    import tensorflow as tf  # noqa: PLC0415
+
+    gpus = tf.config.list_physical_devices("GPU")
+    if config.device == "gpu" and not gpus:
+        flags.refuse(
+            "--device=gpu: TensorFlow sees no GPU here (`nvidia-smi` lists them, `make setup "
+            "DEVICE=gpu` installs TensorFlow for them, CUDA_VISIBLE_DEVICES may hide them)"
+        )
+    if config.device == "cpu" or not gpus:
+        tf.config.set_visible_devices([], "GPU")
+        return f"{len(os.sched_getaffinity(0))} CPU cores"
+    tf.config.set_visible_devices(gpus[:1], "GPU")
+    tf.config.experimental.set_memory_growth(gpus[0], True)  # others may use what we do not
+    return f"{gpus[0].name}, the first of {len(gpus)}"
 
 
 def _set_threads(intra: int, inter: int) -> None:

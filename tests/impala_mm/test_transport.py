@@ -12,6 +12,7 @@ from conftest import free_port
 
 from impala_mm import transport
 from impala_mm.ledger import ACCEPTED, DENIED, STALE
+from impala_mm.server import Server
 from impala_mm.transport import Header
 
 TOKEN = "a secret"
@@ -26,7 +27,7 @@ def serve():
     def _serve(capacity=8, events=None, **changes):
         address = f"127.0.0.1:{free_port()}"
         on_event = (lambda event: None) if events is None else events.append
-        server = transport.Server(address, address, TOKEN, IDENTITY | changes, capacity, on_event)
+        server = Server(address, address, TOKEN, IDENTITY | changes, capacity, on_event)
         servers.append(server)
         return server, address
 
@@ -77,7 +78,7 @@ def test_an_unroll_far_above_the_message_limit_arrives_whole(serve):
     contents, _ = server.queue.dequeue_many(2)
     assert contents.numpy()[0] == large
     assert contents.numpy()[1] == b"small"
-    assert not server._pieces
+    assert len(server._pieces) == 0
 
 
 def test_a_full_queue_holds_its_senders_back_and_no_other_call(serve):
@@ -181,10 +182,16 @@ def test_parameters_are_never_torn(serve):
     assert len(server._snapshots) <= 9, "old versions are let go"
 
 
-def test_before_the_first_parameters_a_pull_says_so(serve):
-    _, address = serve()
-    with pytest.raises(transport.Unreachable, match="no parameters yet"):
-        _join(address).get_parameters()
+def test_a_pull_brings_nothing_before_there_is_what_it_asks_for(serve):
+    """None yet, or none of the version that an algorithm's actors must wait for."""
+    server, address = serve()
+    client = _join(address)
+    assert client.get_parameters() is None
+    server.publish(3, b"three")
+    assert client.get_parameters() == (3, b"three")
+    assert client.get_parameters(min_version=4) is None
+    server.publish(5, b"five")
+    assert client.get_parameters(min_version=4) == (5, b"five")
 
 
 # -- who may talk
@@ -200,13 +207,12 @@ def test_every_function_refuses_a_caller_without_the_token(serve):
     stranger.nonce = server.nonce
     with pytest.raises(transport.Refused):
         stranger.enqueue(_header(stranger, 0), [b"x"], NO_EPISODES)
-    with pytest.raises(transport.Unreachable):
-        stranger.get_parameters()
+    assert stranger.get_parameters() is None
     code = stranger._call(
         "piece", tf.zeros([6], tf.int64), tf.zeros([2], tf.int64), b"x", result=transport._NUMBER
     )
     assert int(code) == DENIED
-    assert not server._pieces
+    assert len(server._pieces) == 0
     assert int(server.queue.size()) == 0
     assert events == ["a caller without the run's token was refused"]
 
@@ -247,14 +253,14 @@ def test_a_port_held_by_a_stranger_is_refused_and_its_holder_named():
         holder.listen()
         address = f"127.0.0.1:{holder.getsockname()[1]}"
         with pytest.raises(OSError, match=f"{address}: .*held by process {os.getpid()}:"):
-            transport.Server(address, address, TOKEN, IDENTITY, 1)
+            Server(address, address, TOKEN, IDENTITY, 1)
 
 
 def test_a_port_held_by_another_learner_is_refused(serve):
     """gRPC itself would share the port between the two."""
     _, address = serve()
     with pytest.raises(OSError, match="held by process"):
-        transport.Server(address, address, TOKEN, IDENTITY, 1)
+        Server(address, address, TOKEN, IDENTITY, 1)
 
 
 def test_nobody_at_the_address_is_said_within_the_deadline():

@@ -1,0 +1,217 @@
+"""An actor's connection, in a thread of its own: unrolls go up and parameters come down.
+
+`actor.run` hands it each group of unrolls and plays on meanwhile; what it fetched last stands in
+`newest`. A learner that is away is waited for, and the next one that answers is joined.
+"""
+
+import math
+import queue
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from impala_mm import transport
+from impala_mm.host_share import HostShare
+
+Say = Callable[[str], None]
+
+
+class Newest(NamedTuple):
+    """Parameters as they came."""
+
+    nonce: int  # of the learner's process
+    version: int
+    vector: bytes
+
+
+class Group(NamedTuple):
+    """What was played in T steps."""
+
+    nonce: int  # of the learner whose parameters acted
+    version: int  # the oldest that acted
+    contents: list[bytes]  # an unroll each
+    episodes: np.ndarray  # float32 [K, 3]: (1 for a whole game else 0, return, steps)
+
+
+class Link(threading.Thread):
+    """Sends what `send` is given, one group at a time, and pulls after each."""
+
+    def __init__(
+        self,
+        address: str,
+        identity: dict[str, Any],
+        token: str,
+        pull_secs: float,
+        max_lag: int | None,
+        say: Say,
+        stop: threading.Event,
+    ):
+        super().__init__(name="link", daemon=True)
+        self._address, self._identity, self._token = address, identity, token
+        self._pull_secs, self._max_lag = pull_secs, max_lag
+        self._say, self._ending = say, stop
+        self._groups: queue.Queue[Group] = queue.Queue(maxsize=1)
+        self._incarnation = secrets.randbits(62)
+        self._sequence = 0
+        self._client: transport.Client | None = None
+        self._share: HostShare | None = None
+        self._settled = (
+            threading.Event()
+        )  # what was sent arrived, and a policy that may act is here
+        self.newest: Newest | None = None
+        self.failure: BaseException | None = None
+        self.connected = threading.Event()
+
+    def send(self, group: Group) -> bool:
+        """Hands a group over; waits while the one before is still on its way.
+
+        An algorithm with a `max_lag` waits for the policy that may act next, too. False: stopped.
+        """
+        self._settled.clear()
+        while not self._ending.is_set():
+            if self.failure:
+                raise self.failure
+            try:
+                self._groups.put(group, timeout=0.2)
+            except queue.Full:
+                continue
+            break
+        while self._max_lag is not None and not self._ending.is_set():
+            if self.failure:
+                raise self.failure
+            if self._settled.wait(0.2):
+                break
+        return not self._ending.is_set()
+
+    def close(self) -> None:
+        """Leaves this host's share, from whatever state."""
+        if self._share:
+            self._share.close()
+            self._share = None
+
+    def run(self) -> None:
+        """Connects, then sends each group and pulls after it; from the start when that fails."""
+        try:
+            group = sent = None
+            while not self._ending.is_set():
+                client = self._client or self._connect()
+                if client is None:
+                    return
+                try:
+                    group = group or self._next_group()
+                    if group:
+                        self._send(client, group)
+                        group, sent = None, group  # whatever comes now: it is not sent again
+                    self._pull(client, sent)
+                    sent = None
+                except transport.Unreachable as error:
+                    self._say(f"the learner does not answer ({error}); trying again")
+                    self._client = None
+        except BaseException as error:
+            self.failure = error
+
+    def _next_group(self) -> Group | None:
+        try:
+            return self._groups.get(timeout=0.2)
+        except queue.Empty:
+            return None
+
+    def _send(self, client: transport.Client, group: Group) -> None:
+        header = transport.Header(
+            nonce=group.nonce,
+            actor=self._identity["actor"],
+            incarnation=self._incarnation,
+            sequence=self._sequence,
+            version=group.version,
+            pieces=0,
+        )
+        client.enqueue(header, group.contents, group.episodes)
+        self._sequence += 1
+
+    def _pull(self, client: transport.Client, sent: Group | None) -> None:
+        """Fetches the newest parameters, where there are newer ones and it is time."""
+        if self._max_lag is None:
+            have = self.newest.version if self.newest else -1
+            if client.version > have:
+                self._pull_for_host(client, have)
+        elif sent:
+            due = sent.version + 1 - self._max_lag if sent.nonce == client.nonce else 0
+            self._pull_next(client, due)
+            self._settled.set()
+
+    def _pull_for_host(self, client: transport.Client, have: int) -> None:
+        """From this host's shared memory; if that is stale and it is our turn, from the learner."""
+        found = self._share.newest(after=have) if self._share else None
+        if not found or found[0] < client.version:
+            found = self._from_learner(client, self._pull_secs) or found
+        if found:
+            self.newest = Newest(client.nonce, *found)
+
+    def _from_learner(self, client: transport.Client, pull_secs: float) -> tuple[int, bytes] | None:
+        """Pulled, and left for the other actors of this host; None where it is not our turn."""
+        if self._share is None:
+            return client.get_parameters()
+        with self._share.turn(pull_secs) as ours:
+            found = client.get_parameters() if ours else None
+            if found:
+                try:
+                    self._share.put(*found)
+                except OSError as error:
+                    self._say(f"cannot leave parameters for this host's other actors: {error}")
+        return found
+
+    def _pull_next(self, client: transport.Client, due: int) -> None:
+        """Waits for version `due`, saying so when it takes long."""
+        began, said, delay = time.monotonic(), 0.0, 0.002
+        while not self._ending.is_set():
+            found = client.get_parameters(due)
+            if found:
+                self.newest = Newest(client.nonce, *found)
+                return
+            waited = time.monotonic() - began
+            if waited - said >= 10:
+                said = waited
+                self._say(f"waits for policy version {due} since {waited:.0f} s")
+            self._ending.wait(delay)
+            delay = min(delay * 1.5, 0.1)
+
+    def _connect(self) -> transport.Client | None:
+        """Waits, for ever, for a learner that takes us; None when told to stop."""
+        since, delay, said = time.monotonic(), 0.2, -math.inf
+        while not self._ending.is_set():
+            try:
+                client = transport.Client(self._address, self._token)
+                me = {"incarnation": self._incarnation, "host": socket.gethostname()}
+                self._share_with_host(client.hello(self._identity | me)["run_id"])
+                found = self._share.newest(after=-1) if self._share else None
+                found = found or self._from_learner(client, pull_secs=0.0)
+            except transport.Unreachable:
+                found = None
+            if found is None:
+                waited = time.monotonic() - since
+                if waited - said >= 10:
+                    said = waited
+                    self._say(f"waits for the learner at {self._address} since {waited:.0f} s")
+                self._ending.wait(delay)
+                delay = min(delay * 1.5, 5.0)
+                continue
+            client.version, _ = found
+            self.newest = Newest(client.nonce, *found)
+            self._client = client
+            self._say(f"joined the learner at {self._address}, policy version {client.version}")
+            self.connected.set()
+            return client
+        return None
+
+    def _share_with_host(self, run_id: str) -> None:
+        """One pull serves all actors of this run on this host, where its shared memory allows."""
+        self.close()
+        try:
+            self._share = HostShare(run_id)
+        except OSError as error:
+            self._say(f"pulls its parameters for itself alone: {error}")

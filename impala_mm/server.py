@@ -1,0 +1,254 @@
+"""The learner's end of the transport: a queue that actors fill, parameters that they fetch.
+
+`transport` says what its four functions are for, and holds the end that calls them.
+"""
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from impala_mm import ports
+from impala_mm.ledger import ACCEPTED, DENIED, DISPLACED, LOST, STALE, Ledger
+from impala_mm.pieces import Pieces
+from impala_mm.snapshots import Snapshots
+from impala_mm.transport import MESSAGE, PROTOCOL, Client, Header, Refused, Unreachable
+
+
+class Arrival(NamedTuple):
+    """What `enqueue` tells the learner besides the unrolls: [K, 3] finished episodes."""
+
+    actor: int
+    episodes: np.ndarray  # float32 [K, 3]: (1 for a whole game else 0, return, steps)
+
+
+class Server:
+    """The learner's end."""
+
+    def __init__(
+        self,
+        address: str,
+        bind_address: str,
+        token: str,
+        identity: dict[str, Any],
+        queue_capacity: int,
+        on_event: Callable[[str], None] = print,
+    ):
+        """Listens on `bind_address`; compares `identity` with that of each actor that says hello.
+
+        Raises OSError, naming the address and its holder, where another process has the port.
+        """
+        self.nonce = secrets.randbits(62)
+        # (content of one unroll, its policy version): in TensorFlow, whose blocking enqueue is the
+        # back-pressure: a call that waits here holds a thread of its own, and no other call up.
+        self.queue = tf.queue.FIFOQueue(queue_capacity, [tf.string, tf.int64], [[], []])
+        self.capacity = queue_capacity
+        self._identity = identity | {"protocol": PROTOCOL, "nonce": self.nonce}
+        self._on_event = on_event
+        self._ledger = Ledger()
+        self._pieces = Pieces()
+        self._snapshots = Snapshots(MESSAGE)
+        self._lock = threading.Lock()  # of the next two
+        self._arrivals: list[Arrival] = []
+        self.actors: dict[int, float] = {}  # those that are here, and when we last heard of each
+        self._closed = False
+        self.stale = 0  # messages dropped because they were had, or meant for another process
+        self.refused = 0
+
+        ports.check_free(bind_address)
+        self._server = tf.distribute.experimental.rpc.Server.create("grpc", bind_address)
+        for name, function in self._functions(token).items():
+            self._server.register(name, function)
+        self._server.start()
+        # A port taken in the meantime raises nothing: only our own answer proves that we listen.
+        try:
+            answer = Client(address, token, timeout=10).hello({"probe": True})
+        except (Refused, Unreachable) as error:
+            raise OSError(f"{address} does not lead here: {error}") from None
+        if answer["nonce"] != self.nonce:
+            raise OSError(f"{address} is answered by another learner{ports.holder(bind_address)}")
+
+    # -- the learner's side
+
+    def publish(self, version: int, vector: bytes) -> None:
+        """Makes `vector` what actors get from now on; readers of an older one may finish it."""
+        self._snapshots.publish(version, vector)
+
+    def arrivals(self) -> list[Arrival]:
+        """What came with unrolls since the last call."""
+        with self._lock:
+            arrivals, self._arrivals = self._arrivals, []
+        return arrivals
+
+    def silent(self, seconds: float) -> list[int]:
+        """Actors from which nothing came for so long; they are forgotten, and said to have left."""
+        deadline = time.monotonic() - seconds
+        with self._lock:
+            gone = [actor for actor, heard in self.actors.items() if heard < deadline]
+            for actor in gone:
+                del self.actors[actor]
+        return gone
+
+    def _heard(self, actor: int) -> None:
+        """It waits for room in the queue, or its unroll is there now: it is here, or here again."""
+        with self._lock:
+            self.actors[actor] = time.monotonic()
+
+    def close(self) -> None:
+        """Lets go of actors that wait, and takes no new ones; what was being sent is dropped."""
+        self._closed = True
+        self.queue.close(cancel_pending_enqueues=True)
+
+    # -- the four functions; their Python parts hold no lock while they wait, and never wait long
+
+    def _functions(self, token: str) -> dict[str, Any]:
+        text, numbers = tf.TensorSpec([], tf.string), tf.TensorSpec([6], tf.int64)
+        contents = tf.TensorSpec([None], tf.string)
+        episodes = tf.TensorSpec([None, 3], tf.float32)
+
+        def known(given: tf.Tensor) -> tf.Tensor:
+            return tf.equal(given, token)
+
+        @tf.function(input_signature=[text, text])
+        def hello(given, request):
+            if known(given):
+                answer = tf.numpy_function(self._hello, [request], tf.string)
+            else:
+                answer = tf.numpy_function(self._no_token, [], tf.string)
+            return tf.ensure_shape(answer, [])
+
+        @tf.function(input_signature=[text, numbers, contents, episodes])
+        def enqueue(given, header, content, finished):
+            code = tf.constant(DENIED, tf.int64)
+            if known(given):
+                code = tf.numpy_function(self._begin, [header], tf.int64)
+                code = tf.ensure_shape(code, [])
+                if tf.equal(code, ACCEPTED):
+                    if header[5] > 0:
+                        content = tf.numpy_function(self._assemble, [header], tf.string)
+                        content = tf.ensure_shape(content, [None])
+                    versions = tf.fill([tf.size(content)], header[4])
+                    with tf.control_dependencies([self.queue.enqueue_many([content, versions])]):
+                        code = tf.numpy_function(self._end, [header, finished], tf.int64)
+                        code = tf.ensure_shape(code, [])
+            return tf.stack([code, *self._state()])
+
+        @tf.function(input_signature=[text, numbers, tf.TensorSpec([2], tf.int64), text])
+        def piece(given, header, place, content):
+            code = tf.constant(DENIED, tf.int64)
+            if known(given):
+                code = tf.numpy_function(self._piece, [header, place, content], tf.int64)
+                code = tf.ensure_shape(code, [])
+            return code
+
+        @tf.function(input_signature=[text, tf.TensorSpec([4], tf.int64)])
+        def get_parameters(given, wanted):
+            found, content = tf.constant([-1, 0], tf.int64), tf.constant(b"")
+            if known(given):
+                found, content = tf.numpy_function(
+                    self._get_parameters, [wanted], [tf.int64, tf.string]
+                )
+                found, content = tf.ensure_shape(found, [2]), tf.ensure_shape(content, [])
+            return found, content
+
+        return {
+            "hello": hello,
+            "enqueue": enqueue,
+            "piece": piece,
+            "get_parameters": get_parameters,
+        }
+
+    def _state(self) -> list[tf.Tensor]:
+        """What every answer carries: the queue's fill and the newest version."""
+        state = tf.numpy_function(lambda: np.int64(self._snapshots.version), [], tf.int64)
+        return [tf.cast(self.queue.size(), tf.int64), tf.ensure_shape(state, [])]
+
+    def _hello(self, request: bytes) -> np.ndarray:
+        if self._closed:
+            raise RuntimeError("the run has ended")  # for the caller, as if nobody were here
+        asked = json.loads(request)
+        answer = dict(self._identity)
+        if not asked.get("probe"):
+            for key in ("protocol", "level_name", "network", "unroll", "acting"):
+                if asked.get(key) != self._identity.get(key):
+                    answer["refused"] = (
+                        f"this actor's {_WORDS[key]} is {asked.get(key)}, the learner's is "
+                        f"{self._identity.get(key)}"
+                    )
+                    break
+            actor = int(asked["actor"])
+            if "refused" in answer:
+                self.refused += 1
+                self._on_event(f"actor {actor} on {asked['host']} refused: {answer['refused']}")
+            else:
+                self._ledger.join(actor, int(asked["incarnation"]))
+                self._heard(actor)
+                self._on_event(f"actor {actor} on {asked['host']} joined")
+        return np.array(json.dumps(answer).encode(), object)
+
+    def _no_token(self) -> np.ndarray:
+        self.refused += 1
+        self._on_event("a caller without the run's token was refused")
+        refused = (
+            "the learner's token is another: copy its token file to this host "
+            "(scp LEARNER:.config/impala_mm/token ~/.config/impala_mm/token), or name it with "
+            "--token_file"
+        )
+        return np.array(json.dumps({"refused": refused, "nonce": -1}).encode(), object)
+
+    def _begin(self, numbers: np.ndarray) -> np.int64:
+        header = Header(*map(int, numbers))
+        message = header[1:4]
+        if header.nonce != self.nonce:
+            self.stale += 1
+            return np.int64(STALE)
+        code = self._ledger.begin(*message)
+        if code != DISPLACED:
+            self._heard(header.actor)
+        if code != ACCEPTED:
+            self._pieces.take(message)
+        elif header.pieces != self._pieces.count(message):
+            self._ledger.end(*message, done=False)
+            code = LOST
+        self.stale += code == STALE
+        return np.int64(code)
+
+    def _end(self, numbers: np.ndarray, finished: np.ndarray) -> np.int64:
+        header = Header(*map(int, numbers))
+        self._ledger.end(*header[1:4])
+        with self._lock:
+            self._arrivals.append(Arrival(header.actor, finished))
+        self._heard(header.actor)
+        return np.int64(ACCEPTED)
+
+    def _piece(self, numbers: np.ndarray, place: np.ndarray, content: bytes) -> np.int64:
+        header = Header(*map(int, numbers))
+        if header.nonce != self.nonce:
+            return np.int64(STALE)
+        self._pieces.put(header[1:4], int(place[0]), int(place[1]), bytes(content))
+        return np.int64(ACCEPTED)
+
+    def _assemble(self, numbers: np.ndarray) -> np.ndarray:
+        return np.array(self._pieces.take(Header(*map(int, numbers))[1:4]), object)
+
+    def _get_parameters(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(version, total bytes) and a piece; version -1: there is none that is wanted."""
+        version, offset, reader, at_least = map(int, wanted)
+        if self._snapshots.version < at_least:
+            return np.array([-1, 0]), np.array(b"", object)
+        version, total, content = self._snapshots.read(version, offset, reader)
+        return np.array([version, total]), np.array(content, object)
+
+
+_WORDS = {
+    "protocol": "protocol version",
+    "level_name": "environment (--level_name)",
+    "unroll": "unroll layout (--unroll_length, observations, actions)",
+    "network": "network (--agent_name)",
+    "acting": "layout of parameters",
+}

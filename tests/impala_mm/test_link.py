@@ -1,0 +1,169 @@
+"""An actor's connection to a real server: who pulls, who waits, and what is sent once."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from conftest import free_port
+
+from impala_mm import link as linking
+from impala_mm import transport
+from impala_mm.host_share import HostShare
+from impala_mm.link import Group, Link
+from impala_mm.server import Server
+
+IDENTITY = {"level_name": "L", "unroll": "u", "network": "n", "acting": "a"}
+NO_EPISODES = np.zeros([0, 3], np.float32)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A server, and `join`, which connects an actor to it."""
+    monkeypatch.setattr(linking, "HostShare", lambda run_id: HostShare(run_id, tmp_path))
+    address = f"127.0.0.1:{free_port()}"
+    events = []
+    server = Server(address, address, "token", IDENTITY | {"run_id": "r"}, 100, events.append)
+    stop, links, said = threading.Event(), [], []
+
+    def join(actor, pull_secs=0.0, max_lag=None):
+        me = IDENTITY | {"protocol": transport.PROTOCOL, "actor": actor}
+        links.append(Link(address, me, "token", pull_secs, max_lag, said.append, stop))
+        links[-1].start()
+        if max_lag is None or server._snapshots.version >= 0:
+            assert links[-1].connected.wait(10)
+        return links[-1]
+
+    server.said = said
+    yield server, join
+    stop.set()
+    server.close()
+    for one in links:
+        one.join(10)
+        assert one.failure is None
+        one.close()
+
+
+def _group(link, *contents):
+    return Group(link.newest.nonce, link.newest.version, list(contents), NO_EPISODES)
+
+
+def _until(condition, seconds=10):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def _count_pulls(server):
+    pulls = []
+    read = server._snapshots.read
+
+    def counted(version, offset, reader):
+        pulls.append(reader)
+        return read(version, offset, reader)
+
+    server._snapshots.read = counted
+    return pulls
+
+
+def test_actors_of_one_host_share_one_pull(here):
+    """Eight actors, five versions: each version crosses the wire once, and reaches all."""
+    server, join = here
+    server.publish(0, b"0")
+    pulls = _count_pulls(server)
+    links = [join(actor) for actor in range(8)]
+    assert len(pulls) == 1
+    for version in range(1, 6):
+        server.publish(version, b"%d" % version)
+        for one in links:
+            assert one.send(_group(one, b"x"))
+        _until(lambda v=version: all(one.newest.version == v for one in links))
+        assert {one.newest.vector for one in links} == {b"%d" % version}
+        assert len(pulls) <= version + 3, "now and then two may pull, one after the other"
+    assert len(pulls) <= 9
+
+
+def test_an_actor_pulls_no_more_often_than_it_may(here):
+    server, join = here
+    server.publish(0, b"0")
+    pulls = _count_pulls(server)
+    one = join(0, pull_secs=1000)
+    for version in range(1, 5):
+        server.publish(version, b"x")
+        one.send(_group(one, b"x"))
+    _until(lambda: int(server.queue.size()) == 4)
+    time.sleep(0.3)
+    assert len(pulls) == 1
+    assert one.newest.version == 0
+
+
+def test_an_actor_that_may_not_lag_waits_for_the_next_policy(here):
+    """With max_lag 0, each unroll is played by the policy that the one before it helped to make."""
+    server, join = here
+    server.publish(0, b"0")
+    one = join(0, pull_secs=1000, max_lag=0)
+    versions = []
+
+    def play():
+        for _ in range(4):
+            versions.append(one.newest.version)
+            if not one.send(_group(one, b"x")):
+                return
+
+    playing = threading.Thread(target=play)
+    playing.start()
+    for version in range(1, 4):
+        _until(lambda v=version: int(server.queue.size()) == v)
+        time.sleep(0.2)
+        assert versions == list(range(version)), "it waits"
+        server.publish(version, b"x")
+    _until(lambda: int(server.queue.size()) == 4)
+    assert versions == [0, 1, 2, 3]
+    server.publish(4, b"x")
+    playing.join(10)
+    assert not playing.is_alive()
+
+
+def test_a_pull_that_fails_after_a_send_repeats_the_pull_and_not_the_send(here, monkeypatch):
+    server, join = here
+    server.publish(0, b"0")
+    one = join(0)
+    failing = []
+    pull = one._pull
+
+    def fails_once(client, sent):
+        if sent and not failing:
+            failing.append(sent)
+            raise transport.Unreachable("get_parameters: no answer")
+        pull(client, sent)
+
+    monkeypatch.setattr(one, "_pull", fails_once)
+    server.publish(1, b"1")
+    one.send(_group(one, b"once"))
+    _until(lambda: one.newest.version == 1)
+    time.sleep(0.3)
+    assert failing
+    assert int(server.queue.size()) == 1
+
+
+def test_without_shared_memory_each_actor_pulls_for_itself_and_says_so(here, monkeypatch):
+    def refuses(run_id):
+        raise PermissionError("/dev/shm is another user's")
+
+    monkeypatch.setattr(linking, "HostShare", refuses)
+    server, join = here
+    server.publish(0, b"0")
+    pulls = _count_pulls(server)
+    assert [join(actor).newest.vector for actor in range(3)] == [b"0"] * 3
+    assert len(set(pulls)) == 3
+    assert "pulls its parameters for itself alone: /dev/shm is another user's" in server.said
+
+
+def test_before_the_first_policy_an_actor_waits_and_says_so(here, monkeypatch):
+    server, join = here
+    one = join(0, max_lag=0)
+    _until(lambda: any("waits for the learner" in line for line in server.said))
+    assert not one.connected.is_set()
+    server.publish(0, b"0")
+    assert one.connected.wait(10)
