@@ -12,10 +12,20 @@ from nets import conv
 from nets.errors import UnknownNetwork, Unsuitable
 from nets.lstm import LSTM
 from nets.mlp import MLP
-from nets.network import Core, Network, Torso
+from nets.network import Core, Network, State, Torso
 from nets.resnet import ResNet
 
-__all__ = ["NETWORKS", "Core", "Network", "Torso", "UnknownNetwork", "Unsuitable", "auto", "make"]
+__all__ = [
+    "NETWORKS",
+    "Core",
+    "Network",
+    "State",
+    "Torso",
+    "UnknownNetwork",
+    "Unsuitable",
+    "auto",
+    "make",
+]
 
 NETWORKS: dict[str, Callable[[], tuple[Torso, Core | None]]] = {
     "SimpleConvNetAgent": lambda: (conv.simple(), None),
@@ -28,8 +38,11 @@ NETWORKS: dict[str, Callable[[], tuple[Torso, Core | None]]] = {
 }
 
 
-def make(name: str, observation: tf.TensorSpec, num_actions: int) -> Network:
-    """The network of this name, or `auto`, for observations of this spec (no batch axis)."""
+def make(name: str, observation: tf.TensorSpec, num_actions: int, frame_stack: int = 1) -> Network:
+    """The network of this name, or `auto`, for observations of this spec (no batch axis).
+
+    It sees the newest `frame_stack` observations at once, their last axes joined.
+    """
     if name == "auto":
         name = auto(observation)
     if name not in NETWORKS:
@@ -43,7 +56,7 @@ def make(name: str, observation: tf.TensorSpec, num_actions: int) -> Network:
             f"{name} does not fit observations of shape {list(shape)}: {reason}; "
             f"{auto(observation)} fits them"
         )
-    return Network(torso, core, observation, num_actions, name=name)
+    return Network(torso, core, observation, num_actions, frame_stack, name=name)
 
 
 def auto(observation: tf.TensorSpec) -> str:

@@ -1,18 +1,20 @@
 """Network: a torso and an optional recurrent core, from what an entry shows to features.
 
-    observation -> torso ---.
-    last reward ------------+-- concat -- core, if there is one -- features
-    last action, one-hot ---'              ^ state
+    observation -- frame stack, if asked for -- torso ---.
+    last reward -----------------------------------------+-- concat -- core, if any -- features
+    last action, one-hot --------------------------------'
 
 Algorithms put their heads on the features. An actor calls `step`, a learner `unroll`; both give the
-same. Where `first` is true an episode starts: the core restarts from `initial_state` before it
-reads that entry, and last reward and last action are read as zeros.
+same. Where `first` is true an episode starts: stack and core restart from `initial_state` before
+they read that entry, and last reward and last action are read as zeros.
 """
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import sonnet as snt
 import tensorflow as tf
+
+from nets.frame_stack import FrameStack
 
 
 class Torso(Protocol):
@@ -38,6 +40,13 @@ class Core(Protocol):
         """(features [T, B, F], last state) from inputs [T, B, I], first [T, B] and a state."""
 
 
+class State(NamedTuple):
+    """What a network carries from one entry to the next; () for a part that it does not have."""
+
+    frames: Any  # of FrameStack
+    core: Any
+
+
 class Network(snt.Module):
     """All its variables exist once it is constructed."""
 
@@ -47,13 +56,15 @@ class Network(snt.Module):
         core: Core | None,
         observation: tf.TensorSpec,
         num_actions: int,
+        frame_stack: int = 1,
         name: str = "network",
     ):
         super().__init__(name=name)
+        self._stack = FrameStack(frame_stack, observation) if frame_stack > 1 else None
         self._torso, self._core, self._num_actions = torso, core, num_actions
-        self._shape = observation.shape.as_list()
+        self._shape = self._stack.shape if self._stack else observation.shape.as_list()
         self._bytes = observation.dtype == tf.uint8
-        nothing = tf.zeros([1, *self._shape], observation.dtype)
+        nothing = tf.zeros([1, *observation.shape], observation.dtype)
         features, _ = self.step(
             nothing,
             tf.zeros([1]),
@@ -63,9 +74,10 @@ class Network(snt.Module):
         )
         self.num_features: int = features.shape[-1]  # F
 
-    def initial_state(self, batch: int | tf.Tensor) -> Any:
-        """The core's state at an episode's start: nest of [B, ...], () without a core."""
-        return self._core.initial_state(batch) if self._core else ()
+    def initial_state(self, batch: int | tf.Tensor) -> State:
+        """The state at an episode's start: nest of [B, ...]."""
+        parts = (self._stack, self._core)
+        return State(*[part.initial_state(batch) if part else () for part in parts])
 
     def step(
         self,
@@ -73,11 +85,16 @@ class Network(snt.Module):
         reward: tf.Tensor,  # float32 [B], clipped as the algorithm wishes
         action: tf.Tensor,  # int32 [B]
         first: tf.Tensor,  # bool [B]
-        state: Any,
-    ) -> tuple[tf.Tensor, Any]:
+        state: State,
+    ) -> tuple[tf.Tensor, State]:
         """(features float32 [B, F], state) after reading one entry."""
+        frames, core = state
+        if self._stack:
+            observation, frames = self._stack.step(observation, first, frames)
         read = self._read(observation, reward, action, first)
-        return self._core.step(read, first, state) if self._core else (read, state)
+        if self._core:
+            read, core = self._core.step(read, first, core)
+        return read, State(frames, core)
 
     def unroll(
         self,
@@ -85,14 +102,19 @@ class Network(snt.Module):
         reward: tf.Tensor,  # float32 [T, B]
         action: tf.Tensor,  # int32 [T, B]
         first: tf.Tensor,  # bool [T, B]
-        state: Any,  # before entry 0 is read
-    ) -> tuple[tf.Tensor, Any]:
+        state: State,  # before entry 0 is read
+    ) -> tuple[tf.Tensor, State]:
         """(features float32 [T, B, F], last state) after reading T entries."""
+        frames, core = state
+        if self._stack:
+            observation, frames = self._stack.unroll(observation, first, frames)
         flat = [tf.reshape(observation, [-1, *self._shape])]
         flat += [tf.reshape(x, [-1]) for x in (reward, action, first)]
         read = self._read(*flat)  # [T*B, I]
         read = tf.reshape(read, [*_sizes(first), read.shape[-1]])
-        return self._core.unroll(read, first, state) if self._core else (read, state)
+        if self._core:
+            read, core = self._core.unroll(read, first, core)
+        return read, State(frames, core)
 
     def _read(
         self, observation: tf.Tensor, reward: tf.Tensor, action: tf.Tensor, first: tf.Tensor

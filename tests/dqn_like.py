@@ -11,6 +11,8 @@ from impala_mm import optimizers
 from impala_mm.algorithms import Variables, entry_spec
 from impala_mm.trajectory import UnrollSpec
 
+NOTHING = nets.State((), ())  # what a network without memory carries
+
 
 def make(config, environment):
     return DQNLike(config, environment)
@@ -42,7 +44,7 @@ class DQNLike:
 
     def act(self, entry, core_state, exploration):
         features, _ = self._online.step(
-            entry.observation, entry.reward, entry.action, entry.first, ()
+            entry.observation, entry.reward, entry.action, entry.first, NOTHING
         )
         greedy = tf.argmax(self._heads[0](features), -1, tf.int32)  # [B]
         explores = tf.random.uniform(tf.shape(greedy)) < 0.1 * exploration
@@ -70,5 +72,7 @@ class DQNLike:
         return metrics, tf.reduce_mean(tf.abs(error), 0)
 
     def _values(self, network, head, entry):
-        features, _ = network.unroll(entry.observation, entry.reward, entry.action, entry.first, ())
+        features, _ = network.unroll(
+            entry.observation, entry.reward, entry.action, entry.first, NOTHING
+        )
         return snt.BatchApply(head)(features)

@@ -133,8 +133,8 @@ def test_without_first_reward_and_action_are_features():
     args = observation[0], np.float32([0.5, -1]), np.int32([3, 0])
     features, state = network.step(*args, first[0], network.initial_state(2))
     np.testing.assert_array_equal(features[:, -5:], [[0.5, 0, 0, 0, 1], [-1, 1, 0, 0, 0]])
-    assert state == ()
-    features, _ = network.step(*args, ~first[0], ())
+    assert state == nets.State((), ())
+    features, _ = network.step(*args, ~first[0], state)
     np.testing.assert_array_equal(features[:, -5:], np.zeros([2, 5]))
 
 
@@ -236,8 +236,10 @@ def test_bytes_are_divided_by_255_and_floats_taken_as_they_are(name):
     tf.random.set_seed(1)
     of_floats = nets.make(name, tf.TensorSpec(shape, tf.float32), ACTIONS)
     observation, *rest = (x[0] for x in entries(tf.TensorSpec(shape, tf.uint8), 1, 2))
-    left, _ = of_bytes.step(observation, *rest, ())
-    right, _ = of_floats.step(np.float32(observation) / 255, *rest, ())
+    left, _ = of_bytes.step(observation, *rest, of_bytes.initial_state(len(rest[0])))
+    right, _ = of_floats.step(
+        np.float32(observation) / 255, *rest, of_floats.initial_state(len(rest[0]))
+    )
     assert_close(left, right)
 
 

@@ -1,0 +1,82 @@
+"""The newest frames at once: which, in which order, and none of the episode before."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nets
+from nets.frame_stack import FrameStack
+
+
+def by_hand(frames, first, n):
+    """Stacks [T, B, ...]: each entry's n newest frames since its episode's first, or zeros."""
+    T, B = first.shape
+    stacks = np.zeros([T, B, *frames.shape[2:-1], n * frames.shape[-1]], frames.dtype)
+    C = frames.shape[-1]
+    for b in range(B):
+        seen = []
+        for t in range(T):
+            seen = [frames[t, b]] if first[t, b] else [*seen, frames[t, b]]
+            for back, frame in enumerate(seen[: -n - 1 : -1]):
+                place = (n - 1 - back) * C
+                stacks[t, b, ..., place : place + C] = frame
+    return stacks
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    T=st.integers(1, 12),
+    B=st.integers(1, 3),
+    n=st.integers(2, 5),
+    shape=st.sampled_from([(3, 2, 1), (2, 2, 3), (4,)]),
+    cut=st.integers(0, 12),
+    seed=st.integers(0, 1000),
+)
+def test_every_entry_sees_the_newest_frames_of_its_own_episode(T, B, n, shape, cut, seed):
+    """In one unroll, and in two of which the second goes on from the state of the first."""
+    random = np.random.default_rng(seed)
+    frames = random.integers(1, 256, [T, B, *shape]).astype(np.uint8)
+    first = random.random([T, B]) < 0.25
+    stack = FrameStack(n, tf.TensorSpec(shape, tf.uint8))
+    expected = by_hand(frames, first, n)
+    whole, last = stack.unroll(tf.constant(frames), tf.constant(first), stack.initial_state(B))
+    np.testing.assert_array_equal(whole, expected)
+    cut = min(cut, T)
+    state, parts = stack.initial_state(B), []
+    for part in (slice(0, cut), slice(cut, T)):
+        if len(first[part]):
+            stacked, state = stack.unroll(
+                tf.constant(frames[part]), tf.constant(first[part]), state
+            )
+            parts.append(stacked.numpy())
+    np.testing.assert_array_equal(np.concatenate(parts), expected)
+    np.testing.assert_array_equal(state, last)
+
+
+@pytest.mark.parametrize("name", ["ShallowConvAgent", "ShallowConvLSTMAgent"])
+def test_a_network_of_single_frames_is_the_one_of_stacks(name):
+    """Step by step and unrolled, it gives what the same weights give for stacks made by hand."""
+    T, B, A = 6, 2, 3
+    single = tf.TensorSpec([36, 36, 1], tf.uint8)
+    network = nets.make(name, single, A, frame_stack=4)
+    plain = nets.make(name, tf.TensorSpec([36, 36, 4], tf.uint8), A)
+    for mine, theirs in zip(plain.trainable_variables, network.trainable_variables, strict=True):
+        mine.assign(theirs)
+    random = np.random.default_rng(0)
+    frames = random.integers(0, 256, [T, B, 36, 36, 1]).astype(np.uint8)
+    first = np.zeros([T, B], bool)
+    first[0], first[3, 1] = True, True
+    rest = (
+        random.standard_normal([T, B]).astype(np.float32),
+        random.integers(0, A, [T, B], np.int32),
+    )
+    features, last = network.unroll(frames, *rest, first, network.initial_state(B))
+    expected, _ = plain.unroll(by_hand(frames, first, 4), *rest, first, plain.initial_state(B))
+    np.testing.assert_allclose(features, expected, atol=1e-5)
+    state = network.initial_state(B)
+    for t in range(T):
+        step, state = network.step(frames[t], *(x[t] for x in (*rest, first)), state)
+        np.testing.assert_allclose(step, features[t], atol=1e-5)
+    np.testing.assert_array_equal(state.frames, last.frames)
