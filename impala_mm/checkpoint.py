@@ -17,6 +17,10 @@ class Mismatch(Exception):
     """The checkpoint is of something else; says what."""
 
 
+class Unwritable(Exception):
+    """The disk would not take it; says why."""
+
+
 class Checkpoints:
     """Those of one run: LOGDIR/checkpoints/<updates>/."""
 
@@ -25,22 +29,30 @@ class Checkpoints:
         self._checkpoint = tf.train.Checkpoint(trained=variables.trained, carried=variables.carried)
 
     def save(self, progress: dict[str, Any]) -> Path:
-        """Writes variables and progress; OSError or tf.errors.OpError where the disk will not."""
+        """Writes variables and progress; Unwritable, and nothing left, where the disk will not."""
         final = self._folder / f"{progress['updates']:010d}"
         if final.exists():
             return final
         work = self._folder / "saving"
         shutil.rmtree(work, ignore_errors=True)
+        try:
+            self._write(work, progress)
+            work.rename(final)
+        except (OSError, tf.errors.OpError) as error:
+            shutil.rmtree(work, ignore_errors=True)
+            # TensorFlow's are "{{node ...}} path; the reason [Op:...]".
+            raise Unwritable(str(error).split(" [Op:")[0].split("; ")[-1]) from None
+        for old in self._all()[:-_KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
+        return final
+
+    def _write(self, work: Path, progress: dict[str, Any]) -> None:
         work.mkdir(parents=True)
         self._checkpoint.write(str(work / "variables"))
         (work / "progress.json").write_text(json.dumps(progress))
         for path in work.iterdir():  # on the disk before it gets its name
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-        work.rename(final)
-        for old in self._all()[:-_KEPT]:
-            shutil.rmtree(old, ignore_errors=True)
-        return final
 
     def restore(self) -> dict[str, Any] | None:
         """Loads the newest checkpoint; its progress, or None where there is none."""

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from impala_mm import metrics as measuring
 from impala_mm.algorithms import Algorithm, Context
-from impala_mm.checkpoint import Checkpoints
+from impala_mm.checkpoint import Checkpoints, Unwritable
 from impala_mm.config import Config
 from impala_mm.exchange import Exchange
 from impala_mm.parameters import Layout
@@ -212,9 +212,10 @@ class Learner:
             with self._whole:
                 counts = {"updates": self.updates, "steps": self.steps}
                 self._checkpoints.save(counts | {"seconds": self.seconds})
-        except (OSError, tf.errors.OpError) as error:
+        except Unwritable as error:
+            if self.saved:
+                self._say(f"checkpoints cannot be written ({error}); those before are kept")
             self.saved = False
-            self._say(f"the checkpoint could not be written ({error}); the one before is kept")
         else:
             self.saved = True
             seconds = time.monotonic() - begin

@@ -16,6 +16,8 @@ from typing import Any
 from impala_mm import children, flags, ports, secret
 from impala_mm.config import Config
 
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
 
 def rehearse(config: Config) -> int:
     """Trains on generated data, all learners together."""
@@ -30,9 +32,14 @@ def act(config: Config) -> int:
     """Plays until the run or the user ends it."""
     children.die_with_parent()
     name = f"actor {config.task}"
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, lambda *_: stop.set())
+    stop, ending = threading.Event(), []
+
+    def end(number: int, _: Any) -> None:
+        ending.append(number)
+        stop.set()
+
+    for number in _ENDING:
+        signal.signal(number, end)
     address = _address(config, config.task)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # an actor's network is small and the GPU is not its
     _set_threads(config.intra_op_threads or 1, config.inter_op_threads or 1)
@@ -51,9 +58,10 @@ def act(config: Config) -> int:
     identity |= {"actor": config.task}
     say = _sayer(name)
     link = Link(address, identity, token, pull_secs, algorithm.max_lag, say, stop)
-    code = 0
     try:
         actor.run(algorithm, playing, config.num_envs, layout, link, say, stop)
+        code = _exit_code(ending)
+        say(f"ended: asked to by {signal.Signals(ending[0]).name}")
     except (transport.Refused, actor.Stopped) as error:
         say(f"error: {error}")
         code = 1
@@ -82,7 +90,7 @@ def _learn(
 ) -> int:
     ending: list[int] = []  # the signals that asked for an end
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    for number in _ENDING:
         signal.signal(number, lambda number, _: ending.append(number))
     say(f"logs to {logdir}; {_how_to_look(logdir)}")
     _set_threads(config.intra_op_threads, config.inter_op_threads or 2)
@@ -151,9 +159,12 @@ def _learn(
     if not learning.saved:
         say("error: the last checkpoint could not be written")
         return 1
-    if not ending or ending[0] == signal.SIGUSR1:  # the order to save and stop
-        return 0
-    return 128 + ending[0]
+    return _exit_code(ending)
+
+
+def _exit_code(ending: list[int]) -> int:
+    """As shells have it: 130 after Ctrl-C. SIGUSR1 is the order to save and stop: all is well."""
+    return 0 if not ending or ending[0] == signal.SIGUSR1 else 128 + ending[0]
 
 
 def _build(config: Config) -> tuple[Any, Any, dict[str, Any], Any]:
