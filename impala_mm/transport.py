@@ -79,7 +79,7 @@ class Client:
         Unreachable where no answer came in time: the same call again is safe.
         """
         large = sum(map(len, contents)) > MESSAGE
-        code = LOST
+        code, delay = LOST, 0.02
         while True:
             if large and code == LOST:
                 header = header._replace(pieces=self._send_pieces(header, contents))
@@ -98,7 +98,8 @@ class Client:
                 raise Refused("another process is this actor now: give each its own --task")
             if code in {ACCEPTED, STALE}:
                 return code
-            time.sleep(0.05)  # our own earlier call still waits for room in the queue
+            time.sleep(delay)  # our own earlier call still waits for room in the queue
+            delay = min(delay * 1.5, 1.0)
 
     def _send_pieces(self, header: Header, contents: Sequence[bytes]) -> int:
         """Content too large for a message, ahead of it; the number of pieces."""

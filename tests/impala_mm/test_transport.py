@@ -244,6 +244,26 @@ def test_a_second_process_with_an_actors_number_displaces_the_first(serve):
         first.enqueue(_header(first, 0, 2, 1), [b"x"], NO_EPISODES)
 
 
+def test_an_actor_that_waits_for_room_is_here_and_one_that_is_silent_has_left(serve):
+    """Who is held back longer than the silence that counts as leaving is still here."""
+    server, address = serve(capacity=1)
+    client = _join(address, actor=3, timeout=1)
+    other = _join(address, actor=4)
+    assert client.enqueue(_header(client, 0, actor=3), [b"x"], NO_EPISODES) == ACCEPTED
+    with pytest.raises(transport.Unreachable):
+        client.enqueue(_header(client, 1, actor=3), [b"y"], NO_EPISODES)
+    again = (_header(client, 1, actor=3), [b"y"], NO_EPISODES)
+    sender = threading.Thread(target=client.enqueue, args=again)
+    sender.start()
+    time.sleep(2)
+    assert server.silent(1.8) == [4]
+    assert list(server.actors) == [3]
+    server.queue.dequeue_many(2)
+    sender.join(10)
+    assert other.enqueue(_header(other, 0, actor=4), [b"z"], NO_EPISODES) == ACCEPTED
+    assert sorted(server.actors) == [3, 4], "back, without another hello"
+
+
 # -- ports
 
 

@@ -1,0 +1,37 @@
+"""The acting variables on the wire."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from impala_mm.parameters import Layout
+
+
+def _variables(seed):
+    random = np.random.default_rng(seed)
+    weights = tf.Variable(random.standard_normal([7, 3]).astype(np.float32), name="w")
+    count = tf.Variable(np.float32(123_457.0 + seed), name="seen")  # a normaliser's, not trained
+    steps = tf.Variable(np.int64(10**12 + seed))
+    return [weights, count, steps], [weights]
+
+
+@pytest.mark.parametrize("wire", ["float32", "float16"])
+def test_what_is_packed_here_is_unpacked_there(wire):
+    (here, trained), (there, trained_there) = _variables(1), _variables(2)
+    vector = Layout(here, trained, wire).pack()
+    layout = Layout(there, trained_there, wire)
+    assert len(vector) == layout.size == 7 * 3 * (2 if wire == "float16" else 4) + 4 + 8
+    layout.unpack(vector)
+    weights = here[0].numpy()
+    np.testing.assert_array_equal(there[0], weights.astype(wire).astype(np.float32))
+    assert (there[0].numpy() == weights).all() == (wire == "float32")
+    assert float(there[1]) == 123_458.0, "above what float16 holds"
+    assert int(there[2]) == 10**12 + 1
+
+
+def test_a_digest_names_the_layout_and_not_the_variables():
+    digests = {Layout(*_variables(seed), "float32").digest for seed in range(3)}
+    assert len(digests) == 1
+    assert Layout(*_variables(0), "float16").digest not in digests
+    variables, trained = _variables(0)
+    assert Layout(variables[:2], trained, "float32").digest not in digests
