@@ -48,7 +48,7 @@ def act(config: Config) -> int:
 
     token = _token(config)
     algorithm, layout, identity, _ = _build(config)
-    options = _environment_options(config)
+    options = environment_options(config)
     # Apart for each environment of each actor.
     seed = config.seed * 1_000_003 + config.task * 10_007
     playing = environments.make(config.level_name, config.num_envs, seed, **options)
@@ -195,7 +195,8 @@ def _build(config: Config) -> tuple[Any, Any, dict[str, Any], Any]:
     return algorithm, layout, identity, spec
 
 
-def _environment_options(config: Config) -> dict[str, int]:
+def environment_options(config: Config) -> dict[str, int]:
+    """What environments are made with, besides the level."""
     return {
         "width": config.width,
         "height": config.height,
@@ -207,7 +208,7 @@ def _environment_spec(config: Config) -> Any:
     from impala_mm import environments  # noqa: PLC0415
 
     try:
-        return environments.spec(config.level_name, **_environment_options(config))
+        return environments.spec(config.level_name, **environment_options(config))
     except environments.BadLevel as error:
         flags.refuse(f"--level_name={config.level_name}: {error}")
 

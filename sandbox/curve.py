@@ -11,22 +11,12 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow is loaded for its types only
 
 import numpy as np
+from experiments import rows_of
 
 from impala_mm import environments
 
 _WIDTH, _HEIGHT = 64, 12
 _EPISODES = 100
-
-
-def rows_of(logdir: Path) -> list[dict]:
-    """The rows of metrics.jsonl; a last one cut off by a kill is left out."""
-    rows = []
-    for line in (logdir / "metrics.jsonl").read_text().splitlines():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return rows
 
 
 def chart(frames: list[float], values: list[float]) -> str:

@@ -1,0 +1,71 @@
+"""The commands whose curves this project ships, by name: what `record.py` and `verify.py` run.
+
+Each is `python experiment.py` with these flags and a seed; nothing else is set anywhere.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+REFERENCE = Path(__file__).resolve().parent / "reference"
+
+
+class Experiment(NamedTuple):
+    """A documented command and what it is to reach."""
+
+    flags: list[str]
+    goal: float  # mean raw return of the last 100 games
+    about: str
+
+
+EXPERIMENTS = {
+    "catch": Experiment(["--level_name=catch"], 0.9, "ends at 0.9, the level's own threshold"),
+    "cartpole": Experiment(
+        ["--level_name=CartPole-v1"], 475, "ends at 475, the level's own threshold"
+    ),
+    "memory": Experiment(
+        ["--level_name=memory", "--agent_name=MLPLSTMAgent", "--stop_at_return=0.96"],
+        0.95,
+        "what the first entry shows must be known at the last",
+    ),
+}
+
+
+def command(name: str, seed: int, *more: str) -> list[str]:
+    """The command line, as it is printed in pages and recorded in files."""
+    flags = [*EXPERIMENTS[name].flags, f"--seed={seed}", *more]
+    return ["python", "experiment.py", *flags]
+
+
+def play(name: str, seed: int, logdir: Path, *more: str) -> int:
+    """Runs it, its output to this terminal; the exit code."""
+    words = command(name, seed, *more, f"--logdir={logdir}")
+    print(f"$ {' '.join(words)}", flush=True)
+    return subprocess.run([sys.executable, *words[1:]], cwd=ROOT, check=False).returncode
+
+
+def rows_of(logdir: Path) -> list[dict]:
+    """The rows of metrics.jsonl; a last one cut off by a kill is left out."""
+    rows = []
+    for line in (logdir / "metrics.jsonl").read_text().splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return rows
+
+
+def machine() -> str:
+    """What it ran on, as far as the system tells: cores, processor, memory."""
+    model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    memory = re.search(r"MemTotal:\s*(\d+)", Path("/proc/meminfo").read_text())
+    cores = len(os.sched_getaffinity(0))
+    return (
+        f"{cores} cores ({model[1] if model else 'unknown processor'}), "
+        f"{int(memory[1]) / 2**20 if memory else 0:.0f} GiB, no GPU"
+    )
