@@ -103,6 +103,8 @@ def _learn(config: Config, logdir: Path, children: "_Actors", began: float, say:
         )
     token = _token(config)
     algorithm, layout, identity, spec = _build(config)
+    if spec.note:
+        say(spec.note)
     codec = Codec(algorithm.unroll)
     capacity = config.queue_capacity or config.batch_size
     weights = sum(int(v.shape.num_elements()) for v in algorithm.variables.trained)
@@ -257,12 +259,10 @@ def _build(config: Config) -> tuple[Any, Any, dict[str, Any], Any]:
     return algorithm, layout, identity, spec
 
 
-def _environment_options(config: Config) -> dict[str, int]:
-    return {
-        "width": config.width,
-        "height": config.height,
-        "num_action_repeats": config.num_action_repeats,
-    }
+def _environment_options(config: Config) -> dict[str, Any]:
+    from impala_mm import environments  # noqa: PLC0415
+
+    return {name: getattr(config, name) for name in environments.FLAGS}
 
 
 def _environment_spec(config: Config) -> Any:

@@ -37,7 +37,9 @@ def open_vector(game: Game, num_envs: int) -> AtariVectorEnv:
         game.rom,
         num_envs,
         num_threads=1,  # an actor is one process of many; 0 would take all cores
-        max_num_frames_per_episode=game.max_frames,
+        # We cut ourselves: cut by it, a game's last picture is not its last, but mostly the one
+        # before, and its value is learnt from. (So it is when a game is over; nothing reads that.)
+        max_num_frames_per_episode=2**30,
         repeat_action_probability=game.sticky_actions,
         full_action_space=game.full_action_space,
         img_height=game.height,
@@ -114,7 +116,7 @@ class Atari:
         if self._fires:
             actions = np.where(self._lost, self._fire, actions)
         try:
-            pictures, rewards, terminated, truncated, info = self._vector.step(actions)
+            pictures, rewards, terminated, _, info = self._vector.step(actions)
             if self._cut.any():  # there is no step that leaves some out: theirs is thrown away
                 pictures, info = self._vector.reset(options={"reset_mask": self._cut})
         except Exception as error:
@@ -124,13 +126,16 @@ class Atari:
         going = ~first
         lost = (info["lives"] < self._lives) & (info["lives"] > 0) & going
         # Where `lost` is terminated, too, the game goes on. (Should one end with lives left, its
-        # reset tells, and `_count` reports it then.)
+        # reset tells, and it is reported then.)
         terminated = terminated & going
-        over = terminated & ~lost | truncated & going
+        over = terminated & ~lost
         rewards = np.where(first, 0, rewards)
-        self._cut = self._idles(rewards, first) & ~over
-        truncated = truncated & going | self._cut & ~terminated
-        self._count(rewards, first, terminated | truncated, over | self._cut)
+        self._returns += rewards
+        self._lengths += going
+        self._cut = self._overdue(rewards) & going & ~over
+        truncated = self._cut & ~terminated
+        self._report(_LIFE, terminated | truncated)
+        self._report(_GAME, over | self._cut | first & (self._lengths[_GAME] > 0))
         self._begin(first, info)
         self._lives, self._lost = info["lives"], lost
         return self._answer(rewards, terminated, truncated, pictures, first)
@@ -165,25 +170,21 @@ class Atari:
         """Ends the vector's thread."""
         self._vector = None
 
-    def _idles(self, rewards: np.ndarray, first: np.ndarray) -> np.ndarray:
-        """bool [E]: which have gone without reward for as long as they may."""
-        self._idle += 1
-        self._idle[(rewards != 0) | first] = 0
-        limit = self._game.no_reward_steps
-        return self._idle >= limit if limit else np.zeros(self._num_envs, bool)
+    def _overdue(self, rewards: np.ndarray) -> np.ndarray:
+        """bool [E]: which have played, or gone without reward, for as long as they may."""
+        game = self._game
+        overdue = self._lengths[_GAME] * game.repeats >= game.max_frames
+        if game.no_reward_steps:
+            self._idle = np.where(rewards == 0, self._idle + 1, 0)
+            overdue |= self._idle >= game.no_reward_steps
+        return overdue
 
-    def _count(
-        self, rewards: np.ndarray, first: np.ndarray, ended: np.ndarray, over: np.ndarray
-    ) -> None:
-        """Statistics of a step; `ended` says of training episodes what `over` says of games."""
-        unreported = first & (self._lengths[_GAME] > 0)
-        self._returns += rewards
-        self._lengths += ~first
-        for kind, which in ((_LIFE, ended), (_GAME, over | unreported)):
-            for i in np.flatnonzero(which).tolist():
-                result, length = float(self._returns[kind, i]), int(self._lengths[kind, i])
-                self._finished.append(Episode(i, kind == _GAME, result, length))
-            self._returns[kind, which] = self._lengths[kind, which] = 0
+    def _report(self, kind: int, ended: np.ndarray) -> None:
+        """Statistics of what ended: training episodes or games."""
+        for i in np.flatnonzero(ended).tolist():
+            result, length = float(self._returns[kind, i]), int(self._lengths[kind, i])
+            self._finished.append(Episode(i, kind == _GAME, result, length))
+            self._returns[kind, i] = self._lengths[kind, i] = 0
 
     def _begin(self, which: np.ndarray, info: dict[str, np.ndarray]) -> None:
         """New games, with nothing done in them yet."""
