@@ -21,13 +21,14 @@ class Seen(NamedTuple):
 class Reference:
     """Steps as an environment does; sticky actions and no-op starts off."""
 
-    def __init__(self, rom, max_frames=108_000, life_loss_ends=True):
+    def __init__(self, rom, max_frames=108_000, life_loss_ends=True, no_reward_steps=0):
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self._emulator = ale_py.ALEInterface()
         self._emulator.setFloat("repeat_action_probability", 0.0)
         self._emulator.loadROM(roms.get_rom_path(rom))
         self._actions = self._emulator.getMinimalActionSet()
         self._max_frames, self._life_loss_ends = max_frames, life_loss_ends
+        self._no_reward_steps = no_reward_steps
         self._over = True
         self.lives_lost = 0
         self.games = []  # (return, steps) of whole games
@@ -37,6 +38,9 @@ class Reference:
 
     def step(self, action):
         return self._reset() if self._over else self._step(action)
+
+    def game_over(self):
+        return self._emulator.game_over()
 
     def _reset(self):
         self._emulator.reset_game()
@@ -55,11 +59,14 @@ class Reference:
         lost = self._emulator.lives() < lives
         self.lives_lost += lost
         terminated = self._emulator.game_over() or (self._life_loss_ends and lost)
-        overdue = self._frames >= self._max_frames
-        truncated = overdue and not terminated
-        self._over = self._emulator.game_over() or overdue
         self._game.append(reward)
         self._episode.append(reward)
+        idle = self._no_reward_steps
+        overdue = self._frames >= self._max_frames or (
+            idle > 0 and len(self._game) >= idle and not any(self._game[-idle:])
+        )
+        truncated = overdue and not terminated
+        self._over = self._emulator.game_over() or overdue
         if terminated or truncated:
             self.episodes.append((sum(self._episode), len(self._episode)))
             self._episode = []

@@ -121,7 +121,9 @@ def _refuse(level_name: str, name: str, known: Iterable[str]) -> NoReturn:
     for id_ in known:
         spelt[id_.rpartition("/")[2].lower()] = id_
     spelt |= {id_.lower(): id_ for id_ in known}
-    close = difflib.get_close_matches(name.lower(), spelt, n=3, cutoff=0.7)
+    # Atari's Deterministic ids are gone from ale_py; with our repeats these are the same games.
+    wanted = name.lower().replace("deterministic", "noframeskip")
+    close = difflib.get_close_matches(wanted, spelt, n=3, cutoff=0.7)
     near = list(dict.fromkeys(prefix + spelt[match] for match in close))
     if not near:
         raise BadLevel(

@@ -49,7 +49,10 @@ def test_ids_that_are_known(name, shape, actions, threshold):
     ("options", "sentence"),
     [
         ({"sticky_actions": 0.25}, "sticky_actions is for these alone"),
-        ({"no_reward_steps": 9, "full_action_space": True}, "full_action_space and no_reward_steps"),
+        (
+            {"no_reward_steps": 9, "full_action_space": True},
+            "full_action_space and no_reward_steps",
+        ),
         ({"life_loss_ends": False, "max_frames": 9}, "Atari's, and max_frames is for"),
     ],
 )
