@@ -61,7 +61,7 @@ def read(level_name: str, registered: Any, options: Options) -> Game | None:
         _refuse_random(level_name, registered, repeats)
     full = options.full_action_space or kwargs.get("full_action_space", False)
     sticky = options.sticky_actions
-    if sticky > 1:
+    if not sticky <= 1:  # NaN, too
         raise BadLevel(f"sticky_actions is a probability, and {sticky} is none")
     rom = kwargs["game"]
     return Game(
