@@ -33,6 +33,7 @@ class Reference:
         self.lives_lost = 0
         self.games = []  # (return, steps) of whole games
         self.episodes = []  # of training episodes
+        self.rewards = []
         self._frames = 0
         self._game, self._episode = [], []  # their rewards so far
 
@@ -59,6 +60,7 @@ class Reference:
         lost = self._emulator.lives() < lives
         self.lives_lost += lost
         terminated = self._emulator.game_over() or (self._life_loss_ends and lost)
+        self.rewards.append(reward)
         self._game.append(reward)
         self._episode.append(reward)
         idle = self._no_reward_steps
