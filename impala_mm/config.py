@@ -100,15 +100,32 @@ class Config:
     parameter_dtype: str = flag(
         "float32", group="Data", choices=("float32", "float16"),
         text="Type of trained weights on the wire to the actors.")
+
+    # -- Environment
     num_action_repeats: int = flag(
-        0, group="Data", least=0,
-        text="Environment frames per step. 0: the environment's own.")
+        0, group="Environment", least=0,
+        text="Environment frames per step. 0: the environment's own (Atari: 4).")
     width: int = flag(
-        0, group="Data", least=0,
-        text="Pixels across, to which image observations are resized. 0: as they come.")
+        0, group="Environment", least=0,
+        text="Pixels across, to which images are resized. 0: as they come (Atari: 84).")
     height: int = flag(
-        0, group="Data", least=0,
-        text="Pixels down, to which image observations are resized. 0: as they come.")
+        0, group="Environment", least=0,
+        text="Pixels down, to which images are resized. 0: as they come (Atari: 84).")
+    sticky_actions: float = flag(
+        -1, group="Environment", most=1,
+        text="Atari: probability, at each frame, that the emulator repeats the action before "
+             "instead. Negative: the id's own (0.25 for v0 and v5, 0 for v4).")
+    no_reward_steps: int = flag(
+        0, group="Environment", least=0,
+        text="Atari: steps in a row without reward after which a game is cut and begins anew. "
+             "0: never.")
+    full_action_space: bool = flag(
+        False, group="Environment",
+        text="Atari: all 18 actions, not only those that do something in the game.")
+    fire_after_life_loss: bool = flag(
+        False, group="Environment",
+        text="Atari: press FIRE for the agent in the step after each lost life, whatever it chose; "
+             "what is recorded and learnt from is its own choice.")
 
     # -- Algorithm
     algorithm: str = flag(

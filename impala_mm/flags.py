@@ -161,9 +161,9 @@ def _help(program: str, about: str, fields: Any, old: dict[str, OldName]) -> str
             group = f.metadata["group"]
             lines += ["", f"{group}:"]
         choices = f" Choices: {', '.join(f.metadata['choices'])}." if f.metadata["choices"] else ""
-        default = f" Default: {str(f.default).lower() if f.type is bool else f.default!r}."
+        default = str(f.default).lower() if f.type is bool else repr(f.default)
         lines.append(f"  --{f.name}")
-        wrapped = textwrap.wrap(f.metadata["text"] + choices + default, width - 6)
+        wrapped = textwrap.wrap(f"{f.metadata['text']}{choices} Default: {default}.", width - 6)
         lines += [f"      {line}" for line in wrapped]
     lines += ["", "Also --flagfile=PATH: flags from a file, one per line."]
     lines += [f"{_old_name(name, was)}." for name, was in old.items()]

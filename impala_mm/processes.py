@@ -108,6 +108,8 @@ def _learn(
         )
     token = _token(config)
     algorithm, layout, identity, spec = _build(config)
+    if spec.note:
+        say(spec.note)
     codec = Codec(algorithm.unroll)
     capacity = config.queue_capacity or config.batch_size
     weights = sum(int(v.shape.num_elements()) for v in algorithm.variables.trained)
@@ -195,13 +197,11 @@ def _build(config: Config) -> tuple[Any, Any, dict[str, Any], Any]:
     return algorithm, layout, identity, spec
 
 
-def environment_options(config: Config) -> dict[str, int]:
+def environment_options(config: Config) -> dict[str, Any]:
     """What environments are made with, besides the level."""
-    return {
-        "width": config.width,
-        "height": config.height,
-        "num_action_repeats": config.num_action_repeats,
-    }
+    from impala_mm import environments  # noqa: PLC0415
+
+    return {name: getattr(config, name) for name in environments.FLAGS}
 
 
 def _environment_spec(config: Config) -> Any:

@@ -64,7 +64,7 @@ def main() -> None:
     level = settings["level_name"]
     print(f"\n{level}: mean return of the last 100 games")
     print(chart([row["frames"] for row in known], [row["episode_return"] for row in known]))
-    options = {name: settings[name] for name in ("width", "height", "num_action_repeats")}
+    options = {name: settings[name] for name in environments.FLAGS if name in settings}
     result, random = known[-1]["episode_return"], random_return(level, options)
     print(f"\nmean return {result:.2f}; random: {random:.2f}   ({logdir})")
     print("\nNext:")

@@ -31,7 +31,10 @@ class Impala:
     def __init__(self, config: Config, environment: EnvironmentSpec):
         self._config = config
         self._network = nets.make(
-            config.agent_name, environment.observation, environment.num_actions
+            config.agent_name,
+            environment.observation,
+            environment.num_actions,
+            environment.frame_stack,
         )
         self._policy_head = snt.Linear(environment.num_actions, name="policy_logits")
         self._baseline_head = snt.Linear(1, name="baseline")

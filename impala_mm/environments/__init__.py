@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 if TYPE_CHECKING:
+    from impala_mm.environments.atari_games import Game
     from impala_mm.environments.levels import Level
     from impala_mm.environments.spaces import Reading
 
@@ -18,6 +19,26 @@ class EnvironmentSpec(NamedTuple):
     num_actions: int
     action_repeats: int  # environment frames per step
     reward_threshold: float | None  # the mean return at which it counts as solved
+    frame_stack: int = 1  # how many newest frames a network sees at once
+    note: str = ""  # what the user should be told of the options, in one sentence
+
+
+class Options(NamedTuple):
+    """How a level is played. Those after the first three are for Atari alone."""
+
+    width: int = 0  # pixels to which images are resized; 0: as they come, 84 for Atari
+    height: int = 0
+    num_action_repeats: int = 0  # 0: the level's own. Rewards of repeats are summed
+    sticky_actions: float = -1  # probability that the last action is repeated; negative: the id's
+    full_action_space: bool = False  # all 18 actions, not only those that do something in the game
+    fire_after_life_loss: bool = False  # press FIRE for the agent after each lost life
+    no_reward_steps: int = 0  # steps in a row without reward after which a game is cut; 0: never
+    life_loss_ends: bool = True  # a lost life ends a training episode; elsewhere there are no lives
+    max_frames: int = 0  # of a game, after which it is cut; 0: the id's own limit
+    no_ops: int = 30  # at most so many frames of doing nothing begin a game
+
+
+FLAGS = Options._fields[:7]  # those that are flags of an experiment, too
 
 
 class Step(NamedTuple):
@@ -67,45 +88,65 @@ class BadLevel(ValueError):
 
 
 def make(level_name: str, num_envs: int, seed: int, **options: Any) -> Environments:
-    """`num_envs` copies of a level, number i seeded with `seed` + i; `options` as for `spec`.
+    """`num_envs` copies of a level, number i seeded with `seed` + i; `options` as in `Options`.
 
     A level is the id of a gymnasium or classic gym environment, `gym:ID` where both know it and
     gym's is meant, `my_package.module:ID` where importing a module registers it, or our own `catch`
     and `memory`. Raises BadLevel.
     """
+    level, game, chosen = _find(level_name, options)
+    if game:
+        from impala_mm.environments import atari, atari_games  # noqa: PLC0415
+
+        return atari.Atari(atari_games.describe(game), game, num_envs, seed)
     from impala_mm.environments import vector  # noqa: PLC0415
 
-    level, reading, described = _look(level_name, **options)
+    reading, described = _look(level, chosen)
     return vector.Vector(described, reading, level.open, num_envs, seed)
 
 
 def spec(level_name: str, **options: Any) -> EnvironmentSpec:
-    """What `make` would make copies of. Options, each 0 where the environment is to be left as is:
+    """What `make` would make copies of."""
+    level, game, chosen = _find(level_name, options)
+    if game:
+        from impala_mm.environments import atari_games  # noqa: PLC0415
 
-    width, height: pixels to which image observations are resized;
-    num_action_repeats: how often an action is repeated; the rewards are summed.
-    """
-    return _look(level_name, **options)[2]
+        return atari_games.describe(game)
+    return _look(level, chosen)[1]
 
 
-def _look(
-    level_name: str, width: int = 0, height: int = 0, num_action_repeats: int = 0
-) -> tuple["Level", "Reading", EnvironmentSpec]:
-    """Makes one environment, reads its spaces, and closes it."""
+def _find(level_name: str, options: dict[str, Any]) -> tuple["Level", "Game | None", Options]:
+    """The level, and the Atari game that it is; refuses options that are Atari's elsewhere."""
     # Only who plays needs gymnasium: a learner gets by with the names above.
-    from impala_mm.environments import levels, spaces  # noqa: PLC0415
+    from impala_mm.environments import levels  # noqa: PLC0415
 
+    chosen = Options(**options)
     level = levels.find(level_name)
+    game = level.game(chosen)
+    if not game:
+        general = Options(*chosen[:3], life_loss_ends=chosen.life_loss_ends)
+        wrong = [name for name in chosen._fields if getattr(chosen, name) != getattr(general, name)]
+        if wrong:
+            raise BadLevel(
+                f"{level_name} is no game of Atari's, and {' and '.join(wrong)} "
+                f"{'is' if len(wrong) == 1 else 'are'} for these alone"
+            )
+    return level, game, chosen
+
+
+def _look(level: "Level", options: Options) -> tuple["Reading", EnvironmentSpec]:
+    """Makes one environment, reads its spaces, and closes it."""
+    from impala_mm.environments import spaces  # noqa: PLC0415
+
     environment = level.open()
     try:
-        reading = spaces.read(level_name, environment, width, height)
+        reading = spaces.read(level.name, environment, options.width, options.height)
     finally:
         environment.close()
-    described = EnvironmentSpec(
-        level_name,
+    return reading, EnvironmentSpec(
+        level.name,
         tf.TensorSpec(reading.shape, tf.as_dtype(reading.dtype)),
         reading.num_actions,
-        num_action_repeats or 1,
+        options.num_action_repeats or 1,
         level.reward_threshold,
     )
-    return level, reading, described

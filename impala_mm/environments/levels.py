@@ -9,11 +9,14 @@ import difflib
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import gymnasium
 
-from impala_mm.environments import BadLevel
+from impala_mm.environments import BadLevel, Options
+
+if TYPE_CHECKING:
+    from impala_mm.environments.atari_games import Game
 
 _OURS = {"catch": "impala_mm/Catch-v0", "memory": "impala_mm/Memory-v0"}
 gymnasium.register("impala_mm/Catch-v0", "impala_mm.environments.catch:Catch", reward_threshold=0.9)
@@ -32,6 +35,15 @@ class Level(NamedTuple):
     name: str  # as the user gave it
     open: Callable[[], Any]  # makes one environment
     reward_threshold: float | None
+    registered: gymnasium.envs.registration.EnvSpec | None = None  # in gymnasium's registry
+
+    def game(self, options: Options) -> "Game | None":
+        """The game of Atari's that it is, if it is one that the C++ vector plays."""
+        if self.registered is None or not importlib.util.find_spec("ale_py"):
+            return None
+        from impala_mm.environments import atari_games  # noqa: PLC0415
+
+        return atari_games.read(self.name, self.registered, options)
 
 
 def find(level_name: str) -> Level:
@@ -45,7 +57,8 @@ def find(level_name: str) -> Level:
         name = _OURS.get(name.lower(), name)
     if not classic and name in gymnasium.registry:
         registered = gymnasium.registry[name]
-        return Level(level_name, _opens(level_name, registered), registered.reward_threshold)
+        opens = _opens(level_name, registered)
+        return Level(level_name, opens, registered.reward_threshold, registered)
     if classic and importlib.util.find_spec("gym") is None:
         raise BadLevel(f"{level_name} needs classic gym: pip install gym==0.26.2")
     theirs = _classic_registry()
@@ -108,7 +121,9 @@ def _refuse(level_name: str, name: str, known: Iterable[str]) -> NoReturn:
     for id_ in known:
         spelt[id_.rpartition("/")[2].lower()] = id_
     spelt |= {id_.lower(): id_ for id_ in known}
-    close = difflib.get_close_matches(name.lower(), spelt, n=3, cutoff=0.7)
+    # Atari's Deterministic ids are gone from ale_py; with our repeats these are the same games.
+    wanted = name.lower().replace("deterministic", "noframeskip")
+    close = difflib.get_close_matches(wanted, spelt, n=3, cutoff=0.7)
     near = list(dict.fromkeys(prefix + spelt[match] for match in close))
     if not near:
         raise BadLevel(

@@ -40,13 +40,27 @@ def test_the_spec_of_a_gymnasium_id():
 )
 def test_ids_that_are_known(name, shape, actions, threshold):
     spec = environments.spec(name)
-    assert spec == (name, tf.TensorSpec(shape, tf.float32), actions, 1, threshold)
+    assert spec == EnvironmentSpec(
+        name, tf.TensorSpec(shape, tf.float32), actions, 1, threshold, frame_stack=1, note=""
+    )
 
 
-def test_atari_goes_through_gymnasium_for_now():
-    pytest.importorskip("ale_py")
-    spec = environments.spec("ALE/Pong-v5", width=42, height=84)
-    assert spec.observation == tf.TensorSpec([84, 42, 3], tf.uint8)
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"sticky_actions": 0.25}, "sticky_actions is for these alone"),
+        (
+            {"no_reward_steps": 9, "full_action_space": True},
+            "full_action_space and no_reward_steps",
+        ),
+        ({"life_loss_ends": False, "max_frames": 9}, "Atari's, and max_frames is for"),
+    ],
+)
+def test_atari_options_are_refused_elsewhere(options, sentence):
+    with pytest.raises(BadLevel, match=sentence) as refused:
+        environments.spec("catch", **options)
+    assert str(refused.value).startswith("catch is no game of Atari's, and ")
+    assert environments.spec("catch", life_loss_ends=False).num_actions == 3
 
 
 def test_an_environment_of_classic_gym_plays_as_in_gym():

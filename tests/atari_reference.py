@@ -1,0 +1,86 @@
+"""Atari as its preprocessing is described, in plain Python: one game, slow and easy to check."""
+
+from typing import NamedTuple
+
+import ale_py
+import cv2
+import numpy as np
+from ale_py import roms
+
+
+class Seen(NamedTuple):
+    """One entry, by the step convention."""
+
+    reward: float
+    terminated: bool
+    truncated: bool
+    observation: np.ndarray  # uint8 [84, 84, 1]
+    first: bool
+
+
+class Reference:
+    """Steps as an environment does; sticky actions and no-op starts off."""
+
+    def __init__(self, rom, max_frames=108_000, life_loss_ends=True, no_reward_steps=0):
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+        self._emulator = ale_py.ALEInterface()
+        self._emulator.setFloat("repeat_action_probability", 0.0)
+        self._emulator.loadROM(roms.get_rom_path(rom))
+        self._actions = self._emulator.getMinimalActionSet()
+        self._max_frames, self._life_loss_ends = max_frames, life_loss_ends
+        self._no_reward_steps = no_reward_steps
+        self._over = True
+        self.lives_lost = 0
+        self.games = []  # (return, steps) of whole games
+        self.episodes = []  # of training episodes
+        self.rewards = []
+        self._frames = 0
+        self._game, self._episode = [], []  # their rewards so far
+
+    def step(self, action):
+        return self._reset() if self._over else self._step(action)
+
+    def game_over(self):
+        return self._emulator.game_over()
+
+    def _reset(self):
+        self._emulator.reset_game()
+        self._emulator.act(ale_py.Action.FIRE)
+        self._over, self._frames = False, 0
+        return Seen(0.0, False, False, self._shrink(self._screen()), True)
+
+    def _step(self, action):
+        lives, reward, screens = self._emulator.lives(), 0.0, [self._screen()]
+        for _ in range(4):
+            reward += self._emulator.act(self._actions[action])
+            screens.append(self._screen())
+            self._frames += 1
+            if self._emulator.game_over():
+                break
+        lost = self._emulator.lives() < lives
+        self.lives_lost += lost
+        terminated = self._emulator.game_over() or (self._life_loss_ends and lost)
+        self.rewards.append(reward)
+        self._game.append(reward)
+        self._episode.append(reward)
+        idle = self._no_reward_steps
+        overdue = self._frames >= self._max_frames or (
+            idle > 0 and len(self._game) >= idle and not any(self._game[-idle:])
+        )
+        truncated = overdue and not terminated
+        self._over = self._emulator.game_over() or overdue
+        if terminated or truncated:
+            self.episodes.append((sum(self._episode), len(self._episode)))
+            self._episode = []
+        if self._over:
+            self.games.append((sum(self._game), len(self._game)))
+            self._game = []
+        picture = self._shrink(np.maximum(screens[-1], screens[-2]))
+        return Seen(reward, terminated, truncated, picture, False)
+
+    def _screen(self):
+        return self._emulator.getScreenGrayscale()
+
+    @staticmethod
+    def _shrink(screen):
+        return cv2.resize(screen, (84, 84), interpolation=cv2.INTER_AREA)[..., None]
