@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from impala_mm.algorithms import impala
 
-TIMES = 300  # each unroll of the batch is learnt from so often
+TIMES = 500  # each unroll of the batch is learnt from so often
 
 
 def make(config, environment):
