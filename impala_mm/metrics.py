@@ -28,6 +28,7 @@ class Meter:
         self._sums: dict[str, float] = {}
         self._counts: dict[str, int] = {}
         self._times = {"wait": 0.0, "train": 0.0, "rest": 0.0}
+        self._under_way = False  # whether an update was made
         self._from = (time.monotonic(), 0.0, 0.0)  # of the row before: when, frames, steps
 
     def add(self, metrics: dict[str, float]) -> None:
@@ -38,8 +39,16 @@ class Meter:
                 self._counts[name] = self._counts.get(name, 0) + 1
 
     def add_times(self, **seconds: float) -> None:
-        """What the training thread did with its time: wait, train, rest."""
+        """What the training thread did with its time: wait, train, rest.
+
+        All up to the first update's end is the start and tells nothing of what binds: actors were
+        still on their way, and the update was compiled. It is forgotten then.
+        """
         with self._lock:
+            if not self._under_way and "train" in seconds:
+                self._under_way = True
+                self._times = dict.fromkeys(self._times, 0.0)
+                return
             for name, value in seconds.items():
                 self._times[name] += value
 
@@ -132,9 +141,15 @@ def verdict(row: dict[str, Any], actors: int) -> str:
     """What binds, in words: the share of time that the learner waits decides."""
     if not actors:
         return "no actors have joined"
-    wait = row.get("wait_share")
+    wait, moves = row.get("wait_share"), row["frames_per_second"] > 0
     if wait is None:
-        return "the first update is being prepared"
+        return (
+            "too early to say what binds"
+            if moves
+            else "an update is running (the first is compiled, too)"
+        )
+    if wait > 0.1 and not moves:
+        return "waits for unrolls, and none came: see what the actors say, or add some"
     if wait > 0.1:
         return f"waits for unrolls {wait:.0%} of the time: add actors"
     if row.get("queue_fill", 0.0) > 0.5:

@@ -1,0 +1,25 @@
+"""IMPALA whose updates are hundreds of times the work: --algorithm=tests.heavy."""
+
+import tensorflow as tf
+
+from impala_mm.algorithms import impala
+
+TIMES = 500  # each unroll of the batch is learnt from so often
+
+
+def make(config, environment):
+    return Heavy(impala.make(config, environment))
+
+
+class Heavy:
+    def __init__(self, algorithm):
+        self._algorithm = algorithm
+        self.unroll, self.max_lag = algorithm.unroll, algorithm.max_lag
+        self.variables = algorithm.variables
+        self.initial_state, self.act = algorithm.initial_state, algorithm.act
+
+    def update(self, batch, context, exchange):
+        columns = tf.nest.map_structure(lambda x: tf.repeat(x, TIMES, axis=1), batch.unrolls)
+        others = tf.nest.map_structure(lambda x: tf.repeat(x, TIMES, axis=0), batch[1:])
+        metrics, _ = self._algorithm.update(type(batch)(columns, *others), context, exchange)
+        return metrics, batch.weight

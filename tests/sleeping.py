@@ -1,0 +1,16 @@
+"""Catch as slow as a simulator, 2 ms a step: --level_name=tests.sleeping:Sleeping-v0."""
+
+import time
+
+import gymnasium
+
+from impala_mm.environments.catch import Catch
+
+
+class Sleeping(Catch):
+    def step(self, action):
+        time.sleep(0.002)
+        return super().step(action)
+
+
+gymnasium.register("Sleeping-v0", Sleeping)

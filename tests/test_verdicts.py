@@ -1,0 +1,116 @@
+"""What a learner says of what binds, and the shares of its time it says so by: real processes."""
+
+import json
+import re
+import signal
+import sys
+import time
+
+import pytest
+from conftest import ROOT, Process, free_port, started
+
+EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
+
+
+def _rows(logdir):
+    """The rows so far; the last line may be half written."""
+    lines = (logdir / "metrics.jsonl").read_text().split("\n")[:-1]
+    return [json.loads(line) for line in lines]
+
+
+def _judged(rows):
+    """Those that have shares: from the second update on."""
+    return [row for row in rows if "wait_share" in row]
+
+
+def _until(logdir, true, seconds=30):
+    """Waits until `true` of the rows; all of them."""
+    deadline = time.monotonic() + seconds
+    while not true(rows := _rows(logdir)):
+        assert time.monotonic() < deadline, rows[-5:]
+        time.sleep(0.1)
+    return rows
+
+
+def test_actors_with_a_slow_environment_are_said_to_be_too_few(tmp_path):
+    """16 environments times 20 steps take 0.64 s; what the learner does with them, hundredths."""
+    learner = Process(
+        *EXPERIMENT,
+        "--level_name=tests.sleeping:Sleeping-v0",
+        f"--learner_hosts=localhost:{free_port()}",
+        f"--logdir={tmp_path}",
+        "--num_actors=1",
+        "--total_environment_frames=1e9",
+    )
+    learner.until(r"waits for unrolls (?:[5-9]\d|100)% of the time: add actors")
+    assert "the learner binds" not in learner.printed()
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory):
+    """A learner with hundreds of times the work, and an actor by hand, so that its pid is ours."""
+    folder = tmp_path_factory.mktemp("busy")
+    flags = [
+        "--level_name=catch",
+        "--algorithm=tests.heavy",
+        f"--learner_hosts=127.0.0.1:{free_port()}",
+        f"--token_file={folder / 'token'}",
+    ]
+    learner = Process(
+        *EXPERIMENT,
+        "--job_name=learner",
+        "--total_environment_frames=1e9",
+        f"--logdir={folder}",
+        *flags,
+    )
+    actor = Process(*EXPERIMENT, "--job_name=actor", *flags)
+    for process in (learner, actor):
+        started.remove(process)  # they live on between the tests of this module
+    yield {"learner": learner, "actor": actor, "logdir": folder}
+    for process in (learner, actor):
+        process.kill()
+
+
+def test_a_learner_with_more_work_than_its_actors_says_that_it_binds(busy):
+    """The first line comes after one update, and does not yet judge."""
+    first = busy["learner"].until(r"[1-9][0-9,]* frames \|.*")
+    assert first[0].endswith("| too early to say what binds")
+    second = busy["learner"].until(r"frames \|.*")
+    trains = re.search(
+        r"\| the learner binds: it trains (\d+)% of the time, actors wait", second[0]
+    )
+    assert trains, second[0]
+    assert int(trains[1]) > 90
+
+
+def test_a_full_queue_costs_the_learner_no_time(busy):
+    rows = _until(busy["logdir"], lambda rows: len(_judged(rows)) >= 6)
+    steady = _judged(rows)[1:]
+    assert min(row["queue_fill"] for row in steady) > 0.5, "the queue was never empty"
+    assert sum(_waits(steady)) / len(steady) < 0.02
+
+
+def test_the_time_that_stopped_actors_cost_is_all_waiting_and_they_go_on(busy):
+    actor, learner, logdir = busy["actor"], busy["learner"], busy["logdir"]
+    _until(logdir, _judged)
+    known = len(_rows(logdir))
+    actor.process.send_signal(signal.SIGSTOP)
+    try:
+        # Four windows, some 10 s: the first is still half training.
+        rows = _until(logdir, lambda rows: sum(w > 0.95 for w in _waits(rows[known:])) >= 4)
+        learner.until("waits for unrolls, and none came")
+    finally:
+        actor.process.send_signal(signal.SIGCONT)
+    frames = rows[-1]["frames"]
+    rows = _until(logdir, lambda rows: rows[-1]["frames"] > frames)
+    _until(logdir, lambda after: min(_waits(after[len(rows) :]), default=1) < 0.02)
+
+
+def _waits(rows):
+    return [row["wait_share"] for row in _judged(rows)]
+
+
+def test_the_shares_of_the_learners_time_are_all_of_it(busy):
+    for row in _judged(_until(busy["logdir"], _judged)):
+        total = row["wait_share"] + row["train_share"] + row["rest_share"]
+        assert total == pytest.approx(1, abs=0.02)
