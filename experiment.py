@@ -6,7 +6,6 @@ python experiment.py --job_name=actor --task=0 --learner_hosts=localhost:8001 ..
 mpirun -np 2 python experiment.py --mode=rehearsal           checks the all-reduce of two learners
 """
 
-import os
 import signal
 import sys
 
@@ -19,7 +18,6 @@ def main(argv: list[str]) -> None:
     # Until TensorFlow is loaded nobody could save: later the learner takes these over.
     signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
     (config,), _ = flags.parse(argv, __doc__ or "", Config)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up notes
     # Below the flags, so that --help and a misspelt flag answer at once.
     from impala_mm import processes  # noqa: PLC0415
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from impala_mm import children, flags, ports, secret
+from impala_mm import children, flags, ports, secret, tensorflow_import
 from impala_mm.config import Config
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -22,6 +22,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 def rehearse(config: Config) -> int:
     """Trains on generated data, all learners together."""
     _say("learner", "loading TensorFlow")
+    tensorflow_import.load()
     from impala_mm import exchange, rehearsal  # noqa: PLC0415
 
     rehearsal.rehearse(config, exchange.join())
@@ -42,7 +43,7 @@ def act(config: Config) -> int:
         signal.signal(number, end)
     address = _address(config, config.task)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # an actor's network is small and the GPU is not its
-    _set_threads(config.intra_op_threads or 1, config.inter_op_threads or 1)
+    _load_tensorflow(config.intra_op_threads or 1, config.inter_op_threads or 1)
     from impala_mm import actor, environments, transport  # noqa: PLC0415
     from impala_mm.link import Link  # noqa: PLC0415
 
@@ -93,7 +94,7 @@ def _learn(
     for number in _ENDING:
         signal.signal(number, lambda number, _: ending.append(number))
     say(f"logs to {logdir}; {_how_to_look(logdir)}")
-    _set_threads(config.intra_op_threads, config.inter_op_threads or 2)
+    _load_tensorflow(config.intra_op_threads, config.inter_op_threads or 2)
     from impala_mm import checkpoint, exchange, learner, metrics  # noqa: PLC0415
     from impala_mm.server import Server  # noqa: PLC0415
     from impala_mm.source import QueueSource  # noqa: PLC0415
@@ -279,7 +280,9 @@ def _device(config: Config) -> str:
     return f"{gpus[0].name}, the first of {len(gpus)}"
 
 
-def _set_threads(intra: int, inter: int) -> None:
+def _load_tensorflow(intra: int, inter: int) -> None:
+    """With so many threads within an operation and across them; 0: all cores."""
+    tensorflow_import.load()
     import tensorflow as tf  # noqa: PLC0415
 
     tf.config.threading.set_intra_op_parallelism_threads(intra)

@@ -36,6 +36,7 @@ def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path):
     )
     assert code == 0, printed
     assert "ended: the mean return has reached 0.9" in printed
+    assert all(line.startswith("[learner] ") for line in printed.splitlines()), "no noise"
     rows = _rows(tmp_path)
     returns = [row["episode_return"] for row in rows if "episode_return" in row]
     assert returns[0] < 0.5

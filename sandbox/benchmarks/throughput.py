@@ -22,7 +22,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+from impala_mm import tensorflow_import
+
+tensorflow_import.load()
 
 import numpy as np
 import tensorflow as tf
