@@ -44,7 +44,9 @@ class FrameStack:
             layers.append(tf.where(shown, layer, tf.zeros([], self._dtype)))
         # What entry T-1 saw, but for its oldest frame, is before entry T.
         last = [layer[-1] for layer in layers[-2::-1]]
-        # As [n, everything, C]: a transpose is four times as fast as a concat of single channels.
+        if self._shape[-1] > 4:
+            return tf.concat(layers[::-1], -1), tf.stack(last, 1)
+        # Few channels: a transpose of [n, all else, C] is much faster than copying runs so short.
         flat = tf.reshape(tf.stack(layers[::-1]), [n, -1, self._shape[-1]])
         stacked = tf.reshape(tf.transpose(flat, [1, 0, 2]), [time, -1, *self.shape])
         return stacked, tf.stack(last, 1)

@@ -14,6 +14,10 @@ class MLP(snt.Module):
     def unsuitable(self, shape: tuple[int, ...]) -> None:
         """Never."""
 
+    def arrange(self, observation: tf.Tensor) -> tf.Tensor:
+        """As it is."""
+        return observation
+
     def __call__(self, observation: tf.Tensor) -> tf.Tensor:
         """Features of each observation by itself."""
         return self._layers(tf.reshape(observation, [-1, observation.shape[1:].num_elements()]))

@@ -1,8 +1,8 @@
 """Network: a torso and an optional recurrent core, from what an entry shows to features.
 
-    observation -- frame stack, if asked for -- torso ---.
-    last reward -----------------------------------------+-- concat -- core, if any -- features
-    last action, one-hot --------------------------------'
+    observation -- arranged -- frame stack, if any -- torso -.
+    last reward ---------------------------------------------+- concat -- core, if any -- features
+    last action, one-hot ------------------------------------'
 
 Algorithms put their heads on the features. An actor calls `step`, a learner `unroll`; both give the
 same. Where `first` is true an episode starts: stack and core restart from `initial_state` before
@@ -23,8 +23,11 @@ class Torso(Protocol):
     def unsuitable(self, shape: tuple[int, ...]) -> str | None:
         """Why it cannot read observations of this shape, as `it reads ...`; None if it can."""
 
+    def arrange(self, observation: tf.Tensor) -> tf.Tensor:
+        """Observations [N, *shape], of their own dtype, in the layout that the torso reads."""
+
     def __call__(self, observation: tf.Tensor) -> tf.Tensor:
-        """Features float32 [N, D] of observations float32 [N, *shape]."""
+        """Features float32 [N, D] of arranged, perhaps stacked observations, float32 [N, ...]."""
 
 
 class Core(Protocol):
@@ -60,11 +63,12 @@ class Network(snt.Module):
         name: str = "network",
     ):
         super().__init__(name=name)
-        self._stack = FrameStack(frame_stack, observation) if frame_stack > 1 else None
         self._torso, self._core, self._num_actions = torso, core, num_actions
-        self._shape = self._stack.shape if self._stack else observation.shape.as_list()
+        self._shape = observation.shape.as_list()
         self._bytes = observation.dtype == tf.uint8
-        nothing = tf.zeros([1, *observation.shape], observation.dtype)
+        nothing = tf.zeros([1, *self._shape], observation.dtype)
+        arranged = tf.TensorSpec(torso.arrange(nothing).shape[1:], observation.dtype)
+        self._stack = FrameStack(frame_stack, arranged) if frame_stack > 1 else None
         features, _ = self.step(
             nothing,
             tf.zeros([1]),
@@ -89,9 +93,10 @@ class Network(snt.Module):
     ) -> tuple[tf.Tensor, State]:
         """(features float32 [B, F], state) after reading one entry."""
         frames, core = state
+        seen = self._torso.arrange(observation)
         if self._stack:
-            observation, frames = self._stack.step(observation, first, frames)
-        read = self._read(observation, reward, action, first)
+            seen, frames = self._stack.step(seen, first, frames)
+        read = self._read(seen, reward, action, first)
         if self._core:
             read, core = self._core.step(read, first, core)
         return read, State(frames, core)
@@ -106,11 +111,12 @@ class Network(snt.Module):
     ) -> tuple[tf.Tensor, State]:
         """(features float32 [T, B, F], last state) after reading T entries."""
         frames, core = state
+        seen = self._torso.arrange(tf.reshape(observation, [-1, *self._shape]))
         if self._stack:
-            observation, frames = self._stack.unroll(observation, first, frames)
-        flat = [tf.reshape(observation, [-1, *self._shape])]
-        flat += [tf.reshape(x, [-1]) for x in (reward, action, first)]
-        read = self._read(*flat)  # [T*B, I]
+            seen = tf.reshape(seen, [*_sizes(first), *seen.shape[1:]])
+            seen, frames = self._stack.unroll(seen, first, frames)
+            seen = tf.reshape(seen, [-1, *seen.shape[2:]])
+        read = self._read(seen, *[tf.reshape(x, [-1]) for x in (reward, action, first)])  # [T*B, I]
         read = tf.reshape(read, [*_sizes(first), read.shape[-1]])
         if self._core:
             read, core = self._core.unroll(read, first, core)
@@ -119,7 +125,7 @@ class Network(snt.Module):
     def _read(
         self, observation: tf.Tensor, reward: tf.Tensor, action: tf.Tensor, first: tf.Tensor
     ) -> tf.Tensor:
-        """What one entry shows by itself: [N, I]."""
+        """What one entry shows by itself: [N, I]; the observation is arranged and stacked."""
         seen = tf.cast(observation, tf.float32)
         if self._bytes:
             seen /= 255.0

@@ -18,6 +18,10 @@ class ResNet(snt.Module):
         """Why it cannot read observations of this shape."""
         return not_an_image(shape, smallest=1)
 
+    def arrange(self, image: tf.Tensor) -> tf.Tensor:
+        """As it is."""
+        return image
+
     def __call__(self, image: tf.Tensor) -> tf.Tensor:
         """Features of each image by itself."""
         for section in self._sections:

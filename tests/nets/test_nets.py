@@ -6,6 +6,7 @@ import sonnet as snt
 import tensorflow as tf
 
 import nets
+from nets import conv
 from nets.lstm import LSTM, State
 
 ACTIONS = 4
@@ -293,3 +294,16 @@ def test_an_observation_that_does_not_fit_is_refused_in_a_sentence(name, shape, 
 @pytest.mark.parametrize(("name", "size"), [("SimpleConvNetAgent", 36), ("ShallowConvAgent", 20)])
 def test_the_smallest_image_is_read(name, size):
     nets.make(name, tf.TensorSpec([size, size, 1], tf.uint8), ACTIONS)
+
+
+@pytest.mark.parametrize("size", [(84, 84), (39, 42)])
+def test_a_first_layer_over_tiles_is_the_one_over_pixels(size):
+    """Kernel 8, stride 4: the same sums of the same products, whatever is left over at edges."""
+    torso = conv.Conv([conv.Layer(16, 8, 4)], hidden=1)
+    image = np.random.default_rng(0).random([2, *size, 3]).astype(np.float32)
+    torso(torso.arrange(image))
+    (first,) = torso._convolutions
+    tiles = tf.reshape(first.w, [2, 2, 4, 4, 3, 16])  # tile down, across; pixel down, across
+    pixels = tf.reshape(tf.transpose(tiles, [0, 2, 1, 3, 4, 5]), [8, 8, 3, 16])
+    expected = tf.nn.conv2d(image, pixels, 4, "VALID")
+    np.testing.assert_allclose(first(torso.arrange(image)), expected, atol=1e-5)
