@@ -11,42 +11,63 @@ class FrameStack:
     """[..., height, width, C] -> [..., height, width, n x C], the oldest frame's channels first."""
 
     def __init__(self, n: int, observation: tf.TensorSpec):
-        self._n = n
-        self._shape = observation.shape.as_list()
-        self._dtype = observation.dtype
-        self.shape = [*self._shape[:-1], n * self._shape[-1]]  # of what it gives
+        self._n, self._dtype = n, observation.dtype
+        *rest, self._channels = observation.shape.as_list()
+        self.shape = [*rest, n * self._channels]  # of what it gives
 
     def initial_state(self, batch: int | tf.Tensor) -> tf.Tensor:
-        """No frames: [B, n-1, *shape], oldest first."""
-        return tf.zeros([batch, self._n - 1, *self._shape], self._dtype)
+        """No frames: what a stack is but for its newest, [B, ..., (n-1) x C]."""
+        return tf.zeros([batch, *self.shape[:-1], self.shape[-1] - self._channels], self._dtype)
 
     def step(
         self, frame: tf.Tensor, first: tf.Tensor, state: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """(stack [B, ...], state) from a frame [B, *shape], first [B] and the frames before."""
-        stack, state = self.unroll(frame[tf.newaxis], first[tf.newaxis], state)
-        return stack[0], state
+        (before,) = self._unless(first, [(~first, state)])
+        stack = tf.concat([before, frame], -1)
+        return stack, stack[..., self._channels :]
 
     def unroll(
         self, frames: tf.Tensor, first: tf.Tensor, state: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """(stacks [T, B, ...], state) from frames [T, B, *shape], first [T, B], frames before."""
-        n, time = self._n, tf.shape(first)[0]
-        before = tf.transpose(state, [1, 0, *range(2, 2 + len(self._shape))])
+        time = tf.shape(first)[0]
+        before = tf.stack(tf.split(state, self._n - 1, -1))
         known = tf.concat([before, frames], 0)  # [n-1+T, B, *shape]
-        layers, same = [frames], tf.ones_like(first)
-        for back in range(1, n):
+        layers: list[tuple[tf.Tensor, tf.Tensor]] = []
+        same = tf.ones_like(first)
+        for back in range(1, self._n):
             # Of the episode that entry t is in, if none of the entries since was its first.
             since = tf.pad(first[: tf.maximum(time - back + 1, 0)], [[back - 1, 0], [0, 0]])
             same &= ~since[:time]
-            shown = tf.reshape(same, [-1, tf.shape(first)[1], *[1] * len(self._shape)])
-            layer = known[n - 1 - back : n - 1 - back + time]
-            layers.append(tf.where(shown, layer, tf.zeros([], self._dtype)))
-        # What entry T-1 saw, but for its oldest frame, is before entry T.
-        last = [layer[-1] for layer in layers[-2::-1]]
-        if self._shape[-1] > 4:
-            return tf.concat(layers[::-1], -1), tf.stack(last, 1)
+            begin = self._n - 1 - back
+            layers.insert(0, (same, known[begin : begin + time]))
+        stacks = self._join([*self._unless(first, layers), frames])
+        return stacks, stacks[-1, ..., self._channels :]
+
+    def _unless(
+        self, first: tf.Tensor, layers: list[tuple[tf.Tensor, tf.Tensor]]
+    ) -> list[tf.Tensor]:
+        """Each layer where it is of the same episode, else zeros.
+
+        Most often no episode begins, and then there is nothing to do: masking costs more than all
+        else here.
+        """
+
+        def masked() -> list[tf.Tensor]:
+            axes = [1] * len(self.shape)
+            return [
+                tf.where(tf.reshape(same, tf.concat([tf.shape(same), axes], 0)), layer, 0)
+                for same, layer in layers
+            ]
+
+        return tf.cond(tf.reduce_any(first), masked, lambda: [layer for _, layer in layers])
+
+    def _join(self, layers: list[tf.Tensor]) -> tf.Tensor:
+        """n of [T, B, *shape], oldest first, as [T, B, ..., n x C]."""
+        if self._channels > 4:
+            return tf.concat(layers, -1)
         # Few channels: a transpose of [n, all else, C] is much faster than copying runs so short.
-        flat = tf.reshape(tf.stack(layers[::-1]), [n, -1, self._shape[-1]])
-        stacked = tf.reshape(tf.transpose(flat, [1, 0, 2]), [time, -1, *self.shape])
-        return stacked, tf.stack(last, 1)
+        flat = tf.reshape(tf.stack(layers), [self._n, -1, self._channels])
+        sizes = tf.concat([tf.shape(layers[-1])[:2], self.shape], 0)
+        return tf.reshape(tf.transpose(flat, [1, 0, 2]), sizes)

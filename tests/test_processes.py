@@ -105,20 +105,25 @@ def test_an_actor_started_first_outlives_its_learner_and_works_with_the_next(by_
     assert max(seconds) == seconds[-1]
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
-def test_a_learner_without_unrolls_ends_at_once_when_asked(tmp_path, name):
-    learner = Process(
-        *EXPERIMENT,
-        "--job_name=learner",
-        "--level_name=catch",
-        f"--learner_hosts=localhost:{free_port()}",
-        f"--logdir={tmp_path}",
-    )
-    learner.until("listens at")
-    learner.process.send_signal(getattr(signal, name))
-    code = learner.process.wait(timeout=10)
-    assert code == (0 if name == "SIGUSR1" else 128 + signal.SIGTERM)
-    assert f"ended: asked to by {name}" in learner.printed()
+def test_a_learner_without_unrolls_ends_at_once_when_asked(tmp_path):
+    codes = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 0}
+    learners = {
+        number: Process(
+            *EXPERIMENT,
+            "--job_name=learner",
+            "--level_name=catch",
+            f"--learner_hosts=localhost:{free_port()}",
+            f"--logdir={tmp_path / number.name}",
+        )
+        for number in codes
+    }
+    for number, learner in learners.items():
+        learner.until("listens at")
+        learner.process.send_signal(number)
+    for number, learner in learners.items():
+        assert learner.process.wait(timeout=10) == codes[number]
+        assert f"ended: asked to by {number.name}" in learner.printed()
+        assert list((tmp_path / number.name / "checkpoints").iterdir()), "saved"
 
 
 def test_an_actor_that_does_not_belong_is_refused_with_both_names(by_hand):

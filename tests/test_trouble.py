@@ -85,12 +85,11 @@ def test_an_actor_without_a_learner_ends_at_once_when_asked(tmp_path):
 
 
 def test_an_actor_held_back_by_a_full_queue_ends_at_once_when_asked(tmp_path):
-    """So does its learner, which is compiling, or trains on the CPU for long."""
-    command = _catch(tmp_path, "--batch_size=100000", "--queue_capacity=1")
+    """And its learner, in the middle of long updates."""
+    command = _catch(tmp_path, "--algorithm=tests.heavy", "--queue_capacity=1")
     learner = Process(*command, "--job_name=learner")
-    actor = Process(*command, "--job_name=actor", "--num_envs=4")
-    learner.until("actor 0 on .* joined")
-    actor.until("joined the learner")
+    actor = Process(*command, "--job_name=actor")
+    learner.until("the learner binds")
     actor.process.send_signal(signal.SIGTERM)
     assert actor.process.wait(timeout=10) == 143
     learner.process.send_signal(signal.SIGINT)
