@@ -20,7 +20,8 @@ class Config:
     # -- Run
     level_name: str = flag(
         "CartPole-v1", group="Run",
-        text="Environment: a gymnasium or gym id, catch, memory, or my_package:MyEnv-v0.")
+        text="Environment: a gymnasium or gym id, catch, memory, or my_package:MyEnv-v0. Several, "
+             "separated by commas, are played by the actors in turn; one network learns all.")
     logdir: str = flag(
         "", group="Run",
         text="Folder of the run: settings, metrics, checkpoints. A folder given by name is resumed "

@@ -18,6 +18,7 @@ from impala_mm import metrics as measuring
 from impala_mm.algorithms import Algorithm, Context
 from impala_mm.checkpoint import Checkpoints, Unwritable
 from impala_mm.config import Config
+from impala_mm.environments import EnvironmentSpec
 from impala_mm.exchange import Exchange
 from impala_mm.parameters import Layout
 from impala_mm.server import Server
@@ -44,15 +45,16 @@ class Learner:
         layout: Layout,
         checkpoints: Checkpoints,
         log: measuring.Log,
-        action_repeats: int,
+        levels: dict[str, EnvironmentSpec],
         limits: "Limits",
         say: Say,
     ):
         self._config, self._algorithm, self._exchange = config, algorithm, exchange
         self._source, self._server, self._layout = source, server, layout
         self._checkpoints, self._log, self._say = checkpoints, log, say
-        self._repeats, self._limits = action_repeats, limits
-        self._meter = measuring.Meter()
+        self._repeats = next(iter(levels.values())).action_repeats  # the same for all
+        self._limits = limits
+        self._meter = measuring.Meter({name: spec.scores for name, spec in levels.items()})
         self._histograms = measuring.Thinning()
         self._actions: tf.Tensor | None = None  # int32 [T+overlap, B], of the last batch
         self._update = tf.function(self._one_update)
@@ -147,7 +149,7 @@ class Learner:
             self._actions = batch.unrolls.action
             self._server.publish(self.updates, self._layout.pack())
             for arrival in self._server.arrivals():
-                meter.add_episodes(arrival.episodes)
+                meter.add_episodes(arrival.level, arrival.episodes)
             values["policy_lag"] = self.updates - 1 - float(np.mean(batch.version))
             values["queue_fill"] = int(self._server.queue.size()) / self._server.capacity
             meter.add(values)

@@ -21,8 +21,11 @@ _BUCKETS = 30  # of a histogram
 class Meter:
     """Sums since the last row, and the last games."""
 
-    def __init__(self) -> None:
+    def __init__(self, scores: dict[str, tuple[float, float] | None]):
+        """`scores`: of each level, the mean returns of random play and of a human, if known."""
+        self._scores = scores
         self._lock = threading.Lock()
+        self._returns = {level: deque[float](maxlen=_GAMES) for level in scores}  # raw
         self.games: deque[tuple[float, float]] = deque(maxlen=_GAMES)  # (raw return, steps)
         self._shaped: deque[float] = deque(maxlen=_GAMES)
         self._sums: dict[str, float] = {}
@@ -52,12 +55,13 @@ class Meter:
             for name, value in seconds.items():
                 self._times[name] += value
 
-    def add_episodes(self, episodes: np.ndarray) -> None:
+    def add_episodes(self, level: str, episodes: np.ndarray) -> None:
         """float32 [K, 3]: (1 for a whole game else 0, return, steps)."""
         with self._lock:
             for whole, episode_return, steps in episodes.tolist():
                 if whole:
                     self.games.append((episode_return, steps))
+                    self._returns[level].append(episode_return)
                 else:
                     self._shaped.append(episode_return)
 
@@ -81,6 +85,7 @@ class Meter:
                 row["episode_length"] = float(np.mean([s for _, s in self.games]))
             if self._shaped:
                 row["shaped_return"] = float(np.mean(self._shaped))
+            row |= self._by_level()
             total = sum(self._times.values())
             if total > 0:
                 row |= {f"{name}_share": value / total for name, value in self._times.items()}
@@ -89,6 +94,24 @@ class Meter:
             self._sums, self._counts = {}, {}
             self._times = dict.fromkeys(self._times, 0.0)
             return {name: value for name, value in row.items() if math.isfinite(value)}
+
+    def _by_level(self) -> dict[str, float]:
+        """Each level's return where there are several; and by how much of a human's it is."""
+        returns = {level: float(np.mean(r)) for level, r in self._returns.items() if r}
+        row: dict[str, float] = {}
+        if len(self._scores) > 1:
+            row |= {f"episode_return/{level}": value for level, value in returns.items()}
+        normalised = {}
+        for level, value in returns.items():
+            known = self._scores[level]
+            if known:
+                random, human = known
+                normalised[level] = (value - random) / (human - random)
+        if len(normalised) > 1:
+            row |= {f"human_normalised/{level}": value for level, value in normalised.items()}
+        if normalised:  # of several, the median, as the papers have it
+            row["human_normalised"] = float(np.median(list(normalised.values())))
+        return row
 
     def start(self, frames: float, steps: float) -> None:
         """Rates are counted from here."""

@@ -44,19 +44,19 @@ def act(config: Config) -> int:
     address = _address(config, config.task)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # an actor's network is small and the GPU is not its
     _load_tensorflow(config.intra_op_threads or 1, config.inter_op_threads or 1)
-    from impala_mm import actor, environments, transport  # noqa: PLC0415
+    from impala_mm import actor, agreement, environments, transport  # noqa: PLC0415
     from impala_mm.link import Link  # noqa: PLC0415
 
     token = _token(config)
-    algorithm, layout, identity, _ = _build(config)
-    options = environment_options(config)
+    algorithm, layout, levels, identity = agreement.make(config)
+    level = list(levels)[config.task % len(levels)]
     # Apart for each environment of each actor.
     seed = config.seed * 1_000_003 + config.task * 10_007
-    playing = environments.make(config.level_name, config.num_envs, seed, **options)
+    playing = environments.make(level, config.num_envs, seed, **agreement.options(config))
     pull_secs = config.min_pull_secs
     if pull_secs < 0:
         pull_secs = layout.size / 12.5e6  # a tenth of 1 Gbit/s, in bytes
-    identity |= {"actor": config.task}
+    identity |= {"actor": config.task, "level": level}
     say = _sayer(name)
     link = Link(address, identity, token, pull_secs, algorithm.max_lag, say, stop)
     try:
@@ -95,7 +95,7 @@ def _learn(
         signal.signal(number, lambda number, _: ending.append(number))
     say(f"logs to {logdir}; {_how_to_look(logdir)}")
     _load_tensorflow(config.intra_op_threads, config.inter_op_threads or 2)
-    from impala_mm import checkpoint, exchange, learner, metrics  # noqa: PLC0415
+    from impala_mm import agreement, checkpoint, exchange, learner, metrics  # noqa: PLC0415
     from impala_mm.server import Server  # noqa: PLC0415
     from impala_mm.source import QueueSource  # noqa: PLC0415
     from impala_mm.trajectory import Codec  # noqa: PLC0415
@@ -108,19 +108,20 @@ def _learn(
             f"(--mode=rehearsal); start one learner to train"
         )
     token = _token(config)
-    algorithm, layout, identity, spec = _build(config)
+    agreed = agreement.make(config)
+    algorithm, spec = agreed.algorithm, agreed.spec
     if spec.note:
         say(spec.note)
     codec = Codec(algorithm.unroll)
     capacity = config.queue_capacity or config.batch_size
     weights = sum(int(v.shape.num_elements()) for v in algorithm.variables.trained)
     say(
-        f"{config.level_name}, {config.algorithm} with {weights:,} weights; the queue holds "
-        f"{capacity} unrolls ({capacity * codec.size / 1e6:.1f} MB)"
+        f"{' and '.join(agreed.levels)}, {config.algorithm} with {weights:,} weights; the queue "
+        f"holds {capacity} unrolls ({capacity * codec.size / 1e6:.1f} MB)"
     )
     bind_address = config.bind_address or address
     try:
-        server = Server(address, bind_address, token, identity, capacity, say)
+        server = Server(address, bind_address, token, agreed.identity, capacity, say)
     except OSError as error:
         flags.refuse(f"the learner cannot listen: {error}")
     say(f"listens at {bind_address} ({time.monotonic() - began:.1f} s)")
@@ -132,11 +133,11 @@ def _learn(
         ),
         source=QueueSource(server, codec, config.batch_size),
         server=server,
-        layout=layout,
+        layout=agreed.layout,
         checkpoints=checkpoint.Checkpoints(logdir, algorithm.variables),
         log=metrics.Log(logdir),
-        action_repeats=spec.action_repeats,
-        limits=learner.Limits(config, spec.reward_threshold),
+        levels=agreed.levels,
+        limits=learner.Limits(config, spec.reward_threshold if len(agreed.levels) == 1 else None),
         say=say,
     )
 
@@ -168,50 +169,6 @@ def _learn(
 def _exit_code(ending: list[int]) -> int:
     """As shells have it: 130 after Ctrl-C. SIGUSR1 is the order to save and stop: all is well."""
     return 0 if not ending or ending[0] == signal.SIGUSR1 else 128 + ending[0]
-
-
-def _build(config: Config) -> tuple[Any, Any, dict[str, Any], Any]:
-    """(algorithm, its parameters' layout, what learner and actor agree on, environment's spec)."""
-    import tensorflow as tf  # noqa: PLC0415
-
-    import nets  # noqa: PLC0415
-    from impala_mm import algorithms, transport  # noqa: PLC0415
-    from impala_mm.parameters import Layout  # noqa: PLC0415
-    from impala_mm.trajectory import digest  # noqa: PLC0415
-
-    tf.random.set_seed(config.seed + 1000 * config.task)
-    spec = _environment_spec(config)
-    try:
-        algorithm = algorithms.make(config, spec)
-    except (nets.UnknownNetwork, nets.Unsuitable) as error:
-        flags.refuse(f"--agent_name={config.agent_name}: {error}")
-    layout = Layout(algorithm.variables.acting, algorithm.variables.trained, config.parameter_dtype)
-    name = nets.auto(spec.observation) if config.agent_name == "auto" else config.agent_name
-    identity = {
-        "protocol": transport.PROTOCOL,
-        "run_id": f"{os.getpid()}-{time.time_ns()}",
-        "level_name": config.level_name,
-        "network": name,
-        "unroll": digest(algorithm.unroll[2:]) + f" of {config.unroll_length}",
-        "acting": layout.digest,
-    }
-    return algorithm, layout, identity, spec
-
-
-def environment_options(config: Config) -> dict[str, Any]:
-    """What environments are made with, besides the level."""
-    from impala_mm import environments  # noqa: PLC0415
-
-    return {name: getattr(config, name) for name in environments.FLAGS}
-
-
-def _environment_spec(config: Config) -> Any:
-    from impala_mm import environments  # noqa: PLC0415
-
-    try:
-        return environments.spec(config.level_name, **environment_options(config))
-    except environments.BadLevel as error:
-        flags.refuse(f"--level_name={config.level_name}: {error}")
 
 
 def _logdir(config: Config) -> Path:

@@ -21,9 +21,10 @@ from impala_mm.transport import MESSAGE, PROTOCOL, Client, Header, Refused, Unre
 
 
 class Arrival(NamedTuple):
-    """What `enqueue` tells the learner besides the unrolls: [K, 3] finished episodes."""
+    """What `enqueue` tells the learner besides the unrolls."""
 
     actor: int
+    level: str  # that it plays
     episodes: np.ndarray  # float32 [K, 3]: (1 for a whole game else 0, return, steps)
 
 
@@ -53,6 +54,7 @@ class Server:
         self._ledger = Ledger()
         self._pieces = Pieces()
         self._snapshots = Snapshots(MESSAGE)
+        self._levels: dict[int, str] = {}  # what each actor plays
         self._lock = threading.Lock()  # of the next two
         self._arrivals: list[Arrival] = []
         self.actors: dict[int, float] = {}  # those that are here, and when we last heard of each
@@ -174,10 +176,10 @@ class Server:
         asked = json.loads(request)
         answer = dict(self._identity)
         if not asked.get("probe"):
-            for key in ("protocol", "level_name", "network", "unroll", "acting"):
+            for key, words in _WORDS.items():
                 if asked.get(key) != self._identity.get(key):
                     answer["refused"] = (
-                        f"this actor's {_WORDS[key]} is {asked.get(key)}, the learner's is "
+                        f"this actor's {words} is {asked.get(key)}, the learner's is "
                         f"{self._identity.get(key)}"
                     )
                     break
@@ -186,6 +188,7 @@ class Server:
                 self.refused += 1
                 self._on_event(f"actor {actor} on {asked['host']} refused: {answer['refused']}")
             else:
+                self._levels[actor] = asked.get("level", "")
                 self._ledger.join(actor, int(asked["incarnation"]))
                 self._heard(actor)
                 self._on_event(f"actor {actor} on {asked['host']} joined")
@@ -222,7 +225,7 @@ class Server:
         header = Header(*map(int, numbers))
         self._ledger.end(*header[1:4])
         with self._lock:
-            self._arrivals.append(Arrival(header.actor, finished))
+            self._arrivals.append(Arrival(header.actor, self._levels[header.actor], finished))
         self._heard(header.actor)
         return np.int64(ACCEPTED)
 
@@ -248,6 +251,8 @@ class Server:
 _WORDS = {
     "protocol": "protocol version",
     "level_name": "environment (--level_name)",
+    "options": "environment's options",
+    "emulator": "emulator",
     "unroll": "unroll layout (--unroll_length, observations, actions)",
     "network": "network (--agent_name)",
     "acting": "layout of parameters",

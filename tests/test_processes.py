@@ -144,9 +144,10 @@ def test_an_actor_that_does_not_belong_is_refused_with_both_names(by_hand):
 
 
 def test_no_actor_outlives_a_learner_that_was_killed_and_dead_actors_come_back(tmp_path):
+    """And two actors play two levels, whose returns are kept apart."""
     learner = Process(
         *EXPERIMENT,
-        "--level_name=catch",
+        "--level_name=catch, Catch",  # the same game by two names
         f"--learner_hosts=localhost:{free_port()}",
         f"--logdir={tmp_path}",
         "--total_environment_frames=1e9",
@@ -164,6 +165,12 @@ def test_no_actor_outlives_a_learner_that_was_killed_and_dead_actors_come_back(t
     os.kill(actors[0], signal.SIGKILL)
     learner.until(r"actor \d ended with code -9; it starts again")
     learner.until(r"actor \d on .* joined")
+    learner.until(r"return -?[0-9]")
+    both = {"episode_return/catch", "episode_return/Catch"}
+    deadline = time.monotonic() + 20
+    while not both <= _rows(tmp_path)[-1].keys() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert both <= _rows(tmp_path)[-1].keys()
     learner.kill()
     deadline = time.monotonic() + 5
     while any(map(_alive, actors)) and time.monotonic() < deadline:
@@ -212,6 +219,9 @@ def test_a_dqn_like_algorithm_trains_through_the_same_actors_and_transport(tmp_p
         ("--agent_name=ResNetLSTMAgent", "--agent_name=ResNetLSTMAgent: "),
         ("--algorithm=impalla", "there is no such algorithm; write impala"),
         ("--learner_hosts=localhost", "'localhost' is no host:port"),
+        ("--level_name=catch,memory", "catch and memory differ in their actions (3 and"),
+        ("--level_name=PongNoFramskip-v4", "did you mean PongNoFrameskip-v4"),
+        ("--device=gpu", "--device=gpu: TensorFlow sees no GPU here"),
         ("--logdir=/proc/nowhere", "--logdir=/proc/nowhere: "),
     ],
 )

@@ -21,6 +21,8 @@ class EnvironmentSpec(NamedTuple):
     reward_threshold: float | None  # the mean return at which it counts as solved
     frame_stack: int = 1  # how many newest frames a network sees at once
     note: str = ""  # what the user should be told of the options, in one sentence
+    scores: tuple[float, float] | None = None  # mean returns of random play and of a human
+    emulator: str = ""  # name and version, where two of them may play a game differently
 
 
 class Options(NamedTuple):

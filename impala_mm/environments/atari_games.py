@@ -11,7 +11,7 @@ import ale_py
 import tensorflow as tf
 from ale_py import roms
 
-from impala_mm.environments import BadLevel, EnvironmentSpec, Options
+from impala_mm.environments import BadLevel, EnvironmentSpec, Options, atari_scores
 
 _SIZE = 84  # pixels down and across, as DeepMind's agents see them
 _REPEATS = 4  # of ids whose emulator repeats nothing (NoFrameskip): their preprocessing does
@@ -97,6 +97,8 @@ def describe(game: Game) -> EnvironmentSpec:
         reward_threshold=None,
         frame_stack=_STACK,
         note=note,
+        scores=atari_scores.of(game.rom),
+        emulator=f"ale-py {ale_py.__version__}",
     )
 
 

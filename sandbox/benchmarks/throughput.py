@@ -29,11 +29,10 @@ tensorflow_import.load()
 import numpy as np
 import tensorflow as tf
 
-from impala_mm import algorithms, environments, exchange, flags
+from impala_mm import agreement, environments, exchange, flags
 from impala_mm.actor import Player
 from impala_mm.algorithms import Context
 from impala_mm.config import Config
-from impala_mm.processes import environment_options
 from impala_mm.trajectory import Batch, Codec
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -52,10 +51,9 @@ def per_call(call: Callable[[], object]) -> float:
 
 def parts(config: Config) -> dict[str, float]:
     """Core-microseconds per step of each part."""
-    options = environment_options(config)
-    spec = environments.spec(config.level_name, **options)
-    algorithm = algorithms.make(config, spec)
-    playing = environments.make(config.level_name, config.num_envs, 1, **options)
+    algorithm, _, levels, _ = agreement.make(config)
+    level, spec = next(iter(levels.items()))
+    playing = environments.make(level, config.num_envs, 1, **agreement.options(config))
     envs, length, batch = config.num_envs, config.unroll_length, config.batch_size
     playing.reset()
     random = np.random.default_rng(0)

@@ -43,6 +43,7 @@ def _join(address, actor=0, incarnation=1, timeout=10.0, token=TOKEN, **changes)
         "actor": actor,
         "incarnation": incarnation,
         "host": "here",
+        "level": "L",
     }
     client.hello({**IDENTITY, **me, **changes})
     return client
@@ -64,7 +65,7 @@ def test_unrolls_arrive_whole_with_their_version_and_episodes(serve):
     assert list(contents.numpy()) == [b"one", b"two\0"]
     assert list(versions.numpy()) == [7, 7]
     (arrival,) = server.arrivals()
-    assert arrival.actor == 5
+    assert (arrival.actor, arrival.level) == (5, "L")
     np.testing.assert_array_equal(arrival.episodes, episodes)
     assert server.arrivals() == []
 
@@ -221,6 +222,8 @@ def test_every_function_refuses_a_caller_without_the_token(serve):
     ("key", "words"),
     [
         ("level_name", "environment"),
+        ("options", "environment's options"),
+        ("emulator", "emulator"),
         ("network", "network"),
         ("unroll", "unroll layout"),
         ("protocol", "protocol version"),
