@@ -146,7 +146,7 @@ class Config:
         0.01, group="Algorithm",
         text="Weight of the policy's entropy in the loss: more explores more.")
     baseline_cost: float = flag(
-        0.5, group="Algorithm",
+        0.1, group="Algorithm",
         text="Weight of the baseline's squared error in the loss.")
     loss_reduction: str = flag(
         "sum", group="Algorithm", choices=("sum", "mean"),
@@ -170,7 +170,7 @@ class Config:
         "rmsprop", group="Optimizer", choices=("rmsprop", "adam"),
         text="rmsprop is TensorFlow 1's (epsilon inside the root), as IMPALA's settings assume.")
     learning_rate: float = flag(
-        0.004, group="Optimizer", least=0,
+        0.002, group="Optimizer", least=0,
         text="Step size at the start; falls linearly to 0 over total_environment_frames.")
     decay: float = flag(
         0.99, group="Optimizer", least=0, most=1,
