@@ -184,6 +184,7 @@ class Learner:
             "steps": self.steps,
             "updates": self.updates,
             "seconds": round(self.seconds, 3),
+            "messages_dropped": self._server.stale,  # had before, or meant for another process
             **self._meter.row(self.frames, self.steps),
         }
         try:

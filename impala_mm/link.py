@@ -4,7 +4,6 @@
 `newest`. A learner that is away is waited for, and the next one that answers is joined.
 """
 
-import math
 import queue
 import secrets
 import socket
@@ -166,23 +165,18 @@ class Link(threading.Thread):
         return found
 
     def _pull_next(self, client: transport.Client, due: int) -> None:
-        """Waits for version `due`, saying so when it takes long."""
-        began, said, delay = time.monotonic(), 0.0, 0.002
+        """Waits for version `due`."""
+        waiting = _Waiting(f"for policy version {due}", self._say, self._ending, silent=10.0)
         while not self._ending.is_set():
             found = client.get_parameters(due)
             if found:
                 self.newest = Newest(client.nonce, *found)
                 return
-            waited = time.monotonic() - began
-            if waited - said >= 10:
-                said = waited
-                self._say(f"waits for policy version {due} since {waited:.0f} s")
-            self._ending.wait(delay)
-            delay = min(delay * 1.5, 0.1)
+            waiting.pause(0.002, most=0.1)
 
     def _connect(self) -> transport.Client | None:
         """Waits, for ever, for a learner that takes us; None when told to stop."""
-        since, delay, said = time.monotonic(), 0.2, -math.inf
+        waiting = _Waiting(f"for the learner at {self._address}", self._say, self._ending)
         while not self._ending.is_set():
             try:
                 client = transport.Client(self._address, self._token)
@@ -193,12 +187,7 @@ class Link(threading.Thread):
             except transport.Unreachable:
                 found = None
             if found is None:
-                waited = time.monotonic() - since
-                if waited - said >= 10:
-                    said = waited
-                    self._say(f"waits for the learner at {self._address} since {waited:.0f} s")
-                self._ending.wait(delay)
-                delay = min(delay * 1.5, 5.0)
+                waiting.pause(0.2, most=5.0)
                 continue
             client.version, _ = found
             self.newest = Newest(client.nonce, *found)
@@ -215,3 +204,21 @@ class Link(threading.Thread):
             self._share = HostShare(run_id)
         except OSError as error:
             self._say(f"pulls its parameters for itself alone: {error}")
+
+
+class _Waiting:
+    """For something that others do: longer each time, and never silent for more than 10 s."""
+
+    def __init__(self, what: str, say: Say, ending: threading.Event, silent: float = 0.0):
+        self._what, self._say, self._ending = what, say, ending
+        self._since = time.monotonic()
+        self._next, self._times = silent, 0  # seconds from the start
+
+    def pause(self, first: float, most: float) -> None:
+        """Waits `first` seconds, then half as long again each time, up to `most`."""
+        waited = time.monotonic() - self._since
+        if waited >= self._next:
+            self._next = waited + 10
+            self._say(f"waits {self._what} since {waited:.0f} s")
+        self._ending.wait(min(first * 1.5**self._times, most))
+        self._times = min(self._times + 1, 20)

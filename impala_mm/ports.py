@@ -1,6 +1,7 @@
 """Addresses: is this one free, and who holds it if not?"""
 
 import contextlib
+import ipaddress
 import os
 import socket
 from pathlib import Path
@@ -14,6 +15,20 @@ def split_address(address: str) -> tuple[str, int]:
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError(f"{address!r} is no host:port, such as localhost:8001")
     return host, int(port)
+
+
+def only_here(address: str) -> str:
+    """Says so where a host's name leads no other to it, as Debian's 127.0.1.1; else nothing."""
+    host, port = split_address(address)
+    with contextlib.suppress(OSError):
+        found = {family[4][0] for family in socket.getaddrinfo(host, port)}
+        loopback = [one for one in found if ipaddress.ip_address(one).is_loopback]
+        if loopback and len(loopback) == len(found) and host not in {"localhost", *found}:
+            return (
+                f"{host} is {loopback[0]} here, which no other host reaches: if actors are to come "
+                f"from elsewhere, listen with --bind_address=0.0.0.0:{port} or mend /etc/hosts"
+            )
+    return ""
 
 
 def check_free(address: str) -> None:

@@ -120,6 +120,9 @@ def _learn(
         f"holds {capacity} unrolls ({capacity * codec.size / 1e6:.1f} MB)"
     )
     bind_address = config.bind_address or address
+    warning = ports.only_here(bind_address) if config.job_name else ""
+    if warning:
+        say(warning)
     try:
         server = Server(address, bind_address, token, agreed.identity, capacity, say)
     except OSError as error:
