@@ -17,6 +17,7 @@ def main(argv: list[str]) -> None:
     """Parses the flags and calls the library."""
     # Until TensorFlow is loaded nobody could save: later the learner takes these over.
     signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
     (config,), _ = flags.parse(argv, __doc__ or "", Config)
     # Below the flags, so that --help and a misspelt flag answer at once.
     from impala_mm import processes  # noqa: PLC0415
@@ -24,8 +25,8 @@ def main(argv: list[str]) -> None:
     if config.mode == "rehearsal":
         sys.exit(processes.rehearse(config))
     if config.job_name == "actor":
-        sys.exit(processes.act(config))
-    sys.exit(processes.learn(config, argv))
+        processes.act(config)
+    processes.learn(config, argv)
 
 
 if __name__ == "__main__":

@@ -96,7 +96,12 @@ class Player:
 
     def _rebuild(self, environment: int) -> None:
         """Makes a broken environment anew: its next unroll begins with a reset."""
-        step = self._environments.rebuild(environment)
+        try:
+            step = self._environments.rebuild(environment)
+        except Exception as error:  # it stays broken, and this counts as one more fault
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            self._environments.faults.append(f"environment {environment}, made anew: {what}")
+            return
         for t in range(self._overlap):
             for name in ("reward", "terminated", "truncated", "observation", "first"):
                 getattr(self._entries, name)[t, environment] = getattr(step, name)[0]
@@ -153,19 +158,19 @@ def run(
     player = Player(algorithm, environments, num_envs)
     loaded = (-1, -1)  # the learner's nonce and the version of the parameters in use
     faults: list[int] = []  # the unroll at which each fault was
-    count = 0
+    count = known = 0
     while not stop.is_set():
         assert link.newest
         newest = link.newest
         if (newest.nonce, newest.version) != loaded:
             layout.unpack(newest.vector)
             loaded = newest.nonce, newest.version
-        known = len(environments.faults)
         contents = player.play()
         count += 1
         for fault in environments.faults[known:]:
-            say(f"{fault}; it is rebuilt, its unroll dropped")
+            say(f"{fault}; it is made anew, its unroll dropped")
             faults.append(count)
+        known = len(environments.faults)
         faults = [f for f in faults if f > count - 1000]
         if len(faults) >= _FAULTS:
             raise Stopped(

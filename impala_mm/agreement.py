@@ -48,6 +48,8 @@ def make(config: Config) -> Agreement:
         "protocol": transport.PROTOCOL,
         "run_id": f"{os.getpid()}-{time.time_ns()}",
         "level_name": ",".join(levels),
+        "algorithm": config.algorithm,
+        "reward_clipping": config.reward_clipping,  # of what the network reads
         "options": ", ".join(f"--{n}={v}" for n, v in options(config).items()),
         "emulator": spec.emulator,
         "network": nets.auto(spec.observation) if auto else config.agent_name,

@@ -63,12 +63,12 @@ class Checkpoints:
         try:
             status = self._checkpoint.read(str(newest / "variables"))
             status.assert_existing_objects_matched()
-        except (ValueError, AssertionError, tf.errors.OpError) as error:
+            return json.loads((newest / "progress.json").read_text())
+        except (OSError, ValueError, AssertionError, tf.errors.OpError) as error:
             raise Mismatch(
                 f"{newest} does not fit this network or algorithm "
                 f"({str(error).splitlines()[0][:200]})"
             ) from None
-        return json.loads((newest / "progress.json").read_text())
 
     def _all(self) -> list[Path]:
         """Oldest first."""

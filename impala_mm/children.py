@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 _PARENT = "IMPALA_MM_PARENT"  # in the environment of a child: the process it must not outlive
+_LONG = 600.0  # seconds: who lived so long has not died again and again
 Say = Callable[[str], None]
 
 
@@ -19,7 +20,8 @@ class Actors:
     def __init__(self, argv: list[str], count: int, logdir: Path):
         self._argv, self._logdir = argv, logdir
         self._processes: dict[int, subprocess.Popen] = {}
-        self._deaths: dict[int, int] = dict.fromkeys(range(count), 0)
+        self._deaths: dict[int, int] = dict.fromkeys(range(count), 0)  # one soon after the other
+        self._born: dict[int, float] = {}
         self._again: dict[int, float] = dict.fromkeys(range(count), 0.0)
         self.watch(lambda message: None)
 
@@ -28,8 +30,9 @@ class Actors:
         for task, process in list(self._processes.items()):
             if process.poll() is not None:
                 del self._processes[task]
-                self._deaths[task] += 1
-                if self._deaths[task] > 20:
+                lived = time.monotonic() - self._born[task]
+                self._deaths[task] = 1 if lived > _LONG else self._deaths[task] + 1
+                if self._deaths[task] >= 20:
                     say(f"actor {task} has died 20 times, and stays away: see {self._log(task)}")
                     continue
                 delay = min(0.5 * 2 ** min(self._deaths[task], 6), 30.0)
@@ -41,7 +44,7 @@ class Actors:
         for task, when in list(self._again.items()):
             if time.monotonic() >= when:
                 del self._again[task]
-                self._processes[task] = self._start(task)
+                self._processes[task], self._born[task] = self._start(task), time.monotonic()
 
     def end(self) -> None:
         """Ends all of them."""

@@ -41,7 +41,8 @@ class Config:
     stop_at_return: float = flag(
         float("inf"), group="Run",
         text="Mean raw return over 100 whole games at which the run ends. inf: the level's own "
-             "reward threshold if total_environment_frames is not given, else never.")
+             "reward threshold if it is one level and total_environment_frames is not given, else "
+             "never.")
     max_seconds: float = flag(
         float("inf"), group="Run", least=0,
         text="Seconds of training after which the run ends.")
@@ -96,8 +97,8 @@ class Config:
         text="Unrolls that wait in a learner before actors are held back. 0: batch_size.")
     min_pull_secs: float = flag(
         -1, group="Data",
-        text="Seconds between an actor's pulls of parameters. Negative: as many as keep pulls "
-             "under 10% of a 1 Gbit/s link.")
+        text="Seconds between a host's pulls of parameters, one for all its actors. Negative: as "
+             "many as keep a host's pulls under 10% of a 1 Gbit/s link.")
     parameter_dtype: str = flag(
         "float32", group="Data", choices=("float32", "float16"),
         text="Type of trained weights on the wire to the actors.")

@@ -77,9 +77,16 @@ class Learner:
         self.ended = self.ended or reason
         self._stop.set()
 
+    def resume(self) -> None:
+        """Goes on from the folder's newest checkpoint, if there is one; raises its Mismatch."""
+        progress = self._checkpoints.restore()
+        if progress:
+            self.updates, self.steps = progress["updates"], progress["steps"]
+            self.seconds = progress["seconds"]
+            self._say(f"resumed at {self.frames:,.0f} frames, update {self.updates}")
+
     def run(self, meanwhile: Callable[[], None]) -> dict[str, Any]:
         """Trains to a limit or `stop`; calls `meanwhile` several times a second; the last row."""
-        self._resume()
         begin, before, self._from = time.monotonic(), self.seconds, self.frames
         self._server.publish(self.updates, self._layout.pack())
         self._meter.start(self.frames, self.steps)
@@ -223,13 +230,6 @@ class Learner:
             self.saved = True
             seconds = time.monotonic() - begin
             self._say(f"checkpoint at update {self.updates} ({seconds:.1f} s)")
-
-    def _resume(self) -> None:
-        progress = self._checkpoints.restore()
-        if progress:
-            self.updates, self.steps = progress["updates"], progress["steps"]
-            self.seconds = progress["seconds"]
-            self._say(f"resumed at {self.frames:,.0f} frames, update {self.updates}")
 
 
 class Limits:

@@ -1,4 +1,4 @@
-"""Which messages were had. `transport` asks it, so that each unroll is trained on once.
+"""Which messages were had. `server` asks it, so that each unroll is trained on once.
 
 A call whose caller gave up at its deadline may still run, and calls overtake each other: what was
 had is known by actor, incarnation (one life of the actor's process) and sequence number.
@@ -8,8 +8,8 @@ import threading
 
 # Answers to `enqueue`.
 # (in the queue; an earlier call of this message still waits; had before; no token; another process
-# is this actor now; its pieces are not here)
-ACCEPTED, RUNNING, STALE, DENIED, DISPLACED, LOST = range(6)
+# is this actor now; its pieces are not here; meant for another learner's process)
+ACCEPTED, RUNNING, STALE, DENIED, DISPLACED, LOST, FOREIGN = range(7)
 
 
 class Ledger:

@@ -4,6 +4,7 @@
 `newest`. A learner that is away is waited for, and the next one that answers is joined.
 """
 
+import math
 import queue
 import secrets
 import socket
@@ -16,6 +17,7 @@ import numpy as np
 
 from impala_mm import transport
 from impala_mm.host_share import HostShare
+from impala_mm.ledger import FOREIGN
 
 Say = Callable[[str], None]
 
@@ -59,6 +61,7 @@ class Link(threading.Thread):
         self._sequence = 0
         self._client: transport.Client | None = None
         self._share: HostShare | None = None
+        self._pulled_at = -math.inf  # when this actor last asked the learner itself
         self._settled = (
             threading.Event()
         )  # what was sent arrived, and a policy that may act is here
@@ -106,11 +109,15 @@ class Link(threading.Thread):
                     if group:
                         self._send(client, group)
                         group, sent = None, group  # whatever comes now: it is not sent again
-                    self._pull(client, sent)
-                    sent = None
+                    if self._client:
+                        self._pull(client, sent)
+                        sent = None
                 except transport.Unreachable as error:
-                    self._say(f"the learner does not answer ({error}); trying again")
-                    self._client = None
+                    if client.is_there():
+                        self._say("the learner's queue is full: waits for room")
+                    else:
+                        self._say(f"the learner does not answer ({error}); trying again")
+                        self._client = None
         except BaseException as error:
             self.failure = error
 
@@ -129,8 +136,11 @@ class Link(threading.Thread):
             version=group.version,
             pieces=0,
         )
-        client.enqueue(header, group.contents, group.episodes)
+        code = client.enqueue(header, group.contents, group.episodes)
         self._sequence += 1
+        if code == FOREIGN and group.nonce == client.nonce:
+            self._say("another learner answers: what was played for the one before is dropped")
+            self._client = None
 
     def _pull(self, client: transport.Client, sent: Group | None) -> None:
         """Fetches the newest parameters, where there are newer ones and it is time."""
@@ -153,9 +163,14 @@ class Link(threading.Thread):
 
     def _from_learner(self, client: transport.Client, pull_secs: float) -> tuple[int, bytes] | None:
         """Pulled, and left for the other actors of this host; None where it is not our turn."""
+        if time.monotonic() - self._pulled_at < pull_secs:
+            return None
         if self._share is None:
+            self._pulled_at = time.monotonic()
             return client.get_parameters()
         with self._share.turn(pull_secs) as ours:
+            if ours:
+                self._pulled_at = time.monotonic()
             found = client.get_parameters() if ours else None
             if found:
                 try:

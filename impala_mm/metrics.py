@@ -163,7 +163,7 @@ class Thinning:
 def verdict(row: dict[str, Any], actors: int) -> str:
     """What binds, in words: the share of time that the learner waits decides."""
     if not actors:
-        return "no actors have joined"
+        return "no actor is here"
     wait, moves = row.get("wait_share"), row["frames_per_second"] > 0
     if wait is None:
         return (

@@ -4,19 +4,23 @@ Nothing heavy is imported before it is needed: a child's parent must be known to
 learner's actors started, in the first tenths of a second.
 """
 
-import json
 import os
 import signal
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from impala_mm import children, flags, ports, secret, tensorflow_import
 from impala_mm.config import Config
+from impala_mm.run_folder import RunFolder
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+if TYPE_CHECKING:
+    from impala_mm.server import Server
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
 def rehearse(config: Config) -> int:
@@ -29,7 +33,7 @@ def rehearse(config: Config) -> int:
     return 0
 
 
-def act(config: Config) -> int:
+def act(config: Config) -> NoReturn:
     """Plays until the run or the user ends it."""
     children.die_with_parent()
     name = f"actor {config.task}"
@@ -37,10 +41,10 @@ def act(config: Config) -> int:
 
     def end(number: int, _: Any) -> None:
         ending.append(number)
-        stop.set()
+        if not stop.is_set():  # a second one may come while the first is being heard
+            stop.set()
 
-    for number in _ENDING:
-        signal.signal(number, end)
+    _on_ending(end)
     address = _address(config, config.task)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # an actor's network is small and the GPU is not its
     _load_tensorflow(config.intra_op_threads or 1, config.inter_op_threads or 1)
@@ -59,44 +63,50 @@ def act(config: Config) -> int:
     identity |= {"actor": config.task, "level": level}
     say = _sayer(name)
     link = Link(address, identity, token, pull_secs, algorithm.max_lag, say, stop)
+    code = 1
     try:
         actor.run(algorithm, playing, config.num_envs, layout, link, say, stop)
         code = _exit_code(ending)
         say(f"ended: asked to by {signal.Signals(ending[0]).name}")
     except (transport.Refused, actor.Stopped) as error:
         say(f"error: {error}")
-        code = 1
+    except Exception:
+        traceback.print_exc()
     stop.set()
     link.close()
     playing.close()
-    sys.stdout.flush()
-    os._exit(code)  # a call to an absent learner may still hold the link's thread
+    _leave(code)
 
 
-def learn(config: Config, argv: list[str]) -> int:
+def learn(config: Config, argv: list[str]) -> NoReturn:
     """Trains; without --job_name with actors of its own, which end with it."""
     began = time.monotonic()
     say = _sayer("learner")
     address = _address(config, config.task)
-    logdir = _logdir(config)
-    actors = children.Actors(argv, config.num_actors if not config.job_name else 0, logdir)
+    try:  # before there are actors, who would dial whoever listens there
+        ports.check_free(config.bind_address or address)
+    except OSError as error:
+        flags.refuse(f"the learner cannot listen: {error}")
+    folder = RunFolder(config)
+    count = 0 if config.job_name else config.num_actors
+    actors = children.Actors(argv, count, folder.path)
     try:
-        return _learn(config, address, logdir, actors, began, say)
+        code = _learn(config, address, folder, actors, began, say)
     finally:
         actors.end()
+    _leave(code)
 
 
 def _learn(
-    config: Config, address: str, logdir: Path, actors: children.Actors, began: float, say: Any
+    config: Config, address: str, folder: RunFolder, actors: children.Actors, began: float, say: Any
 ) -> int:
+    logdir = folder.path
     ending: list[int] = []  # the signals that asked for an end
 
-    for number in _ENDING:
-        signal.signal(number, lambda number, _: ending.append(number))
+    _on_ending(lambda number, _: ending.append(number))
     say(f"logs to {logdir}; {_how_to_look(logdir)}")
     _load_tensorflow(config.intra_op_threads, config.inter_op_threads or 2)
     from impala_mm import agreement, checkpoint, exchange, learner, metrics  # noqa: PLC0415
-    from impala_mm.server import Server  # noqa: PLC0415
     from impala_mm.source import QueueSource  # noqa: PLC0415
     from impala_mm.trajectory import Codec  # noqa: PLC0415
 
@@ -107,7 +117,6 @@ def _learn(
             f"{group.size} learners were started: so far several learners only rehearse "
             f"(--mode=rehearsal); start one learner to train"
         )
-    token = _token(config)
     agreed = agreement.make(config)
     algorithm, spec = agreed.algorithm, agreed.spec
     if spec.note:
@@ -119,15 +128,8 @@ def _learn(
         f"{' and '.join(agreed.levels)}, {config.algorithm} with {weights:,} weights; the queue "
         f"holds {capacity} unrolls ({capacity * codec.size / 1e6:.1f} MB)"
     )
-    bind_address = config.bind_address or address
-    warning = ports.only_here(bind_address) if config.job_name else ""
-    if warning:
-        say(warning)
-    try:
-        server = Server(address, bind_address, token, agreed.identity, capacity, say)
-    except OSError as error:
-        flags.refuse(f"the learner cannot listen: {error}")
-    say(f"listens at {bind_address} ({time.monotonic() - began:.1f} s)")
+    server = _listen(config, address, agreed.identity, capacity, say)
+    say(f"listens at {config.bind_address or address} ({time.monotonic() - began:.1f} s)")
     learning = learner.Learner(
         config=config,
         algorithm=algorithm,
@@ -150,42 +152,65 @@ def _learn(
             learning.stop(f"asked to by {signal.Signals(ending[0]).name}")
 
     try:
-        row = learning.run(meanwhile)
+        learning.resume()
+        folder.write_settings()
     except checkpoint.Mismatch as error:
         flags.refuse(str(error))
+    except OSError as error:
+        flags.refuse(f"--logdir={logdir}: {error.strerror}")
+    row = learning.run(meanwhile)
     if isinstance(learning.failure, learner.NotFinite):
         say(f"error: {learning.failure}")
         return 1
     if learning.failure:
         raise learning.failure
-    result = f"mean return {row['episode_return']:.2f}" if "episode_return" in row else "no games"
-    say(
-        f"ended: {learning.ended}; {result} after {row['frames']:,.0f} frames in "
-        f"{row['seconds']:.0f} s; all of it in {logdir}"
-    )
+    _say_result(row, learning.ended, logdir, say)
     if not learning.saved:
         say("error: the last checkpoint could not be written")
         return 1
     return _exit_code(ending)
 
 
+def _listen(
+    config: Config, address: str, identity: dict[str, Any], capacity: int, say: Any
+) -> "Server":
+    from impala_mm.server import Server  # noqa: PLC0415
+
+    bind_address = config.bind_address or address
+    warning = ports.only_here(bind_address) if config.job_name else ""
+    if warning:
+        say(warning)
+    try:
+        return Server(address, bind_address, _token(config), identity, capacity, say)
+    except OSError as error:
+        flags.refuse(f"the learner cannot listen: {error}")
+
+
+def _say_result(row: dict[str, Any], ended: str, logdir: Path, say: Any) -> None:
+    result = f"mean return {row['episode_return']:.2f}" if "episode_return" in row else "no games"
+    say(
+        f"ended: {ended}; {result} after {row['frames']:,.0f} frames in "
+        f"{row['seconds']:.0f} s; all of it in {logdir}"
+    )
+
+
+def _on_ending(handler: Any) -> None:
+    """What SIGINT, SIGTERM, SIGUSR1 and, but under nohup, SIGHUP do."""
+    for number in _ENDING:
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+def _leave(code: int) -> NoReturn:
+    """Ends now: threads that wait in TensorFlow for others would hold a slower end up."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 def _exit_code(ending: list[int]) -> int:
     """As shells have it: 130 after Ctrl-C. SIGUSR1 is the order to save and stop: all is well."""
     return 0 if not ending or ending[0] == signal.SIGUSR1 else 128 + ending[0]
-
-
-def _logdir(config: Config) -> Path:
-    """The run's folder, with its settings in it."""
-    level = config.level_name.replace("/", "-").replace(":", "-")
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    folder = Path(config.logdir or f"runs/{level}-{config.algorithm}-{stamp}")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        settings = json.dumps(vars(config), indent=1)
-        (folder / "settings.json").write_text(settings)
-    except OSError as error:
-        flags.refuse(f"--logdir={folder}: {error.strerror}")
-    return folder
 
 
 def _token(config: Config) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm import ports
-from impala_mm.ledger import ACCEPTED, DENIED, DISPLACED, LOST, STALE, Ledger
+from impala_mm.ledger import ACCEPTED, DENIED, DISPLACED, FOREIGN, LOST, RUNNING, STALE, Ledger
 from impala_mm.pieces import Pieces
 from impala_mm.snapshots import Snapshots
 from impala_mm.transport import MESSAGE, PROTOCOL, Client, Header, Refused, Unreachable
@@ -150,12 +150,12 @@ class Server:
 
         @tf.function(input_signature=[text, tf.TensorSpec([4], tf.int64)])
         def get_parameters(given, wanted):
-            found, content = tf.constant([-1, 0], tf.int64), tf.constant(b"")
+            found, content = tf.constant([-1, 0, -1], tf.int64), tf.constant(b"")
             if known(given):
                 found, content = tf.numpy_function(
                     self._get_parameters, [wanted], [tf.int64, tf.string]
                 )
-                found, content = tf.ensure_shape(found, [2]), tf.ensure_shape(content, [])
+                found, content = tf.ensure_shape(found, [3]), tf.ensure_shape(content, [])
             return found, content
 
         return {
@@ -209,13 +209,13 @@ class Server:
         message = header[1:4]
         if header.nonce != self.nonce:
             self.stale += 1
-            return np.int64(STALE)
+            return np.int64(FOREIGN)
         code = self._ledger.begin(*message)
         if code != DISPLACED:
             self._heard(header.actor)
-        if code != ACCEPTED:
+        if code not in {ACCEPTED, RUNNING}:  # the call that runs may still need them
             self._pieces.take(message)
-        elif header.pieces != self._pieces.count(message):
+        elif code == ACCEPTED and header.pieces != self._pieces.count(message):
             self._ledger.end(*message, done=False)
             code = LOST
         self.stale += code == STALE
@@ -232,7 +232,7 @@ class Server:
     def _piece(self, numbers: np.ndarray, place: np.ndarray, content: bytes) -> np.int64:
         header = Header(*map(int, numbers))
         if header.nonce != self.nonce:
-            return np.int64(STALE)
+            return np.int64(FOREIGN)
         self._pieces.put(header[1:4], int(place[0]), int(place[1]), bytes(content))
         return np.int64(ACCEPTED)
 
@@ -240,12 +240,14 @@ class Server:
         return np.array(self._pieces.take(Header(*map(int, numbers))[1:4]), object)
 
     def _get_parameters(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(version, total bytes) and a piece; version -1: there is none that is wanted."""
+        """(version, total bytes, nonce), a piece; version -1: there is none that is wanted."""
         version, offset, reader, at_least = map(int, wanted)
+        total, content = 0, b""
         if self._snapshots.version < at_least:
-            return np.array([-1, 0]), np.array(b"", object)
-        version, total, content = self._snapshots.read(version, offset, reader)
-        return np.array([version, total]), np.array(content, object)
+            version = -1
+        else:
+            version, total, content = self._snapshots.read(version, offset, reader)
+        return np.array([version, total, self.nonce]), np.array(content, object)
 
 
 _WORDS = {
@@ -253,6 +255,8 @@ _WORDS = {
     "level_name": "environment (--level_name)",
     "options": "environment's options",
     "emulator": "emulator",
+    "algorithm": "algorithm (--algorithm)",
+    "reward_clipping": "--reward_clipping",
     "unroll": "unroll layout (--unroll_length, observations, actions)",
     "network": "network (--agent_name)",
     "acting": "layout of parameters",

@@ -30,10 +30,13 @@ class QueueSource:
         self._queue, self._codec, self._batch_size = server.queue, codec, batch_size
         self._ready: queue.Queue[Batch] = queue.Queue(maxsize=1)
         self._keys = 0
+        self._failure: BaseException | None = None
         threading.Thread(target=self._prefetch, name="prefetch", daemon=True).start()
 
     def next(self, timeout: float) -> Batch | None:
         """The oldest batch of the queue."""
+        if self._failure:
+            raise self._failure
         try:
             return self._ready.get(timeout=timeout)
         except queue.Empty:
@@ -56,7 +59,10 @@ class QueueSource:
         while True:
             try:
                 entries, start, versions = take()
-            except tf.errors.OpError:  # the queue was closed: the run has ended
+            except (tf.errors.OutOfRangeError, tf.errors.CancelledError):  # the run has ended
+                return
+            except BaseException as error:
+                self._failure = error
                 return
             size = self._batch_size
             keys = tf.range(self._keys, self._keys + size, dtype=tf.int64)

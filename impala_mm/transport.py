@@ -15,6 +15,7 @@ actor, incarnation and sequence number, and the Ledger lets each through once.
 
 import json
 import secrets
+import socket
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -22,7 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.ledger import ACCEPTED, DENIED, DISPLACED, LOST, STALE
+from impala_mm import ports
+from impala_mm.ledger import ACCEPTED, DENIED, DISPLACED, FOREIGN, LOST, STALE
 
 PROTOCOL = 2
 MESSAGE = 3 << 20  # bytes of content per message; gRPC's own limit is 4 MiB
@@ -57,6 +59,10 @@ class Client:
         self.nonce = -1
         self.version = -1  # the newest of the learner's, as last heard
         self.queue_fill = 0
+        try:  # where nobody listens, the client below would leave its threads behind
+            socket.create_connection(ports.split_address(address), min(timeout, 5)).close()
+        except OSError as error:
+            raise Unreachable(f"nothing answers at {address} ({error.strerror or error})") from None
         try:
             self._rpc = tf.distribute.experimental.rpc.Client.create(
                 "grpc", address, name=secrets.token_hex(8), timeout_in_ms=min(self._timeout, 5000)
@@ -73,10 +79,20 @@ class Client:
         self.nonce = identity["nonce"]
         return identity
 
+    def is_there(self) -> bool:
+        """Whether the learner we said hello to answers still: then its queue is full, no more."""
+        try:
+            request = json.dumps({"probe": True}).encode()
+            answer = self._call("hello", request, result=_TEXT, timeout=min(self._timeout, 5000))
+        except Unreachable:
+            return False
+        return json.loads(answer.numpy())["nonce"] == self.nonce
+
     def enqueue(self, header: Header, contents: Sequence[bytes], episodes: np.ndarray) -> int:
         """Sends unrolls until the learner has them, each once: ACCEPTED, or STALE if it had them.
 
-        Unreachable where no answer came in time: the same call again is safe.
+        FOREIGN: they were meant for another process, and are dropped. Unreachable where no answer
+        came in time: the same call again is safe.
         """
         large = sum(map(len, contents)) > MESSAGE
         code, delay = LOST, 0.02
@@ -96,7 +112,7 @@ class Client:
                 raise Refused("the learner's token is another")
             if code == DISPLACED:
                 raise Refused("another process is this actor now: give each its own --task")
-            if code in {ACCEPTED, STALE}:
+            if code in {ACCEPTED, STALE, FOREIGN}:
                 return code
             time.sleep(delay)  # our own earlier call still waits for room in the queue
             delay = min(delay * 1.5, 1.0)
@@ -123,7 +139,9 @@ class Client:
         while done < total:
             wanted = tf.constant([version, done, self._reader, min_version], tf.int64)
             found, content = self._call("get_parameters", wanted, result=(_NUMBERS, _TEXT))
-            got, total = map(int, found.numpy())
+            got, total, nonce = map(int, found.numpy())
+            if nonce not in {self.nonce, -1}:
+                raise Unreachable("get_parameters: another learner answers here now")
             if got < 0 and version < 0:
                 return None
             if got != version >= 0:
@@ -133,12 +151,12 @@ class Client:
             done += len(parts[-1])
         return version, b"".join(parts)
 
-    def _call(self, function: str, *arguments: Any, result: Any) -> Any:
+    def _call(self, function: str, *arguments: Any, result: Any, timeout: int = 0) -> Any:
         call = self._rpc.call(
             function,
             [self._token, *map(tf.convert_to_tensor, arguments)],
             output_specs=result,
-            timeout_in_ms=self._timeout,
+            timeout_in_ms=timeout or self._timeout,
         )
         if not call.is_ok():
             code, message = call.get_error()

@@ -107,6 +107,8 @@ def test_an_actor_started_first_outlives_its_learner_and_works_with_the_next(by_
 
 def test_a_learner_without_unrolls_ends_at_once_when_asked(tmp_path):
     codes = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 0}
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # under nohup it is to be ignored
+        codes[signal.SIGHUP] = 129
     learners = {
         number: Process(
             *EXPERIMENT,

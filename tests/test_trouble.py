@@ -75,6 +75,8 @@ def test_neither_a_proxy_nor_a_clock_that_jumps_disturbs_a_run(tmp_path):
 def test_an_actor_without_a_learner_ends_at_once_when_asked(tmp_path):
     command = _catch(tmp_path, "--job_name=actor")
     codes = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 0}
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # under nohup it is to be ignored
+        codes[signal.SIGHUP] = 129
     actors = {number: Process(*command) for number in codes}
     for number, actor in actors.items():
         actor.until("waits for the learner at")

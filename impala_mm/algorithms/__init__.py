@@ -32,7 +32,7 @@ class Context(NamedTuple):
 
     frames: tf.Tensor  # float32 []: environment frames that all learners have trained on
     total: tf.Tensor  # float32 []: frames at which the run ends
-    episode_return: tf.Tensor  # float32 []: mean raw return of the last 100 games; NaN before one
+    episode_return: tf.Tensor  # float32 []: mean raw return of 100 games; NaN before so many
 
 
 class Algorithm(Protocol):

@@ -1,6 +1,7 @@
 """The step convention, from the environment's steps to the batch a learner reads."""
 
 import itertools
+import threading
 from typing import NamedTuple
 
 import gymnasium
@@ -10,7 +11,9 @@ import tensorflow as tf
 from counting import Counting, level
 
 from impala_mm import environments
-from impala_mm.actor import Player
+from impala_mm.actor import Player, Stopped, run
+from impala_mm.link import Newest
+from impala_mm.parameters import Layout
 from impala_mm.trajectory import Codec, Entry, UnrollSpec
 
 # Written by hand. Counting's episodes are 3 steps, truncated; 3, terminated; 1, terminated; its
@@ -165,3 +168,45 @@ def test_the_unroll_with_a_fault_is_dropped_and_the_next_begins_with_a_reset():
     entries, _ = Codec(algorithm.unroll).decode(tf.constant(contents))
     assert entries.first.numpy()[0].tolist() == [False, True]
     assert entries.observation.numpy()[0, 1] == 50
+
+
+def test_an_environment_that_cannot_be_made_anew_ends_the_actor_after_some_tries():
+    class Once(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(0, 100, (1,), np.float32)
+        action_space = gymnasium.spaces.Discrete(4)
+        made = 0
+
+        def __init__(self):
+            Once.made += 1
+            if Once.made > 2:  # one to look at, one to play
+                raise RuntimeError("there is no second one")
+
+        def reset(self, *, seed=None, options=None):
+            return np.array([50], np.float32), {}
+
+        def step(self, action):
+            raise RuntimeError("the emulator is gone")
+
+    class AtOnce:
+        """A link to a learner that takes everything."""
+
+        def __init__(self):
+            self.newest = Newest(1, 0, b"")
+            self.connected = threading.Event()
+            self.connected.set()
+            self.failure, self.sent = None, []
+
+        def start(self):
+            pass
+
+        def send(self, group):
+            self.sent.append(group)
+            return True
+
+    link, said = AtOnce(), []
+    vector = environments.make(level(Once), 1, seed=0)
+    layout = Layout([], [], "float32")
+    with pytest.raises(Stopped, match=r"10 faults .* made anew: RuntimeError: there is no second"):
+        run(Scripted(4), vector, 1, layout, link, said.append, threading.Event())
+    assert len(said) == 10
+    assert all(group.contents == [] for group in link.sent)

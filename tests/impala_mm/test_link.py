@@ -167,3 +167,42 @@ def test_before_the_first_policy_an_actor_waits_and_says_so(here, monkeypatch):
     assert not one.connected.is_set()
     server.publish(0, b"0")
     assert one.connected.wait(10)
+
+
+def test_an_actor_notices_that_another_learner_answers_without_any_call_having_failed(here):
+    """Its address is the same, and its policy older: the actor goes on with it at once."""
+    server, join = here
+    server.publish(7, b"seven")
+    one = join(0)
+    old = one.newest.nonce
+    server.nonce = server._identity["nonce"] = old + 1  # what a restart would have made
+    server.actors.clear()
+    server._snapshots.version = -1
+    server.publish(2, b"two")
+    begun = _group(one, b"begun under the old one")
+    one.send(begun)
+    _until(lambda: one.newest == (old + 1, 2, b"two"))
+    one.send(begun._replace(contents=[b"so was this"]))
+    one.send(_group(one, b"new"))
+    _until(lambda: int(server.queue.size()) == 1)
+    assert server.queue.dequeue()[0].numpy() == b"new"
+    assert server.stale == 2
+    assert list(server.actors) == [0]
+
+
+def test_a_queue_that_stays_full_is_no_learner_that_is_away(here, monkeypatch):
+    """An actor held back past its deadline keeps its connection, and sends its unrolls once."""
+    server, join = here
+    make = transport.Client
+    monkeypatch.setattr(transport, "Client", lambda address, token: make(address, token, 1.0))
+    server.publish(0, b"0")
+    one = join(0)
+    server.queue.enqueue_many([[b"other"] * 100, [0] * 100])  # all there is room for
+    one.send(_group(one, b"mine"))
+    _until(lambda: "the learner's queue is full: waits for room" in server.said)
+    server.queue.dequeue_many(100)
+    _until(lambda: int(server.queue.size()) == 1)
+    time.sleep(1.5)
+    assert server.queue.dequeue()[0].numpy() == b"mine"
+    assert int(server.queue.size()) == 0
+    assert not any("does not answer" in line for line in server.said)

@@ -28,7 +28,7 @@ def test_a_learner_that_never_had_an_unroll_waits_all_the_time():
 @pytest.mark.parametrize(
     ("row", "actors", "said"),
     [
-        ({}, 0, "no actors"),
+        ({}, 0, "no actor is here"),
         ({}, 2, "an update is running"),
         ({"frames_per_second": 9.0}, 2, "too early"),
         ({"wait_share": 1.0}, 2, "none came"),

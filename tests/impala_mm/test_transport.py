@@ -11,7 +11,7 @@ import tensorflow as tf
 from conftest import free_port
 
 from impala_mm import transport
-from impala_mm.ledger import ACCEPTED, DENIED, STALE
+from impala_mm.ledger import ACCEPTED, DENIED, FOREIGN
 from impala_mm.server import Server
 from impala_mm.transport import Header
 
@@ -141,7 +141,7 @@ def test_unrolls_meant_for_an_earlier_learner_are_dropped_and_counted(serve):
     server, address = serve()
     client = _join(address)
     header = _header(client, 0)._replace(nonce=client.nonce + 1)
-    assert client.enqueue(header, [b"x"], NO_EPISODES) == STALE
+    assert client.enqueue(header, [b"x"], NO_EPISODES) == FOREIGN
     assert int(server.queue.size()) == 0
     assert server.stale == 1
 
@@ -224,6 +224,7 @@ def test_every_function_refuses_a_caller_without_the_token(serve):
         ("level_name", "environment"),
         ("options", "environment's options"),
         ("emulator", "emulator"),
+        ("reward_clipping", "--reward_clipping"),
         ("network", "network"),
         ("unroll", "unroll layout"),
         ("protocol", "protocol version"),

@@ -1,0 +1,62 @@
+"""Batches from the queue: the next is ready, and what goes wrong on the way is not silent."""
+
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from impala_mm.source import QueueSource
+from impala_mm.trajectory import Codec, Entry, Unroll, UnrollSpec
+
+SCALARS = [tf.TensorSpec([], t) for t in (tf.int32, tf.float32, tf.bool, tf.bool)]
+SPEC = UnrollSpec(
+    2, 1, Entry(*SCALARS, tf.TensorSpec([2], tf.float32), tf.TensorSpec([], tf.bool), ()), ()
+)
+CODEC = Codec(SPEC)
+
+
+def _source(capacity=10, batch_size=2):
+    queue = tf.queue.FIFOQueue(capacity, [tf.string, tf.int64], [[], []])
+    return queue, QueueSource(SimpleNamespace(queue=queue), CODEC, batch_size)
+
+
+def _unroll(number):
+    entries = tf.nest.map_structure(
+        lambda s: np.full([3, *s.shape], number, s.dtype.as_numpy_dtype), SPEC.step
+    )
+    return CODEC.encode(Unroll(entries, ()))
+
+
+def test_batches_hold_the_queues_unrolls_in_their_order_each_once():
+    queue, source = _source()
+    queue.enqueue_many([[_unroll(i) for i in range(6)], list(range(6))])
+    batches = [source.next(timeout=10) for _ in range(3)]
+    for i, batch in enumerate(batches):
+        assert batch.unrolls.reward.shape == (3, 2)
+        np.testing.assert_array_equal(batch.unrolls.reward[0], [2 * i, 2 * i + 1])
+        np.testing.assert_array_equal(batch.version, [2 * i, 2 * i + 1])
+        np.testing.assert_array_equal(batch.key, [2 * i, 2 * i + 1])
+        assert batch.fresh.numpy().all()
+    assert source.next(timeout=0.1) is None
+
+
+def test_an_unroll_that_cannot_be_read_ends_the_learner_and_not_only_a_thread():
+    queue, source = _source(batch_size=1)
+    queue.enqueue([b"cut short", 0])
+
+    def ask(seconds):
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            assert source.next(timeout=0.1) is None
+
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        ask(10)
+
+
+def test_a_closed_queue_ends_it_quietly():
+    queue, source = _source()
+    queue.close(cancel_pending_enqueues=True)
+    time.sleep(0.3)
+    assert source.next(timeout=0.1) is None
