@@ -257,7 +257,7 @@ _WORDS = {
     "emulator": "emulator",
     "algorithm": "algorithm (--algorithm)",
     "reward_clipping": "--reward_clipping",
-    "unroll": "unroll layout (--unroll_length, observations, actions)",
     "network": "network (--agent_name)",
+    "unroll": "unroll layout (--unroll_length, observations, actions)",
     "acting": "layout of parameters",
 }

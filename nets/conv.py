@@ -5,7 +5,6 @@ from typing import NamedTuple
 import sonnet as snt
 import tensorflow as tf
 
-
 # With Sonnet's own start, the value of Pong's states was learnt five times as slowly: what differs
 # between two pictures, a few pixels of thousands, fades from layer to layer.
 _START = snt.initializers.Orthogonal(2**0.5)
