@@ -1,0 +1,97 @@
+"""The seam between what learns and what moves data: a source of the test's own, with priorities."""
+
+import dqn_like
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import free_port
+
+from impala_mm import environments, exchange, metrics
+from impala_mm.actor import Player
+from impala_mm.checkpoint import Checkpoints
+from impala_mm.config import Config
+from impala_mm.learner import Learner, Limits
+from impala_mm.parameters import Layout
+from impala_mm.server import Server
+from impala_mm.trajectory import Batch, Codec
+
+UPDATES, BATCH, HELD = 30, 4, 32
+
+
+class Prioritised:
+    """Draws from the unrolls that it holds, by the priorities that come back."""
+
+    def __init__(self, entries, exponent):
+        self._entries, self._exponent = entries, exponent
+        self._priorities = np.ones(HELD)
+        self._random = np.random.default_rng(0)
+        self.drawn, self.fed_back = [], []
+
+    def next(self, timeout):
+        weights = self._priorities**self._exponent
+        keys = self._random.choice(HELD, BATCH, replace=False, p=weights / weights.sum())
+        self.drawn.append(keys)
+        unrolls = tf.nest.map_structure(lambda x: tf.gather(x, keys, axis=1), self._entries)
+        version, fresh = tf.zeros([BATCH], tf.int64), tf.zeros([BATCH], tf.bool)
+        return Batch(unrolls, (), tf.constant(keys, tf.int64), tf.ones([BATCH]), version, fresh)
+
+    def feedback(self, keys, priorities):
+        assert priorities.shape == [BATCH]
+        self.fed_back.append(keys.numpy())
+        self._priorities[keys.numpy()] = priorities.numpy() + 1e-3
+
+
+@pytest.fixture(scope="module")
+def entries():
+    """[T+1, HELD] of Catch, by a policy that has learnt nothing."""
+    config = Config(level_name="catch")
+    spec = environments.spec("catch")
+    algorithm = dqn_like.make(config, spec)
+    player = Player(algorithm, environments.make("catch", HELD, seed=0), HELD)
+    return Codec(algorithm.unroll).decode(tf.constant(player.play()))[0]
+
+
+def _train(entries, exponent, folder):
+    config = Config(level_name="catch", learning_rate=1e-3, batch_size=BATCH)
+    spec = environments.spec("catch")
+    tf.random.set_seed(1)
+    algorithm = dqn_like.make(config, spec)
+    source = Prioritised(entries, exponent)
+    address = f"127.0.0.1:{free_port()}"
+    server = Server(address, address, "token", {"run_id": "r"}, 1, lambda event: None)
+    limits = Limits(config, None)
+    limits.frames = UPDATES * BATCH * 15
+    learner = Learner(
+        config=config,
+        algorithm=algorithm,
+        exchange=exchange.Exchange(exchange.Alone(), -1.0, "global_norm"),
+        source=source,
+        server=server,
+        layout=Layout(algorithm.variables.acting, algorithm.variables.trained, "float32"),
+        checkpoints=Checkpoints(folder, algorithm.variables),
+        log=metrics.Log(folder),
+        levels={"catch": spec},
+        limits=limits,
+        say=lambda message: None,
+    )
+    row = learner.run(lambda: None)
+    assert learner.failure is None
+    return source, row
+
+
+def test_priorities_come_back_for_the_batch_they_belong_to_and_steer_what_is_drawn(
+    entries, tmp_path
+):
+    """Every key fed back was in that batch; with other priorities, other columns are drawn."""
+    folders = tmp_path / "uniform", tmp_path / "greedy"
+    for folder in folders:
+        folder.mkdir()
+    uniform, row = _train(entries, 0.0, folders[0])
+    greedy, _ = _train(entries, 3.0, folders[1])
+    for source in (uniform, greedy):
+        assert len(source.fed_back) == len(source.drawn) > 20
+        for drawn, fed_back in zip(source.drawn, source.fed_back, strict=True):
+            np.testing.assert_array_equal(fed_back, drawn)
+    assert row["updates"] == len(uniform.drawn)
+    np.testing.assert_array_equal(uniform.drawn[0], greedy.drawn[0])  # all were 1 then
+    assert not np.array_equal(np.concatenate(uniform.drawn[:20]), np.concatenate(greedy.drawn[:20]))
