@@ -92,7 +92,7 @@ class HostShare:
                 path = self._folder / "members"
                 members = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
                 fcntl.flock(members, fcntl.LOCK_SH)
-                if os.path.samestat(os.stat(path), os.fstat(members)):
+                if os.fstat(members).st_nlink:  # else its folder was just taken away
                     return members
                 os.close(members)
             except FileNotFoundError:  # the last of those before us left just now

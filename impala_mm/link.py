@@ -62,9 +62,7 @@ class Link(threading.Thread):
         self._client: transport.Client | None = None
         self._share: HostShare | None = None
         self._pulled_at = -math.inf  # when this actor last asked the learner itself
-        self._settled = (
-            threading.Event()
-        )  # what was sent arrived, and a policy that may act is here
+        self._settled = threading.Event()  # what was sent is there, and who may act next is here
         self.newest: Newest | None = None
         self.failure: BaseException | None = None
         self.connected = threading.Event()
@@ -113,11 +111,11 @@ class Link(threading.Thread):
                         self._pull(client, sent)
                         sent = None
                 except transport.Unreachable as error:
-                    if client.is_there():
-                        self._say("the learner's queue is full: waits for room")
-                    else:
+                    if not client.is_there():
                         self._say(f"the learner does not answer ({error}); trying again")
                         self._client = None
+                    elif group:  # not yet sent; a pull is tried again without a word
+                        self._say("the learner's queue is full: waits for room")
         except BaseException as error:
             self.failure = error
 

@@ -42,6 +42,11 @@ def run(*command: object, cwd: Path = ROOT, limit: int = 100, **env: str) -> tup
     return process.returncode, printed
 
 
+# What a learner and an actor answer to each signal that asks for their end.
+EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 0}
+if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # under nohup it is to be ignored
+    EXIT_CODES[signal.SIGHUP] = 129
+
 needs_horovod = pytest.mark.skipif(not HOROVOD, reason="Horovod is not built here: make horovod")
 
 

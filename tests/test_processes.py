@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Process, free_port, run, started
+from conftest import EXIT_CODES, ROOT, Process, free_port, run, started
 
 EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 
@@ -106,9 +106,6 @@ def test_an_actor_started_first_outlives_its_learner_and_works_with_the_next(by_
 
 
 def test_a_learner_without_unrolls_ends_at_once_when_asked(tmp_path):
-    codes = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 0}
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # under nohup it is to be ignored
-        codes[signal.SIGHUP] = 129
     learners = {
         number: Process(
             *EXPERIMENT,
@@ -117,13 +114,13 @@ def test_a_learner_without_unrolls_ends_at_once_when_asked(tmp_path):
             f"--learner_hosts=localhost:{free_port()}",
             f"--logdir={tmp_path / number.name}",
         )
-        for number in codes
+        for number in EXIT_CODES
     }
     for number, learner in learners.items():
         learner.until("listens at")
         learner.process.send_signal(number)
     for number, learner in learners.items():
-        assert learner.process.wait(timeout=10) == codes[number]
+        assert learner.process.wait(timeout=10) == EXIT_CODES[number]
         assert f"ended: asked to by {number.name}" in learner.printed()
         assert list((tmp_path / number.name / "checkpoints").iterdir()), "saved"
 

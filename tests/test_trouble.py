@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import tensorflow as tf
-from conftest import ROOT, Process, free_port, run
+from conftest import EXIT_CODES, ROOT, Process, free_port, run
 
 EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 
@@ -74,15 +74,12 @@ def test_neither_a_proxy_nor_a_clock_that_jumps_disturbs_a_run(tmp_path):
 
 def test_an_actor_without_a_learner_ends_at_once_when_asked(tmp_path):
     command = _catch(tmp_path, "--job_name=actor")
-    codes = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 0}
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # under nohup it is to be ignored
-        codes[signal.SIGHUP] = 129
-    actors = {number: Process(*command) for number in codes}
+    actors = {number: Process(*command) for number in EXIT_CODES}
     for number, actor in actors.items():
         actor.until("waits for the learner at")
         actor.process.send_signal(number)
     for number, actor in actors.items():
-        assert actor.process.wait(timeout=10) == codes[number]
+        assert actor.process.wait(timeout=10) == EXIT_CODES[number]
         assert f"ended: asked to by {number.name}" in actor.printed()
 
 
