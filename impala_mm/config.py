@@ -163,15 +163,16 @@ class Config:
         1.0, group="Algorithm", least=0,
         text="Largest importance weight of the policy gradient.")
     vtrace_lambda: float = flag(
-        1.0, group="Algorithm", least=0, most=1,
-        text="V-trace's lambda: below 1, targets lean on the value function earlier.")
+        0.9, group="Algorithm", least=0, most=1,
+        text="V-trace's lambda: below 1, targets lean on the value function earlier and vary less; "
+             "IMPALA's published settings assume 1.")
 
     # -- Optimizer
     optimizer: str = flag(
-        "rmsprop", group="Optimizer", choices=("rmsprop", "adam"),
+        "adam", group="Optimizer", choices=("adam", "rmsprop"),
         text="rmsprop is TensorFlow 1's (epsilon inside the root), as IMPALA's settings assume.")
     learning_rate: float = flag(
-        0.002, group="Optimizer", least=0,
+        0.001, group="Optimizer", least=0,
         text="Step size at the start; falls linearly to 0 over total_environment_frames.")
     decay: float = flag(
         0.99, group="Optimizer", least=0, most=1,
@@ -180,8 +181,9 @@ class Config:
         0.0, group="Optimizer", least=0, most=1,
         text="RMSProp: share of the last step added to the next.")
     epsilon: float = flag(
-        0.01, group="Optimizer", least=0,
-        text="Added to the mean square, under the root (RMSProp), or to the root (Adam).")
+        -1, group="Optimizer",
+        text="Added to the mean square, under the root (RMSProp), or to the root (Adam). Negative: "
+             "0.01 for RMSProp, 1e-5 for Adam.")
     gradients_clipping: float = flag(
         -1.0, group="Optimizer",
         text="Limit on the gradient, after it is averaged over learners. Negative: off.")

@@ -10,18 +10,24 @@ from collections.abc import Sequence
 import sonnet as snt
 import tensorflow as tf
 
-OPTIMIZERS = ("rmsprop", "adam")
+_EPSILON = {"rmsprop": 0.01, "adam": 1e-5}
+OPTIMIZERS = tuple(_EPSILON)
 
 
 def make(
     name: str, learning_rate: float, decay: float, momentum: float, epsilon: float
 ) -> "RMSProp | Adam":
-    """The optimizer of that name; `decay` and `momentum` are RMSProp's alone."""
+    """The optimizer of that name; `decay` and `momentum` are RMSProp's alone.
+
+    A negative epsilon stands for the one that its recipes use.
+    """
+    if name not in OPTIMIZERS:
+        raise ValueError(f"optimizer {name!r} is none of {', '.join(OPTIMIZERS)}")
+    if epsilon < 0:
+        epsilon = _EPSILON[name]
     if name == "rmsprop":
         return RMSProp(learning_rate, decay, momentum, epsilon)
-    if name == "adam":
-        return Adam(learning_rate, epsilon=epsilon)
-    raise ValueError(f"optimizer {name!r} is none of {', '.join(OPTIMIZERS)}")
+    return Adam(learning_rate, epsilon=epsilon)
 
 
 def linear_decay(initial: float, frames: tf.Tensor, total: tf.Tensor) -> tf.Tensor:

@@ -33,6 +33,25 @@ EXPERIMENTS = {
         0.95,
         "what the first entry shows must be known at the last",
     ),
+    "pong": Experiment(
+        ["--level_name=PongNoFrameskip-v4", "--stop_at_return=20", "--max_seconds=3600"],
+        18,
+        "all defaults; ends at 20 of 21, or after an hour",
+    ),
+    "breakout": Experiment(
+        [
+            "--level_name=BreakoutNoFrameskip-v4",
+            "--batch_size=32",
+            "--unroll_length=20",
+            "--entropy_cost=0.01",
+            "--learning_rate=0.0006",
+            "--reward_clipping=abs_one",
+            "--gradients_clipping=40",
+            "--total_environment_frames=36000000",
+        ],
+        30,
+        "the predecessor's flags, for 9 million steps",
+    ),
 }
 
 

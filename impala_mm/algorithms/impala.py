@@ -36,7 +36,9 @@ class Impala:
             environment.num_actions,
             environment.frame_stack,
         )
-        self._policy_head = snt.Linear(environment.num_actions, name="policy_logits")
+        self._policy_head = snt.Linear(
+            environment.num_actions, w_init=snt.initializers.Orthogonal(0.01), name="policy_logits"
+        )
         self._baseline_head = snt.Linear(1, name="baseline")
         self._optimizer = optimizers.make(
             config.optimizer, config.learning_rate, config.decay, config.momentum, config.epsilon
@@ -115,6 +117,7 @@ class Impala:
             "loss/policy": loss.policy,
             "loss/baseline": loss.baseline,
             "loss/entropy": loss.entropy,
+            "policy_shift": loss.shift,
             "learning_rate": self._optimizer.learning_rate.read_value(),
             "grad_norm": applied.norm,
             "clipped_share": applied.clipped,
