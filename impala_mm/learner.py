@@ -57,7 +57,7 @@ class Learner:
         self._meter = measuring.Meter({name: spec.scores for name, spec in levels.items()})
         self._histograms = measuring.Thinning()
         self._actions: tf.Tensor | None = None  # int32 [T+overlap, B], of the last batch
-        self._update = tf.function(self._one_update)
+        self._update = tf.function(self._one_update, autograph=False)
         self._stop = threading.Event()
         self._whole = threading.Lock()  # held while variables change: a save waits for it
         self.ended = ""  # why the training thread ended; empty while it runs

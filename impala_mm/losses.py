@@ -36,7 +36,7 @@ class Losses(NamedTuple):
     policy: tf.Tensor
     baseline: tf.Tensor
     entropy: tf.Tensor  # the negative entropy: to minimise it is to explore
-    shift: tf.Tensor  # KL(behaviour policy | policy) per step, by the actions taken; in no total
+    shift: tf.Tensor  # log-probability that the actions lost since they were chosen; in no total
 
 
 def impala_loss(
@@ -99,7 +99,7 @@ def impala_loss(
     baseline_loss = reduce(0.5 * tf.square(errors), steps.live, weight, reduction)
     entropy_loss = reduce(-policy.entropy(), steps.live, weight, reduction)
     total = policy_loss + baseline_cost * baseline_loss + entropy_cost * entropy_loss
-    shift = reduce(steps.behaviour_log_probs - log_probs, steps.live, weight, "mean")
+    shift = reduce(steps.behaviour_log_probs - log_probs, steps.live, weight, reduction)
     return Losses(total, policy_loss, baseline_loss, entropy_loss, tf.stop_gradient(shift))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import sonnet as snt
 import tensorflow as tf
 
-_EPSILON = {"rmsprop": 0.01, "adam": 1e-5}
+_EPSILON = {"adam": 1e-5, "rmsprop": 0.01}
 OPTIMIZERS = tuple(_EPSILON)
 
 
@@ -19,7 +19,7 @@ def make(
 ) -> "RMSProp | Adam":
     """The optimizer of that name; `decay` and `momentum` are RMSProp's alone.
 
-    A negative epsilon stands for the one that its recipes use.
+    A negative epsilon is the one its recipes use.
     """
     if name not in OPTIMIZERS:
         raise ValueError(f"optimizer {name!r} is none of {', '.join(OPTIMIZERS)}")

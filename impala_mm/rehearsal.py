@@ -37,7 +37,7 @@ def rehearse(config: Config, group: Group) -> None:
             tf.nn.sparse_softmax_cross_entropy_with_logits(labels, network(inputs))
         )
 
-    @tf.function
+    @tf.function(autograph=False)
     def update() -> tuple[tf.Tensor, tf.Tensor]:
         inputs = tf.random.normal([config.batch_size, _INPUTS])
         with tf.GradientTape() as tape:

@@ -110,53 +110,56 @@ class Server:
 
     def _functions(self, token: str) -> dict[str, Any]:
         text, numbers = tf.TensorSpec([], tf.string), tf.TensorSpec([6], tf.int64)
-        contents = tf.TensorSpec([None], tf.string)
-        episodes = tf.TensorSpec([None, 3], tf.float32)
+        denied = tf.constant(DENIED, tf.int64)
 
-        def known(given: tf.Tensor) -> tf.Tensor:
-            return tf.equal(given, token)
+        def registered(*arguments: tf.TensorSpec) -> Callable[[Any], Any]:
+            # AutoGraph would leave a file in /tmp for each function of a process that is killed.
+            return tf.function(input_signature=[text, *arguments], autograph=False)
 
-        @tf.function(input_signature=[text, text])
+        def if_known(given: tf.Tensor, answer: Any, otherwise: Any) -> Any:
+            return tf.cond(tf.equal(given, token), answer, otherwise)
+
+        @registered(text)
         def hello(given, request):
-            if known(given):
-                answer = tf.numpy_function(self._hello, [request], tf.string)
-            else:
-                answer = tf.numpy_function(self._no_token, [], tf.string)
-            return tf.ensure_shape(answer, [])
+            return if_known(
+                given,
+                lambda: _python(self._hello, [request], tf.string),
+                lambda: _python(self._no_token, [], tf.string),
+            )
 
-        @tf.function(input_signature=[text, numbers, contents, episodes])
-        def enqueue(given, header, content, finished):
-            code = tf.constant(DENIED, tf.int64)
-            if known(given):
-                code = tf.numpy_function(self._begin, [header], tf.int64)
-                code = tf.ensure_shape(code, [])
-                if tf.equal(code, ACCEPTED):
-                    if header[5] > 0:
-                        content = tf.numpy_function(self._assemble, [header], tf.string)
-                        content = tf.ensure_shape(content, [None])
-                    versions = tf.fill([tf.size(content)], header[4])
-                    with tf.control_dependencies([self.queue.enqueue_many([content, versions])]):
-                        code = tf.numpy_function(self._end, [header, finished], tf.int64)
-                        code = tf.ensure_shape(code, [])
-            return tf.stack([code, *self._state()])
+        @registered(numbers, tf.TensorSpec([None], tf.string), tf.TensorSpec([None, 3], tf.float32))
+        def enqueue(given, header, sent, finished):
+            def into_the_queue():
+                content = tf.cond(
+                    header[5] > 0,
+                    lambda: _python(self._assemble, [header], tf.string, [None]),
+                    lambda: sent,
+                )
+                versions = tf.fill([tf.size(content)], header[4])
+                with tf.control_dependencies([self.queue.enqueue_many([content, versions])]):
+                    return _python(self._end, [header, finished], tf.int64)
 
-        @tf.function(input_signature=[text, numbers, tf.TensorSpec([2], tf.int64), text])
+            def begin():
+                code = _python(self._begin, [header], tf.int64)
+                return tf.cond(tf.equal(code, ACCEPTED), into_the_queue, lambda: code)
+
+            return tf.stack([if_known(given, begin, lambda: denied), *self._state()])
+
+        @registered(numbers, tf.TensorSpec([2], tf.int64), text)
         def piece(given, header, place, content):
-            code = tf.constant(DENIED, tf.int64)
-            if known(given):
-                code = tf.numpy_function(self._piece, [header, place, content], tf.int64)
-                code = tf.ensure_shape(code, [])
-            return code
+            keep = [header, place, content]
+            return if_known(given, lambda: _python(self._piece, keep, tf.int64), lambda: denied)
 
-        @tf.function(input_signature=[text, tf.TensorSpec([4], tf.int64)])
+        @registered(tf.TensorSpec([4], tf.int64))
         def get_parameters(given, wanted):
-            found, content = tf.constant([-1, 0, -1], tf.int64), tf.constant(b"")
-            if known(given):
+            def answer():
                 found, content = tf.numpy_function(
                     self._get_parameters, [wanted], [tf.int64, tf.string]
                 )
-                found, content = tf.ensure_shape(found, [3]), tf.ensure_shape(content, [])
-            return found, content
+                return tf.ensure_shape(found, [3]), tf.ensure_shape(content, [])
+
+            nothing = tf.constant([-1, 0, -1], tf.int64), tf.constant(b"")
+            return if_known(given, answer, lambda: nothing)
 
         return {
             "hello": hello,
@@ -167,8 +170,8 @@ class Server:
 
     def _state(self) -> list[tf.Tensor]:
         """What every answer carries: the queue's fill and the newest version."""
-        state = tf.numpy_function(lambda: np.int64(self._snapshots.version), [], tf.int64)
-        return [tf.cast(self.queue.size(), tf.int64), tf.ensure_shape(state, [])]
+        version = _python(lambda: np.int64(self._snapshots.version), [], tf.int64)
+        return [tf.cast(self.queue.size(), tf.int64), version]
 
     def _hello(self, request: bytes) -> np.ndarray:
         if self._closed:
@@ -261,3 +264,10 @@ _WORDS = {
     "unroll": "unroll layout (--unroll_length, observations, actions)",
     "acting": "layout of parameters",
 }
+
+
+def _python(
+    function: Callable[..., Any], inputs: list[tf.Tensor], dtype: tf.DType, shape: Any = ()
+) -> tf.Tensor:
+    """What a method of ours answers, of a shape that is known."""
+    return tf.ensure_shape(tf.numpy_function(function, inputs, dtype), shape)

@@ -48,7 +48,7 @@ class QueueSource:
     def _prefetch(self) -> None:
         device = "/GPU:0" if tf.config.list_logical_devices("GPU") else "/CPU:0"
 
-        @tf.function
+        @tf.function(autograph=False)
         def take() -> tuple[Any, Any, tf.Tensor]:
             with tf.device("/CPU:0"):
                 contents, versions = self._queue.dequeue_many(self._batch_size)

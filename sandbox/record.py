@@ -1,12 +1,13 @@
 """Records a shipped curve: runs a documented command and keeps what came of it.
 
 python sandbox/record.py cartpole --seeds=1,2,3         runs each seed, one after the other
-python sandbox/record.py cartpole --take=runs/FOLDER     keeps a run that is there already
-python sandbox/record.py --draw                          draws all of sandbox/reference/ again
+python sandbox/record.py --take=runs/FOLDER              keeps a run that this script started
+python sandbox/record.py --draw                          pictures and table of all that is kept
 
 A curve is a file sandbox/reference/NAME-SEED.json: command, commit, date, machine, result, and the
-return at some 200 moments, with their frames and seconds. They are measured alone: nothing else is
-to run on the machine.
+return at some 200 moments, with their frames and seconds. What is known before the run is written
+to its folder as record.json, so a run that was cut off, or is read in a later sitting, can be kept
+too. Curves are measured alone: nothing else is to run on the machine.
 """
 
 import argparse
@@ -19,20 +20,39 @@ from pathlib import Path
 from experiments import EXPERIMENTS, REFERENCE, ROOT, command, machine, play, rows_of
 
 _POINTS = 200
+_PAGE = REFERENCE.parent / "curves.md"
+_TABLE = "<!-- table -->", "<!-- end of table -->"
 
 
-def record(name: str, seed: int, logdir: Path, *more: str) -> Path:
-    """Writes the run in `logdir` as the reference of this name and seed."""
-    rows = [row for row in rows_of(logdir) if "episode_return" in row]
-    last = rows[-1]
-    thinned = [*rows[:: max(1, len(rows) // _POINTS)], last]
-    kept = {
+_NOTES = "record.json"
+
+
+def start(name: str, seed: int, *more: str) -> Path:
+    """Runs it to its end; its folder."""
+    commit = _git("describe", "--always", "--dirty")
+    logdir = ROOT / "runs" / f"{name}-{seed}-{commit}"
+    notes = {
         "name": name,
         "command": " ".join(command(name, seed, *more)),
         "seed": seed,
-        "commit": _git("describe", "--always", "--dirty"),
+        "commit": commit,
         "date": datetime.date.today().isoformat(),
         "machine": machine(),
+    }
+    logdir.mkdir(parents=True, exist_ok=True)
+    (logdir / _NOTES).write_text(json.dumps(notes, indent=1) + "\n")
+    if code := play(name, seed, logdir, *more):
+        sys.exit(f"error: it ended with code {code}; nothing is recorded")
+    return logdir
+
+
+def keep(logdir: Path) -> None:
+    """Writes the run in `logdir` as the reference of its name and seed."""
+    notes = json.loads((logdir / _NOTES).read_text())
+    rows = [row for row in rows_of(logdir) if "episode_return" in row]
+    last = rows[-1]
+    thinned = [*rows[:: max(1, len(rows) // _POINTS)], last]
+    kept = notes | {
         "episode_return": last["episode_return"],
         "frames": last["frames"],
         "steps": last["steps"],
@@ -42,15 +62,14 @@ def record(name: str, seed: int, logdir: Path, *more: str) -> Path:
             [row["frames"], row["seconds"], round(row["episode_return"], 3)] for row in thinned
         ],
     }
-    path = REFERENCE / f"{name}-{seed}.json"
+    path = REFERENCE / f"{notes['name']}-{notes['seed']}.json"
     lines = [f'"{key}": {json.dumps(value)}' for key, value in kept.items()]
     path.write_text("{" + ",\n ".join(lines).replace("], [", "],\n  [") + "}\n")
     print(f"{path.relative_to(ROOT)}: {kept['episode_return']:.2f} after {kept['frames']:,.0f}")
-    return path
 
 
 def draw() -> None:
-    """One picture per name: its seeds against frames and against seconds."""
+    """One picture per name, its seeds against frames and against seconds; and the page's table."""
     import matplotlib  # noqa: PLC0415
 
     matplotlib.use("svg")
@@ -58,6 +77,7 @@ def draw() -> None:
 
     matplotlib.rcParams["svg.hashsalt"] = "impala_mm"  # the same curves, the same file
     matplotlib.rcParams["svg.fonttype"] = "none"
+    table = ["| | command | reached | after (frames) | training |", "|---|---|---|---|---|"]
     for name in EXPERIMENTS:
         runs = [json.loads(p.read_text()) for p in sorted(REFERENCE.glob(f"{name}-*.json"))]
         if not runs:
@@ -73,6 +93,14 @@ def draw() -> None:
         figure.suptitle(name)
         figure.savefig(REFERENCE / f"{name}.svg", metadata={"Date": None})
         pyplot.close(figure)
+        table += [
+            f"| {name} | `{run['command']}` | {run['episode_return']:.2f} | {run['frames']:,.0f} | "
+            f"{run['seconds']:,.0f} s |"
+            for run in runs
+        ]
+    before, rest = _PAGE.read_text().split(_TABLE[0])
+    after = rest.split(_TABLE[1])[1]
+    _PAGE.write_text("\n".join([before + _TABLE[0], *table, _TABLE[1] + after]))
 
 
 def main() -> None:
@@ -80,18 +108,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Raw)
     parser.add_argument("name", nargs="?", choices=EXPERIMENTS)
     parser.add_argument("--seeds", default="1", help="whole numbers, separated by commas")
-    parser.add_argument("--take", type=Path, help="folder of a run of this name and seed")
+    parser.add_argument("--take", type=Path, help="folder of a run, to keep instead of a new one")
     parser.add_argument("--draw", action="store_true", help="only draw")
     given, more = parser.parse_known_args()
-    if given.name is None and not given.draw:
-        parser.error(f"name one of {', '.join(EXPERIMENTS)}, or --draw")
-    for seed in map(int, given.seeds.split(",")) if given.name else ():
-        logdir = given.take or ROOT / "runs" / f"{given.name}-{seed}-{_git('describe', '--always')}"
-        if not given.take:
-            code = play(given.name, seed, logdir, *more)
-            if code:
-                sys.exit(f"error: it ended with code {code}; nothing is recorded")
-        record(given.name, seed, logdir, *more)
+    if given.take:
+        keep(given.take)
+    elif given.name:
+        for seed in map(int, given.seeds.split(",")):
+            keep(start(given.name, seed, *more))
+    elif not given.draw:
+        parser.error(f"name one of {', '.join(EXPERIMENTS)}, or --take, or --draw")
     draw()
 
 

@@ -2,6 +2,7 @@
 
     python sandbox/verify.py cartpole            runs it, and says whether it lies in the band
     python sandbox/verify.py cartpole --of=runs/FOLDER     judges a run that is there already
+    python sandbox/verify.py pong --until=-19.5            only so far: minutes, not an hour
 
 The band comes from sandbox/reference/NAME-*.json, one file per recorded seed. A quarter, half,
 three quarters and all of the way from the first return to the goal must each be reached within
@@ -34,32 +35,46 @@ def crossing(curve: Curve, level: float) -> tuple[float, float] | None:
 
 
 class Mark(NamedTuple):
-    """A part of the way: what it took here, and what it may take; None: never got there."""
+    """A return to reach, and how late that may be."""
 
-    level: float  # of the return
-    frames: float | None
-    most_frames: float
-    seconds: float | None
-    most_seconds: float
+    level: float
+    frames: float
+    seconds: float
 
-    def within(self, clock: bool) -> bool:
-        """Whether it was reached in time; by the clock, too, where that can be compared."""
-        if self.frames is None or self.seconds is None:
-            return False
-        return self.frames <= self.most_frames and (not clock or self.seconds <= self.most_seconds)
+    def met(self, at: tuple[float, float] | None, clock: bool) -> bool:
+        """Whether (frames, seconds) is in time; seconds count where clocks can be compared."""
+        return at is not None and at[0] <= self.frames and (not clock or at[1] <= self.seconds)
 
 
-def marks(run: Curve, references: list[Curve], goal: float) -> Iterator[Mark]:
-    """Those that every recorded seed passed."""
-    start = min(curve[0][2] for curve in references)
-    for part in _WAY:
-        level = start + part * (goal - start)
+def band(references: list[Curve], levels: list[float]) -> Iterator[Mark]:
+    """One mark for each level that every recorded seed reached."""
+    for level in levels:
         known = [crossing(curve, level) for curve in references]
         if all(known):
             frames, seconds = zip(*[at for at in known if at], strict=True)
-            most = SLACK * max(frames), SLACK * max(seconds)
-            mine = crossing(run, level) or (None, None)
-            yield Mark(level, mine[0], most[0], mine[1], most[1])
+            yield Mark(level, SLACK * max(frames), SLACK * max(seconds))
+
+
+def way(references: list[Curve], goal: float) -> list[float]:
+    """The returns at the parts of the way to the goal."""
+    start = min(curve[0][2] for curve in references)
+    return [start + part * (goal - start) for part in _WAY]
+
+
+def judge(run: Curve, marks: list[Mark], clock: bool) -> bool:
+    """Prints the table; whether every mark was met."""
+    print(f"{'return':>10} {'frames':>14} {'at most':>14} {'seconds':>9} {'at most':>9}")
+    fine = True
+    for mark in marks:
+        at = crossing(run, mark.level)
+        frames, seconds = [f"{x:,.0f}" for x in at] if at else ["never", "never"]
+        outside = "" if mark.met(at, clock) else "  OUTSIDE"
+        fine = fine and not outside
+        print(
+            f"{mark.level:10.2f} {frames:>14} {mark.frames:14,.0f} {seconds:>9}"
+            f" {mark.seconds:9,.0f}{outside}"
+        )
+    return fine
 
 
 def main() -> None:
@@ -70,27 +85,26 @@ def main() -> None:
     parser.add_argument("name", choices=EXPERIMENTS)
     parser.add_argument("--seed", type=int, default=1, help="whole number")
     parser.add_argument("--of", type=Path, help="folder of a run to judge instead of a new one")
+    parser.add_argument("--until", type=float, help="return at which it ends; judges this alone")
     given, more = parser.parse_known_args()
     recorded = [json.loads(p.read_text()) for p in sorted(REFERENCE.glob(f"{given.name}-*.json"))]
-    if not recorded:
-        print(f"error: no curve of {given.name} is recorded yet (sandbox/record.py does)")
+    curves = [one["curve"] for one in recorded]
+    goal, until = EXPERIMENTS[given.name].goal, given.until
+    marks = list(band(curves, way(curves, goal) if until is None else [until])) if curves else []
+    if not marks:
+        print(f"error: no curve of {given.name} is recorded that far (sandbox/record.py does)")
         sys.exit(2)
+    if until is not None:
+        more += [f"--stop_at_return={until}", f"--max_seconds={60 + 3 * marks[0].seconds:.0f}"]
     with tempfile.TemporaryDirectory() as folder:
         logdir = given.of or Path(folder)
         if not given.of and play(given.name, given.seed, logdir, *more):
             sys.exit("error: the run failed")
         rows = [row for row in rows_of(logdir) if "episode_return" in row]
-    run = [(row["frames"], row["seconds"], row["episode_return"]) for row in rows]
-    clock = machine() in {one["machine"] for one in recorded}
     print(f"{given.name}: at most {SLACK} times what the slowest of {len(recorded)} seeds took")
-    print(f"{'return':>10} {'frames':>14} {'at most':>14} {'seconds':>9} {'at most':>9}")
-    fine = True
-    goal = EXPERIMENTS[given.name].goal
-    for mark in marks(run, [one["curve"] for one in recorded], goal):
-        here = [f"{'never' if x is None else format(x, ',.0f')}" for x in mark]
-        outside = "" if mark.within(clock) else "  OUTSIDE"
-        fine = fine and not outside
-        print(f"{mark.level:10.2f} {here[1]:>14} {here[2]:>14} {here[3]:>9} {here[4]:>9}{outside}")
+    clock = machine() in {one["machine"] for one in recorded}
+    run = [(row["frames"], row["seconds"], row["episode_return"]) for row in rows]
+    fine = judge(run, marks, clock)
     if not clock:
         print(f"seconds are not judged: this is {machine()}, recorded: {recorded[0]['machine']}")
     print("within the band" if fine else "outside the band")

@@ -36,6 +36,12 @@ def test_cartpole_in_200000_frames_ends_above_100(tmp_path):
     assert 200_000 <= rows[-1]["frames"] < 210_000
 
 
+def test_pong_gets_going_in_as_many_frames_and_seconds_as_recorded():
+    words = ["pong", "--until=-19.5", f"--learner_hosts=localhost:{free_port()}"]
+    code, printed = run(sys.executable, ROOT / "sandbox" / "verify.py", *words, limit=1700)
+    assert code == 0, printed
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_memory_task_needs_the_lstm(tmp_path, seed):
     flags = ["--level_name=memory", f"--seed={seed}", "--total_environment_frames=600000"]

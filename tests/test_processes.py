@@ -45,7 +45,7 @@ def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path):
     for key in (
         "frames steps updates seconds frames_per_second episode_return episode_length "
         "shaped_return policy_lag queue_fill wait_share learning_rate grad_norm clipped_share "
-        "loss/total loss/policy loss/baseline loss/entropy"
+        "loss/total loss/policy loss/baseline loss/entropy loss/shift"
     ).split():
         assert key in rows[-2], key
     timed = [row for row in rows if "wait_share" in row]

@@ -57,7 +57,8 @@ class Algorithm(Protocol):
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Learns from one batch: (metrics, priorities float32 [B] fed back to the source).
 
-        Runs inside one tf.function; as many optimizer steps as it likes.
+        Runs inside one tf.function, without AutoGraph (`tf.cond`, not `if`, where a tensor decides;
+        or a tf.function of its own); as many optimizer steps as it likes.
         """
 
 

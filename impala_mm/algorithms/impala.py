@@ -73,8 +73,6 @@ class Impala:
         action = tf.where(exploration > 0, policy.sample(), policy.mode())
         return action, core_state, logits
 
-    # Nothing here needs rewriting by AutoGraph, which took nine tenths of the 5 s before an update.
-    @tf.autograph.experimental.do_not_convert
     def update(
         self, batch: Batch, context: Context, exchange: Exchange
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
@@ -117,7 +115,7 @@ class Impala:
             "loss/policy": loss.policy,
             "loss/baseline": loss.baseline,
             "loss/entropy": loss.entropy,
-            "policy_shift": loss.shift,
+            "loss/shift": loss.shift,
             "learning_rate": self._optimizer.learning_rate.read_value(),
             "grad_norm": applied.norm,
             "clipped_share": applied.clipped,

@@ -107,6 +107,7 @@ def test_an_episodes_end_and_the_reset_after_it_by_hand(terminated, errors, adva
     np.testing.assert_allclose(
         result.total, result.policy + 0.5 * result.baseline + 0.01 * result.entropy, rtol=1e-6
     )
+    assert result.shift == 0  # on policy
     # d/dV_t of 0.5 (vs_t - V_t)^2 is V_t - vs_t; o_2's step is masked, and o_4 is the bootstrap.
     by_value = by_baseline[1].numpy()[:, 0]
     np.testing.assert_allclose(by_value, [-errors[0], -errors[1], 0, -errors[2], 0], atol=1e-5)
@@ -114,6 +115,15 @@ def test_an_episodes_end_and_the_reset_after_it_by_hand(terminated, errors, adva
     by_logit = by_policy[0].numpy()[:, 0, 0]
     expected = [-0.5 * advantages[0], -0.5 * advantages[1], 0, -0.5 * advantages[2], 0]
     np.testing.assert_allclose(by_logit, expected, atol=1e-5)
+
+
+def test_the_shift_is_what_the_actions_lost_in_log_probability():
+    """Chosen at odds of 0.8, now at 0.5, in three steps; not counted where nobody stepped."""
+    inputs = episode_end(terminated=False)
+    inputs["behaviour_log_probs"][:] = np.log(0.8)
+    result, (by_shift,) = loss_and_gradients(inputs, of=("shift",))
+    np.testing.assert_allclose(result.shift, 3 * np.log(0.8 / 0.5), rtol=1e-5)
+    assert all(np.all(g.numpy() == 0) for g in by_shift)
 
 
 def test_a_lost_life_ends_the_return_and_masks_nothing():
@@ -198,7 +208,7 @@ def test_unrolls_without_any_step_of_somebody_give_zero():
     inputs = unrolls(3, 4, 2)
     inputs["first"][:] = True
     result, gradients = loss_and_gradients(inputs)
-    assert_equal(result, losses.Losses(*np.zeros(4, np.float32)))
+    assert_equal(result, losses.Losses(*np.zeros(5, np.float32)))
     assert all(np.all(g.numpy() == 0) for g in tf.nest.flatten(gradients))
 
 

@@ -82,8 +82,13 @@ def test_make_hands_its_settings_on():
     rmsprop = made("rmsprop")
     assert (rmsprop.decay, rmsprop.momentum, rmsprop.epsilon) == (0.9, 0.5, 0.01)
     assert made("adam").epsilon == 0.01
-    with pytest.raises(ValueError, match="'sgd' is none of rmsprop, adam"):
+    with pytest.raises(ValueError, match="'sgd' is none of adam, rmsprop"):
         made("sgd")
+
+
+@pytest.mark.parametrize(("name", "epsilon"), [("rmsprop", 0.01), ("adam", 1e-5)])
+def test_a_negative_epsilon_is_the_optimizers_own(name, epsilon):
+    assert optimizers.make(name, 0.1, 0.9, 0.5, -1).epsilon == epsilon
 
 
 @MAKES

@@ -229,18 +229,44 @@ def test_sizes_on_atari_with_heads_for_policy_and_baseline(name, features, param
     assert sum(v.shape.num_elements() for v in variables) == parameters
 
 
-@pytest.mark.parametrize("name", ["MLPAgent", "ShallowConvAgent"])
-def test_bytes_are_divided_by_255_and_floats_taken_as_they_are(name):
-    shape = [36, 36, 1]
-    tf.random.set_seed(1)
-    of_bytes = nets.make(name, tf.TensorSpec(shape, tf.uint8), ACTIONS)
-    tf.random.set_seed(1)
-    of_floats = nets.make(name, tf.TensorSpec(shape, tf.float32), ACTIONS)
+def of_bytes_and_of_floats(name, shape):
+    """Two networks of the same weights."""
+    for dtype in (tf.uint8, tf.float32):
+        tf.random.set_seed(1)
+        yield nets.make(name, tf.TensorSpec(shape, dtype), ACTIONS)
+
+
+@pytest.mark.parametrize("name", ["MLPAgent", "ShallowConvAgent", "ResNetLSTMAgent"])
+def test_images_of_bytes_are_read_by_their_contrast_and_floats_as_they_are(name):
+    shape = [36, 36, 3]
+    of_bytes, of_floats = of_bytes_and_of_floats(name, shape)
     observation, *rest = (x[0] for x in entries(tf.TensorSpec(shape, tf.uint8), 1, 2))
-    left, _ = of_bytes.step(observation, *rest, of_bytes.initial_state(len(rest[0])))
+    observation[1] = 7 + observation[1] // 8  # a dark one: its own mean and deviation
+    pixels = np.float64(observation)
+    mean, deviation = (f(pixels, axis=(1, 2, 3), keepdims=True) for f in (np.mean, np.std))
+    left, _ = of_bytes.step(observation, *rest, of_bytes.initial_state(2))
     right, _ = of_floats.step(
-        np.float32(observation) / 255, *rest, of_floats.initial_state(len(rest[0]))
+        np.float32((pixels - mean) / np.sqrt(deviation**2 + 1)), *rest, of_floats.initial_state(2)
     )
+    assert_close(left, right, atol=1e-4)
+
+
+@pytest.mark.parametrize("grey", [0, 200])
+def test_an_image_of_one_colour_reads_as_zeros(grey):
+    of_bytes, of_floats = of_bytes_and_of_floats("ShallowConvAgent", [36, 36, 1])
+    _, *rest = (x[0] for x in entries(tf.TensorSpec([36, 36, 1], tf.uint8), 1, 1))
+    blank = np.full([1, 36, 36, 1], grey, np.uint8)
+    left, _ = of_bytes.step(blank, *rest, of_bytes.initial_state(1))
+    zeros = np.zeros([1, 36, 36, 1], np.float32)
+    right, _ = of_floats.step(zeros, *rest, of_floats.initial_state(1))
+    assert_close(left, right)
+
+
+def test_bytes_that_are_no_image_are_divided_by_255():
+    of_bytes, of_floats = of_bytes_and_of_floats("MLPAgent", [128])
+    observation, *rest = (x[0] for x in entries(tf.TensorSpec([128], tf.uint8), 1, 2))
+    left, _ = of_bytes.step(observation, *rest, of_bytes.initial_state(2))
+    right, _ = of_floats.step(np.float32(observation) / 255, *rest, of_floats.initial_state(2))
     assert_close(left, right)
 
 

@@ -1,0 +1,57 @@
+"""sandbox/verify.py: a curve like the recorded ones is within the band, others are named."""
+
+import json
+import sys
+
+import pytest
+from conftest import ROOT, run
+
+REFERENCE = ROOT / "sandbox" / "reference"
+
+
+def _verify(*words):
+    return run(sys.executable, ROOT / "sandbox" / "verify.py", *words, limit=30)
+
+
+def _run_folder(folder, name, *, late=1.0, most=float("inf")):
+    """A run as recorded with seed 1, but so many times later; what is above `most` left out."""
+    curve = json.loads((REFERENCE / f"{name}-1.json").read_text())["curve"]
+    rows = [
+        {"frames": frames * late, "seconds": seconds * late, "episode_return": value}
+        for frames, seconds, value in curve
+        if value < most
+    ]
+    lines = [json.dumps(row) for row in rows] + ['{"frames": 1', ""]  # the last cut off by a kill
+    (folder / "metrics.jsonl").write_text("\n".join(lines))
+    return f"--of={folder}"
+
+
+@pytest.mark.parametrize("name", ["catch", "cartpole", "pong"])
+def test_a_recorded_curve_is_within_the_band(tmp_path, name):
+    code, printed = _verify(name, _run_folder(tmp_path, name))
+    assert code == 0, printed
+    assert "OUTSIDE" not in printed
+    assert "within the band" in printed
+
+
+def test_one_that_comes_too_late_is_not(tmp_path):
+    code, printed = _verify("cartpole", _run_folder(tmp_path, "cartpole", late=5))
+    assert code == 1
+    assert printed.count("OUTSIDE") == 4
+    assert "outside the band" in printed
+
+
+def test_one_that_never_arrives_is_not_though_it_is_early(tmp_path):
+    of = _run_folder(tmp_path, "cartpole", late=0.5, most=400)
+    code, printed = _verify("cartpole", of)
+    assert code == 1
+    assert printed.count("OUTSIDE") == 1
+    assert "never" in printed
+    code, printed = _verify("cartpole", of, "--until=200")
+    assert code == 0, printed
+
+
+def test_a_return_that_no_recorded_seed_reached_is_refused_before_anything_runs():
+    code, printed = _verify("catch", "--until=2")
+    assert code == 2
+    assert "error: no curve of catch is recorded that far" in printed
