@@ -144,11 +144,12 @@ class Config:
         text="What is learnt from a reward r: abs_one: r cut to [-1, 1]; soft_asymmetric: "
              "5 tanh(r/5), the negative side times 0.3; none: r.")
     entropy_cost: float = flag(
-        0.01, group="Algorithm",
+        0.005, group="Algorithm",
         text="Weight of the policy's entropy in the loss: more explores more.")
     baseline_cost: float = flag(
-        0.1, group="Algorithm",
-        text="Weight of the baseline's squared error in the loss.")
+        0.5, group="Algorithm",
+        text="Weight of the baseline's squared error in the loss; the error is divided by its "
+             "running mean where that is above 1.")
     loss_reduction: str = flag(
         "sum", group="Algorithm", choices=("sum", "mean"),
         text="Over the steps of a learner's batch. sum is the scale of IMPALA's published "
@@ -172,7 +173,7 @@ class Config:
         "adam", group="Optimizer", choices=("adam", "rmsprop"),
         text="rmsprop is TensorFlow 1's (epsilon inside the root), as IMPALA's settings assume.")
     learning_rate: float = flag(
-        0.001, group="Optimizer", least=0,
+        0.0008, group="Optimizer", least=0,
         text="Step size at the start; falls linearly to 0 over total_environment_frames.")
     decay: float = flag(
         0.99, group="Optimizer", least=0, most=1,

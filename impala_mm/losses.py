@@ -50,7 +50,7 @@ def impala_loss(
     behaviour_log_probs: tf.Tensor,
     weight: tf.Tensor,
     discounting: float,
-    baseline_cost: float,
+    baseline_cost: float | tf.Tensor,
     entropy_cost: float,
     reduction: str = "sum",
     lambda_: float = 1.0,

@@ -15,6 +15,7 @@ def make(config, environment):
 
         def __init__(self, exchange):
             self._exchange = exchange
+            self.mean = exchange.mean
 
         def apply(self, optimizer, gradients, variables):
             factor = tf.where(updates.assign_add(1) > 30, float("nan"), 1.0)

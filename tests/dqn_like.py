@@ -53,9 +53,9 @@ class DQNLike:
 
     def update(self, batch, context, exchange):
         entries = batch.unrolls
-        if self._updates % 50 == 0:
-            for target, online in zip(self._targets, self.variables.trained, strict=True):
-                target.assign(online)
+        due = self._updates % 50 == 0
+        for target, online in zip(self._targets, self.variables.trained, strict=True):
+            target.assign(tf.where(due, online, target))
         self._updates.assign_add(1)
         after = tf.nest.map_structure(lambda x: x[1:], entries)
         future = tf.reduce_max(self._values(self._target, self._heads[1], after), -1)

@@ -1,6 +1,10 @@
 """IMPALA: actor-critic with V-trace (arXiv 1802.01561), for discrete actions.
 
 The actor records the logits it acted by; the learner corrects for the updates made since.
+
+The baseline's squared errors count in units of their own running mean where that is above 1. Where
+returns are large (CartPole's reach 500) they drown the policy's gradient otherwise, and each update
+throws the policy about: by 0.3 nats per action in CartPole, and by less than 0.01 so.
 """
 
 from typing import Any
@@ -16,6 +20,8 @@ from impala_mm.distributions import Categorical
 from impala_mm.environments import EnvironmentSpec
 from impala_mm.exchange import Exchange
 from impala_mm.trajectory import Batch, Entry, UnrollSpec
+
+_PACE = 0.01  # at which the mean of squared errors moves towards that of each batch
 
 
 def make(config: Config, environment: EnvironmentSpec) -> "Impala":
@@ -55,7 +61,8 @@ class Impala:
         modules = (self._network, self._policy_head, self._baseline_head)
         trained = [v for module in modules for v in module.trainable_variables]
         self._optimizer.initialize(trained)
-        carried = list(self._optimizer.variables)
+        self._squared_error = tf.Variable(1.0, trainable=False, name="squared_error")
+        carried = [*self._optimizer.variables, self._squared_error]
         self.variables = Variables(trained=trained, carried=carried, acting=trained)
 
     def initial_state(self, batch: int) -> Any:
@@ -96,7 +103,7 @@ class Impala:
                 behaviour_log_probs=Categorical(entries.extras).log_prob(entries.action),
                 weight=batch.weight,
                 discounting=config.discounting,
-                baseline_cost=config.baseline_cost,
+                baseline_cost=config.baseline_cost / tf.maximum(self._squared_error, 1.0),
                 entropy_cost=config.entropy_cost,
                 reduction=config.loss_reduction,
                 lambda_=config.vtrace_lambda,
@@ -110,6 +117,11 @@ class Impala:
         trained = self.variables.trained
         gradients = tape.gradient(loss.total, trained)
         applied = exchange.apply(self._optimizer, gradients, trained)
+        error = 2.0 * exchange.mean(loss.baseline, name="squared_error")  # summed or averaged
+        if config.loss_reduction == "sum":
+            error /= tf.cast(tf.size(reward[1:]), tf.float32)
+        change = _PACE * (error - self._squared_error)
+        self._squared_error.assign_add(tf.where(tf.math.is_finite(change), change, 0.0))
         metrics = {
             "loss/total": loss.total,
             "loss/policy": loss.policy,
