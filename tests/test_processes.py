@@ -24,17 +24,19 @@ def _alive(pid):
     return stat.exists() and ") Z " not in stat.read_text()
 
 
-def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path):
+def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path, tmp_path_factory):
     """One command, no limits given: the level's own threshold, 0.9 over 100 games, ends it."""
-    port = free_port()
+    port, leftovers = free_port(), tmp_path_factory.mktemp("leftovers")
     code, printed = run(
         *EXPERIMENT,
         "--level_name=catch",
         f"--learner_hosts=localhost:{port}",
         f"--logdir={tmp_path}",
         "--max_seconds=60",
+        TMPDIR=str(leftovers),
     )
     assert code == 0, printed
+    assert not list(leftovers.iterdir())
     assert "ended: the mean return has reached 0.9" in printed
     assert all(line.startswith("[learner] ") for line in printed.splitlines()), "no noise"
     rows = _rows(tmp_path)
@@ -222,11 +224,15 @@ def test_a_dqn_like_algorithm_trains_through_the_same_actors_and_transport(tmp_p
         ("--level_name=PongNoFramskip-v4", "did you mean PongNoFrameskip-v4"),
         ("--device=gpu", "--device=gpu: TensorFlow sees no GPU here"),
         ("--logdir=/proc/nowhere", "--logdir=/proc/nowhere: "),
+        (
+            "--level_name=PongNoFrameskip-v4 --agent_name=SimpleConvNetAgent --height=20",
+            "does not fit observations of shape [20, 84, 1]: it reads images of at least 36x36",
+        ),
     ],
 )
 def test_a_wrong_name_ends_with_one_sentence_that_says_what_is_right(flag, sentence, tmp_path):
     arguments = [f"--logdir={tmp_path}"] if not flag.startswith("--logdir") else []
-    code, printed = run(*EXPERIMENT, "--job_name=learner", *arguments, flag)
+    code, printed = run(*EXPERIMENT, "--job_name=learner", *arguments, *flag.split())
     assert code == 2, printed
     assert sentence in printed
     assert "Traceback" not in printed
