@@ -5,9 +5,9 @@ from typing import NamedTuple
 import sonnet as snt
 import tensorflow as tf
 
-# After the same 768 updates on recorded Pong, the value's correlation with the reward ahead was 0.5
-# with this start and 0.1 to 0.2 with Sonnet's own: what differs between two pictures, a few pixels
-# of thousands, faded there from layer to layer.
+# After four readings of recorded Pong, as bytes / 255, the value's correlation with the reward
+# ahead was 0.5 with this start and 0.1 to 0.2 with Sonnet's own: what differs between two pictures,
+# a few pixels of thousands, faded there from layer to layer.
 _START = snt.initializers.Orthogonal(2**0.5)
 
 

@@ -39,7 +39,9 @@ def start(name: str, seed: int, *more: str) -> Path:
         "date": datetime.date.today().isoformat(),
         "machine": machine(),
     }
-    logdir.mkdir(parents=True, exist_ok=True)
+    if (logdir / _NOTES).exists():
+        sys.exit(f"error: {logdir} holds a run, keep it with --take or delete it")
+    logdir.mkdir(parents=True)
     (logdir / _NOTES).write_text(json.dumps(notes, indent=1) + "\n")
     if code := play(name, seed, logdir, *more):
         sys.exit(f"error: it ended with code {code}; nothing is recorded")
@@ -48,8 +50,14 @@ def start(name: str, seed: int, *more: str) -> Path:
 
 def keep(logdir: Path) -> None:
     """Writes the run in `logdir` as the reference of its name and seed."""
+    if not (logdir / _NOTES).exists():
+        sys.exit(
+            f"error: {logdir / _NOTES} is not there: only runs that this script began are kept"
+        )
     notes = json.loads((logdir / _NOTES).read_text())
     rows = [row for row in rows_of(logdir) if "episode_return" in row]
+    if not rows:
+        sys.exit(f"error: {logdir} has no game that ended; nothing is recorded")
     last = rows[-1]
     thinned = [*rows[:: max(1, len(rows) // _POINTS)], last]
     kept = notes | {
@@ -112,6 +120,8 @@ def main() -> None:
     parser.add_argument("--draw", action="store_true", help="only draw")
     given, more = parser.parse_known_args()
     if given.take:
+        if given.name or more:
+            parser.error("--take stands alone: the run's record.json says what it is")
         keep(given.take)
     elif given.name:
         for seed in map(int, given.seeds.split(",")):

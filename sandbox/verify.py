@@ -7,8 +7,8 @@
 The band comes from sandbox/reference/NAME-*.json, one file per recorded seed. A quarter, half,
 three quarters and all of the way from the first return to the goal must each be reached within
 SLACK times the frames that the slowest recorded seed took; on the same class of machine, of its
-seconds, too. Exit code 0: it lies within. 1: it does not, and the table says where. 2: nothing is
-recorded.
+seconds, too. Exit code 0: it lies within. 1: it does not, and the table says where. 2: it cannot be
+told.
 """
 
 import argparse
@@ -87,6 +87,8 @@ def main() -> None:
     parser.add_argument("--of", type=Path, help="folder of a run to judge instead of a new one")
     parser.add_argument("--until", type=float, help="return at which it ends; judges this alone")
     given, more = parser.parse_known_args()
+    if given.of and (more or not (given.of / "metrics.jsonl").exists()):
+        parser.error(more[0] if more else f"{given.of / 'metrics.jsonl'} is not there")
     recorded = [json.loads(p.read_text()) for p in sorted(REFERENCE.glob(f"{given.name}-*.json"))]
     curves = [one["curve"] for one in recorded]
     goal, until = EXPERIMENTS[given.name].goal, given.until
@@ -94,15 +96,17 @@ def main() -> None:
     if not marks:
         print(f"error: no curve of {given.name} is recorded that far (sandbox/record.py does)")
         sys.exit(2)
+    clock = machine() in {one["machine"] for one in recorded}
     if until is not None:
-        more += [f"--stop_at_return={until}", f"--max_seconds={60 + 3 * marks[0].seconds:.0f}"]
+        more.append(f"--stop_at_return={until}")
+        more += [f"--max_seconds={marks[0].seconds + 1:.0f}"] if clock else []
     with tempfile.TemporaryDirectory() as folder:
         logdir = given.of or Path(folder)
         if not given.of and play(given.name, given.seed, logdir, *more):
-            sys.exit("error: the run failed")
+            print("error: the run failed")
+            sys.exit(2)
         rows = [row for row in rows_of(logdir) if "episode_return" in row]
     print(f"{given.name}: at most {SLACK} times what the slowest of {len(recorded)} seeds took")
-    clock = machine() in {one["machine"] for one in recorded}
     run = [(row["frames"], row["seconds"], row["episode_return"]) for row in rows]
     fine = judge(run, marks, clock)
     if not clock:

@@ -3,8 +3,8 @@
 The actor records the logits it acted by; the learner corrects for the updates made since.
 
 The baseline's squared errors count in units of their own running mean where that is above 1. Where
-returns are large (CartPole's reach 500) they drown the policy's gradient otherwise, and each update
-throws the policy about: by 0.3 nats per action in CartPole, and by less than 0.01 so.
+returns are large (CartPole's reach 500) they drown the policy's gradient otherwise and throw the
+policy about: by 0.3 nats per action between acting and learning in CartPole, by 0.01 so.
 """
 
 from typing import Any

@@ -73,13 +73,13 @@ def parts(config: Config) -> dict[str, float]:
     while len(contents) < batch:
         contents += player.play()
     content = tf.constant(contents[:batch])
-    decode = tf.function(codec.decode)
+    decode = tf.function(codec.decode, autograph=False)
     found["unpacking"] = per_call(lambda: decode(content)) / batch / length
     one = tf.ones([batch])
     known = Batch(*decode(content), tf.range(batch), one, tf.zeros([batch], tf.int64), one > 0)
     context = Context(tf.constant(0.0), tf.constant(1e9), tf.constant(0.0))
     alone = exchange.Exchange(exchange.Alone(), config.gradients_clipping, "global_norm")
-    update = tf.function(lambda b, c: algorithm.update(b, c, alone))
+    update = tf.function(lambda b, c: algorithm.update(b, c, alone), autograph=False)
     found["training"] = per_call(lambda: update(known, context)) / batch / length
     playing.close()
     return {name: seconds * 1e6 for name, seconds in found.items()}

@@ -5,13 +5,23 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm import environments, losses
+from impala_mm import environments, exchange, losses
 from impala_mm.actor import Player
 from impala_mm.config import Config
 
 
+class Two(exchange.Alone):
+    """Two learners, of which the other has the same gradients, and another baseline's loss."""
+
+    def __init__(self, other):
+        self._other = other
+
+    def mean(self, tensors, name):
+        return [(tensors[0] + self._other) / 2] if name == "squared_error" else list(tensors)
+
+
 def _one_update(squared_error, changed=lambda batch: batch, **settings):
-    """(algorithm after an update of Catch that began with this running mean, metrics, steps)."""
+    """(algorithm after an update of Catch that began with this running mean, metrics)."""
     config = Config(level_name="catch", unroll_length=5, num_envs=4, **settings)
     algorithm = in_process.make(config)
     algorithm._squared_error.assign(squared_error)
@@ -36,7 +46,15 @@ def test_errors_count_in_units_of_the_running_mean_where_it_is_above_1(mean, div
     np.testing.assert_allclose(metrics["loss/total"], expected, rtol=1e-5)
 
 
-def test_it_is_carried_to_checkpoints_and_other_learners_and_no_nan_gets_in():
+def test_it_is_the_mean_over_learners(monkeypatch):
+    """Another learner's sum of squared errors is 2 x 300, of 20 steps, beside ours."""
+    monkeypatch.setattr(exchange, "Alone", lambda: Two(300.0))
+    algorithm, metrics = _one_update(40.0)
+    both = (metrics["loss/baseline"] + 300.0) / 2
+    np.testing.assert_allclose(algorithm._squared_error, 39.6 + 0.01 * 2 * both / 20, rtol=1e-6)
+
+
+def test_it_is_in_checkpoints_and_no_nan_gets_in():
     def broken(batch):
         rewards = tf.fill(tf.shape(batch.unrolls.reward), np.nan)
         return batch._replace(unrolls=batch.unrolls._replace(reward=rewards))

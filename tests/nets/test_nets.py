@@ -251,6 +251,24 @@ def test_images_of_bytes_are_read_by_their_contrast_and_floats_as_they_are(name)
     assert_close(left, right, atol=1e-4)
 
 
+def test_the_contrast_is_of_all_frames_that_are_seen_at_once():
+    """Brightening all of them changes nothing, brightening the newest alone does."""
+    network = nets.make("ShallowConvAgent", tf.TensorSpec([36, 36, 1], tf.uint8), ACTIONS, 2)
+    observation, reward, action, first = entries(tf.TensorSpec([36, 36, 1], tf.uint8), 2, 1)
+    dark = 10 + observation // 8
+    bright = 2 * dark + 20
+
+    def seen(*frames):
+        features, _ = network.unroll(
+            np.concatenate(frames), reward, action, first, network.initial_state(1)
+        )
+        return features[1].numpy()
+
+    expected = seen(dark[:1], dark[1:])
+    np.testing.assert_allclose(seen(bright[:1], bright[1:]), expected, rtol=0.02, atol=0.02)
+    assert np.abs(seen(dark[:1], bright[1:]) - expected).max() > 0.5
+
+
 @pytest.mark.parametrize("grey", [0, 200])
 def test_an_image_of_one_colour_reads_as_zeros(grey):
     of_bytes, of_floats = of_bytes_and_of_floats("ShallowConvAgent", [36, 36, 1])
