@@ -29,7 +29,9 @@ _NOTES = "record.json"
 
 def start(name: str, seed: int, *more: str) -> Path:
     """Runs it to its end; its folder."""
-    commit = _git("describe", "--always", "--dirty")
+    commit = _git("describe", "--always")
+    if _git("status", "--porcelain", "--", ".", ":!sandbox/reference", ":!sandbox/curves.md"):
+        commit += "-dirty"  # what is recorded here does not count
     logdir = ROOT / "runs" / f"{name}-{seed}-{commit}"
     notes = {
         "name": name,
