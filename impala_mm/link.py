@@ -155,11 +155,13 @@ class Link(threading.Thread):
         """From this host's shared memory; if that is stale and it is our turn, from the learner."""
         found = self._share.newest(after=have) if self._share else None
         if not found or found[0] < client.version:
-            found = self._from_learner(client, self._pull_secs) or found
+            found = self._from_learner(client, have, self._pull_secs) or found
         if found:
             self.newest = Newest(client.nonce, *found)
 
-    def _from_learner(self, client: transport.Client, pull_secs: float) -> tuple[int, bytes] | None:
+    def _from_learner(
+        self, client: transport.Client, have: int, pull_secs: float
+    ) -> tuple[int, bytes] | None:
         """Pulled, and left for the other actors of this host; None where it is not our turn."""
         if time.monotonic() - self._pulled_at < pull_secs:
             return None
@@ -167,9 +169,13 @@ class Link(threading.Thread):
             self._pulled_at = time.monotonic()
             return client.get_parameters()
         with self._share.turn(pull_secs) as ours:
-            if ours:
-                self._pulled_at = time.monotonic()
-            found = client.get_parameters() if ours else None
+            if not ours:
+                return None
+            found = self._share.newest(after=have)  # another had its turn since we looked
+            if found and found[0] >= client.version:
+                return found
+            self._pulled_at = time.monotonic()
+            found = client.get_parameters()
             if found:
                 try:
                     self._share.put(*found)
@@ -196,7 +202,7 @@ class Link(threading.Thread):
                 me = {"incarnation": self._incarnation, "host": socket.gethostname()}
                 self._share_with_host(client.hello(self._identity | me)["run_id"])
                 found = self._share.newest(after=-1) if self._share else None
-                found = found or self._from_learner(client, pull_secs=0.0)
+                found = found or self._from_learner(client, have=-1, pull_secs=0.0)
             except transport.Unreachable:
                 found = None
             if found is None:

@@ -22,9 +22,7 @@ from experiments import EXPERIMENTS, REFERENCE, ROOT, command, machine, play, ro
 _POINTS = 200
 _PAGE = REFERENCE.parent / "curves.md"
 _TABLE = "<!-- table -->", "<!-- end of table -->"
-
-
-_NOTES = "record.json"
+_NOTES = "record.json"  # in a run's folder: what is known before it begins
 
 
 def start(name: str, seed: int, *more: str) -> Path:
