@@ -131,7 +131,7 @@ class Learner:
 
     def _train(self) -> None:
         meter, clock = self._meter, time.monotonic
-        before = clock()
+        before, rest = clock(), 0.0
         while not self._stop.is_set() and not self._reached():
             batch = self._source.next(timeout=0.2)
             got = clock()
@@ -149,9 +149,11 @@ class Learner:
                 values = {name: float(value) for name, value in results.items()}
                 if not math.isfinite(values["grad_norm"]):
                     raise NotFinite(self.updates, values)
+                trained = clock()
+                # Before the counts: a row that has the steps has their time, too.
+                meter.add_times(wait=got - before, train=trained - got, rest=rest)
                 self.updates += 1
                 self.steps += int(steps)
-            trained = clock()
             self._source.feedback(batch.key, priorities)
             self._actions = batch.unrolls.action
             self._server.publish(self.updates, self._layout.pack())
@@ -160,9 +162,8 @@ class Learner:
             values["policy_lag"] = self.updates - 1 - float(np.mean(batch.version))
             values["queue_fill"] = int(self._server.queue.size()) / self._server.capacity
             meter.add(values)
-            now = clock()
-            meter.add_times(wait=got - before, train=trained - got, rest=now - trained)
-            before = now
+            before = clock()
+            rest = before - trained
 
     def _one_update(
         self, batch: Batch, context: Context
