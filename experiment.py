@@ -1,8 +1,10 @@
 """One process of an experiment: a learner, an actor, or both roles on this machine.
 
 python experiment.py --level_name=CartPole-v1                learner and actors, here
+python experiment.py --level_name=CartPole-v1 --num_learners=2 --num_actors=3
 python experiment.py --job_name=learner --learner_hosts=localhost:8001 ...
 python experiment.py --job_name=actor --task=0 --learner_hosts=localhost:8001 ...
+mpirun -np 2 python experiment.py --job_name=learner --learner_hosts=a:8001,b:8001 ...
 mpirun -np 2 python experiment.py --mode=rehearsal           checks the all-reduce of two learners
 """
 
@@ -20,13 +22,15 @@ def main(argv: list[str]) -> None:
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
     (config,), _ = flags.parse(argv, __doc__ or "", Config)
     # Below the flags, so that --help and a misspelt flag answer at once.
-    from impala_mm import processes  # noqa: PLC0415
+    from impala_mm import actor_process, learner_process, local_cluster  # noqa: PLC0415
 
     if config.mode == "rehearsal":
-        sys.exit(processes.rehearse(config))
+        learner_process.rehearse(config)
     if config.job_name == "actor":
-        processes.act(config)
-    processes.learn(config, argv)
+        actor_process.act(config)
+    if config.num_learners > 1 and not config.job_name:
+        local_cluster.run(config, argv)
+    learner_process.learn(config, argv)
 
 
 if __name__ == "__main__":

@@ -156,15 +156,15 @@ def run(
         if stop.is_set():
             return
     player = Player(algorithm, environments, num_envs)
-    loaded = (-1, -1)  # the learner's nonce and the version of the parameters in use
+    loaded = (-1, -1)  # the run and the version of the parameters in use
     faults: list[int] = []  # the unroll at which each fault was
     count = known = 0
     while not stop.is_set():
         assert link.newest
         newest = link.newest
-        if (newest.nonce, newest.version) != loaded:
+        if (newest.run, newest.version) != loaded:
             layout.unpack(newest.vector)
-            loaded = newest.nonce, newest.version
+            loaded = newest.run, newest.version
         contents = player.play()
         count += 1
         for fault in environments.faults[known:]:

@@ -1,11 +1,13 @@
 """What the processes of a run make of the same flags, and must agree on: algorithm, levels, wire.
 
 `processes` makes it in a learner and in each actor; the actor's `identity` goes with its hello, and
-the learner refuses what differs from its own.
+the learner refuses what differs from its own. Learners compare theirs, and their flags, at start.
 """
 
+import dataclasses
 import os
 import time
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -15,6 +17,7 @@ from impala_mm import algorithms, environments, flags, transport
 from impala_mm.algorithms import Algorithm
 from impala_mm.config import Config
 from impala_mm.environments import EnvironmentSpec
+from impala_mm.group import Group
 from impala_mm.parameters import Layout
 from impala_mm.trajectory import digest
 
@@ -33,9 +36,12 @@ class Agreement(NamedTuple):
         return next(iter(self.levels.values()))
 
 
-def make(config: Config) -> Agreement:
-    """Refuses, in a sentence, flags that nothing can be made of."""
-    tf.random.set_seed(config.seed + 1000 * config.task)
+def make(config: Config, number: int) -> Agreement:
+    """Refuses, in a sentence, flags that nothing can be made of.
+
+    `number`: of this process among those of its role; its random numbers are its own.
+    """
+    tf.random.set_seed(config.seed + 1000 * number)
     levels = _levels(config)
     spec = next(iter(levels.values()))
     try:
@@ -57,6 +63,40 @@ def make(config: Config) -> Agreement:
         "acting": layout.digest,
     }
     return Agreement(algorithm, layout, levels, identity)
+
+
+class Differ(Exception):
+    """Learners of one run are not of one mind; says in what."""
+
+
+def compare(group: Group, config: Config, identity: dict[str, Any]) -> None:
+    """Raises Differ, on all learners alike, where flags or what was made of them differ."""
+    mine: dict[str, Hashable] = {
+        f"--{f.name}": getattr(config, f.name)
+        for f in dataclasses.fields(config)
+        if not f.metadata["own"]
+    }
+    mine |= {name: value for name, value in identity.items() if name != "run_id"}
+    everybodys = group.gather(mine, "agreement")
+    for name in mine:
+        ranks: dict[Hashable, list[str]] = {}
+        for rank, theirs in enumerate(everybodys):
+            ranks.setdefault(theirs.get(name), []).append(str(rank))
+        if len(ranks) > 1:
+            said = ", ".join(f"{value} on {' and '.join(on)}" for value, on in ranks.items())
+            raise Differ(f"the learners' {name} differ: {said}; give all of them the same")
+
+
+def addresses(group: Group, mine: str) -> list[str]:
+    """Of all learners, in the order of ranks; Differ where two have the same."""
+    everybodys = group.gather(mine, "addresses")
+    for rank, address in enumerate(everybodys):
+        if address in everybodys[:rank]:
+            raise Differ(
+                f"learners {everybodys.index(address)} and {rank} were both given {address}: each "
+                f"needs an entry of its own in --learner_hosts"
+            )
+    return everybodys
 
 
 def options(config: Config) -> dict[str, Any]:

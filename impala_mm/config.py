@@ -23,7 +23,7 @@ class Config:
         text="Environment: a gymnasium or gym id, catch, memory, or my_package:MyEnv-v0. Several, "
              "separated by commas, are played by the actors in turn; one network learns all.")
     logdir: str = flag(
-        "", group="Run",
+        "", group="Run", own=True,
         text="Folder of the run: settings, metrics, checkpoints. A folder given by name is resumed "
              "if it holds a run; unset, a new one is made: runs/<level>-<algorithm>-<time>.")
     mode: str = flag(
@@ -52,37 +52,47 @@ class Config:
 
     # -- Processes
     job_name: str = flag(
-        "", group="Processes", choices=("", "learner", "actor"),
-        text="Role of this process. Unset: one learner and num_actors actors on this machine.")
+        "", group="Processes", choices=("", "learner", "actor"), own=True,
+        text="Role of this process. Unset: num_learners learners and num_actors actors on this "
+             "machine.")
     task: int = flag(
-        0, group="Processes", least=0,
-        text="Number of this process among those of its role; no two actors may share one.")
+        0, group="Processes", least=0, own=True,
+        text="Number of an actor; no two of a run may share one.")
     learner_hosts: str = flag(
-        "localhost:8001", group="Processes",
-        text="host:port where actors reach the learner; of several, separated by commas, the "
-             "learner with --task=0 takes the first, and actors take turns.")
+        "localhost:8001", group="Processes", own=True,
+        text="host:port where actors reach the learner; of several learners, separated by commas. "
+             "A learner started by mpirun takes the one of its rank, or, given only one, that one.")
     bind_address: str = flag(
-        "", group="Processes",
+        "", group="Processes", own=True,
         text="host:port on which the learner listens, where that is not what actors dial.")
+    num_learners: int = flag(
+        1, group="Processes", least=1, own=True,
+        text="Learners that a process without job_name starts, under an mpirun of its own.")
     num_actors: int = flag(
-        2, group="Processes", least=0,
+        2, group="Processes", least=0, own=True,
         text="Actors that a process without job_name starts.")
+    learner_assignment: str = flag(
+        "balance", group="Processes", choices=("balance", "fixed"),
+        text="Which learner an actor feeds. It begins with learner_hosts[task]; balance: a learner "
+             "with a full queue sends one to the learner that waits longest, at most one in 5 s, "
+             "and a learner that is away is left; fixed: it stays.")
     num_envs: int = flag(
         16, group="Processes", least=1,
         text="Environments per actor; their observations go through the network as one batch.")
     token_file: str = flag(
-        "", group="Processes",
+        "", group="Processes", own=True,
         text="File of the secret that actors show to learners. Unset: one of this user's own, made "
              "when first needed.")
     device: str = flag(
-        "auto", group="Processes", choices=("auto", "cpu", "gpu"),
-        text="Where a learner trains. auto: on the first GPU that CUDA_VISIBLE_DEVICES shows, else "
-             "on the CPU. Actors act on the CPU.")
+        "auto", group="Processes", choices=("auto", "cpu", "gpu"), own=True,
+        text="Where a learner trains. auto: on a GPU that CUDA_VISIBLE_DEVICES shows, each learner "
+             "of a host on its own; else on the CPU. Actors act on the CPU.")
     intra_op_threads: int = flag(
-        0, group="Processes", least=0,
-        text="TensorFlow's threads within an operation. 0: all cores in a learner, 1 in an actor.")
+        0, group="Processes", least=0, own=True,
+        text="TensorFlow's threads within an operation. 0: a learner's share of the host's cores, "
+             "1 in an actor.")
     inter_op_threads: int = flag(
-        0, group="Processes", least=0,
+        0, group="Processes", least=0, own=True,
         text="TensorFlow's threads across operations. 0: 2 for a learner, 1 for an actor.")
 
     # -- Data
@@ -93,7 +103,7 @@ class Config:
         20, group="Data", least=1,
         text="Steps per unroll.")
     queue_capacity: int = flag(
-        0, group="Data", least=0,
+        0, group="Data", least=0, own=True,
         text="Unrolls that wait in a learner before actors are held back. 0: batch_size.")
     min_pull_secs: float = flag(
         -1, group="Data",
@@ -192,6 +202,30 @@ class Config:
         "global_norm", group="Optimizer", choices=("global_norm", "variable_norm", "value"),
         text="What gradients_clipping limits: the norm of the whole, of each variable's, or each "
              "number.")
+
+    # -- Learners
+    allreduce: str = flag(
+        "grouped", group="Learners", choices=("grouped", "each"),
+        text="How gradients are averaged: grouped: all in one message, best where messages are "
+             "slow; each: one by one, the first while the backward pass still computes the last, "
+             "best for large networks on fast links.")
+    gradient_dtype: str = flag(
+        "float32", group="Learners", choices=("float32", "float16"),
+        text="Type of gradients on the wire between learners. float16 halves them, rounded; worth "
+             "it where the network between hosts is what learners wait for.")
+    fusion_mb: float = flag(
+        64, group="Learners", least=0,
+        text="Horovod's fusion buffer, in MiB: gradients that are ready together, up to so much, "
+             "travel together. Matters to allreduce=each.")
+    cycle_ms: float = flag(
+        1, group="Learners", least=0.1,
+        text="Milliseconds between Horovod's looks for gradients that are ready on all learners. "
+             "More spares a waiting learner's CPU, less answers sooner.")
+    check_sync_every: int = flag(
+        1000, group="Learners", least=0,
+        text="Updates between two checks that all learners hold the same variables, bit for bit. A "
+             "difference below 1e-4 of a variable's largest value is repaired and counted, a "
+             "greater one ends the run. 0: never.")
 
     # -- Rehearsal
     updates: int = flag(

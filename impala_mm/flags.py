@@ -33,9 +33,14 @@ def flag(
     choices: Sequence[str] = (),
     least: float = -math.inf,
     most: float = math.inf,
+    own: bool = False,
 ) -> Any:
-    """A dataclass field that is a flag; `text` says its unit and effect."""
+    """A dataclass field that is a flag; `text` says its unit and effect.
+
+    `own`: each learner of a run may have another value.
+    """
     metadata = {"text": text, "group": group, "choices": choices, "least": least, "most": most}
+    metadata["own"] = own
     return dataclasses.field(default=default, metadata=metadata)
 
 

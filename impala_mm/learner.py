@@ -1,36 +1,33 @@
 """A learner: takes batches of unrolls, trains on them, publishes the parameters.
 
 One unroll's path ends here: `server` put it into its queue, `source` takes batches out of it while
-the step before runs, `Learner._train` updates the algorithm's variables with each and hands the new
-parameters back to the server, from which actors fetch them.
+the step before runs, `lockstep` lets all learners begin a step together, `Learner._step` updates
+the algorithm's variables with each batch and hands the new parameters back to the server, from
+which actors fetch them. What is measured, logged and kept meanwhile is `watch`'s.
 """
 
 import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from impala_mm import metrics as measuring
+from impala_mm import sync
 from impala_mm.algorithms import Algorithm, Context
-from impala_mm.checkpoint import Checkpoints, Unwritable
 from impala_mm.config import Config
-from impala_mm.environments import EnvironmentSpec
 from impala_mm.exchange import Exchange
+from impala_mm.group import Group
+from impala_mm.lockstep import Lockstep, Turn
+from impala_mm.metrics import Meter
 from impala_mm.parameters import Layout
 from impala_mm.server import Server
 from impala_mm.source import Source
 from impala_mm.trajectory import Batch
 
-_ROW_SECONDS = 2.0  # between rows of metrics
-_LINE_SECONDS = 5.0  # between progress lines; the first comes with the first frames
-Say = Callable[[str], None]
 
-
-class Learner:
+class Learner(threading.Thread):
     """The training loop, in a thread of its own: signals reach Python only where TensorFlow waits
     elsewhere.
     """
@@ -39,198 +36,137 @@ class Learner:
         self,
         config: Config,
         algorithm: Algorithm,
-        exchange: Exchange,
+        group: Group,
         source: Source,
         server: Server,
         layout: Layout,
-        checkpoints: Checkpoints,
-        log: measuring.Log,
-        levels: dict[str, EnvironmentSpec],
         limits: "Limits",
-        say: Say,
+        action_repeats: int,
     ):
-        self._config, self._algorithm, self._exchange = config, algorithm, exchange
+        super().__init__(name="training", daemon=True)
+        self._config, self._algorithm, self._group = config, algorithm, group
         self._source, self._server, self._layout = source, server, layout
-        self._checkpoints, self._log, self._say = checkpoints, log, say
-        self._repeats = next(iter(levels.values())).action_repeats  # the same for all
-        self._limits = limits
-        self._meter = measuring.Meter({name: spec.scores for name, spec in levels.items()})
-        self._histograms = measuring.Thinning()
-        self._actions: tf.Tensor | None = None  # int32 [T+overlap, B], of the last batch
+        self._limits, self._repeats = limits, action_repeats
         self._update = tf.function(self._one_update, autograph=False)
-        self._stop = threading.Event()
-        self._whole = threading.Lock()  # held while variables change: a save waits for it
-        self.ended = ""  # why the training thread ended; empty while it runs
+        self._asked_to_end = threading.Event()
+        self._lockstep: Lockstep | None = None
+        self.meter = Meter()
+        self.whole = threading.Lock()  # held while variables change: a save waits for it
+        self.steps, self.updates = 0, 0  # of all learners; each has made the same updates
+        self.sync_checks, self.sync_repairs = 0, 0
+        self.actions: tf.Tensor | None = None  # int32 [T+overlap, B], of the last batch
+        self._episode_return = math.nan  # mean raw return, as all learners know it
+        self.ended = ""  # why this thread ended, or is to; empty while it runs
         self.failure: BaseException | None = None
-        self.saved = True  # whether the last checkpoint was written
-        self._writes = True  # whether the last row was
-        self.steps, self.updates, self.seconds = 0, 0, 0.0
-        self._from = 0.0  # frames at which this process began
 
     @property
     def frames(self) -> float:
         """Environment frames trained on, of all learners."""
         return float(self.steps * self._repeats)
 
-    def stop(self, reason: str) -> None:
-        """Ends training after the running update."""
-        self.ended = self.ended or reason
-        self._stop.set()
-
-    def resume(self) -> None:
-        """Goes on from the folder's newest checkpoint, if there is one; raises its Mismatch."""
-        progress = self._checkpoints.restore()
-        if progress:
-            self.updates, self.steps = progress["updates"], progress["steps"]
-            self.seconds = progress["seconds"]
-            self._say(f"resumed at {self.frames:,.0f} frames, update {self.updates}")
-
-    def run(self, meanwhile: Callable[[], None]) -> dict[str, Any]:
-        """Trains to a limit or `stop`; calls `meanwhile` several times a second; the last row."""
-        begin, before, self._from = time.monotonic(), self.seconds, self.frames
+    def begin(self, mean_return: Callable[[], float]) -> None:
+        """Starts to train; rank 0 says what the mean return is."""
         self._server.publish(self.updates, self._layout.pack())
-        self._meter.start(self.frames, self.steps)
-        training = threading.Thread(target=self._guarded, name="training", daemon=True)
-        training.start()
-        row_at, saved_at, said_at, said = begin, begin, begin, False
-        row: dict[str, Any] = {}
-        while training.is_alive():
-            training.join(0.1)
-            meanwhile()
-            now = time.monotonic()
-            self.seconds = before + now - begin
-            first = not said and self.frames > self._from
-            if now - row_at >= _ROW_SECONDS or first:
-                row, row_at = self._row(), now
-                if now - said_at >= _LINE_SECONDS or first:
-                    said_at, said = now, said or first
-                    actors = len(self._server.actors)
-                    self._say(measuring.line(row, self._limits.frames, actors))
-            if now - saved_at >= self._config.save_checkpoint_secs:
-                saved_at = now
-                self._save()
-            if self._actions is not None and self._histograms.due(now - begin):
-                self._show_histograms()
-            for actor in self._server.silent(60):
-                self._say(f"actor {actor} has left: nothing came from it for 60 s")
-        self.seconds = before + time.monotonic() - begin
-        row = self._row()
-        if self.failure is None:
-            self._save()
-        self._server.close()
-        return row
+        overlap = self._algorithm.unroll.overlap
+        self._lockstep = Lockstep(self._source, self._group, overlap, mean_return)
+        if self._asked_to_end.is_set():
+            self._lockstep.stop()
+        self.start()
 
-    # -- the training thread
+    def stop(self, reason: str) -> None:
+        """Ends training, that of all learners, after a step or two."""
+        self.ended = self.ended or reason
+        self._asked_to_end.set()
+        if self._lockstep:
+            self._lockstep.stop()
 
-    def _guarded(self) -> None:
+    def run(self) -> None:
+        """The thread: steps until a limit is reached or a learner is to stop."""
         try:
-            self._train()
+            assert self._lockstep
+            asked, rest = time.monotonic(), 0.0
+            while not self._reached():
+                turn = self._lockstep.next(timeout=0.2)
+                got = time.monotonic()
+                waits = self._waits(asked, got, turn)
+                if turn is None:
+                    self.meter.add_times(**waits)
+                    asked = got
+                    continue
+                if turn.batch is None:
+                    self.ended = self.ended or "another learner stopped"
+                    return
+                trained = self._step(turn, turn.batch, waits | {"rest": rest})
+                asked = time.monotonic()
+                rest = asked - trained
         except BaseException as error:
             self.failure = error
             self.ended = f"{type(error).__name__}: {error}"
 
-    def _train(self) -> None:
-        meter, clock = self._meter, time.monotonic
-        before, rest = clock(), 0.0
-        while not self._stop.is_set() and not self._reached():
-            batch = self._source.next(timeout=0.2)
-            got = clock()
-            if batch is None:
-                meter.add_times(wait=got - before)
-                before = got
-                continue
-            context = Context(
-                tf.constant(self.frames, tf.float32),
-                tf.constant(self._limits.frames, tf.float32),
-                tf.constant(meter.mean_return(), tf.float32),
-            )
-            with self._whole:
-                results, priorities, steps = self._update(batch, context)
-                values = {name: float(value) for name, value in results.items()}
-                if not math.isfinite(values["grad_norm"]):
-                    raise NotFinite(self.updates, values)
-                trained = clock()
-                # Before the counts: a row that has the steps has their time, too.
-                meter.add_times(wait=got - before, train=trained - got, rest=rest)
-                self.updates += 1
-                self.steps += int(steps)
-            self._source.feedback(batch.key, priorities)
-            self._actions = batch.unrolls.action
-            self._server.publish(self.updates, self._layout.pack())
-            for arrival in self._server.arrivals():
-                meter.add_episodes(arrival.level, arrival.episodes)
-            values["policy_lag"] = self.updates - 1 - float(np.mean(batch.version))
-            values["queue_fill"] = int(self._server.queue.size()) / self._server.capacity
-            meter.add(values)
-            before = clock()
-            rest = before - trained
+    def _waits(self, asked: float, got: float, turn: Turn | None) -> dict[str, float]:
+        """That time's parts: waiting for unrolls of its own, and for the other learners."""
+        if self._group.size == 1:
+            return {"wait": got - asked}
+        assert self._lockstep
+        ready = turn.ready if turn else self._lockstep.ready
+        wait = min(max(ready - asked, 0.0), got - asked)
+        return {"wait": wait, "exchange": got - asked - wait}
+
+    def _step(self, turn: Turn, batch: Batch, times: dict[str, float]) -> float:
+        """One update of all learners; when it was over."""
+        begin = time.monotonic()
+        context = Context(
+            tf.constant(self.frames, tf.float32),
+            tf.constant(self._limits.frames, tf.float32),
+            tf.constant(turn.episode_return, tf.float32),
+        )
+        with self.whole:
+            results, priorities, waited = self._update(batch, context)
+            values = {name: float(value) for name, value in results.items()}
+            if not math.isfinite(values["grad_norm"]):
+                raise NotFinite(self.updates, values)
+            over, exchange = time.monotonic(), float(waited)
+            times["exchange"] = times.get("exchange", 0.0) + exchange
+            # Before the counts: a row that has the steps has their time, too.
+            self.meter.add_times(train=over - begin - exchange, **times)
+            self.updates += 1
+            self.steps += turn.steps
+            self._check_sync()
+        self._episode_return = turn.episode_return
+        self._source.feedback(batch.key, priorities)
+        self._server.publish(self.updates, self._layout.pack())
+        values["policy_lag"] = self.updates - 1 - float(np.mean(batch.version))
+        values["queue_fill"] = self._server.fill()
+        self.meter.add(values, turn.mine)
+        for arrival in self._server.arrivals():
+            self.meter.add_episodes(arrival.level, arrival.episodes)
+        self.actions = batch.unrolls.action
+        return over
 
     def _one_update(
         self, batch: Batch, context: Context
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
-        metrics, priorities = self._algorithm.update(batch, context, self._exchange)
-        new = batch.unrolls.first[self._algorithm.unroll.overlap :]  # [T, B]
-        steps = tf.reduce_sum(tf.cast(~new, tf.float32) * batch.weight)
-        return metrics, priorities, steps
+        exchange = Exchange(self._group, self._config)
+        metrics, priorities = self._algorithm.update(batch, context, exchange)
+        return metrics, priorities, exchange.waited()
+
+    def _check_sync(self) -> None:
+        every = self._config.check_sync_every
+        if self._group.size > 1 and every and self.updates % every == 0:
+            variables = self._algorithm.variables
+            self.sync_checks += 1
+            self.sync_repairs += sync.check(self._group, [*variables.trained, *variables.carried])
 
     def _reached(self) -> bool:
-        """Whether a limit ends the run; `ended` says which."""
+        """Whether a limit ends the run, on all learners alike; `ended` says which."""
         limits = self._limits
         if self.frames >= limits.frames:
             self.ended = f"{limits.frames:,.0f} frames are reached"
-        elif self._meter.mean_return() >= limits.episode_return:
+        elif self._episode_return >= limits.episode_return:
             self.ended = f"the mean return has reached {limits.episode_return:g}"
-        elif self.seconds >= limits.seconds:
-            self.ended = f"{limits.seconds:g} seconds are over"
-        return bool(self.ended)
-
-    # -- the main thread
-
-    def _row(self) -> dict[str, Any]:
-        row = {
-            "frames": self.frames,
-            "steps": self.steps,
-            "updates": self.updates,
-            "seconds": round(self.seconds, 3),
-            "messages_dropped": self._server.stale,  # had before, or meant for another process
-            **self._meter.row(self.frames, self.steps),
-        }
-        try:
-            self._log.write(row)
-        except (OSError, tf.errors.OpError) as error:
-            if self._writes:
-                self._say(f"metrics cannot be written ({error}); training goes on")
-            self._writes = False
         else:
-            if not self._writes:
-                self._say("metrics are written again")
-            self._writes = True
-        return row
-
-    def _show_histograms(self) -> None:
-        """Of the trained variables and of the actions in the last batch."""
-        with self._whole:
-            named = {f"variables/{v.name}": v.numpy() for v in self._algorithm.variables.trained}
-        named["actions"] = np.asarray(self._actions)
-        try:
-            self._log.histograms(self.frames, named)
-        except (OSError, tf.errors.OpError) as error:
-            self._say(f"histograms could not be written ({error}); training goes on")
-
-    def _save(self) -> None:
-        begin = time.monotonic()
-        try:
-            with self._whole:
-                counts = {"updates": self.updates, "steps": self.steps}
-                self._checkpoints.save(counts | {"seconds": self.seconds})
-        except Unwritable as error:
-            if self.saved:
-                self._say(f"checkpoints cannot be written ({error}); those before are kept")
-            self.saved = False
-        else:
-            self.saved = True
-            seconds = time.monotonic() - begin
-            self._say(f"checkpoint at update {self.updates} ({seconds:.1f} s)")
+            return False
+        return True
 
 
 class Limits:

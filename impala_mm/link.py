@@ -1,7 +1,8 @@
 """An actor's connection, in a thread of its own: unrolls go up and parameters come down.
 
 `actor.run` hands it each group of unrolls and plays on meanwhile; what it fetched last stands in
-`newest`. A learner that is away is waited for, and the next one that answers is joined.
+`newest`. All learners of a run hold the same weights, so it feeds any of them: the one it is sent
+to by the one before, and where a learner is away, the next that answers.
 """
 
 import math
@@ -10,7 +11,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,13 +20,14 @@ from impala_mm import transport
 from impala_mm.host_share import HostShare
 from impala_mm.ledger import FOREIGN
 
+_SECONDS = 2.0  # that an actor waits in a full queue before it asks who else could need it
 Say = Callable[[str], None]
 
 
 class Newest(NamedTuple):
     """Parameters as they came."""
 
-    nonce: int  # of the learner's process
+    run: int  # of the learners that hold them
     version: int
     vector: bytes
 
@@ -33,7 +35,7 @@ class Newest(NamedTuple):
 class Group(NamedTuple):
     """What was played in T steps."""
 
-    nonce: int  # of the learner whose parameters acted
+    run: int  # of the learners whose parameters acted
     version: int  # the oldest that acted
     contents: list[bytes]  # an unroll each
     episodes: np.ndarray  # float32 [K, 3]: (1 for a whole game else 0, return, steps)
@@ -44,7 +46,7 @@ class Link(threading.Thread):
 
     def __init__(
         self,
-        address: str,
+        addresses: Sequence[str],
         identity: dict[str, Any],
         token: str,
         pull_secs: float,
@@ -52,14 +54,19 @@ class Link(threading.Thread):
         say: Say,
         stop: threading.Event,
     ):
+        """`addresses` of learners, the first to be tried first; it stays with an only one."""
         super().__init__(name="link", daemon=True)
-        self._address, self._identity, self._token = address, identity, token
+        self._addresses, self._at = list(addresses), 0  # at: the learner that it feeds
+        self._identity, self._token = identity, token
         self._pull_secs, self._max_lag = pull_secs, max_lag
         self._say, self._ending = say, stop
         self._groups: queue.Queue[Group] = queue.Queue(maxsize=1)
         self._incarnation = secrets.randbits(62)
         self._sequence = 0
         self._client: transport.Client | None = None
+        self._tried = -1  # nonce of the learner that did not say whether it has the group in hand
+        self._dropped = 0  # unrolls of such groups, since a learner was told
+        self._run = ""  # whose share of this host it is in
         self._share: HostShare | None = None
         self._pulled_at = -math.inf  # when this actor last asked the learner itself
         self._settled = threading.Event()  # what was sent is there, and who may act next is here
@@ -103,21 +110,40 @@ class Link(threading.Thread):
                 if client is None:
                     return
                 try:
-                    group = group or self._next_group()
+                    group = self._still_sendable(group, client) or self._next_group()
                     if group:
                         self._send(client, group)
                         group, sent = None, group  # whatever comes now: it is not sent again
                     if self._client:
                         self._pull(client, sent)
                         sent = None
+                        self._go_where_needed(client)
                 except transport.Unreachable as error:
                     if not client.is_there():
                         self._say(f"the learner does not answer ({error}); trying again")
                         self._client = None
-                    elif group:  # not yet sent; a pull is tried again without a word
+                    elif group and len(self._addresses) == 1:  # a pull is tried again in silence
                         self._say("the learner's queue is full: waits for room")
         except BaseException as error:
             self.failure = error
+
+    def _still_sendable(self, group: Group | None, client: transport.Client) -> Group | None:
+        """Not where another learner was asked to take it, and may have it: learnt twice."""
+        if group is None or self._tried in {-1, client.nonce}:
+            return group
+        self._tried = -1
+        self._sequence += 1
+        self._dropped += len(group.contents)
+        self._say(
+            f"{len(group.contents)} unrolls dropped: the learner did not say whether it has them"
+        )
+        return None
+
+    def _go_where_needed(self, client: transport.Client) -> None:
+        """To another learner, if the one that was just fed says so."""
+        if 0 <= client.go_to < len(self._addresses) and client.go_to != self._at:
+            self._at = client.go_to
+            self._client = None
 
     def _next_group(self) -> Group | None:
         try:
@@ -127,16 +153,22 @@ class Link(threading.Thread):
 
     def _send(self, client: transport.Client, group: Group) -> None:
         header = transport.Header(
-            nonce=group.nonce,
+            nonce=client.nonce,
+            run=group.run,
             actor=self._identity["actor"],
             incarnation=self._incarnation,
             sequence=self._sequence,
+            dropped=self._dropped,
             version=group.version,
             pieces=0,
         )
-        code = client.enqueue(header, group.contents, group.episodes)
+        self._tried = client.nonce
+        # Of several learners another may need this actor, whose queue is not full.
+        seconds = _SECONDS if len(self._addresses) > 1 else None
+        code = client.enqueue(header, group.contents, group.episodes, seconds)
+        self._tried, self._dropped = -1, 0
         self._sequence += 1
-        if code == FOREIGN and group.nonce == client.nonce:
+        if code == FOREIGN and group.run == client.run:
             self._say("another learner answers: what was played for the one before is dropped")
             self._client = None
 
@@ -147,7 +179,7 @@ class Link(threading.Thread):
             if client.version > have:
                 self._pull_for_host(client, have)
         elif sent:
-            due = sent.version + 1 - self._max_lag if sent.nonce == client.nonce else 0
+            due = sent.version + 1 - self._max_lag if sent.run == client.run else 0
             self._pull_next(client, due)
             self._settled.set()
 
@@ -157,7 +189,7 @@ class Link(threading.Thread):
         if not found or found[0] < client.version:
             found = self._from_learner(client, have, self._pull_secs) or found
         if found:
-            self.newest = Newest(client.nonce, *found)
+            self.newest = Newest(client.run, *found)
 
     def _from_learner(
         self, client: transport.Client, have: int, pull_secs: float
@@ -189,36 +221,50 @@ class Link(threading.Thread):
         while not self._ending.is_set():
             found = client.get_parameters(due)
             if found:
-                self.newest = Newest(client.nonce, *found)
+                self.newest = Newest(client.run, *found)
                 return
             waiting.pause(0.002, most=0.1)
 
     def _connect(self) -> transport.Client | None:
         """Waits, for ever, for a learner that takes us; None when told to stop."""
-        waiting = _Waiting(f"for the learner at {self._address}", self._say, self._ending)
+        what = "the learner" if len(self._addresses) == 1 else "a learner"
+        waiting = _Waiting(f"for {what} at {', '.join(self._addresses)}", self._say, self._ending)
         while not self._ending.is_set():
+            address = self._addresses[self._at]
             try:
-                client = transport.Client(self._address, self._token)
-                me = {"incarnation": self._incarnation, "host": socket.gethostname()}
-                self._share_with_host(client.hello(self._identity | me)["run_id"])
+                client = transport.Client(address, self._token)
+                self._hello(client)
                 found = self._share.newest(after=-1) if self._share else None
                 found = found or self._from_learner(client, have=-1, pull_secs=0.0)
             except transport.Unreachable:
                 found = None
             if found is None:
-                waiting.pause(0.2, most=5.0)
+                self._at = (self._at + 1) % len(self._addresses)
+                if self._at == 0:
+                    waiting.pause(0.2, most=5.0)
                 continue
             client.version, _ = found
-            self.newest = Newest(client.nonce, *found)
+            self.newest = Newest(client.run, *found)
             self._client = client
-            self._say(f"joined the learner at {self._address}, policy version {client.version}")
+            self._say(f"joined the learner at {address}, policy version {client.version}")
             self.connected.set()
             return client
         return None
 
+    def _hello(self, client: transport.Client) -> None:
+        me = {"incarnation": self._incarnation, "host": socket.gethostname()}
+        answer = client.hello(self._identity | me)
+        address = self._addresses[self._at]
+        if len(self._addresses) > 1 and address in client.learners:
+            # In the learners' own order, by which they say where to go.
+            self._addresses, self._at = client.learners, client.learners.index(address)
+        if self._share is None or answer["run_id"] != self._run:
+            self._share_with_host(answer["run_id"])
+
     def _share_with_host(self, run_id: str) -> None:
         """One pull serves all actors of this run on this host, where its shared memory allows."""
         self.close()
+        self._run = run_id
         try:
             self._share = HostShare(run_id)
         except OSError as error:

@@ -1,48 +1,51 @@
-"""What a learner measures: rows of metrics.jsonl, TensorBoard's scalars, a line in the terminal.
+"""What learners measure: each has a Meter, and rank 0 makes rows of what all of them hold.
 
-The training thread adds to a Meter; the main thread takes a row out of it every few seconds.
+training thread -> Meter --part()--> (pulse, of every learner) --merge--> Tally --row()--> log
 """
 
-import json
 import math
 import threading
 import time
 from collections import deque
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 _GAMES = 100  # over which returns are averaged
-_BUCKETS = 30  # of a histogram
+# What the training thread does with its time: it waits for its own unrolls; it waits for the other
+# learners, in averaging with them too; it trains; and the rest.
+TIMES = ("wait", "exchange", "train", "rest")
+
+
+class Part(NamedTuple):
+    """What a Meter held; travels between learners."""
+
+    sums: dict[str, float]  # of values that are averaged over updates
+    counts: dict[str, int]
+    times: dict[str, float]  # seconds, by name
+    steps: int  # that this learner trained on
+    episodes: list[tuple[str, np.ndarray]]  # of (level, float32 [K, 3])
 
 
 class Meter:
-    """Sums since the last row, and the last games."""
+    """What one learner measured since it was last asked."""
 
-    def __init__(self, scores: dict[str, tuple[float, float] | None]):
-        """`scores`: of each level, the mean returns of random play and of a human, if known."""
-        self._scores = scores
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._returns = {level: deque[float](maxlen=_GAMES) for level in scores}  # raw
-        self.games: deque[tuple[float, float]] = deque(maxlen=_GAMES)  # (raw return, steps)
-        self._shaped: deque[float] = deque(maxlen=_GAMES)
-        self._sums: dict[str, float] = {}
-        self._counts: dict[str, int] = {}
-        self._times = {"wait": 0.0, "train": 0.0, "rest": 0.0}
         self._under_way = False  # whether an update was made
-        self._from = (time.monotonic(), 0.0, 0.0)  # of the row before: when, frames, steps
+        self._part = _nothing()
 
-    def add(self, metrics: dict[str, float]) -> None:
-        """Values to be averaged in the next row."""
+    def add(self, metrics: dict[str, float], steps: int) -> None:
+        """Of one update: values to be averaged, and the steps it trained on."""
         with self._lock:
+            sums, counts = self._part.sums, self._part.counts
             for name, value in metrics.items():
-                self._sums[name] = self._sums.get(name, 0.0) + float(value)
-                self._counts[name] = self._counts.get(name, 0) + 1
+                sums[name] = sums.get(name, 0.0) + float(value)
+                counts[name] = counts.get(name, 0) + 1
+            self._part = self._part._replace(steps=self._part.steps + steps)
 
     def add_times(self, **seconds: float) -> None:
-        """What the training thread did with its time: wait, train, rest.
+        """What the training thread did with its time, by the names of TIMES.
 
         All up to the first update's end is the start and tells nothing of what binds: actors were
         still on their way, and the update was compiled. It is forgotten then.
@@ -50,26 +53,68 @@ class Meter:
         with self._lock:
             if not self._under_way and "train" in seconds:
                 self._under_way = True
-                self._times = dict.fromkeys(self._times, 0.0)
+                self._part.times.clear()
                 return
             for name, value in seconds.items():
-                self._times[name] += value
+                self._part.times[name] = self._part.times.get(name, 0.0) + value
 
     def add_episodes(self, level: str, episodes: np.ndarray) -> None:
         """float32 [K, 3]: (1 for a whole game else 0, return, steps)."""
         with self._lock:
-            for whole, episode_return, steps in episodes.tolist():
-                if whole:
-                    self.games.append((episode_return, steps))
-                    self._returns[level].append(episode_return)
-                else:
-                    self._shaped.append(episode_return)
+            self._part.episodes.append((level, episodes))
+
+    def part(self) -> Part:
+        """What was added since the last call."""
+        with self._lock:
+            part, self._part = self._part, _nothing()
+            return part
+
+
+def _nothing() -> Part:
+    return Part({}, {}, {}, 0, [])
+
+
+class Tally:
+    """What all learners measured: sums since the last row, and the last games."""
+
+    def __init__(self, scores: dict[str, tuple[float, float] | None], learners: int = 1):
+        """`scores`: of each level, the mean returns of random play and of a human, if known."""
+        self._scores = scores
+        self._lock = threading.Lock()
+        self._returns = {level: deque[float](maxlen=_GAMES) for level in scores}  # raw
+        self._games: deque[tuple[float, float]] = deque(maxlen=_GAMES)  # (raw return, steps)
+        self._shaped: deque[float] = deque(maxlen=_GAMES)
+        self._parts = [_nothing() for _ in range(learners)]  # since the last row
+        self._steps = [0] * learners  # that each has trained on, in this process's life
+        self._from = (time.monotonic(), 0.0, 0.0)  # of the row before: when, frames, steps
+
+    def merge(self, rank: int, part: Part) -> None:
+        """Takes up what a learner measured."""
+        with self._lock:
+            mine = self._parts[rank]
+            for name, value in part.sums.items():
+                mine.sums[name] = mine.sums.get(name, 0.0) + value
+                mine.counts[name] = mine.counts.get(name, 0) + part.counts[name]
+            for name, value in part.times.items():
+                mine.times[name] = mine.times.get(name, 0.0) + value
+            self._steps[rank] += part.steps
+            for level, episodes in part.episodes:
+                for whole, episode_return, steps in episodes.tolist():
+                    if whole:
+                        self._games.append((episode_return, steps))
+                        self._returns[level].append(episode_return)
+                    else:
+                        self._shaped.append(episode_return)
 
     def mean_return(self) -> float:
         """Mean raw return of the last games; NaN before there are as many as that takes."""
         with self._lock:
-            full = len(self.games) == _GAMES
-            return float(np.mean([r for r, _ in self.games])) if full else math.nan
+            full = len(self._games) == _GAMES
+            return float(np.mean([r for r, _ in self._games])) if full else math.nan
+
+    def start(self, frames: float, steps: float) -> None:
+        """Rates are counted from here."""
+        self._from = time.monotonic(), frames, steps
 
     def row(self, frames: float, steps: float) -> dict[str, Any]:
         """What happened since the last call; a value that does not exist yet is absent."""
@@ -80,19 +125,18 @@ class Meter:
                 "frames_per_second": (frames - self._from[1]) / seconds,
                 "steps_per_second": (steps - self._from[2]) / seconds,
             }
-            if self.games:
-                row["episode_return"] = float(np.mean([r for r, _ in self.games]))
-                row["episode_length"] = float(np.mean([s for _, s in self.games]))
+            if self._games:
+                row["episode_return"] = float(np.mean([r for r, _ in self._games]))
+                row["episode_length"] = float(np.mean([s for _, s in self._games]))
             if self._shaped:
                 row["shaped_return"] = float(np.mean(self._shaped))
-            row |= self._by_level()
-            total = sum(self._times.values())
-            if total > 0:
-                row |= {f"{name}_share": value / total for name, value in self._times.items()}
-            row |= {name: value / self._counts[name] for name, value in self._sums.items()}
+            row |= self._by_level() | _averages(self._parts)
+            if len(self._parts) > 1:
+                for rank, part in enumerate(self._parts):
+                    named = _averages([part]) | {"steps": self._steps[rank]}
+                    row |= {f"{name}/learner{rank}": named[name] for name in _EACH & named.keys()}
             self._from = now, frames, steps
-            self._sums, self._counts = {}, {}
-            self._times = dict.fromkeys(self._times, 0.0)
+            self._parts = [_nothing() for _ in self._parts]
             return {name: value for name, value in row.items() if math.isfinite(value)}
 
     def _by_level(self) -> dict[str, float]:
@@ -113,87 +157,18 @@ class Meter:
             row["human_normalised"] = float(np.median(list(normalised.values())))
         return row
 
-    def start(self, frames: float, steps: float) -> None:
-        """Rates are counted from here."""
-        self._from = time.monotonic(), frames, steps
+
+# Of these a row of several learners holds each one's own, too.
+_EACH = {"steps", "queue_fill", "policy_lag", *(f"{name}_share" for name in TIMES)}
 
 
-class Log:
-    """metrics.jsonl and TensorBoard events of one run; both are appended to, never cut."""
-
-    def __init__(self, logdir: Path):
-        self._file = (logdir / "metrics.jsonl").open("a", encoding="utf-8")
-        self._events = tf.summary.create_file_writer(str(logdir / "events"))
-
-    def write(self, row: dict[str, Any]) -> None:
-        """One row. A full disk costs rows, not the run: it is raised to who can say so."""
-        self._file.write(json.dumps(row) + "\n")
-        self._file.flush()
-        with self._events.as_default(step=int(row["frames"])):
-            for name, value in row.items():
-                if name != "frames":
-                    tf.summary.scalar(name, value)
-        self._events.flush()
-
-    def histograms(self, frames: float, named: dict[str, np.ndarray]) -> None:
-        """Distributions of values, for TensorBoard; 30 numbers each."""
-        with self._events.as_default(step=int(frames)):
-            for name, values in named.items():
-                tf.summary.histogram(name, values, buckets=_BUCKETS)
-        self._events.flush()
-
-
-class Thinning:
-    """When to do something that must stay bounded over a run of any length.
-
-    First after 20 s, then each time that the run is longer by a tenth: 130 times in a month.
-    """
-
-    def __init__(self) -> None:
-        self._next = 20.0
-
-    def due(self, seconds: float) -> bool:
-        """Whether it is time again, `seconds` after the start."""
-        if seconds < self._next:
-            return False
-        self._next = seconds * 1.1
-        return True
-
-
-def verdict(row: dict[str, Any], actors: int) -> str:
-    """What binds, in words: the share of time that the learner waits decides."""
-    if not actors:
-        return "no actor is here"
-    wait, moves = row.get("wait_share"), row["frames_per_second"] > 0
-    if wait is None:
-        return (
-            "too early to say what binds"
-            if moves
-            else "an update is running (the first is compiled, too)"
-        )
-    if wait > 0.1 and not moves:
-        return "waits for unrolls, and none came: see what the actors say, or add some"
-    if wait > 0.1:
-        return f"waits for unrolls {wait:.0%} of the time: add actors"
-    if row.get("queue_fill", 0.0) > 0.5:
-        return f"the learner binds: it trains {row['train_share']:.0%} of the time, actors wait"
-    return "learner and actors are balanced"
-
-
-def line(row: dict[str, Any], total: float, actors: int) -> str:
-    """The progress line."""
-    parts = [f"{row['frames']:,.0f} frames", f"{row['frames_per_second']:,.0f}/s"]
-    if "episode_return" in row:
-        parts.append(f"return {row['episode_return']:.2f}")
-    if "policy_lag" in row:
-        parts.append(f"lag {row['policy_lag']:.1f}")
-    if row["frames_per_second"] > 0:
-        eta = (total - row["frames"]) / row["frames_per_second"]
-        parts.append(f"at most {_duration(eta)} to go")
-    return " | ".join([*parts, verdict(row, actors)])
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{max(seconds, 0):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+def _averages(parts: list[Part]) -> dict[str, float]:
+    """Values over all updates of these learners, and the shares of all their time."""
+    row: dict[str, float] = {}
+    times = {name: sum(part.times.get(name, 0.0) for part in parts) for name in TIMES}
+    if total := sum(times.values()):
+        row |= {f"{name}_share": value / total for name, value in times.items()}
+    for name in {name for part in parts for name in part.sums}:
+        count = sum(part.counts.get(name, 0) for part in parts)
+        row[name] = sum(part.sums.get(name, 0.0) for part in parts) / count
+    return row

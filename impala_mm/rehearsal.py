@@ -16,7 +16,8 @@ import tensorflow as tf
 
 from impala_mm import optimizers
 from impala_mm.config import Config
-from impala_mm.exchange import Exchange, Group
+from impala_mm.exchange import Exchange
+from impala_mm.group import Group
 
 _INPUTS, _CLASSES, _LEARNING_RATE = 8, 4, 0.003
 
@@ -24,7 +25,7 @@ _INPUTS, _CLASSES, _LEARNING_RATE = 8, 4, 0.003
 def rehearse(config: Config, group: Group) -> None:
     """Trains, compares, reports; ends the program with code 1 where something is wrong."""
     started = time.monotonic()
-    exchange = Exchange(group, config.gradients_clipping, config.gradients_clipping_mode)
+    exchange = Exchange(group, config)
     tf.random.set_seed(config.seed + group.rank)  # other weights and data on each rank
     network = snt.nets.MLP([64, 64, _CLASSES])
     optimizer = optimizers.Adam(_LEARNING_RATE)
@@ -61,7 +62,7 @@ def rehearse(config: Config, group: Group) -> None:
         if step == 1 or step % max(1, config.updates // 5) == 0:
             _say(group, f"update {step:4d}  loss {float(loss):.3f}  grad_norm {float(norm):.3f}")
 
-    digests = group.gather(_digest([*variables, *optimizer.variables]))
+    digests = group.gather(_digest([*variables, *optimizer.variables]), "digests")
     seconds = time.monotonic() - started
     equal = len(set(digests)) == 1
     _say(group, f"digests of variables and optimizer: {' '.join(digests)}")

@@ -31,6 +31,10 @@ class RunFolder:
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, str(os.getpid()).encode(), 0)
 
+    def leave_to_others(self) -> None:
+        """A process that this one starts is to write to it instead."""
+        os.close(self._lock)
+
     def write_settings(self) -> None:
         """Once it is known that they fit what the folder holds."""
         settings = json.dumps(dataclasses.asdict(self._config), indent=1)

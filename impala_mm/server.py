@@ -14,10 +14,19 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm import ports
+from impala_mm.balance import SETTLED, Need, better_place
 from impala_mm.ledger import ACCEPTED, DENIED, DISPLACED, FOREIGN, LOST, RUNNING, STALE, Ledger
 from impala_mm.pieces import Pieces
 from impala_mm.snapshots import Snapshots
-from impala_mm.transport import MESSAGE, PROTOCOL, Client, Header, Refused, Unreachable
+from impala_mm.transport import (
+    MESSAGE,
+    PROTOCOL,
+    Client,
+    Header,
+    Refused,
+    Unreachable,
+    run_number,
+)
 
 
 class Arrival(NamedTuple):
@@ -45,6 +54,7 @@ class Server:
         Raises OSError, naming the address and its holder, where another process has the port.
         """
         self.nonce = secrets.randbits(62)
+        self.run = run_number(identity["run_id"])
         # (content of one unroll, its policy version): in TensorFlow, whose blocking enqueue is the
         # back-pressure: a call that waits here holds a thread of its own, and no other call up.
         self.queue = tf.queue.FIFOQueue(queue_capacity, [tf.string, tf.int64], [[], []])
@@ -61,6 +71,9 @@ class Server:
         self._closed = False
         self.stale = 0  # messages dropped because they were had, or meant for another process
         self.refused = 0
+        # Of several learners that may send each other actors: which this one is, and how all are.
+        self.rank, self.needs = 0, list[Need]()
+        self._changed_at = time.monotonic()  # when an actor came or left last
 
         ports.check_free(bind_address)
         self._server = tf.distribute.experimental.rpc.Server.create("grpc", bind_address)
@@ -76,6 +89,15 @@ class Server:
             raise OSError(f"{address} is answered by another learner{ports.holder(bind_address)}")
 
     # -- the learner's side
+
+    def fill(self) -> float:
+        """Of the queue: 0 to 1."""
+        return 0.0 if self._closed else int(self.queue.size()) / self.capacity
+
+    def need(self, starved: float) -> Need:
+        """How this learner is, which waits so much of its time."""
+        settled = time.monotonic() - self._changed_at > SETTLED
+        return Need(starved, self.fill(), len(self.actors), settled)
 
     def publish(self, version: int, vector: bytes) -> None:
         """Makes `vector` what actors get from now on; readers of an older one may finish it."""
@@ -99,6 +121,8 @@ class Server:
     def _heard(self, actor: int) -> None:
         """It waits for room in the queue, or its unroll is there now: it is here, or here again."""
         with self._lock:
+            if actor not in self.actors:
+                self._changed_at = time.monotonic()
             self.actors[actor] = time.monotonic()
 
     def close(self) -> None:
@@ -109,7 +133,7 @@ class Server:
     # -- the four functions; their Python parts hold no lock while they wait, and never wait long
 
     def _functions(self, token: str) -> dict[str, Any]:
-        text, numbers = tf.TensorSpec([], tf.string), tf.TensorSpec([6], tf.int64)
+        text, numbers = tf.TensorSpec([], tf.string), tf.TensorSpec([len(Header._fields)], tf.int64)
         denied = tf.constant(DENIED, tf.int64)
 
         def registered(*arguments: tf.TensorSpec) -> Callable[[Any], Any]:
@@ -131,11 +155,11 @@ class Server:
         def enqueue(given, header, sent, finished):
             def into_the_queue():
                 content = tf.cond(
-                    header[5] > 0,
+                    header[-1] > 0,
                     lambda: _python(self._assemble, [header], tf.string, [None]),
                     lambda: sent,
                 )
-                versions = tf.fill([tf.size(content)], header[4])
+                versions = tf.fill([tf.size(content)], header[-2])
                 with tf.control_dependencies([self.queue.enqueue_many([content, versions])]):
                     return _python(self._end, [header, finished], tf.int64)
 
@@ -143,7 +167,10 @@ class Server:
                 code = _python(self._begin, [header], tf.int64)
                 return tf.cond(tf.equal(code, ACCEPTED), into_the_queue, lambda: code)
 
-            return tf.stack([if_known(given, begin, lambda: denied), *self._state()])
+            code = if_known(given, begin, lambda: denied)
+            with tf.control_dependencies([code]):  # as it is after this message
+                state = _python(self._state, [header], tf.int64, [3])
+            return tf.concat([[code], state], 0)
 
         @registered(numbers, tf.TensorSpec([2], tf.int64), text)
         def piece(given, header, place, content):
@@ -168,10 +195,16 @@ class Server:
             "get_parameters": get_parameters,
         }
 
-    def _state(self) -> list[tf.Tensor]:
-        """What every answer carries: the queue's fill and the newest version."""
-        version = _python(lambda: np.int64(self._snapshots.version), [], tf.int64)
-        return [tf.cast(self.queue.size(), tf.int64), version]
+    def _state(self, numbers: np.ndarray) -> np.ndarray:
+        """What every answer carries: the queue's fill, the newest version, and the learner to go to
+        from now on (-1: stay).
+        """
+        with self._lock:
+            to = better_place(self.rank, self.need(0.0), self.needs)
+            if to >= 0:
+                self.actors.pop(Header(*map(int, numbers)).actor, None)
+                self._changed_at = time.monotonic()
+        return np.array([int(self.queue.size()), self._snapshots.version, to])
 
     def _hello(self, request: bytes) -> np.ndarray:
         if self._closed:
@@ -209,8 +242,8 @@ class Server:
 
     def _begin(self, numbers: np.ndarray) -> np.int64:
         header = Header(*map(int, numbers))
-        message = header[1:4]
-        if header.nonce != self.nonce:
+        message = header.message
+        if header.nonce != self.nonce or header.run != self.run:
             self.stale += 1
             return np.int64(FOREIGN)
         code = self._ledger.begin(*message)
@@ -226,21 +259,23 @@ class Server:
 
     def _end(self, numbers: np.ndarray, finished: np.ndarray) -> np.int64:
         header = Header(*map(int, numbers))
-        self._ledger.end(*header[1:4])
+        self._ledger.end(*header.message)
+        self.stale += header.dropped
         with self._lock:
             self._arrivals.append(Arrival(header.actor, self._levels[header.actor], finished))
-        self._heard(header.actor)
+            if header.actor in self.actors:  # else it was sent to another learner meanwhile
+                self.actors[header.actor] = time.monotonic()
         return np.int64(ACCEPTED)
 
     def _piece(self, numbers: np.ndarray, place: np.ndarray, content: bytes) -> np.int64:
         header = Header(*map(int, numbers))
         if header.nonce != self.nonce:
             return np.int64(FOREIGN)
-        self._pieces.put(header[1:4], int(place[0]), int(place[1]), bytes(content))
+        self._pieces.put(header.message, int(place[0]), int(place[1]), bytes(content))
         return np.int64(ACCEPTED)
 
     def _assemble(self, numbers: np.ndarray) -> np.ndarray:
-        return np.array(self._pieces.take(Header(*map(int, numbers))[1:4]), object)
+        return np.array(self._pieces.take(Header(*map(int, numbers)).message), object)
 
     def _get_parameters(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(version, total bytes, nonce), a piece; version -1: there is none that is wanted."""

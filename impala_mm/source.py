@@ -38,9 +38,11 @@ class QueueSource:
         if self._failure:
             raise self._failure
         try:
-            return self._ready.get(timeout=timeout)
+            batch = self._ready.get(timeout=timeout)
         except queue.Empty:
             return None
+        self._ready.task_done()
+        return batch
 
     def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
         """Every unroll is used once, whatever its priority."""
@@ -69,3 +71,4 @@ class QueueSource:
             self._keys += size
             fresh = tf.ones([size], tf.bool)
             self._ready.put(Batch(entries, start, keys, tf.ones([size]), versions, fresh))
+            self._ready.join()  # one ahead, no more: unrolls age while they wait

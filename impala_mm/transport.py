@@ -13,6 +13,7 @@ A call that its caller gave up may still run, and so may its repetition: every m
 actor, incarnation and sequence number, and the Ledger lets each through once.
 """
 
+import hashlib
 import json
 import secrets
 import socket
@@ -24,21 +25,33 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm import ports
-from impala_mm.ledger import ACCEPTED, DENIED, DISPLACED, FOREIGN, LOST, STALE
+from impala_mm.ledger import ACCEPTED, DENIED, DISPLACED, FOREIGN, LOST, RUNNING, STALE
 
-PROTOCOL = 2
+PROTOCOL = 3
 MESSAGE = 3 << 20  # bytes of content per message; gRPC's own limit is 4 MiB
 
 
 class Header(NamedTuple):
-    """What names a message; travels as int64 [6]."""
+    """What names a message; travels as int64 [8]."""
 
     nonce: int  # of the learner process that the sender said hello to
+    run: int  # whose policy acted in these unrolls: all learners of a run hold the same
     actor: int
     incarnation: int  # of the actor's process
     sequence: int  # 0, 1, 2... within an incarnation
+    dropped: int  # unrolls that went nowhere since the message before
     version: int  # the oldest policy version that acted in these unrolls
     pieces: int  # how many pieces hold the content; 0: it is in the message itself
+
+    @property
+    def message(self) -> tuple[int, int, int]:
+        """The one among all messages to a learner."""
+        return self.actor, self.incarnation, self.sequence
+
+
+def run_number(run_id: str) -> int:
+    """A run's id as a header carries it."""
+    return int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:7], "big")
 
 
 class Refused(Exception):
@@ -56,9 +69,11 @@ class Client:
         self._token = tf.constant(token)
         self._timeout = int(timeout * 1000)
         self._reader = secrets.randbits(62)
-        self.nonce = -1
+        self.nonce = self.run = -1
+        self.learners: list[str] = []  # addresses of all learners of the run
         self.version = -1  # the newest of the learner's, as last heard
         self.queue_fill = 0
+        self.go_to = -1  # the learner that is to have the next unrolls; -1: this one
         try:  # where nobody listens, the client below would leave its threads behind
             socket.create_connection(ports.split_address(address), min(timeout, 5)).close()
         except OSError as error:
@@ -76,7 +91,8 @@ class Client:
         identity = json.loads(answer.numpy())
         if "refused" in identity:
             raise Refused(identity["refused"])
-        self.nonce = identity["nonce"]
+        self.nonce, self.run = identity["nonce"], run_number(identity["run_id"])
+        self.learners = identity.get("learners", [])
         return identity
 
     def is_there(self) -> bool:
@@ -88,11 +104,18 @@ class Client:
             return False
         return json.loads(answer.numpy())["nonce"] == self.nonce
 
-    def enqueue(self, header: Header, contents: Sequence[bytes], episodes: np.ndarray) -> int:
+    def enqueue(
+        self,
+        header: Header,
+        contents: Sequence[bytes],
+        episodes: np.ndarray,
+        seconds: float | None = None,
+    ) -> int:
         """Sends unrolls until the learner has them, each once: ACCEPTED, or STALE if it had them.
 
-        FOREIGN: they were meant for another process, and are dropped. Unreachable where no answer
-        came in time: the same call again is safe.
+        FOREIGN: they were meant for another process, and are dropped. RUNNING: an earlier call of
+        the same will bring them in, and another learner needs this actor more. Unreachable where no
+        answer came in time, within `seconds` if given: the same call again is safe.
         """
         large = sum(map(len, contents)) > MESSAGE
         code, delay = LOST, 0.02
@@ -106,13 +129,14 @@ class Client:
                 tf.constant(inline, tf.string, [len(inline)]),
                 tf.constant(episodes, tf.float32, [len(episodes), 3]),
                 result=_NUMBERS,
+                timeout=int((seconds or 0) * 1000),
             )
-            code, self.queue_fill, self.version = map(int, answer.numpy())
+            code, self.queue_fill, self.version, self.go_to = map(int, answer.numpy())
             if code == DENIED:
                 raise Refused("the learner's token is another")
             if code == DISPLACED:
                 raise Refused("another process is this actor now: give each its own --task")
-            if code in {ACCEPTED, STALE, FOREIGN}:
+            if code in {ACCEPTED, STALE, FOREIGN} or (code == RUNNING and self.go_to >= 0):
                 return code
             time.sleep(delay)  # our own earlier call still waits for room in the queue
             delay = min(delay * 1.5, 1.0)

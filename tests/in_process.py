@@ -5,7 +5,7 @@ from typing import NamedTuple
 import sonnet as snt
 import tensorflow as tf
 
-from impala_mm import algorithms, environments, exchange
+from impala_mm import algorithms, environments, exchange, group
 from impala_mm.algorithms import Context
 from impala_mm.trajectory import Batch, Codec
 
@@ -22,9 +22,7 @@ def updater(algorithm, config, changed=lambda batch: batch):
     `changed` is what happens to the batch before the algorithm sees it.
     """
     codec = Codec(algorithm.unroll)
-    alone = exchange.Exchange(
-        exchange.Alone(), config.gradients_clipping, config.gradients_clipping_mode
-    )
+    alone = exchange.Exchange(group.Alone(), config)
 
     signature = [tf.TensorSpec([None], tf.string), tf.TensorSpec([])]
 

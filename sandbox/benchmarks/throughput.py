@@ -29,7 +29,7 @@ tensorflow_import.load()
 import numpy as np
 import tensorflow as tf
 
-from impala_mm import agreement, environments, exchange, flags
+from impala_mm import agreement, environments, exchange, flags, group
 from impala_mm.actor import Player
 from impala_mm.algorithms import Context
 from impala_mm.config import Config
@@ -78,7 +78,7 @@ def parts(config: Config) -> dict[str, float]:
     one = tf.ones([batch])
     known = Batch(*decode(content), tf.range(batch), one, tf.zeros([batch], tf.int64), one > 0)
     context = Context(tf.constant(0.0), tf.constant(1e9), tf.constant(0.0))
-    alone = exchange.Exchange(exchange.Alone(), config.gradients_clipping, "global_norm")
+    alone = exchange.Exchange(group.Alone(), config)
     update = tf.function(lambda b, c: algorithm.update(b, c, alone), autograph=False)
     found["training"] = per_call(lambda: update(known, context)) / batch / length
     playing.close()

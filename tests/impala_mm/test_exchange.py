@@ -7,10 +7,11 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from impala_mm import exchange
+from impala_mm import exchange, group
+from impala_mm.config import Config
 
 
-class Two(exchange.Alone):
+class Two(group.Alone):
     """Two learners, of which the other always contributes `other`."""
 
     size = 2
@@ -22,10 +23,11 @@ class Two(exchange.Alone):
         return [(a + b) / 2 for a, b in zip(tensors, self._other, strict=True)]
 
 
-def _step(gradients, clipping, group=None, mode="global_norm"):
+def _step(gradients, clipping, learners=None, mode="global_norm"):
     """What apply() returned, and the step that plain gradient descent at rate 1 took."""
     variables = [tf.Variable(tf.zeros_like(g)) for g in gradients]
-    joined = exchange.Exchange(group or exchange.Alone(), clipping, mode)
+    config = Config(gradients_clipping=clipping, gradients_clipping_mode=mode)
+    joined = exchange.Exchange(learners or group.Alone(), config)
     applied = joined.apply(snt.optimizers.SGD(1.0), gradients, variables)
     return applied, [-v.numpy() for v in variables]
 
@@ -36,7 +38,7 @@ def test_gradients_are_averaged_over_learners_before_they_are_clipped():
     Clipped before averaging it would be the mean of (1, 0) and (0, 1): (0.5, 0.5).
     """
     mine, other = [tf.constant([6.0, 0.0])], [tf.constant([0.0, 8.0])]
-    applied, step = _step(mine, clipping=1.0, group=Two(other))
+    applied, step = _step(mine, clipping=1.0, learners=Two(other))
     assert float(applied.norm) == pytest.approx(5.0)
     assert float(applied.clipped) == 1
     np.testing.assert_allclose(step[0], [0.6, 0.8], rtol=1e-6)
@@ -91,28 +93,3 @@ def test_clipping_by_global_norm_is_that_of_float64_numpy(values, clipping):
         np.testing.assert_allclose(
             ours, theirs * min(1.0, clipping / max(norm, 1e-30)), rtol=1e-5, atol=1e-6
         )
-
-
-def test_more_learners_than_horovod_sees_is_refused(monkeypatch):
-    """A launcher of another MPI than Horovod's: every process would train alone, unnoticed."""
-    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
-    monkeypatch.setattr(exchange, "Horovod", exchange.Alone)
-    with pytest.raises(SystemExit, match="started 2 processes, but Horovod sees 1"):
-        exchange.join()
-
-
-def test_two_learners_without_horovod_are_refused_with_the_command_that_builds_it(monkeypatch):
-    def missing():
-        raise ImportError("No module named 'horovod'")
-
-    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
-    monkeypatch.setattr(exchange, "Horovod", missing)
-    with pytest.raises(SystemExit, match=r"build it with `make horovod`, or start one learner"):
-        exchange.join()
-
-
-def test_one_learner_needs_no_horovod(monkeypatch):
-    for name in exchange._SIZE_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(exchange, "Horovod", None)
-    assert exchange.join().size == 1

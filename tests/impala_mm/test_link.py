@@ -9,6 +9,7 @@ from conftest import free_port
 
 from impala_mm import link as linking
 from impala_mm import transport
+from impala_mm.balance import Need
 from impala_mm.host_share import HostShare
 from impala_mm.link import Group, Link
 from impala_mm.server import Server
@@ -28,7 +29,7 @@ def here(tmp_path, monkeypatch):
 
     def join(actor, pull_secs=0.0, max_lag=None):
         me = IDENTITY | {"protocol": transport.PROTOCOL, "actor": actor}
-        links.append(Link(address, me, "token", pull_secs, max_lag, said.append, stop))
+        links.append(Link([address], me, "token", pull_secs, max_lag, said.append, stop))
         links[-1].start()
         if max_lag is None or server._snapshots.version >= 0:
             assert links[-1].connected.wait(10)
@@ -45,7 +46,7 @@ def here(tmp_path, monkeypatch):
 
 
 def _group(link, *contents):
-    return Group(link.newest.nonce, link.newest.version, list(contents), NO_EPISODES)
+    return Group(link.newest.run, link.newest.version, list(contents), NO_EPISODES)
 
 
 def _until(condition, seconds=10):
@@ -174,14 +175,15 @@ def test_an_actor_notices_that_another_learner_answers_without_any_call_having_f
     server, join = here
     server.publish(7, b"seven")
     one = join(0)
-    old = one.newest.nonce
-    server.nonce = server._identity["nonce"] = old + 1  # what a restart would have made
+    # What a restart would have made:
+    server.nonce = server._identity["nonce"] = server.nonce + 1
+    server._identity["run_id"], server.run = "later", transport.run_number("later")
     server.actors.clear()
     server._snapshots.version = -1
     server.publish(2, b"two")
     begun = _group(one, b"begun under the old one")
     one.send(begun)
-    _until(lambda: one.newest == (old + 1, 2, b"two"))
+    _until(lambda: one.newest == (server.run, 2, b"two"))
     one.send(begun._replace(contents=[b"so was this"]))
     one.send(_group(one, b"new"))
     _until(lambda: int(server.queue.size()) == 1)
@@ -206,3 +208,123 @@ def test_a_queue_that_stays_full_is_no_learner_that_is_away(here, monkeypatch):
     assert server.queue.dequeue()[0].numpy() == b"mine"
     assert int(server.queue.size()) == 0
     assert not any("does not answer" in line for line in server.said)
+
+
+# -- several learners
+
+
+class Run:
+    """Two learners of one run, and one that is not there."""
+
+    def __init__(self, said):
+        self.addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+        self.absent = f"127.0.0.1:{free_port()}"
+        identity = IDENTITY | {"run_id": "r", "learners": self.addresses}
+        self.servers = [
+            Server(address, address, "token", identity, 1, said.append)
+            for address in self.addresses
+        ]
+        for rank, server in enumerate(self.servers):
+            server.rank = rank
+            server.publish(0, b"0")
+
+    def starve(self, rank):
+        """The learners hear that this one waits for unrolls, and nobody feeds it."""
+        needs = [Need(starved=0.0, fill=1.0, actors=2, settled=True) for _ in self.servers]
+        needs[rank] = Need(starved=0.9, fill=0.0, actors=0, settled=True)
+        for server in self.servers:
+            server.needs = needs
+            server._changed_at = -1e9
+
+
+@pytest.fixture
+def several(tmp_path, monkeypatch):
+    """Two learners; and a function that connects an actor to addresses."""
+    monkeypatch.setattr(linking, "HostShare", lambda run_id: HostShare(run_id, tmp_path))
+    stop, links, said = threading.Event(), [], []
+    learners = Run(said)
+
+    def join(*addresses):
+        me = IDENTITY | {"protocol": transport.PROTOCOL, "actor": len(links)}
+        links.append(Link(addresses, me, "token", 0.0, None, said.append, stop))
+        links[-1].start()
+        assert links[-1].connected.wait(10)
+        return links[-1]
+
+    learners.said = said
+    yield learners, join
+    stop.set()
+    for server in learners.servers:
+        server.close()
+    for one in links:
+        one.join(10)
+        assert one.failure is None
+        one.close()
+
+
+def _taken(server):
+    return server.queue.dequeue()[0].numpy()
+
+
+def test_an_actor_goes_where_it_is_sent_and_what_it_played_before_counts_there(several):
+    learners, join = several
+    full, starved = learners.servers
+    one = join(*learners.addresses)
+    learners.starve(1)
+    group = _group(one, b"first")
+    one.send(group)
+    _until(lambda: 0 in starved.actors)
+    assert 0 not in full.actors
+    one.send(group._replace(contents=[b"second"]))
+    assert (_taken(full), _taken(starved)) == (b"first", b"second")
+    assert (full.stale, starved.stale) == (0, 0)
+
+
+def test_an_actor_that_is_alone_with_its_learner_stays(several):
+    learners, join = several
+    one = join(learners.addresses[0])
+    learners.starve(1)
+    one.send(_group(one, b"first"))
+    one.send(_group(one, b"second"))
+    assert [_taken(learners.servers[0]) for _ in range(2)] == [b"first", b"second"]
+
+
+def test_an_actor_held_back_by_a_full_queue_is_sent_on_and_its_unroll_comes_in_once(
+    several, monkeypatch
+):
+    monkeypatch.setattr(linking, "_SECONDS", 0.5)
+    learners, join = several
+    full, starved = learners.servers
+    one = join(*learners.addresses)
+    one.send(_group(one, b"fills it"))
+    one.send(_group(one, b"waits"))
+    time.sleep(1.5)
+    assert 0 in full.actors, "nobody needs it more"
+    learners.starve(1)
+    _until(lambda: 0 in starved.actors)
+    one.send(_group(one, b"there"))
+    assert _taken(starved) == b"there"
+    assert [_taken(full) for _ in range(2)] == [b"fills it", b"waits"]
+    time.sleep(0.3)
+    assert 0 not in full.actors
+    assert [int(server.queue.size()) for server in learners.servers] == [0, 0]
+
+
+def test_where_a_learner_is_absent_the_next_is_joined(several):
+    learners, join = several
+    join(learners.absent, learners.addresses[1])
+    assert list(learners.servers[1].actors) == [0]
+
+
+def test_unrolls_whose_send_was_not_answered_go_to_no_other_learner_and_are_counted(several):
+    learners, join = several
+    one = join(*learners.addresses)
+    client, lost = one._client, _group(one, b"a", b"b")
+    one._tried = client.nonce
+    assert one._still_sendable(lost, client) is lost, "the same learner knows what it has had"
+    one._tried = learners.servers[1].nonce
+    assert one._still_sendable(lost, client) is None
+    one.send(_group(one, b"next"))
+    _until(lambda: learners.servers[0].stale == 2)
+    assert _taken(learners.servers[0]) == b"next"
+    assert "2 unrolls dropped: the learner did not say whether it has them" in learners.said

@@ -45,9 +45,10 @@ def test_two_learners_hold_equal_variables(launcher):
 def test_learners_whose_variables_differ_are_found_out():
     """The same program with an all-reduce that does nothing: the comparison must notice."""
     program = (
-        "import sys; from impala_mm import exchange, rehearsal, config\n"
-        "exchange.Horovod.mean = lambda self, tensors, name: list(tensors)\n"
-        "rehearsal.rehearse(config.Config(updates=3), exchange.join())"
+        "import sys; from impala_mm import group, rehearsal, config\n"
+        "group.Horovod.mean = lambda self, tensors, name: list(tensors)\n"
+        "settings = config.Config(updates=3)\n"
+        "rehearsal.rehearse(settings, group.join(settings))"
     )
     code, printed = run(*MPIRUN, sys.executable, "-c", program)
     assert code != 0

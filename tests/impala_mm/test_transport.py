@@ -50,7 +50,7 @@ def _join(address, actor=0, incarnation=1, timeout=10.0, token=TOKEN, **changes)
 
 
 def _header(client, sequence, actor=0, incarnation=1):
-    return Header(client.nonce, actor, incarnation, sequence, version=7, pieces=0)
+    return Header(client.nonce, client.run, actor, incarnation, sequence, 0, version=7, pieces=0)
 
 
 # -- unrolls
@@ -140,10 +140,18 @@ def test_calls_past_their_deadline_are_trained_exactly_once(serve):
 def test_unrolls_meant_for_an_earlier_learner_are_dropped_and_counted(serve):
     server, address = serve()
     client = _join(address)
-    header = _header(client, 0)._replace(nonce=client.nonce + 1)
-    assert client.enqueue(header, [b"x"], NO_EPISODES) == FOREIGN
+    header = _header(client, 0)
+    for foreign in (header._replace(nonce=client.nonce + 1), header._replace(run=client.run + 1)):
+        assert client.enqueue(foreign, [b"x"], NO_EPISODES) == FOREIGN
     assert int(server.queue.size()) == 0
-    assert server.stale == 1
+    assert server.stale == 2
+
+
+def test_what_an_actor_dropped_elsewhere_is_counted_where_it_says_so(serve):
+    server, address = serve()
+    client = _join(address)
+    client.enqueue(_header(client, 0)._replace(dropped=16), [b"x"], NO_EPISODES)
+    assert server.stale == 16
 
 
 # -- parameters
@@ -210,7 +218,7 @@ def test_every_function_refuses_a_caller_without_the_token(serve):
         stranger.enqueue(_header(stranger, 0), [b"x"], NO_EPISODES)
     assert stranger.get_parameters() is None
     code = stranger._call(
-        "piece", tf.zeros([6], tf.int64), tf.zeros([2], tf.int64), b"x", result=transport._NUMBER
+        "piece", tf.zeros([8], tf.int64), tf.zeros([2], tf.int64), b"x", result=transport._NUMBER
     )
     assert int(code) == DENIED
     assert len(server._pieces) == 0

@@ -1,0 +1,58 @@
+"""An actor's process, from its flags to its exit code."""
+
+import os
+import signal
+import threading
+import traceback
+from typing import Any, NoReturn
+
+from impala_mm import children, processes
+from impala_mm.config import Config
+
+
+def act(config: Config) -> NoReturn:
+    """Plays until the run or the user ends it."""
+    children.die_with_parent()
+    say = processes.sayer(f"actor {config.task}")
+    stop, ending = threading.Event(), []
+
+    def end(number: int, _: Any) -> None:
+        ending.append(number)
+        if not stop.is_set():  # a second one may come while the first is being heard
+            stop.set()
+
+    processes.on_ending(end)
+    learners = processes.addresses(config)
+    begin = config.task % len(learners)  # actors take turns
+    mine = [*learners[begin:], *learners[:begin]]
+    if config.learner_assignment == "fixed":
+        mine = mine[:1]
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # an actor's network is small and the GPU is not its
+    processes.load_tensorflow(config.intra_op_threads or 1, config.inter_op_threads or 1)
+    from impala_mm import actor, agreement, environments, transport  # noqa: PLC0415
+    from impala_mm.link import Link  # noqa: PLC0415
+
+    token = processes.token(config)
+    algorithm, layout, levels, identity = agreement.make(config, config.task)
+    level = list(levels)[config.task % len(levels)]
+    # Apart for each environment of each actor.
+    seed = config.seed * 1_000_003 + config.task * 10_007
+    playing = environments.make(level, config.num_envs, seed, **agreement.options(config))
+    pull_secs = config.min_pull_secs
+    if pull_secs < 0:
+        pull_secs = layout.size / 12.5e6  # a tenth of 1 Gbit/s, in bytes
+    identity |= {"actor": config.task, "level": level}
+    link = Link(mine, identity, token, pull_secs, algorithm.max_lag, say, stop)
+    code = 1
+    try:
+        actor.run(algorithm, playing, config.num_envs, layout, link, say, stop)
+        code = processes.exit_code(ending)
+        say(f"ended: asked to by {signal.Signals(ending[0]).name}")
+    except (transport.Refused, actor.Stopped) as error:
+        say(f"error: {error}")
+    except Exception:
+        traceback.print_exc()
+    stop.set()
+    link.close()
+    playing.close()
+    processes.leave(code)

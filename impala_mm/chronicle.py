@@ -1,0 +1,64 @@
+"""What a run leaves to read, written by rank 0: metrics.jsonl and TensorBoard's events.
+
+A disk that takes nothing costs rows, not the run; it is said once, and again when it is over.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+_BUCKETS = 30  # of a histogram
+
+
+class Chronicle:
+    """Of one run; everything is appended to, never cut."""
+
+    def __init__(self, logdir: Path, say: Callable[[str], None]):
+        self._file = (logdir / "metrics.jsonl").open("a", encoding="utf-8")
+        self._events = tf.summary.create_file_writer(str(logdir / "events"))
+        self._say = say
+        self._writes = True  # whether the last row could be written
+        self._next_histograms = 20.0  # seconds from the start
+
+    def write(self, row: dict[str, Any]) -> None:
+        """One row of metrics."""
+        try:
+            self._file.write(json.dumps(row) + "\n")
+            self._file.flush()
+            with self._events.as_default(step=int(row["frames"])):
+                for name, value in row.items():
+                    if name != "frames":
+                        tf.summary.scalar(name, value)
+            self._events.flush()
+        except (OSError, tf.errors.OpError) as error:
+            if self._writes:
+                self._say(f"metrics cannot be written ({error}); training goes on")
+            self._writes = False
+        else:
+            if not self._writes:
+                self._say("metrics are written again")
+            self._writes = True
+
+    def wants_histograms(self, seconds: float) -> bool:
+        """Whether it is time, `seconds` after the start: their number stays bounded.
+
+        First after 20 s, then each time that the run is longer by a tenth: 130 times in a month.
+        """
+        if seconds < self._next_histograms:
+            return False
+        self._next_histograms = seconds * 1.1
+        return True
+
+    def write_histograms(self, frames: float, named: dict[str, np.ndarray]) -> None:
+        """Distributions of values, for TensorBoard; 30 numbers each."""
+        try:
+            with self._events.as_default(step=int(frames)):
+                for name, values in named.items():
+                    tf.summary.histogram(name, values, buckets=_BUCKETS)
+            self._events.flush()
+        except (OSError, tf.errors.OpError) as error:
+            self._say(f"histograms could not be written ({error}); training goes on")

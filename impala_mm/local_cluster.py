@@ -1,0 +1,81 @@
+"""Several learners on this machine: what `experiment.py --num_learners=N` starts and watches.
+
+The learners run under an mpirun of their own, the actors as children of this process; none of them
+outlives it. Ctrl-C becomes SIGUSR1 to mpirun, which forwards it as the order to save and stop: of
+SIGINT it would make a SIGTERM and, a quarter of a second later, a SIGKILL.
+"""
+
+import contextlib
+import ctypes
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from impala_mm import children, flags, ports, processes
+from impala_mm.config import Config
+from impala_mm.run_folder import RunFolder
+
+
+def run(config: Config, argv: list[str]) -> NoReturn:
+    """To the end of the learners."""
+    say = processes.sayer("cluster")
+    mpirun = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if not mpirun or not importlib.util.find_spec("horovod"):
+        flags.refuse(
+            f"--num_learners={config.num_learners} needs mpirun and Horovod: `make horovod` "
+            f"installs them; one learner needs neither"
+        )
+    ending: list[int] = []
+    processes.on_ending(lambda number, _: ending.append(number))
+    folder = RunFolder(config)
+    folder.leave_to_others()
+    common = [*argv, f"--learner_hosts={','.join(_addresses(config))}", f"--logdir={folder.path}"]
+    actors = children.Actors(common, config.num_actors, folder.path)
+    learners = subprocess.Popen(
+        [
+            *(mpirun, "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"),
+            *("-np", str(config.num_learners), sys.executable, *common, "--job_name=learner"),
+        ],
+        stdin=subprocess.DEVNULL,
+        env=os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
+        start_new_session=True,
+        # No thread was started here. 1: PR_SET_PDEATHSIG.
+        preexec_fn=lambda: ctypes.CDLL(None).prctl(1, signal.SIGTERM),  # noqa: PLW1509
+    )
+    told = False
+    try:
+        while learners.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                learners.wait(0.2)
+            actors.watch(say)
+            if ending and not told:
+                told = True
+                say("the learners save and stop")
+                learners.send_signal(signal.SIGUSR1)
+    finally:
+        actors.end()
+    processes.leave(learners.returncode or processes.exit_code(ending))
+
+
+def _addresses(config: Config) -> list[str]:
+    """As many as learners: those given, or from the one given on."""
+    given = processes.addresses(config)
+    if len(given) == 1:
+        host, port = ports.split_address(given[0])
+        given = [f"{host}:{port + rank}" for rank in range(config.num_learners)]
+    if len(given) != config.num_learners:
+        flags.refuse(
+            f"--num_learners={config.num_learners}, and --learner_hosts names {len(given)}: give "
+            f"the first alone, or all"
+        )
+    for address in given:
+        try:
+            ports.check_free(address)
+        except OSError as error:
+            flags.refuse(f"a learner cannot listen: {error}")
+    return given

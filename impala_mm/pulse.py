@@ -1,0 +1,61 @@
+"""Once a second every learner tells the others how it is: a thread that meets its like.
+
+So rank 0 logs what all of them measured, each knows who starves and who has plenty, and an error of
+one is said by rank 0. None of it lies in a step's way: who is late holds up this thread alone.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from impala_mm.balance import Need
+from impala_mm.group import Group
+from impala_mm.metrics import Part
+
+_SECONDS = 1.0
+
+
+class Report(NamedTuple):
+    """How a learner is."""
+
+    part: Part  # what it measured since the last report
+    need: Need  # of actors
+    dropped: int  # messages, had before or meant for another process, since its start
+    error: str  # why it cannot go on; empty where it can
+    done: bool  # its training has ended
+
+
+class Pulse(threading.Thread):
+    """Calls `report` and hands the reports of all, in the order of ranks, to `heard`."""
+
+    def __init__(
+        self,
+        group: Group,
+        report: Callable[[], Report],
+        heard: Callable[[list[Report]], None],
+    ):
+        super().__init__(name="pulse", daemon=True)
+        self._group, self._report, self._heard = group, report, heard
+        self._hurry = threading.Event()
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        """Until all are done."""
+        try:
+            done = False
+            while not done:
+                reports = self._group.gather(self._report(), "pulse")
+                self._heard(reports)
+                done = all(report.done for report in reports)
+                if not done:
+                    self._hurry.wait(_SECONDS)
+        except (RuntimeError, tf.errors.OpError) as error:  # a learner is gone
+            self.failure = error
+
+    def end(self, seconds: float) -> bool:
+        """Called once this learner is done: whether all were, within so many seconds."""
+        self._hurry.set()
+        self.join(seconds)
+        return not self.is_alive() and self.failure is None

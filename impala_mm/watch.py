@@ -1,0 +1,215 @@
+"""What a learner's main thread does while it trains: it listens to the others, logs, saves, ends.
+
+Every learner reports to all once a second (`pulse`); rank 0 alone keeps the records: rows of
+metrics, progress lines, checkpoints.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from impala_mm.algorithms import Algorithm
+from impala_mm.checkpoint import Checkpoints, Mismatch, Unwritable
+from impala_mm.chronicle import Chronicle
+from impala_mm.config import Config
+from impala_mm.environments import EnvironmentSpec
+from impala_mm.group import Group
+from impala_mm.learner import Learner, Limits
+from impala_mm.metrics import Tally
+from impala_mm.pulse import Pulse, Report
+from impala_mm.server import Server
+from impala_mm.verdict import line
+
+_ROW_SECONDS = 2.0  # between rows of metrics
+_LINE_SECONDS = 5.0  # between progress lines; the first comes with the first frames
+_GOODBYE_SECONDS = 10.0  # how long learners wait for each other at the end
+Say = Callable[[str], None]
+
+
+class Records(NamedTuple):
+    """Where rank 0 writes; the others write nothing."""
+
+    chronicle: Chronicle
+    checkpoints: Checkpoints
+
+
+class Lost(Exception):
+    """Another learner failed, or is gone; says what is known."""
+
+
+class Watch:
+    """Of one learner."""
+
+    def __init__(
+        self,
+        config: Config,
+        group: Group,
+        algorithm: Algorithm,
+        learner: Learner,
+        server: Server,
+        levels: dict[str, EnvironmentSpec],
+        limits: Limits,
+        records: Records | None,
+        say: Say,
+    ):
+        self._config, self._group, self._algorithm = config, group, algorithm
+        self._learner, self._server, self._limits = learner, server, limits
+        self._records, self._say = records, say
+        self._tally = Tally({name: spec.scores for name, spec in levels.items()}, group.size)
+        self._reports: list[Report] = []  # of all learners, the last
+        self._starved = 0.0
+        self.saved = True  # whether the last checkpoint was written
+        self.seconds = 0.0  # of training, those before a resume included
+
+    def resume(self) -> None:
+        """Rank 0's newest checkpoint, if there is one, on all learners; raises its Mismatch."""
+        progress, mismatch = None, ""
+        if self._records:
+            try:
+                progress = self._records.checkpoints.restore()
+            except Mismatch as error:
+                mismatch = str(error)
+        progress, mismatch = self._group.gather((progress, mismatch), "resume")[0]
+        if mismatch:
+            raise Mismatch(mismatch)
+        variables = self._algorithm.variables
+        self._group.broadcast([*variables.trained, *variables.carried])
+        if progress:
+            learner = self._learner
+            learner.updates, learner.steps = progress["updates"], progress["steps"]
+            self.seconds = progress["seconds"]
+            if self._records:
+                self._say(f"resumed at {learner.frames:,.0f} frames, update {learner.updates}")
+
+    def run(self, meanwhile: Callable[[], None]) -> dict[str, Any]:
+        """Until training ends; calls `meanwhile` several times a second; the last row.
+
+        Raises what training failed of, and Lost where another learner did.
+        """
+        learner = self._learner
+        begin, before, frames = time.monotonic(), self.seconds, learner.frames
+        self._tally.start(learner.frames, learner.steps)
+        pulse = Pulse(self._group, self._report, self._heard)
+        learner.begin(self._tally.mean_return)
+        pulse.start()
+        row_at, saved_at, said_at, said = begin, begin, begin, False
+        while learner.is_alive() and not pulse.failure and not self._failed():
+            learner.join(0.1)
+            meanwhile()
+            now = time.monotonic()
+            self.seconds = before + now - begin
+            if self.seconds >= self._limits.seconds:
+                learner.stop(f"{self._limits.seconds:g} seconds are over")
+            for actor in self._server.silent(60):
+                self._say(f"actor {actor} has left: nothing came from it for 60 s")
+            first = not said and learner.frames > frames
+            if self._records and (now - row_at >= _ROW_SECONDS or first):
+                row, row_at = self._write_row(self._records.chronicle), now
+                if now - said_at >= _LINE_SECONDS or first:
+                    said_at, said = now, said or first
+                    self._say(line(row, self._limits.frames, self._actors()))
+            if self._records and now - saved_at >= self._config.save_checkpoint_secs:
+                saved_at = now
+                self._save(self._records.checkpoints)
+            if self._records and self._records.chronicle.wants_histograms(now - begin):
+                self._write_histograms(self._records.chronicle)
+        return self._end(pulse)
+
+    def _end(self, pulse: Pulse) -> dict[str, Any]:
+        """Takes leave of the others; the last row."""
+        learner, row = self._learner, {}
+        learner.join(_GOODBYE_SECONDS)  # it may wait for a learner that failed
+        together = pulse.end(_GOODBYE_SECONDS)
+        if self._records:
+            row = self._write_row(self._records.chronicle)
+            if learner.failure is None and not learner.is_alive():
+                self._save(self._records.checkpoints)
+        self._server.close()
+        if learner.failure:
+            raise learner.failure
+        if failed := self._failed():
+            raise Lost(failed)
+        if not together or learner.is_alive():
+            raise Lost("another learner is gone")
+        return row
+
+    # -- what learners tell each other
+
+    def _report(self) -> Report:
+        learner = self._learner
+        part = learner.meter.part()
+        if (total := sum(part.times.values())) > 0.2:
+            # Over some seconds: one step that came late says little.
+            self._starved += 0.4 * (part.times.get("wait", 0.0) / total - self._starved)
+        return Report(
+            part=part,
+            need=self._server.need(self._starved),
+            dropped=self._server.stale,
+            error=learner.ended if learner.failure else "",
+            done=not learner.is_alive(),
+        )
+
+    def _heard(self, reports: list[Report]) -> None:
+        self._reports = reports
+        if self._config.learner_assignment == "balance":
+            self._server.needs = [report.need for report in reports]
+        for rank, report in enumerate(reports):
+            self._tally.merge(rank, report.part)
+
+    def _failed(self) -> str:
+        """What another learner failed of, if one did."""
+        for rank, report in enumerate(self._reports):
+            if report.error and rank != self._group.rank:
+                return f"learner {rank} failed: {report.error}"
+        return ""
+
+    def _actors(self) -> int:
+        """That feed any learner."""
+        others = [r.need.actors for rank, r in enumerate(self._reports) if rank != self._group.rank]
+        return len(self._server.actors) + sum(others)
+
+    # -- rank 0's records
+
+    def _write_row(self, chronicle: Chronicle) -> dict[str, Any]:
+        learner = self._learner
+        self._tally.merge(self._group.rank, learner.meter.part())
+        row = {
+            "frames": learner.frames,
+            "steps": learner.steps,
+            "updates": learner.updates,
+            "seconds": round(self.seconds, 3),
+            # Had before, or meant for another process.
+            "messages_dropped": sum(report.dropped for report in self._reports),
+            **self._tally.row(learner.frames, learner.steps),
+        }
+        if self._config.check_sync_every and self._group.size > 1:
+            row |= {"sync_checks": learner.sync_checks, "sync_repairs": learner.sync_repairs}
+        chronicle.write(row)
+        return row
+
+    def _write_histograms(self, chronicle: Chronicle) -> None:
+        """Of the trained variables and of the actions in the last batch."""
+        if self._learner.actions is None:
+            return
+        with self._learner.whole:
+            trained = self._algorithm.variables.trained
+            named = {f"variables/{variable.name}": variable.numpy() for variable in trained}
+        named["actions"] = np.asarray(self._learner.actions)
+        chronicle.write_histograms(self._learner.frames, named)
+
+    def _save(self, checkpoints: Checkpoints) -> None:
+        learner, begin = self._learner, time.monotonic()
+        try:
+            with learner.whole:
+                counts = {"updates": learner.updates, "steps": learner.steps}
+                checkpoints.save(counts | {"seconds": self.seconds})
+        except Unwritable as error:
+            if self.saved:
+                self._say(f"checkpoints cannot be written ({error}); those before are kept")
+            self.saved = False
+        else:
+            self.saved = True
+            seconds = time.monotonic() - begin
+            self._say(f"checkpoint at update {learner.updates} ({seconds:.1f} s)")

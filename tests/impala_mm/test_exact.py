@@ -1,0 +1,93 @@
+"""N learners take the gradient, and the steps, that one big learner would: under real launchers.
+
+Each rank writes what it averaged, clipped and ended with to a file (`tests/ranks.py`); the one
+learner of the same program, which has the whole batch, is the reference.
+"""
+
+import sys
+
+import numpy as np
+import pytest
+from conftest import ROOT, needs_horovod, run
+from ranks import NETWORKS
+
+pytestmark = needs_horovod
+MPIRUN = ("mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", 1)
+LAUNCHERS = {
+    "1": (*MPIRUN, "-np", 1),
+    "2": (*MPIRUN, "-np", 2),
+    "4": (*MPIRUN, "-np", 4),
+    "gloo": ("horovodrun", "--gloo", "-np", 2),
+}
+SIZES = {"1": 1, "2": 2, "4": 4, "gloo": 2}
+SEVERAL = ("2", "4", "gloo")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A function of (launcher, case): the arrays by name, a dictionary for each rank."""
+    ran = {}
+
+    def of(launcher, case):
+        if launcher not in ran:
+            folder = ran[launcher] = tmp_path_factory.mktemp(launcher)
+            program = (sys.executable, ROOT / "tests" / "ranks.py", folder)
+            code, printed = run(*LAUNCHERS[launcher], *program, limit=200, PYTHONPATH=str(ROOT))
+            assert code == 0, printed
+        return [
+            dict(np.load(ran[launcher] / f"{case}-{rank}.npz")) for rank in range(SIZES[launcher])
+        ]
+
+    return of
+
+
+def _of(arrays, kind):
+    return [value for name, value in sorted(arrays.items()) if name.startswith(kind)]
+
+
+def _norm(arrays):
+    return np.sqrt(sum((np.asarray(a, np.float64) ** 2).sum() for a in arrays))
+
+
+def _assert_near(ours, theirs, tolerance=1e-5):
+    """The whole differs by so much of its norm."""
+    assert len(ours) == len(theirs) > 0
+    difference = [np.float64(a) - np.float64(b) for a, b in zip(ours, theirs, strict=True)]
+    assert _norm(theirs) > 0
+    assert _norm(difference) <= tolerance * _norm(theirs)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("launcher", SEVERAL)
+def test_with_mean_n_learners_are_one(files, launcher, network):
+    """Averaged gradient before and after clipping, and the variables after RMSProp's steps."""
+    (one,) = files("1", f"mean-{network}")
+    for rank in files(launcher, f"mean-{network}"):
+        for kind in ("before", "after", "variable"):
+            _assert_near(_of(rank, kind), _of(one, kind))
+    assert _norm(_of(one, "after")) < 0.9 * _norm(_of(one, "before")), "it was clipped"
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("launcher", SEVERAL)
+def test_with_sum_n_learners_have_an_nth_of_the_gradient(files, launcher, network):
+    """Clipped, an Nth of what one has with N times the threshold; and the steps of one learner
+    whose loss is divided by N.
+    """
+    n = SIZES[launcher]
+    (one,) = files("1", f"sum-{network}")
+    (wider,) = files("1", f"sum-{network}-clip{n}")
+    (divided,) = files("1", f"sum-{network}-divided{n}")
+    for rank in files(launcher, f"sum-{network}"):
+        _assert_near([n * g for g in _of(rank, "before")], _of(one, "before"))
+        _assert_near([n * g for g in _of(rank, "after")], _of(wider, "after"))
+        _assert_near(_of(rank, "variable"), _of(divided, "variable"))
+
+
+@pytest.mark.parametrize("launcher", SEVERAL)
+def test_after_200_steps_all_ranks_hold_the_same_bits(files, launcher):
+    first, *others = files(launcher, "long")
+    for other in others:
+        assert first.keys() == other.keys()
+        for name, value in first.items():
+            np.testing.assert_array_equal(value, other[name])

@@ -1,0 +1,68 @@
+"""Learners as threads of the test's own process: a group whose calls meet by name, as Horovod's."""
+
+import threading
+
+import tensorflow as tf
+
+from impala_mm import group
+
+
+class Meeting:
+    """Where calls of one name meet, one round after the other."""
+
+    def __init__(self, size):
+        self.size = size
+        self._changed = threading.Condition()
+        self._rounds = {}  # by (name, rank): calls so far
+        self._values = {}  # by (name, round): {rank: value}
+
+    def meet(self, name, rank, value):
+        """Every rank's value of this round, once all have come."""
+        with self._changed:
+            number = self._rounds[name, rank] = self._rounds.get((name, rank), -1) + 1
+            there = self._values.setdefault((name, number), {})
+            there[rank] = value
+            self._changed.notify_all()
+            assert self._changed.wait_for(lambda: len(there) == self.size, 20), f"alone at {name}"
+            return [there[rank] for rank in range(self.size)]
+
+
+class InThreads(group.Alone):
+    """One learner of several; its calls are for eager code."""
+
+    def __init__(self, rank, meeting):
+        self.rank, self.size, self._meeting = rank, meeting.size, meeting
+
+    def mean(self, tensors, name):
+        everybodys = self._meeting.meet(name, self.rank, tensors)
+        return [tf.add_n(list(each)) / self.size for each in zip(*everybodys, strict=True)]
+
+    def sum(self, tensor, name):
+        return tf.add_n(self._meeting.meet(name, self.rank, tensor))
+
+    def broadcast(self, variables):
+        values = self._meeting.meet("broadcast", self.rank, [v.numpy() for v in variables])[0]
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+
+    def gather(self, value, name):
+        return self._meeting.meet(name, self.rank, value)
+
+
+def together(size, act):
+    """What `act(group)` returned, or raised, on each of `size` learners."""
+    meeting, results = Meeting(size), [None] * size
+
+    def run(rank):
+        try:
+            results[rank] = act(InThreads(rank, meeting))
+        except Exception as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=run, args=[rank]) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    return results

@@ -1,0 +1,116 @@
+"""What each learner of a test does under mpirun: updates on its part of the same batches, written
+to a file. `python tests/ranks.py FOLDER` learns every case; `test_exact` compares the files.
+"""
+
+import sys
+from pathlib import Path
+
+import in_process
+import numpy as np
+import tensorflow as tf
+
+from impala_mm import group
+from impala_mm.algorithms import Context
+from impala_mm.config import Config
+from impala_mm.exchange import Exchange
+from impala_mm.trajectory import Batch
+
+T, B, UPDATES, LONG, CLIP = 5, 8, 20, 200, 0.02
+NETWORKS = ("MLPAgent", "MLPLSTMAgent")
+
+
+class Recording(group.Alone):
+    """The group of a run, which keeps what it averaged, and divides gradients first."""
+
+    def __init__(self, learners, divisor):
+        self._learners, self._divisor = learners, divisor
+        self.rank, self.size = learners.rank, learners.size
+        self.averaged = []
+
+    def mean(self, tensors, name):
+        if name != "gradients":
+            return self._learners.mean(tensors, name)
+        self.averaged[:] = self._learners.mean([t / self._divisor for t in tensors], name)
+        return list(self.averaged)
+
+
+def batch_of(algorithm, number, columns):
+    """The columns of a batch of B unrolls that is the same for all, made from its number."""
+    random = np.random.default_rng(number)
+
+    def some(spec, lead):
+        shape = [*lead, *spec.shape]
+        if spec.dtype == tf.bool:
+            return random.random(shape) < 0.1
+        if spec.dtype.is_integer:
+            return random.integers(0, 3, shape).astype(spec.dtype.as_numpy_dtype)
+        return random.standard_normal(shape).astype(np.float32)
+
+    entries = tf.nest.map_structure(
+        lambda s: some(s, [T + 1, B])[:, columns], algorithm.unroll.step
+    )
+    start = tf.nest.map_structure(lambda s: some(s, [B])[columns], algorithm.unroll.start)
+    size = len(columns)
+    one = tf.ones([size])
+    numbers = tf.zeros([size], tf.int64)
+    return tf.nest.map_structure(
+        tf.convert_to_tensor, Batch(entries, start, numbers, one, numbers, one > 0)
+    )
+
+
+def learn(learners, folder, name, updates=UPDATES, divisor=1.0, **settings):
+    """`updates` updates of one case; writes FOLDER/NAME-RANK.npz."""
+    config = Config(
+        level_name="catch", unroll_length=T, optimizer="rmsprop", learning_rate=0.01, **settings
+    )
+    algorithm = in_process.make(config)
+    variables = [*algorithm.variables.trained, *algorithm.variables.carried]
+    learners.broadcast(variables)
+    recording, clipped = Recording(learners, divisor), []
+    apply = algorithm._optimizer.apply
+
+    def kept(gradients, variables):
+        clipped[:] = gradients
+        apply(gradients, variables)
+
+    algorithm._optimizer.apply = kept
+    context = Context(tf.constant(0.0), tf.constant(1e9), tf.constant(0.0))
+
+    def update(batch):
+        # Eager: what was averaged and clipped can be read.
+        algorithm.update(batch, context, Exchange(recording, config))
+
+    mine = np.arange(B).reshape(learners.size, -1)[learners.rank]
+    found = {}
+    for number in range(updates):
+        batch = batch_of(algorithm, number, mine)
+        if number == 0:
+            update(batch)
+            for i, (before, after) in enumerate(zip(recording.averaged, clipped, strict=True)):
+                found |= {f"before{i}": before.numpy(), f"after{i}": after.numpy()}
+            update = tf.function(update, autograph=False)
+        else:
+            update(batch)
+    found |= {f"variable{i:02d}": v.numpy() for i, v in enumerate(variables)}
+    np.savez(folder / f"{name}-{learners.rank}.npz", **found)
+
+
+def main(folder):
+    config = Config()
+    learners = group.join(config)
+    for network in NETWORKS:
+        common = {"agent_name": network, "gradients_clipping": CLIP}
+        learn(learners, folder, f"mean-{network}", loss_reduction="mean", **common)
+        learn(learners, folder, f"sum-{network}", loss_reduction="sum", **common)
+        if learners.size == 1:  # what one learner does that is to be like two, or four
+            for n in (2, 4):
+                learn(learners, folder, f"sum-{network}-divided{n}", divisor=n, **common)
+                times = common | {"gradients_clipping": CLIP * n}
+                learn(learners, folder, f"sum-{network}-clip{n}", updates=1, **times)
+    if learners.size > 1:
+        learn(learners, folder, "long", updates=LONG, gradients_clipping=CLIP)
+    learners.leave()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,224 @@
+"""Several learners as real processes: what a user types, kills, and gives wrongly."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Process, free_port, needs_horovod, run
+
+pytestmark = needs_horovod
+EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
+# As root, and with more ranks than this machine has cores.
+MPIRUN = (
+    *(str(Path(sys.executable).parent / "mpirun"), "--allow-run-as-root", "--oversubscribe"),
+    *("--mca", "mpi_yield_when_idle", "1"),
+)
+SLOW = "--level_name=tests.sleeping:Sleeping-v0"  # bound by its environment, not by the CPU
+
+
+def _rows(logdir):
+    lines = (logdir / "metrics.jsonl").read_text().split("\n")[:-1]
+    return [json.loads(line) for line in lines]
+
+
+def _steps_per_second(logdir, seconds):
+    """Over so many seconds from now."""
+    begin = _rows(logdir)[-1]
+    deadline = time.monotonic() + seconds + 30
+    while (end := _rows(logdir)[-1])["seconds"] < begin["seconds"] + seconds:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    return (end["steps"] - begin["steps"]) / (end["seconds"] - begin["seconds"])
+
+
+def _until_gone(pids, seconds=10):
+    deadline = time.monotonic() + seconds
+    while alive := [pid for pid in pids if _alive(pid)]:
+        assert time.monotonic() < deadline, alive
+        time.sleep(0.1)
+
+
+def _alive(pid):
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+def _descendants(pid):
+    """Of a process, its children's included."""
+    table = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True)
+    children = {}
+    for line in table.stdout.splitlines():
+        child, parent = map(int, line.split())
+        children.setdefault(parent, []).append(child)
+    found, left = [], [pid]
+    while left:
+        left += (own := children.get(left.pop(), []))
+        found += own
+    return found
+
+
+def test_two_learners_here_train_catch_by_an_algorithm_of_our_own_and_ctrl_c_saves(tmp_path):
+    """The seam holds with two ranks: two optimizer steps per update, no change to impala_mm."""
+    cluster = Process(
+        *EXPERIMENT,
+        "--num_learners=2",
+        "--num_actors=2",
+        "--algorithm=tests.dqn_like",
+        "--level_name=catch",
+        "--learning_rate=0.001",
+        f"--learner_hosts=127.0.0.1:{free_port()}",
+        f"--logdir={tmp_path}",
+        "--total_environment_frames=1e9",
+        "--check_sync_every=10",
+    )
+    cluster.until(r"catch, tests.dqn_like with .* weights on 2 learners")
+    cluster.until(r"\[learner 0\] [1-9][0-9,]* frames \|")
+    deadline = time.monotonic() + 60
+    while _rows(tmp_path)[-1].get("episode_return", -1) < 0.3:
+        assert time.monotonic() < deadline, _rows(tmp_path)[-1]
+        time.sleep(0.2)
+    processes = _descendants(cluster.process.pid)
+    assert len(processes) >= 5, "mpirun, two learners, two actors"
+    cluster.process.send_signal(signal.SIGINT)
+    assert cluster.process.wait(timeout=20) == 130
+    _until_gone(processes)
+    printed = cluster.printed()
+    assert "ended: asked to by SIGUSR1" in printed
+    assert "error" not in printed
+    row = _rows(tmp_path)[-1]
+    saved = sorted((tmp_path / "checkpoints").glob("[0-9]*"))[-1]
+    assert int(saved.name) == row["updates"], "Ctrl-C loses no update"
+    assert row["sync_checks"] == row["updates"] // 10 > 0
+    assert row["sync_repairs"] == 0
+    own = [row[f"steps/learner{rank}"] for rank in range(2)]
+    assert sum(own) == row["steps"]
+    assert min(own) > 0.3 * sum(own)
+
+
+@pytest.fixture
+def two(tmp_path, request):
+    """Two learners under a bare mpirun, in its colon-separated form, and so many actors."""
+    assignment, count = request.param
+    flags = [SLOW, f"--token_file={tmp_path / 'token'}", f"--learner_assignment={assignment}"]
+    of_run = [f"--logdir={tmp_path / 'run'}", "--total_environment_frames=1e9"]
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    each = [
+        ["-np", "1", *EXPERIMENT, "--job_name=learner", *flags, f"--learner_hosts={address}"]
+        for address in addresses
+    ]
+    learners = Process(*MPIRUN, *each[0], *of_run, ":", *each[1], *of_run)
+    actors = [
+        Process(
+            *(*EXPERIMENT, "--job_name=actor", f"--task={task}", *flags),
+            f"--learner_hosts={','.join(addresses)}",
+        )
+        for task in range(count)
+    ]
+    learners.until(r"\[learner 0\] [1-9][0-9,]* frames \|")
+    return learners, actors, tmp_path / "run"
+
+
+@pytest.mark.parametrize("two", [("fixed", 2)], indirect=True)
+def test_with_fixed_actors_a_learner_whose_actors_die_is_named_and_all_stop_while_it_starves(two):
+    learners, actors, logdir = two
+    actors[1].kill()
+    learners.until("learner 1 has no unrolls, and the others wait for it: give it actors")
+    assert _steps_per_second(logdir, 4) == 0
+    asked = time.monotonic()
+    learners.process.send_signal(signal.SIGUSR1)
+    learners.until("ended: asked to by SIGUSR1", seconds=10)
+    assert learners.process.wait(timeout=10) == 0, learners.printed()
+    assert time.monotonic() - asked < 10
+    row = _rows(logdir)[-1]
+    assert (logdir / "checkpoints" / f"{row['updates']:010d}").is_dir()
+    assert actors[0].process.poll() is None, "it waits for the next learners"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("two", [("balance", 4)], indirect=True)
+def test_with_balance_the_actors_that_are_left_feed_all_learners(two):
+    """Two of four actors are killed, all of one learner: at least half of the steps go on."""
+    learners, actors, logdir = two
+    time.sleep(10)
+    before = _steps_per_second(logdir, 15)
+    for actor in (actors[1], actors[3]):
+        actor.kill()
+    learners.until(r"\[learner 1\] actor \d on .* joined", seconds=30)
+    time.sleep(5)
+    after = _steps_per_second(logdir, 15)
+    assert after > 0.45 * before
+    assert "unrolls dropped" not in "".join(actors[i].printed() for i in (0, 2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("two", [("balance", 2)], indirect=True)
+def test_a_learner_killed_in_the_middle_ends_the_others_within_seconds(two):
+    learners, _, logdir = two
+    ranks = [
+        pid
+        for pid in _descendants(learners.process.pid)
+        if "--job_name=learner" in Path(f"/proc/{pid}/cmdline").read_text()
+    ]
+    assert len(ranks) == 2
+    os.kill(ranks[1], signal.SIGKILL)
+    assert learners.process.wait(timeout=10) != 0
+    _until_gone(ranks)
+    assert "exited on signal 9" in learners.printed() or "learner is gone" in learners.printed()
+    assert _rows(logdir)
+
+
+def _start(tmp_path, count, *flags):
+    """So many learners under mpirun, to their end."""
+    common = [*EXPERIMENT, "--job_name=learner", "--level_name=catch", f"--logdir={tmp_path}"]
+    return run(*MPIRUN, "-np", count, *common, *flags)
+
+
+def test_learners_that_are_given_different_flags_are_refused_by_flag_and_rank(tmp_path):
+    ports = [free_port(), free_port()]
+    common = [*EXPERIMENT, "--job_name=learner", "--level_name=catch", f"--logdir={tmp_path}"]
+    each = [
+        ["-np", 1, *common, f"--learner_hosts=127.0.0.1:{port}", f"--learning_rate={rate}"]
+        for port, rate in zip(ports, (0.001, 0.002), strict=True)
+    ]
+    code, printed = run(*MPIRUN, *each[0], ":", *each[1])
+    assert code == 2, printed
+    said = "error: the learners' --learning_rate differ: 0.001 on 0, 0.002 on 1; give all of them"
+    assert printed.count(said) == 1
+    assert "Traceback" not in printed
+
+
+def test_two_learners_with_one_address_are_refused(tmp_path):
+    code, printed = _start(tmp_path, 2, f"--learner_hosts=127.0.0.1:{free_port()}")
+    assert code == 2, printed
+    assert re.search(
+        r"learners 0 and 1 were both given 127.0.0.1:\d+: each needs an entry", printed
+    )
+    assert "Traceback" not in printed
+
+
+def test_more_learners_than_addresses_are_refused(tmp_path):
+    addresses = ",".join(f"127.0.0.1:{free_port()}" for _ in range(2))
+    code, printed = _start(tmp_path, 3, f"--learner_hosts={addresses}")
+    assert code == 2, printed
+    assert "3 learners were started, and --learner_hosts names 2: name one for each" in printed
+    assert "Traceback" not in printed
+
+
+def test_mpirun_without_a_role_is_refused(tmp_path):
+    code, printed = run(*MPIRUN, "-np", 2, *EXPERIMENT, "--level_name=catch")
+    assert code == 2
+    assert "2 processes were started together: they are to be learners" in printed
+
+
+def test_as_many_addresses_as_learners_are_asked_for():
+    code, printed = run(*EXPERIMENT, "--num_learners=3", "--learner_hosts=localhost:1,localhost:2")
+    assert code == 2
+    assert "--num_learners=3, and --learner_hosts names 2: give the first alone, or all" in printed
