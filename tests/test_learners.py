@@ -74,6 +74,7 @@ def test_two_learners_here_train_catch_by_an_algorithm_of_our_own_and_ctrl_c_sav
         "--algorithm=tests.dqn_like",
         "--level_name=catch",
         "--learning_rate=0.001",
+        "--batch_size=4",
         f"--learner_hosts=127.0.0.1:{free_port()}",
         f"--logdir={tmp_path}",
         "--total_environment_frames=1e9",
