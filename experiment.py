@@ -22,13 +22,13 @@ def main(argv: list[str]) -> None:
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
     (config,), _ = flags.parse(argv, __doc__ or "", Config)
     # Below the flags, so that --help and a misspelt flag answer at once.
-    from impala_mm import actor_process, learner_process, local_cluster  # noqa: PLC0415
+    from impala_mm import actor_process, learner_process, local_cluster, place  # noqa: PLC0415
 
     if config.mode == "rehearsal":
         learner_process.rehearse(config)
     if config.job_name == "actor":
         actor_process.act(config)
-    if config.num_learners > 1 and not config.job_name:
+    if config.num_learners > 1 and not config.job_name and place.place().size == 1:
         local_cluster.run(config, argv)
     learner_process.learn(config, argv)
 

@@ -23,10 +23,9 @@ def act(config: Config) -> NoReturn:
 
     processes.on_ending(end)
     learners = processes.addresses(config)
-    begin = config.task % len(learners)  # actors take turns
-    mine = [*learners[begin:], *learners[:begin]]
+    start = config.task % len(learners)  # actors take turns
     if config.learner_assignment == "fixed":
-        mine = mine[:1]
+        learners, start = [learners[start]], 0
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # an actor's network is small and the GPU is not its
     processes.load_tensorflow(config.intra_op_threads or 1, config.inter_op_threads or 1)
     from impala_mm import actor, agreement, environments, transport  # noqa: PLC0415
@@ -42,7 +41,7 @@ def act(config: Config) -> NoReturn:
     if pull_secs < 0:
         pull_secs = layout.size / 12.5e6  # a tenth of 1 Gbit/s, in bytes
     identity |= {"actor": config.task, "level": level}
-    link = Link(mine, identity, token, pull_secs, algorithm.max_lag, say, stop)
+    link = Link(learners, start, identity, token, pull_secs, algorithm.max_lag, say, stop)
     code = 1
     try:
         actor.run(algorithm, playing, config.num_envs, layout, link, say, stop)

@@ -17,15 +17,15 @@ class Need(NamedTuple):
 
     starved: float  # share of its time that it waits for unrolls
     fill: float  # of its queue
-    actors: int  # that feed it
+    actors: int  # that fed it within the last seconds
     settled: bool  # nobody came or left within the last seconds
 
 
 def better_place(rank: int, mine: Need, needs: Sequence[Need]) -> int:
     """The learner that an actor which just fed learner `rank` is to feed next; -1: the same.
 
-    `needs` are those of all learners, as last heard; `mine` is as of now. The last actor of a
-    learner goes only where there is none.
+    `needs` are those of all learners, as last heard; `mine` is as of now. Nobody is sent where they
+    would only change which of the two learners waits.
     """
     if len(needs) < 2 or mine.fill < 1 or not mine.settled or needs[rank].starved > _STARVED / 2:
         return -1
@@ -33,4 +33,4 @@ def better_place(rank: int, mine: Need, needs: Sequence[Need]) -> int:
     theirs = needs[most]
     if most == rank or theirs.starved < _STARVED or theirs.fill > 0.5 or not theirs.settled:
         return -1
-    return -1 if mine.actors < 2 and theirs.actors else most
+    return most if not theirs.actors or mine.actors > theirs.actors + 1 else -1

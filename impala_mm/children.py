@@ -1,4 +1,4 @@
-"""Actors as child processes of a learner, on its machine: none outlives it, `kill -9` included."""
+"""Actors as child processes, on this machine: none outlives its parent, `kill -9` included."""
 
 import ctypes
 import os

@@ -56,7 +56,8 @@ class Exchange:
     def waited(self) -> tf.Tensor:
         """float32 []: seconds that this update's gradients took from being there to averaged.
 
-        What the slowest learner takes nearly nothing of: the others wait for it here.
+        What the slowest learner takes nearly nothing of: the others wait for it here. On a GPU the
+        rest of the backward pass is in it: its operations are only begun when these are asked.
         """
         return tf.cast(tf.add_n(self._waits), tf.float32) if self._waits else tf.zeros([])
 

@@ -6,10 +6,13 @@ the same before anything heavy is imported, from what the launcher left in the e
 """
 
 import os
+import pickle
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import tensorflow as tf
 
 from impala_mm.config import Config
@@ -77,6 +80,8 @@ class Horovod:
             ("HOROVOD_CYCLE_TIME", config.cycle_ms),
         ):
             os.environ.setdefault(name, str(value))
+        # A learner that starves is no stall: the progress line names it.
+        os.environ.setdefault("HOROVOD_STALL_CHECK_DISABLE", "1")
         # Not at the top: one learner works where Horovod could not be built.
         import horovod.tensorflow as hvd  # noqa: PLC0415
 
@@ -87,6 +92,7 @@ class Horovod:
         halves = config.gradient_dtype == "float16"
         self._compression = hvd.Compression.fp16 if halves else hvd.Compression.none
         self._grouped = config.allreduce == "grouped"
+        self._lock, self._graphs = threading.Lock(), dict[str, Any]()
 
     def mean(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
         """All in one message, or each as soon as it is there."""
@@ -100,7 +106,11 @@ class Horovod:
 
     def sum(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """As it is."""
-        return self._hvd.allreduce(tensor, op=self._hvd.Sum, name=name)
+
+        def graph(x: tf.Tensor) -> tf.Tensor:
+            return self._hvd.allreduce(x, op=self._hvd.Sum, name=name)
+
+        return self._named(name, graph, tf.TensorSpec(tensor.shape, tensor.dtype))(tensor)
 
     def broadcast(self, variables: Sequence[tf.Variable]) -> None:
         """Rank 0's values into every rank's variables."""
@@ -108,7 +118,33 @@ class Horovod:
 
     def gather(self, value: Any, name: str) -> list[Any]:
         """Every rank's value, pickled and gathered."""
-        return self._hvd.allgather_object(value, name=name)
+
+        def graph(content: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            sizes = self._hvd.allgather(tf.shape(content), name=f"{name}.sizes")
+            return sizes, self._hvd.allgather(content, name=name)
+
+        content = np.frombuffer(pickle.dumps(value), np.uint8)
+        sizes, contents = self._named(name, graph, tf.TensorSpec([None], tf.uint8))(content)
+        ends = np.cumsum(sizes.numpy()).tolist()
+        whole = contents.numpy().tobytes()
+        begins = [0, *ends[:-1]]
+        return [pickle.loads(whole[i:j]) for i, j in zip(begins, ends, strict=True)]
+
+    def _named(self, name: str, graph: Callable[..., Any], spec: tf.TensorSpec) -> Any:
+        """A collective that meets those of its name alone.
+
+        Called eagerly, all of a kind have one name, and those of two threads would meet.
+        """
+
+        def on_cpu(x: tf.Tensor) -> Any:
+            with tf.device("/CPU:0"):
+                return graph(x)
+
+        with self._lock:
+            if name not in self._graphs:
+                signature = [spec]
+                self._graphs[name] = tf.function(on_cpu, signature, autograph=False)
+            return self._graphs[name]
 
     def leave(self) -> None:
         """Ends Horovod and with it MPI: a rank that left without would count as having failed."""

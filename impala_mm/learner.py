@@ -55,8 +55,7 @@ class Learner(threading.Thread):
         self.steps, self.updates = 0, 0  # of all learners; each has made the same updates
         self.sync_checks, self.sync_repairs = 0, 0
         self.actions: tf.Tensor | None = None  # int32 [T+overlap, B], of the last batch
-        self._episode_return = math.nan  # mean raw return, as all learners know it
-        self.ended = ""  # why this thread ended, or is to; empty while it runs
+        self.ended = ""  # why it ended, or is to; empty while it runs, or if another learner knows
         self.failure: BaseException | None = None
 
     @property
@@ -85,7 +84,7 @@ class Learner(threading.Thread):
         try:
             assert self._lockstep
             asked, rest = time.monotonic(), 0.0
-            while not self._reached():
+            while not self._reached(math.nan):
                 turn = self._lockstep.next(timeout=0.2)
                 got = time.monotonic()
                 waits = self._waits(asked, got, turn)
@@ -93,8 +92,7 @@ class Learner(threading.Thread):
                     self.meter.add_times(**waits)
                     asked = got
                     continue
-                if turn.batch is None:
-                    self.ended = self.ended or "another learner stopped"
+                if turn.batch is None or self._reached(turn.episode_return):
                     return
                 trained = self._step(turn, turn.batch, waits | {"rest": rest})
                 asked = time.monotonic()
@@ -132,7 +130,6 @@ class Learner(threading.Thread):
             self.updates += 1
             self.steps += turn.steps
             self._check_sync()
-        self._episode_return = turn.episode_return
         self._source.feedback(batch.key, priorities)
         self._server.publish(self.updates, self._layout.pack())
         values["policy_lag"] = self.updates - 1 - float(np.mean(batch.version))
@@ -157,12 +154,12 @@ class Learner(threading.Thread):
             self.sync_checks += 1
             self.sync_repairs += sync.check(self._group, [*variables.trained, *variables.carried])
 
-    def _reached(self) -> bool:
+    def _reached(self, episode_return: float) -> bool:
         """Whether a limit ends the run, on all learners alike; `ended` says which."""
         limits = self._limits
         if self.frames >= limits.frames:
             self.ended = f"{limits.frames:,.0f} frames are reached"
-        elif self._episode_return >= limits.episode_return:
+        elif episode_return >= limits.episode_return:
             self.ended = f"the mean return has reached {limits.episode_return:g}"
         else:
             return False

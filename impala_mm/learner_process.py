@@ -33,10 +33,10 @@ def learn(config: Config, argv: list[str]) -> NoReturn:
     """Trains; without --job_name with actors of its own, which end with it."""
     began, here = time.monotonic(), place()
     say = processes.sayer(f"learner {here.rank}" if here.size > 1 else "learner")
-    if here.size > 1 and not config.job_name:
+    if here.size > 1 and (not config.job_name or config.num_learners > 1):
         flags.refuse(
             f"{here.size} processes were started together: they are to be learners, with "
-            f"--job_name=learner, and actors are started one by one"
+            f"--job_name=learner and no --num_learners; actors are started one by one"
         )
     address = _address(config, here.rank)
     try:  # before there are actors, who would dial whoever listens there
@@ -89,8 +89,9 @@ def _learn(
 
         code = 1
         row = watching.run(meanwhile)
+        group.gather(None, "saved")  # who left earlier could take rank 0 along
         if folder:
-            _say_result(row, learning.ended, folder.path, say)
+            _say_result(row, watching.ended, folder.path, say)
         code = processes.exit_code(ending)
         if not watching.saved:
             say("error: the last checkpoint could not be written")

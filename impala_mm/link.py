@@ -20,7 +20,8 @@ from impala_mm import transport
 from impala_mm.host_share import HostShare
 from impala_mm.ledger import FOREIGN
 
-_SECONDS = 2.0  # that an actor waits in a full queue before it asks who else could need it
+_SECONDS = 2.0  # that an actor waits in a full queue before it asks who else could need it;
+_MOST_SECONDS = 30.0  # longer where the unrolls alone may take so long to cross the wire
 Say = Callable[[str], None]
 
 
@@ -47,6 +48,7 @@ class Link(threading.Thread):
     def __init__(
         self,
         addresses: Sequence[str],
+        start: int,
         identity: dict[str, Any],
         token: str,
         pull_secs: float,
@@ -65,7 +67,8 @@ class Link(threading.Thread):
         self._sequence = 0
         self._client: transport.Client | None = None
         self._tried = -1  # nonce of the learner that did not say whether it has the group in hand
-        self._dropped = 0  # unrolls of such groups, since a learner was told
+        self._dropped = 0  # unrolls that went nowhere since a learner was told
+        self._patience = _SECONDS  # for the answer to the group in hand
         self._run = ""  # whose share of this host it is in
         self._share: HostShare | None = None
         self._pulled_at = -math.inf  # when this actor last asked the learner itself
@@ -105,45 +108,53 @@ class Link(threading.Thread):
         """Connects, then sends each group and pulls after it; from the start when that fails."""
         try:
             group = sent = None
+            one = len(self._addresses) == 1
             while not self._ending.is_set():
                 client = self._client or self._connect()
                 if client is None:
                     return
                 try:
-                    group = self._still_sendable(group, client) or self._next_group()
+                    if group and self._tried not in {-1, client.nonce}:
+                        group, sent = None, self._drop(group)
+                    group = group or (None if sent else self._next_group())
                     if group:
                         self._send(client, group)
                         group, sent = None, group  # whatever comes now: it is not sent again
+                    if sent and self._moves(client):
+                        sent = sent._replace(run=-1)  # the next policy waits for what it plays now
                     if self._client:
                         self._pull(client, sent)
                         sent = None
-                        self._go_where_needed(client)
                 except transport.Unreachable as error:
+                    self._patience = min(2 * self._patience, _MOST_SECONDS)
                     if not client.is_there():
                         self._say(f"the learner does not answer ({error}); trying again")
                         self._client = None
-                    elif group and len(self._addresses) == 1:  # a pull is tried again in silence
+                    elif group and (one or self._patience == _MOST_SECONDS):
                         self._say("the learner's queue is full: waits for room")
         except BaseException as error:
             self.failure = error
 
-    def _still_sendable(self, group: Group | None, client: transport.Client) -> Group | None:
-        """Not where another learner was asked to take it, and may have it: learnt twice."""
-        if group is None or self._tried in {-1, client.nonce}:
-            return group
+    def _drop(self, group: Group) -> Group:
+        """What another learner was asked to take and may have: elsewhere it would be learnt twice.
+
+        It counts as sent: the next is to be played, by whatever policy there is.
+        """
         self._tried = -1
         self._sequence += 1
         self._dropped += len(group.contents)
         self._say(
             f"{len(group.contents)} unrolls dropped: the learner did not say whether it has them"
         )
-        return None
+        return group._replace(run=-1)
 
-    def _go_where_needed(self, client: transport.Client) -> None:
-        """To another learner, if the one that was just fed says so."""
-        if 0 <= client.go_to < len(self._addresses) and client.go_to != self._at:
-            self._at = client.go_to
-            self._client = None
+    def _moves(self, client: transport.Client) -> bool:
+        """Whether it goes to another learner, as the one that was just fed says."""
+        to, client.go_to = client.go_to, -1
+        if not client.learners or not 0 <= to < len(self._addresses) or to == self._at:
+            return False
+        self._at, self._client = to, None
+        return True
 
     def _next_group(self) -> Group | None:
         try:
@@ -162,12 +173,14 @@ class Link(threading.Thread):
             version=group.version,
             pieces=0,
         )
-        self._tried = client.nonce
+        again, self._tried = self._tried == client.nonce, client.nonce
         # Of several learners another may need this actor, whose queue is not full.
-        seconds = _SECONDS if len(self._addresses) > 1 else None
-        code = client.enqueue(header, group.contents, group.episodes, seconds)
-        self._tried, self._dropped = -1, 0
+        seconds = self._patience if len(self._addresses) > 1 else None
+        code = client.enqueue(header, group.contents, group.episodes, again, seconds)
+        self._tried, self._dropped, self._patience = -1, 0, _SECONDS
         self._sequence += 1
+        if code == FOREIGN:
+            self._dropped = len(group.contents)
         if code == FOREIGN and group.run == client.run:
             self._say("another learner answers: what was played for the one before is dropped")
             self._client = None
@@ -253,10 +266,9 @@ class Link(threading.Thread):
 
     def _hello(self, client: transport.Client) -> None:
         me = {"incarnation": self._incarnation, "host": socket.gethostname()}
-        answer = client.hello(self._identity | me)
-        address = self._addresses[self._at]
-        if len(self._addresses) > 1 and address in client.learners:
-            # In the learners' own order, by which they say where to go.
+        answer = client.hello(self._identity | me | {"learners": self._addresses})
+        if client.learners:  # in the learners' own order, by which they say where to go
+            address = self._addresses[self._at]
             self._addresses, self._at = client.learners, client.learners.index(address)
         if self._share is None or answer["run_id"] != self._run:
             self._share_with_host(answer["run_id"])

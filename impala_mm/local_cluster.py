@@ -30,11 +30,14 @@ def run(config: Config, argv: list[str]) -> NoReturn:
             f"--num_learners={config.num_learners} needs mpirun and Horovod: `make horovod` "
             f"installs them; one learner needs neither"
         )
+    if config.bind_address:
+        flags.refuse("--bind_address is of one learner: --num_learners starts several")
+    addresses = _addresses(config)
     ending: list[int] = []
     processes.on_ending(lambda number, _: ending.append(number))
     folder = RunFolder(config)
     folder.leave_to_others()
-    common = [*argv, f"--learner_hosts={','.join(_addresses(config))}", f"--logdir={folder.path}"]
+    common = [*argv, f"--learner_hosts={','.join(addresses)}", f"--logdir={folder.path}"]
     actors = children.Actors(common, config.num_actors, folder.path)
     learners = subprocess.Popen(
         [
@@ -47,19 +50,26 @@ def run(config: Config, argv: list[str]) -> NoReturn:
         # No thread was started here. 1: PR_SET_PDEATHSIG.
         preexec_fn=lambda: ctypes.CDLL(None).prctl(1, signal.SIGTERM),  # noqa: PLW1509
     )
-    told = False
+    rows = folder.path / "metrics.jsonl"
+    size = rows.stat().st_size if rows.exists() else 0
+    told, trains = 0, False
     try:
         while learners.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 learners.wait(0.2)
             actors.watch(say)
-            if ending and not told:
-                told = True
-                say("the learners save and stop")
-                learners.send_signal(signal.SIGUSR1)
+            trains = trains or (rows.exists() and rows.stat().st_size > size)
+            if len(ending) > told:
+                first, told = told == 0, len(ending)
+                order = signal.SIGUSR1 if trains and first else signal.SIGTERM
+                say("the learners save and stop" if order == signal.SIGUSR1 else "all end now")
+                learners.send_signal(order)
     finally:
         actors.end()
-    processes.leave(learners.returncode or processes.exit_code(ending))
+    code = learners.returncode
+    if ending and (code == 0 or not trains):  # saved, or there was nothing to save
+        code = processes.exit_code(ending)
+    processes.leave(code if code >= 0 else 128 - code)
 
 
 def _addresses(config: Config) -> list[str]:

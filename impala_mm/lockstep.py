@@ -1,12 +1,13 @@
 """All learners make the same steps: each step is agreed on before it is made.
 
-    source ---batch---> Lockstep ---Turn---> learner._train
+    source ---batch---> Lockstep ---Turn---> learner._step
                            |
              one small sum over learners per step: who stops, how many steps, what return
 
 `next` gives a learner its batch once every learner has one. While a step runs the next is agreed
-on, so agreeing costs nothing where batches are plenty. A learner that is to stop (a signal, an
-error) needs no batch to say so: it answers for the next step, and all of them end after the same.
+on, so agreeing costs nothing where batches are plenty. A learner that is to stop, for a signal or a
+source that failed, needs no batch to say so: it answers for the next step, and all end after the
+same.
 """
 
 import math
@@ -73,14 +74,13 @@ class Lockstep:
             self.ready = math.inf
 
     def _agree(self) -> Turn:
-        batch = self._next_batch()
+        batch, mine = self._next_batch()
         self.ready = ready = time.monotonic()
-        mine = self._steps(batch)
         known = self._mean_return() if self._group.rank == 0 else math.nan
         told = [batch is None, mine, not math.isnan(known), 0.0 if math.isnan(known) else known]
         try:
-            total = self._group.sum(tf.constant(told, tf.float32), "lockstep")
-        except tf.errors.OpError as error:  # a learner is gone
+            total = self._group.sum(tf.constant(told, tf.float64), "lockstep")
+        except BaseException as error:  # a learner is gone
             self._failure = self._failure or error
             return Turn(None, 0, 0, math.nan, ready)
         stopping, steps, is_known, episode_return = total.numpy().tolist()
@@ -92,20 +92,18 @@ class Lockstep:
             ready=ready,
         )
 
-    def _next_batch(self) -> Batch | None:
-        """This learner's; None when it is to stop, or cannot go on."""
+    def _next_batch(self) -> tuple[Batch | None, int]:
+        """This learner's, and its steps; None when it is to stop, or cannot go on."""
         try:
             while not self._stopping.is_set():
                 batch = self._source.next(timeout=0.2)
                 if batch is not None:
-                    return batch
+                    return batch, self._steps(batch)
         except BaseException as error:
             self._failure = error
-        return None
+        return None, 0
 
-    def _steps(self, batch: Batch | None) -> int:
+    def _steps(self, batch: Batch) -> int:
         """Those that count in a batch: not what was repeated, no resets, no padding."""
-        if batch is None:
-            return 0
         new = ~np.asarray(batch.unrolls.first)[self._overlap :]  # [T, B]
         return int((new * np.asarray(batch.weight)).sum())

@@ -34,6 +34,7 @@ class Meter:
         self._lock = threading.Lock()
         self._under_way = False  # whether an update was made
         self._part = _nothing()
+        self.waited, self.timed = 0.0, 0.0  # seconds so far, for own unrolls and altogether
 
     def add(self, metrics: dict[str, float], steps: int) -> None:
         """Of one update: values to be averaged, and the steps it trained on."""
@@ -57,6 +58,8 @@ class Meter:
                 return
             for name, value in seconds.items():
                 self._part.times[name] = self._part.times.get(name, 0.0) + value
+            self.waited += seconds.get("wait", 0.0)
+            self.timed += sum(seconds.values())
 
     def add_episodes(self, level: str, episodes: np.ndarray) -> None:
         """float32 [K, 3]: (1 for a whole game else 0, return, steps)."""
@@ -87,6 +90,11 @@ class Tally:
         self._parts = [_nothing() for _ in range(learners)]  # since the last row
         self._steps = [0] * learners  # that each has trained on, in this process's life
         self._from = (time.monotonic(), 0.0, 0.0)  # of the row before: when, frames, steps
+        self._closed = False
+
+    def close(self) -> None:
+        """Takes up no more games: those that are here decided that the run ends."""
+        self._closed = True
 
     def merge(self, rank: int, part: Part) -> None:
         """Takes up what a learner measured."""
@@ -98,7 +106,7 @@ class Tally:
             for name, value in part.times.items():
                 mine.times[name] = mine.times.get(name, 0.0) + value
             self._steps[rank] += part.steps
-            for level, episodes in part.episodes:
+            for level, episodes in [] if self._closed else part.episodes:
                 for whole, episode_return, steps in episodes.tolist():
                     if whole:
                         self._games.append((episode_return, steps))

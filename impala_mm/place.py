@@ -7,13 +7,13 @@ Read from the environment, so it is known before TensorFlow is: it says which ad
 import os
 from typing import NamedTuple
 
-# Each launcher tells its processes who they are: Open MPI, horovodrun, MPICH's Hydra, Slurm's PMI.
-_OPEN_MPI = "OMPI_COMM_WORLD_"
+# Each launcher tells its processes who they are: Open MPI, horovodrun, MPICH's Hydra, Slurm's srun.
+# How many there are, which one this is; and the same for this host, where it says so.
 _TOLD = (
-    tuple(f"{_OPEN_MPI}{name}" for name in ("SIZE", "RANK", "LOCAL_SIZE", "LOCAL_RANK")),
+    tuple(f"OMPI_COMM_WORLD_{name}" for name in ("SIZE", "RANK", "LOCAL_SIZE", "LOCAL_RANK")),
     ("HOROVOD_SIZE", "HOROVOD_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_LOCAL_RANK"),
     ("PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
-    ("PMI_SIZE", "PMI_RANK", "SLURM_NTASKS_PER_NODE", "SLURM_LOCALID"),
+    ("SLURM_STEP_NUM_TASKS", "PMIX_RANK", "SLURM_NTASKS_PER_NODE", "SLURM_LOCALID"),
 )
 
 
@@ -28,14 +28,19 @@ class Place(NamedTuple):
 
 def place() -> Place:
     """Of this process; the only learner where no launcher says otherwise."""
-    for names in _TOLD:
-        if all(name in os.environ for name in names) and int(os.environ[names[0]]) > 1:
-            return Place(*(int(os.environ[name]) for name in names))
+    for size, rank, local_size, local_rank in _TOLD:
+        if size in os.environ and rank in os.environ and int(os.environ[size]) > 1:
+            return Place(
+                int(os.environ[size]),
+                int(os.environ[rank]),
+                int(os.environ.get(local_size, "1")),
+                int(os.environ.get(local_rank, "0")),
+            )
     return Place()
 
 
 def widen() -> str:
-    """Frees a rank that its launcher bound to fewer cores than it is due; what it did, or nothing.
+    """Frees a rank that its launcher bound to a single core; what it did, or nothing.
 
     Open MPI binds each of two ranks to one core: TensorFlow and the callers of the server would
     share it.
@@ -46,7 +51,7 @@ def widen() -> str:
     bound = os.sched_getaffinity(0)
     os.sched_setaffinity(0, range(os.cpu_count() or 1))  # the kernel leaves out what is not ours
     free = os.sched_getaffinity(0)
-    if len(bound) >= min(len(free), max(2, len(free) // here.local_size)):
+    if len(bound) > 2 or len(bound) == len(free):  # more than a core's two threads: meant so
         os.sched_setaffinity(0, bound)
         return ""
     return f"was bound to {len(bound)} core(s) by its launcher; it uses all {len(free)}"

@@ -69,7 +69,3 @@ def load_tensorflow(intra: int, inter: int) -> None:
 def sayer(name: str) -> Callable[[str], None]:
     """Prints in the name of one process."""
     return lambda message: print(f"[{name}] {message}", flush=True)
-
-
-def _say(name: str, message: str) -> None:
-    print(f"[{name}] {message}", flush=True)

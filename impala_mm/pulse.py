@@ -1,14 +1,12 @@
 """Once a second every learner tells the others how it is: a thread that meets its like.
 
-So rank 0 logs what all of them measured, each knows who starves and who has plenty, and an error of
-one is said by rank 0. None of it lies in a step's way: who is late holds up this thread alone.
+So rank 0 logs what all of them measured, each knows who starves and who has plenty, and what one
+failed of is said by all. None of it lies in a step's way: who is late holds up this thread alone.
 """
 
 import threading
 from collections.abc import Callable
 from typing import NamedTuple
-
-import tensorflow as tf
 
 from impala_mm.balance import Need
 from impala_mm.group import Group
@@ -23,7 +21,8 @@ class Report(NamedTuple):
     part: Part  # what it measured since the last report
     need: Need  # of actors
     dropped: int  # messages, had before or meant for another process, since its start
-    error: str  # why it cannot go on; empty where it can
+    ended: str  # why it ended, or is to, by its own knowledge; empty while it does not know
+    error: str  # what it failed of; empty where it did not
     done: bool  # its training has ended
 
 
@@ -51,7 +50,7 @@ class Pulse(threading.Thread):
                 done = all(report.done for report in reports)
                 if not done:
                     self._hurry.wait(_SECONDS)
-        except (RuntimeError, tf.errors.OpError) as error:  # a learner is gone
+        except BaseException as error:  # a learner is gone
             self.failure = error
 
     def end(self, seconds: float) -> bool:

@@ -59,7 +59,8 @@ class Server:
         # back-pressure: a call that waits here holds a thread of its own, and no other call up.
         self.queue = tf.queue.FIFOQueue(queue_capacity, [tf.string, tf.int64], [[], []])
         self.capacity = queue_capacity
-        self._identity = identity | {"protocol": PROTOCOL, "nonce": self.nonce}
+        self._identity = {"learners": [address]} | identity
+        self._identity |= {"protocol": PROTOCOL, "nonce": self.nonce}
         self._on_event = on_event
         self._ledger = Ledger()
         self._pieces = Pieces()
@@ -70,9 +71,11 @@ class Server:
         self.actors: dict[int, float] = {}  # those that are here, and when we last heard of each
         self._closed = False
         self.stale = 0  # messages dropped because they were had, or meant for another process
+        self.dropped = 0  # unrolls that went nowhere, as their actors say
         self.refused = 0
         # Of several learners that may send each other actors: which this one is, and how all are.
         self.rank, self.needs = 0, list[Need]()
+        self._movable = set[int]()  # actors that know all learners by the addresses we do
         self._changed_at = time.monotonic()  # when an actor came or left last
 
         ports.check_free(bind_address)
@@ -96,8 +99,10 @@ class Server:
 
     def need(self, starved: float) -> Need:
         """How this learner is, which waits so much of its time."""
-        settled = time.monotonic() - self._changed_at > SETTLED
-        return Need(starved, self.fill(), len(self.actors), settled)
+        now, fill = time.monotonic(), self.fill()
+        with self._lock:
+            active = sum(now - heard < 2 * SETTLED for heard in self.actors.values())
+            return Need(starved, fill, active, now - self._changed_at > SETTLED)
 
     def publish(self, version: int, vector: bytes) -> None:
         """Makes `vector` what actors get from now on; readers of an older one may finish it."""
@@ -167,10 +172,12 @@ class Server:
                 code = _python(self._begin, [header], tf.int64)
                 return tf.cond(tf.equal(code, ACCEPTED), into_the_queue, lambda: code)
 
-            code = if_known(given, begin, lambda: denied)
-            with tf.control_dependencies([code]):  # as it is after this message
-                state = _python(self._state, [header], tf.int64, [3])
-            return tf.concat([[code], state], 0)
+            def answer():
+                code = begin()
+                with tf.control_dependencies([code]):  # as it is after this message
+                    return _python(self._answer, [header, code], tf.int64, [4])
+
+            return if_known(given, answer, lambda: tf.stack([denied, 0, -1, -1]))
 
         @registered(numbers, tf.TensorSpec([2], tf.int64), text)
         def piece(given, header, place, content):
@@ -195,16 +202,26 @@ class Server:
             "get_parameters": get_parameters,
         }
 
-    def _state(self, numbers: np.ndarray) -> np.ndarray:
-        """What every answer carries: the queue's fill, the newest version, and the learner to go to
-        from now on (-1: stay).
+    def _answer(self, numbers: np.ndarray, code: np.int64) -> np.ndarray:
+        """A message's code, the queue's fill, the newest version, and the learner to go to from now
+        on (-1: stay).
         """
+        fill, to = int(self.queue.size()), -1
+        if len(self.needs) > 1 and code in {ACCEPTED, RUNNING}:
+            to = self._send_on(Header(*map(int, numbers)).actor)
+        return np.array([code, fill, self._snapshots.version, to])
+
+    def _send_on(self, actor: int) -> int:
+        """The learner that is to have this actor, if it may go and is needed there; else -1."""
+        mine = self.need(0.0)
         with self._lock:
-            to = better_place(self.rank, self.need(0.0), self.needs)
+            if actor not in self._movable or actor not in self.actors:
+                return -1
+            to = better_place(self.rank, mine, self.needs)
             if to >= 0:
-                self.actors.pop(Header(*map(int, numbers)).actor, None)
+                del self.actors[actor]
                 self._changed_at = time.monotonic()
-        return np.array([int(self.queue.size()), self._snapshots.version, to])
+            return to
 
     def _hello(self, request: bytes) -> np.ndarray:
         if self._closed:
@@ -225,6 +242,11 @@ class Server:
                 self._on_event(f"actor {actor} on {asked['host']} refused: {answer['refused']}")
             else:
                 self._levels[actor] = asked.get("level", "")
+                if known := set(asked.get("learners", ())) == set(self._identity["learners"]):
+                    self._movable.add(actor)
+                else:
+                    self._movable.discard(actor)
+                answer["moves"] = known
                 self._ledger.join(actor, int(asked["incarnation"]))
                 self._heard(actor)
                 self._on_event(f"actor {actor} on {asked['host']} joined")
@@ -251,7 +273,7 @@ class Server:
             self._heard(header.actor)
         if code not in {ACCEPTED, RUNNING}:  # the call that runs may still need them
             self._pieces.take(message)
-        elif code == ACCEPTED and header.pieces != self._pieces.count(message):
+        elif code == ACCEPTED and header.pieces != self._pieces.count(message):  # asked without
             self._ledger.end(*message, done=False)
             code = LOST
         self.stale += code == STALE
@@ -260,7 +282,7 @@ class Server:
     def _end(self, numbers: np.ndarray, finished: np.ndarray) -> np.int64:
         header = Header(*map(int, numbers))
         self._ledger.end(*header.message)
-        self.stale += header.dropped
+        self.dropped += header.dropped
         with self._lock:
             self._arrivals.append(Arrival(header.actor, self._levels[header.actor], finished))
             if header.actor in self.actors:  # else it was sent to another learner meanwhile

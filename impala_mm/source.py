@@ -11,7 +11,10 @@ from impala_mm.trajectory import Batch, Codec
 
 
 class Source(Protocol):
-    """Where batches come from: today the actors' queue; later replay, or a mix."""
+    """Where batches come from: today the actors' queue; later replay, or a mix.
+
+    `next` is asked a step ahead, by another thread than `feedback`.
+    """
 
     def next(self, timeout: float) -> Batch | None:
         """The next batch, or None where there is none within `timeout` seconds."""

@@ -41,7 +41,7 @@ class Header(NamedTuple):
     sequence: int  # 0, 1, 2... within an incarnation
     dropped: int  # unrolls that went nowhere since the message before
     version: int  # the oldest policy version that acted in these unrolls
-    pieces: int  # how many pieces hold the content; 0: it is in the message itself
+    pieces: int  # how many hold the content; 0: it is in the message itself; -1: it is left out
 
     @property
     def message(self) -> tuple[int, int, int]:
@@ -70,7 +70,7 @@ class Client:
         self._timeout = int(timeout * 1000)
         self._reader = secrets.randbits(62)
         self.nonce = self.run = -1
-        self.learners: list[str] = []  # addresses of all learners of the run
+        self.learners: list[str] = []  # addresses of all, in the order by which we are sent to them
         self.version = -1  # the newest of the learner's, as last heard
         self.queue_fill = 0
         self.go_to = -1  # the learner that is to have the next unrolls; -1: this one
@@ -92,7 +92,7 @@ class Client:
         if "refused" in identity:
             raise Refused(identity["refused"])
         self.nonce, self.run = identity["nonce"], run_number(identity["run_id"])
-        self.learners = identity.get("learners", [])
+        self.learners = identity["learners"] if identity.get("moves") else []
         return identity
 
     def is_there(self) -> bool:
@@ -109,20 +109,26 @@ class Client:
         header: Header,
         contents: Sequence[bytes],
         episodes: np.ndarray,
+        again: bool = False,
         seconds: float | None = None,
     ) -> int:
         """Sends unrolls until the learner has them, each once: ACCEPTED, or STALE if it had them.
 
         FOREIGN: they were meant for another process, and are dropped. RUNNING: an earlier call of
         the same will bring them in, and another learner needs this actor more. Unreachable where no
-        answer came in time, within `seconds` if given: the same call again is safe.
+        answer came in time, within `seconds` if given: the same call is safe, and with `again` asks
+        without the content whether it has arrived.
         """
         large = sum(map(len, contents)) > MESSAGE
-        code, delay = LOST, 0.02
+        code, delay = RUNNING if again else LOST, 0.02
         while True:
-            if large and code == LOST:
+            inline: list[bytes] = []
+            if code == RUNNING:  # its content may be there: asked without
+                header = header._replace(pieces=-1)
+            elif large:
                 header = header._replace(pieces=self._send_pieces(header, contents))
-            inline = [] if large else list(contents)
+            else:
+                header, inline = header._replace(pieces=0), list(contents)
             answer = self._call(
                 "enqueue",
                 tf.constant(list(header), tf.int64),
@@ -138,8 +144,9 @@ class Client:
                 raise Refused("another process is this actor now: give each its own --task")
             if code in {ACCEPTED, STALE, FOREIGN} or (code == RUNNING and self.go_to >= 0):
                 return code
-            time.sleep(delay)  # our own earlier call still waits for room in the queue
-            delay = min(delay * 1.5, 1.0)
+            if code == RUNNING:
+                time.sleep(delay)  # our own earlier call still waits for room in the queue
+                delay = min(delay * 1.5, 1.0)
 
     def _send_pieces(self, header: Header, contents: Sequence[bytes]) -> int:
         """Content too large for a message, ahead of it; the number of pieces."""

@@ -4,6 +4,7 @@ Every learner reports to all once a second (`pulse`); rank 0 alone keeps the rec
 metrics, progress lines, checkpoints.
 """
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,15 +17,17 @@ from impala_mm.chronicle import Chronicle
 from impala_mm.config import Config
 from impala_mm.environments import EnvironmentSpec
 from impala_mm.group import Group
-from impala_mm.learner import Learner, Limits
-from impala_mm.metrics import Tally
+from impala_mm.learner import Learner, Limits, NotFinite
+from impala_mm.metrics import Meter, Tally
 from impala_mm.pulse import Pulse, Report
 from impala_mm.server import Server
+from impala_mm.sync import Drifted
 from impala_mm.verdict import line
 
 _ROW_SECONDS = 2.0  # between rows of metrics
 _LINE_SECONDS = 5.0  # between progress lines; the first comes with the first frames
 _GOODBYE_SECONDS = 10.0  # how long learners wait for each other at the end
+_ALIKE = (NotFinite, Drifted)  # failures that all learners have at the same step
 Say = Callable[[str], None]
 
 
@@ -59,7 +62,8 @@ class Watch:
         self._records, self._say = records, say
         self._tally = Tally({name: spec.scores for name, spec in levels.items()}, group.size)
         self._reports: list[Report] = []  # of all learners, the last
-        self._starved = 0.0
+        self._starved = 0.0  # share of its time that this learner waits for unrolls
+        self._waited, self._timed = 0.0, 0.0  # seconds at the last report
         self.saved = True  # whether the last checkpoint was written
         self.seconds = 0.0  # of training, those before a resume included
 
@@ -92,7 +96,7 @@ class Watch:
         begin, before, frames = time.monotonic(), self.seconds, learner.frames
         self._tally.start(learner.frames, learner.steps)
         pulse = Pulse(self._group, self._report, self._heard)
-        learner.begin(self._tally.mean_return)
+        learner.begin(self._mean_return)
         pulse.start()
         row_at, saved_at, said_at, said = begin, begin, begin, False
         while learner.is_alive() and not pulse.failure and not self._failed():
@@ -113,42 +117,71 @@ class Watch:
             if self._records and now - saved_at >= self._config.save_checkpoint_secs:
                 saved_at = now
                 self._save(self._records.checkpoints)
-            if self._records and self._records.chronicle.wants_histograms(now - begin):
-                self._write_histograms(self._records.chronicle)
-        return self._end(pulse)
-
-    def _end(self, pulse: Pulse) -> dict[str, Any]:
-        """Takes leave of the others; the last row."""
-        learner, row = self._learner, {}
-        learner.join(_GOODBYE_SECONDS)  # it may wait for a learner that failed
-        together = pulse.end(_GOODBYE_SECONDS)
-        if self._records:
-            row = self._write_row(self._records.chronicle)
-            if learner.failure is None and not learner.is_alive():
-                self._save(self._records.checkpoints)
+            if self._records and learner.actions is not None:
+                self._write_histograms(self._records.chronicle, now - begin)
+        lost = self._take_leave(pulse)
+        self.seconds = before + time.monotonic() - begin
+        row = self._write_row(self._records.chronicle) if self._records else {}
+        if self._records and learner.failure is None and not learner.is_alive():
+            self._save(self._records.checkpoints)
         self._server.close()
+        if lost:
+            raise Lost(lost)
         if learner.failure:
             raise learner.failure
-        if failed := self._failed():
-            raise Lost(failed)
-        if not together or learner.is_alive():
-            raise Lost("another learner is gone")
         return row
+
+    def _take_leave(self, pulse: Pulse) -> str:
+        """Waits until all learners have ended; what went wrong elsewhere, if anything did."""
+        learner = self._learner
+        if not self._failed() and not pulse.failure:
+            learner.join(_GOODBYE_SECONDS)
+        failed_here = learner.failure and not isinstance(learner.failure, _ALIKE)
+        together = pulse.end(2.0 if failed_here or self._failed() else _GOODBYE_SECONDS)
+        if failed := self._failed():
+            return failed
+        if learner.failure and "horovod" not in str(learner.failure).lower():
+            return ""  # it is raised
+        return "" if together and not learner.failure else "another learner is gone"
+
+    @property
+    def ended(self) -> str:
+        """Why training ended, by the first learner that knows."""
+        reasons = [self._learner.ended, *(report.ended for report in self._reports)]
+        return next(filter(None, reasons), "another learner stopped")
 
     # -- what learners tell each other
 
+    def _mean_return(self) -> float:
+        """As of now, on rank 0. Where it ends the run, it is the last."""
+        if self._group.rank != 0:
+            return math.nan
+        self._tally.merge(0, self._learner.meter.part())
+        known = self._tally.mean_return()
+        if known >= self._limits.episode_return:
+            self._tally.close()
+        return known
+
     def _report(self) -> Report:
-        learner = self._learner
-        part = learner.meter.part()
-        if (total := sum(part.times.values())) > 0.2:
+        learner, meter = self._learner, self._learner.meter
+        done = not learner.is_alive()  # before the part: else the last would stay behind
+        part = meter.part()
+        if self._group.rank == 0:  # it is not to wait for the others
+            self._tally.merge(0, part)
+            part = Meter().part()
+        waited, timed = meter.waited, meter.timed
+        if timed - self._timed > 0.2:
             # Over some seconds: one step that came late says little.
-            self._starved += 0.4 * (part.times.get("wait", 0.0) / total - self._starved)
+            share = (waited - self._waited) / (timed - self._timed)
+            self._starved += 0.4 * (share - self._starved)
+            self._waited, self._timed = waited, timed
         return Report(
             part=part,
             need=self._server.need(self._starved),
-            dropped=self._server.stale,
+            dropped=self._server.dropped,
+            ended=learner.ended,
             error=learner.ended if learner.failure else "",
-            done=not learner.is_alive(),
+            done=done,
         )
 
     def _heard(self, reports: list[Report]) -> None:
@@ -159,7 +192,9 @@ class Watch:
             self._tally.merge(rank, report.part)
 
     def _failed(self) -> str:
-        """What another learner failed of, if one did."""
+        """What another learner failed of, if one did and not all alike."""
+        if isinstance(self._learner.failure, _ALIKE):
+            return ""
         for rank, report in enumerate(self._reports):
             if report.error and rank != self._group.rank:
                 return f"learner {rank} failed: {report.error}"
@@ -174,24 +209,25 @@ class Watch:
 
     def _write_row(self, chronicle: Chronicle) -> dict[str, Any]:
         learner = self._learner
-        self._tally.merge(self._group.rank, learner.meter.part())
+        # The counts first: what the meter holds then is of these steps at least.
+        frames, steps, updates = learner.frames, learner.steps, learner.updates
+        self._tally.merge(0, learner.meter.part())
         row = {
-            "frames": learner.frames,
-            "steps": learner.steps,
-            "updates": learner.updates,
+            "frames": frames,
+            "steps": steps,
+            "updates": updates,
             "seconds": round(self.seconds, 3),
-            # Had before, or meant for another process.
-            "messages_dropped": sum(report.dropped for report in self._reports),
-            **self._tally.row(learner.frames, learner.steps),
+            "unrolls_dropped": sum(report.dropped for report in self._reports),
+            **self._tally.row(frames, steps),
         }
         if self._config.check_sync_every and self._group.size > 1:
             row |= {"sync_checks": learner.sync_checks, "sync_repairs": learner.sync_repairs}
         chronicle.write(row)
         return row
 
-    def _write_histograms(self, chronicle: Chronicle) -> None:
-        """Of the trained variables and of the actions in the last batch."""
-        if self._learner.actions is None:
+    def _write_histograms(self, chronicle: Chronicle, seconds: float) -> None:
+        """Where it is time: of the trained variables and of the actions in the last batch."""
+        if not chronicle.wants_histograms(seconds):
             return
         with self._learner.whole:
             trained = self._algorithm.variables.trained

@@ -2,7 +2,10 @@
 to a file. `python tests/ranks.py FOLDER` learns every case; `test_exact` compares the files.
 """
 
+import random
 import sys
+import threading
+import time
 from pathlib import Path
 
 import in_process
@@ -36,15 +39,15 @@ class Recording(group.Alone):
 
 def batch_of(algorithm, number, columns):
     """The columns of a batch of B unrolls that is the same for all, made from its number."""
-    random = np.random.default_rng(number)
+    generator = np.random.default_rng(number)
 
     def some(spec, lead):
         shape = [*lead, *spec.shape]
         if spec.dtype == tf.bool:
-            return random.random(shape) < 0.1
+            return generator.random(shape) < 0.1
         if spec.dtype.is_integer:
-            return random.integers(0, 3, shape).astype(spec.dtype.as_numpy_dtype)
-        return random.standard_normal(shape).astype(np.float32)
+            return generator.integers(0, 3, shape).astype(spec.dtype.as_numpy_dtype)
+        return generator.standard_normal(shape).astype(np.float32)
 
     entries = tf.nest.map_structure(
         lambda s: some(s, [T + 1, B])[:, columns], algorithm.unroll.step
@@ -95,9 +98,33 @@ def learn(learners, folder, name, updates=UPDATES, divisor=1.0, **settings):
     np.savez(folder / f"{name}-{learners.rank}.npz", **found)
 
 
+def talk(learners, folder, times=300):
+    """Two threads gather and sum under names of their own, at moments of their own."""
+    wrong = []
+
+    def say(name):
+        pauses = random.Random(f"{name}{learners.rank}")
+        for i in range(times):
+            time.sleep(pauses.uniform(0, 0.004))
+            heard = learners.gather((name, i, "x" * pauses.randrange(100)), name)
+            total = learners.sum(tf.constant([i + 0.5], tf.float64), f"{name}.sum")
+            if [h[:2] for h in heard] != [(name, i)] * learners.size:
+                wrong.append((name, i, heard))
+            if float(total[0]) != learners.size * (i + 0.5):
+                wrong.append((name, i, total))
+
+    threads = [threading.Thread(target=say, args=[name]) for name in ("one", "other")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (folder / f"talk-{learners.rank}").write_text(repr(wrong))
+
+
 def main(folder):
     config = Config()
     learners = group.join(config)
+    talk(learners, folder)
     for network in NETWORKS:
         common = {"agent_name": network, "gradients_clipping": CLIP}
         learn(learners, folder, f"mean-{network}", loss_reduction="mean", **common)

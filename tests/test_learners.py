@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, Process, free_port, needs_horovod, run
 
-pytestmark = needs_horovod
+pytestmark = [needs_horovod, pytest.mark.timeout(240)]
 EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 # As root, and with more ranks than this machine has cores.
 MPIRUN = (
@@ -101,7 +101,6 @@ def test_two_learners_here_train_catch_by_an_algorithm_of_our_own_and_ctrl_c_sav
     assert row["sync_repairs"] == 0
     own = [row[f"steps/learner{rank}"] for rank in range(2)]
     assert sum(own) == row["steps"]
-    assert min(own) > 0.3 * sum(own)
 
 
 @pytest.fixture
@@ -172,7 +171,7 @@ def test_a_learner_killed_in_the_middle_ends_the_others_within_seconds(two):
     os.kill(ranks[1], signal.SIGKILL)
     assert learners.process.wait(timeout=10) != 0
     _until_gone(ranks)
-    assert "exited on signal 9" in learners.printed() or "learner is gone" in learners.printed()
+    assert "exited on signal 9" in learners.printed()
     assert _rows(logdir)
 
 

@@ -28,15 +28,15 @@ def test_a_full_learner_sends_an_actor_to_the_one_that_waits_longest():
         (FULL, STARVES._replace(settled=False)),
         (FULL, STARVES._replace(starved=0.05)),
         (FULL, STARVES._replace(fill=0.8)),
-        (FULL._replace(actors=1), STARVES),
+        (FULL._replace(actors=2), STARVES),
     ],
-    ids=["room", "starves, too", "sent one", "got one", "no need", "unrolls there", "last one"],
+    ids=["room", "starves, too", "sent one", "got one", "no need", "unrolls there", "one more"],
 )
 def test_else_it_stays(mine, other):
     assert _place(mine, other) == -1
 
 
-def test_the_last_actor_goes_where_there_is_none():
+def test_even_the_last_actor_goes_where_there_is_none():
     assert _place(FULL._replace(actors=1), STARVES._replace(actors=0)) == 1
 
 

@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT, needs_horovod, run
 from ranks import NETWORKS
 
-pytestmark = needs_horovod
+pytestmark = [needs_horovod, pytest.mark.timeout(400)]
 MPIRUN = ("mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", 1)
 LAUNCHERS = {
     "1": (*MPIRUN, "-np", 1),
@@ -24,19 +24,28 @@ SEVERAL = ("2", "4", "gloo")
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """A function of (launcher, case): the arrays by name, a dictionary for each rank."""
+def folders(tmp_path_factory):
+    """A function of the launcher: where its ranks have written."""
     ran = {}
 
-    def of(launcher, case):
+    def folder(launcher):
         if launcher not in ran:
-            folder = ran[launcher] = tmp_path_factory.mktemp(launcher)
-            program = (sys.executable, ROOT / "tests" / "ranks.py", folder)
-            code, printed = run(*LAUNCHERS[launcher], *program, limit=200, PYTHONPATH=str(ROOT))
+            ran[launcher] = tmp_path_factory.mktemp(launcher)
+            program = (sys.executable, ROOT / "tests" / "ranks.py", ran[launcher])
+            code, printed = run(*LAUNCHERS[launcher], *program, limit=300, PYTHONPATH=str(ROOT))
             assert code == 0, printed
-        return [
-            dict(np.load(ran[launcher] / f"{case}-{rank}.npz")) for rank in range(SIZES[launcher])
-        ]
+        return ran[launcher]
+
+    return folder
+
+
+@pytest.fixture
+def files(folders):
+    """A function of (launcher, case): the arrays by name, a dictionary for each rank."""
+
+    def of(launcher, case):
+        folder = folders(launcher)
+        return [dict(np.load(folder / f"{case}-{rank}.npz")) for rank in range(SIZES[launcher])]
 
     return of
 
@@ -91,3 +100,9 @@ def test_after_200_steps_all_ranks_hold_the_same_bits(files, launcher):
         assert first.keys() == other.keys()
         for name, value in first.items():
             np.testing.assert_array_equal(value, other[name])
+
+
+@pytest.mark.parametrize("launcher", SEVERAL)
+def test_threads_that_gather_under_names_of_their_own_never_meet(folders, launcher):
+    for rank in range(SIZES[launcher]):
+        assert (folders(launcher) / f"talk-{rank}").read_text() == "[]"

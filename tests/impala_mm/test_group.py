@@ -26,6 +26,12 @@ def test_each_launcher_says_who_a_process_is(monkeypatch, names):
     assert place.place() == place.Place(size=8, rank=5, local_size=4, local_rank=1)
 
 
+def test_a_launcher_that_tells_nothing_of_hosts_is_believed_the_rest(monkeypatch):
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setenv("PMI_RANK", "1")
+    assert place.place() == place.Place(size=2, rank=1, local_size=1, local_rank=0)
+
+
 def test_without_a_launcher_a_learner_is_alone(monkeypatch):
     assert place.place() == place.Place(1, 0, 1, 0)
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")

@@ -29,7 +29,7 @@ def here(tmp_path, monkeypatch):
 
     def join(actor, pull_secs=0.0, max_lag=None):
         me = IDENTITY | {"protocol": transport.PROTOCOL, "actor": actor}
-        links.append(Link([address], me, "token", pull_secs, max_lag, said.append, stop))
+        links.append(Link([address], 0, me, "token", pull_secs, max_lag, said.append, stop))
         links[-1].start()
         if max_lag is None or server._snapshots.version >= 0:
             assert links[-1].connected.wait(10)
@@ -244,9 +244,9 @@ def several(tmp_path, monkeypatch):
     stop, links, said = threading.Event(), [], []
     learners = Run(said)
 
-    def join(*addresses):
+    def join(*addresses, max_lag=None):
         me = IDENTITY | {"protocol": transport.PROTOCOL, "actor": len(links)}
-        links.append(Link(addresses, me, "token", 0.0, None, said.append, stop))
+        links.append(Link(addresses, 0, me, "token", 0.0, max_lag, said.append, stop))
         links[-1].start()
         assert links[-1].connected.wait(10)
         return links[-1]
@@ -316,15 +316,50 @@ def test_where_a_learner_is_absent_the_next_is_joined(several):
     assert list(learners.servers[1].actors) == [0]
 
 
+@pytest.fixture
+def unanswered(monkeypatch):
+    """The first call of enqueue comes to no answer, and the learner seems to be gone."""
+    calls = []
+    enqueue, is_there = transport.Client.enqueue, transport.Client.is_there
+
+    def first_fails(client, *arguments):
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise transport.Unreachable("enqueue: no answer")
+        return enqueue(client, *arguments)
+
+    monkeypatch.setattr(transport.Client, "enqueue", first_fails)
+    monkeypatch.setattr(transport.Client, "is_there", lambda c: len(calls) > 1 and is_there(c))
+
+
+@pytest.mark.usefixtures("unanswered")
+def test_a_send_that_was_not_answered_is_made_again_to_the_same_learner(several):
+    learners, join = several
+    one = join(*learners.addresses)
+    one.send(_group(one, b"once"))
+    assert _taken(learners.servers[0]) == b"once"
+    assert learners.servers[0].dropped == 0
+
+
+@pytest.mark.usefixtures("unanswered")
 def test_unrolls_whose_send_was_not_answered_go_to_no_other_learner_and_are_counted(several):
     learners, join = several
     one = join(*learners.addresses)
-    client, lost = one._client, _group(one, b"a", b"b")
-    one._tried = client.nonce
-    assert one._still_sendable(lost, client) is lost, "the same learner knows what it has had"
-    one._tried = learners.servers[1].nonce
-    assert one._still_sendable(lost, client) is None
+    learners.servers[0].close()
+    one.send(_group(one, b"a", b"b"))
+    _until(lambda: 0 in learners.servers[1].actors)
     one.send(_group(one, b"next"))
-    _until(lambda: learners.servers[0].stale == 2)
-    assert _taken(learners.servers[0]) == b"next"
+    assert _taken(learners.servers[1]) == b"next"
+    _until(lambda: learners.servers[1].dropped == 2)
     assert "2 unrolls dropped: the learner did not say whether it has them" in learners.said
+
+
+def test_an_actor_that_may_not_lag_is_sent_on_and_plays_by_the_policy_there_is(several):
+    """The next policy waits for the learner that it is sent to: to wait for it were for ever."""
+    learners, join = several
+    one = join(*learners.addresses, max_lag=0)
+    learners.starve(1)
+    one.send(_group(one, b"first"))
+    assert _group(one).version == 0
+    one._groups.put(_group(one, b"second"))
+    assert (_taken(learners.servers[0]), _taken(learners.servers[1])) == (b"first", b"second")

@@ -72,3 +72,66 @@ def test_one_game_needs_no_name_of_its_own():
     row = tally.row(0, 0)
     assert row["human_normalised"] == 0.75
     assert not [name for name in row if name.endswith("/Pong")]
+
+
+# -- several learners
+
+
+def _part(steps, **times):
+    meter = metrics.Meter()
+    meter.add_times(train=1.0)  # the first update's, which is forgotten
+    meter.add_times(**times)
+    meter.add({"grad_norm": float(steps), "queue_fill": steps / 100}, steps)
+    return meter.part()
+
+
+def test_a_row_of_several_learners_holds_their_means_and_each_ones_own():
+    tally = metrics.Tally({"catch": None}, learners=2)
+    tally.start(0, 0)
+    tally.merge(0, _part(10, wait=1.0, train=3.0))
+    tally.merge(0, _part(30, wait=0.0, train=4.0))
+    tally.merge(1, _part(20, wait=6.0, exchange=2.0))
+    row = tally.row(60, 60)
+    assert row["grad_norm"] == 20
+    assert row["wait_share"] == 7 / 16
+    assert row["exchange_share"] == 2 / 16
+    assert (row["wait_share/learner0"], row["wait_share/learner1"]) == (1 / 8, 6 / 8)
+    assert (row["steps/learner0"], row["steps/learner1"]) == (40, 20)
+    assert row["queue_fill/learner1"] == pytest.approx(0.2)
+    assert "grad_norm/learner1" not in row
+    tally.merge(0, _part(5, wait=1.0))
+    later = tally.row(65, 65)
+    assert (later["steps/learner0"], later["steps/learner1"]) == (45, 20)
+    assert "wait_share/learner1" not in later, "nothing was heard from it"
+
+
+def test_games_that_come_after_those_that_ended_the_run_count_no_more():
+    meter, tally = metrics.Meter(), metrics.Tally({"catch": None})
+    meter.add_episodes("catch", np.array([(1, 1.0, 9)] * 100, np.float32))
+    tally.merge(0, meter.part())
+    assert tally.mean_return() == 1
+    tally.close()
+    meter.add_episodes("catch", np.array([(1, -1.0, 9)] * 50, np.float32))
+    tally.merge(0, meter.part())
+    assert tally.row(0, 0)["episode_return"] == 1
+
+
+@pytest.mark.parametrize(
+    ("waits", "exchanges", "moves", "said"),
+    [
+        ((0.0, 0.6), (0.6, 0.0), 9.0, "learner 1 waits for unrolls 60% of the time, and the oth"),
+        ((0.9, 0.0), (0.0, 0.9), 0.0, "learner 0 has no unrolls, and the others wait for it"),
+        ((0.5, 0.4), (0.0, 0.1), 9.0, "waits for unrolls 45% of the time: add actors"),
+        ((0.0, 0.0), (0.5, 0.1), 9.0, "learner 1 is the slowest: learner 0 waits for it 50% of"),
+        ((0.0, 0.0), (0.1, 0.1), 9.0, "the learner binds"),
+    ],
+)
+def test_of_several_learners_the_one_that_the_others_wait_for_is_named(
+    waits, exchanges, moves, said
+):
+    row = {"frames_per_second": moves, "wait_share": sum(waits) / 2, "queue_fill": 0.9}
+    row |= {"train_share": 0.5}
+    for rank in range(2):
+        row[f"wait_share/learner{rank}"] = waits[rank]
+        row[f"exchange_share/learner{rank}"] = exchanges[rank]
+    assert said in verdict(row, 2)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from conftest import free_port
 
 from impala_mm import transport
-from impala_mm.ledger import ACCEPTED, DENIED, FOREIGN
+from impala_mm.ledger import ACCEPTED, DENIED, FOREIGN, STALE
 from impala_mm.server import Server
 from impala_mm.transport import Header
 
@@ -151,7 +151,26 @@ def test_what_an_actor_dropped_elsewhere_is_counted_where_it_says_so(serve):
     server, address = serve()
     client = _join(address)
     client.enqueue(_header(client, 0)._replace(dropped=16), [b"x"], NO_EPISODES)
-    assert server.stale == 16
+    assert server.dropped == 16
+
+
+def test_a_call_again_asks_without_the_content_and_sends_it_only_where_it_is_not_there(serve):
+    server, address = serve()
+    client = _join(address)
+    sent = []
+    call = client._call
+
+    def counted(function, *arguments, **options):
+        if function == "enqueue":
+            sent.append(int(tf.size(arguments[1])))
+        return call(function, *arguments, **options)
+
+    client._call = counted
+    assert client.enqueue(_header(client, 0), [b"x"], NO_EPISODES, again=True) == ACCEPTED
+    assert sent == [0, 1]
+    assert client.enqueue(_header(client, 0), [b"x"], NO_EPISODES, again=True) == STALE
+    assert sent == [0, 1, 0]
+    assert int(server.queue.size()) == 1
 
 
 # -- parameters
