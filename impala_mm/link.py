@@ -115,7 +115,7 @@ class Link(threading.Thread):
                     return
                 try:
                     if group and self._tried not in {-1, client.nonce}:
-                        group, sent = None, self._drop(group)
+                        sent, group = self._drop(group), None
                     group = group or (None if sent else self._next_group())
                     if group:
                         self._send(client, group)
