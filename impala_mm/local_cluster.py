@@ -43,6 +43,7 @@ def run(config: Config, argv: list[str]) -> NoReturn:
         [
             *(mpirun, "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"),
             *("-np", str(config.num_learners), sys.executable, *common, "--job_name=learner"),
+            "--num_learners=1",  # each is one
         ],
         stdin=subprocess.DEVNULL,
         env=os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
