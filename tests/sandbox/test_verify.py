@@ -26,7 +26,7 @@ def _run_folder(folder, name, *, late=1.0, most=float("inf")):
     return f"--of={folder}"
 
 
-@pytest.mark.parametrize("name", ["catch", "cartpole", "pong"])
+@pytest.mark.parametrize("name", ["catch", "cartpole", "pong", "breakout"])
 def test_a_recorded_curve_is_within_the_band(tmp_path, name):
     code, printed = _verify(name, _run_folder(tmp_path, name))
     assert code == 0, printed
