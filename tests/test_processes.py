@@ -197,6 +197,7 @@ def test_a_port_that_is_taken_ends_the_learner_with_the_holders_name(tmp_path):
     assert "Traceback" not in printed
 
 
+@pytest.mark.slow  # tests/test_learners.py trains it on two learners
 def test_a_dqn_like_algorithm_trains_through_the_same_actors_and_transport(tmp_path):
     code, printed = run(
         *EXPERIMENT,

@@ -21,6 +21,7 @@ LAUNCHERS = {
 }
 SIZES = {"1": 1, "2": 2, "4": 4, "gloo": 2}
 SEVERAL = ("2", "4", "gloo")
+EACH = [(n, network) for n in ("2", "gloo") for network in NETWORKS] + [("4", NETWORKS[0])]
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +67,7 @@ def _assert_near(ours, theirs, tolerance=1e-5):
     assert _norm(difference) <= tolerance * _norm(theirs)
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("launcher", SEVERAL)
+@pytest.mark.parametrize(("launcher", "network"), EACH)
 def test_with_mean_n_learners_are_one(files, launcher, network):
     """Averaged gradient before and after clipping, and the variables after RMSProp's steps."""
     (one,) = files("1", f"mean-{network}")
@@ -77,8 +77,7 @@ def test_with_mean_n_learners_are_one(files, launcher, network):
     assert _norm(_of(one, "after")) < 0.9 * _norm(_of(one, "before")), "it was clipped"
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("launcher", SEVERAL)
+@pytest.mark.parametrize(("launcher", "network"), EACH)
 def test_with_sum_n_learners_have_an_nth_of_the_gradient(files, launcher, network):
     """Clipped, an Nth of what one has with N times the threshold; and the steps of one learner
     whose loss is divided by N.
