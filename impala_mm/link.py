@@ -247,21 +247,32 @@ class Link(threading.Thread):
             try:
                 client = transport.Client(address, self._token)
                 self._hello(client)
-                found = self._share.newest(after=-1) if self._share else None
-                found = found or self._from_learner(client, have=-1, pull_secs=0.0)
+                found = self._first_policy(client, waiting)
             except transport.Unreachable:
-                found = None
-            if found is None:
                 self._at = (self._at + 1) % len(self._addresses)
                 if self._at == 0:
                     waiting.pause(0.2, most=5.0)
                 continue
+            if found is None:
+                break
             client.version, _ = found
             self.newest = Newest(client.run, *found)
             self._client = client
             self._say(f"joined the learner at {address}, policy version {client.version}")
             self.connected.set()
             return client
+        return None
+
+    def _first_policy(
+        self, client: transport.Client, waiting: "_Waiting"
+    ) -> tuple[int, bytes] | None:
+        """Of this learner, as soon as it has one; None when told to stop."""
+        while not self._ending.is_set():
+            found = self._share.newest(after=-1) if self._share else None
+            found = found or self._from_learner(client, have=-1, pull_secs=0.0)
+            if found:
+                return found
+            waiting.pause(0.2, most=5.0)
         return None
 
     def _hello(self, client: transport.Client) -> None:

@@ -92,6 +92,10 @@ class Process:
             assert time.monotonic() < deadline, f"no {pattern!r} in {seconds} s:\n{text}"
             time.sleep(0.05)
 
+    def skip(self) -> None:
+        """What it has printed so far is not searched any more."""
+        self._seen = len(self.printed())
+
     def kill(self) -> None:
         """kill -9."""
         self.process.kill()

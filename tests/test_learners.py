@@ -145,17 +145,23 @@ def test_with_fixed_actors_a_learner_whose_actors_die_is_named_and_all_stop_whil
 @pytest.mark.slow
 @pytest.mark.parametrize("two", [("balance", 4)], indirect=True)
 def test_with_balance_the_actors_that_are_left_feed_all_learners(two):
-    """Two of four actors are killed, all of one learner: at least half of the steps go on."""
+    """All of learner 1 are killed: total steps/s fall by no more than those actors' share."""
     learners, actors, logdir = two
     time.sleep(10)
     before = _steps_per_second(logdir, 15)
-    for actor in (actors[1], actors[3]):
-        actor.kill()
-    learners.until(r"\[learner 1\] actor \d on .* joined", seconds=30)
+    joined = re.findall(r"\[learner (\d)\] actor (\d) on .* joined", learners.printed())
+    feeds = {int(actor): int(learner) for learner, actor in joined}  # the last that it joined
+    gone = [actor for actor in feeds if feeds[actor] == 1]
+    assert 1 <= len(gone) <= 3
+    learners.skip()
+    for actor in gone:
+        actors[actor].kill()
+    learners.until(r"\[learner 1\] actor \d on .* joined", seconds=40)
     time.sleep(5)
     after = _steps_per_second(logdir, 15)
-    assert after > 0.45 * before
-    assert "unrolls dropped" not in "".join(actors[i].printed() for i in (0, 2))
+    left = [actors[actor] for actor in feeds if actor not in gone]
+    assert after > 0.9 * before * len(left) / len(actors)
+    assert not any("unrolls dropped" in actor.printed() for actor in left)
 
 
 @pytest.mark.slow
