@@ -134,8 +134,8 @@ class Watch:
     def _take_leave(self, pulse: Pulse) -> str:
         """Waits until all learners have ended; what went wrong elsewhere, if anything did."""
         learner = self._learner
-        if not self._failed() and not pulse.failure:
-            learner.join(_GOODBYE_SECONDS)
+        # Where another failed within a step, this one may wait for it in the all-reduce for ever.
+        learner.join(1.0 if self._failed() or pulse.failure else _GOODBYE_SECONDS)
         failed_here = learner.failure and not isinstance(learner.failure, _ALIKE)
         together = pulse.end(2.0 if failed_here or self._failed() else _GOODBYE_SECONDS)
         if failed := self._failed():
