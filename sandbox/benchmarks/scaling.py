@@ -24,7 +24,11 @@ import tempfile
 import time
 from pathlib import Path
 
-import simulated
+from impala_mm import tensorflow_import
+
+tensorflow_import.load()
+
+import simulated  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
