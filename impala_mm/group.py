@@ -123,7 +123,7 @@ class Horovod:
             sizes = self._hvd.allgather(tf.shape(content), name=f"{name}.sizes")
             return sizes, self._hvd.allgather(content, name=name)
 
-        content = np.frombuffer(pickle.dumps(value), np.uint8)
+        content = tf.constant(np.frombuffer(pickle.dumps(value), np.uint8))
         sizes, contents = self._named(name, graph, tf.TensorSpec([None], tf.uint8))(content)
         ends = np.cumsum(sizes.numpy()).tolist()
         whole = contents.numpy().tobytes()
@@ -142,8 +142,8 @@ class Horovod:
 
         with self._lock:
             if name not in self._graphs:
-                signature = [spec]
-                self._graphs[name] = tf.function(on_cpu, signature, autograph=False)
+                traced = tf.function(on_cpu, autograph=False)
+                self._graphs[name] = traced.get_concrete_function(spec)
             return self._graphs[name]
 
     def leave(self) -> None:
