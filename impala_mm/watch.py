@@ -4,7 +4,6 @@ Every learner reports to all once a second (`pulse`); rank 0 alone keeps the rec
 metrics, progress lines, checkpoints.
 """
 
-import math
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -154,8 +153,6 @@ class Watch:
 
     def _mean_return(self) -> float:
         """As of now, on rank 0. Where it ends the run, it is the last."""
-        if self._group.rank != 0:
-            return math.nan
         self._tally.merge(0, self._learner.meter.part())
         known = self._tally.mean_return()
         if known >= self._limits.episode_return:

@@ -1,4 +1,4 @@
-"""An algorithm whose update takes a given time, as if on a device: --algorithm=simulated.
+"""An algorithm whose update takes a given time: --algorithm=sandbox.benchmarks.simulated.
 
 Everything around it is real: queue, steps agreed on, all-reduce of GRADIENTS bytes, publishing. The
 time of update u on rank r is drawn from a generator of (r, u), so that the straggler bound can be
