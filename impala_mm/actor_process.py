@@ -1,5 +1,6 @@
 """An actor's process, from its flags to its exit code."""
 
+import dataclasses
 import os
 import signal
 import threading
@@ -26,13 +27,18 @@ def act(config: Config) -> NoReturn:
     start = config.task % len(learners)  # actors take turns
     if config.learner_assignment == "fixed":
         learners, start = [learners[start]], 0
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # an actor's network is small and the GPU is not its
+    if config.actor_device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # CUDA itself takes GPU memory from whoever sees it
     processes.load_tensorflow(config.intra_op_threads or 1, config.inter_op_threads or 1)
-    from impala_mm import actor, agreement, environments, transport  # noqa: PLC0415
+    from impala_mm import actor, agreement, devices, environments, transport  # noqa: PLC0415
     from impala_mm.link import Link  # noqa: PLC0415
 
+    device = devices.choose("actor_device", config.actor_device, config.task)
+    if config.actor_device == "gpu":
+        say(f"acts on {device}")
     token = processes.token(config)
-    algorithm, layout, levels, identity = agreement.make(config, config.task)
+    exactly = dataclasses.replace(config, precision="float32")  # lower pays off in large batches
+    algorithm, layout, levels, identity = agreement.make(exactly, config.task)
     level = list(levels)[config.task % len(levels)]
     # Apart for each environment of each actor.
     seed = config.seed * 1_000_003 + config.task * 10_007

@@ -86,7 +86,11 @@ class Config:
     device: str = flag(
         "auto", group="Processes", choices=("auto", "cpu", "gpu"), own=True,
         text="Where a learner trains. auto: on a GPU that CUDA_VISIBLE_DEVICES shows, each learner "
-             "of a host on its own; else on the CPU. Actors act on the CPU.")
+             "of a host on its own; else on the CPU.")
+    actor_device: str = flag(
+        "cpu", group="Processes", choices=("cpu", "gpu"), own=True,
+        text="Where an actor's network runs. gpu: of those that CUDA_VISIBLE_DEVICES shows, that "
+             "of its task's number.")
     intra_op_threads: int = flag(
         0, group="Processes", least=0, own=True,
         text="TensorFlow's threads within an operation. 0: a learner's share of the host's cores, "
@@ -146,6 +150,11 @@ class Config:
     agent_name: str = flag(
         "auto", group="Algorithm",
         text="Network, by name (nets/). auto: chosen by the shape of the observation alone.")
+    precision: str = flag(
+        "float32", group="Algorithm", choices=("float32", "bfloat16"),
+        text="In which a learner's network reads observations. Its weights, memory and heads, and "
+             "the loss, are float32 in either. bfloat16 helps large networks on GPUs that compute "
+             "in it (NVIDIA A100 and later); where the processor does not, it is slower.")
     discounting: float = flag(
         0.99, group="Algorithm", least=0, most=1,
         text="Discount of a reward per step that it lies ahead.")

@@ -99,7 +99,7 @@ class Learner(threading.Thread):
                 rest = asked - trained
         except BaseException as error:
             self.failure = error
-            self.ended = f"{type(error).__name__}: {error}"
+            self.ended = f"{type(error).__name__}: {_in_short(error)}"
 
     def _waits(self, asked: float, got: float, turn: Turn | None) -> dict[str, float]:
         """That time's parts: waiting for unrolls of its own, and for the other learners."""
@@ -164,6 +164,13 @@ class Learner(threading.Thread):
         else:
             return False
         return True
+
+
+def _in_short(error: BaseException) -> str:
+    """What it says, in a line. TensorFlow's begins with the graph's history: the last counts."""
+    noise = (" ", "\t", "Traceback", "Graph execution error", "Detected at node")
+    lines = [line for line in str(error).splitlines() if line and not line.startswith(noise)]
+    return lines[-1] if lines else str(error)
 
 
 class Limits:

@@ -72,10 +72,10 @@ def _learn(
     cores = len(os.sched_getaffinity(0))
     share = max(1, cores // here.local_size) if here.local_size > 1 else 0
     processes.load_tensorflow(config.intra_op_threads or share, config.inter_op_threads or 2)
-    from impala_mm import agreement, checkpoint, learner, sync, watch  # noqa: PLC0415
+    from impala_mm import agreement, checkpoint, devices, learner, sync, watch  # noqa: PLC0415
     from impala_mm import group as groups  # noqa: PLC0415
 
-    device = _device(config, here.local_rank)
+    device = devices.choose("device", config.device, here.local_rank)
     say(f"TensorFlow loaded ({time.monotonic() - began:.1f} s); trains on {device}")
     group = groups.join(config)
     code = 2
@@ -206,25 +206,3 @@ def _how_to_look(logdir: Path) -> str:
     here = Path("runs").resolve() in logdir.resolve().parents
     command = "make tensorboard" if here else f"tensorboard --logdir={logdir}"
     return f"`{command}` shows it at http://localhost:6006"
-
-
-def _device(config: Config, local_rank: int) -> str:
-    """Chooses where the learner's network runs; in words.
-
-    A launcher may have left each learner one GPU, or the same several to all of a host.
-    """
-    import tensorflow as tf  # noqa: PLC0415
-
-    gpus = tf.config.list_physical_devices("GPU")
-    if config.device == "gpu" and not gpus:
-        flags.refuse(
-            "--device=gpu: TensorFlow sees no GPU here (`nvidia-smi` lists them, `make setup "
-            "DEVICE=gpu` installs TensorFlow for them, CUDA_VISIBLE_DEVICES may hide them)"
-        )
-    if config.device == "cpu" or not gpus:
-        tf.config.set_visible_devices([], "GPU")
-        return f"{len(os.sched_getaffinity(0))} CPU cores"
-    mine = gpus[local_rank % len(gpus)]
-    tf.config.set_visible_devices([mine], "GPU")
-    tf.config.experimental.set_memory_growth(mine, True)  # others may use what we do not
-    return f"{mine.name} of {len(gpus)}"

@@ -64,6 +64,7 @@ class Watch:
         self._starved = 0.0  # share of its time that this learner waits for unrolls
         self._waited, self._timed = 0.0, 0.0  # seconds at the last report
         self.saved = True  # whether the last checkpoint was written
+        self._kept = 0  # updates in it
         self.seconds = 0.0  # of training, those before a resume included
 
     def resume(self) -> None:
@@ -82,6 +83,7 @@ class Watch:
         if progress:
             learner = self._learner
             learner.updates, learner.steps = progress["updates"], progress["steps"]
+            self._kept = learner.updates
             self.seconds = progress["seconds"]
             if self._records:
                 self._say(f"resumed at {learner.frames:,.0f} frames, update {learner.updates}")
@@ -113,7 +115,8 @@ class Watch:
                 if now - said_at >= _LINE_SECONDS or first:
                     said_at, said = now, said or first
                     self._say(line(row, self._limits.frames, self._actors()))
-            if self._records and now - saved_at >= self._config.save_checkpoint_secs:
+            due = now - saved_at >= self._config.save_checkpoint_secs
+            if self._records and due and learner.updates > self._kept:
                 saved_at = now
                 self._save(self._records.checkpoints)
             if self._records and learner.actions is not None:
@@ -237,6 +240,7 @@ class Watch:
         try:
             with learner.whole:
                 counts = {"updates": learner.updates, "steps": learner.steps}
+                self._kept = learner.updates
                 checkpoints.save(counts | {"seconds": self.seconds})
         except Unwritable as error:
             if self.saved:

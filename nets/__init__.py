@@ -38,10 +38,17 @@ NETWORKS: dict[str, Callable[[], tuple[Torso, Core | None]]] = {
 }
 
 
-def make(name: str, observation: tf.TensorSpec, num_actions: int, frame_stack: int = 1) -> Network:
+def make(
+    name: str,
+    observation: tf.TensorSpec,
+    num_actions: int,
+    frame_stack: int = 1,
+    precision: str = "float32",
+) -> Network:
     """The network of this name, or `auto`, for observations of this spec (no batch axis).
 
-    It sees the newest `frame_stack` observations at once, their last axes joined.
+    It sees the newest `frame_stack` observations at once, their last axes joined. In `bfloat16` its
+    torso computes in that; its variables, core and features are float32.
     """
     if name == "auto":
         name = auto(observation)
@@ -56,7 +63,8 @@ def make(name: str, observation: tf.TensorSpec, num_actions: int, frame_stack: i
             f"{name} does not fit observations of shape {list(shape)}: {reason}; "
             f"{auto(observation)} fits them"
         )
-    return Network(torso, core, observation, num_actions, frame_stack, name=name)
+    dtype = tf.as_dtype(precision)
+    return Network(torso, core, observation, num_actions, frame_stack, dtype, name)
 
 
 def auto(observation: tf.TensorSpec) -> str:

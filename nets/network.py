@@ -9,6 +9,9 @@ same. Where `first` is true an episode starts: stack and core restart from `init
 they read that entry, and last reward and last action are read as zeros.
 """
 
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import sonnet as snt
@@ -16,9 +19,13 @@ import tensorflow as tf
 
 from nets.frame_stack import FrameStack
 
+_SWAPPED = threading.Lock()  # held while a torso's modules have casts for variables
+
 
 class Torso(Protocol):
-    """Reads each observation by itself."""
+    """Reads each observation by itself; a Sonnet module."""
+
+    submodules: Sequence[snt.Module]
 
     def unsuitable(self, shape: tuple[int, ...]) -> str | None:
         """Why it cannot read observations of this shape, as `it reads ...`; None if it can."""
@@ -60,6 +67,7 @@ class Network(snt.Module):
         observation: tf.TensorSpec,
         num_actions: int,
         frame_stack: int = 1,
+        precision: tf.DType = tf.float32,  # that the torso computes in
         name: str = "network",
     ):
         super().__init__(name=name)
@@ -69,6 +77,7 @@ class Network(snt.Module):
         nothing = tf.zeros([1, *self._shape], observation.dtype)
         arranged = tf.TensorSpec(torso.arrange(nothing).shape[1:], observation.dtype)
         self._stack = FrameStack(frame_stack, arranged) if frame_stack > 1 else None
+        self._precision = tf.float32  # of the variables, which are made now
         features, _ = self.step(
             nothing,
             tf.zeros([1]),
@@ -77,6 +86,7 @@ class Network(snt.Module):
             self.initial_state(1),
         )
         self.num_features: int = features.shape[-1]  # F
+        self._precision = precision
 
     def initial_state(self, batch: int | tf.Tensor) -> State:
         """The state at an episode's start: nest of [B, ...]."""
@@ -131,7 +141,34 @@ class Network(snt.Module):
             seen = _contrast(seen) if len(self._shape) == 3 else seen / 255.0
         last_reward = tf.where(first, 0.0, reward)[:, None]
         last_action = tf.one_hot(tf.where(first, -1, action), self._num_actions)  # -1: all zeros
-        return tf.concat([self._torso(seen), last_reward, last_action], axis=-1)
+        return tf.concat([self._features(seen), last_reward, last_action], axis=-1)
+
+    def _features(self, seen: tf.Tensor) -> tf.Tensor:
+        """The torso's, float32 [N, D]; in a lower precision weights and gradients stay float32."""
+        if self._precision == tf.float32:
+            return self._torso(seen)
+        with _cast((self._torso, *self._torso.submodules), self._precision):
+            return tf.cast(self._torso(tf.cast(seen, self._precision)), tf.float32)
+
+
+@contextlib.contextmanager
+def _cast(modules: Sequence[snt.Module], dtype: tf.DType) -> Iterator[None]:
+    """Within, these modules compute with casts of their variables."""
+    with _SWAPPED:
+        held = [(vars(m), dict(vars(m))) for m in modules]
+        try:
+            for attributes, before in held:
+                attributes.update(
+                    {
+                        name: tf.cast(value, dtype)
+                        for name, value in before.items()
+                        if isinstance(value, tf.Variable)
+                    }
+                )
+            yield
+        finally:
+            for attributes, before in held:
+                attributes.update(before)
 
 
 def _contrast(image: tf.Tensor) -> tf.Tensor:

@@ -1,5 +1,5 @@
 """What each learner of a test does under mpirun: updates on its part of the same batches, written
-to a file. `python tests/ranks.py FOLDER` learns every case; `test_exact` compares the files.
+to a file. `python tests/ranks.py FOLDER NETWORK,...` learns every case; `test_exact` compares them.
 """
 
 import random
@@ -20,6 +20,7 @@ from impala_mm.trajectory import Batch
 
 T, B, UPDATES, LONG, CLIP = 5, 8, 20, 200, 0.02
 NETWORKS = ("MLPAgent", "MLPLSTMAgent")
+OTHER_WAYS = {"each": {"allreduce": "each"}, "halves": {"gradient_dtype": "float16"}}  # to average
 
 
 class Recording(group.Alone):
@@ -121,11 +122,11 @@ def talk(learners, folder, times=300):
     (folder / f"talk-{learners.rank}").write_text(repr(wrong))
 
 
-def main(folder):
+def main(folder, networks):
     config = Config()
     learners = group.join(config)
     talk(learners, folder)
-    for network in NETWORKS if learners.size < 4 else NETWORKS[:1]:  # of four one is slow enough
+    for network in networks.split(","):
         common = {"agent_name": network, "gradients_clipping": CLIP}
         learn(learners, folder, f"mean-{network}", loss_reduction="mean", **common)
         learn(learners, folder, f"sum-{network}", loss_reduction="sum", **common)
@@ -136,8 +137,11 @@ def main(folder):
                 learn(learners, folder, f"sum-{network}-clip{n}", updates=1, **times)
     if learners.size > 1:
         learn(learners, folder, "long", updates=LONG, gradients_clipping=CLIP)
+        for name, ways in OTHER_WAYS.items():
+            settings = ways | {"loss_reduction": "mean", "gradients_clipping": CLIP}
+            learn(group.Horovod(Config(**settings)), folder, name, updates=1, **settings)
     learners.leave()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])

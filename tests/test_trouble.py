@@ -21,7 +21,8 @@ def _rows(logdir):
 
 
 def test_a_gradient_that_is_not_finite_stops_training_and_is_applied_nowhere(tmp_path):
-    code, printed = run(*_catch(tmp_path, "--algorithm=tests.breaks", "--save_checkpoint_secs=0.2"))
+    command = _catch(tmp_path, "--algorithm=tests.faults", "--save_checkpoint_secs=0.2")
+    code, printed = run(*command, FAULTS="30:nan")
     assert code == 1, printed
     assert "error: update 31 is not finite (grad_norm = nan); it was not applied" in printed
     assert "Lower --learning_rate" in printed

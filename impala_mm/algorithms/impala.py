@@ -41,6 +41,7 @@ class Impala:
             environment.observation,
             environment.num_actions,
             environment.frame_stack,
+            config.precision,
         )
         self._policy_head = snt.Linear(
             environment.num_actions, w_init=snt.initializers.Orthogonal(0.01), name="policy_logits"

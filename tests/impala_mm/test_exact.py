@@ -21,7 +21,8 @@ LAUNCHERS = {
 }
 SIZES = {"1": 1, "2": 2, "4": 4, "gloo": 2}
 SEVERAL = ("2", "4", "gloo")
-EACH = [(n, network) for n in ("2", "gloo") for network in NETWORKS] + [("4", NETWORKS[0])]
+FOR = {"1": NETWORKS, "2": NETWORKS, "4": NETWORKS[:1], "gloo": NETWORKS[:1]}
+EACH = [(launcher, network) for launcher in SEVERAL for network in FOR[launcher]]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,8 @@ def folders(tmp_path_factory):
         if launcher not in ran:
             ran[launcher] = tmp_path_factory.mktemp(launcher)
             program = (sys.executable, ROOT / "tests" / "ranks.py", ran[launcher])
-            code, printed = run(*LAUNCHERS[launcher], *program, limit=300, PYTHONPATH=str(ROOT))
+            command = (*LAUNCHERS[launcher], *program, ",".join(FOR[launcher]))
+            code, printed = run(*command, limit=300, PYTHONPATH=str(ROOT))
             assert code == 0, printed
         return ran[launcher]
 
@@ -90,6 +92,26 @@ def test_with_sum_n_learners_have_an_nth_of_the_gradient(files, launcher, networ
         _assert_near([n * g for g in _of(rank, "before")], _of(one, "before"))
         _assert_near([n * g for g in _of(rank, "after")], _of(wider, "after"))
         _assert_near(_of(rank, "variable"), _of(divided, "variable"))
+
+
+@pytest.mark.parametrize("launcher", SEVERAL)
+def test_gradients_one_by_one_are_those_of_one_message(files, launcher):
+    both = zip(files(launcher, "each"), files(launcher, f"mean-{NETWORKS[0]}"), strict=True)
+    for each, grouped in both:
+        _assert_near(_of(each, "before"), _of(grouped, "before"), 1e-6)
+
+
+@pytest.mark.parametrize("launcher", SEVERAL)
+def test_gradients_that_travel_as_float16_are_rounded_and_equal_on_all(files, launcher):
+    """float16 has 11 bits: right to 0.05%, twice."""
+    (one,) = files("1", f"mean-{NETWORKS[0]}")
+    first, *others = files(launcher, "halves")
+    _assert_near(_of(first, "before"), _of(one, "before"), 2e-3)
+    with pytest.raises(AssertionError):
+        _assert_near(_of(first, "before"), _of(one, "before"), 1e-5)
+    for other in others:
+        for ours, theirs in zip(_of(first, "before"), _of(other, "before"), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("launcher", SEVERAL)

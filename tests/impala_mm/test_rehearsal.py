@@ -26,10 +26,9 @@ def test_one_learner_learns_without_mpi():
 @pytest.mark.parametrize(
     "launcher",
     [
-        MPIRUN,
-        ("horovodrun", "--gloo", "-np", 2),
+        pytest.param(MPIRUN, id="mpirun"),
+        pytest.param(("horovodrun", "--gloo", "-np", 2), id="gloo", marks=pytest.mark.slow),
     ],
-    ids=["mpirun", "gloo"],
 )
 def test_two_learners_hold_equal_variables(launcher):
     code, printed = run(*launcher, *REHEARSE)

@@ -1,0 +1,65 @@
+"""IMPALA with faults: --algorithm=tests.faults, and FAULTS="20:ulp,60:0.001" in the environment.
+
+After so many updates the gradient is not finite (`nan`), or, on learner 1 alone, its update fails
+(`error`) or its largest weight is moved, by the smallest step (`ulp`) or a number.
+"""
+
+import os
+
+import numpy as np
+import tensorflow as tf
+
+from impala_mm.algorithms import impala
+from impala_mm.place import place
+
+
+def make(config, environment):
+    algorithm = impala.make(config, environment)
+    algorithm.update = _Faulty(algorithm)
+    return algorithm
+
+
+class _Faulty:
+    """The algorithm's update, with faults."""
+
+    def __init__(self, algorithm):
+        self._update, self._trained = algorithm.update, algorithm.variables.trained
+        self._faults = dict(
+            fault.split(":") for fault in os.environ.get("FAULTS", "0:none").split(",")
+        )
+        self._updates = 0
+
+    def __call__(self, batch, context, exchange):
+        factor = tf.py_function(self._fault, [], tf.float32)
+        return self._update(batch, context, _Multiplying(exchange, factor))
+
+    def _fault(self):
+        """A factor of the gradient."""
+        fault = self._faults.get(str(self._updates))
+        self._updates += 1
+        if fault == "nan":
+            return np.float32(np.nan)
+        if fault and place().rank == 1:
+            if fault == "error":
+                raise RuntimeError("a fault of learner 1 alone")
+            self._move(fault)
+        return np.float32(1)
+
+    def _move(self, by):
+        weight = max(self._trained, key=lambda variable: variable.shape.num_elements())
+        values = weight.numpy()
+        at = np.abs(values).argmax()  # where the next updates do not round the difference away
+        moved = values.flat[at] + float(by) if by != "ulp" else np.nextafter(values.flat[at], 9)
+        values.flat[at] = moved
+        weight.assign(values)
+
+
+class _Multiplying:
+    """The exchange, which multiplies gradients first."""
+
+    def __init__(self, exchange, factor):
+        self._exchange, self._factor, self.mean = exchange, factor, exchange.mean
+
+    def apply(self, optimizer, gradients, variables):
+        gradients = [gradient * self._factor for gradient in gradients]
+        return self._exchange.apply(optimizer, gradients, variables)
