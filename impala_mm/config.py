@@ -214,10 +214,10 @@ class Config:
 
     # -- Learners
     allreduce: str = flag(
-        "grouped", group="Learners", choices=("grouped", "each"),
-        text="How gradients are averaged: grouped: all in one message, best where messages are "
-             "slow; each: one by one, the first while the backward pass still computes the last, "
-             "best for large networks on fast links.")
+        "each", group="Learners", choices=("each", "grouped"),
+        text="How gradients are averaged. each: as soon as they are there, the first while the "
+             "backward pass still computes the last: the larger the network, the more it helps. "
+             "grouped: all in one message, where each costs too many.")
     gradient_dtype: str = flag(
         "float32", group="Learners", choices=("float32", "float16"),
         text="Type of gradients on the wire between learners. float16 halves them, rounded; worth "

@@ -30,6 +30,17 @@ class Exchange:
         """A tensor averaged over learners; `name` must be its own within an update."""
         return self.group.mean([tensor], name)[0]
 
+    def average(self, gradients: Sequence[tf.Tensor], name: str = "gradients") -> list[tf.Tensor]:
+        """The gradients averaged over learners; `apply` does it, and what comes after it."""
+        if self.group.size == 1:
+            return self.group.mean(gradients, name)
+        with tf.control_dependencies(list(gradients)):
+            before = tf.timestamp()
+        reduced = self.group.mean(gradients, name)
+        with tf.control_dependencies(reduced):
+            self._waits.append(tf.timestamp() - before)
+        return reduced
+
     def apply(
         self,
         optimizer: snt.Optimizer,
@@ -42,7 +53,7 @@ class Exchange:
         In this order every learner clips the same gradient by the same factor, so that equal
         variables stay equal. A gradient that is not finite is applied nowhere.
         """
-        reduced = self._averaged(gradients, name)
+        reduced = self.average(gradients, name)
         norm = tf.linalg.global_norm(reduced)
         clipped, changed = self._clip(reduced, norm)
 
@@ -60,16 +71,6 @@ class Exchange:
         rest of the backward pass is in it: its operations are only begun when these are asked.
         """
         return tf.cast(tf.add_n(self._waits), tf.float32) if self._waits else tf.zeros([])
-
-    def _averaged(self, gradients: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
-        if self.group.size == 1:
-            return self.group.mean(gradients, name)
-        with tf.control_dependencies(list(gradients)):
-            before = tf.timestamp()
-        reduced = self.group.mean(gradients, name)
-        with tf.control_dependencies(reduced):
-            self._waits.append(tf.timestamp() - before)
-        return reduced
 
     def _clip(
         self, gradients: Sequence[tf.Tensor], norm: tf.Tensor

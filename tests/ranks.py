@@ -20,7 +20,10 @@ from impala_mm.trajectory import Batch
 
 T, B, UPDATES, LONG, CLIP = 5, 8, 20, 200, 0.02
 NETWORKS = ("MLPAgent", "MLPLSTMAgent")
-OTHER_WAYS = {"each": {"allreduce": "each"}, "halves": {"gradient_dtype": "float16"}}  # to average
+OTHER_WAYS = {
+    "grouped": {"allreduce": "grouped"},
+    "halves": {"gradient_dtype": "float16"},
+}  # to average
 
 
 class Recording(group.Alone):

@@ -40,11 +40,11 @@ def test_the_parts_of_the_house_know_each_other_as_the_design_says():
     assert seen > 5
 
 
-def test_the_picture_is_what_its_script_draws(tmp_path):
-    code, printed = run(sys.executable, "sandbox/draw_processes.py", tmp_path / "processes.svg")
+def test_the_pictures_are_what_their_script_draws(tmp_path):
+    code, printed = run(sys.executable, "sandbox/draw.py", tmp_path)
     assert code == 0, printed
-    drawn = (tmp_path / "processes.svg").read_text()
-    assert drawn == (ROOT / "sandbox" / "processes.svg").read_text()
+    for name in ("processes.svg", "step.svg"):
+        assert (tmp_path / name).read_text() == (ROOT / "sandbox" / name).read_text()
 
 
 def test_every_locked_package_has_a_version_and_a_checksum():

@@ -65,6 +65,26 @@ def _descendants(pid):
     return found
 
 
+def _ranks(mpirun):
+    """The processes of its two learners."""
+    ranks = [
+        pid
+        for pid in _descendants(mpirun.process.pid)
+        if "--job_name=learner" in Path(f"/proc/{pid}/cmdline").read_text()
+    ]
+    assert len(ranks) == 2
+    return ranks
+
+
+def _cpu_seconds(pids):
+    """That these processes have used together."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def test_two_learners_here_train_catch_by_an_algorithm_of_our_own_and_ctrl_c_saves(tmp_path):
     """The seam holds with two ranks: two optimizer steps per update, no change to impala_mm."""
     cluster = Process(
@@ -131,7 +151,11 @@ def test_with_fixed_actors_a_learner_whose_actors_die_is_named_and_all_stop_whil
     learners, actors, logdir = two
     actors[1].kill()
     learners.until("learner 1 has no unrolls, and the others wait for it: give it actors")
+    begin, used = time.monotonic(), _cpu_seconds(ranks := _ranks(learners))
     assert _steps_per_second(logdir, 4) == 0
+    # Horovod as released would spin; ours takes a tenth of a core for its thread.
+    spent = (_cpu_seconds(ranks) - used) / (time.monotonic() - begin)
+    assert spent < 0.35 * len(ranks)
     asked = time.monotonic()
     learners.process.send_signal(signal.SIGUSR1)
     learners.until("ended: asked to by SIGUSR1", seconds=10)
@@ -168,12 +192,7 @@ def test_with_balance_the_actors_that_are_left_feed_all_learners(two):
 @pytest.mark.parametrize("two", [("balance", 2)], indirect=True)
 def test_a_learner_killed_in_the_middle_ends_the_others_within_seconds(two):
     learners, _, logdir = two
-    ranks = [
-        pid
-        for pid in _descendants(learners.process.pid)
-        if "--job_name=learner" in Path(f"/proc/{pid}/cmdline").read_text()
-    ]
-    assert len(ranks) == 2
+    ranks = _ranks(learners)
     os.kill(ranks[1], signal.SIGKILL)
     assert learners.process.wait(timeout=10) != 0
     _until_gone(ranks)
@@ -251,6 +270,22 @@ def test_an_update_that_fails_on_one_learner_ends_all_and_rank_0_says_why(faulty
     )
     assert learners.process.wait(timeout=20) != 0
     assert list((logdir / "checkpoints").glob("[0-9]*"))
+
+
+@pytest.mark.slow
+def test_without_mpi_two_learners_train_under_horovodrun(tmp_path):
+    addresses = ",".join(f"127.0.0.1:{free_port()}" for _ in range(2))
+    flags = ["--level_name=catch", f"--learner_hosts={addresses}"]
+    for task in range(2):
+        Process(*EXPERIMENT, "--job_name=actor", f"--task={task}", *flags)
+    command = [*EXPERIMENT, "--job_name=learner", *flags, f"--logdir={tmp_path}"]
+    command += ["--total_environment_frames=60000"]
+    code, printed = run("horovodrun", "--gloo", "-np", 2, *command, limit=200)
+    assert code == 0, printed
+    assert "ended: 60,000 frames are reached" in printed
+    row = _rows(tmp_path)[-1]
+    assert row["frames"] >= 60000
+    assert min(row["steps/learner0"], row["steps/learner1"]) > 0
 
 
 def _start(tmp_path, count, *flags):

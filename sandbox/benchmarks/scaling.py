@@ -2,16 +2,19 @@
 
     python sandbox/benchmarks/scaling.py simulated [--learners=1,2,4,8] [--ms=10,30,100]
     python sandbox/benchmarks/scaling.py real [--learners=1,2,4] [--frames=400000]
+    python sandbox/benchmarks/scaling.py draw         the picture and tables of multi_learner.md
 
-simulated: devices whose step takes so many milliseconds, give or take a tenth, with real queues and
-a real all-reduce of 6.8 MB around them (`simulated.py`). Learners wait for the slowest of them, so
-even an exchange that cost nothing would reach no more than
+simulated: devices whose update takes so many milliseconds, give or take a tenth, with real queues
+and a real all-reduce of 6.8 MB around them (`simulated.py`), by each way of --allreduce. Learners
+wait for the slowest of them, so even an exchange that cost nothing would reach no more than
 
     bound = mean(t) / mean(max over learners of t)          of the very times that were drawn
     efficiency = updates/s of N learners / updates/s of one
 
 real: CartPole with the same batch, split among the learners; they share this machine's cores, so
 no gain is to be expected: what is lost is the overhead of several learners.
+
+With --record the figures go to sandbox/benchmarks/scaling.json.
 """
 
 import argparse
@@ -31,6 +34,10 @@ tensorflow_import.load()
 import simulated  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+RECORD = Path(__file__).with_suffix(".json")
+PAGE = ROOT / "sandbox" / "multi_learner.md"
+_TABLES = ("<!-- tables: written by scaling.py -->", "<!-- end of tables -->")
+WAYS = ("each", "grouped")
 
 
 def run(learners: int, *flags: str, **env: str) -> list[dict]:
@@ -70,34 +77,39 @@ def bound(milliseconds: float, learners: int, first: int, last: int) -> float:
     return statistics.mean(map(statistics.mean, drawn)) / statistics.mean(map(max, drawn))
 
 
-def simulate(learners: list[int], milliseconds: list[float], seconds: float) -> None:
-    """Prints a row for each time and number of learners."""
-    print("  ms  learners  updates/s  efficiency  bound  of the bound")
+def simulate(learners: list[int], milliseconds: list[int], seconds: float) -> list[dict]:
+    """Prints, and returns, a row for each time, number of learners and way."""
+    print("  ms  learners  allreduce  updates/s  efficiency  bound  of the bound")
+    found = []
     for ms in milliseconds:
         alone = 0.0
         for count in learners:
-            rows = run(
-                count,
-                *("--algorithm=sandbox.benchmarks.simulated", "--level_name=catch"),
-                *("--num_envs=1", "--batch_size=1", "--unroll_length=5", "--check_sync_every=0"),
-                *(f"--num_actors={count}", "--learner_assignment=fixed"),
-                f"--max_seconds={seconds}",
-                SIMULATED_MS=str(ms),
-            )
-            per_second, first, last = rate(rows, "updates")
-            alone = alone or per_second
-            most = bound(ms, count, first, last)
-            reached = per_second / alone
-            print(
-                f"{ms:4.0f}  {count:8d}  {per_second:9.2f}  {reached:10.3f}  {most:5.3f}  "
-                f"{reached / most:12.3f}",
-                flush=True,
-            )
+            for way in WAYS if count > 1 else WAYS[:1]:
+                rows = run(
+                    count,
+                    *("--algorithm=sandbox.benchmarks.simulated", "--level_name=catch"),
+                    *("--num_envs=1", "--batch_size=1", "--unroll_length=5"),
+                    *(f"--num_actors={count}", "--learner_assignment=fixed"),
+                    *(f"--allreduce={way}", f"--max_seconds={seconds}", "--check_sync_every=0"),
+                    SIMULATED_MS=str(ms),
+                )
+                per_second, first, last = rate(rows, "updates")
+                alone = alone or per_second
+                most, reached = bound(ms, count, first, last), per_second / alone
+                row = {"ms": ms, "learners": count, "allreduce": way if count > 1 else "-"}
+                row |= {"updates_per_second": per_second, "efficiency": reached, "bound": most}
+                found.append(row)
+                print(
+                    f"{ms:4d}  {count:8d}  {row['allreduce']:>9}  {per_second:9.2f}  "
+                    f"{reached:10.3f}  {most:5.3f}  {reached / most:12.3f}",
+                    flush=True,
+                )
+    return found
 
 
-def compare(learners: list[int], frames: int, rounds: int) -> None:
+def compare(learners: list[int], frames: int, rounds: int) -> list[dict]:
     """Prints steps/s of each number of learners as a share of one learner's, medians of rounds."""
-    found: dict[int, list[float]] = {count: [] for count in learners}
+    rates: dict[int, list[float]] = {count: [] for count in learners}
     for _ in range(rounds):
         for count in learners:
             rows = run(
@@ -105,13 +117,71 @@ def compare(learners: list[int], frames: int, rounds: int) -> None:
                 *("--level_name=CartPole-v1", f"--batch_size={16 // count}", "--num_actors=2"),
                 f"--total_environment_frames={frames}",
             )
-            found[count].append(rate(rows, "steps")[0])
-    one = statistics.median(found[learners[0]])
+            rates[count].append(rate(rows, "steps")[0])
+    medians = {count: statistics.median(of) for count, of in rates.items()}
     print("learners  steps/s  of one learner's")
-    for count, rates in found.items():
-        print(
-            f"{count:8d}  {statistics.median(rates):7.0f}  {statistics.median(rates) / one:16.2f}"
-        )
+    found = []
+    for count, median in medians.items():
+        share = median / medians[learners[0]]
+        found.append({"learners": count, "steps_per_second": median, "of_one": share})
+        print(f"{count:8d}  {median:7.0f}  {share:16.2f}")
+    return found
+
+
+def draw(record: dict, target: Path) -> None:
+    """Efficiency by learners, a panel for each time, and the bound above it."""
+    import matplotlib  # noqa: PLC0415
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot  # noqa: PLC0415
+
+    matplotlib.rcParams["svg.hashsalt"] = "impala_mm"  # the same figures, the same file
+    matplotlib.rcParams["svg.fonttype"] = "none"
+    rows = record["simulated"]
+    times = sorted({row["ms"] for row in rows})
+    figure, panels = pyplot.subplots(
+        1, len(times), figsize=(9, 3), sharey=True, layout="constrained", squeeze=False
+    )
+    for panel, ms in zip(panels[0], times, strict=True):
+        here = [row for row in rows if row["ms"] == ms]
+        each = [row for row in here if row["allreduce"] != "grouped"]
+        counts = [row["learners"] for row in each]
+        panel.plot(counts, [row["bound"] for row in each], "--", color="gray", label="bound")
+        for way in WAYS:
+            line = [row for row in here if row["allreduce"] in ("-", way)]
+            values = [row["efficiency"] for row in line]
+            panel.plot([row["learners"] for row in line], values, "o-", label=f"--allreduce={way}")
+        panel.set(title=f"{ms} ms an update", xlabel="learners", xscale="log", ylim=(0, 1.05))
+        panel.set_xticks(counts, [str(count) for count in counts], minor=False)
+        panel.minorticks_off()
+        panel.grid(alpha=0.3)
+    panels[0][0].set_ylabel("efficiency")
+    panels[0][0].legend()
+    figure.savefig(target, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def tabulate(record: dict) -> None:
+    """Puts the tables into the page."""
+    lines = [
+        "| ms an update | learners | `--allreduce` | updates/s | efficiency | bound | of it |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row['ms']} | {row['learners']} | {row['allreduce']} | "
+        f"{row['updates_per_second']:.2f} | {row['efficiency']:.2f} | {row['bound']:.2f} | "
+        f"{row['efficiency'] / row['bound']:.2f} |"
+        for row in record["simulated"]
+    ]
+    lines += ["", "| learners, CartPole | steps/s | of one learner's |", "|---|---|---|"]
+    lines += [
+        f"| {row['learners']} | {row['steps_per_second']:,.0f} | {row['of_one']:.2f} |"
+        for row in record["real"]
+    ]
+    before, rest = PAGE.read_text().split(_TABLES[0])
+    PAGE.write_text(
+        "\n".join([before + _TABLES[0], *lines, _TABLES[1] + rest.split(_TABLES[1])[1]])
+    )
 
 
 def main() -> None:
@@ -119,20 +189,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("simulated", "real"))
+    parser.add_argument("what", choices=("simulated", "real", "draw"))
     numbers = lambda text: [int(part) for part in text.split(",")]  # noqa: E731
     parser.add_argument("--learners", type=numbers, default=[1, 2, 4])
     parser.add_argument("--ms", type=numbers, default=[10, 30, 100])
     parser.add_argument("--seconds", type=float, default=40, help="of each simulated run")
     parser.add_argument("--frames", type=int, default=400_000, help="of each real run")
     parser.add_argument("--rounds", type=int, default=3, help="of real runs, interleaved")
+    parser.add_argument("--record", action="store_true", help=f"keep the figures: {RECORD.name}")
     given = parser.parse_args()
+    record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    if given.what == "draw":
+        draw(record, PAGE.with_name("scaling.svg"))
+        tabulate(record)
+        return
     began = time.monotonic()
     if given.what == "simulated":
-        simulate(given.learners, given.ms, given.seconds)
+        record["simulated"] = simulate(given.learners, given.ms, given.seconds)
     else:
-        compare(given.learners, given.frames, given.rounds)
+        record["real"] = compare(given.learners, given.frames, given.rounds)
     print(f"{time.monotonic() - began:.0f} s, {len(os.sched_getaffinity(0))} cores")
+    if given.record:
+        RECORD.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,18 @@
 """An algorithm whose update takes a given time: --algorithm=sandbox.benchmarks.simulated.
 
-Everything around it is real: queue, steps agreed on, all-reduce of GRADIENTS bytes, publishing. The
-time of update u on rank r is drawn from a generator of (r, u), so that the straggler bound can be
-computed from the same draws. Set by environment variables, since `scaling.py` alone starts it.
+Everything around it is real: queue, steps agreed on, all-reduce of GRADIENTS bytes, publishing. As
+in a convolutional network, a third of the time is the forward pass; then comes the gradient of the
+one layer that has nearly all weights, which is the last but heads; then those of the convolutions
+below it, one by one, until the time is over.
+
+The time of update u on rank r is drawn from a generator of (r, u), so that the straggler bound can
+be computed from the same draws. Set by environment variables, since `scaling.py` alone starts it.
 """
 
 import os
 import time
 
 import numpy as np
-import sonnet as snt
 import tensorflow as tf
 
 from impala_mm.algorithms import Variables, entry_spec
@@ -18,6 +21,7 @@ from impala_mm.trajectory import UnrollSpec
 
 GRADIENTS = 6_800_000  # bytes: those of IMPALA's deep network
 _JITTER = 0.1  # of the time, each way
+_SIZES = [GRADIENTS // 4 * 9 // 10, *[GRADIENTS // 4 // 50] * 5]  # of the gradients of its layers
 
 
 def seconds(milliseconds: float, rank: int, update: int) -> float:
@@ -32,22 +36,23 @@ def make(config, environment):
 
 
 class Simulated:
-    """Acts at random; its update sleeps, and averages gradients that are zero."""
+    """Acts at random; its update sleeps, and averages gradients that are zero.
+
+    They are not applied: a device would do that in less than a millisecond, these cores do not.
+    """
 
     max_lag = None
 
     def __init__(self, config, environment):
         self._milliseconds = float(os.environ["SIMULATED_MS"])
-        self._rank, self._updates = place().rank, 0
+        self._rank, self._updates, self._began = place().rank, 0, 0.0
         self._actions = environment.num_actions
         step = entry_spec(environment, extras=())
         self.unroll = UnrollSpec(config.unroll_length, overlap=1, step=step, start=())
-        # A few large ones and many small, as networks have them.
-        sizes = [GRADIENTS // 4 * 9 // 10, *[GRADIENTS // 4 // 200] * 20]
-        weights = [tf.Variable(tf.zeros([size]), name=f"w{i}") for i, size in enumerate(sizes)]
+        # Variables: the average of constants would be computed once, as a constant.
+        self._zeros = [tf.Variable(tf.zeros([size])) for size in _SIZES]
         acting = [tf.Variable(tf.zeros([1]), name="acting")]
-        self._optimizer = snt.optimizers.SGD(1e-3)
-        self.variables = Variables(trained=weights, carried=acting, acting=acting)
+        self.variables = Variables(trained=acting, carried=[], acting=acting)
 
     def initial_state(self, batch):
         """It remembers nothing."""
@@ -60,13 +65,21 @@ class Simulated:
 
     def update(self, batch, context, exchange):
         """Waits as long as a device would compute."""
-        factor = tf.numpy_function(self._compute, [], tf.float32)
-        gradients = [tf.zeros_like(v) * factor for v in self.variables.trained]
-        applied = exchange.apply(self._optimizer, gradients, self.variables.trained)
-        metrics = {"grad_norm": applied.norm, "clipped_share": applied.clipped}
-        return metrics, batch.weight
+        gradients, done = [], tf.ones([])
+        for layer, zeros in enumerate(self._zeros):
+            done = tf.numpy_function(self._compute, [done, layer], tf.float32)
+            with tf.control_dependencies([done]):
+                gradients.append(zeros.read_value())
+        averaged = exchange.average(gradients)
+        zero = tf.add_n([gradient[0] for gradient in averaged])
+        return {"grad_norm": zero, "clipped_share": zero}, batch.weight
 
-    def _compute(self):
-        time.sleep(seconds(self._milliseconds, self._rank, self._updates))
-        self._updates += 1
-        return np.float32(1)
+    def _compute(self, done, layer):
+        """Returns when the gradient of this layer is there."""
+        if layer == 0:
+            self._began = time.monotonic()
+        whole = seconds(self._milliseconds, self._rank, self._updates)
+        share = (1 + 2 * layer / (len(_SIZES) - 1)) / 3
+        time.sleep(max(0.0, self._began + share * whole - time.monotonic()))
+        self._updates += layer == len(_SIZES) - 1
+        return done

@@ -96,7 +96,7 @@ def test_with_sum_n_learners_have_an_nth_of_the_gradient(files, launcher, networ
 
 @pytest.mark.parametrize("launcher", SEVERAL)
 def test_gradients_one_by_one_are_those_of_one_message(files, launcher):
-    both = zip(files(launcher, "each"), files(launcher, f"mean-{NETWORKS[0]}"), strict=True)
+    both = zip(files(launcher, f"mean-{NETWORKS[0]}"), files(launcher, "grouped"), strict=True)
     for each, grouped in both:
         _assert_near(_of(each, "before"), _of(grouped, "before"), 1e-6)
 
