@@ -99,7 +99,7 @@ class Learner(threading.Thread):
                 rest = asked - trained
         except BaseException as error:
             self.failure = error
-            self.ended = f"{type(error).__name__}: {_in_short(error)}"
+            self.ended = f"{type(error).__name__}: {in_short(error)}"
 
     def _waits(self, asked: float, got: float, turn: Turn | None) -> dict[str, float]:
         """That time's parts: waiting for unrolls of its own, and for the other learners."""
@@ -166,11 +166,15 @@ class Learner(threading.Thread):
         return True
 
 
-def _in_short(error: BaseException) -> str:
-    """What it says, in a line. TensorFlow's begins with the graph's history: the last counts."""
-    noise = (" ", "\t", "Traceback", "Graph execution error", "Detected at node")
-    lines = [line for line in str(error).splitlines() if line and not line.startswith(noise)]
-    return lines[-1] if lines else str(error)
+def in_short(error: BaseException) -> str:
+    """What it says, in a line. TensorFlow puts the graph's history before it, hints after it."""
+    noise = (" ", "\t", "Traceback", "Graph execution error", "Detected at node", "Hint:")
+    several = ("successful operations", "derived errors ignored")
+    lines = str(error).splitlines()
+    said = [line for line in lines if line and not line.startswith(noise)]
+    said = [line for line in said if not any(words in line for words in several)]
+    roots = [line.strip() for line in lines if line.startswith("  (0) ")]  # of several, the first
+    return (roots[:1] or said[-1:] or lines[:1] or [""])[0]
 
 
 class Limits:

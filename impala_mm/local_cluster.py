@@ -35,6 +35,11 @@ def run(config: Config, argv: list[str]) -> NoReturn:
     addresses = _addresses(config)
     ending: list[int] = []
     processes.on_ending(lambda number, _: ending.append(number))
+    if config.num_actors < config.num_learners:
+        say(
+            f"{config.num_learners} learners and {config.num_actors} actors: a learner without one "
+            f"waits for one to move to it, every 5 s; --num_actors={config.num_learners} feeds all"
+        )
     folder = RunFolder(config)
     folder.leave_to_others()
     common = [*argv, f"--learner_hosts={','.join(addresses)}", f"--logdir={folder.path}"]

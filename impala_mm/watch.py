@@ -240,13 +240,12 @@ class Watch:
         try:
             with learner.whole:
                 counts = {"updates": learner.updates, "steps": learner.steps}
-                self._kept = learner.updates
                 checkpoints.save(counts | {"seconds": self.seconds})
         except Unwritable as error:
             if self.saved:
                 self._say(f"checkpoints cannot be written ({error}); those before are kept")
             self.saved = False
         else:
-            self.saved = True
+            self.saved, self._kept = True, counts["updates"]
             seconds = time.monotonic() - begin
-            self._say(f"checkpoint at update {learner.updates} ({seconds:.1f} s)")
+            self._say(f"checkpoint at update {self._kept} ({seconds:.1f} s)")

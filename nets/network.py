@@ -34,7 +34,9 @@ class Torso(Protocol):
         """Observations [N, *shape], of their own dtype, in the layout that the torso reads."""
 
     def __call__(self, observation: tf.Tensor) -> tf.Tensor:
-        """Features float32 [N, D] of arranged, perhaps stacked observations, float32 [N, ...]."""
+        """Features [N, D] of arranged, perhaps stacked observations [N, ...]; both float32, or of
+        the network's precision. Its variables are attributes of modules, of its own or below it.
+        """
 
 
 class Core(Protocol):
@@ -155,20 +157,17 @@ class Network(snt.Module):
 def _cast(modules: Sequence[snt.Module], dtype: tf.DType) -> Iterator[None]:
     """Within, these modules compute with casts of their variables."""
     with _SWAPPED:
-        held = [(vars(m), dict(vars(m))) for m in modules]
+        held = [
+            (vars(m), {n: v for n, v in vars(m).items() if isinstance(v, tf.Variable)})
+            for m in modules
+        ]
         try:
-            for attributes, before in held:
-                attributes.update(
-                    {
-                        name: tf.cast(value, dtype)
-                        for name, value in before.items()
-                        if isinstance(value, tf.Variable)
-                    }
-                )
+            for attributes, variables in held:
+                attributes.update({n: tf.cast(v, dtype) for n, v in variables.items()})
             yield
         finally:
-            for attributes, before in held:
-                attributes.update(before)
+            for attributes, variables in held:
+                attributes.update(variables)
 
 
 def _contrast(image: tf.Tensor) -> tf.Tensor:

@@ -24,9 +24,7 @@ class _Faulty:
 
     def __init__(self, algorithm):
         self._update, self._trained = algorithm.update, algorithm.variables.trained
-        self._faults = dict(
-            fault.split(":") for fault in os.environ.get("FAULTS", "0:none").split(",")
-        )
+        self._faults = dict(fault.split(":") for fault in os.environ.get("FAULTS", "0:").split(","))
         self._updates = 0
 
     def __call__(self, batch, context, exchange):

@@ -57,10 +57,12 @@ def run(learners: int, *flags: str, **env: str) -> list[dict]:
 
 
 def rate(rows: list[dict], key: str) -> tuple[float, int, int]:
-    """(per second, from, to) of a count that grows, over the second half of a run."""
-    half = rows[-1]["seconds"] / 2
-    begin = next(row for row in rows if row["seconds"] >= half)
-    end = rows[-1]
+    """(per second, from, to) of a count that grows, over the second half of a run.
+
+    Not to the last row: it is written when all have taken leave.
+    """
+    end = rows[-2]
+    begin = next(row for row in rows if row["seconds"] >= end["seconds"] / 2)
     return (
         (end[key] - begin[key]) / (end["seconds"] - begin["seconds"]),
         int(begin[key]),
@@ -114,7 +116,8 @@ def compare(learners: list[int], frames: int, rounds: int) -> list[dict]:
         for count in learners:
             rows = run(
                 count,
-                *("--level_name=CartPole-v1", f"--batch_size={16 // count}", "--num_actors=2"),
+                *("--level_name=CartPole-v1", f"--batch_size={16 // count}"),
+                f"--num_actors={max(learners)}",
                 f"--total_environment_frames={frames}",
             )
             rates[count].append(rate(rows, "steps")[0])
@@ -200,9 +203,13 @@ def main() -> None:
     given = parser.parse_args()
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     if given.what == "draw":
+        if not {"simulated", "real"} <= record.keys():
+            parser.error("nothing is recorded: run simulated and real with --record first")
         draw(record, PAGE.with_name("scaling.svg"))
         tabulate(record)
         return
+    if given.learners[0] != 1:
+        parser.error("--learners begins with 1, which the others are held against")
     began = time.monotonic()
     if given.what == "simulated":
         record["simulated"] = simulate(given.learners, given.ms, given.seconds)

@@ -49,9 +49,9 @@ def test_a_step_and_an_unroll_of_one_network_may_be_traced_at_once():
     def trace():
         try:
             for _ in range(5):
-                tf.function(network.unroll)(
-                    observation, reward, action, first, network.initial_state(2)
-                )
+                state = network.initial_state(2)
+                tf.function(network.unroll)(observation, reward, action, first, state)
+                tf.function(network.step)(observation[0], reward[0], action[0], first[0], state)
         except Exception as error:
             failed.append(error)
 
