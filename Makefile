@@ -27,10 +27,10 @@ horovod: again := --again
 horovod: setup  ## set-up again, Horovod's build included, whatever happened before
 
 train: setup  ## the main job: two learners and three actors solve CartPole, here
-	@logdir=runs/CartPole-v1-$$(date +%Y%m%d-%H%M%S); learners=2; \
-	[ -x .venv/bin/horovodrun ] || { learners=1; echo "[train] there is no Horovod here, so one learner trains (make horovod)"; }; \
-	$(run) experiment.py --level_name=CartPole-v1 --num_learners=$$learners --num_actors=3 \
-	  --max_seconds=160 --logdir=$$logdir && \
+	@logdir=runs/CartPole-v1-$$(date +%Y%m%d-%H%M%S); learners="--num_learners=2 --batch_size=4"; \
+	[ -x .venv/bin/horovodrun ] || { learners=; echo "[train] there is no Horovod here (make horovod): one learner trains"; }; \
+	$(run) experiment.py --level_name=CartPole-v1 $$learners --num_actors=3 --max_seconds=160 \
+	  --logdir=$$logdir && \
 	$(run) sandbox/curve.py $$logdir
 
 rehearse: setup  ## two learners under mpirun compare their variables (one where there is no Horovod)
