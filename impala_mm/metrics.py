@@ -23,6 +23,7 @@ class Part(NamedTuple):
     sums: dict[str, float]  # of values that are averaged over updates
     counts: dict[str, int]
     times: dict[str, float]  # seconds, by name
+    began: bool  # the first update ended in it: times of the parts before tell nothing
     steps: int  # that this learner trained on
     episodes: list[tuple[str, np.ndarray]]  # of (level, float32 [K, 3])
 
@@ -54,7 +55,7 @@ class Meter:
         with self._lock:
             if not self._under_way and "train" in seconds:
                 self._under_way = True
-                self._part.times.clear()
+                self._part = self._part._replace(times={}, began=True)
                 return
             for name, value in seconds.items():
                 self._part.times[name] = self._part.times.get(name, 0.0) + value
@@ -74,7 +75,7 @@ class Meter:
 
 
 def _nothing() -> Part:
-    return Part({}, {}, {}, 0, [])
+    return Part({}, {}, {}, False, 0, [])
 
 
 class Tally:
@@ -103,6 +104,8 @@ class Tally:
             for name, value in part.sums.items():
                 mine.sums[name] = mine.sums.get(name, 0.0) + value
                 mine.counts[name] = mine.counts.get(name, 0) + part.counts[name]
+            if part.began:
+                mine.times.clear()
             for name, value in part.times.items():
                 mine.times[name] = mine.times.get(name, 0.0) + value
             self._steps[rank] += part.steps

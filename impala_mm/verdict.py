@@ -36,7 +36,7 @@ def _of_all(row: dict[str, Any], wait: float, moves: bool) -> str:
     if row.get("queue_fill", 0.0) > 0.5 and len(_each(row, "wait_share")) > 1:
         return (
             f"the learners bind: they train {row['train_share']:.0%} of the time and wait for each "
-            f"other {row['exchange_share']:.0%}, actors wait"
+            f"other {row.get('exchange_share', 0.0):.0%}, actors wait"
         )
     if row.get("queue_fill", 0.0) > 0.5:
         return f"the learner binds: it trains {row['train_share']:.0%} of the time, actors wait"

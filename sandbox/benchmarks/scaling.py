@@ -14,7 +14,7 @@ wait for the slowest of them, so even an exchange that cost nothing would reach 
 real: CartPole with the same batch, split among the learners; they share this machine's cores, so
 no gain is to be expected: what is lost is the overhead of several learners.
 
-With --record the figures go to sandbox/benchmarks/scaling.json.
+With --record the figures go to sandbox/benchmarks/scaling.json, in place of those before.
 """
 
 import argparse
@@ -212,7 +212,10 @@ def main() -> None:
         parser.error("--learners begins with 1, which the others are held against")
     began = time.monotonic()
     if given.what == "simulated":
-        record["simulated"] = simulate(given.learners, given.ms, given.seconds)
+        found = simulate(given.learners, given.ms, given.seconds)
+        key = lambda row: (-row["ms"], row["learners"], row["allreduce"])  # noqa: E731
+        rows = {key(row): row for row in [*record.get("simulated", []), *found]}
+        record["simulated"] = [rows[at] for at in sorted(rows)]
     else:
         record["real"] = compare(given.learners, given.frames, given.rounds)
     print(f"{time.monotonic() - began:.0f} s, {len(os.sched_getaffinity(0))} cores")

@@ -20,9 +20,13 @@ LAUNCHERS = {
     "gloo": ("horovodrun", "--gloo", "-np", 2),
 }
 SIZES = {"1": 1, "2": 2, "4": 4, "gloo": 2}
-SEVERAL = ("2", "4", "gloo")
+# Those of four ranks and of Gloo in `make test-slow`: a launcher costs 40 s.
+SEVERAL = ("2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("4", "gloo")))
 FOR = {"1": NETWORKS, "2": NETWORKS, "4": NETWORKS[:1], "gloo": NETWORKS[:1]}
-EACH = [(launcher, network) for launcher in SEVERAL for network in FOR[launcher]]
+EACH = [
+    *(("2", network) for network in NETWORKS),
+    *(pytest.param(name, NETWORKS[0], marks=pytest.mark.slow) for name in ("4", "gloo")),
+]
 
 
 @pytest.fixture(scope="module")

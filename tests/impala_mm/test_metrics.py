@@ -80,6 +80,7 @@ def test_one_game_needs_no_name_of_its_own():
 def _part(steps, **times):
     meter = metrics.Meter()
     meter.add_times(train=1.0)  # the first update's, which is forgotten
+    meter.part()
     meter.add_times(**times)
     meter.add({"grad_norm": float(steps), "queue_fill": steps / 100}, steps)
     return meter.part()
@@ -116,6 +117,19 @@ def test_games_that_come_after_those_that_ended_the_run_count_no_more():
     assert tally.row(0, 0)["episode_return"] == 1
 
 
+def test_what_came_before_the_first_update_is_forgotten_even_where_it_was_passed_on():
+    """Parts are taken each second, rows written each two."""
+    meter, tally = metrics.Meter(), metrics.Tally({"catch": None})
+    meter.add_times(wait=5.0)
+    tally.merge(0, meter.part())
+    meter.add_times(wait=1.0, train=9.0)
+    tally.merge(0, meter.part())
+    assert "wait_share" not in tally.row(1, 1)
+    meter.add_times(wait=1.0, train=3.0)
+    tally.merge(0, meter.part())
+    assert tally.row(2, 2)["wait_share"] == 0.25
+
+
 @pytest.mark.parametrize(
     ("waits", "exchanges", "moves", "said"),
     [
@@ -123,7 +137,7 @@ def test_games_that_come_after_those_that_ended_the_run_count_no_more():
         ((0.9, 0.0), (0.0, 0.9), 0.0, "learner 0 has no unrolls, and the others wait for it"),
         ((0.5, 0.4), (0.0, 0.1), 9.0, "waits for unrolls 45% of the time: add actors"),
         ((0.0, 0.0), (0.5, 0.1), 9.0, "learner 1 is the slowest: learner 0 waits for it 50% of"),
-        ((0.0, 0.0), (0.1, 0.1), 9.0, "the learner binds"),
+        ((0.0, 0.0), (0.1, 0.2), 9.0, "the learners bind: they train 50% of the time and wait"),
     ],
 )
 def test_of_several_learners_the_one_that_the_others_wait_for_is_named(
