@@ -1,6 +1,8 @@
 """What several tests need: the project's folder, and processes of it that never outlive a test."""
 
+import contextlib
 import os
+import random
 import re
 import signal
 import socket
@@ -50,11 +52,21 @@ if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # under nohup it is to be
 needs_horovod = pytest.mark.skipif(not HOROVOD, reason="Horovod is not built here: make horovod")
 
 
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port of the loopback interface that nobody listens on.
+
+    Below those that the kernel gives to whoever asks for any, as mpirun does, a moment later.
+    """
+    while True:
+        port = random.SystemRandom().randrange(10000, 32000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            if port not in _given:
+                _given.add(port)
+                return port
 
 
 class Process:
