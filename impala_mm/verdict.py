@@ -33,14 +33,14 @@ def _of_all(row: dict[str, Any], wait: float, moves: bool) -> str:
         return "waits for unrolls, and none came: see what the actors say, or add some"
     if wait > 0.1:
         return f"waits for unrolls {wait:.0%} of the time: add actors"
-    if row.get("queue_fill", 0.0) > 0.5 and len(_each(row, "wait_share")) > 1:
+    if row.get("queue_fill", 0.0) <= 0.5:
+        return "learner and actors are balanced"
+    if len(_each(row, "wait_share")) > 1:
         return (
             f"the learners bind: they train {row['train_share']:.0%} of the time and wait for each "
             f"other {row.get('exchange_share', 0.0):.0%}, actors wait"
         )
-    if row.get("queue_fill", 0.0) > 0.5:
-        return f"the learner binds: it trains {row['train_share']:.0%} of the time, actors wait"
-    return "learner and actors are balanced"
+    return f"the learner binds: it trains {row['train_share']:.0%} of the time, actors wait"
 
 
 def _of_several(row: dict[str, Any], moves: bool) -> str:

@@ -20,10 +20,11 @@ from impala_mm.trajectory import Batch
 
 T, B, UPDATES, LONG, CLIP = 5, 8, 20, 200, 0.02
 NETWORKS = ("MLPAgent", "MLPLSTMAgent")
+# Other ways to average, by the name of their case.
 OTHER_WAYS = {
     "grouped": {"allreduce": "grouped"},
     "halves": {"gradient_dtype": "float16"},
-}  # to average
+}
 
 
 class Recording(group.Alone):

@@ -103,7 +103,7 @@ def test_two_learners_here_train_catch_by_an_algorithm_of_our_own_and_ctrl_c_sav
     cluster.until(r"catch, tests.dqn_like with .* weights on 2 learners")
     cluster.until(r"\[learner 0\] [1-9][0-9,]* frames \|")
     deadline = time.monotonic() + 100
-    while _rows(tmp_path)[-1].get("episode_return", -1) < -0.3:  # by chance -0.6, give or take 0.1
+    while _rows(tmp_path)[-1].get("episode_return", -1) < 0:  # by chance it is -0.6
         assert time.monotonic() < deadline, _rows(tmp_path)[-1]
         time.sleep(0.2)
     processes = _descendants(cluster.process.pid)
