@@ -38,7 +38,7 @@ def act(config: Config) -> NoReturn:
         say(f"acts on {device}")
     token = processes.token(config)
     exactly = dataclasses.replace(config, precision="float32")  # lower pays off in large batches
-    algorithm, layout, levels, identity = agreement.make(exactly, config.task)
+    algorithm, layout, levels, identity, _ = agreement.make(exactly, config.task)
     level = list(levels)[config.task % len(levels)]
     # Apart for each environment of each actor.
     seed = config.seed * 1_000_003 + config.task * 10_007

@@ -29,6 +29,7 @@ class Agreement(NamedTuple):
     layout: Layout  # of what actors receive
     levels: dict[str, EnvironmentSpec]  # by name; actors play them in turn
     identity: dict[str, Any]  # what is compared, and names for it that people read
+    made_of: dict[str, Any]  # what a run cannot change when it goes on, as people read it
 
     @property
     def spec(self) -> EnvironmentSpec:
@@ -62,7 +63,17 @@ def make(config: Config, number: int) -> Agreement:
         "unroll": digest(algorithm.unroll[2:]) + f" of {config.unroll_length}",
         "acting": layout.digest,
     }
-    return Agreement(algorithm, layout, levels, identity)
+    observation = spec.observation
+    made_of = {
+        "--algorithm": config.algorithm,
+        "--agent_name": identity["network"],
+        "--level_name": identity["level_name"],
+        "--optimizer": config.optimizer,
+        "--num_action_repeats": spec.action_repeats,
+        "actions": spec.num_actions,
+        "observations": f"{observation.dtype.name} {observation.shape.as_list()}",
+    }
+    return Agreement(algorithm, layout, levels, identity, made_of)
 
 
 class Differ(Exception):

@@ -1,20 +1,56 @@
-"""Checkpoints: each a folder of its own that appears whole or not at all."""
+"""Checkpoints: each a folder that appears whole or not at all, and is checked before it is used.
 
+    LOGDIR/checkpoints/
+        0000012000/          the updates made
+            variables.*      trained and carried variables, as tf.train.Checkpoint writes them
+            about.json       `About`, and the size and SHA-256 of each of the above
+        saving/              what is being written; it gets its name when all of it is on the disk
+
+`watch` saves, and resumes from the newest that is whole; `policy` reads what actors need of one.
+"""
+
+import contextlib
+import hashlib
 import json
+import math
 import os
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from impala_mm.algorithms import Variables
 
-_KEPT = 3
+MILESTONES = 10  # in all the frames of a run
+
+
+class About(NamedTuple):
+    """What a checkpoint says of itself."""
+
+    learners: int
+    settings: dict[str, Any]  # every flag of the run
+    made_of: dict[str, Any]  # what nobody may change who goes on from it, by flag
+    versions: dict[str, str]  # of Python and packages
+    updates: int = 0
+    steps: int = 0  # of all learners
+    frames: float = 0.0
+    seconds: float = 0.0  # of training
+    episode_return: float | None = None  # mean of the last 100 whole games, if there were as many
+    milestone: bool = False  # the first after another tenth of the run's frames; it is kept
+
+
+class Damaged(Exception):
+    """It is not what was written; says in what."""
 
 
 class Mismatch(Exception):
-    """The checkpoint is of something else; says what."""
+    """It is of something else; says of what."""
+
+
+class Missing(Exception):
+    """There is no checkpoint where one is due; says so."""
 
 
 class Unwritable(Exception):
@@ -22,54 +58,180 @@ class Unwritable(Exception):
 
 
 class Checkpoints:
-    """Those of one run: LOGDIR/checkpoints/<updates>/."""
+    """Those of one run."""
 
-    def __init__(self, logdir: Path, variables: Variables):
-        self._folder = logdir / "checkpoints"
-        self._checkpoint = tf.train.Checkpoint(trained=variables.trained, carried=variables.carried)
+    def __init__(self, logdir: Path, variables: Variables, keep: int):
+        """`keep`: how many of the newest are kept; the best and milestones are besides."""
+        self._folder, self._keep = logdir / "checkpoints", keep
+        self._variables = variables
+        self._copy: list[list[tf.Variable]] = []  # of the trained, of the carried
 
-    def save(self, progress: dict[str, Any]) -> Path:
-        """Writes variables and progress; Unwritable, and nothing left, where the disk will not."""
-        final = self._folder / f"{progress['updates']:010d}"
-        if final.exists():
-            return final
-        work = self._folder / "saving"
+    def snapshot(self) -> None:
+        """Copies the variables as they are now: `save` writes this while training goes on."""
+        with tf.device("/CPU:0"):
+            for i, live in enumerate(self._variables[:2]):
+                if len(self._copy) == i:
+                    self._copy.append([tf.Variable(v.read_value(), trainable=False) for v in live])
+                for variable, copy in zip(live, self._copy[i], strict=True):
+                    copy.assign(variable.read_value())
+
+    def save(self, about: About) -> Path:
+        """Writes the snapshot; Unwritable, and nothing left, where the disk will not."""
+        final, work = self._folder / f"{about.updates:010d}", self._folder / "saving"
         shutil.rmtree(work, ignore_errors=True)
         try:
-            self._write(work, progress)
+            if final.exists():
+                return final
+            work.mkdir(parents=True)
+            trained, carried = self._copy
+            tf.train.Checkpoint(trained=trained, carried=carried).write(str(work / "variables"))
+            files = {path.name: _fingerprint(path) for path in sorted(work.iterdir())}
+            (work / "about.json").write_text(json.dumps(about._asdict() | {"files": files}))
+            for path in [*work.iterdir(), work]:  # on the disk before it gets its name
+                _sync(path)
             work.rename(final)
+            _sync(self._folder)
         except (OSError, tf.errors.OpError) as error:
             shutil.rmtree(work, ignore_errors=True)
             # TensorFlow's are "{{node ...}} path; the reason [Op:...]".
             raise Unwritable(str(error).split(" [Op:")[0].split("; ")[-1]) from None
-        for old in self._all()[:-_KEPT]:
-            shutil.rmtree(old, ignore_errors=True)
+        self._prune()
         return final
 
-    def _write(self, work: Path, progress: dict[str, Any]) -> None:
-        work.mkdir(parents=True)
-        self._checkpoint.write(str(work / "variables"))
-        (work / "progress.json").write_text(json.dumps(progress))
-        for path in work.iterdir():  # on the disk before it gets its name
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+    def restore(self, say: Callable[[str], None], check: Callable[[About], None]) -> About | None:
+        """Loads the newest that is whole into the variables; None where there is none at all.
 
-    def restore(self) -> dict[str, Any] | None:
-        """Loads the newest checkpoint; its progress, or None where there is none."""
-        found = self._all()
-        if not found:
-            return None
-        newest = found[-1]
+        A damaged one gets out of the way, and is said. `check` raises Mismatch where it is not this
+        run's. Raises Damaged if all are.
+        """
+        found = all_in(self._folder)
+        for path in reversed(found):
+            try:
+                about = verify(path)
+            except Damaged as error:
+                say(f"{error}; goes on from the one before, if there is one")
+                with contextlib.suppress(OSError):
+                    path.rename(self._folder / f"damaged-{path.name}")
+                continue
+            check(about)
+            load(path, named(self._variables))
+            return about
+        if found:
+            raise Damaged(f"no checkpoint in {self._folder} is whole: give another --logdir")
+        return None
+
+    def _prune(self) -> None:
+        """Of those that are neither new, nor best, nor milestones."""
+        old = all_in(self._folder)[: -self._keep]
+        best = best_of(all_in(self._folder))
+        for path in old:
+            about = _read(path)
+            if path != best and not (about and about.milestone):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def named(variables: Variables, weights: bool = False) -> dict[str, tf.Variable]:
+    """All of an algorithm's variables by their names in a checkpoint, or only what acts or learns.
+
+    Those are the trained and the acting ones, without the optimizer's slots.
+    """
+    acting = {id(variable) for variable in variables.acting}
+    carried = [(i, v) for i, v in enumerate(variables.carried) if not weights or id(v) in acting]
+    by_name = {f"trained/{i}": v for i, v in enumerate(variables.trained)}
+    return by_name | {f"carried/{i}": v for i, v in carried}
+
+
+def load(path: Path, by_name: dict[str, tf.Variable]) -> None:
+    """Assigns what is written under these names; raises Mismatch before any if one differs."""
+    try:
+        reader = tf.train.load_checkpoint(str(path / "variables"))
+        shapes = reader.get_variable_to_shape_map()
+        values = []
+        for name, variable in by_name.items():
+            key = f"{name}/.ATTRIBUTES/VARIABLE_VALUE"
+            here, there = variable.shape.as_list(), shapes.get(key)
+            if here != there:
+                what = "has none" if there is None else f"has it of shape {there}"
+                raise Mismatch(f"{variable.name} is of shape {here}, and {path} {what}")
+            values.append(reader.get_tensor(key))
+        for variable, value in zip(by_name.values(), values, strict=True):
+            variable.assign(value)
+    except (OSError, ValueError, tf.errors.OpError) as error:
+        raise Mismatch(f"{path} cannot be read: {str(error).splitlines()[0][:200]}") from None
+
+
+def verify(path: Path) -> About:
+    """What it says of itself, if every file is as it was written; raises Damaged."""
+    about = _read(path)
+    if about is None:
+        raise Damaged(f"{path} has no about.json that can be read")
+    files = json.loads((path / "about.json").read_text())["files"]
+    for name, written in files.items():
         try:
-            status = self._checkpoint.read(str(newest / "variables"))
-            status.assert_existing_objects_matched()
-            return json.loads((newest / "progress.json").read_text())
-        except (OSError, ValueError, AssertionError, tf.errors.OpError) as error:
-            raise Mismatch(
-                f"{newest} does not fit this network or algorithm "
-                f"({str(error).splitlines()[0][:200]})"
-            ) from None
+            found = _fingerprint(path / name)
+        except OSError as error:
+            raise Damaged(f"{path / name} cannot be read: {error.strerror}") from None
+        if found != written:
+            what = "cut short" if found[0] < written[0] else "changed"
+            raise Damaged(f"{path / name} is {what} since it was written")
+    return about
 
-    def _all(self) -> list[Path]:
-        """Oldest first."""
-        return sorted(path for path in self._folder.glob("[0-9]*") if path.is_dir())
+
+def find(path: str | Path, best: bool = False) -> tuple[Path, About]:
+    """The checkpoint at this path, or of the run there: its newest, or best, that is whole."""
+    path = Path(path)
+    if (path / "about.json").exists():
+        return path, verify(path)
+    found = all_in(path / "checkpoints")
+    order = sorted(found, key=_merit) if best else found
+    reasons = []
+    for each in reversed(order):
+        try:
+            return each, verify(each)
+        except Damaged as error:
+            reasons.append(str(error))
+    if reasons:
+        raise Damaged(f"no checkpoint of {path} is whole: {reasons[0]}")
+    what = "holds no checkpoint yet" if (path / "metrics.jsonl").exists() else "is no run's folder"
+    raise Missing(f"{path} {what if path.is_dir() else 'does not exist'}")
+
+
+def all_in(folder: Path) -> list[Path]:
+    """Oldest first."""
+    return sorted(path for path in folder.glob("[0-9]*") if path.is_dir())
+
+
+def best_of(paths: Sequence[Path]) -> Path | None:
+    """That of the highest mean return, the newest of several; None where none is known."""
+    known = [path for path in paths if _merit(path)[0] > -math.inf]
+    return max(known, key=_merit, default=None)
+
+
+def _merit(path: Path) -> tuple[float, str]:
+    about = _read(path)
+    known = about.episode_return if about else None
+    return (-math.inf if known is None else known, path.name)
+
+
+def _read(path: Path) -> About | None:
+    """What it says of itself, unchecked; None where that cannot be read."""
+    try:
+        content = json.loads((path / "about.json").read_text())
+        return About(**{name: content[name] for name in About._fields})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _fingerprint(path: Path) -> list[Any]:
+    """[bytes, SHA-256]."""
+    with path.open("rb") as file:
+        return [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
+
+
+def _sync(path: Path) -> None:
+    """What was written to this file or folder is on the disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

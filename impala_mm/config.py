@@ -27,9 +27,15 @@ class Config:
         text="Folder of the run: settings, metrics, checkpoints. A folder given by name is resumed "
              "if it holds a run; unset, a new one is made: runs/<level>-<algorithm>-<time>.")
     mode: str = flag(
-        "train", group="Run", choices=("train", "rehearsal"),
-        text="train; or rehearsal: a tiny network learns generated data through the all-reduce of "
-             "a real run, and all learners compare their variables. It checks a new cluster.")
+        "train", group="Run", choices=("train", "train_from", "test", "export", "rehearsal"),
+        text="train; train_from: a new run, from the weights of --checkpoint; test: plays whole "
+             "games with what --logdir has learnt, and says how well; export: writes that as a "
+             "SavedModel; rehearsal: a tiny network learns generated data through the all-reduce "
+             "of a real run, and all learners compare their variables. It checks a new cluster.")
+    checkpoint: str = flag(
+        "", group="Run", own=True,
+        text="A run's folder, whose newest checkpoint is meant, or the folder of one checkpoint: "
+             "whose weights train_from starts with; with test and export, instead of the newest.")
     seed: int = flag(
         1, group="Run", least=0,
         text="Seed of initial weights, actions and environments; each process derives its own.")
@@ -48,13 +54,60 @@ class Config:
         text="Seconds of training after which the run ends.")
     save_checkpoint_secs: float = flag(
         60, group="Run", least=0,
-        text="Seconds between checkpoints.")
+        text="Seconds between checkpoints. They hold all that a run needs to go on.")
+    keep_checkpoints: int = flag(
+        3, group="Run", least=1, own=True,
+        text="Newest checkpoints that are kept; that of the best mean return and one for each "
+             "tenth of total_environment_frames are kept besides.")
+    log_max_mb: float = flag(
+        20, group="Run", least=0.1, own=True,
+        text="MiB of a process's log in the run's folder, after which it begins anew; the one "
+             "before is kept as LOG.1.")
+    on_event: str = flag(
+        "", group="Run", own=True,
+        text="Command that rank 0 calls, without waiting for it, when a checkpoint is saved, when "
+             "nothing is learnt for a minute, at a gradient that is not finite and at the end; "
+             "IMPALA_MM_EVENT (save, stall, nan, end), IMPALA_MM_LOGDIR and IMPALA_MM_MESSAGE are "
+             "in its environment.")
+    profile: str = flag(
+        "", group="Run", own=True,
+        text="START:STOP: a TensorBoard trace of rank 0's updates from START to STOP, counted from "
+             "this process's start.")
+    track: bool = flag(
+        False, group="Run", own=True,
+        text="Log to Weights & Biases, too (pip install wandb; WANDB_MODE=offline needs no "
+             "account).")
+
+    # -- Test
+    test_num_episodes: int = flag(
+        10, group="Test", least=1, own=True,
+        text="Whole games that --mode=test and an evaluator play of each level.")
+    test_levels: str = flag(
+        "", group="Test", own=True,
+        text="Levels that --mode=test plays one after the other, separated by commas, or a suite "
+             "by name: atari57. Unset: level_name if given, else the run's own.")
+    deterministic: bool = flag(
+        False, group="Test", own=True,
+        text="Play the most likely action each time; unset: as in training, drawn from the policy.")
+    render: bool = flag(
+        False, group="Test", own=True,
+        text="Show the first environment in a window, where there is a display.")
+    video_dir: str = flag(
+        "", group="Test", own=True,
+        text="Folder for a video (mp4) of the first game of each level.")
+    video_overlay: bool = flag(
+        False, group="Test", own=True,
+        text="Write action, value estimate and return into the video's picture.")
+    export_dir: str = flag(
+        "", group="Test", own=True,
+        text="Folder that --mode=export writes. Unset: export/ in the run's folder.")
 
     # -- Processes
     job_name: str = flag(
-        "", group="Processes", choices=("", "learner", "actor"), own=True,
+        "", group="Processes", choices=("", "learner", "actor", "evaluator"), own=True,
         text="Role of this process. Unset: num_learners learners and num_actors actors on this "
-             "machine.")
+             "machine. An evaluator follows the checkpoints of the run in --logdir and tests each "
+             "new one.")
     task: int = flag(
         0, group="Processes", least=0, own=True,
         text="Number of an actor; no two of a run may share one.")

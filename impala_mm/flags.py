@@ -51,6 +51,15 @@ class OldName(NamedTuple):
     why: str = ""
 
 
+def differences(config: Any, recorded: dict[str, Any]) -> list[str]:
+    """`--name=now (was before)` for each flag of the run, not of a process, that was recorded."""
+    return [
+        f"--{f.name}={getattr(config, f.name)} (was {recorded[f.name]})"
+        for f in dataclasses.fields(config)
+        if not f.metadata["own"] and recorded.get(f.name, now := getattr(config, f.name)) != now
+    ]
+
+
 def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, ...], list[str]]:
     """Reads `argv` into one object per config type, and the names of the flags that were given.
 

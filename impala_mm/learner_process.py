@@ -1,5 +1,6 @@
 """A learner's process, from its flags to its exit code: the parts are put together here."""
 
+import dataclasses
 import os
 import signal
 import sys
@@ -7,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from impala_mm import children, flags, ports, processes, tensorflow_import
+from impala_mm import children, flags, ports, processes, provenance, tensorflow_import
 from impala_mm.config import Config
 from impala_mm.place import place, widen
 from impala_mm.run_folder import RunFolder
@@ -87,6 +88,12 @@ def _learn(
             if ending:
                 learning.stop(f"asked to by {signal.Signals(ending[0]).name}")
 
+        if watching.finished:
+            if folder:
+                say(f"the run in {folder.path} is finished: {watching.finished}")
+            group.gather(None, "finished")
+            group.leave()
+            return 0
         code = 1
         row = watching.run(meanwhile)
         group.gather(None, "saved")  # who left earlier could take rank 0 along
@@ -112,7 +119,7 @@ def _put_together(
 ) -> "tuple[Watch, Learner]":
     """A learner, listening and with the variables that it begins with."""
     from impala_mm import agreement  # noqa: PLC0415
-    from impala_mm.checkpoint import Checkpoints  # noqa: PLC0415
+    from impala_mm.checkpoint import About, Checkpoints  # noqa: PLC0415
     from impala_mm.chronicle import Chronicle  # noqa: PLC0415
     from impala_mm.learner import Learner, Limits  # noqa: PLC0415
     from impala_mm.source import QueueSource  # noqa: PLC0415
@@ -152,8 +159,10 @@ def _put_together(
     )
     records = None
     if folder:
-        checkpoints = Checkpoints(folder.path, algorithm.variables)
-        records = Records(Chronicle(folder.path, say), checkpoints)
+        checkpoints = Checkpoints(folder.path, algorithm.variables, config.keep_checkpoints)
+        settings = dataclasses.asdict(config)
+        about = About(group.size, settings, agreed.made_of, provenance.versions())
+        records = Records(Chronicle(folder.path, say), checkpoints, about)
     watching = Watch(
         config, group, algorithm, learning, server, agreed.levels, limits, records, say
     )

@@ -4,14 +4,16 @@ Every learner reports to all once a second (`pulse`); rank 0 alone keeps the rec
 metrics, progress lines, checkpoints.
 """
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from impala_mm import checkpoint, resume
 from impala_mm.algorithms import Algorithm
-from impala_mm.checkpoint import Checkpoints, Mismatch, Unwritable
+from impala_mm.checkpoint import About, Checkpoints, Damaged, Mismatch, Missing, Unwritable
 from impala_mm.chronicle import Chronicle
 from impala_mm.config import Config
 from impala_mm.environments import EnvironmentSpec
@@ -35,6 +37,7 @@ class Records(NamedTuple):
 
     chronicle: Chronicle
     checkpoints: Checkpoints
+    about: About  # of a checkpoint, as far as it is the same for all of the run's
 
 
 class Lost(Exception):
@@ -64,29 +67,46 @@ class Watch:
         self._starved = 0.0  # share of its time that this learner waits for unrolls
         self._waited, self._timed = 0.0, 0.0  # seconds at the last report
         self.saved = True  # whether the last checkpoint was written
-        self._kept = 0  # updates in it
+        self._kept: About | None = None  # the last checkpoint, of this process or before
         self.seconds = 0.0  # of training, those before a resume included
+        self.finished = ""  # why there is nothing left to do for a run that was resumed
 
     def resume(self) -> None:
-        """Rank 0's newest checkpoint, if there is one, on all learners; raises its Mismatch."""
-        progress, mismatch = None, ""
+        """Rank 0's newest checkpoint, if there is one, on all learners.
+
+        Raises Mismatch where it is of something else, or none is whole.
+        """
+        about, mismatch = None, ""
         if self._records:
             try:
-                progress = self._records.checkpoints.restore()
-            except Mismatch as error:
+                about = self._restored(self._records)
+            except (Damaged, Mismatch, Missing) as error:
                 mismatch = str(error)
-        progress, mismatch = self._group.gather((progress, mismatch), "resume")[0]
+        about, mismatch = self._group.gather((about, mismatch), "resume")[0]
         if mismatch:
             raise Mismatch(mismatch)
         variables = self._algorithm.variables
         self._group.broadcast([*variables.trained, *variables.carried])
-        if progress:
-            learner = self._learner
-            learner.updates, learner.steps = progress["updates"], progress["steps"]
-            self._kept = learner.updates
-            self.seconds = progress["seconds"]
-            if self._records:
-                self._say(f"resumed at {learner.frames:,.0f} frames, update {learner.updates}")
+        if about:
+            self._learner.updates, self._learner.steps = about.updates, about.steps
+            self._kept, self.seconds = about, about.seconds
+            self.finished = resume.finished(about, self._limits)
+
+    def _restored(self, records: Records) -> About | None:
+        """What rank 0 goes on from: None where it begins, if with another run's weights."""
+        config, made_of = self._config, records.about.made_of
+        about = records.checkpoints.restore(
+            self._say, lambda found: resume.check(found, made_of, config.logdir)
+        )
+        if about:
+            for sentence in resume.told(about, config, self._group.size):
+                self._say(sentence)
+        elif config.mode == "train_from":
+            path, source = checkpoint.find(config.checkpoint)
+            resume.check_weights(source, made_of, config.checkpoint)
+            checkpoint.load(path, checkpoint.named(self._algorithm.variables, weights=True))
+            self._say(f"starts with the weights of {path} ({source.frames:,.0f} frames)")
+        return about
 
     def run(self, meanwhile: Callable[[], None]) -> dict[str, Any]:
         """Until training ends; calls `meanwhile` several times a second; the last row.
@@ -116,16 +136,20 @@ class Watch:
                     said_at, said = now, said or first
                     self._say(line(row, self._limits.frames, self._actors()))
             due = now - saved_at >= self._config.save_checkpoint_secs
-            if self._records and due and learner.updates > self._kept:
+            if (
+                self._records
+                and due
+                and learner.updates > (self._kept.updates if self._kept else 0)
+            ):
                 saved_at = now
-                self._save(self._records.checkpoints)
+                self._save(self._records)
             if self._records and learner.actions is not None:
                 self._write_histograms(self._records.chronicle, now - begin)
         lost = self._take_leave(pulse)
         self.seconds = before + time.monotonic() - begin
         row = self._write_row(self._records.chronicle) if self._records else {}
         if self._records and learner.failure is None and not learner.is_alive():
-            self._save(self._records.checkpoints)
+            self._save(self._records)
         self._server.close()
         if lost:
             raise Lost(lost)
@@ -235,17 +259,31 @@ class Watch:
         named["actions"] = np.asarray(self._learner.actions)
         chronicle.write_histograms(self._learner.frames, named)
 
-    def _save(self, checkpoints: Checkpoints) -> None:
+    def _save(self, records: Records) -> None:
         learner, begin = self._learner, time.monotonic()
+        known = self._tally.mean_return()
+        with learner.whole:
+            records.checkpoints.snapshot()
+            updates, steps, frames = learner.updates, learner.steps, learner.frames
+        held = time.monotonic() - begin
+        before, tenth = self._kept or records.about, self._limits.frames / checkpoint.MILESTONES
+        about = records.about._replace(
+            updates=updates,
+            steps=steps,
+            frames=frames,
+            seconds=self.seconds,
+            episode_return=None if math.isnan(known) else known,
+            milestone=frames // tenth > before.frames // tenth,
+        )
         try:
-            with learner.whole:
-                counts = {"updates": learner.updates, "steps": learner.steps}
-                checkpoints.save(counts | {"seconds": self.seconds})
+            records.checkpoints.save(about)
         except Unwritable as error:
             if self.saved:
                 self._say(f"checkpoints cannot be written ({error}); those before are kept")
             self.saved = False
         else:
-            self.saved, self._kept = True, counts["updates"]
+            self.saved, self._kept = True, about
             seconds = time.monotonic() - begin
-            self._say(f"checkpoint at update {self._kept} ({seconds:.1f} s)")
+            self._say(
+                f"checkpoint at update {updates} ({seconds:.1f} s, training held up {held:.2f} s)"
+            )

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import nets
 from impala_mm import optimizers
-from impala_mm.algorithms import Variables, entry_spec
+from impala_mm.algorithms import Judgement, Variables, entry_spec
 from impala_mm.trajectory import UnrollSpec
 
 NOTHING = nets.State((), ())  # what a network without memory carries
@@ -50,6 +50,14 @@ class DQNLike:
         explores = tf.random.uniform(tf.shape(greedy)) < 0.1 * exploration
         random = tf.random.uniform(tf.shape(greedy), 0, self._actions, tf.int32)
         return tf.where(explores, random, greedy), core_state, ()
+
+    def judge(self, entry, core_state):
+        features, _ = self._online.step(
+            entry.observation, entry.reward, entry.action, entry.first, NOTHING
+        )
+        values = self._heads[0](features)
+        greedy = tf.one_hot(tf.argmax(values, -1), self._actions)
+        return Judgement(0.9 * greedy + 0.1 / self._actions, tf.reduce_max(values, -1))
 
     def update(self, batch, context, exchange):
         entries = batch.unrolls

@@ -23,8 +23,16 @@ class Variables(NamedTuple):
     """All of them are broadcast at the start and checkpointed."""
 
     trained: list[tf.Variable]  # what the gradients reach
-    carried: list[tf.Variable]  # targets, normalisers, temperatures, optimizer slots
+    # Targets, normalisers, temperatures, optimizer slots; of a tf.random.Generator, its state.
+    carried: list[tf.Variable]
     acting: list[tf.Variable]  # what actors receive; of the trained and carried ones
+
+
+class Judgement(NamedTuple):
+    """What an algorithm thinks of the entries it just read, for those who look on."""
+
+    policy: tf.Tensor  # float32 [B, A]: probabilities by which it would explore
+    value: tf.Tensor  # float32 [B]: discounted, clipped rewards that it expects from here on
 
 
 class Context(NamedTuple):
@@ -51,6 +59,9 @@ class Algorithm(Protocol):
         Of the entry only observation, reward, action and first may be read; `exploration` is 0 to
         act greedily, 1 to explore as in training (per environment: float32 [B]).
         """
+
+    def judge(self, entry: Entry, core_state: Any) -> Judgement:
+        """What it thinks after reading entries [B, ...]; they may be read as by `act`."""
 
     def update(
         self, batch: Batch, context: Context, exchange: Exchange

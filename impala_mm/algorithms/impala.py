@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import nets
 from impala_mm import losses, optimizers
-from impala_mm.algorithms import Context, Variables, entry_spec
+from impala_mm.algorithms import Context, Judgement, Variables, entry_spec
 from impala_mm.config import Config
 from impala_mm.distributions import Categorical
 from impala_mm.environments import EnvironmentSpec
@@ -72,14 +72,22 @@ class Impala:
 
     def act(self, entry: Entry, core_state: Any, exploration: tf.Tensor) -> tuple[Any, Any, Any]:
         """Samples from the policy, or takes its most likely action where exploration is 0."""
-        reward = losses.clip_reward(entry.reward, self._config.reward_clipping)
-        features, core_state = self._network.step(
-            entry.observation, reward, entry.action, entry.first, core_state
-        )
+        features, core_state = self._read(entry, core_state)
         logits = self._policy_head(features)
         policy = Categorical(logits)
         action = tf.where(exploration > 0, policy.sample(), policy.mode())
         return action, core_state, logits
+
+    def judge(self, entry: Entry, core_state: Any) -> Judgement:
+        """The policy and the baseline."""
+        features, _ = self._read(entry, core_state)
+        policy = tf.nn.softmax(self._policy_head(features))
+        return Judgement(policy, tf.squeeze(self._baseline_head(features), -1))
+
+    def _read(self, entry: Entry, core_state: Any) -> tuple[tf.Tensor, Any]:
+        """(features [B, F], core state)."""
+        reward = losses.clip_reward(entry.reward, self._config.reward_clipping)
+        return self._network.step(entry.observation, reward, entry.action, entry.first, core_state)
 
     def update(
         self, batch: Batch, context: Context, exchange: Exchange

@@ -51,7 +51,7 @@ def per_call(call: Callable[[], object]) -> float:
 
 def parts(config: Config) -> dict[str, float]:
     """Core-microseconds per step of each part."""
-    algorithm, _, levels, _ = agreement.make(config, 0)
+    algorithm, _, levels, _, _ = agreement.make(config, 0)
     level, spec = next(iter(levels.items()))
     playing = environments.make(level, config.num_envs, 1, **agreement.options(config))
     envs, length, batch = config.num_envs, config.unroll_length, config.batch_size

@@ -8,7 +8,7 @@ from conftest import free_port
 
 from impala_mm import environments, group
 from impala_mm.actor import Player
-from impala_mm.checkpoint import Checkpoints
+from impala_mm.checkpoint import About, Checkpoints
 from impala_mm.chronicle import Chronicle
 from impala_mm.config import Config
 from impala_mm.learner import Learner, Limits
@@ -67,7 +67,8 @@ def _train(entries, exponent, folder):
     alone = group.Alone()
     learner = Learner(config, algorithm, alone, source, server, layout, limits, 1)
     say = lambda message: None  # noqa: E731
-    records = Records(Chronicle(folder, say), Checkpoints(folder, algorithm.variables))
+    checkpoints = Checkpoints(folder, algorithm.variables, keep=3)
+    records = Records(Chronicle(folder, say), checkpoints, About(1, {}, {}, {}))
     levels = {"catch": spec}
     watch = Watch(config, alone, algorithm, learner, server, levels, limits, records, say)
     return source, watch.run(lambda: None)

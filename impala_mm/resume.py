@@ -1,0 +1,73 @@
+"""What a run that goes on from a checkpoint must share with it, may change, and is told of it.
+
+`watch` asks before it resumes, and for a new run that starts from another's weights.
+"""
+
+from typing import Any
+
+from impala_mm.checkpoint import About, Mismatch
+from impala_mm.config import Config
+from impala_mm.flags import differences
+from impala_mm.learner import Limits
+
+# Of what a run is made of: what its weights depend on; the rest its counts and curves do.
+_WEIGHTS = ("--algorithm", "--agent_name", "actions", "observations")
+
+
+def check(about: About, made_of: dict[str, Any], where: str) -> None:
+    """Raises Mismatch where a run made of this cannot go on from what is in `where`."""
+    wrong = _different(about, made_of, tuple(made_of))
+    if wrong:
+        raise Mismatch(
+            f"{wrong} in {where}: give what it has, or another --logdir; --mode=train_from "
+            f"--checkpoint={where} starts a new run from its weights"
+        )
+
+
+def check_weights(about: About, made_of: dict[str, Any], where: str) -> None:
+    """Raises Mismatch where a network made of this cannot take the weights in `where`."""
+    wrong = _different(about, made_of, _WEIGHTS)
+    if wrong:
+        raise Mismatch(f"--checkpoint={where}: {wrong} there, and its weights do not fit")
+
+
+def _different(about: About, made_of: dict[str, Any], names: tuple[str, ...]) -> str:
+    theirs = about.made_of
+    return ", ".join(
+        f"{name} {'is' if name.startswith('-') else 'are'} {made_of[name]} here and "
+        f"{theirs.get(name)}"
+        for name in names
+        if theirs.get(name) != made_of[name]
+    )
+
+
+def told(about: About, config: Config, learners: int) -> list[str]:
+    """What who resumes should know, a sentence each."""
+    batch = config.batch_size * learners
+    lines = [f"resumed at {about.frames:,.0f} frames, update {about.updates}"]
+    if learners != about.learners:
+        before = about.settings.get("batch_size", config.batch_size) * about.learners
+        lines.append(
+            f"{learners} learners go on where {about.learners} left off: frames and schedules "
+            f"count on, an update has {batch} unrolls instead of {before}"
+            + ("" if batch == before else f" (--batch_size={before / learners:g} keeps them)")
+        )
+    changed = differences(config, about.settings)
+    if changed:
+        lines.append(f"changed since: {', '.join(changed)}")
+    return lines
+
+
+def finished(about: About, limits: Limits) -> str:
+    """Why there is nothing left to do, and what would be; empty where there is."""
+    if about.frames >= limits.frames:
+        why = f"its {limits.frames:,.0f} frames are reached"
+        return f"{why}; a higher --total_environment_frames goes on"
+    known = about.episode_return
+    if known is not None and known >= limits.episode_return:
+        why = f"its mean return of {limits.episode_return:g} is reached ({known:.2f})"
+        return f"{why}; a higher --stop_at_return goes on"
+    if about.seconds >= limits.seconds:
+        why = f"its {limits.seconds:g} seconds are over"
+        return f"{why}; a higher --max_seconds goes on"
+    return ""
