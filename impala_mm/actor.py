@@ -7,6 +7,7 @@ next that answers; it never ends for that.
 """
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ import tensorflow as tf
 
 from impala_mm.algorithms import Algorithm
 from impala_mm.environments import Environments, Step
-from impala_mm.link import Group, Link, Say
+from impala_mm.link import Group, Link, Say, Times
 from impala_mm.parameters import Layout
 from impala_mm.trajectory import Codec, Entry, Unroll
 
@@ -45,6 +46,7 @@ class Player:
         self._states = [self._state] * spec.overlap
         self._broken = np.zeros([num_envs], bool)
         self._act = _flat_act(algorithm, num_envs)
+        self.acting = self.stepping = 0.0  # seconds that the last unrolls took, by part
         step = environments.reset()
         for t in range(spec.overlap):  # before the first step there is nothing but a reset
             self._write(t, step, np.zeros([num_envs], np.int32), None)
@@ -54,11 +56,16 @@ class Player:
         for environment in map(int, np.flatnonzero(self._broken)):
             self._rebuild(environment)
         start = tf.nest.map_structure(np.asarray, self._states[0])
+        self.acting = self.stepping = 0.0
         for t in range(self._overlap, self._overlap + self._length):
+            begin = time.perf_counter()
             action, self._state, extras = self._act(self._entry(t - 1), self._state)
             self._states = [*self._states[1:], self._state]
             actions = action.numpy()
+            acted = time.perf_counter()
             step = self._environments.step(actions)
+            self.stepping += time.perf_counter() - acted
+            self.acting += acted - begin
             self._broken |= step.fault
             self._write(t, step, actions, extras)
         contents = [
@@ -159,6 +166,7 @@ def run(
     loaded = (-1, -1)  # the run and the version of the parameters in use
     faults: list[int] = []  # the unroll at which each fault was
     count = known = 0
+    begin, waited = time.perf_counter(), 0.0
     while not stop.is_set():
         assert link.newest
         newest = link.newest
@@ -176,5 +184,8 @@ def run(
             raise Stopped(
                 f"{len(faults)} faults of environments, the last: {environments.faults[-1]}"
             )
-        if not link.send(Group(*loaded, contents, player.episodes())):
+        ready = time.perf_counter()
+        times = Times(player.acting, player.stepping, waited, ready - begin)
+        if not link.send(Group(*loaded, contents, player.episodes(), times)):
             return
+        begin, waited = ready, time.perf_counter() - ready

@@ -14,7 +14,7 @@ from impala_mm.config import Config
 def act(config: Config) -> NoReturn:
     """Plays until the run or the user ends it."""
     children.die_with_parent()
-    say = processes.sayer(f"actor {config.task}")
+    say = processes.Sayer(f"actor {config.task}")
     stop, ending = threading.Event(), []
 
     def end(number: int, _: Any) -> None:

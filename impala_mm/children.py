@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from impala_mm import log
+
 _PARENT = "IMPALA_MM_PARENT"  # in the environment of a child: the process it must not outlive
 _LONG = 600.0  # seconds: who lived so long has not died again and again
 Say = Callable[[str], None]
@@ -17,8 +19,8 @@ Say = Callable[[str], None]
 class Actors:
     """The actors that a learner of this machine starts: restarted when they die, ended with it."""
 
-    def __init__(self, argv: list[str], count: int, logdir: Path):
-        self._argv, self._logdir = argv, logdir
+    def __init__(self, argv: list[str], count: int, logdir: Path, log_max_mb: float):
+        self._argv, self._logdir, self._log_max = argv, logdir, log_max_mb * 2**20
         self._processes: dict[int, subprocess.Popen] = {}
         self._deaths: dict[int, int] = dict.fromkeys(range(count), 0)  # one soon after the other
         self._born: dict[int, float] = {}
@@ -28,6 +30,7 @@ class Actors:
     def watch(self, say: Say) -> None:
         """Starts those that are due; called from the main thread, which they die with."""
         for task, process in list(self._processes.items()):
+            log.trim(self._log(task), self._log_max)
             if process.poll() is not None:
                 del self._processes[task]
                 lived = time.monotonic() - self._born[task]
@@ -59,12 +62,12 @@ class Actors:
 
     def _start(self, task: int) -> subprocess.Popen:
         command = [sys.executable, *self._argv, "--job_name=actor", f"--task={task}"]
-        with self._log(task).open("ab") as log:
+        with self._log(task).open("ab") as file:
             return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=file,
+                stderr=file,
                 env=os.environ | {_PARENT: str(os.getpid())},
                 start_new_session=True,  # Ctrl-C is the learner's to act on
             )

@@ -22,6 +22,7 @@ from impala_mm.group import Group
 from impala_mm.lockstep import Lockstep, Turn
 from impala_mm.metrics import Meter
 from impala_mm.parameters import Layout
+from impala_mm.profile import Profile
 from impala_mm.server import Server
 from impala_mm.source import Source
 from impala_mm.trajectory import Batch
@@ -42,11 +43,12 @@ class Learner(threading.Thread):
         layout: Layout,
         limits: "Limits",
         action_repeats: int,
+        profile: Profile,
     ):
         super().__init__(name="training", daemon=True)
         self._config, self._algorithm, self._group = config, algorithm, group
         self._source, self._server, self._layout = source, server, layout
-        self._limits, self._repeats = limits, action_repeats
+        self._limits, self._repeats, self._profile = limits, action_repeats, profile
         self._update = tf.function(self._one_update, autograph=False)
         self._asked_to_end = threading.Event()
         self._lockstep: Lockstep | None = None
@@ -100,6 +102,8 @@ class Learner(threading.Thread):
         except BaseException as error:
             self.failure = error
             self.ended = f"{type(error).__name__}: {in_short(error)}"
+        finally:
+            self._profile.stop()
 
     def _waits(self, asked: float, got: float, turn: Turn | None) -> dict[str, float]:
         """That time's parts: waiting for unrolls of its own, and for the other learners."""
@@ -118,7 +122,7 @@ class Learner(threading.Thread):
             tf.constant(self._limits.frames, tf.float32),
             tf.constant(turn.episode_return, tf.float32),
         )
-        with self.whole:
+        with self.whole, self._profile.update():
             results, priorities, waited = self._update(batch, context)
             values = {name: float(value) for name, value in results.items()}
             if not math.isfinite(values["grad_norm"]):
@@ -137,6 +141,7 @@ class Learner(threading.Thread):
         self.meter.add(values, turn.mine)
         for arrival in self._server.arrivals():
             self.meter.add_episodes(arrival.level, arrival.episodes)
+            self.meter.add_actors(arrival.times)
         self.actions = batch.unrolls.action
         return over
 

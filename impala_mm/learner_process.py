@@ -5,11 +5,14 @@ import os
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from impala_mm import children, flags, ports, processes, provenance, tensorflow_import
 from impala_mm.config import Config
+from impala_mm.events import Events
+from impala_mm.log import Log
 from impala_mm.place import place, widen
 from impala_mm.run_folder import RunFolder
 
@@ -33,13 +36,14 @@ def rehearse(config: Config) -> NoReturn:
 def learn(config: Config, argv: list[str]) -> NoReturn:
     """Trains; without --job_name with actors of its own, which end with it."""
     began, here = time.monotonic(), place()
-    say = processes.sayer(f"learner {here.rank}" if here.size > 1 else "learner")
+    say = processes.Sayer(f"learner {here.rank}" if here.size > 1 else "learner")
     if here.size > 1 and (not config.job_name or config.num_learners > 1):
         flags.refuse(
             f"{here.size} processes were started together: they are to be learners, with "
             f"--job_name=learner and no --num_learners; actors are started one by one"
         )
     address = _address(config, here.rank)
+    _refuse_what_cannot_be(config)
     try:  # before there are actors, who would dial whoever listens there
         ports.check_free(config.bind_address or address)
     except OSError as error:
@@ -47,10 +51,16 @@ def learn(config: Config, argv: list[str]) -> NoReturn:
     if freed := widen():
         say(freed)
     folder = RunFolder(config) if here.rank == 0 else None  # the others write nothing
+    if folder:
+        say.log = Log(folder.path / "learner.log", config.log_max_mb)
     count = 0 if config.job_name or not folder else config.num_actors
-    actors = children.Actors(argv, count, folder.path if folder else Path())
+    actors = children.Actors(argv, count, folder.path if folder else Path(), config.log_max_mb)
     try:
         code = _learn(config, address, folder, actors, began, say)
+    except Exception:
+        if say.log:
+            say.log.write(traceback.format_exc())
+        raise
     finally:
         actors.end()
     processes.leave(code)
@@ -62,7 +72,7 @@ def _learn(
     folder: RunFolder | None,
     actors: children.Actors,
     began: float,
-    say: Any,
+    say: processes.Sayer,
 ) -> int:
     """From its signals to its exit code."""
     ending: list[int] = []  # the signals that asked for an end
@@ -79,9 +89,11 @@ def _learn(
     device = devices.choose("device", config.device, here.local_rank)
     say(f"TensorFlow loaded ({time.monotonic() - began:.1f} s); trains on {device}")
     group = groups.join(config)
+    path = folder.path if folder else Path()
+    events = Events(config.on_event if folder else "", path, say)
     code = 2
     try:
-        watching, learning = _put_together(config, group, address, folder, began, say)
+        watching, learning = _put_together(config, group, address, folder, began, events, say)
 
         def meanwhile() -> None:
             actors.watch(say)
@@ -89,39 +101,46 @@ def _learn(
                 learning.stop(f"asked to by {signal.Signals(ending[0]).name}")
 
         if watching.finished:
-            if folder:
-                say(f"the run in {folder.path} is finished: {watching.finished}")
-            group.gather(None, "finished")
-            group.leave()
-            return 0
-        code = 1
-        row = watching.run(meanwhile)
+            result, code = f"the run in {path} is finished: {watching.finished}", 0
+        else:
+            code = 1
+            result = _result(watching.run(meanwhile), watching.ended, path)
+            code = processes.exit_code(ending) if watching.saved else 1
         group.gather(None, "saved")  # who left earlier could take rank 0 along
         if folder:
-            _say_result(row, watching.ended, folder.path, say)
-        code = processes.exit_code(ending)
+            say(result)
         if not watching.saved:
             say("error: the last checkpoint could not be written")
-            code = 1
+        events.happened("end", result)
     except watch.Lost as error:
         say(f"error: {error}; the last checkpoint is good, the same command goes on from it")
+        events.happened("end", f"error: {error}")
         return 1
     except (agreement.Differ, checkpoint.Mismatch, learner.NotFinite, sync.Drifted) as error:
         if folder:  # all learners raise the same
             say(f"error: {error}")
+        events.happened("nan" if isinstance(error, learner.NotFinite) else "end", f"error: {error}")
         group.gather(None, "said")
     group.leave()
     return code
 
 
 def _put_together(
-    config: Config, group: "Group", address: str, folder: RunFolder | None, began: float, say: Any
+    config: Config,
+    group: "Group",
+    address: str,
+    folder: RunFolder | None,
+    began: float,
+    events: Events,
+    say: processes.Sayer,
 ) -> "tuple[Watch, Learner]":
     """A learner, listening and with the variables that it begins with."""
     from impala_mm import agreement  # noqa: PLC0415
     from impala_mm.checkpoint import About, Checkpoints  # noqa: PLC0415
     from impala_mm.chronicle import Chronicle  # noqa: PLC0415
+    from impala_mm.keeper import Keeper  # noqa: PLC0415
     from impala_mm.learner import Learner, Limits  # noqa: PLC0415
+    from impala_mm.profile import Profile  # noqa: PLC0415
     from impala_mm.source import QueueSource  # noqa: PLC0415
     from impala_mm.trajectory import Codec  # noqa: PLC0415
     from impala_mm.watch import Records, Watch  # noqa: PLC0415
@@ -156,23 +175,34 @@ def _put_together(
         agreed.layout,
         limits,
         spec.action_repeats,
+        Profile(config.profile if folder else "", folder.path if folder else Path(), say),
     )
     records = None
     if folder:
         checkpoints = Checkpoints(folder.path, algorithm.variables, config.keep_checkpoints)
         settings = dataclasses.asdict(config)
         about = About(group.size, settings, agreed.made_of, provenance.versions())
-        records = Records(Chronicle(folder.path, say), checkpoints, about)
+        keeper = Keeper(config, checkpoints, algorithm.variables, about, limits, events, say)
+        records = Records(Chronicle(folder.path, say), keeper, events)
     watching = Watch(
         config, group, algorithm, learning, server, agreed.levels, limits, records, say
     )
     watching.resume()
     if folder:
         try:
-            folder.write_settings()
+            folder.write_start(addresses, learning.frames)
         except OSError as error:
             flags.refuse(f"--logdir={folder.path}: {error.strerror}")
     return watching, learning
+
+
+def _refuse_what_cannot_be(config: Config) -> None:
+    """Before anything is started for it."""
+    begin, _, end = config.profile.partition(":")
+    if config.profile and not (begin.isdecimal() and end.isdecimal() and int(begin) < int(end)):
+        flags.refuse(f"--profile={config.profile}: two numbers of updates are due, as in 100:120")
+    if (config.mode == "train_from") != bool(config.checkpoint):
+        flags.refuse("--mode=train_from and --checkpoint=FOLDER belong together: give both")
 
 
 def _address(config: Config, rank: int) -> str:
@@ -203,11 +233,13 @@ def _listen(
         flags.refuse(f"the learner cannot listen: {error}")
 
 
-def _say_result(row: dict[str, Any], ended: str, logdir: Path, say: Any) -> None:
+def _result(row: dict[str, Any], ended: str, logdir: Path) -> str:
     result = f"mean return {row['episode_return']:.2f}" if "episode_return" in row else "no games"
-    say(
+    return (
         f"ended: {ended}; {result} after {row['frames']:,.0f} frames in "
         f"{row['seconds']:.0f} s; all of it in {logdir}"
+        if row  # rank 0's
+        else f"ended: {ended}"
     )
 
 

@@ -33,6 +33,15 @@ class Newest(NamedTuple):
     vector: bytes
 
 
+class Times(NamedTuple):
+    """Seconds that an actor spent on a group, as `transport.Header` has them."""
+
+    acting: float = 0.0
+    stepping: float = 0.0
+    waiting: float = 0.0
+    playing: float = 0.0
+
+
 class Group(NamedTuple):
     """What was played in T steps."""
 
@@ -40,6 +49,7 @@ class Group(NamedTuple):
     version: int  # the oldest that acted
     contents: list[bytes]  # an unroll each
     episodes: np.ndarray  # float32 [K, 3]: (1 for a whole game else 0, return, steps)
+    times: Times = Times()
 
 
 class Link(threading.Thread):
@@ -170,6 +180,7 @@ class Link(threading.Thread):
             incarnation=self._incarnation,
             sequence=self._sequence,
             dropped=self._dropped,
+            **{name: round(1e6 * seconds) for name, seconds in group.times._asdict().items()},
             version=group.version,
             pieces=0,
         )

@@ -23,7 +23,7 @@ from impala_mm.run_folder import RunFolder
 
 def run(config: Config, argv: list[str]) -> NoReturn:
     """To the end of the learners."""
-    say = processes.sayer("cluster")
+    say = processes.Sayer("cluster")
     mpirun = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if not mpirun or not importlib.util.find_spec("horovod"):
         flags.refuse(
@@ -43,7 +43,7 @@ def run(config: Config, argv: list[str]) -> NoReturn:
     folder = RunFolder(config)
     folder.leave_to_others()
     common = [*argv, f"--learner_hosts={','.join(addresses)}", f"--logdir={folder.path}"]
-    actors = children.Actors(common, config.num_actors, folder.path)
+    actors = children.Actors(common, config.num_actors, folder.path, config.log_max_mb)
     learners = subprocess.Popen(
         [
             *(mpirun, "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"),

@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 _GAMES = 100  # over which returns are averaged
+# What an actor does with its time, where it plays: in the network, in the environments, waiting for
+# its learner; and the rest.
+ACTING = ("acting", "stepping", "waiting")
 # What the training thread does with its time: it waits for its own unrolls; it waits for the other
 # learners, in averaging with them too; it trains; and the rest.
 TIMES = ("wait", "exchange", "train", "rest")
@@ -23,6 +26,7 @@ class Part(NamedTuple):
     sums: dict[str, float]  # of values that are averaged over updates
     counts: dict[str, int]
     times: dict[str, float]  # seconds, by name
+    actors: dict[str, float]  # seconds of all its actors, by name
     began: bool  # the first update ended in it: times of the parts before tell nothing
     steps: int  # that this learner trained on
     episodes: list[tuple[str, np.ndarray]]  # of (level, float32 [K, 3])
@@ -62,6 +66,12 @@ class Meter:
             self.waited += seconds.get("wait", 0.0)
             self.timed += sum(seconds.values())
 
+    def add_actors(self, seconds: dict[str, float]) -> None:
+        """What an actor did with its time, by the names of ACTING, and `playing`: all of it."""
+        with self._lock:
+            for name, value in seconds.items():
+                self._part.actors[name] = self._part.actors.get(name, 0.0) + value
+
     def add_episodes(self, level: str, episodes: np.ndarray) -> None:
         """float32 [K, 3]: (1 for a whole game else 0, return, steps)."""
         with self._lock:
@@ -75,7 +85,7 @@ class Meter:
 
 
 def _nothing() -> Part:
-    return Part({}, {}, {}, False, 0, [])
+    return Part({}, {}, {}, {}, False, 0, [])
 
 
 class Tally:
@@ -108,6 +118,8 @@ class Tally:
                 mine.times.clear()
             for name, value in part.times.items():
                 mine.times[name] = mine.times.get(name, 0.0) + value
+            for name, value in part.actors.items():
+                mine.actors[name] = mine.actors.get(name, 0.0) + value
             self._steps[rank] += part.steps
             for level, episodes in [] if self._closed else part.episodes:
                 for whole, episode_return, steps in episodes.tolist():
@@ -179,6 +191,9 @@ def _averages(parts: list[Part]) -> dict[str, float]:
     times = {name: sum(part.times.get(name, 0.0) for part in parts) for name in TIMES}
     if total := sum(times.values()):
         row |= {f"{name}_share": value / total for name, value in times.items()}
+    if playing := sum(part.actors.get("playing", 0.0) for part in parts):
+        for name in ACTING:
+            row[f"actor/{name}_share"] = sum(part.actors.get(name, 0.0) for part in parts) / playing
     for name in {name for part in parts for name in part.sums}:
         count = sum(part.counts.get(name, 0) for part in parts)
         row[name] = sum(part.sums.get(name, 0.0) for part in parts) / count

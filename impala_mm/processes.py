@@ -7,11 +7,11 @@ learner's actors started, in the first tenths of a second.
 import os
 import signal
 import sys
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 from impala_mm import flags, ports, secret, tensorflow_import
 from impala_mm.config import Config
+from impala_mm.log import Log
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
@@ -66,6 +66,16 @@ def load_tensorflow(intra: int, inter: int) -> None:
     tf.config.threading.set_inter_op_parallelism_threads(inter)
 
 
-def sayer(name: str) -> Callable[[str], None]:
-    """Prints in the name of one process."""
-    return lambda message: print(f"[{name}] {message}", flush=True)
+class Sayer:
+    """Prints in the name of one process; into its log, too, once it has one."""
+
+    def __init__(self, name: str):
+        self._name = name
+        self.log: Log | None = None
+
+    def __call__(self, message: str) -> None:
+        """One line of it."""
+        line = f"[{self._name}] {message}"
+        print(line, flush=True)
+        if self.log:
+            self.log.write(line)

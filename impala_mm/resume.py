@@ -43,14 +43,15 @@ def _different(about: About, made_of: dict[str, Any], names: tuple[str, ...]) ->
 
 def told(about: About, config: Config, learners: int) -> list[str]:
     """What who resumes should know, a sentence each."""
-    batch = config.batch_size * learners
     lines = [f"resumed at {about.frames:,.0f} frames, update {about.updates}"]
     if learners != about.learners:
+        batch = config.batch_size * learners
         before = about.settings.get("batch_size", config.batch_size) * about.learners
+        shared, rest = divmod(before, learners)
+        keeps = f" (--batch_size={shared} keeps them)" if batch != before and not rest else ""
         lines.append(
             f"{learners} learners go on where {about.learners} left off: frames and schedules "
-            f"count on, an update has {batch} unrolls instead of {before}"
-            + ("" if batch == before else f" (--batch_size={before / learners:g} keeps them)")
+            f"count on, an update has {batch} unrolls instead of {before}{keeps}"
         )
     changed = differences(config, about.settings)
     if changed:

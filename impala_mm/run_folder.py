@@ -2,15 +2,36 @@
 
 import dataclasses
 import fcntl
+import hashlib
 import itertools
 import json
 import os
 import re
+import shlex
+import socket
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
-from impala_mm import flags
+from impala_mm import flags, provenance
 from impala_mm.config import Config
+
+_README = """\
+A run of impala_mm. Whoever gives its folder with --logdir, and the same flags, goes on with it.
+
+settings.json       every flag, as at the last start
+starts.jsonl        a line for each start: when, by which command, on what machine, with which
+                    versions of packages and of the code
+code-*.diff         where the code was changed since its git revision: how
+metrics.jsonl       a row every few seconds: frames, returns, losses, speed, what binds
+events/             the same for TensorBoard: tensorboard --logdir=THIS_FOLDER
+checkpoints/        by the updates made: the newest, the best, and one for each tenth of the run
+learner.log         what the learner said; actor-N.log: the actors of this machine
+on_event.log        what the command of --on_event printed
+evaluations.jsonl   what --mode=test and evaluators measured; videos/, export/, report.html: theirs
+lock                held while a process writes here
+"""
 
 
 class RunFolder:
@@ -35,10 +56,31 @@ class RunFolder:
         """A process that this one starts is to write to it instead."""
         os.close(self._lock)
 
-    def write_settings(self) -> None:
-        """Once it is known that they fit what the folder holds."""
-        settings = json.dumps(dataclasses.asdict(self._config), indent=1)
-        (self.path / "settings.json").write_text(settings)
+    def write_start(self, learners: list[str], frames: float) -> None:
+        """What is started here, once it is known to fit what the folder holds.
+
+        `learners`: addresses of all; `frames`: from which it goes on.
+        """
+        settings = dataclasses.asdict(self._config)
+        (self.path / "settings.json").write_text(json.dumps(settings, indent=1))
+        (self.path / "README.txt").write_text(_README)
+        start: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "command": shlex.join(["python", *sys.argv]),
+            "host": socket.gethostname(),
+            "machine": provenance.machine(),
+            "learners": learners,
+            "frames": frames,
+            "revision": provenance.revision(),
+            "versions": provenance.versions(),
+            "settings": settings,
+        }
+        if changes := provenance.changes():
+            name = f"code-{hashlib.sha256(changes.encode()).hexdigest()[:8]}.diff"
+            (self.path / name).write_text(changes)
+            start["diff"] = name
+        with (self.path / "starts.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(start) + "\n")
 
     def _make(self) -> Path:
         if self._config.logdir:

@@ -35,6 +35,7 @@ class Arrival(NamedTuple):
     actor: int
     level: str  # that it plays
     episodes: np.ndarray  # float32 [K, 3]: (1 for a whole game else 0, return, steps)
+    times: dict[str, float]  # seconds: what the actor did with its time
 
 
 class Server:
@@ -284,7 +285,9 @@ class Server:
         self._ledger.end(*header.message)
         self.dropped += header.dropped
         with self._lock:
-            self._arrivals.append(Arrival(header.actor, self._levels[header.actor], finished))
+            level, names = self._levels[header.actor], ("acting", "stepping", "waiting", "playing")
+            times = {name: getattr(header, name) / 1e6 for name in names}
+            self._arrivals.append(Arrival(header.actor, level, finished, times))
             if header.actor in self.actors:  # else it was sent to another learner meanwhile
                 self.actors[header.actor] = time.monotonic()
         return np.int64(ACCEPTED)

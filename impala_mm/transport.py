@@ -27,12 +27,12 @@ import tensorflow as tf
 from impala_mm import ports
 from impala_mm.ledger import ACCEPTED, DENIED, DISPLACED, FOREIGN, LOST, RUNNING, STALE
 
-PROTOCOL = 3
+PROTOCOL = 4
 MESSAGE = 3 << 20  # bytes of content per message; gRPC's own limit is 4 MiB
 
 
 class Header(NamedTuple):
-    """What names a message; travels as int64 [8]."""
+    """What names a message, and what its actor did with its time; travels as int64 [12]."""
 
     nonce: int  # of the learner process that the sender said hello to
     run: int  # whose policy acted in these unrolls: all learners of a run hold the same
@@ -40,6 +40,11 @@ class Header(NamedTuple):
     incarnation: int  # of the actor's process
     sequence: int  # 0, 1, 2... within an incarnation
     dropped: int  # unrolls that went nowhere since the message before
+    # Microseconds since the message before, of the thread that plays:
+    acting: int  # in the network
+    stepping: int  # in the environments
+    waiting: int  # until the unrolls before were on their way: for the learner, that is
+    playing: int  # altogether, these three included
     version: int  # the oldest policy version that acted in these unrolls
     pieces: int  # how many hold the content; 0: it is in the message itself; -1: it is left out
 

@@ -4,20 +4,21 @@ Every learner reports to all once a second (`pulse`); rank 0 alone keeps the rec
 metrics, progress lines, checkpoints.
 """
 
-import math
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from impala_mm import checkpoint, resume
+from impala_mm import resume
 from impala_mm.algorithms import Algorithm
-from impala_mm.checkpoint import About, Checkpoints, Damaged, Mismatch, Missing, Unwritable
+from impala_mm.checkpoint import Damaged, Mismatch, Missing
 from impala_mm.chronicle import Chronicle
 from impala_mm.config import Config
 from impala_mm.environments import EnvironmentSpec
+from impala_mm.events import Events, Stall
 from impala_mm.group import Group
+from impala_mm.keeper import Keeper
 from impala_mm.learner import Learner, Limits, NotFinite
 from impala_mm.metrics import Meter, Tally
 from impala_mm.pulse import Pulse, Report
@@ -27,6 +28,7 @@ from impala_mm.verdict import line
 
 _ROW_SECONDS = 2.0  # between rows of metrics
 _LINE_SECONDS = 5.0  # between progress lines; the first comes with the first frames
+_STALL_SECONDS = 60.0  # without an update, after which it is told
 _GOODBYE_SECONDS = 10.0  # how long learners wait for each other at the end
 _ALIKE = (NotFinite, Drifted)  # failures that all learners have at the same step
 Say = Callable[[str], None]
@@ -36,8 +38,8 @@ class Records(NamedTuple):
     """Where rank 0 writes; the others write nothing."""
 
     chronicle: Chronicle
-    checkpoints: Checkpoints
-    about: About  # of a checkpoint, as far as it is the same for all of the run's
+    keeper: Keeper
+    events: Events
 
 
 class Lost(Exception):
@@ -66,8 +68,6 @@ class Watch:
         self._reports: list[Report] = []  # of all learners, the last
         self._starved = 0.0  # share of its time that this learner waits for unrolls
         self._waited, self._timed = 0.0, 0.0  # seconds at the last report
-        self.saved = True  # whether the last checkpoint was written
-        self._kept: About | None = None  # the last checkpoint, of this process or before
         self.seconds = 0.0  # of training, those before a resume included
         self.finished = ""  # why there is nothing left to do for a run that was resumed
 
@@ -79,7 +79,7 @@ class Watch:
         about, mismatch = None, ""
         if self._records:
             try:
-                about = self._restored(self._records)
+                about = self._records.keeper.restore()
             except (Damaged, Mismatch, Missing) as error:
                 mismatch = str(error)
         about, mismatch = self._group.gather((about, mismatch), "resume")[0]
@@ -89,24 +89,13 @@ class Watch:
         self._group.broadcast([*variables.trained, *variables.carried])
         if about:
             self._learner.updates, self._learner.steps = about.updates, about.steps
-            self._kept, self.seconds = about, about.seconds
+            self.seconds = about.seconds
             self.finished = resume.finished(about, self._limits)
 
-    def _restored(self, records: Records) -> About | None:
-        """What rank 0 goes on from: None where it begins, if with another run's weights."""
-        config, made_of = self._config, records.about.made_of
-        about = records.checkpoints.restore(
-            self._say, lambda found: resume.check(found, made_of, config.logdir)
-        )
-        if about:
-            for sentence in resume.told(about, config, self._group.size):
-                self._say(sentence)
-        elif config.mode == "train_from":
-            path, source = checkpoint.find(config.checkpoint)
-            resume.check_weights(source, made_of, config.checkpoint)
-            checkpoint.load(path, checkpoint.named(self._algorithm.variables, weights=True))
-            self._say(f"starts with the weights of {path} ({source.frames:,.0f} frames)")
-        return about
+    @property
+    def saved(self) -> bool:
+        """Whether the last checkpoint, if this learner writes any, could be written."""
+        return not self._records or self._records.keeper.saved
 
     def run(self, meanwhile: Callable[[], None]) -> dict[str, Any]:
         """Until training ends; calls `meanwhile` several times a second; the last row.
@@ -114,42 +103,27 @@ class Watch:
         Raises what training failed of, and Lost where another learner did.
         """
         learner = self._learner
-        begin, before, frames = time.monotonic(), self.seconds, learner.frames
+        begin, before = time.monotonic(), self.seconds
         self._tally.start(learner.frames, learner.steps)
         pulse = Pulse(self._group, self._report, self._heard)
         learner.begin(self._mean_return)
         pulse.start()
-        row_at, saved_at, said_at, said = begin, begin, begin, False
+        clocks = _Clocks(self._config.save_checkpoint_secs, learner.frames)
         while learner.is_alive() and not pulse.failure and not self._failed():
             learner.join(0.1)
             meanwhile()
-            now = time.monotonic()
-            self.seconds = before + now - begin
+            self.seconds = before + time.monotonic() - begin
             if self.seconds >= self._limits.seconds:
                 learner.stop(f"{self._limits.seconds:g} seconds are over")
             for actor in self._server.silent(60):
                 self._say(f"actor {actor} has left: nothing came from it for 60 s")
-            first = not said and learner.frames > frames
-            if self._records and (now - row_at >= _ROW_SECONDS or first):
-                row, row_at = self._write_row(self._records.chronicle), now
-                if now - said_at >= _LINE_SECONDS or first:
-                    said_at, said = now, said or first
-                    self._say(line(row, self._limits.frames, self._actors()))
-            due = now - saved_at >= self._config.save_checkpoint_secs
-            if (
-                self._records
-                and due
-                and learner.updates > (self._kept.updates if self._kept else 0)
-            ):
-                saved_at = now
-                self._save(self._records)
-            if self._records and learner.actions is not None:
-                self._write_histograms(self._records.chronicle, now - begin)
+            if self._records:
+                self._keep_records(self._records, clocks)
         lost = self._take_leave(pulse)
         self.seconds = before + time.monotonic() - begin
         row = self._write_row(self._records.chronicle) if self._records else {}
         if self._records and learner.failure is None and not learner.is_alive():
-            self._save(self._records)
+            self._records.keeper.save(learner, self.seconds, self._tally.mean_return(), last=True)
         self._server.close()
         if lost:
             raise Lost(lost)
@@ -231,6 +205,24 @@ class Watch:
 
     # -- rank 0's records
 
+    def _keep_records(self, records: Records, clocks: "_Clocks") -> None:
+        """Those that are due; called several times a second."""
+        learner, now = self._learner, time.monotonic()
+        first = clocks.silent and learner.frames > clocks.frames
+        if clocks.row.due(now) or first:
+            row = self._write_row(records.chronicle)
+            if clocks.line.due(now) or first:
+                clocks.silent = False
+                self._say(line(row, self._limits.frames, self._actors()))
+        if clocks.save.due(now):
+            records.keeper.save(learner, self.seconds, self._tally.mean_return())
+        if clocks.stall.begins(learner.updates, now):
+            message = f"nothing was learnt for {_STALL_SECONDS:g} s"
+            self._say(message)
+            records.events.happened("stall", message)
+        if learner.actions is not None:
+            self._write_histograms(records.chronicle, now - clocks.begin)
+
     def _write_row(self, chronicle: Chronicle) -> dict[str, Any]:
         learner = self._learner
         # The counts first: what the meter holds then is of these steps at least.
@@ -259,31 +251,26 @@ class Watch:
         named["actions"] = np.asarray(self._learner.actions)
         chronicle.write_histograms(self._learner.frames, named)
 
-    def _save(self, records: Records) -> None:
-        learner, begin = self._learner, time.monotonic()
-        known = self._tally.mean_return()
-        with learner.whole:
-            records.checkpoints.snapshot()
-            updates, steps, frames = learner.updates, learner.steps, learner.frames
-        held = time.monotonic() - begin
-        before, tenth = self._kept or records.about, self._limits.frames / checkpoint.MILESTONES
-        about = records.about._replace(
-            updates=updates,
-            steps=steps,
-            frames=frames,
-            seconds=self.seconds,
-            episode_return=None if math.isnan(known) else known,
-            milestone=frames // tenth > before.frames // tenth,
-        )
-        try:
-            records.checkpoints.save(about)
-        except Unwritable as error:
-            if self.saved:
-                self._say(f"checkpoints cannot be written ({error}); those before are kept")
-            self.saved = False
-        else:
-            self.saved, self._kept = True, about
-            seconds = time.monotonic() - begin
-            self._say(
-                f"checkpoint at update {updates} ({seconds:.1f} s, training held up {held:.2f} s)"
-            )
+
+class _Every:
+    """Whether so many seconds are over, again and again."""
+
+    def __init__(self, seconds: float):
+        self._seconds, self._last = seconds, time.monotonic()
+
+    def due(self, now: float) -> bool:
+        if now - self._last < self._seconds:
+            return False
+        self._last = now
+        return True
+
+
+class _Clocks:
+    """When rank 0's records are due."""
+
+    def __init__(self, save_seconds: float, frames: float):
+        self.begin, self.frames = time.monotonic(), frames
+        self.silent = True  # until the first frames have been said
+        self.row, self.line = _Every(_ROW_SECONDS), _Every(_LINE_SECONDS)
+        self.save = _Every(save_seconds)
+        self.stall = Stall(_STALL_SECONDS)

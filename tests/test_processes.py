@@ -27,14 +27,10 @@ def _alive(pid):
 def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path, tmp_path_factory):
     """One command, no limits given: the level's own threshold, 0.9 over 100 games, ends it."""
     port, leftovers = free_port(), tmp_path_factory.mktemp("leftovers")
-    code, printed = run(
-        *EXPERIMENT,
-        "--level_name=catch",
-        f"--learner_hosts=localhost:{port}",
-        f"--logdir={tmp_path}",
-        "--max_seconds=60",
-        TMPDIR=str(leftovers),
-    )
+    tmp_path /= "a run"
+    command = [*EXPERIMENT, "--level_name=catch", f"--learner_hosts=localhost:{port}"]
+    command += [f"--logdir={tmp_path}", '--on_event=echo "$IMPALA_MM_EVENT: $IMPALA_MM_MESSAGE"']
+    code, printed = run(*command, "--max_seconds=60", TMPDIR=str(leftovers))
     assert code == 0, printed
     assert not list(leftovers.iterdir())
     assert "ended: the mean return has reached 0.9" in printed
@@ -55,6 +51,19 @@ def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path, 
     assert len(shares) >= 2
     assert shares == pytest.approx([1] * len(shares), abs=0.02)
     assert list((tmp_path / "events").glob("events*"))
+    playing = [row["actor/acting_share"] + row["actor/stepping_share"] for row in rows[1:]]
+    assert all(0.1 < share < 1 for share in playing)
+    logged = (tmp_path / "learner.log").read_text()
+    assert all(line in logged for line in printed.splitlines())
+    told = (tmp_path / "on_event.log").read_text()
+    assert told.count("save: checkpoint at update") == 1
+    assert "end: ended: the mean return has reached 0.9" in told
+
+    code, printed = run(*command)
+    assert code == 0, printed
+    reached = f"{rows[-1]['episode_return']:.2f}"
+    assert f"is finished: its mean return of 0.9 is reached ({reached}); a higher" in printed
+    assert len(_rows(tmp_path)) == len(rows), "nothing was written"
 
 
 @pytest.fixture(scope="module")

@@ -44,6 +44,10 @@ def test_actors_with_a_slow_environment_are_said_to_be_too_few(tmp_path):
     )
     learner.until(r"waits for unrolls (?:[5-9]\d|100)% of the time: add actors")
     assert "the learner binds" not in learner.printed()
+    rows = _until(tmp_path, lambda rows: "actor/stepping_share" in rows[-1])
+    assert rows[-1]["actor/stepping_share"] > 0.8
+    rows = _until(tmp_path, lambda rows: "actor/stepping_share" in rows[-1])
+    assert rows[-1]["actor/stepping_share"] > 0.8
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,11 @@ from impala_mm.actor import Player
 from impala_mm.checkpoint import About, Checkpoints
 from impala_mm.chronicle import Chronicle
 from impala_mm.config import Config
+from impala_mm.events import Events
+from impala_mm.keeper import Keeper
 from impala_mm.learner import Learner, Limits
 from impala_mm.parameters import Layout
+from impala_mm.profile import Profile
 from impala_mm.server import Server
 from impala_mm.trajectory import Batch, Codec
 from impala_mm.watch import Records, Watch
@@ -65,10 +68,13 @@ def _train(entries, exponent, folder):
     limits.frames = UPDATES * BATCH * 15
     layout = Layout(algorithm.variables.acting, algorithm.variables.trained, "float32")
     alone = group.Alone()
-    learner = Learner(config, algorithm, alone, source, server, layout, limits, 1)
     say = lambda message: None  # noqa: E731
+    profile = Profile("", folder, say)
+    learner = Learner(config, algorithm, alone, source, server, layout, limits, 1, profile)
     checkpoints = Checkpoints(folder, algorithm.variables, keep=3)
-    records = Records(Chronicle(folder, say), checkpoints, About(1, {}, {}, {}))
+    events, about = Events("", folder, say), About(1, {}, {}, {})
+    keeper = Keeper(config, checkpoints, algorithm.variables, about, limits, events, say)
+    records = Records(Chronicle(folder, say), keeper, events)
     levels = {"catch": spec}
     watch = Watch(config, alone, algorithm, learner, server, levels, limits, records, say)
     return source, watch.run(lambda: None)

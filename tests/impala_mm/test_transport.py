@@ -50,7 +50,9 @@ def _join(address, actor=0, incarnation=1, timeout=10.0, token=TOKEN, **changes)
 
 
 def _header(client, sequence, actor=0, incarnation=1):
-    return Header(client.nonce, client.run, actor, incarnation, sequence, 0, version=7, pieces=0)
+    times = {"acting": 250_000, "stepping": 500_000, "waiting": 0, "playing": 1_000_000}
+    named = (client.nonce, client.run, actor, incarnation, sequence)
+    return Header(*named, dropped=0, **times, version=7, pieces=0)
 
 
 # -- unrolls
@@ -66,6 +68,7 @@ def test_unrolls_arrive_whole_with_their_version_and_episodes(serve):
     assert list(versions.numpy()) == [7, 7]
     (arrival,) = server.arrivals()
     assert (arrival.actor, arrival.level) == (5, "L")
+    assert arrival.times == {"acting": 0.25, "stepping": 0.5, "waiting": 0.0, "playing": 1.0}
     np.testing.assert_array_equal(arrival.episodes, episodes)
     assert server.arrivals() == []
 

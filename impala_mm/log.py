@@ -1,0 +1,31 @@
+"""A process's log in the run's folder: what it says, with the time, and bounded in size."""
+
+import contextlib
+import os
+import shutil
+import time
+from pathlib import Path
+
+
+class Log:
+    """Lines of one process; a disk that takes none costs lines, not the run."""
+
+    def __init__(self, path: Path, max_mb: float):
+        self._path, self._most = path, max_mb * 2**20
+
+    def write(self, text: str) -> None:
+        """Some lines, the first with the time."""
+        with contextlib.suppress(OSError), self._path.open("a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+        trim(self._path, self._most)
+
+
+def trim(path: Path, most: float) -> None:
+    """Begins a log anew that is longer than so many bytes; what it held becomes LOG.1.
+
+    Whoever appends to it goes on to: its content is moved, not the file.
+    """
+    with contextlib.suppress(OSError):
+        if path.stat().st_size > most:
+            shutil.copyfile(path, path.with_name(f"{path.name}.1"))
+            os.truncate(path, 0)

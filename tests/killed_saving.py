@@ -1,0 +1,73 @@
+"""Kills -9 at random moments of saving: python tests/killed_saving.py FOLDER KILLS MIB.
+
+Each round a child goes on from the newest checkpoint, whose every value must be its number, and
+saves one after the other, until it is killed. Forked: TensorFlow takes seconds to import.
+"""
+
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import tensorflow as tf
+
+from impala_mm import checkpoint
+from impala_mm.algorithms import Variables
+from impala_mm.checkpoint import About, Checkpoints
+
+
+def save_for_ever(folder, mib, told):
+    """The child: writes the number of each checkpoint that was saved to the pipe `told`."""
+    size = mib * 2**18 // 2
+    trained, carried = ([tf.Variable(tf.zeros([size]))] for _ in range(2))
+    checkpoints = Checkpoints(folder, Variables(trained, carried, trained), keep=3)
+    found = checkpoints.restore(print, lambda about: None)
+    update = found.updates if found else 0
+    for variable in (*trained, *carried):
+        if not bool(tf.reduce_all(variable == float(update))):
+            os.write(told, b"torn\n")
+            os._exit(1)
+    while True:
+        update += 1
+        for variable in (*trained, *carried):
+            variable.assign(tf.fill([size], float(update)))
+        checkpoints.snapshot()
+        checkpoints.save(About(1, {}, {}, {}, updates=update))
+        os.write(told, b"%d\n" % update)
+
+
+def main(folder, kills, mib):
+    """Prints how it went; exit code 1 where a checkpoint that was saved is lost, or is torn."""
+    moment = random.Random(1)
+    cut = 0
+    for kill in range(kills):
+        read, write = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(read)
+            save_for_ever(folder, mib, write)
+        os.close(write)
+        with os.fdopen(read) as told:
+            first = told.readline()  # it saves from here on
+            time.sleep(moment.uniform(0, 1.5))
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            numbers = [first.strip(), *told.read().split()]
+        cut += (folder / "checkpoints" / "saving").exists()
+        path, about = checkpoint.find(folder)
+        print(
+            f"kill {kill + 1}: saved {numbers[-1]}, newest that is whole {about.updates}",
+            flush=True,
+        )
+        # One more may have got its name before it could be told.
+        if numbers[-1] == "torn" or about.updates not in {int(numbers[-1]), int(numbers[-1]) + 1}:
+            sys.exit(f"error: {path}")
+        if len(checkpoint.all_in(folder / "checkpoints")) > 4:
+            sys.exit("error: old ones are left")
+    print(f"{kills} kills, {cut} of them within a save")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

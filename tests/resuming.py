@@ -1,0 +1,97 @@
+"""A learner on a recorded stream of unrolls: python tests/resuming.py LOGDIR UPDATES.
+
+It makes so many updates, saves after each, and then waits to be killed. Update u takes the stream's
+batch u, so that a run that was cut goes on with what an uncut one would have had.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+import tensorflow as tf
+from conftest import free_port
+
+from impala_mm import algorithms, environments, group
+from impala_mm.actor import Player
+from impala_mm.checkpoint import About, Checkpoints
+from impala_mm.chronicle import Chronicle
+from impala_mm.config import Config
+from impala_mm.events import Events
+from impala_mm.keeper import Keeper
+from impala_mm.learner import Learner, Limits
+from impala_mm.parameters import Layout
+from impala_mm.profile import Profile
+from impala_mm.server import Server
+from impala_mm.source import QueueSource
+from impala_mm.trajectory import Batch, Codec
+from impala_mm.watch import Records, Watch
+
+ALL, BATCH = 40, 4
+CONFIG = Config(
+    level_name="memory",
+    agent_name="MLPLSTMAgent",
+    batch_size=BATCH,
+    save_checkpoint_secs=0,
+    total_environment_frames=1e6,
+)
+
+
+class Stream(QueueSource):
+    """Batch u for update u, up to a number of updates."""
+
+    def __init__(self, learner, contents, codec, updates):
+        self._learner, self._contents, self._codec = learner, contents, codec
+        self._until, self._next = updates, None
+
+    def next(self, timeout):
+        number = self._learner().updates if self._next is None else self._next
+        if number >= self._until:
+            time.sleep(timeout)
+            return None
+        self._next = number + 1
+        entries, start = self._codec.decode(tf.constant(self._contents[number]))
+        key = tf.range(BATCH, dtype=tf.int64)
+        return Batch(entries, start, key, tf.ones([BATCH]), key * 0, tf.ones([BATCH], tf.bool))
+
+
+def record():
+    """ALL batches of unrolls, by a policy that has learnt nothing."""
+    tf.random.set_seed(5)
+    player = Player(_algorithm(), environments.make(CONFIG.level_name, BATCH, seed=5), BATCH)
+    return [player.play() for _ in range(ALL)]
+
+
+def train(logdir, updates, contents, say=print):
+    """A learner that resumes what is there and trains up to so many updates, and its Watch."""
+    tf.random.set_seed(1)
+    algorithm = _algorithm()
+    address = f"127.0.0.1:{free_port()}"
+    server = Server(address, address, "token", {"run_id": "r"}, 1, lambda event: None)
+    limits = Limits(CONFIG, None)
+    source = Stream(lambda: learner, contents, Codec(algorithm.unroll), updates)
+    layout = Layout(algorithm.variables.acting, algorithm.variables.trained, "float32")
+    profile, events = Profile("", logdir, say), Events("", logdir, say)
+    alone = group.Alone()
+    learner = Learner(CONFIG, algorithm, alone, source, server, layout, limits, 1, profile)
+    checkpoints = Checkpoints(logdir, algorithm.variables, keep=2)
+    about = About(1, {}, {}, {})
+    keeper = Keeper(CONFIG, checkpoints, algorithm.variables, about, limits, events, say)
+    levels = {CONFIG.level_name: environments.spec(CONFIG.level_name)}
+    records = Records(Chronicle(logdir, say), keeper, events)
+    watch = Watch(CONFIG, alone, algorithm, learner, server, levels, limits, records, say)
+    watch.resume()
+    return learner, watch
+
+
+def _algorithm():
+    return algorithms.make(CONFIG, environments.spec(CONFIG.level_name))
+
+
+if __name__ == "__main__":
+    folder, until = Path(sys.argv[1]), int(sys.argv[2])
+    stream = [
+        [bytes.fromhex(unroll) for unroll in line.split()]
+        for line in (folder / "stream").read_text().splitlines()
+    ]
+    _, watching = train(folder, until, stream, lambda line: print(line, flush=True))
+    watching.run(lambda: None)
