@@ -4,12 +4,12 @@ Each is `python experiment.py` with these flags and a seed; nothing else is set 
 """
 
 import json
-import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
+
+from impala_mm import provenance
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = Path(__file__).resolve().parent / "reference"
@@ -80,11 +80,5 @@ def rows_of(logdir: Path) -> list[dict]:
 
 
 def machine() -> str:
-    """What it ran on, as far as the system tells: cores, processor, memory."""
-    model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    memory = re.search(r"MemTotal:\s*(\d+)", Path("/proc/meminfo").read_text())
-    cores = len(os.sched_getaffinity(0))
-    return (
-        f"{cores} cores ({model[1] if model else 'unknown processor'}), "
-        f"{int(memory[1]) / 2**20 if memory else 0:.0f} GiB, no GPU"
-    )
+    """What it ran on."""
+    return f"{provenance.machine()}, no GPU"
