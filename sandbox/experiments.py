@@ -71,7 +71,7 @@ def play(name: str, seed: int, logdir: Path, *more: str) -> int:
 def rows_of(logdir: Path) -> list[dict]:
     """The rows of metrics.jsonl; a last one cut off by a kill is left out."""
     rows = []
-    for line in (logdir / "metrics.jsonl").read_text().splitlines():
+    for line in (logdir / "metrics.jsonl").read_text(errors="replace").splitlines():
         try:
             rows.append(json.loads(line))
         except json.JSONDecodeError:
