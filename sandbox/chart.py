@@ -11,8 +11,8 @@ import numpy as np
 from figure import number
 from series import Curve
 
-WIDTH, HEIGHT = 420, 200
-_LEFT, _RIGHT, _TOP, _BOTTOM = 50, 14, 10, 36  # margins around the plot
+WIDTH, HEIGHT = 400, 205
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 10, 38  # margins around the plot
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
@@ -38,34 +38,30 @@ def draw(curve: Curve, title: str, x_title: str, unit: float = 1.0, share: bool 
     def up(value: float) -> float:
         return round(bottom - (value - low) / (high - low) * (bottom - _TOP), 1)
 
-    parts = []
-    for value in ticks(low, high, 5):
-        parts.append(
-            f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{up(value)}" y2="{up(value)}"/>'
-        )
-        parts.append(
-            f'<text x="{_LEFT - 6}" y="{up(value) + 4}" text-anchor="end">{number(value)}</text>'
-        )
-    for value in ticks(begin, end, 6):
-        parts.append(
-            f'<text x="{across(value)}" y="{bottom + 16}" text-anchor="middle">{number(value)}</text>'
-        )
-    parts.append(f'<line class="axis" x1="{_LEFT}" x2="{right}" y1="{bottom}" y2="{bottom}"/>')
-    parts.append(
-        f'<text x="{(_LEFT + right) / 2}" y="{HEIGHT - 4}" text-anchor="middle">{html.escape(x_title)}</text>'
-    )
+    def text(x: float, y: float, anchor: str, said: str) -> str:
+        return f'<text x="{x}" y="{y}" text-anchor="{anchor}">{html.escape(said)}</text>'
+
+    def line(kind: str, y: float) -> str:
+        return f'<line class="{kind}" x1="{_LEFT}" x2="{right}" y1="{y}" y2="{y}"/>'
+
+    parts = [line("grid", up(value)) for value in ticks(low, high, 5)]
+    parts += [text(_LEFT - 6, up(v) + 4, "end", number(v)) for v in ticks(low, high, 5)]
+    parts += [text(across(v), bottom + 17, "middle", number(v)) for v in ticks(begin, end, 6)]
+    parts += [line("axis", bottom), text((_LEFT + right) / 2, HEIGHT - 4, "middle", x_title)]
     upper = [f"{across(a)},{up(b)}" for a, b in zip(x, curve.high, strict=True)]
     lower = [f"{across(a)},{up(b)}" for a, b in zip(x, curve.low, strict=True)]
     if (curve.high > curve.low).any():
         parts.append(f'<polygon class="band" points="{" ".join([*upper, *reversed(lower)])}"/>')
-    line = [f"{across(a)},{up(b)}" for a, b in zip(x, curve.middle, strict=True)]
-    parts.append(f'<polyline class="line" points="{" ".join(line)}"/>')
-    parts.append('<circle class="dot" cx="{}" cy="{}" r="3"/>'.format(*line[-1].split(",")))
+    middle = [f"{across(a)},{up(b)}" for a, b in zip(x, curve.middle, strict=True)]
+    parts.append(f'<polyline class="line" points="{" ".join(middle)}"/>')
+    end_x, end_y = middle[-1].split(",")
+    parts.append(f'<circle class="dot" cx="{end_x}" cy="{end_y}" r="3"/>')
     points = [
         [across(a), up(b), _short(float(a)), _short(float(b))]
         for a, b in zip(x, curve.middle, strict=True)
     ]
-    said = f"{title}: {number(float(curve.middle[0]))} at first, {number(float(curve.middle[-1]))} at last"
+    first, last = number(float(curve.middle[0])), number(float(curve.middle[-1]))
+    said = f"{title}: {first} at first, {last} at last"
     return (
         f'<div class="chart"><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
         f'aria-label="{html.escape(said)}">{"".join(parts)}</svg>'

@@ -145,7 +145,7 @@ def _trend(run: Run) -> str:
     share = change / (column.max() - column.min() or 1.0)
     if abs(share) < 0.03:
         return "It had levelled off: its last twentieth is as good as that before"
-    return f"It was still {'rising' if share > 0 else 'falling'}: by {change:+.2f} in its last twentieth"
+    return f"It was still {'rising' if share > 0 else 'falling'}, by {change:+.2f} of late"
 
 
 def _records(text: str) -> list[Record]:

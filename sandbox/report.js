@@ -16,7 +16,7 @@ for (const chart of document.querySelectorAll(".chart")) {
     const box = svg.getBoundingClientRect();
     const at = ((event.clientX - box.left) / box.width) * svg.viewBox.baseVal.width;
     const near = points.reduce((a, b) => (Math.abs(b[0] - at) < Math.abs(a[0] - at) ? b : a));
-    rule = made("line", { class: "rule", x1: near[0], x2: near[0], y1: 10, y2: svg.viewBox.baseVal.height - 36 });
+    rule = made("line", { class: "rule", x1: near[0], x2: near[0], y1: 10, y2: svg.viewBox.baseVal.height - 38 });
     here = made("circle", { class: "here", cx: near[0], cy: near[1], r: 4 });
     tip = document.createElement("div");
     tip.className = "tip";
