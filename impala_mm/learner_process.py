@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from impala_mm import children, flags, ports, processes, provenance, tensorflow_import
+from impala_mm import children, flags, ports, processes, provenance, tensorflow_import, tracking
 from impala_mm.config import Config
 from impala_mm.place import place, widen
 from impala_mm.run_folder import RunFolder
@@ -33,6 +33,8 @@ def rehearse(config: Config) -> NoReturn:
 def learn(config: Config, argv: list[str]) -> NoReturn:
     """Trains; without --job_name with actors of its own, which end with it."""
     began, here = time.monotonic(), place()
+    if config.track and here.rank == 0:
+        tracking.check()
     say = processes.sayer(f"learner {here.rank}" if here.size > 1 else "learner")
     if here.size > 1 and (not config.job_name or config.num_learners > 1):
         flags.refuse(
@@ -49,10 +51,15 @@ def learn(config: Config, argv: list[str]) -> NoReturn:
     folder = RunFolder(config) if here.rank == 0 else None  # the others write nothing
     count = 0 if config.job_name or not folder else config.num_actors
     actors = children.Actors(argv, count, folder.path if folder else Path())
+    tracked = None
+    if config.track and folder:
+        tracked = tracking.Tracking(folder.path, dataclasses.asdict(config), say)
     try:
-        code = _learn(config, address, folder, actors, began, say)
+        code = _learn(config, address, folder, actors, began, say, tracked)
     finally:
         actors.end()
+        if tracked:
+            tracked.end()
     processes.leave(code)
 
 
@@ -63,6 +70,7 @@ def _learn(
     actors: children.Actors,
     began: float,
     say: Any,
+    tracked: tracking.Tracking | None,
 ) -> int:
     """From its signals to its exit code."""
     ending: list[int] = []  # the signals that asked for an end
@@ -81,7 +89,7 @@ def _learn(
     group = groups.join(config)
     code = 2
     try:
-        watching, learning = _put_together(config, group, address, folder, began, say)
+        watching, learning = _put_together(config, group, address, folder, began, say, tracked)
 
         def meanwhile() -> None:
             actors.watch(say)
@@ -115,7 +123,13 @@ def _learn(
 
 
 def _put_together(
-    config: Config, group: "Group", address: str, folder: RunFolder | None, began: float, say: Any
+    config: Config,
+    group: "Group",
+    address: str,
+    folder: RunFolder | None,
+    began: float,
+    say: Any,
+    tracked: tracking.Tracking | None,
 ) -> "tuple[Watch, Learner]":
     """A learner, listening and with the variables that it begins with."""
     from impala_mm import agreement  # noqa: PLC0415
@@ -162,7 +176,7 @@ def _put_together(
         checkpoints = Checkpoints(folder.path, algorithm.variables, config.keep_checkpoints)
         settings = dataclasses.asdict(config)
         about = About(group.size, settings, agreed.made_of, provenance.versions())
-        records = Records(Chronicle(folder.path, say), checkpoints, about)
+        records = Records(Chronicle(folder.path, say, tracked), checkpoints, about)
     watching = Watch(
         config, group, algorithm, learning, server, agreed.levels, limits, records, say
     )
