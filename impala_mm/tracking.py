@@ -30,7 +30,7 @@ def check() -> None:
     found = importlib.util.find_spec("wandb")
     if found is None or found.origin is None:  # a folder wandb/ here is no package
         flags.refuse(
-            "--track: wandb is not installed: .venv/bin/python -m pip install wandb "
+            "--track: wandb is not installed: .venv/bin/uv pip install wandb "
             "-c constraints.lock, or leave --track out"
         )
 

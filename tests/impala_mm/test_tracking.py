@@ -151,7 +151,7 @@ def test_without_wandb_the_flag_is_refused_before_anything_starts(tmp_path):
     )
     assert code == 2
     assert printed == (
-        "error: --track: wandb is not installed: .venv/bin/python -m pip install wandb "
+        "error: --track: wandb is not installed: .venv/bin/uv pip install wandb "
         "-c constraints.lock, or leave --track out\n"
     )
     assert not logdir.exists()
