@@ -165,7 +165,8 @@ def _read(folders: Sequence[Path]) -> list[Run]:
             print(f"left out: {error}", file=sys.stderr)
             continue
         if undone := runs[-1].undone:
-            print(f"{folder}: {undone} rows were made again after a resume; the newer are drawn")
+            rows = "1 row was" if undone == 1 else f"{undone} rows were"
+            print(f"{folder}: {rows} made again after a resume; the newer are drawn")
     if not runs:
         flags.refuse("none of these folders can be drawn")
     return runs

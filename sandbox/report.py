@@ -115,12 +115,16 @@ def _curves(run: Run) -> str:
         at = ", ".join(number(frames) for frames in run.resumed)
         notes.append(f"It was resumed at {at} frames.")
     if run.undone:
-        notes.append(f"{run.undone} rows were made again after that; the newer are drawn.")
+        rows = f"{run.undone} {'row was' if run.undone == 1 else 'rows were'}"
+        notes.append(f"{rows} made again after that; the newer are drawn.")
     note = f'<p class="soft">{" ".join(notes)}</p>' if notes else ""
-    if not others:
+    if not returns + others:
         return ""
+    large = f'<section><h2>Curves</h2>{note}<div class="charts large">{returns}</div>'
+    if not others:
+        return f"{large}</section>"
     return (
-        f'<section><h2>Curves</h2>{note}<div class="charts large">{returns}</div>'
+        f"{large}"
         '<input class="against" type="radio" name="against" id="frames" checked>'
         '<input class="against" type="radio" name="against" id="time">'
         '<div class="switch"><label for="frames">against frames</label>'
