@@ -12,7 +12,7 @@ from figure import number
 from series import Curve
 
 WIDTH, HEIGHT = 400, 205
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 10, 38  # margins around the plot
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 20, 10, 38  # margins around the plot
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:

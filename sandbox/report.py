@@ -108,7 +108,7 @@ def _curves(run: Run) -> str:
         heading = f"<h3>{panel.title} <small>{panel.unit}</small></h3>"
         return f'<figure class="card">{heading}{"".join(drawn)}</figure>' if drawn else ""
 
-    returns = "".join(card(PANELS[0], [way]).replace(f"by-{way}", "") for way in axes)
+    returns = "".join(card(PANELS[0], [way]) for way in axes)
     others = "".join(card(panel, list(axes)) for panel in PANELS[1:])
     notes = []
     if run.resumed:

@@ -93,9 +93,8 @@ def test_each_level_has_a_panel_of_its_own(tmp_path):
 
 def test_what_was_made_again_after_a_kill_replaces_what_it_undid(tmp_path):
     before = [row(0, 0, 1), row(100, 1, 2), row(200, 2, 3), row(300, 3, 4)]
-    cut = '{"frames": 400, "seco'
-    after = [row(150, 1.5, 5), row(250, 2.5, 6), row(350, 3.5, 7)]
-    write(tmp_path, [*before, cut, *after])
+    first = '{"frames": 400, "seco' + json.dumps(row(150, 1.5, 5))  # after one that was cut off
+    write(tmp_path, [*before, first, row(250, 2.5, 6), row(350, 3.5, 7), '{"frames": 450, "s'])
     found = series.read(tmp_path)
     assert found.columns["frames"].tolist() == [0, 100, 150, 250, 350]
     assert found.columns["episode_return"].tolist() == [1, 2, 5, 6, 7]
