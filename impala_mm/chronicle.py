@@ -1,5 +1,7 @@
 """What a run leaves to read, written by rank 0: metrics.jsonl and TensorBoard's events.
 
+With --track, wandb is handed each row, too (`tracking`).
+
 A disk that takes nothing costs rows, not the run; it is said once, and again when it is over.
 """
 
@@ -11,21 +13,25 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from impala_mm.tracking import Tracking
+
 _BUCKETS = 30  # of a histogram
 
 
 class Chronicle:
     """Of one run; everything is appended to, never cut."""
 
-    def __init__(self, logdir: Path, say: Callable[[str], None]):
+    def __init__(self, logdir: Path, say: Callable[[str], None], tracked: Tracking | None = None):
         self._file = (logdir / "metrics.jsonl").open("a", encoding="utf-8")
         self._events = tf.summary.create_file_writer(str(logdir / "events"))
-        self._say = say
+        self._say, self._tracked = say, tracked
         self._writes = True  # whether the last row could be written
         self._next_histograms = 20.0  # seconds from the start
 
     def write(self, row: dict[str, Any]) -> None:
         """One row of metrics."""
+        if self._tracked:
+            self._tracked.write(row)
         try:
             self._file.write(json.dumps(row) + "\n")
             self._file.flush()

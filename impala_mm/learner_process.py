@@ -7,9 +7,9 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from impala_mm import children, flags, ports, processes, provenance, tensorflow_import
+from impala_mm import children, flags, ports, processes, provenance, tensorflow_import, tracking
 from impala_mm.config import Config
 from impala_mm.events import Events
 from impala_mm.log import Log
@@ -36,6 +36,8 @@ def rehearse(config: Config) -> NoReturn:
 def learn(config: Config, argv: list[str]) -> NoReturn:
     """Trains; without --job_name with actors of its own, which end with it."""
     began, here = time.monotonic(), place()
+    if config.track and here.rank == 0:
+        tracking.check()
     say = processes.Sayer(f"learner {here.rank}" if here.size > 1 else "learner")
     if here.size > 1 and (not config.job_name or config.num_learners > 1):
         flags.refuse(
@@ -55,15 +57,34 @@ def learn(config: Config, argv: list[str]) -> NoReturn:
         say.log = Log(folder.path / "learner.log", config.log_max_mb)
     count = 0 if config.job_name or not folder else config.num_actors
     actors = children.Actors(argv, count, folder.path if folder else Path(), config.log_max_mb)
+    told = _told(config, folder, say)
     try:
-        code = _learn(config, address, folder, actors, began, say)
+        code = _learn(config, address, folder, actors, began, told)
     except Exception:
         if say.log:
             say.log.write(traceback.format_exc())
         raise
     finally:
         actors.end()
+        if told.tracked:
+            told.tracked.end()
     processes.leave(code)
+
+
+class _Told(NamedTuple):
+    """Who is told of a run, besides its own folder."""
+
+    say: processes.Sayer
+    events: Events
+    tracked: tracking.Tracking | None
+
+
+def _told(config: Config, folder: RunFolder | None, say: processes.Sayer) -> _Told:
+    if not folder:
+        return _Told(say, Events("", Path(), say), None)
+    events = Events(config.on_event, folder.path, say)
+    tracked = tracking.Tracking(folder.path, dataclasses.asdict(config), say)
+    return _Told(say, events, tracked if config.track else None)
 
 
 def _learn(
@@ -72,9 +93,10 @@ def _learn(
     folder: RunFolder | None,
     actors: children.Actors,
     began: float,
-    say: processes.Sayer,
+    told: _Told,
 ) -> int:
     """From its signals to its exit code."""
+    say, events, _ = told
     ending: list[int] = []  # the signals that asked for an end
     processes.on_ending(lambda number, _: ending.append(number))
     if folder:
@@ -90,10 +112,9 @@ def _learn(
     say(f"TensorFlow loaded ({time.monotonic() - began:.1f} s); trains on {device}")
     group = groups.join(config)
     path = folder.path if folder else Path()
-    events = Events(config.on_event if folder else "", path, say)
     code = 2
     try:
-        watching, learning = _put_together(config, group, address, folder, began, events, say)
+        watching, learning = _put_together(config, group, address, folder, began, told)
 
         def meanwhile() -> None:
             actors.watch(say)
@@ -131,10 +152,10 @@ def _put_together(
     address: str,
     folder: RunFolder | None,
     began: float,
-    events: Events,
-    say: processes.Sayer,
+    told: _Told,
 ) -> "tuple[Watch, Learner]":
     """A learner, listening and with the variables that it begins with."""
+    say = told.say
     from impala_mm import agreement  # noqa: PLC0415
     from impala_mm.checkpoint import About, Checkpoints  # noqa: PLC0415
     from impala_mm.chronicle import Chronicle  # noqa: PLC0415
@@ -182,8 +203,8 @@ def _put_together(
         checkpoints = Checkpoints(folder.path, algorithm.variables, config.keep_checkpoints)
         settings = dataclasses.asdict(config)
         about = About(group.size, settings, agreed.made_of, provenance.versions())
-        keeper = Keeper(config, checkpoints, algorithm.variables, about, limits, events, say)
-        records = Records(Chronicle(folder.path, say), keeper, events)
+        keeper = Keeper(config, checkpoints, algorithm.variables, about, limits, told.events, say)
+        records = Records(Chronicle(folder.path, say, told.tracked), keeper, told.events)
     watching = Watch(
         config, group, algorithm, learning, server, agreed.levels, limits, records, say
     )

@@ -69,13 +69,18 @@ def play(name: str, seed: int, logdir: Path, *more: str) -> int:
 
 
 def rows_of(logdir: Path) -> list[dict]:
-    """The rows of metrics.jsonl; a last one cut off by a kill is left out."""
+    """The rows of metrics.jsonl, without those that a kill cut off.
+
+    Where the run was resumed after that, its first row stands on the line of the one cut off.
+    """
     rows = []
-    for line in (logdir / "metrics.jsonl").read_text().splitlines():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
+    for line in (logdir / "metrics.jsonl").read_text(errors="replace").splitlines():
+        for part in (line, line[line.rfind("{") :]):
+            try:
+                rows.append(json.loads(part))
+            except json.JSONDecodeError:
+                continue
+            break
     return rows
 
 

@@ -17,6 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import figure
 from experiments import EXPERIMENTS, REFERENCE, ROOT, command, machine, play, rows_of
 
 _POINTS = 200
@@ -78,29 +79,26 @@ def keep(logdir: Path) -> None:
 
 def draw() -> None:
     """One picture per name, its seeds against frames and against seconds; and the page's table."""
-    import matplotlib  # noqa: PLC0415
-
-    matplotlib.use("svg")
-    from matplotlib import pyplot  # noqa: PLC0415
-
-    matplotlib.rcParams["svg.hashsalt"] = "impala_mm"  # the same curves, the same file
-    matplotlib.rcParams["svg.fonttype"] = "none"
     table = ["| | command | reached | after (frames) | training |", "|---|---|---|---|---|"]
     for name in EXPERIMENTS:
         runs = [json.loads(p.read_text()) for p in sorted(REFERENCE.glob(f"{name}-*.json"))]
         if not runs:
             continue
-        figure, axes = pyplot.subplots(1, 2, figsize=(9, 3), sharey=True, layout="constrained")
+        drawn, axes = figure.pyplot().subplots(
+            1, 2, figsize=(9, 3), sharey=True, layout="constrained"
+        )
+        unit, short = figure.clock(max(run["seconds"] for run in runs))
         for run in runs:
             frames, seconds, returns = zip(*run["curve"], strict=True)
             axes[0].plot(frames, returns, label=f"seed {run['seed']}")
-            axes[1].plot(seconds, returns)
+            axes[1].plot([second / unit for second in seconds], returns)
         axes[0].set(xlabel="environment frames", ylabel="mean return, last 100 games")
-        axes[1].set(xlabel="seconds")
-        axes[0].legend(frameon=False)
-        figure.suptitle(name)
-        figure.savefig(REFERENCE / f"{name}.svg", metadata={"Date": None})
-        pyplot.close(figure)
+        axes[1].set(xlabel=f"time of training ({short})")
+        for panel in axes:
+            panel.xaxis.set_major_formatter(figure.number)
+        axes[0].legend()
+        drawn.suptitle(name, x=0.01, ha="left", weight="bold")
+        figure.save(drawn, REFERENCE / f"{name}.svg")
         table += [
             f"| {name} | `{run['command']}` | {run['episode_return']:.2f} | {run['frames']:,.0f} | "
             f"{run['seconds']:,.0f} s |"

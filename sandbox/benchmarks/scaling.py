@@ -133,16 +133,12 @@ def compare(learners: list[int], frames: int, rounds: int) -> list[dict]:
 
 def draw(record: dict, target: Path) -> None:
     """Efficiency by learners, a panel for each time, and the bound above it."""
-    import matplotlib  # noqa: PLC0415
+    sys.path.append(str(ROOT / "sandbox"))
+    import figure  # noqa: PLC0415
 
-    matplotlib.use("svg")
-    from matplotlib import pyplot  # noqa: PLC0415
-
-    matplotlib.rcParams["svg.hashsalt"] = "impala_mm"  # the same figures, the same file
-    matplotlib.rcParams["svg.fonttype"] = "none"
     rows = record["simulated"]
     times = sorted({row["ms"] for row in rows})
-    figure, panels = pyplot.subplots(
+    drawn, panels = figure.pyplot().subplots(
         1, len(times), figsize=(9, 3), sharey=True, layout="constrained", squeeze=False
     )
     for panel, ms in zip(panels[0], times, strict=True):
@@ -157,11 +153,9 @@ def draw(record: dict, target: Path) -> None:
         panel.set(title=f"{ms} ms an update", xlabel="learners", xscale="log", ylim=(0, 1.05))
         panel.set_xticks(counts, [str(count) for count in counts], minor=False)
         panel.minorticks_off()
-        panel.grid(alpha=0.3)
     panels[0][0].set_ylabel("efficiency")
     panels[0][0].legend()
-    figure.savefig(target, metadata={"Date": None})
-    pyplot.close(figure)
+    figure.save(drawn, target)
 
 
 def tabulate(record: dict) -> None:

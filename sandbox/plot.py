@@ -1,0 +1,226 @@
+"""Draws the curves of runs, against frames and against time; or writes a page about one run.
+
+    python sandbox/plot.py runs/FOLDER                 FOLDER/curves.png and .svg
+    python sandbox/plot.py runs/a-* runs/b-*           curves.png and .svg, here
+    python sandbox/plot.py runs/* --out=pictures/all --only=return,speed
+    python sandbox/plot.py --report runs/FOLDER        FOLDER/report.html
+
+Runs whose settings differ in nothing but the seed are one line, their mean, in a band from the
+lowest to the highest; other settings are other lines, and the legend says in what they differ.
+Returns are means over the last 100 whole games; frames are environment frames; seconds are those of
+training, and go on where a run was resumed.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import figure
+import numpy as np
+import report
+import series
+from series import PANELS, Curve, Group, Panel, Run, Unreadable
+
+from impala_mm import flags
+
+_WIDTH, _TALL, _LOW = 10.0, 3.0, 1.5  # inches: of the picture, of a return's row, of others
+
+
+def draw(groups: list[Group], panels: Sequence[Panel], title: str) -> Any:
+    """The figure: a row per quantity, and one of the return per level; left frames, right time."""
+    rows = [(panel, here) for panel in panels for here in _rows(panel, groups)]
+    if not rows:
+        raise Unreadable(f"none of the runs has {' or '.join(p.key for p in panels)} yet")
+    heights = [_TALL if panel.name == "return" else _LOW for panel, _ in rows]
+    pictured, axes = figure.pyplot().subplots(
+        len(rows),
+        2,
+        figsize=(_WIDTH, sum(heights) + 0.7),
+        height_ratios=heights,
+        sharey="row",
+        squeeze=False,
+        layout="constrained",
+    )
+    colours = [figure.COLOURS[i % len(figure.COLOURS)] for i in range(len(groups))]
+    several = len({group.runs[0].level for group in groups}) > 1
+    for (panel, here), pair in zip(rows, axes, strict=True):
+        level = f", {here[0].runs[0].level}" if several and panel.name == "return" else ""
+        pair[0].set_title(panel.title + level)
+        pair[0].set_ylabel(panel.unit)
+        for axis, x in zip(pair, ("frames", "seconds"), strict=True):
+            last = panel.name == "return" or (panel, here) == rows[-1]
+            _draw_panel(axis, [(g, colours[groups.index(g)]) for g in here], x, panel, last)
+    pictured.align_ylabels()
+    if len(groups) > 1:
+        _legend(pictured, [group.label for group in groups], colours, title)
+    else:
+        pictured.suptitle(title, x=0.01, ha="left", weight="bold")
+    return pictured
+
+
+def _legend(pictured: Any, labels: list[str], colours: list[str], title: str) -> None:
+    """Above all panels, under the title, in as many columns as find room."""
+    pictured.legend(
+        [figure.pyplot().Line2D([], [], color=colour, linewidth=3) for colour in colours],
+        labels,
+        loc="outside upper left",
+        ncols=max(1, min(len(labels), 110 // (max(map(len, labels)) + 7))),
+        title=title,
+        title_fontproperties={"weight": "bold", "size": 12},
+        alignment="left",
+    )
+
+
+def _rows(panel: Panel, groups: list[Group]) -> list[list[Group]]:
+    """The groups that have its values; returns of different levels are not to be compared."""
+    known = [group for group in groups if any(r.last(panel.key) is not None for r in group.runs)]
+    if panel.name != "return":
+        return [known] if known else []
+    levels = dict.fromkeys(group.runs[0].level for group in known)
+    return [[group for group in known if group.runs[0].level == level] for level in levels]
+
+
+def _draw_panel(
+    axis: Any, groups: list[tuple[Group, str]], x: str, panel: Panel, named: bool
+) -> None:
+    """One quantity against frames or seconds; each group with its colour."""
+    unit, name = 1.0, "environment frames"
+    if x == "seconds":
+        longest = max(run.last("seconds") or 0.0 for group, _ in groups for run in group.runs)
+        unit, short = figure.clock(longest)
+        name = f"time of training ({short})"
+    ends = []
+    for group, colour in groups:
+        curves = [c for run in group.runs if (c := series.curve(run, x, panel.key))]
+        _draw_group(axis, [c._replace(x=c.x / unit) for c in curves], colour)
+        at = max(float(c.x[-1]) for c in curves) / unit
+        ends.append((at, float(np.mean([c.middle[-1] for c in curves])), colour))
+    axis.xaxis.set_major_formatter(figure.number)
+    axis.yaxis.set_major_formatter(figure.number)
+    axis.locator_params(axis="y", nbins=6 if panel.name == "return" else 4)
+    axis.locator_params(axis="x", nbins=7)
+    axis.margins(x=0.02, y=0.08)
+    if panel.share:
+        axis.set_ylim(-0.04, 1.04)
+    if named:
+        axis.set_xlabel(name)
+    if panel.name == "return":
+        _label_ends(axis, ends)
+
+
+def _draw_group(axis: Any, curves: list[Curve], colour: str) -> None:
+    """Each run, thin where there are several, and what they are together."""
+    width, alpha = (1.4, 1.0) if len(curves) == 1 else (0.7, 0.45)
+    for each in curves:
+        dot = {"marker": "o", "markersize": 4} if each.x.size == 1 else {}
+        axis.plot(each.x, each.middle, color=colour, linewidth=width, alpha=alpha, **dot)
+    banded = curves[0] if len(curves) == 1 else series.together(curves)
+    if banded and (banded.high > banded.low).any():
+        axis.fill_between(banded.x, banded.low, banded.high, color=colour, alpha=0.18, linewidth=0)
+        if len(curves) > 1:
+            axis.plot(banded.x, banded.middle, color=colour, linewidth=1.8)
+
+
+def _label_ends(axis: Any, ends: list[tuple[float, float, str]]) -> None:
+    """The value at each line's end, beside it, none over another."""
+    low, high = axis.get_ylim()
+    apart, floor = (high - low) * 0.075, -np.inf
+    for at, value, colour in sorted(ends, key=lambda end: end[1]):
+        floor = max(value, floor + apart)
+        axis.annotate(
+            f"{value:.4g}",
+            (at, floor),
+            xytext=(6, 0),
+            textcoords="offset points",
+            color=colour,
+            weight="bold",
+            va="center",
+            annotation_clip=False,
+        )
+
+
+def _title(groups: list[Group]) -> str:
+    runs = [run for group in groups for run in group.runs]
+    levels = ", ".join(dict.fromkeys(run.level for run in runs if run.level))
+    if len(runs) == 1:
+        name = runs[0].folder.resolve().name
+        return f"{levels}  ({name})" if levels and levels != name else name
+    if len(groups) == 1:
+        return f"{groups[0].label}: mean, lowest to highest"
+    return levels or f"{len(runs)} runs"
+
+
+def _read(folders: Sequence[Path]) -> list[Run]:
+    """Those that can be drawn; what cannot is said, and of one alone refused."""
+    runs = []
+    for folder in folders:
+        try:
+            runs.append(series.read(folder))
+        except Unreadable as error:
+            if len(folders) == 1:
+                flags.refuse(str(error))
+            print(f"left out: {error}", file=sys.stderr)
+            continue
+        if undone := runs[-1].undone:
+            rows = "1 row was" if undone == 1 else f"{undone} rows were"
+            print(f"{folder}: {rows} made again after a resume; the newer are drawn")
+    if not runs:
+        flags.refuse("none of these folders can be drawn")
+    return runs
+
+
+def _chosen(names: str) -> list[Panel]:
+    """The panels of --only, in its order."""
+    by_name = {panel.name: panel for panel in PANELS}
+    chosen = [name.strip() for name in names.split(",")] if names else list(by_name)
+    for name in chosen:
+        if name not in by_name:
+            flags.refuse(f"--only={names}: there is no {name!r}; there are {', '.join(by_name)}")
+    return [by_name[name] for name in chosen]
+
+
+def main() -> None:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("logdir", nargs="+", type=Path, help="folders of runs")
+    parser.add_argument("--report", action="store_true", help="write LOGDIR/report.html instead")
+    parser.add_argument("--out", type=Path, help="the pictures' folder and name, without .png")
+    parser.add_argument("--only", default="", help=", ".join(panel.name for panel in PANELS))
+    parser.add_argument(
+        "--group", default="", help="regular expression: names in which it finds the same are one"
+    )
+    given = parser.parse_args()
+    panels = _chosen(given.only)
+    try:
+        re.compile(given.group)
+    except re.error as error:
+        flags.refuse(f"--group={given.group}: it is no regular expression ({error})")
+    runs = _read(given.logdir)
+    try:
+        if given.report:
+            for run in runs:
+                print(f"wrote {report.write(run)}")
+            return
+        groups = series.grouped(runs, given.group)
+        out = given.out or (runs[0].folder if len(runs) == 1 else Path()) / "curves"
+        out = out.with_suffix("") if out.suffix in (".png", ".svg") else out
+        pictured = draw(groups, panels, _title(groups))
+        out.parent.mkdir(parents=True, exist_ok=True)
+        paths = [out.with_name(out.name + ending) for ending in (".png", ".svg")]
+        figure.save(pictured, *paths)
+    except Unreadable as error:
+        flags.refuse(str(error))
+    except OSError as error:
+        flags.refuse(f"{error.filename} cannot be written: {error.strerror}")
+    print(f"wrote {paths[0]} and {paths[1].name}")
+    for group in groups:
+        print(f"  {group.label}: {', '.join(run.folder.name for run in group.runs)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,300 @@
+"""A page about one run, LOGDIR/report.html: all in one file, to be kept, mailed or opened anywhere.
+
+`plot.py --report` writes it, from the folder alone: curves of metrics.jsonl (`series`), sentences
+and records (`findings`). Nothing on it is loaded from elsewhere but videos above a few megabytes,
+which lie beside it. Every text from the folder is escaped.
+"""
+
+import base64
+import html
+import time
+import urllib.parse
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import chart
+import findings
+import series
+from figure import clock, duration, number
+from series import PANELS, Panel, Run
+
+from impala_mm import provenance
+
+_HERE = Path(__file__).resolve().parent
+_VIDEO_MB, _VIDEOS_MB = 5, 20  # up to which a video, and all together, are in the page itself
+
+
+def write(run: Run) -> Path:
+    """The page's path; the page before is replaced whole."""
+    path, work = run.folder / "report.html", run.folder / "report.html.part"
+    work.write_text(page(run), encoding="utf-8")
+    work.replace(path)
+    return path
+
+
+def page(run: Run) -> str:
+    """The HTML."""
+    name = run.folder.resolve().name
+    title = f"{run.level} · {name}" if run.level else name
+    parts = [
+        _head(run, name),
+        _curves(run),
+        _evaluations(run.folder),
+        _videos(run.folder),
+        _commands(run),
+        _settings(run),
+        _checkpoints(run.folder),
+        _starts(run.folder),
+        _files(run.folder),
+    ]
+    made = f"Made {time.strftime('%Y-%m-%d %H:%M')} by impala_mm {provenance.revision()}".strip()
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{_escape(title)}</title><style>{(_HERE / 'report.css').read_text()}</style></head>"
+        f"<body><main>{''.join(parts)}<footer><p>{_escape(made)}</p></footer></main>"
+        f"<script>{(_HERE / 'report.js').read_text()}</script></body></html>\n"
+    )
+
+
+def _head(run: Run, name: str) -> str:
+    """The result: in sentences, and in figures."""
+    final = run.last("episode_return")
+    frames, seconds = run.last("frames") or 0.0, run.last("seconds") or 0.0
+    tiles = [
+        ("-" if final is None else f"{final:.2f}", "return, last 100 games"),
+        (number(frames), "environment frames"),
+        (duration(seconds), "of training"),
+        (_count(frames / seconds) if seconds else "-", "frames/s"),
+        (_count(run.last("updates")), "updates"),
+    ]
+    if final is not None:
+        tiles.insert(1, (f"{findings.best_return(run)[0]:.2f}", "best return"))
+    said = " ".join(findings.headline(run))
+    what = ", ".join(str(run.settings[k]) for k in ("algorithm", "agent_name") if k in run.settings)
+    bound = findings.bound(run)
+    written = time.strftime(
+        "%Y-%m-%d %H:%M", time.localtime((run.folder / "metrics.jsonl").stat().st_mtime)
+    )
+    facts = [what, name, f"last row {written}"]
+    return (
+        f"<header><h1>{_escape(run.level or name)}</h1>"
+        f'<p class="soft">{_escape(" · ".join(filter(None, facts)))}</p>'
+        f'<p class="verdict">{_escape(said)}</p></header><div class="tiles">'
+        + "".join(
+            f'<div class="card tile{" first" * (i == 0)}"><b>{_escape(value)}</b>'
+            f"<span>{_escape(label)}</span></div>"
+            for i, (value, label) in enumerate(tiles)
+        )
+        + "</div>"
+        + (f"<p>What bound its speed, over the second half: {_escape(bound)}.</p>" if bound else "")
+    )
+
+
+def _curves(run: Run) -> str:
+    """Those of the return both ways; the others against frames or time, as the reader likes."""
+    unit, name = clock(run.last("seconds") or 0.0)
+    axes = {"frames": ("environment frames", 1.0), "time": (f"{name} of training", unit)}
+
+    def card(panel: Panel, ways: Sequence[str]) -> str:
+        drawn = []
+        for way in ways:
+            title, scale = axes[way]
+            curve = series.curve(run, "frames" if way == "frames" else "seconds", panel.key)
+            if curve:
+                picture = chart.draw(curve, panel.title, title, scale, panel.share)
+                drawn.append(f'<div class="by-{way}">{picture}</div>')
+        heading = f"<h3>{panel.title} <small>{panel.unit}</small></h3>"
+        return f'<figure class="card">{heading}{"".join(drawn)}</figure>' if drawn else ""
+
+    returns = "".join(card(PANELS[0], [way]) for way in axes)
+    others = "".join(card(panel, list(axes)) for panel in PANELS[1:])
+    notes = []
+    if run.resumed:
+        at = ", ".join(number(frames) for frames in run.resumed)
+        notes.append(f"It was resumed at {at} frames.")
+    if run.undone:
+        rows = f"{run.undone} {'row was' if run.undone == 1 else 'rows were'}"
+        notes.append(f"{rows} made again after that; the newer are drawn.")
+    note = f'<p class="soft">{" ".join(notes)}</p>' if notes else ""
+    if not returns + others:
+        return ""
+    large = f'<section><h2>Curves</h2>{note}<div class="charts large">{returns}</div>'
+    if not others:
+        return f"{large}</section>"
+    return (
+        f"{large}"
+        '<input class="against" type="radio" name="against" id="frames" checked>'
+        '<input class="against" type="radio" name="against" id="time">'
+        '<div class="switch"><label for="frames">against frames</label>'
+        f'<label for="time">against time</label></div><div class="charts">{others}</div></section>'
+    )
+
+
+def _evaluations(folder: Path) -> str:
+    """Whole games that were played with its checkpoints."""
+    rows = []
+    for record in findings.lines(folder / "evaluations.jsonl"):
+        returns, lengths = findings.games(record), findings.games(record, "lengths")
+        rows.append(
+            [
+                _when(record.get("time")),
+                record.get("level", ""),
+                Path(str(record.get("checkpoint", ""))).name,
+                _count(record.get("frames")),
+                "most likely" if record.get("deterministic") else "drawn",
+                str(len(returns)),
+                f"{sum(returns) / len(returns):.2f}" if returns else "-",
+                f"{min(returns):g} to {max(returns):g}" if returns else "-",
+                number(sum(lengths) / len(lengths)) if lengths else "-",
+            ]
+        )
+    names = ["when", "level", "checkpoint", "frames", "actions", "games", "mean return", "from, to"]
+    return _section("Evaluations", _table([*names, "mean length"], rows, numbers={3, 5, 6, 7, 8}))
+
+
+def _videos(folder: Path) -> str:
+    """Small ones are in the page, so that it can be sent; large ones stay where they are."""
+    figures, room = [], _VIDEOS_MB * 2**20
+    for path in sorted((folder / "videos").glob("*.mp4")):
+        source = "videos/" + urllib.parse.quote(path.name)
+        if path.stat().st_size <= min(_VIDEO_MB * 2**20, room):
+            room -= path.stat().st_size
+            source = "data:video/mp4;base64," + base64.b64encode(path.read_bytes()).decode()
+        figures.append(
+            f'<figure class="card"><video controls preload="metadata" src="{source}"></video>'
+            f"<figcaption>{_escape(path.stem)}</figcaption></figure>"
+        )
+    return _section("Videos", f'<div class="videos">{"".join(figures)}</div>' if figures else "")
+
+
+def _commands(run: Run) -> str:
+    return _section(
+        "Next",
+        "".join(
+            f'<p class="soft">{_escape(what)}</p><pre>{_escape(command)}</pre>'
+            for what, command in findings.commands(run)
+        ),
+    )
+
+
+def _settings(run: Run) -> str:
+    """Changed flags first; the others on demand."""
+    rows = findings.settings(run)
+    changed = [[f"--{name}", value, default] for name, value, default, is_new in rows if is_new]
+    same = [[f"--{name}", value] for name, value, _, is_new in rows if not is_new]
+    if not rows:
+        return ""
+    first = _table(["flag", "here", "by default"], changed, kind="changed", words={1, 2})
+    rest = _table(["flag", "as by default"], same, words={1})
+    count = f"<details><summary>{len(same)} flags as by default</summary>{rest}</details>"
+    return _section("Settings", (first or "<p>All are as by default.</p>") + count)
+
+
+def _checkpoints(folder: Path) -> str:
+    rows = []
+    for about in findings.checkpoints(folder):
+        marks = [word for word in ("best", "milestone") if about.get(word)]
+        value = about.get("episode_return")
+        rows.append(
+            [
+                about["path"],
+                _count(about.get("updates")),
+                _count(about.get("frames")),
+                f"{value:.2f}" if isinstance(value, int | float) else "-",
+                duration(about["seconds"])
+                if isinstance(about.get("seconds"), int | float)
+                else "-",
+                _count(about.get("learners")),
+                ", ".join(marks),
+            ]
+        )
+    names = ["checkpoint", "updates", "frames", "mean return", "training", "learners", "kept as"]
+    return _section("Checkpoints", _table(names, rows, numbers={1, 2, 3, 4, 5}))
+
+
+def _starts(folder: Path) -> str:
+    """Each time it was started: when, where, by which command and with which code."""
+    starts = findings.lines(folder / "starts.jsonl")
+    rows = [
+        [
+            _when(start.get("time")),
+            str(start.get("host", "")),
+            str(start.get("machine", "")),
+            _count(start.get("learners")),
+            str(start.get("revision", "")),
+            _command(start.get("command")),
+        ]
+        for start in starts
+    ]
+    names = ["when", "host", "machine", "learners", "revision", "command"]
+    saved = findings.checkpoints(folder)
+    versions = (starts or saved or [{}])[-1].get("versions")
+    said = ""
+    if isinstance(versions, dict):
+        said = ", ".join(f"{name} {version}" for name, version in versions.items())
+        said = f'<p class="soft">{_escape(said)}</p>'
+    return _section("Where it ran", _table(names, rows, numbers={3}, words={2, 5}) + said)
+
+
+def _files(folder: Path) -> str:
+    """What lies in the folder; of its folders, how much."""
+    rows = []
+    for path in sorted(folder.iterdir(), key=lambda p: (p.is_file(), p.name)):
+        if path.name.startswith("report.html"):
+            continue
+        inside = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
+        size = sum(p.stat().st_size for p in inside if p.exists())
+        name = f"{path.name}/ ({len(inside)} files)" if path.is_dir() else path.name
+        rows.append(
+            [name, f"{size / 2**20:,.1f} MiB" if size >= 2**20 else f"{size / 1024:,.1f} KiB"]
+        )
+    return _section("Files", _table(["name", "size"], rows, numbers={1}))
+
+
+# -- pieces of a page
+
+
+def _section(title: str, content: str) -> str:
+    return f"<section><h2>{title}</h2>{content}</section>" if content else ""
+
+
+def _table(
+    names: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    *,
+    kind: str = "",
+    numbers: Iterable[int] = (),
+    words: Iterable[int] = (),
+) -> str:
+    """Empty where there are no rows; `numbers` are columns to the right, `words` may be broken."""
+    if not rows:
+        return ""
+    kinds = dict.fromkeys(numbers, ' class="number"') | dict.fromkeys(words, ' class="word"')
+    head = "".join(f"<th{kinds.get(i, '')}>{_escape(name)}</th>" for i, name in enumerate(names))
+    body = "".join(
+        f'<tr class="{kind}">'
+        + "".join(f"<td{kinds.get(i, '')}>{_escape(cell)}</td>" for i, cell in enumerate(row))
+        + "</tr>"
+        for row in rows
+    )
+    return f'<div class="card table"><table><tr>{head}</tr>{body}</table></div>'
+
+
+def _escape(text: Any) -> str:
+    return html.escape(str(text))
+
+
+def _count(value: Any) -> str:
+    return f"{value:,.0f}" if isinstance(value, int | float) else "-"
+
+
+def _command(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
+
+
+def _when(value: Any) -> str:
+    if isinstance(value, int | float):
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(value))
+    return str(value or "")[:16].replace("T", " ")

@@ -1,0 +1,207 @@
+"""sandbox/plot.py: seeds become one line, what a kill undid is left out, mistakes are sentences."""
+
+import dataclasses
+import json
+import sys
+import xml.etree.ElementTree
+
+import numpy as np
+import pytest
+from conftest import ROOT, run
+
+from impala_mm.config import Config
+
+sys.path.append(str(ROOT / "sandbox"))  # as its scripts find each other
+
+import series
+
+REFERENCE = ROOT / "sandbox" / "reference"
+
+
+def recorded(folder, name, seed, **settings):
+    """A run's folder, as the recorded curve of that name and seed left it, with these settings."""
+    folder.mkdir(parents=True)
+    kept = json.loads((REFERENCE / f"{name}-{seed}.json").read_text())
+    rows = [
+        {"frames": f, "seconds": s, "episode_return": value, "frames_per_second": f / s}
+        for f, s, value in kept["curve"]
+    ]
+    write(folder, rows, seed=seed, **settings)
+    return folder
+
+
+def write(folder, rows, **settings):
+    """metrics.jsonl and settings.json; without settings only the first."""
+    folder.mkdir(exist_ok=True)
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    if settings:
+        whole = dataclasses.asdict(Config()) | {"logdir": str(folder)} | settings
+        (folder / "settings.json").write_text(json.dumps(whole))
+
+
+def row(frames, seconds, value=0.0):
+    return {"frames": frames, "seconds": seconds, "episode_return": value}
+
+
+def plot(*words, cwd=ROOT):
+    return run(sys.executable, ROOT / "sandbox" / "plot.py", *words, cwd=cwd, limit=60)
+
+
+def _words(svg):
+    """All text of a picture."""
+    root = xml.etree.ElementTree.parse(svg).getroot()
+    return [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_seeds_are_one_line_and_the_legend_says_in_what_the_others_differ(tmp_path):
+    folders = [
+        recorded(tmp_path / f"run {seed}", "cartpole", seed, level_name="CartPole-v1")
+        for seed in (1, 2, 3)
+    ]
+    fast = {"level_name": "CartPole-v1", "learning_rate": 0.01}
+    folders.append(recorded(tmp_path / "fast", "cartpole", 1, **fast))
+    code, printed = plot(*folders, "--out=pictures/all.png", cwd=tmp_path)
+    assert code == 0, printed
+    assert "learning_rate=0.0008 (3 seeds): run 1, run 2, run 3" in printed
+    assert "learning_rate=0.01: fast" in printed
+    assert (tmp_path / "pictures" / "all.png").read_bytes().startswith(b"\x89PNG")
+    words = _words(tmp_path / "pictures" / "all.svg")
+    assert "learning_rate=0.0008 (3 seeds)" in words
+    assert "environment frames" in words
+    assert "time of training (s)" in words
+    assert {"Return", "Speed", "100k", "frames/s"} <= set(words)
+    assert "Policy lag" not in words, "no run has it"
+
+
+def test_one_run_is_drawn_into_its_own_folder(tmp_path):
+    folder = recorded(tmp_path / "a run", "pong", 1, level_name="PongNoFrameskip-v4")
+    code, printed = plot(folder, "--only=return")
+    assert code == 0, printed
+    words = _words(folder / "curves.svg")
+    assert {"19.74", "time of training (min)", "PongNoFrameskip-v4  (a run)"} <= set(words)
+    assert (folder / "curves.png").exists()
+
+
+def test_each_level_has_a_panel_of_its_own(tmp_path):
+    a = recorded(tmp_path / "a", "cartpole", 1, level_name="CartPole-v1")
+    b = recorded(tmp_path / "b", "catch", 1, level_name="catch")
+    code, printed = plot(a, b, "--only=return", cwd=tmp_path)
+    assert code == 0, printed
+    assert {"Return, CartPole-v1", "Return, catch"} <= set(_words(tmp_path / "curves.svg"))
+
+
+def test_what_was_made_again_after_a_kill_replaces_what_it_undid(tmp_path):
+    before = [row(0, 0, 1), row(100, 1, 2), row(200, 2, 3), row(300, 3, 4)]
+    first = '{"frames": 400, "seco' + json.dumps(row(150, 1.5, 5))  # after one that was cut off
+    write(tmp_path, [*before, first, row(250, 2.5, 6), row(350, 3.5, 7), '{"frames": 450, "s'])
+    found = series.read(tmp_path)
+    assert found.columns["frames"].tolist() == [0, 100, 150, 250, 350]
+    assert found.columns["episode_return"].tolist() == [1, 2, 5, 6, 7]
+    assert (found.undone, found.resumed) == (2, [150.0])
+    code, printed = plot(tmp_path)
+    assert code == 0, printed
+    assert "2 rows were made again after a resume; the newer are drawn" in printed
+
+
+def test_a_missing_or_infinite_value_is_no_point(tmp_path):
+    missing = {"frames": 20, "seconds": 2}
+    write(tmp_path, [row(10, 1, float("nan")), missing, row(30, 3, 5.0), row(40, 4, float("inf"))])
+    drawn = series.curve(series.read(tmp_path), "frames", "episode_return")
+    assert (drawn.x.tolist(), drawn.middle.tolist()) == ([30.0], [5.0])
+    assert series.curve(series.read(tmp_path), "frames", "policy_lag") is None
+
+
+def test_a_long_run_is_thinned_between_its_lowest_and_highest_and_ends_as_it_did(tmp_path):
+    values = np.random.default_rng(0).normal(size=30_000).cumsum()
+    frames = np.arange(30_000.0)
+    columns = {"frames": frames, "seconds": frames, "episode_return": values}
+    drawn = series.curve(series.Run(tmp_path, {}, columns, 0, []), "frames", "episode_return")
+    assert drawn.x.size == series.BINS + 1
+    assert (drawn.low.min(), drawn.high.max()) == (values.min(), values.max())
+    assert (drawn.x[-1], drawn.middle[-1]) == (frames[-1], values[-1])
+    assert np.all((drawn.low <= drawn.middle) & (drawn.middle <= drawn.high))
+    assert np.all(np.diff(drawn.x) > 0)
+
+
+def test_seeds_are_put_together_only_where_all_have_values():
+    def straight(begin, end, slope):
+        x = np.linspace(begin, end, 7)
+        return series.Curve(x, slope * x, slope * x, slope * x)
+
+    whole = series.together([straight(0, 100, 1), straight(10, 80, 2), straight(5, 200, 3)])
+    assert (whole.x[0], whole.x[-1]) == (10, 80)
+    np.testing.assert_allclose(whole.middle, 2 * whole.x)
+    np.testing.assert_allclose(whole.low, whole.x)
+    np.testing.assert_allclose(whole.high, 3 * whole.x)
+    assert series.together([straight(0, 10, 1), straight(20, 30, 1)]) is None
+
+
+def _runs(tmp_path, *many):
+    for name, settings in many:
+        write(tmp_path / name, [row(1, 1)], **settings)
+    return [series.read(tmp_path / name) for name, _ in many]
+
+
+def test_what_does_not_change_the_experiment_makes_no_other_line(tmp_path):
+    same = {"seed": 2, "learner_hosts": "localhost:9", "keep_checkpoints": 9, "track": True}
+    groups = series.grouped(_runs(tmp_path, ("a", {"seed": 1}), ("b", same)))
+    assert [group.label for group in groups] == ["CartPole-v1 (2 seeds)"]
+
+
+def test_of_many_differences_those_from_the_defaults_are_named(tmp_path):
+    other = {"batch_size": 32, "unroll_length": 40, "learning_rate": 0.01, "level_name": "catch"}
+    groups = series.grouped(_runs(tmp_path, ("a", {"seed": 1}), ("b", other)))
+    assert [group.label for group in groups] == [
+        "CartPole-v1",
+        "catch, batch_size=32, unroll_length=40, learning_rate=0.01",
+    ]
+
+
+def test_runs_without_settings_go_by_name_or_by_the_pattern_that_is_given(tmp_path):
+    runs = _runs(tmp_path, ("pong-1-ab12", {}), ("pong-2-ab12", {}), ("catch_seed3", {}))
+    assert [g.label for g in series.grouped(runs)] == ["pong-ab12 (2 runs)", "catch"]
+    assert [g.label for g in series.grouped(runs, "^.")] == ["p (2 runs)", "c"]
+
+
+def test_what_cannot_be_drawn_is_said_in_a_sentence(tmp_path):
+    empty, none = tmp_path / "an empty run", tmp_path / "not there"
+    write(empty, [])
+    good = recorded(tmp_path / "good", "catch", 1)
+    sentences = {
+        (none,): f"error: {none} is no folder: give that of a run, its --logdir",
+        (tmp_path,): f"error: {tmp_path} holds no metrics.jsonl that can be read",
+        (empty,): f"error: {empty / 'metrics.jsonl'} has no row yet: a run writes the first",
+        (empty, none): "error: none of these folders can be drawn",
+        (good, "--only=returns"): "error: --only=returns: there is no 'returns'; there are return,",
+        (good, "--only=rate"): "error: none of the runs has learning_rate yet",
+        (good, "--group=("): "error: --group=(: it is no regular expression",
+        (good, f"--out={good / 'metrics.jsonl' / 'x'}"): "cannot be written",
+    }
+    for words, sentence in sentences.items():
+        code, printed = plot(*words)
+        assert code == 2, printed
+        assert sentence in printed
+        assert "Traceback" not in printed
+
+
+def test_a_run_that_cannot_be_drawn_is_left_out_beside_others(tmp_path):
+    good = recorded(tmp_path / "good", "catch", 1)
+    code, printed = plot(good, tmp_path / "none", f"--out={tmp_path / 'x'}", "--only=return")
+    assert code == 0, printed
+    assert f"left out: {tmp_path / 'none'} is no folder" in printed
+
+
+@pytest.mark.parametrize("name", ["cartpole", "catch", "pong"])
+def test_the_recorded_pictures_are_what_their_script_draws(name, tmp_path, monkeypatch):
+    import record  # noqa: PLC0415
+
+    page = tmp_path / "curves.md"
+    page.write_text((ROOT / "sandbox" / "curves.md").read_text())
+    for path in REFERENCE.glob("*.json"):
+        (tmp_path / path.name).write_text(path.read_text())
+    monkeypatch.setattr(record, "REFERENCE", tmp_path)
+    monkeypatch.setattr(record, "_PAGE", page)
+    monkeypatch.setattr(record, "EXPERIMENTS", {name: record.EXPERIMENTS[name]})
+    record.draw()
+    assert (tmp_path / f"{name}.svg").read_text() == (REFERENCE / f"{name}.svg").read_text()

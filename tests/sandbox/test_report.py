@@ -1,0 +1,185 @@
+"""sandbox/plot.py --report: one page that needs nothing else, whatever the folder holds."""
+
+import base64
+import html.parser
+import json
+import re
+import sys
+
+import pytest
+from conftest import ROOT, run
+from sandbox.test_plot import recorded, row, write
+
+sys.path.append(str(ROOT / "sandbox"))
+
+import chart
+import findings
+import report
+import series
+
+EVIL = "<script>alert('x')</script>&\""
+
+
+class _Page(html.parser.HTMLParser):
+    """What a browser would load and show."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.loads, self.open, self.scripts, self.words = [], [], 0, []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.loads += [value for name, value in attributes if name in ("src", "href")]
+        self.scripts += tag == "script"
+        if tag not in ("meta", "input", "link", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] not in ("script", "style"):
+            self.words.append(data)
+
+
+def _page(folder):
+    text = report.page(series.read(folder))
+    page = _Page(text)
+    assert not page.open, "every tag is closed"
+    return text, page, " ".join(page.words)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A run with all that a folder may hold."""
+    folder = recorded(
+        tmp_path / "a run", "pong", 1, level_name="PongNoFrameskip-v4", stop_at_return=20.0
+    )
+    (folder / "evaluations.jsonl").write_text(
+        json.dumps({"time": 1.8e9, "checkpoint": "/x/0000000251", "frames": 36144.0,
+                    "level": "Pong", "returns": [18, 20.0], "lengths": [900, 1100],
+                    "deterministic": True}) + "\n"
+        + '{"level": 5}\n[1]\n{"half'
+    )  # fmt: skip
+    (folder / "starts.jsonl").write_text(
+        json.dumps({"time": 1.8e9, "command": ["experiment.py", EVIL], "host": "gpu7",
+                    "machine": "8 cores", "versions": {"python": "3.11.7"},
+                    "revision": "abc-dirty", "learners": 2, "settings": {}}) + "\n"
+    )  # fmt: skip
+    for update, value in ((100, 1.5), (200, None), (300, 19.25)):
+        path = folder / "checkpoints" / f"{update:010d}"
+        path.mkdir(parents=True)
+        about = {"updates": update, "frames": 640.0 * update, "episode_return": value}
+        (path / "about.json").write_text(json.dumps(about | {"milestone": update == 100}))
+    (folder / "checkpoints" / "0000000400").mkdir()
+    (folder / "checkpoints" / "0000000400" / "about.json").write_text("{cut")
+    return folder
+
+
+def test_the_page_has_all_that_the_folder_tells(folder):
+    _, _, words = _page(folder)
+    assert "A mean return of 19.74 over the last 100 games after 6,079,892" in words
+    assert "The best was 19.83" in words
+    assert "Its goal, a mean return of 20, was not reached." in words
+    assert "Its last evaluation: 19.00, the mean of 2 whole games." in words
+    for part in ("Curves", "Evaluations", "Checkpoints", "Where it ran", "Settings", "Files"):
+        assert part in words
+    assert "18 to 20" in words
+    assert "gpu7" in words
+    assert "python 3.11.7" in words
+    assert re.search(r"0000000300 +300 +192,000 +19\.25 +- +- +best", words)
+    assert re.search(r"0000000100 +100 +64,000 +1\.50 +- +- +milestone", words)
+    assert "--stop_at_return 20 inf" in words
+    assert re.search(r"\d+ flags as by default", words)
+    assert "--mode=test" in words
+
+
+def test_the_page_loads_nothing_from_elsewhere(folder):
+    text, page, _ = _page(folder)
+    assert page.loads == []
+    assert not re.search(r"https?://(?!www\.w3\.org)", text)
+    assert "@import" not in text
+    assert "url(" not in text
+
+
+def test_what_a_folder_says_is_text_and_never_markup(folder, tmp_path):
+    evil = tmp_path / "<b>bold<"
+    folder.rename(evil)
+    settings = json.loads((evil / "settings.json").read_text())
+    (evil / "settings.json").write_text(json.dumps(settings | {"level_name": EVIL, EVIL: EVIL}))
+    (evil / "evaluations.jsonl").write_text(json.dumps({"level": EVIL, "time": EVIL}) + "\n")
+    _, plain, _ = _page(recorded(tmp_path / "plain", "pong", 1, level_name="x"))
+    text, page, words = _page(evil)
+    assert EVIL not in text
+    assert "<b>bold" not in text
+    assert EVIL in words
+    assert page.scripts == plain.scripts
+
+
+def test_small_videos_are_in_the_page_and_large_ones_beside_it(folder):
+    (folder / "videos").mkdir()
+    (folder / "videos" / "game 1.mp4").write_bytes(b"small")
+    with (folder / "videos" / "long & 2.mp4").open("wb") as file:
+        file.truncate(6 * 2**20)
+    _, page, _ = _page(folder)
+    assert page.loads == [
+        "data:video/mp4;base64," + base64.b64encode(b"small").decode(),
+        "videos/long%20%26%202.mp4",
+    ]
+
+
+def test_a_folder_with_nothing_but_rows_makes_a_page(tmp_path):
+    write(tmp_path, [{"frames": 100.0, "seconds": 2.0}])
+    _, _, words = _page(tmp_path)
+    assert "No hundred games had ended after 100 environment frames, 2 s of training." in words
+    assert "Evaluations" not in words
+    assert "Settings" not in words
+
+
+def test_a_resumed_run_says_where_it_was(tmp_path):
+    write(tmp_path, [row(0, 0), row(5000, 5), row(3000, 3), row(6000, 6)])
+    _, _, words = _page(tmp_path)
+    assert "It was resumed at 3k frames. 1 row was made again after that" in words
+
+
+def test_the_sentences_say_what_bound_it_and_whether_it_still_learnt(tmp_path):
+    more = {"frames_per_second": 100.0, "wait_share": 0.5, "queue_fill": 0.0, "train_share": 0.4}
+    write(tmp_path, [row(i, i, value=i) | more for i in range(100)])
+    rising = series.read(tmp_path)
+    assert "It was still rising, by +5.00 of late." in findings.headline(rising)
+    assert findings.bound(rising) == "the learners wait for unrolls 50% of the time: add actors"
+    write(tmp_path, [row(i, i, value=min(i, 50)) for i in range(100)])
+    level = series.read(tmp_path)
+    assert "It had levelled off" in " ".join(findings.headline(level))
+    assert findings.bound(level) == ""
+
+
+def test_the_commands_to_go_on_with_are_quoted_for_the_shell(tmp_path):
+    folder = recorded(tmp_path / "a run", "catch", 1, level_name="catch", on_event="echo hi")
+    commands = [command for _, command in findings.commands(series.read(folder))]
+    assert commands[0] == (
+        f"python experiment.py --level_name=catch --on_event='echo hi' --logdir='{folder}'"
+    )
+
+
+def test_a_curve_lies_where_its_values_are_and_brings_them_along():
+    import numpy as np  # noqa: PLC0415
+
+    line = np.array([0.0, 50.0, 100.0])
+    drawn = chart.draw(series.Curve(line, line, line, line), "Return", "frames")
+    points = json.loads(re.search(r"json\">(.*?)</script>", drawn)[1])["points"]
+    assert [point[2:] for point in points] == [[0.0, 0.0], [50.0, 50.0], [100.0, 100.0]]
+    (left, low), (x, y), (right, high) = (point[:2] for point in points)
+    assert x == pytest.approx((left + right) / 2, abs=0.1)
+    assert y == pytest.approx((low + high) / 2, abs=0.1)
+    assert low > high, "up is less in SVG"
+    assert chart.ticks(0, 6_079_892, 6) == [0, 2e6, 4e6, 6e6]
+
+
+def test_the_command_writes_the_page_and_replaces_the_one_before(folder):
+    for _ in range(2):
+        code, printed = run(sys.executable, ROOT / "sandbox" / "plot.py", "--report", folder)
+        assert code == 0, printed
+        assert f"wrote {folder / 'report.html'}" in printed
+    assert (folder / "report.html").read_text().startswith("<!doctype html>")
+    assert not (folder / "report.html.part").exists()
