@@ -12,6 +12,7 @@ import numpy as np
 
 from impala_mm import environments
 from impala_mm.environments import BadLevel, Environments, Options, levels, spaces
+from impala_mm.environments.action_names import action_names
 
 _FPS = 30.0  # where the environment does not say
 
@@ -29,9 +30,10 @@ def open_pictured(level_name: str, seed: int, **options: Any) -> Pictured:
     """One environment of this level, with `options` as in `Options`; raises BadLevel."""
     spec = environments.spec(level_name, **options)
     level, chosen = levels.find(level_name), Options(**options)
+    names = action_names(level_name, spec.num_actions, **options)
     game = level.game(chosen)
     if game:
-        return _atari(spec, game, seed)
+        return _atari(spec, game, seed, names)
     from impala_mm.environments import vector  # noqa: PLC0415
 
     made: list[Any] = []
@@ -45,7 +47,6 @@ def open_pictured(level_name: str, seed: int, **options: Any) -> Pictured:
         reading = spaces.read(level_name, plain, chosen.width, chosen.height)
         draws = "rgb_array" in plain.metadata.get("render_modes", [])
         fps = float(plain.metadata.get("render_fps") or _FPS) / spec.action_repeats
-        names = _names(plain, reading)
     finally:
         plain.close()
     if not draws and not _is_image(reading):
@@ -62,7 +63,7 @@ def open_pictured(level_name: str, seed: int, **options: Any) -> Pictured:
     )
 
 
-def _atari(spec: environments.EnvironmentSpec, game: Any, seed: int) -> Pictured:
+def _atari(spec: environments.EnvironmentSpec, game: Any, seed: int, names: list[str]) -> Pictured:
     from impala_mm.environments import atari  # noqa: PLC0415
 
     twins: list[_Twins] = []
@@ -72,7 +73,6 @@ def _atari(spec: environments.EnvironmentSpec, game: Any, seed: int) -> Pictured
         return twins[-1]
 
     playing = atari.Atari(spec, game, 1, seed, opens)
-    names = [action.name for action in game.actions]
     return Pictured(playing, lambda: twins[-1].picture, 60 / game.repeats, names)
 
 
@@ -98,16 +98,6 @@ class _Twins:
 
     def _keep(self, pictures: np.ndarray) -> None:
         self.picture = pictures[0, 0].copy()  # [E, 1, height, width, 3]
-
-
-def _names(environment: Any, reading: spaces.Reading) -> list[str]:
-    """Of the actions, where the environment knows them."""
-    meanings = getattr(environment.unwrapped, "get_action_meanings", None)
-    if meanings:
-        found = [str(name) for name in meanings()]
-        if len(found) == reading.num_actions:
-            return found
-    return [str(action) for action in range(reading.num_actions)]
 
 
 def _is_image(reading: spaces.Reading) -> bool:
