@@ -11,7 +11,7 @@ import numpy as np
 
 from impala_mm import agreement
 from impala_mm.environments import Step
-from impala_mm.environments.pictures import Pictured, open_pictured
+from impala_mm.environments.shown import Shown, open_shown
 from impala_mm.overlay import overlay as drawn_below
 from impala_mm.policy import Policy
 from impala_mm.video import Recorder, Unrecordable
@@ -45,13 +45,13 @@ def record_game(
     scores = policy.spec.scores or policy.spec.emulator  # a game of Atari's
     if deterministic and scores and not options["no_reward_steps"]:
         options["no_reward_steps"] = _IDLE_STEPS
-    shown = open_pictured(level_name, seed, **options)
+    shown = open_shown(level_name, seed, **options)
     with contextlib.closing(shown.environments), Recorder(path, shown.fps) as recorder:
         return _play(policy, shown, recorder, deterministic, overlay)
 
 
 def _play(
-    policy: Policy, shown: Pictured, recorder: Recorder, deterministic: bool, overlay: bool
+    policy: Policy, shown: Shown, recorder: Recorder, deterministic: bool, overlay: bool
 ) -> Recorded:
     """To the game's end: a frame shows what an action was chosen for, the last what came of it."""
     playing = shown.environments

@@ -11,7 +11,7 @@ from agents import make_run
 from impala_mm import environments, record
 from impala_mm.environments import BadLevel
 from impala_mm.environments.catch import Catch
-from impala_mm.environments.pictures import open_pictured
+from impala_mm.environments.shown import open_shown
 from impala_mm.policy import load_policy
 from impala_mm.record import record_game
 from impala_mm.video import Unrecordable
@@ -28,7 +28,7 @@ def _same(one, other):
     [("ALE/Breakout-v5", {"no_reward_steps": 40}), ("PongNoFrameskip-v4", {})],
 )
 def test_atari_in_colour_is_the_game_that_the_agent_sees(level_name, options):
-    shown = open_pictured(level_name, 5, **options)
+    shown = open_shown(level_name, 5, **options)
     plain = environments.make(level_name, 1, 5, **options)
     draws = np.random.default_rng(2)
     one, other, resets = shown.environments.reset(), plain.reset(), 0
@@ -60,7 +60,7 @@ def test_atari_in_colour_is_the_game_that_the_agent_sees(level_name, options):
     ],
 )
 def test_environments_that_draw_themselves_are_shown_as_they_are_now(level_name, shape, actions):
-    shown, plain = open_pictured(level_name, 3), environments.make(level_name, 1, 3)
+    shown, plain = open_shown(level_name, 3), environments.make(level_name, 1, 3)
     assert shown.actions == actions
     assert shown.fps > 1
     one, other = shown.environments.reset(), plain.reset()
@@ -76,7 +76,7 @@ def test_environments_that_draw_themselves_are_shown_as_they_are_now(level_name,
 
 def test_an_environment_that_draws_nothing_is_refused_in_a_sentence():
     with pytest.raises(BadLevel, match=r"Corridor-v0 draws no pictures \(rgb_array is not among"):
-        open_pictured("sandbox.own_environment:Corridor-v0", 1)
+        open_shown("sandbox.own_environment:Corridor-v0", 1)
 
 
 def _spied(policy):
@@ -98,7 +98,7 @@ def test_while_it_is_recorded_the_agent_sees_200_steps_as_in_training(tmp_path, 
     level_name = "BreakoutNoFrameskip-v0"
     run = make_run(tmp_path, level_name=level_name, agent_name="ShallowConvAgent")
     policy, asked = _spied(load_policy(run))
-    recorded = record_game(policy, level_name, tmp_path / "a.mp4", overlay=True, seed=4)
+    recorded = record_game(policy, level_name, tmp_path / "a.mp4", seed=4)
     assert len(asked) <= 200
     plain = environments.make(level_name, 1, 4)
     step, last, total = plain.reset(), np.zeros(1), 0.0
@@ -131,8 +131,13 @@ def test_a_recorded_game_is_whole_and_ends_as_the_environment_says(tmp_path):
         assert caught == (episode_return == 1)
         returns.add(episode_return)
     assert returns == {-1.0, 1.0}, "both ends were looked at"
-    one, other = (record_game(policy, "catch", path, deterministic=True) for _ in range(2))
-    assert one == other
+    one, other = (
+        record_game(policy, "catch", path, deterministic=True, overlay=overlay)
+        for overlay in (False, True)
+    )
+    assert one == other, "who looks on changes nothing"
+    with av.open(str(path)) as file:
+        assert file.streams.video[0].height > 320, "there is a strip below"
 
 
 class _Breaks(Catch):

@@ -17,7 +17,7 @@ from impala_mm.environments.action_names import action_names
 _FPS = 30.0  # where the environment does not say
 
 
-class Pictured(NamedTuple):
+class Shown(NamedTuple):
     """One environment; `environments` has no other."""
 
     environments: Environments
@@ -26,7 +26,7 @@ class Pictured(NamedTuple):
     actions: list[str]  # their names, numbers where they have none
 
 
-def open_pictured(level_name: str, seed: int, **options: Any) -> Pictured:
+def open_shown(level_name: str, seed: int, **options: Any) -> Shown:
     """One environment of this level, with `options` as in `Options`; raises BadLevel."""
     spec = environments.spec(level_name, **options)
     level, chosen = levels.find(level_name), Options(**options)
@@ -58,12 +58,12 @@ def open_pictured(level_name: str, seed: int, **options: Any) -> Pictured:
     if not draws:
         reading = reading._replace(convert=_keeping(reading.convert, seen))
     playing = vector.Vector(spec, reading, opens, 1, seed)
-    return Pictured(
+    return Shown(
         playing, lambda: _rgb(made[-1].render() if draws else seen[-1], level_name), fps, names
     )
 
 
-def _atari(spec: environments.EnvironmentSpec, game: Any, seed: int, names: list[str]) -> Pictured:
+def _atari(spec: environments.EnvironmentSpec, game: Any, seed: int, names: list[str]) -> Shown:
     from impala_mm.environments import atari  # noqa: PLC0415
 
     twins: list[_Twins] = []
@@ -73,7 +73,7 @@ def _atari(spec: environments.EnvironmentSpec, game: Any, seed: int, names: list
         return twins[-1]
 
     playing = atari.Atari(spec, game, 1, seed, opens)
-    return Pictured(playing, lambda: twins[-1].picture, 60 / game.repeats, names)
+    return Shown(playing, lambda: twins[-1].picture, 60 / game.repeats, names)
 
 
 class _Twins:
