@@ -38,9 +38,11 @@ def test_atari_in_colour_is_the_game_that_the_agent_sees(level_name, options):
         assert picture.shape == (210, 160, 3)
         grey = cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY)
         seen = cv2.resize(grey, (84, 84), interpolation=cv2.INTER_AREA)
-        wrong = np.abs(seen.astype(int) - one.observation[0, ..., 0]) > 1
-        # Of two frames the greater is taken for each colour here and of the grey there.
-        assert wrong.mean() < 0.02
+        # Of two frames the greater is taken for each colour here and of the grey there: where two
+        # colours meet it is brighter, and nowhere darker.
+        brighter = seen.astype(int) - one.observation[0, ..., 0]
+        assert brighter.min() >= -1
+        assert (brighter > 1).mean() < 0.02
         resets += int(one.first[0])
         action = draws.integers(len(shown.actions), size=1)
         one, other = shown.environments.step(action), plain.step(action)
@@ -80,11 +82,12 @@ def test_an_environment_that_draws_nothing_is_refused_in_a_sentence():
 
 
 def _spied(policy):
-    """The policy, and the list of (entry, action) that it will have been asked."""
+    """A policy that takes all actions in turn, and the list of (entry, action) that will be."""
     asked = []
 
     def act(entry, state, explore):
         action, state, extras = policy.act(entry, state, explore)
+        action = ((action + len(asked)) % policy.spec.num_actions).astype(np.int32)
         kept = {n: getattr(entry, n).numpy() for n in ("observation", "reward", "first", "action")}
         asked.append((kept, action))
         return action, state, extras
@@ -95,7 +98,7 @@ def _spied(policy):
 
 def test_while_it_is_recorded_the_agent_sees_200_steps_as_in_training(tmp_path, monkeypatch):
     monkeypatch.setattr(record, "_MOST_STEPS", 200)
-    level_name = "BreakoutNoFrameskip-v0"
+    level_name = "PongNoFrameskip-v0"
     run = make_run(tmp_path, level_name=level_name, agent_name="ShallowConvAgent")
     policy, asked = _spied(load_policy(run))
     recorded = record_game(policy, level_name, tmp_path / "a.mp4", seed=4)
@@ -110,7 +113,7 @@ def test_while_it_is_recorded_the_agent_sees_200_steps_as_in_training(tmp_path, 
         step, last = plain.step(action), action
         total += step.reward[0]
     assert recorded == (total, len(asked))
-    assert len({int(action[0]) for _, action in asked}) > 1
+    assert total < 0, "the last reward was not always 0"
     assert (tmp_path / "a.mp4").stat().st_size > 1000
 
 
