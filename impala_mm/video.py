@@ -64,7 +64,7 @@ class Recorder:
     def discard(self) -> None:
         """Nothing is kept."""
         if self._file is not None:
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError, self._av.FFmpegError):
                 self._file.close()
             self._file = None
         self._work.unlink(missing_ok=True)

@@ -5,6 +5,7 @@ second time, in colour: from the same seed and by the same actions it is the sam
 agent sees of the first stays what it saw in training.
 """
 
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -36,6 +37,10 @@ def open_shown(level_name: str, seed: int, **options: Any) -> Shown:
         return _atari(spec, game, seed, names)
     from impala_mm.environments import vector  # noqa: PLC0415
 
+    if not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
+        os.environ.setdefault(
+            "SDL_VIDEODRIVER", "dummy"
+        )  # pygame would look for a screen, and moan
     made: list[Any] = []
 
     def opens() -> Any:
