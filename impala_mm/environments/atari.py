@@ -31,7 +31,7 @@ from impala_mm.environments.atari_games import Game
 _LIFE, _GAME = 0, 1  # rows of the statistics: a training episode, and the whole game
 
 
-def open_vector(game: Game, num_envs: int) -> AtariVectorEnv:
+def open_vector(game: Game, num_envs: int, grey: bool = True) -> AtariVectorEnv:
     """The C++ vector, with the settings that are ours and not its own defaults."""
     return AtariVectorEnv(
         game.rom,
@@ -44,6 +44,7 @@ def open_vector(game: Game, num_envs: int) -> AtariVectorEnv:
         full_action_space=game.full_action_space,
         img_height=game.height,
         img_width=game.width,
+        grayscale=grey,
         stack_num=1,
         frameskip=game.repeats,
         noop_max=game.no_ops + 1,  # it draws below this

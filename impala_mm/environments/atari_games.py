@@ -127,7 +127,18 @@ def _actions(level_name: str, rom: str, full: bool) -> tuple[ale_py.Action, ...]
         raise BadLevel(f"{level_name}: {' '.join(str(error).split())}") from error
     if path is None:
         raise BadLevel(f"{level_name}: ale-py knows no ROM {rom}")
+    emulator = _load(path)
+    return tuple(emulator.getLegalActionSet() if full else emulator.getMinimalActionSet())
+
+
+def screen(rom: str) -> tuple[int, int]:
+    """Pixels down and across that the emulator draws of a game that it has."""
+    height, width = _load(roms.get_rom_path(rom)).getScreenDims()
+    return height, width
+
+
+def _load(path: Any) -> ale_py.ALEInterface:
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # it greets at every start
     emulator = ale_py.ALEInterface()
     emulator.loadROM(path)
-    return tuple(emulator.getLegalActionSet() if full else emulator.getMinimalActionSet())
+    return emulator

@@ -6,6 +6,8 @@ import gymnasium
 import numpy as np
 
 _ROWS, _COLUMNS = 10, 5
+_CELL = 32  # pixels of the picture
+_DARK, _LINE, _BALL, _PADDLE = (20, 24, 33), (36, 42, 56), (245, 158, 66), (92, 170, 245)
 
 
 class Catch(gymnasium.Env):
@@ -15,7 +17,10 @@ class Catch(gymnasium.Env):
     After nine steps the ball is down: reward 1 where the paddle is, else -1. At random: -0.6.
     """
 
-    def __init__(self) -> None:
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
         self.observation_space = gymnasium.spaces.Box(0, 1, (_ROWS, _COLUMNS), np.float32)
         self.action_space = gymnasium.spaces.Discrete(3)
         self._row = self._column = self._paddle = 0
@@ -36,6 +41,24 @@ class Catch(gymnasium.Env):
         down = self._row == _ROWS - 1
         reward = 0.0 if not down else 1.0 if self._paddle == self._column else -1.0
         return self._board(), reward, down, False, {}
+
+    def render(self) -> np.ndarray:
+        """A picture, uint8 [height, width, 3]."""
+        picture = np.full((_ROWS * _CELL, _COLUMNS * _CELL, 3), _LINE, np.uint8)
+        for row in range(_ROWS):
+            for column in range(_COLUMNS):
+                ball = (row, column) == (self._row, self._column)
+                paddle = (row, column) == (_ROWS - 1, self._paddle)
+                y, x = row * _CELL, column * _CELL
+                colour = _PADDLE if paddle else _BALL if ball else _DARK
+                picture[y + 1 : y + _CELL - 1, x + 1 : x + _CELL - 1] = colour
+                if paddle and ball:
+                    picture[y + 8 : y + _CELL - 8, x + 8 : x + _CELL - 8] = _BALL
+        return picture
+
+    def get_action_meanings(self) -> list[str]:
+        """What the actions do."""
+        return ["left", "stay", "right"]
 
     def _board(self) -> np.ndarray:
         board = np.zeros((_ROWS, _COLUMNS), np.float32)

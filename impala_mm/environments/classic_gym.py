@@ -19,15 +19,16 @@ with contextlib.redirect_stderr(io.StringIO()):  # it asks every user to migrate
 class ClassicGym(gymnasium.Env):
     """One environment of gym's registry."""
 
-    def __init__(self, name: str):
-        made = gym.make(name, disable_env_checker=True)
+    def __init__(self, name: str, **drawing: Any):
+        made = gym.make(name, disable_env_checker=True, **drawing)
         if _is_old(made.unwrapped):
             made.close()
-            made = gym.make(name, disable_env_checker=True, apply_api_compatibility=True)
+            made = gym.make(name, disable_env_checker=True, apply_api_compatibility=True, **drawing)
         self._made = made
         self.observation_space = _space(made.observation_space)
         self.action_space = _space(made.action_space)
         self.render_mode = made.render_mode
+        self.metadata = made.metadata
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Starts an episode."""

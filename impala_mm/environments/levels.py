@@ -33,7 +33,7 @@ class Level(NamedTuple):
     """A name that was found."""
 
     name: str  # as the user gave it
-    open: Callable[[], Any]  # makes one environment
+    open: Callable[..., Any]  # makes one environment; that draws, with render_mode="rgb_array"
     reward_threshold: float | None
     registered: gymnasium.envs.registration.EnvSpec | None = None  # in gymnasium's registry
 
@@ -79,26 +79,26 @@ def _import(module: str, level_name: str) -> None:
         raise BadLevel(f"{level_name}: {module} cannot be imported: {_line(error)}") from error
 
 
-def _opens(level_name: str, registered: gymnasium.envs.registration.EnvSpec) -> Callable[[], Any]:
+def _opens(level_name: str, registered: gymnasium.envs.registration.EnvSpec) -> Callable[..., Any]:
     """Makes gymnasium's environment without the wrappers that only check its author and caller."""
     registered = copy.copy(registered)
     registered.order_enforce = False
 
-    def opens() -> gymnasium.Env:
+    def opens(**drawing: Any) -> gymnasium.Env:
         try:
-            return gymnasium.make(registered, disable_env_checker=True)
+            return gymnasium.make(registered, disable_env_checker=True, **drawing)
         except (gymnasium.error.Error, ImportError) as error:
             raise BadLevel(f"{level_name} cannot be made: {_line(error)}") from error
 
     return opens
 
 
-def _opens_classic(level_name: str, name: str) -> Callable[[], Any]:
+def _opens_classic(level_name: str, name: str) -> Callable[..., Any]:
     from impala_mm.environments import classic_gym  # noqa: PLC0415
 
-    def opens() -> classic_gym.ClassicGym:
+    def opens(**drawing: Any) -> classic_gym.ClassicGym:
         try:
-            return classic_gym.ClassicGym(name)
+            return classic_gym.ClassicGym(name, **drawing)
         except (classic_gym.gym.error.Error, ImportError) as error:
             raise BadLevel(f"{level_name} cannot be made: {_line(error)}") from error
 

@@ -14,12 +14,19 @@ import gymnasium
 import numpy as np
 
 _CLEAR, _ANSWER = 8, 9
+_SHOWN = {_CLEAR: 2, _ANSWER: 3}  # which sign, when
+_CELL = 64  # pixels of the picture, for each of the four signs
+_DARK, _OFF, _TIME = (20, 24, 33), (44, 51, 68), (150, 160, 180)
+_SIGNS = ((92, 170, 245), (245, 158, 66), (235, 235, 240), (110, 205, 130))  # when they are lit
 
 
 class Memory(gymnasium.Env):
     """Observation float32 [4], one-hot or all zeros: cue 0, cue 1, clear, answer. Actions: 0, 1."""
 
-    def __init__(self) -> None:
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
         self.observation_space = gymnasium.spaces.Box(0, 1, (4,), np.float32)
         self.action_space = gymnasium.spaces.Discrete(2)
         self._cue = self._time = 0
@@ -40,7 +47,19 @@ class Memory(gymnasium.Env):
             self._cleared = action == 0
         if asked == _ANSWER:
             return self._show(), float(self._cleared and action == self._cue), True, False, {}
-        return self._show({_CLEAR: 2, _ANSWER: 3}.get(self._time)), 0.0, False, False, {}
+        return self._show(_SHOWN.get(self._time)), 0.0, False, False, {}
+
+    def render(self) -> np.ndarray:
+        """A picture, uint8 [height, width, 3]: the four signs, and how far the episode is."""
+        picture = np.full((_CELL + 16, len(_SIGNS) * _CELL, 3), _DARK, np.uint8)
+        shown = self._cue if self._time == 0 else _SHOWN.get(self._time)
+        for sign, colour in enumerate(_SIGNS):
+            left = sign * _CELL
+            picture[8 : _CELL - 8, left + 8 : left + _CELL - 8] = colour if sign == shown else _OFF
+        past = 8 + (picture.shape[1] - 16) * self._time // (_ANSWER + 1)
+        picture[_CELL : _CELL + 8, 8:-8] = _OFF
+        picture[_CELL : _CELL + 8, 8:past] = _TIME
+        return picture
 
     def _show(self, sign: int | None = None) -> np.ndarray:
         observation = np.zeros(4, np.float32)

@@ -1,0 +1,20 @@
+"""What the actions of a level are called, for people: videos show it, exports list it."""
+
+from typing import Any
+
+from impala_mm.environments import Options, levels
+
+
+def action_names(level_name: str, num_actions: int, **options: Any) -> list[str]:
+    """In their order; their numbers, where the environment has no names for them."""
+    level = levels.find(level_name)
+    game = level.game(Options(**options))
+    if game:
+        return [action.name for action in game.actions]
+    environment = level.open()
+    try:
+        known = getattr(environment.unwrapped, "get_action_meanings", None)
+        found = [str(name) for name in known()] if known else []
+    finally:
+        environment.close()
+    return found if len(found) == num_actions else [str(action) for action in range(num_actions)]
