@@ -21,7 +21,7 @@ _OURS = {"README.txt", "example.py", "signature.json"}
 def export(config: Config) -> NoReturn:
     """Writes it, says where it is, and ends the process."""
     processes.on_ending(lambda number, _: sys.exit(processes.exit_code([number])))
-    say = processes.sayer("export")
+    say = processes.Sayer("export")
     target = _target(config)
     if wrong := _unfit(target):
         flags.refuse(f"--export_dir={target}: {wrong}")
