@@ -216,7 +216,6 @@ def _checkpoints(folder: Path) -> str:
 
 def _starts(folder: Path) -> str:
     """Each time it was started: when, where, by which command and with which code."""
-    starts = findings.lines(folder / "starts.jsonl")
     rows = [
         [
             _when(start.get("time")),
@@ -226,7 +225,7 @@ def _starts(folder: Path) -> str:
             str(start.get("revision", "")),
             _command(start.get("command")),
         ]
-        for start in starts
+        for start in (starts := findings.lines(folder / "starts.jsonl"))
     ]
     names = ["when", "host", "machine", "learners", "revision", "command"]
     saved = findings.checkpoints(folder)
