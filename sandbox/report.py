@@ -118,11 +118,9 @@ def _curves(run: Run) -> str:
         rows = f"{run.undone} {'row was' if run.undone == 1 else 'rows were'}"
         notes.append(f"{rows} made again after that; the newer are drawn.")
     note = f'<p class="soft">{" ".join(notes)}</p>' if notes else ""
-    if not returns + others:
-        return ""
     large = f'<section><h2>Curves</h2>{note}<div class="charts large">{returns}</div>'
     if not others:
-        return f"{large}</section>"
+        return f"{large}</section>" if returns else ""
     return (
         f"{large}"
         '<input class="against" type="radio" name="against" id="frames" checked>'
@@ -216,6 +214,7 @@ def _checkpoints(folder: Path) -> str:
 
 def _starts(folder: Path) -> str:
     """Each time it was started: when, where, by which command and with which code."""
+    starts = findings.lines(folder / "starts.jsonl")
     rows = [
         [
             _when(start.get("time")),
@@ -225,7 +224,7 @@ def _starts(folder: Path) -> str:
             str(start.get("revision", "")),
             _command(start.get("command")),
         ]
-        for start in (starts := findings.lines(folder / "starts.jsonl"))
+        for start in starts
     ]
     names = ["when", "host", "machine", "learners", "revision", "command"]
     saved = findings.checkpoints(folder)
