@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from impala_mm import children, flags, ports, processes
+from impala_mm import children, flags, ports, processes, tracking
 from impala_mm.config import Config
 from impala_mm.run_folder import RunFolder
 
@@ -32,6 +32,8 @@ def run(config: Config, argv: list[str]) -> NoReturn:
         )
     if config.bind_address:
         flags.refuse("--bind_address is of one learner: --num_learners starts several")
+    if config.track:
+        tracking.check()
     addresses = _addresses(config)
     ending: list[int] = []
     processes.on_ending(lambda number, _: ending.append(number))

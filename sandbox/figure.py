@@ -57,7 +57,7 @@ def pyplot() -> Any:
 def save(figure: Any, *paths: Path) -> None:
     """Writes it to each path, in the format that the path's ending says, and closes it."""
     for path in paths:
-        metadata = {"Date": None} if path.suffix == ".svg" else {}
+        metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else {}
         figure.savefig(path, dpi=150, metadata=metadata)
         if path.suffix == ".svg":
             path.write_text(_PATH.sub(_shorter, path.read_text()))

@@ -118,11 +118,9 @@ def _curves(run: Run) -> str:
         rows = f"{run.undone} {'row was' if run.undone == 1 else 'rows were'}"
         notes.append(f"{rows} made again after that; the newer are drawn.")
     note = f'<p class="soft">{" ".join(notes)}</p>' if notes else ""
-    if not returns + others:
-        return ""
     large = f'<section><h2>Curves</h2>{note}<div class="charts large">{returns}</div>'
     if not others:
-        return f"{large}</section>"
+        return f"{large}</section>" if returns else ""
     return (
         f"{large}"
         '<input class="against" type="radio" name="against" id="frames" checked>'

@@ -7,7 +7,7 @@ import threading
 import types
 
 import pytest
-from conftest import ROOT, free_port, run
+from conftest import ROOT, free_port, needs_horovod, run
 
 from impala_mm import tracking
 from impala_mm.chronicle import Chronicle
@@ -143,11 +143,14 @@ def test_the_chronicle_hands_over_the_rows_of_metrics_jsonl(tmp_path, wandb):
 
 
 @pytest.mark.skipif(HERE, reason="wandb is installed here")
-def test_without_wandb_the_flag_is_refused_before_anything_starts(tmp_path):
+@pytest.mark.parametrize("learners", [1, pytest.param(2, marks=needs_horovod)])
+def test_without_wandb_the_flag_is_refused_before_anything_starts(tmp_path, learners):
     (tmp_path / "wandb").mkdir()  # as wandb leaves it behind: no package
     logdir = tmp_path / "run"
     code, printed = run(
-        *(sys.executable, ROOT / "experiment.py", "--track", f"--logdir={logdir}"), cwd=tmp_path
+        *(sys.executable, ROOT / "experiment.py", "--track", f"--logdir={logdir}"),
+        f"--num_learners={learners}",
+        cwd=tmp_path,
     )
     assert code == 2
     assert printed == (
