@@ -28,11 +28,16 @@ from ale_py.vector_env import AtariVectorEnv
 from impala_mm.environments import EnvironmentSpec, Episode, Step
 from impala_mm.environments.atari_games import Game
 
+_FRAMES_PER_SECOND = 60  # of the emulated console
 _LIFE, _GAME = 0, 1  # rows of the statistics: a training episode, and the whole game
 
 
-def open_vector(game: Game, num_envs: int) -> AtariVectorEnv:
-    """The C++ vector, with the settings that are ours and not its own defaults."""
+def open_vector(game: Game, num_envs: int, **look: Any) -> AtariVectorEnv:
+    """The C++ vector, with the settings that are ours and not its own defaults.
+
+    `look`: what of its pictures is to be otherwise.
+    """
+    settings: dict[str, Any] = {"img_height": game.height, "img_width": game.width} | look
     return AtariVectorEnv(
         game.rom,
         num_envs,
@@ -42,8 +47,6 @@ def open_vector(game: Game, num_envs: int) -> AtariVectorEnv:
         max_num_frames_per_episode=2**30,
         repeat_action_probability=game.sticky_actions,
         full_action_space=game.full_action_space,
-        img_height=game.height,
-        img_width=game.width,
         stack_num=1,
         frameskip=game.repeats,
         noop_max=game.no_ops + 1,  # it draws below this
@@ -51,6 +54,7 @@ def open_vector(game: Game, num_envs: int) -> AtariVectorEnv:
         episodic_life=False,  # True would restart the game at each lost life
         reward_clipping=False,
         use_fire_reset=True,
+        **settings,
     )
 
 
@@ -70,6 +74,7 @@ class Atari:
         open_vector: Callable[[Game, int], Any] = open_vector,
     ):
         self.spec = spec
+        self.picture_rate = _FRAMES_PER_SECOND / game.repeats
         self.faults: list[str] = []
         self._game, self._num_envs, self._seed = game, num_envs, seed
         self._fire = game.actions.index(ale_py.Action.FIRE) if _has_fire(game) else 0
@@ -165,6 +170,10 @@ class Atari:
         """Those that ended since the last call: lives, and whole games; raw returns."""
         finished, self._finished = self._finished, []
         return finished
+
+    def picture(self) -> np.ndarray:
+        """The screen of environment 0, where the vector has it; see `atari_colour`."""
+        return np.zeros((210, 160, 3), np.uint8) if self._vector is None else self._vector.picture
 
     def close(self) -> None:
         """Ends the vector's thread."""
