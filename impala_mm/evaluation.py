@@ -19,8 +19,10 @@ from impala_mm import agreement, checkpoint, environments, summary
 from impala_mm.environments import Environments, Step
 from impala_mm.onlookers import Onlooker, Sight
 from impala_mm.policy import Policy
+from impala_mm.trajectory import Entry
 
 IDLE_STEPS = 1000  # without reward, after which a deterministic game of Atari is cut
+_READ = ("action", "reward", "observation", "first")  # of an entry, by who acts
 _FAULTS = 10  # environments made anew, before it is given up
 # Environments are seeded far from those of actors.
 _APART = 500_000_000
@@ -201,12 +203,13 @@ class Watching:
         self._judges = any(onlooker.judges for onlooker in onlookers)
         self._game, self._return = 0, 0.0
 
-    def look(self, step: Step, entry: Any, state: Any, action: int) -> None:
+    def look(self, step: Step, entry: Entry, state: Any, action: int) -> None:
         """At an observation, and at the action chosen after it."""
         judgement = None
         if self._judges:
-            first = [tf.nest.map_structure(lambda tensor: tensor[:1], x) for x in (entry, state)]
-            judgement = self._policy.judge(*first)
+            mine = entry._replace(**{name: getattr(entry, name)[:1] for name in _READ})
+            states = tf.nest.map_structure(lambda tensor: tensor[:1], state)
+            judgement = self._policy.judge(mine, states)
         self._return += float(step.reward[0])
         self._show(
             Sight(

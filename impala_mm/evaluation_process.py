@@ -111,10 +111,14 @@ class _Test:
         )
 
     def _say_interrupted(self, result: "Evaluation") -> None:
-        said = f"asked to end: {len(result.returns)} games of {result.level} were played"
-        if result.returns:
-            said += f", with a mean return of {result.mean:.2f}"
-        self._say(f"{said}; the longer ones are missing, so that nothing is recorded")
+        if not result.returns:
+            self._say(f"asked to end: no game of {result.level} was over")
+            return
+        self._say(
+            f"asked to end: {len(result.returns)} of {self._config.test_num_episodes} games of "
+            f"{result.level} were over, with a mean return of {result.mean:.2f}; these are the "
+            f"short ones, and nothing is recorded"
+        )
 
     def _record(self, result: "Evaluation") -> None:
         from impala_mm import evaluation_records as records  # noqa: PLC0415
