@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from impala_mm.onlookers import Onlooker
     from impala_mm.policy import Policy
 
-_LINE_SECONDS = 5.0  # between progress lines
+_LINE_SECONDS = 3.0  # between progress lines
 
 
 def test(config: Config, given: Sequence[str]) -> NoReturn:
@@ -30,6 +30,9 @@ def test(config: Config, given: Sequence[str]) -> NoReturn:
         flags.refuse(f"--mode=test is one process: leave --job_name={config.job_name} out")
     if not config.logdir and not config.checkpoint:
         flags.refuse("--mode=test plays with what a run has learnt: give its --logdir")
+    where = config.checkpoint or config.logdir
+    if not Path(where).exists():  # before TensorFlow is loaded, which takes seconds
+        flags.refuse(f"--{'checkpoint' if config.checkpoint else 'logdir'}={where} does not exist")
     _check_display(config)
     choose_device(config)
     processes.load_tensorflow(config.intra_op_threads, config.inter_op_threads or 1)

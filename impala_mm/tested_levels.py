@@ -36,6 +36,8 @@ def choose(
     options = {name: getattr(recorded, name) for name in environments.FLAGS}
     fitting, misfits = [], {}
     for name in named:
+        if name in suites.SUITES:
+            say(f"looks which games of {name} the network fits")
         for level in suites.levels(name, like) if name in suites.SUITES else [name]:
             why = misfit(about, environments.spec(level, **options))
             if why and name not in suites.SUITES:

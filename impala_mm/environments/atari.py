@@ -78,6 +78,8 @@ class Atari:
         self.faults: list[str] = []
         self._game, self._num_envs, self._seed = game, num_envs, seed
         self._fire = game.actions.index(ale_py.Action.FIRE) if _has_fire(game) else 0
+        emulators = list(dict.fromkeys(game.actions))  # some of ours may press the same
+        self._index = np.array([emulators.index(action) for action in game.actions])
         self._fires = game.fire_after_life_loss and _has_fire(game)
         self._open_vector = open_vector
         self._vector: Any = open_vector(game, num_envs)
@@ -121,7 +123,7 @@ class Atari:
         if self._fires:
             actions = np.where(self._lost, self._fire, actions)
         try:
-            pictures, rewards, terminated, _, info = self._vector.step(actions)
+            pictures, rewards, terminated, _, info = self._vector.step(self._index[actions])
             if self._cut.any():  # there is no step that leaves some out: theirs is thrown away
                 pictures, info = self._vector.reset(options={"reset_mask": self._cut})
         except Exception as error:

@@ -130,4 +130,11 @@ def _actions(level_name: str, rom: str, full: bool) -> tuple[ale_py.Action, ...]
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # it greets at every start
     emulator = ale_py.ALEInterface()
     emulator.loadROM(path)
-    return tuple(emulator.getLegalActionSet() if full else emulator.getMinimalActionSet())
+    if not full:
+        return tuple(emulator.getMinimalActionSet())
+    # Where the emulator leaves some out, Skiing's FIRE, they are there for the network's sake.
+    legal = {action.name: action for action in emulator.getLegalActionSet()}
+    return tuple(
+        legal[name if name in legal else name.removesuffix("FIRE") or "NOOP"]
+        for name in ale_py.Action.__members__
+    )
