@@ -50,7 +50,7 @@ class Evaluator:
         """Tests the newest checkpoint, if it is whole and was not tested yet; whether it was."""
         for path in reversed(checkpoint.all_in(self._logdir / "checkpoints")):
             mark = _mark(path)
-            if mark in self._bad:
+            if mark in self._bad or not path.name.isdigit():
                 continue
             try:
                 if not self._due(path):

@@ -36,7 +36,7 @@ def test_help_lists_every_flag_in_its_group_with_its_default(program):
         ("--batch_size=four", "needs a whole number"),
         ("--batch_size=0", "--batch_size=0: it must be at least 1"),
         ("--learning_rate=nan", "--learning_rate=nan: it must be at least 0"),
-        ("--mode=rehersal", "it must be train or rehearsal (did you mean rehearsal?)"),
+        ("--mode=rehersal", "test, export or rehearsal (did you mean rehearsal?)"),
         ("batch_size=4", "'batch_size=4' is no flag: write --name=value"),
         ("--flagfile=/not/there", "/not/there"),
     ],

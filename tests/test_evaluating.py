@@ -108,7 +108,7 @@ def test_all_57_games_are_played_by_a_network_of_the_full_action_space(tmp_path)
     save(tmp_path, level_name="PongNoFrameskip-v4", full_action_space=True)
     code, printed = run(
         *(*EXPERIMENT, "--mode=test", f"--logdir={tmp_path}", "--test_num_episodes=1"),
-        *("--test_levels=atari57", "--num_action_repeats=60"),
+        *("--test_levels=atari57", "--num_action_repeats=60", "--no_reward_steps=30"),
         limit=1500,
     )
     assert code == 0, printed
