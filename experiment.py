@@ -5,7 +5,9 @@ python experiment.py --level_name=CartPole-v1 --num_learners=2 --num_actors=3
 python experiment.py --job_name=learner --learner_hosts=localhost:8001 ...
 python experiment.py --job_name=actor --task=0 --learner_hosts=localhost:8001 ...
 mpirun -np 2 python experiment.py --job_name=learner --learner_hosts=a:8001,b:8001 ...
-python experiment.py --mode=export --logdir=runs/c           writes what a run has learnt, to serve
+python experiment.py --mode=test --logdir=RUN                plays whole games, says how well
+python experiment.py --job_name=evaluator --logdir=RUN       tests each new checkpoint of a run
+python experiment.py --mode=export --logdir=RUN              writes what it has learnt, to serve
 mpirun -np 2 python experiment.py --mode=rehearsal           checks the all-reduce of two learners
 """
 
@@ -21,14 +23,26 @@ def main(argv: list[str]) -> None:
     # Until TensorFlow is loaded nobody could save: later the learner takes these over.
     signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
-    (config,), _ = flags.parse(argv, __doc__ or "", Config)
+    (config,), given = flags.parse(argv, __doc__ or "", Config)
     # Below the flags, so that --help and a misspelt flag answer at once.
-    from impala_mm import actor_process, export, learner_process, local_cluster, place  # noqa: PLC0415
+    from impala_mm import (  # noqa: PLC0415
+        actor_process,
+        evaluation_process,
+        evaluator_process,
+        export,
+        learner_process,
+        local_cluster,
+        place,
+    )
 
     if config.mode == "rehearsal":
         learner_process.rehearse(config)
+    if config.mode == "test":
+        evaluation_process.test(config, given)
     if config.mode == "export":
         export.export(config)
+    if config.job_name == "evaluator":
+        evaluator_process.follow(config, given)
     if config.job_name == "actor":
         actor_process.act(config)
     if config.num_learners > 1 and not config.job_name and place.place().size == 1:

@@ -1,12 +1,14 @@
 """The library: actors, learners, and what travels between them. Knows nothing of hosts or SSH.
 
 impala_mm.load_policy(logdir)       what a run has learnt, as a callable
+impala_mm.evaluate(logdir)          how well it plays, in whole games
 """
 
 import importlib
 from typing import Any
 
-_FOUND_IN = {"load_policy": "policy"}  # imported when asked for: TensorFlow comes with it
+# Imported when asked for: TensorFlow comes with them.
+_FOUND_IN = {"load_policy": "policy", "evaluate": "evaluation"}
 
 
 def __getattr__(name: str) -> Any:

@@ -63,17 +63,24 @@ def make(config: Config, number: int) -> Agreement:
         "unroll": digest(algorithm.unroll[2:]) + f" of {config.unroll_length}",
         "acting": layout.digest,
     }
-    observation = spec.observation
     made_of = {
         "--algorithm": config.algorithm,
         "--agent_name": identity["network"],
         "--level_name": identity["level_name"],
         "--optimizer": config.optimizer,
         "--num_action_repeats": spec.action_repeats,
+        **spaces(spec),
+    }
+    return Agreement(algorithm, layout, levels, identity, made_of)
+
+
+def spaces(spec: EnvironmentSpec) -> dict[str, Any]:
+    """What a network must fit, as people read it."""
+    observation = spec.observation
+    return {
         "actions": spec.num_actions,
         "observations": f"{observation.dtype.name} {observation.shape.as_list()}",
     }
-    return Agreement(algorithm, layout, levels, identity, made_of)
 
 
 class Differ(Exception):

@@ -1,4 +1,4 @@
-"""What an agent thinks, drawn below the picture that it sees: for videos (`record`)."""
+"""What an agent thinks, drawn below the picture that it sees: for videos (`film`)."""
 
 import itertools
 

@@ -12,25 +12,37 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from impala_mm import agreement, checkpoint
+from impala_mm import agreement, checkpoint, environments
 from impala_mm.algorithms import Judgement
 from impala_mm.config import Config
+from impala_mm.environments import EnvironmentSpec
 from impala_mm.trajectory import Entry
 
 
 class Policy:
     """Acts in one environment when called; `act` and `judge` take batches."""
 
-    def __init__(self, path: Path, about: checkpoint.About, level_name: str = ""):
-        """Of the checkpoint at `path`; for another level that its network fits, if one is named."""
-        self.path, self.about = path, about
-        self.config = settings(about.settings, level_name)
+    def __init__(self, path: Path, about: checkpoint.About, level_name: str = "", **changes: Any):
+        """Of the checkpoint at `path`; for another level that its network fits, if one is named.
+
+        `changes`: flags that are to differ from the run's, such as `sticky_actions` and `seed`.
+        """
+        self.config = settings(about.settings, level_name, **changes)
+        for name in self.config.level_name.split(","):
+            spec = environments.spec(name.strip(), **agreement.options(self.config))
+            if why := misfit(about, spec):
+                raise checkpoint.Mismatch(why)
         made = agreement.make(self.config, number=0)
         self.algorithm, self.levels, self.spec = made.algorithm, made.levels, made.spec
-        checkpoint.load(path, checkpoint.named(self.algorithm.variables, weights=True))
+        self.load(path, about)
         self._act = tf.function(self.algorithm.act, autograph=False)
         self._judge = tf.function(self.algorithm.judge, autograph=False)
         self.reset()
+
+    def load(self, path: Path, about: checkpoint.About) -> None:
+        """Takes the weights of another checkpoint of the same run; raises Mismatch."""
+        checkpoint.load(path, checkpoint.named(self.algorithm.variables, weights=True))
+        self.path, self.about = path, about
 
     def reset(self) -> None:
         """An episode begins with the next call."""
@@ -77,17 +89,33 @@ class Policy:
         )
 
 
-def load_policy(logdir: str | Path, best: bool = False, level_name: str = "") -> Policy:
+def load_policy(
+    logdir: str | Path, best: bool = False, level_name: str = "", **changes: Any
+) -> Policy:
     """Of a run's folder, its newest checkpoint or its best; or of a checkpoint's own folder.
 
-    Raises checkpoint.Missing, Damaged or Mismatch.
+    `changes` as of `Policy`. Raises checkpoint.Missing, Damaged or Mismatch, and
+    environments.BadLevel.
     """
-    return Policy(*checkpoint.find(logdir, best), level_name)
+    return Policy(*checkpoint.find(logdir, best), level_name, **changes)
 
 
-def settings(recorded: dict[str, Any], level_name: str = "") -> Config:
+def misfit(about: checkpoint.About, spec: EnvironmentSpec) -> str:
+    """Why a checkpoint's network cannot play a level, in a sentence; empty where it can."""
+    here, there = agreement.spaces(spec), about.made_of
+    if all(there.get(name) == value for name, value in here.items()):
+        return ""
+    hint = "; --full_action_space when training makes one network fit all games of Atari"
+    return (
+        f"{spec.level_name} has {here['actions']} actions and shows {here['observations']}, the "
+        f"network was made for {there.get('actions')} and {there.get('observations')}"
+        f"{hint if spec.emulator and here['observations'] == there.get('observations') else ''}"
+    )
+
+
+def settings(recorded: dict[str, Any], level_name: str = "", **changes: Any) -> Config:
     """A run's flags as they were recorded, as far as they concern who plays: on this CPU."""
     known = {f.name for f in dataclasses.fields(Config)}
     kept = {name: value for name, value in recorded.items() if name in known}
-    config = dataclasses.replace(Config(**kept), precision="float32")
+    config = dataclasses.replace(Config(**kept), precision="float32", **changes)
     return dataclasses.replace(config, level_name=level_name) if level_name else config

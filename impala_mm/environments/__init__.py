@@ -68,6 +68,7 @@ class Environments(Protocol):
 
     spec: EnvironmentSpec
     faults: list[str]  # one line for each fault so far, newest last
+    picture_rate: float  # pictures a second at which a game looks as a person would play it
 
     def reset(self) -> Step:
         """Resets all; first is true everywhere."""
@@ -81,6 +82,12 @@ class Environments(Protocol):
     def episodes(self) -> list[Episode]:
         """Those that ended since the last call."""
 
+    def picture(self) -> np.ndarray:
+        """What environment 0 looks like to people now, uint8 [height, width, 3].
+
+        Only of environments made with `pictures`; raises BadLevel where it has no looks.
+        """
+
     def close(self) -> None:
         """Frees what the environments hold."""
 
@@ -89,8 +96,12 @@ class BadLevel(ValueError):
     """The user's choice of level or of its options cannot be played; says why in one sentence."""
 
 
-def make(level_name: str, num_envs: int, seed: int, **options: Any) -> Environments:
+def make(
+    level_name: str, num_envs: int, seed: int, pictures: bool = False, **options: Any
+) -> Environments:
     """`num_envs` copies of a level, number i seeded with `seed` + i; `options` as in `Options`.
+
+    With `pictures` number 0 can be looked at, which costs time and changes nothing of its play.
 
     A level is the id of a gymnasium or classic gym environment, `gym:ID` where both know it and
     gym's is meant, `my_package.module:ID` where importing a module registers it, or our own `catch`
@@ -98,13 +109,14 @@ def make(level_name: str, num_envs: int, seed: int, **options: Any) -> Environme
     """
     level, game, chosen = _find(level_name, options)
     if game:
-        from impala_mm.environments import atari, atari_games  # noqa: PLC0415
+        from impala_mm.environments import atari, atari_colour, atari_games  # noqa: PLC0415
 
-        return atari.Atari(atari_games.describe(game), game, num_envs, seed)
+        opens = atari_colour.InColour if pictures else atari.open_vector
+        return atari.Atari(atari_games.describe(game), game, num_envs, seed, opens)
     from impala_mm.environments import vector  # noqa: PLC0415
 
     reading, described = _look(level, chosen)
-    return vector.Vector(described, reading, level.open, num_envs, seed)
+    return vector.Vector(described, reading, level.open, num_envs, seed, pictures)
 
 
 def spec(level_name: str, **options: Any) -> EnvironmentSpec:
@@ -140,7 +152,7 @@ def _look(level: "Level", options: Options) -> tuple["Reading", EnvironmentSpec]
     """Makes one environment, reads its spaces, and closes it."""
     from impala_mm.environments import spaces  # noqa: PLC0415
 
-    environment = level.open()
+    environment = level.open(False)
     try:
         reading = spaces.read(level.name, environment, options.width, options.height)
     finally:

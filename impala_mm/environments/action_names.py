@@ -11,7 +11,7 @@ def action_names(level_name: str, num_actions: int, **options: Any) -> list[str]
     game = level.game(Options(**options))
     if game:
         return [action.name for action in game.actions]
-    environment = level.open()
+    environment = level.open(False)
     try:
         known = getattr(environment.unwrapped, "get_action_meanings", None)
         found = [str(name) for name in known()] if known else []

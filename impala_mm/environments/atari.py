@@ -28,11 +28,16 @@ from ale_py.vector_env import AtariVectorEnv
 from impala_mm.environments import EnvironmentSpec, Episode, Step
 from impala_mm.environments.atari_games import Game
 
+_FRAMES_PER_SECOND = 60  # of the emulated console
 _LIFE, _GAME = 0, 1  # rows of the statistics: a training episode, and the whole game
 
 
-def open_vector(game: Game, num_envs: int, grey: bool = True) -> AtariVectorEnv:
-    """The C++ vector, with the settings that are ours and not its own defaults."""
+def open_vector(game: Game, num_envs: int, **look: Any) -> AtariVectorEnv:
+    """The C++ vector, with the settings that are ours and not its own defaults.
+
+    `look`: what of its pictures is to be otherwise.
+    """
+    settings: dict[str, Any] = {"img_height": game.height, "img_width": game.width} | look
     return AtariVectorEnv(
         game.rom,
         num_envs,
@@ -42,9 +47,6 @@ def open_vector(game: Game, num_envs: int, grey: bool = True) -> AtariVectorEnv:
         max_num_frames_per_episode=2**30,
         repeat_action_probability=game.sticky_actions,
         full_action_space=game.full_action_space,
-        img_height=game.height,
-        img_width=game.width,
-        grayscale=grey,
         stack_num=1,
         frameskip=game.repeats,
         noop_max=game.no_ops + 1,  # it draws below this
@@ -52,6 +54,7 @@ def open_vector(game: Game, num_envs: int, grey: bool = True) -> AtariVectorEnv:
         episodic_life=False,  # True would restart the game at each lost life
         reward_clipping=False,
         use_fire_reset=True,
+        **settings,
     )
 
 
@@ -71,9 +74,12 @@ class Atari:
         open_vector: Callable[[Game, int], Any] = open_vector,
     ):
         self.spec = spec
+        self.picture_rate = _FRAMES_PER_SECOND / game.repeats
         self.faults: list[str] = []
         self._game, self._num_envs, self._seed = game, num_envs, seed
         self._fire = game.actions.index(ale_py.Action.FIRE) if _has_fire(game) else 0
+        emulators = list(dict.fromkeys(game.actions))  # some of ours may press the same
+        self._index = np.array([emulators.index(action) for action in game.actions])
         self._fires = game.fire_after_life_loss and _has_fire(game)
         self._open_vector = open_vector
         self._vector: Any = open_vector(game, num_envs)
@@ -117,7 +123,7 @@ class Atari:
         if self._fires:
             actions = np.where(self._lost, self._fire, actions)
         try:
-            pictures, rewards, terminated, _, info = self._vector.step(actions)
+            pictures, rewards, terminated, _, info = self._vector.step(self._index[actions])
             if self._cut.any():  # there is no step that leaves some out: theirs is thrown away
                 pictures, info = self._vector.reset(options={"reset_mask": self._cut})
         except Exception as error:
@@ -166,6 +172,10 @@ class Atari:
         """Those that ended since the last call: lives, and whole games; raw returns."""
         finished, self._finished = self._finished, []
         return finished
+
+    def picture(self) -> np.ndarray:
+        """The screen of environment 0, where the vector has it; see `atari_colour`."""
+        return np.zeros((210, 160, 3), np.uint8) if self._vector is None else self._vector.picture
 
     def close(self) -> None:
         """Ends the vector's thread."""

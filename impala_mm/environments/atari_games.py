@@ -127,18 +127,14 @@ def _actions(level_name: str, rom: str, full: bool) -> tuple[ale_py.Action, ...]
         raise BadLevel(f"{level_name}: {' '.join(str(error).split())}") from error
     if path is None:
         raise BadLevel(f"{level_name}: ale-py knows no ROM {rom}")
-    emulator = _load(path)
-    return tuple(emulator.getLegalActionSet() if full else emulator.getMinimalActionSet())
-
-
-def screen(rom: str) -> tuple[int, int]:
-    """Pixels down and across that the emulator draws of a game that it has."""
-    height, width = _load(roms.get_rom_path(rom)).getScreenDims()
-    return height, width
-
-
-def _load(path: Any) -> ale_py.ALEInterface:
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # it greets at every start
     emulator = ale_py.ALEInterface()
     emulator.loadROM(path)
-    return emulator
+    if not full:
+        return tuple(emulator.getMinimalActionSet())
+    # Where the emulator leaves some out, Skiing's FIRE, they are there for the network's sake.
+    legal = {action.name: action for action in emulator.getLegalActionSet()}
+    return tuple(
+        legal[name if name in legal else name.removesuffix("FIRE") or "NOOP"]
+        for name in ale_py.Action.__members__
+    )

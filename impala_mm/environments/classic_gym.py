@@ -19,16 +19,18 @@ with contextlib.redirect_stderr(io.StringIO()):  # it asks every user to migrate
 class ClassicGym(gymnasium.Env):
     """One environment of gym's registry."""
 
-    def __init__(self, name: str, **drawing: Any):
-        made = gym.make(name, disable_env_checker=True, **drawing)
+    def __init__(self, name: str, drawn: bool = False):
+        """`drawn`: it makes pictures, if its class says that it can."""
+        mode = {"render_mode": "rgb_array"} if drawn and _draws(name) else {}
+        made = gym.make(name, disable_env_checker=True, **mode)
         if _is_old(made.unwrapped):
             made.close()
-            made = gym.make(name, disable_env_checker=True, apply_api_compatibility=True, **drawing)
+            made = gym.make(name, disable_env_checker=True, apply_api_compatibility=True, **mode)
         self._made = made
         self.observation_space = _space(made.observation_space)
         self.action_space = _space(made.action_space)
         self.render_mode = made.render_mode
-        self.metadata = made.metadata
+        self.metadata = dict(made.metadata)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Starts an episode."""
@@ -45,6 +47,13 @@ class ClassicGym(gymnasium.Env):
     def close(self) -> None:
         """Frees what it holds."""
         self._made.close()
+
+
+def _draws(name: str) -> bool:
+    creator = gym.envs.registry[name].entry_point
+    if isinstance(creator, str):
+        creator = gym.envs.registration.load(creator)
+    return "rgb_array" in getattr(creator, "metadata", {}).get("render_modes", ())
 
 
 def _is_old(environment: Any) -> bool:

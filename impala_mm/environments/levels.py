@@ -27,13 +27,20 @@ if importlib.util.find_spec("ale_py"):
     import ale_py
 
     gymnasium.register_envs(ale_py)
+    for _version, _sticky in ((0, 0.25), (4, 0.0)):  # of the 57 games ale_py names this v5 alone
+        gymnasium.register(
+            f"SurroundNoFrameskip-v{_version}",
+            "ale_py.env:AtariEnv",
+            kwargs=gymnasium.registry["ALE/Surround-v5"].kwargs
+            | {"repeat_action_probability": _sticky, "frameskip": 1},
+        )
 
 
 class Level(NamedTuple):
     """A name that was found."""
 
     name: str  # as the user gave it
-    open: Callable[..., Any]  # makes one environment; that draws, with render_mode="rgb_array"
+    open: Callable[[bool], Any]  # makes one environment, which draws if it can and is given True
     reward_threshold: float | None
     registered: gymnasium.envs.registration.EnvSpec | None = None  # in gymnasium's registry
 
@@ -79,26 +86,38 @@ def _import(module: str, level_name: str) -> None:
         raise BadLevel(f"{level_name}: {module} cannot be imported: {_line(error)}") from error
 
 
-def _opens(level_name: str, registered: gymnasium.envs.registration.EnvSpec) -> Callable[..., Any]:
+def _opens(
+    level_name: str, registered: gymnasium.envs.registration.EnvSpec
+) -> Callable[[bool], Any]:
     """Makes gymnasium's environment without the wrappers that only check its author and caller."""
     registered = copy.copy(registered)
     registered.order_enforce = False
 
-    def opens(**drawing: Any) -> gymnasium.Env:
+    def opens(drawn: bool) -> gymnasium.Env:
         try:
-            return gymnasium.make(registered, disable_env_checker=True, **drawing)
+            mode: dict[str, Any] = {"render_mode": "rgb_array"}
+            given = mode if drawn and _draws(registered) else {}
+            return gymnasium.make(registered, disable_env_checker=True, **given)
         except (gymnasium.error.Error, ImportError) as error:
             raise BadLevel(f"{level_name} cannot be made: {_line(error)}") from error
 
     return opens
 
 
-def _opens_classic(level_name: str, name: str) -> Callable[..., Any]:
+def _draws(registered: gymnasium.envs.registration.EnvSpec) -> bool:
+    """Whether its class says that it makes pictures."""
+    creator: Any = registered.entry_point
+    if isinstance(creator, str):
+        creator = gymnasium.envs.registration.load_env_creator(creator)
+    return "rgb_array" in getattr(creator, "metadata", {}).get("render_modes", ())
+
+
+def _opens_classic(level_name: str, name: str) -> Callable[[bool], Any]:
     from impala_mm.environments import classic_gym  # noqa: PLC0415
 
-    def opens(**drawing: Any) -> classic_gym.ClassicGym:
+    def opens(drawn: bool) -> classic_gym.ClassicGym:
         try:
-            return classic_gym.ClassicGym(name, **drawing)
+            return classic_gym.ClassicGym(name, drawn)
         except (classic_gym.gym.error.Error, ImportError) as error:
             raise BadLevel(f"{level_name} cannot be made: {_line(error)}") from error
 

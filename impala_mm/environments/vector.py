@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from impala_mm.environments import EnvironmentSpec, Episode, Step
+from impala_mm.environments import EnvironmentSpec, Episode, Step, pictures
 from impala_mm.environments.spaces import Reading
 
 _RUNS, _ENDED, _BROKEN = range(3)
+_PICTURES = 30.0  # a second, of what does not say
 
 
 class Vector:
@@ -30,14 +31,20 @@ class Vector:
         self,
         spec: EnvironmentSpec,
         reading: Reading,
-        open_one: Callable[[], Any],
+        open_one: Callable[[bool], Any],
         num_envs: int,
         seed: int,
+        drawn: bool = False,
     ):
+        """`open_one` makes an environment, where it is given True one that draws, if it can.
+
+        `drawn`: whether environment 0 is to be looked at.
+        """
         self.spec = spec
         self.faults: list[str] = []
         self._reading = reading
         self._open_one = open_one
+        self._drawn = drawn
         self._seed = seed
         self._rebuilds = 0
         self._finished: list[Episode] = []
@@ -48,11 +55,13 @@ class Vector:
         self._seeds: list[int | None] = [seed + i for i in range(num_envs)]  # of the next reset
         self._environments: list[Any] = []
         try:
-            self._environments.extend(open_one() for _ in range(num_envs))
+            self._environments.extend(self._open(i) for i in range(num_envs))
         except BaseException:
             self.close()
             raise
         self._steps = [_stepper(each, spec.action_repeats) for each in self._environments]
+        rate = getattr(self._environments[0], "metadata", {}).get("render_fps") or _PICTURES
+        self.picture_rate = rate / spec.action_repeats
 
     def reset(self) -> Step:
         """Resets all; running episodes are dropped. Only the first reset of each is seeded."""
@@ -96,7 +105,7 @@ class Vector:
         with contextlib.suppress(Exception):
             self._environments[i].close()
         self._rebuilds += 1
-        self._environments[i] = self._open_one()
+        self._environments[i] = self._open(i)
         self._steps[i] = _stepper(self._environments[i], self.spec.action_repeats)
         words = np.random.SeedSequence([self._seed, i, self._rebuilds]).generate_state(1)
         self._seeds[i] = int(words[0] >> 1)
@@ -113,11 +122,23 @@ class Vector:
         finished, self._finished = self._finished, []
         return finished
 
+    def picture(self) -> np.ndarray:
+        """What environment 0 draws, or its observation as a picture."""
+        if getattr(self._environments[0], "render_mode", None) == "rgb_array":
+            drawn = self._environments[0].render()
+            drawn = drawn[-1] if isinstance(drawn, list) and drawn else drawn  # classic gym's
+            if isinstance(drawn, np.ndarray):
+                return drawn.astype(np.uint8)
+        return pictures.of(self.spec.level_name, self._now.observation[0])
+
     def close(self) -> None:
         """Closes all."""
         for each in self._environments:
             with contextlib.suppress(Exception):
                 each.close()
+
+    def _open(self, i: int) -> Any:
+        return self._open_one(self._drawn and i == 0)
 
     def _reset(self, i: int) -> Any:
         seed, self._seeds[i] = self._seeds[i], None

@@ -1,0 +1,23 @@
+"""Suites: many levels by one name, in the kind of id that a run has learnt."""
+
+import re
+
+from impala_mm.environments import atari_scores
+
+SUITES = ("atari57",)
+_DEFAULT = "PongNoFrameskip-v4"
+# What comes before a game's name in an id, and after it.
+_KINDS = (re.compile(r"((?:\w+:)?ALE/)\w+(-v\d+)"), re.compile(r"()\w+(NoFrameskip-v\d+)"))
+
+
+def levels(name: str, like: str) -> list[str]:
+    """The levels of a suite; `like` is the id of a game of the run's, if it has learnt any."""
+    assert name in SUITES
+    matches = [kind.fullmatch(level) for level in (like, _DEFAULT) for kind in _KINDS]
+    before, after = next(match for match in matches if match).groups()
+    return [f"{before}{_in_ids(rom)}{after}" for rom in atari_scores.roms()]
+
+
+def _in_ids(rom: str) -> str:
+    """up_n_down is UpNDown in ids."""
+    return "".join(part.capitalize() for part in rom.split("_"))

@@ -1,0 +1,75 @@
+"""--job_name=evaluator, from its flags to its exit code: tests each new checkpoint of a run."""
+
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from impala_mm import evaluation_process, flags, processes
+from impala_mm.config import Config
+
+_LOOK_SECONDS = 2.0  # between two looks for a new checkpoint
+_SAY_SECONDS = 300.0  # between two lines while there is none
+
+
+def follow(config: Config, given: Sequence[str]) -> NoReturn:
+    """Tests checkpoints until it is told to end; `given` as for `evaluation_process`."""
+    ending: list[int] = []  # the signals that asked for an end
+    stop = threading.Event()
+
+    def end(number: int, _: Any) -> None:
+        ending.append(number)
+        if not stop.is_set():
+            stop.set()
+
+    processes.on_ending(end)
+    if not config.logdir:
+        flags.refuse("--job_name=evaluator follows the checkpoints of a run: give its --logdir")
+    evaluation_process.choose_device(config)
+    processes.load_tensorflow(config.intra_op_threads or 1, config.inter_op_threads or 1)
+    from impala_mm import environments, evaluation  # noqa: PLC0415
+
+    try:
+        _follow(config, given, stop)
+    except (environments.BadLevel, evaluation.Unplayable) as error:
+        flags.refuse(str(error))
+    processes.leave(processes.exit_code(ending))
+
+
+def _follow(config: Config, given: Sequence[str], stop: threading.Event) -> None:
+    from impala_mm import tested_levels  # noqa: PLC0415
+    from impala_mm.evaluator import Evaluator  # noqa: PLC0415
+
+    say = processes.Sayer("evaluator")
+    evaluator = Evaluator(
+        Path(config.logdir),
+        lambda about: tested_levels.choose(config, given, about, say),
+        tested_levels.changes(config, given),
+        meanwhile=lambda games, steps: not stop.is_set(),
+        say=say,
+        num_episodes=config.test_num_episodes,
+        num_envs=config.num_envs,
+        deterministic=config.deterministic,
+        seed=config.seed,
+        no_reward_steps=config.no_reward_steps if "no_reward_steps" in given else None,
+    )
+    since, said = time.monotonic(), float("-inf")
+    while not stop.is_set():
+        if evaluator.look():
+            since, said = time.monotonic(), float("-inf")
+            continue
+        now = time.monotonic()
+        if now - said >= _SAY_SECONDS and not stop.is_set():
+            say(f"waits for {_what(evaluator.newest, config.logdir)}{_for(now - since)}")
+            said = now
+        stop.wait(_LOOK_SECONDS)
+
+
+def _what(newest: Any, logdir: str) -> str:
+    which = f"newer than that of {newest.frames:,.0f} frames" if newest else "that is new"
+    return f"a checkpoint {which} in {logdir}/checkpoints"
+
+
+def _for(seconds: float) -> str:
+    return f", for {seconds / 60:.0f} min now" if seconds >= _SAY_SECONDS else ""

@@ -1,0 +1,147 @@
+"""--mode=test and --job_name=evaluator as a user starts them."""
+
+import signal
+import sys
+
+import pytest
+from conftest import EXIT_CODES, ROOT, Process, run
+from saved_run import evaluations, save
+
+EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
+
+
+@pytest.fixture(scope="module")
+def catch(tmp_path_factory):
+    """A run with a checkpoint."""
+    path = tmp_path_factory.mktemp("catch")
+    save(path, frames=12_345.0, level_name="catch")
+    return path
+
+
+def test_a_run_is_tested_and_the_games_are_written_down(catch):
+    code, printed = run(*EXPERIMENT, "--mode=test", f"--logdir={catch}", "--test_num_episodes=12")
+    assert code == 0, printed
+    lines = printed.splitlines()
+    assert lines[0].startswith("[test] plays with the checkpoint of 12,345 frames, ")
+    assert lines[1].split() == ["catch", "mean", "median", "deviation", "least", "most"]
+    row = evaluations(catch)[-1]
+    assert (row["by"], row["level"], row["seed"], row["num_envs"]) == ("test", "catch", 1, 12)
+    assert len(row["returns"]) == 12
+    assert row["mean"] == pytest.approx(sum(row["returns"]) / 12)
+    assert lines[2].split()[:2] == ["return", f"{row['mean']:.2f}"]
+    assert lines[3].split() == ["length", "in", "steps", "9.00", "9.00", "0.00", "9.00", "9.00"]
+    assert "whole games: 12, 12 at a time; actions drawn from the policy; seed 1;" in lines[4]
+    assert lines[5] == f"[test] recorded in {catch}/evaluations.jsonl"
+    assert len(lines) == 6, "no noise"
+
+
+def test_ctrl_c_says_what_was_played_so_far(catch):
+    before = len(evaluations(catch)) if (catch / "evaluations.jsonl").exists() else 0
+    process = Process(
+        *EXPERIMENT, "--mode=test", f"--logdir={catch}", "--test_num_episodes=10000000"
+    )
+    process.until(r"catch: (?!0)\d+ of 10000000 games, [\d,]+ steps, [\d,]+/s")
+    process.process.send_signal(signal.SIGINT)
+    said = r"asked to end: \d+ of 10000000 games of catch were over, with a mean return of -?\d"
+    process.until(said)
+    assert process.process.wait(30) == 130
+    assert "Traceback" not in process.printed()
+    after = len(evaluations(catch)) if (catch / "evaluations.jsonl").exists() else 0
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ([], "--mode=test plays with what a run has learnt: give its --logdir"),
+        (["--logdir=/not/there"], "--logdir=/not/there does not exist"),
+        (["--logdir={catch}", "--render"], "--render: there is no display here"),
+        (["--logdir={catch}", "--job_name=actor"], "leave --job_name=actor out"),
+    ],
+)
+def test_what_cannot_be_tested_is_refused_in_a_sentence(catch, flags, sentence):
+    given = [flag.format(catch=catch) for flag in flags]
+    code, printed = run(
+        *EXPERIMENT, "--mode=test", *given, DISPLAY="", WAYLAND_DISPLAY="", SDL_VIDEODRIVER=""
+    )
+    assert code == 2
+    assert printed.splitlines()[-1].startswith("error: ")
+    assert sentence in printed.splitlines()[-1]
+    assert len(printed.splitlines()) == 1, "no stack trace for a user's mistake"
+
+
+@pytest.mark.slow
+def test_a_window_shows_the_first_environment(catch):
+    code, printed = run(
+        *(*EXPERIMENT, "--mode=test", f"--logdir={catch}", "--test_num_episodes=2", "--render"),
+        SDL_VIDEODRIVER="dummy",
+        SDL_AUDIODRIVER="dummy",
+    )
+    assert code == 0, printed
+    assert "whole games: 2, 2 at a time" in printed
+
+
+@pytest.mark.slow
+def test_several_levels_end_in_the_figures_of_papers(tmp_path):
+    """Of atari57 only their number differs: see the slow test."""
+    pytest.importorskip("ale_py")
+    save(tmp_path, level_name="PongNoFrameskip-v4", full_action_space=True)
+    code, printed = run(
+        *(*EXPERIMENT, "--mode=test", f"--logdir={tmp_path}", "--test_num_episodes=2"),
+        "--test_levels=BreakoutNoFrameskip-v4,ALE/Breakout-v5",
+        "--num_action_repeats=40",
+    )
+    assert code == 0, printed
+    v4, v5 = evaluations(tmp_path)
+    assert v4["options"]["full_action_space"], "as the run recorded it"
+    assert v4["options"]["num_action_repeats"] == 40, "as the command line says"
+    assert v4["options"]["no_reward_steps"] == 0
+    assert v4["human_normalised"] == pytest.approx((v4["mean"] - 1.7) / (30.5 - 1.7))
+    of_both = (v4["human_normalised"] + v5["human_normalised"]) / 2
+    assert f"human-normalised over 2 games: median {of_both:,.2f}, mean {of_both:,.2f}" in printed
+    assert "(of all 4 games played, pooled)" in printed
+
+
+@pytest.mark.slow
+def test_all_57_games_are_played_by_a_network_of_the_full_action_space(tmp_path):
+    pytest.importorskip("ale_py")
+    save(tmp_path, level_name="PongNoFrameskip-v4", full_action_space=True)
+    code, printed = run(
+        *(*EXPERIMENT, "--mode=test", f"--logdir={tmp_path}", "--test_num_episodes=1"),
+        *("--test_levels=atari57", "--num_action_repeats=60", "--no_reward_steps=30"),
+        limit=1500,
+    )
+    assert code == 0, printed
+    assert "human-normalised over 57 games: median " in printed
+    assert len({row["level"] for row in evaluations(tmp_path)}) == 57
+
+
+def test_an_evaluator_waits_for_a_run_tests_its_checkpoint_and_ends_when_asked(tmp_path):
+    evaluator = Process(*EXPERIMENT, "--job_name=evaluator", f"--logdir={tmp_path}")
+    evaluator.until(rf"\[evaluator\] waits for a checkpoint that is new in {tmp_path}/checkpoints")
+    save(tmp_path, 1, 1000.0, level_name="catch")
+    evaluator.until(r"\[evaluator\] catch: mean return -?\d\.\d\d .* of 10 games at 1,000 frames")
+    evaluator.until("waits for a checkpoint newer than that of 1,000 frames")
+    evaluator.process.send_signal(signal.SIGINT)
+    assert evaluator.process.wait(30) == 130
+    assert len(evaluations(tmp_path)) == 1
+
+
+@pytest.mark.slow
+def test_an_evaluator_goes_on_after_a_restart(tmp_path):
+    command = (*EXPERIMENT, "--job_name=evaluator", f"--logdir={tmp_path}", "--test_num_episodes=3")
+    first = Process(*command)
+    first.until(rf"\[evaluator\] waits for a checkpoint that is new in {tmp_path}/checkpoints")
+    save(tmp_path, 1, 1000.0, level_name="catch")
+    first.until(r"\[evaluator\] catch: mean return -?\d\.\d\d .* of 3 games at 1,000 frames")
+    first.until("waits for a checkpoint newer than that of 1,000 frames")
+    first.process.send_signal(signal.SIGINT)
+    assert first.process.wait(30) == EXIT_CODES[signal.SIGINT] == 130
+    again = Process(*command)
+    again.until("waits for a checkpoint")
+    assert "mean return" not in again.printed()
+    save(tmp_path, 2, 2000.0, level_name="catch")
+    again.until("of 3 games at 2,000 frames")
+    again.process.send_signal(signal.SIGUSR1)
+    assert again.process.wait(30) == 0
+    assert [row["updates"] for row in evaluations(tmp_path)] == [1, 2]
