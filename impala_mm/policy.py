@@ -68,7 +68,7 @@ class Policy:
 
     def act(self, entry: Entry, state: Any, explore: bool) -> tuple[np.ndarray, Any, Any]:
         """(actions int32 [B], state, extras) after entries [B, ...]."""
-        exploration = tf.fill(tf.shape(entry.first), 1.0 if explore else 0.0)
+        exploration = tf.constant(1.0 if explore else 0.0, shape=entry.first.shape)
         actions, state, extras = self._act(entry, state, exploration)
         return actions.numpy(), state, extras
 

@@ -116,6 +116,7 @@ def test_all_57_games_are_played_by_a_network_of_the_full_action_space(tmp_path)
     assert len({row["level"] for row in evaluations(tmp_path)}) == 57
 
 
+@pytest.mark.slow
 def test_an_evaluator_waits_for_a_run_tests_its_checkpoint_and_ends_when_asked(tmp_path):
     evaluator = Process(*EXPERIMENT, "--job_name=evaluator", f"--logdir={tmp_path}")
     evaluator.until(rf"\[evaluator\] waits for a checkpoint that is new in {tmp_path}/checkpoints")
