@@ -75,8 +75,8 @@ class Config:
              "this process's start.")
     track: bool = flag(
         False, group="Run", own=True,
-        text="Log to Weights & Biases, too (pip install wandb; WANDB_MODE=offline needs no "
-             "account).")
+        text="Log to Weights & Biases, too, where wandb is installed; WANDB_MODE=offline needs no "
+             "account.")
 
     # -- Test
     test_num_episodes: int = flag(
