@@ -8,7 +8,6 @@ from saved_run import save
 
 import impala_mm
 from impala_mm import environments, evaluation
-from impala_mm.onlookers import Film
 
 
 class Uneven(gymnasium.Env):
@@ -141,7 +140,7 @@ def test_a_game_of_atari_is_whole_and_raw_and_a_film_shows_its_first(tmp_path):
     policy = impala_mm.load_policy(tmp_path)
     film = _Kept()
     result = evaluation.on_level(
-        policy, "BreakoutNoFrameskip-v4", 2, 2, onlookers=lambda playing: [Film(film, judges=True)]
+        policy, "BreakoutNoFrameskip-v4", 2, 2, onlookers=lambda playing: [film]
     )
     assert min(result.lengths) > 35, "random play loses a life in some 140 frames"
     assert result.scores == (1.7, 30.5)
@@ -155,13 +154,16 @@ def test_a_game_of_atari_is_whole_and_raw_and_a_film_shows_its_first(tmp_path):
 
 
 class _Kept:
-    closed = False
+    """An onlooker that keeps the first game."""
+
+    judges, closed = True, False
 
     def __init__(self):
         self.frames = []
 
-    def add(self, frame):
-        self.frames.append(frame)
+    def see(self, sight):
+        if sight.game == 0:
+            self.frames.append(sight.picture)
 
     def close(self):
         self.closed = True
