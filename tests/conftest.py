@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+# As processes have it: what is computed here is then, bit for bit, what is computed there.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 ROOT = Path(__file__).resolve().parent.parent
 HOROVOD = (Path(sys.executable).parent / "horovodrun").exists()
 

@@ -252,6 +252,7 @@ def test_one_ulp_of_difference_is_repaired_and_counted_and_a_bare_mpirun_obeys_c
     _until_gone(processes)
 
 
+@pytest.mark.slow
 def test_a_larger_difference_ends_the_run_by_the_variables_name(faulty):
     """One weight of learner 1 is moved by 0.001, after both have taken rank 0's checkpoint."""
     learners, logdir = faulty("25:0.001")

@@ -6,6 +6,8 @@ import pytest
 from impala_mm import environments
 from impala_mm.environments import BadLevel, pictures
 
+CORRIDOR = "sandbox.own_environment:Corridor-v0"
+
 
 def _play(level, drawn, steps=60, **options):
     """Entries and pictures under the same actions."""
@@ -27,7 +29,7 @@ def _play(level, drawn, steps=60, **options):
     [
         ("CartPole-v1", (400, 600, 3)),
         ("gym:CartPole-v1", (400, 600, 3)),
-        ("catch", (160, 80, 3)),
+        ("catch", (320, 160, 3)),
         ("ALE/Breakout-v5", (210, 160, 3)),  # its sticky actions are random
     ],
 )
@@ -60,19 +62,20 @@ def test_atari_in_colour_shows_the_picture_that_the_network_sees():
 
 def test_a_picture_s_rate_is_that_of_play():
     assert environments.make("CartPole-v1", 1, seed=0, pictures=True).picture_rate == 50
-    assert environments.make("catch", 1, seed=0).picture_rate == 30
+    assert environments.make("catch", 1, seed=0).picture_rate == 4
+    assert environments.make(CORRIDOR, 1, seed=0).picture_rate == 30
     pytest.importorskip("ale_py")
     assert environments.make("PongNoFrameskip-v4", 1, seed=0).picture_rate == 15
 
 
 def test_what_has_no_looks_is_refused_in_a_sentence():
-    envs = environments.make("memory", 1, seed=0, pictures=True)
+    envs = environments.make(CORRIDOR, 1, seed=0, pictures=True)
     envs.reset()
     with pytest.raises(BadLevel) as caught:
         envs.picture()
     assert str(caught.value) == (
-        "memory draws no pictures, and its observations [4] are none: give it a render method and "
-        "the render mode rgb_array"
+        f"{CORRIDOR} draws no pictures, and its observations [1] are none: give it a render method "
+        "and the render mode rgb_array"
     )
 
 
