@@ -24,13 +24,17 @@ def main(argv: list[str]) -> None:
     for note in notes:
         print(f"note: {launcher.workers_csv_path}: {note}")
     sets = workers.worker_sets(rows)
-    print(f"{len(sets)} learner(s) under one mpirun, {len(rows) - len(sets)} actor(s):")
+    actors = sum(len(worker_set.actors) for worker_set in sets)
+    print(f"{len(sets)} learner(s) under one mpirun, {actors} actor(s):")
     for rank, worker_set in enumerate(sets):
         learner = worker_set.learner
         gpus = f"  GPU {learner.cuda_visible_devices}" if learner.cuda_visible_devices else ""
         print(f"  learner {rank}  {learner.ip}:{learner.tf_port}{gpus}")
         for actor in worker_set.actors:
             print(f"    actor  {actor.ip}  -> learner {rank}")
+    for row in rows:
+        if row.job == "evaluator":
+            print(f"  evaluator  {row.ip}")
     forwarded = [f"--{name}={getattr(config, name)}" for name in given if hasattr(config, name)]
     print(f"flags for every process: {' '.join(forwarded) or 'none, all defaults'}")
 

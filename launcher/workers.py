@@ -21,7 +21,7 @@ COLUMNS = (
     "ssh_username",
     "ssh_password",
 )
-_JOBS = ("learner", "actor", "ps")
+_JOBS = ("learner", "actor", "evaluator", "ps")
 
 
 class BadCsv(Exception):
@@ -33,7 +33,7 @@ class Worker:
     """One row: a process and where it runs."""
 
     line: int  # in the file, for messages
-    job: str  # "learner" or "actor"
+    job: str  # "learner", "actor" or "evaluator"
     ip: str
     tf_port: int | None  # where a learner listens; actors listen nowhere
     cuda_visible_devices: str
@@ -74,8 +74,8 @@ def read(path: str) -> tuple[list[Worker], list[str]]:
         if worker.job == "ps":
             notes.append(f"row {line}: a ps row, which starts nothing: parameters stay at learners")
             continue
-        if worker.job == "actor" and worker.tf_port is not None:
-            notes.append(f"row {line}: tf_port {worker.tf_port} is not used: actors only connect")
+        if worker.job in {"actor", "evaluator"} and worker.tf_port is not None:
+            notes.append(f"row {line}: tf_port {worker.tf_port} is not used: only learners listen")
         if worker.job == "learner" and worker.tf_port is not None:
             other = ports.setdefault((worker.ip, worker.tf_port), line)
             if other != line:
@@ -123,7 +123,7 @@ def _worker(line: int, cells: dict[str, str]) -> tuple[Worker, list[tuple[str, s
     if job not in _JOBS:
         close = difflib.get_close_matches(job, _JOBS, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
-        wrong.append(("job", f"{job!r} is no job{hint}; write learner or actor"))
+        wrong.append(("job", f"{job!r} is no job{hint}; write learner, actor or evaluator"))
     ip = cells.get("ip", "")
     if not ip or any(character.isspace() for character in ip):
         wrong.append(("ip", f"{ip!r} is no address or host name"))

@@ -52,6 +52,15 @@ def test_actors_are_dealt_to_learners_in_turn(write):
     assert [[a.line for a in s.actors] for s in workers.worker_sets(rows)] == [[2, 4, 6], [3, 5]]
 
 
+def test_an_evaluator_has_a_row_of_its_own_and_belongs_to_no_learner(write):
+    rows, notes = workers.read(write("job,ip,tf_port\nlearner,x,1\nevaluator,e,5\nactor,a,\n"))
+    assert [r.job for r in rows] == ["learner", "evaluator", "actor"]
+    assert [[a.ip for a in s.actors] for s in workers.worker_sets(rows)] == [["a"]]
+    assert notes == ["row 3: tf_port 5 is not used: only learners listen"]
+    with pytest.raises(workers.BadCsv, match=r"'evaluater' is no job \(did you mean evaluator\?\)"):
+        workers.read(write("job,ip\nlearner,x\nevaluater,e\n"))
+
+
 def test_what_the_csv_says_in_vain_is_noted(write):
     rows, notes = workers.read(write("job,ip,tf_port\nps,p,8000\nlearner,x,1\nactor,a,9001\n"))
     assert [r.job for r in rows] == ["learner", "actor"]
