@@ -11,6 +11,7 @@
 
 import contextlib
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -101,22 +102,23 @@ class Checkpoints:
     def restore(self, say: Callable[[str], None], check: Callable[[About], None]) -> About | None:
         """Loads the newest that is whole into the variables; None where there is none at all.
 
-        A damaged one gets out of the way, and is said. `check` raises Mismatch where it is not this
-        run's. Raises Damaged if all are.
+        Damaged ones are said, and put aside once one is found that is whole. `check` raises
+        Mismatch where that is not this run's. Raises Damaged if all are.
         """
-        found = all_in(self._folder)
-        for path in reversed(found):
+        damaged: list[Path] = []
+        for path in reversed(all_in(self._folder)):
             try:
                 about = verify(path)
             except Damaged as error:
                 say(f"{error}; goes on from the one before, if there is one")
-                with contextlib.suppress(OSError):
-                    path.rename(self._folder / f"damaged-{path.name}")
+                damaged.append(path)
                 continue
             check(about)
             load(path, named(self._variables))
+            for each in damaged:  # their numbers come again
+                _put_aside(each)
             return about
-        if found:
+        if damaged:
             raise Damaged(f"no checkpoint in {self._folder} is whole: give another --logdir")
         return None
 
@@ -197,8 +199,8 @@ def find(path: str | Path, best: bool = False) -> tuple[Path, About]:
 
 
 def all_in(folder: Path) -> list[Path]:
-    """Oldest first."""
-    return sorted(path for path in folder.glob("[0-9]*") if path.is_dir())
+    """Oldest first; none that a user has copied there under a name of his own."""
+    return sorted(path for path in folder.glob("[0-9]*") if path.name.isdigit() and path.is_dir())
 
 
 def best_of(paths: Sequence[Path]) -> Path | None:
@@ -220,6 +222,16 @@ def _read(path: Path) -> About | None:
         return About(**{name: content[name] for name in About._fields})
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _put_aside(path: Path) -> None:
+    """Out of the way of those to come, under a name that is free."""
+    for number in itertools.count(1):
+        aside = path.with_name(f"damaged-{path.name}" + (f"-{number}" if number > 1 else ""))
+        if not aside.exists():
+            break
+    with contextlib.suppress(OSError):
+        path.rename(aside)
 
 
 def _fingerprint(path: Path) -> list[Any]:

@@ -35,8 +35,7 @@ def test(config: Config, given: Sequence[str]) -> NoReturn:
     if not Path(where).exists():  # before TensorFlow is loaded, which takes seconds
         flags.refuse(f"--{'checkpoint' if config.checkpoint else 'logdir'}={where} does not exist")
     _check_display(config)
-    choose_device(config)
-    processes.load_tensorflow(config.intra_op_threads, config.inter_op_threads or 1)
+    load_tensorflow(config)
     from impala_mm import checkpoint, environments, evaluation, video  # noqa: PLC0415
 
     try:
@@ -50,10 +49,14 @@ def test(config: Config, given: Sequence[str]) -> NoReturn:
     processes.leave(processes.exit_code(ending) if not played else 0)
 
 
-def choose_device(config: Config) -> None:
-    """Hides GPUs from whoever plays on the CPU: CUDA would take memory of them."""
+def load_tensorflow(config: Config) -> None:
+    """For who plays, on --actor_device; hides GPUs on the CPU: CUDA would take memory of them."""
     if config.actor_device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    processes.load_tensorflow(config.intra_op_threads, config.inter_op_threads or 1)
+    from impala_mm import devices  # noqa: PLC0415
+
+    devices.choose("actor_device", config.actor_device, 0)
 
 
 class _Test:
@@ -65,7 +68,9 @@ class _Test:
         self._config, self._given, self._ending = config, given, ending
         self._say = processes.Sayer("test")
         self._path, self._about = checkpoint.find(config.checkpoint or config.logdir)
-        self._logdir = Path(config.logdir or self._path.parents[1])
+        kept = self._path.resolve().parent
+        own = kept.parent if kept.name == "checkpoints" else None  # the run that it is of
+        self._logdir = Path(config.logdir) if config.logdir else own
 
     def run(self) -> bool:
         """Whether all games were played."""
@@ -131,11 +136,15 @@ class _Test:
     def _record(self, result: "Evaluation") -> None:
         from impala_mm import evaluation_records as records  # noqa: PLC0415
 
+        if self._logdir is None:
+            self._say(f"{self._path} lies in no run's folder: this is recorded nowhere")
+            return
         try:
             where = records.append(self._logdir, records.record(result, "test"))
         except OSError as error:
-            flags.refuse(f"{records.path_of(self._logdir)} cannot be written: {error.strerror}")
-        self._say(f"recorded in {where}")
+            self._say(f"{records.path_of(self._logdir)} cannot be written: {error.strerror}")
+        else:
+            self._say(f"recorded in {where}")
 
 
 def _check_display(config: Config) -> None:

@@ -1,5 +1,6 @@
 """--job_name=evaluator, from its flags to its exit code: tests each new checkpoint of a run."""
 
+import dataclasses
 import threading
 import time
 from collections.abc import Sequence
@@ -26,8 +27,10 @@ def follow(config: Config, given: Sequence[str]) -> NoReturn:
     processes.on_ending(end)
     if not config.logdir:
         flags.refuse("--job_name=evaluator follows the checkpoints of a run: give its --logdir")
-    evaluation_process.choose_device(config)
-    processes.load_tensorflow(config.intra_op_threads or 1, config.inter_op_threads or 1)
+    for name in ("checkpoint", "render", "video_dir"):
+        if getattr(config, name):
+            flags.refuse(f"--{name} is for --mode=test: an evaluator tests each new checkpoint")
+    evaluation_process.load_tensorflow(dataclasses.replace(config, intra_op_threads=1))
     from impala_mm import environments, evaluation  # noqa: PLC0415
 
     try:

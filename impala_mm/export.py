@@ -4,6 +4,7 @@ The folder appears whole or not at all, and one that was there is replaced whole
 """
 
 import contextlib
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -25,10 +26,11 @@ def export(config: Config) -> NoReturn:
     target = _target(config)
     if wrong := _unfit(target):
         flags.refuse(f"--export_dir={target}: {wrong}")
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # CUDA would take memory from who trains there
     processes.load_tensorflow(0, 0)
     import tensorflow as tf  # noqa: PLC0415
 
-    from impala_mm import checkpoint, saved_model  # noqa: PLC0415
+    from impala_mm import checkpoint, environments, saved_model  # noqa: PLC0415
     from impala_mm.policy import Policy  # noqa: PLC0415
 
     named = "--checkpoint" if config.checkpoint else "--logdir"
@@ -37,6 +39,8 @@ def export(config: Config) -> NoReturn:
         policy = Policy(path, about)
     except (checkpoint.Missing, checkpoint.Damaged, checkpoint.Mismatch) as error:
         flags.refuse(f"{named}: {error}")
+    except environments.BadLevel as error:
+        flags.refuse(str(error))
     try:
         with whole(target) as folder:
             saved_model.write(policy, folder)

@@ -14,6 +14,8 @@ from impala_mm.config import Config
 from impala_mm.events import Events
 from impala_mm.learner import Learner, Limits
 
+_PATIENCE = 1.0  # seconds that a save waits for the update that is being made
+
 
 class Keeper:
     """Of one run."""
@@ -48,6 +50,8 @@ class Keeper:
         if found:
             for sentence in resume.told(found, config, ours.learners):
                 self._say(sentence)
+            if config.mode == "train_from":
+                self._say("it has begun already: --checkpoint is not read again")
             self._newest = found
         elif config.mode == "train_from":
             path, source = checkpoint.find(config.checkpoint)
@@ -59,17 +63,22 @@ class Keeper:
         )
         return found
 
-    def save(self, learner: Learner, seconds: float, known: float, last: bool = False) -> None:
+    def save(self, learner: Learner, seconds: float, known: float, last: bool = False) -> bool:
         """What was learnt, if anything was since the last, or this is the run's last.
 
-        `known`: mean return of the last games, or NaN.
+        `known`: mean return of the last games, or NaN. False: an update is being made, and takes
+        long (another learner may hang): it is to be tried again.
         """
         if learner.updates <= self._newest.updates and not last:
-            return
+            return True
         begin = time.monotonic()
-        with learner.whole:
+        if not learner.whole.acquire(timeout=_PATIENCE):
+            return False
+        try:
             self._checkpoints.snapshot()
             updates, steps, frames = learner.updates, learner.steps, learner.frames
+        finally:
+            learner.whole.release()
         held = time.monotonic() - begin
         about = self._newest._replace(
             updates=updates,
@@ -85,9 +94,10 @@ class Keeper:
             if self.saved:
                 self._say(f"checkpoints cannot be written ({error}); those before are kept")
             self.saved = False
-            return
+            return True
         self.saved, self._newest = True, about
         took = time.monotonic() - begin
         said = f"checkpoint at update {updates} ({took:.1f} s, training held up {held:.2f} s)"
         self._say(said)
         self._events.happened("save", said)
+        return True

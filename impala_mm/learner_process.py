@@ -60,9 +60,10 @@ def learn(config: Config, argv: list[str]) -> NoReturn:
     told = _told(config, folder, say)
     try:
         code = _learn(config, address, folder, actors, began, told)
-    except Exception:
+    except Exception as error:
         if say.log:
             say.log.write(traceback.format_exc())
+        told.events.happened("end", f"error: {error}")
         raise
     finally:
         actors.end()

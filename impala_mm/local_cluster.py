@@ -70,8 +70,8 @@ def run(config: Config, argv: list[str]) -> NoReturn:
             if len(ending) > told:
                 first, told = told == 0, len(ending)
                 order = signal.SIGUSR1 if trains and first else signal.SIGTERM
-                say("the learners save and stop" if order == signal.SIGUSR1 else "all end now")
                 learners.send_signal(order)
+                say("the learners save and stop" if order == signal.SIGUSR1 else "all end now")
     finally:
         actors.end()
     code = learners.returncode

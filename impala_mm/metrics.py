@@ -151,6 +151,7 @@ class Tally:
             if self._games:
                 row["episode_return"] = float(np.mean([r for r, _ in self._games]))
                 row["episode_length"] = float(np.mean([s for _, s in self._games]))
+                row["games"] = len(self._games)  # of which these are the means
             if self._shaped:
                 row["shaped_return"] = float(np.mean(self._shaped))
             row |= self._by_level() | _averages(self._parts)

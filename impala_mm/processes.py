@@ -4,6 +4,7 @@ Nothing heavy is imported before it is needed: a child's parent must be known to
 learner's actors started, in the first tenths of a second.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -25,8 +26,9 @@ def on_ending(handler: Any) -> None:
 
 def leave(code: int) -> NoReturn:
     """Ends now: threads that wait in TensorFlow for others would hold a slower end up."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
     os._exit(code)
 
 
@@ -76,6 +78,7 @@ class Sayer:
     def __call__(self, message: str) -> None:
         """One line of it."""
         line = f"[{self._name}] {message}"
-        print(line, flush=True)
         if self.log:
             self.log.write(line)
+        with contextlib.suppress(OSError):  # the terminal is gone, or the disk behind it full
+            print(line, flush=True)

@@ -18,9 +18,10 @@ def check(about: About, made_of: dict[str, Any], where: str) -> None:
     """Raises Mismatch where a run made of this cannot go on from what is in `where`."""
     wrong = _different(about, made_of, tuple(made_of))
     if wrong:
+        fits = not _different(about, made_of, _WEIGHTS)
+        starts = f" (--mode=train_from --checkpoint={where} begins it with these weights)"
         raise Mismatch(
-            f"{wrong} in {where}: give what it has, or another --logdir; --mode=train_from "
-            f"--checkpoint={where} starts a new run from its weights"
+            f"{wrong} in {where}: give what it has, or another --logdir{starts if fits else ''}"
         )
 
 

@@ -61,7 +61,8 @@ class RunFolder:
 
         `learners`: addresses of all; `frames`: from which it goes on.
         """
-        settings = dataclasses.asdict(self._config)
+        # Each learner's own --num_learners is 1, whoever started them.
+        settings = dataclasses.asdict(self._config) | {"num_learners": len(learners)}
         (self.path / "settings.json").write_text(json.dumps(settings, indent=1))
         (self.path / "README.txt").write_text(_README)
         start: dict[str, Any] = {

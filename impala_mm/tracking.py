@@ -74,7 +74,7 @@ class Tracking:
             run = self._begin()
             began = True
             while (row := self._rows.get()) is not None:
-                run.log(row, step=int(row["updates"]))
+                run.log(row)  # without a step: rows made again after a kill would be left out
             run.finish()
             self._module.teardown()  # its own process ends with it
         except BaseException as error:

@@ -26,6 +26,10 @@ class Recorder:
         self._path, self._fps = path, Fraction(fps).limit_denominator(1000)
         self._work = path.with_name(f".{path.name}.writing")
         self._av = _library()
+        try:  # before anything is played for it
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Unrecordable(f"{path.parent}: {error.strerror}") from None
         self._file: Any = None  # made with the first frame, which has its size
         self._stream: Any = None
         self._shape: tuple[int, ...] = ()
@@ -70,7 +74,6 @@ class Recorder:
         self._work.unlink(missing_ok=True)
 
     def _open(self, height: int, width: int) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         options = {"movflags": "+faststart"}
         self._file = self._av.open(str(self._work), "w", format="mp4", options=options)
         stream = self._file.add_stream("libx264", rate=self._fps)
@@ -85,8 +88,11 @@ class Recorder:
         self._stream = stream
 
     def _write(self, frame: Any) -> None:
-        for packet in self._stream.encode(frame):
-            self._file.mux(packet)
+        try:
+            for packet in self._stream.encode(frame):
+                self._file.mux(packet)
+        except (OSError, self._av.FFmpegError) as error:
+            raise Unrecordable(f"{self._path} cannot be written: {error}") from None
 
 
 def enlarge(frame: np.ndarray) -> np.ndarray:

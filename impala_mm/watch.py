@@ -4,6 +4,7 @@ Every learner reports to all once a second (`pulse`); rank 0 alone keeps the rec
 metrics, progress lines, checkpoints.
 """
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -214,12 +215,14 @@ class Watch:
             if clocks.line.due(now) or first:
                 clocks.silent = False
                 self._say(line(row, self._limits.frames, self._actors()))
-        if clocks.save.due(now):
-            records.keeper.save(learner, self.seconds, self._tally.mean_return())
         if clocks.stall.begins(learner.updates, now):
             message = f"nothing was learnt for {_STALL_SECONDS:g} s"
             self._say(message)
             records.events.happened("stall", message)
+        if clocks.save.due(now):
+            known = self._tally.mean_return()
+            if not records.keeper.save(learner, self.seconds, known):
+                clocks.save.again()
         if learner.actions is not None:
             self._write_histograms(records.chronicle, now - clocks.begin)
 
@@ -245,9 +248,14 @@ class Watch:
         """Where it is time: of the trained variables and of the actions in the last batch."""
         if not chronicle.wants_histograms(seconds):
             return
-        with self._learner.whole:
+        whole = self._learner.whole
+        if not whole.acquire(timeout=1.0):  # an update takes long: it is not waited for
+            return
+        try:
             trained = self._algorithm.variables.trained
             named = {f"variables/{variable.name}": variable.numpy() for variable in trained}
+        finally:
+            whole.release()
         named["actions"] = np.asarray(self._learner.actions)
         chronicle.write_histograms(self._learner.frames, named)
 
@@ -263,6 +271,10 @@ class _Every:
             return False
         self._last = now
         return True
+
+    def again(self) -> None:
+        """What was due could not be done: it is due still."""
+        self._last = -math.inf
 
 
 class _Clocks:

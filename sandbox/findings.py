@@ -18,6 +18,8 @@ from impala_mm.config import Config
 from impala_mm.verdict import verdict
 
 Record = dict[str, Any]
+# Flags that say how a process was started, or another run's: they are not for the next start.
+_OF_A_START = ("mode", "job_name", "task", "checkpoint", "export_dir", "video_dir")
 
 
 def headline(run: Run) -> list[str]:
@@ -28,7 +30,8 @@ def headline(run: Run) -> list[str]:
     if final is None:
         return [f"No hundred games had ended after {after}."]
     best, at = best_return(run)
-    said = [f"A mean return of {final:.2f} over the last 100 games after {after}."]
+    count = run.last("games") or 100.0
+    said = [f"A mean return of {final:.2f} over the last {count:.0f} games after {after}."]
     if best > final:
         said.append(f"The best was {best:.2f}, at {at:,.0f} frames.")
     if trend := _trend(run):
@@ -65,8 +68,12 @@ def bound(run: Run) -> str:
 
 
 def best_return(run: Run) -> tuple[float, float]:
-    """(return, frames) of the highest mean over 100 games."""
+    """(return, frames) of the highest mean over 100 games; NaN where there were never as many."""
     column = run.columns["episode_return"]
+    if "games" in run.columns:  # older runs did not say
+        column = np.where(run.columns["games"] >= 100, column, np.nan)
+    if not np.isfinite(column).any():
+        return float("nan"), 0.0
     at = int(np.nanargmax(column))
     return float(column[at]), float(run.columns["frames"][at])
 
@@ -116,7 +123,7 @@ def commands(run: Run) -> list[tuple[str, str]]:
     changed = [
         f"--{name}={shlex.quote(value)}"
         for name, value, _, changed in settings(run)
-        if changed and name not in ("mode", "job_name", "task")
+        if changed and name not in _OF_A_START
     ]
     train = " ".join(["python experiment.py", *changed, f"--logdir={folder}"])
     return [
@@ -164,4 +171,4 @@ def _text(value: Any) -> str:
     """As it is written on a command line."""
     if isinstance(value, bool):
         return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) and abs(value) < 1e6 else str(value)
+    return f"{value:.15g}" if isinstance(value, float) and abs(value) < 1e6 else str(value)

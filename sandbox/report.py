@@ -220,11 +220,12 @@ def _starts(folder: Path) -> str:
             _when(start.get("time")),
             str(start.get("host", "")),
             str(start.get("machine", "")),
-            _count(start.get("learners")),
+            _count(len(learners) if isinstance(learners, list) else learners),
             str(start.get("revision", "")),
             _command(start.get("command")),
         ]
         for start in starts
+        for learners in [start.get("learners")]
     ]
     names = ["when", "host", "machine", "learners", "revision", "command"]
     saved = findings.checkpoints(folder)

@@ -1,5 +1,6 @@
 """--mode=test and --job_name=evaluator as a user starts them."""
 
+import shutil
 import signal
 import sys
 
@@ -68,6 +69,30 @@ def test_what_cannot_be_tested_is_refused_in_a_sentence(catch, flags, sentence):
     assert printed.splitlines()[-1].startswith("error: ")
     assert sentence in printed.splitlines()[-1]
     assert len(printed.splitlines()) == 1, "no stack trace for a user's mistake"
+
+
+@pytest.mark.slow
+def test_a_checkpoint_copied_elsewhere_is_tested_with_its_video_and_recorded_nowhere(
+    catch, tmp_path
+):
+    newest = next((catch / "checkpoints").iterdir())
+    copy = shutil.copytree(newest, tmp_path / "copy")
+    flags = [f"--checkpoint={copy}", f"--video_dir={tmp_path / 'videos'}", "--video_overlay"]
+    code, printed = run(*EXPERIMENT, "--mode=test", *flags, "--test_num_episodes=3")
+    assert code == 0, printed
+    assert f"{copy} lies in no run's folder: this is recorded nowhere" in printed
+    video = tmp_path / "videos" / "catch-12345.mp4"
+    assert f"video: {video}" in printed
+    assert video.stat().st_size > 1000
+    code, printed = run(*EXPERIMENT, "--job_name=evaluator", f"--logdir={catch}", flags[1])
+    assert code == 2
+    assert "--video_dir is for --mode=test" in printed
+    (tmp_path / "file").touch()
+    flags[1] = f"--video_dir={tmp_path / 'file'}"
+    code, printed = run(*EXPERIMENT, "--mode=test", *flags, "--test_num_episodes=3")
+    assert code == 2
+    assert "error: --video_dir: " in printed
+    assert "Traceback" not in printed
 
 
 @pytest.mark.slow

@@ -73,6 +73,10 @@ def test_a_damaged_one_is_said_and_put_aside_and_the_one_before_is_used(
     assert (variables.trained[0].numpy() == 1).all()
     _save(checkpoints, variables, 2)  # its name is free again
     assert checkpoint.find(tmp_path)[1].updates == 2
+    harm(checkpoint.find(tmp_path)[0])
+    assert _restore(tmp_path, variables)[0].updates == 1
+    aside = {path.name for path in (tmp_path / "checkpoints").glob("damaged*")}
+    assert aside == {"damaged-0000000002", "damaged-0000000002-2"}
 
 
 def _data(folder):
@@ -94,8 +98,9 @@ def test_where_all_are_damaged_the_run_is_not_begun_anew_in_silence(tmp_path, va
     _cut(_data(_save(Checkpoints(tmp_path, variables, 3), variables, 1)))
     with pytest.raises(Damaged, match=r"no checkpoint of .* is whole: .* is cut short"):
         checkpoint.find(tmp_path)
-    with pytest.raises(Damaged, match=r"no checkpoint in .* is whole: give another --logdir"):
-        _restore(tmp_path, variables)
+    for _ in range(2):  # the second start is as the first
+        with pytest.raises(Damaged, match=r"no checkpoint in .* is whole: give another --logdir"):
+            _restore(tmp_path, variables)
 
 
 def test_one_of_another_shape_is_refused_by_the_variables_name_and_changes_nothing(
@@ -127,6 +132,16 @@ def test_the_newest_the_best_and_milestones_are_kept(tmp_path, variables):
     assert checkpoint.find(tmp_path, best=True)[1].updates == 5
     assert checkpoint.find(tmp_path)[1].updates == 8
     assert checkpoint.find(tmp_path / "checkpoints" / "0000000007")[1].updates == 7
+
+
+def test_a_copy_under_a_name_of_the_users_is_neither_counted_nor_deleted(tmp_path, variables):
+    checkpoints = Checkpoints(tmp_path, variables, keep=1)
+    path = _save(checkpoints, variables, 1)
+    copy = path.rename(f"{path}.bak")
+    for update in (2, 3):
+        _save(checkpoints, variables, update)
+    assert copy.exists()
+    assert [path.name for path in checkpoint.all_in(tmp_path / "checkpoints")] == [f"{3:010d}"]
 
 
 def test_weights_are_what_learns_or_acts_without_slots(variables):

@@ -90,3 +90,16 @@ def test_another_runs_weights_begin_a_new_one_without_its_slots_and_counts(keep,
     variables.trained[0].assign([5.0, 5.0])
     keeper, variables = keep(config, said)
     assert keeper.restore().updates == 1, "once begun it goes on from its own"
+    assert said[-1] == "it has begun already: --checkpoint is not read again"
+
+
+def test_a_save_does_not_wait_for_an_update_that_does_not_end(keep, tmp_path):
+    """Another learner may hang: signals and the stall are still to be heard."""
+    said = []
+    keeper, _ = keep(Config(), said)
+    learner = _at(3, 30)
+    with learner.whole:
+        assert not keeper.save(learner, seconds=1.0, known=math.nan)
+    assert not said
+    assert keeper.save(learner, seconds=1.0, known=math.nan)
+    assert checkpoint.find(tmp_path)[1].updates == 3

@@ -1,5 +1,6 @@
 """Logs are bounded, and nothing of the newest is lost."""
 
+import io
 import re
 
 from impala_mm.log import Log, trim
@@ -42,3 +43,16 @@ def _sayer(folder):
     say = Sayer("learner 0")
     say.log = Log(folder / "learner.log", max_mb=1)
     return say
+
+
+def test_a_terminal_that_is_gone_costs_lines_there_and_nothing_else(tmp_path, monkeypatch):
+    """As after SIGHUP, which saves and stops: every print fails then."""
+
+    class Gone(io.StringIO):
+        def write(self, text):
+            raise OSError(5, "Input/output error")
+
+    say = _sayer(tmp_path)
+    monkeypatch.setattr("sys.stdout", Gone())
+    say("saved")
+    assert "saved" in (tmp_path / "learner.log").read_text()

@@ -33,8 +33,8 @@ class StandIn(types.ModuleType):
     def define_metric(self, name, step_metric):
         self.metrics.append((name, step_metric))
 
-    def log(self, row, step):
-        self.rows.append((step, row))
+    def log(self, row):
+        self.rows.append(row)
 
     def finish(self):
         self.finished.append(len(self.rows))
@@ -60,7 +60,7 @@ def test_wandb_gets_every_row_in_order_and_the_settings(tmp_path, wandb):
     for update in range(50):
         tracked.write(_row(update))
     tracked.end()
-    assert wandb.rows == [(update, _row(update)) for update in range(50)]
+    assert wandb.rows == [_row(update) for update in range(50)]
     assert wandb.finished == [50]
     assert wandb.torn_down == 1, "its process would outlive the run"
     assert wandb.metrics == [("*", "frames")]
@@ -139,7 +139,7 @@ def test_the_chronicle_hands_over_the_rows_of_metrics_jsonl(tmp_path, wandb):
         chronicle.write(_row(update))
     tracked.end()
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    assert [row for _, row in wandb.rows] == [json.loads(line) for line in lines]
+    assert wandb.rows == [json.loads(line) for line in lines]
 
 
 @pytest.mark.skipif(HERE, reason="wandb is installed here")

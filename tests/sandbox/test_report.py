@@ -64,7 +64,7 @@ def folder(tmp_path):
     (folder / "starts.jsonl").write_text(
         json.dumps({"time": 1.8e9, "command": ["experiment.py", EVIL], "host": "gpu7",
                     "machine": "8 cores", "versions": {"python": "3.11.7"},
-                    "revision": "abc-dirty", "learners": 2, "settings": {}}) + "\n"
+                    "revision": "abc-dirty", "learners": ["a:1", "b:1"], "settings": {}}) + "\n"
     )  # fmt: skip
     for update, value in ((100, 1.5), (200, None), (300, 19.25)):
         path = folder / "checkpoints" / f"{update:010d}"
