@@ -179,6 +179,7 @@ def test_a_call_again_asks_without_the_content_and_sends_it_only_where_it_is_not
 # -- parameters
 
 
+@pytest.mark.slow
 def test_parameters_are_never_torn(serve):
     """A 50 MB vector whose elements all equal its version, 1,000 updates, 8 clients, 20 pulls each.
 
