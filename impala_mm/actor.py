@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from impala_mm import transport
 from impala_mm.algorithms import Algorithm
 from impala_mm.environments import Environments, Step
-from impala_mm.link import Group, Link, Say, Times
+from impala_mm.link import Group, Link, Say
 from impala_mm.parameters import Layout
 from impala_mm.trajectory import Codec, Entry, Unroll
 
@@ -185,7 +186,7 @@ def run(
                 f"{len(faults)} faults of environments, the last: {environments.faults[-1]}"
             )
         ready = time.perf_counter()
-        times = Times(player.acting, player.stepping, waited, ready - begin)
+        times = transport.Times(player.acting, player.stepping, waited, ready - begin)
         if not link.send(Group(*loaded, contents, player.episodes(), times)):
             return
         begin, waited = ready, time.perf_counter() - ready

@@ -1,7 +1,6 @@
 """An actor's process, from its flags to its exit code."""
 
 import dataclasses
-import os
 import signal
 import threading
 import traceback
@@ -27,9 +26,8 @@ def act(config: Config) -> NoReturn:
     start = config.task % len(learners)  # actors take turns
     if config.learner_assignment == "fixed":
         learners, start = [learners[start]], 0
-    if config.actor_device == "cpu":
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # CUDA itself takes GPU memory from whoever sees it
-    processes.load_tensorflow(config.intra_op_threads or 1, config.inter_op_threads or 1)
+    threads = config.intra_op_threads or 1, config.inter_op_threads or 1
+    processes.load_tensorflow(*threads, config.actor_device)
     from impala_mm import actor, agreement, devices, environments, transport  # noqa: PLC0415
     from impala_mm.link import Link  # noqa: PLC0415
 

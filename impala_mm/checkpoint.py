@@ -65,15 +65,16 @@ class Checkpoints:
         """`keep`: how many of the newest are kept; the best and milestones are besides."""
         self._folder, self._keep = logdir / "checkpoints", keep
         self._variables = variables
-        self._copy: list[list[tf.Variable]] = []  # of the trained, of the carried
+        self._copies: dict[str, list[tf.Variable]] = {}  # as `_kinds` has them
 
     def snapshot(self) -> None:
         """Copies the variables as they are now: `save` writes this while training goes on."""
         with tf.device("/CPU:0"):
-            for i, live in enumerate(self._variables[:2]):
-                if len(self._copy) == i:
-                    self._copy.append([tf.Variable(v.read_value(), trainable=False) for v in live])
-                for variable, copy in zip(live, self._copy[i], strict=True):
+            for kind, live in _kinds(self._variables).items():
+                if kind not in self._copies:
+                    copies = [tf.Variable(v.read_value(), trainable=False) for v in live]
+                    self._copies[kind] = copies
+                for variable, copy in zip(live, self._copies[kind], strict=True):
                     copy.assign(variable.read_value())
 
     def save(self, about: About) -> Path:
@@ -84,8 +85,7 @@ class Checkpoints:
             if final.exists():
                 return final
             work.mkdir(parents=True)
-            trained, carried = self._copy
-            tf.train.Checkpoint(trained=trained, carried=carried).write(str(work / "variables"))
+            tf.train.Checkpoint(**self._copies).write(str(work / "variables"))
             files = {path.name: _fingerprint(path) for path in sorted(work.iterdir())}
             (work / "about.json").write_text(json.dumps(about._asdict() | {"files": files}))
             for path in [*work.iterdir(), work]:  # on the disk before it gets its name
@@ -137,10 +137,20 @@ def named(variables: Variables, weights: bool = False) -> dict[str, tf.Variable]
 
     Those are the trained and the acting ones, without the optimizer's slots.
     """
+    kinds = _kinds(variables)
+    if weights:
+        del kinds["carried"]
+    return {f"{kind}/{i}": v for kind, group in kinds.items() for i, v in enumerate(group)}
+
+
+def _kinds(variables: Variables) -> dict[str, list[tf.Variable]]:
+    """A normaliser's place must not depend on how many slots an optimizer has."""
     acting = {id(variable) for variable in variables.acting}
-    carried = [(i, v) for i, v in enumerate(variables.carried) if not weights or id(v) in acting]
-    by_name = {f"trained/{i}": v for i, v in enumerate(variables.trained)}
-    return by_name | {f"carried/{i}": v for i, v in carried}
+    return {
+        "trained": variables.trained,
+        "acting": [v for v in variables.carried if id(v) in acting],
+        "carried": [v for v in variables.carried if id(v) not in acting],
+    }
 
 
 def load(path: Path, by_name: dict[str, tf.Variable]) -> None:

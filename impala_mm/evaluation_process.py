@@ -35,7 +35,7 @@ def test(config: Config, given: Sequence[str]) -> NoReturn:
     if not Path(where).exists():  # before TensorFlow is loaded, which takes seconds
         flags.refuse(f"--{'checkpoint' if config.checkpoint else 'logdir'}={where} does not exist")
     _check_display(config)
-    load_tensorflow(config)
+    load_tensorflow(config, intra=0)
     from impala_mm import checkpoint, environments, evaluation, video  # noqa: PLC0415
 
     try:
@@ -49,11 +49,10 @@ def test(config: Config, given: Sequence[str]) -> NoReturn:
     processes.leave(processes.exit_code(ending) if not played else 0)
 
 
-def load_tensorflow(config: Config) -> None:
-    """For who plays, on --actor_device; hides GPUs on the CPU: CUDA would take memory of them."""
-    if config.actor_device == "cpu":
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    processes.load_tensorflow(config.intra_op_threads, config.inter_op_threads or 1)
+def load_tensorflow(config: Config, intra: int) -> None:
+    """For who plays, on --actor_device; `intra` threads where no flag says how many."""
+    threads = config.intra_op_threads or intra, config.inter_op_threads or 1
+    processes.load_tensorflow(*threads, config.actor_device)
     from impala_mm import devices  # noqa: PLC0415
 
     devices.choose("actor_device", config.actor_device, 0)

@@ -1,6 +1,5 @@
 """--job_name=evaluator, from its flags to its exit code: tests each new checkpoint of a run."""
 
-import dataclasses
 import threading
 import time
 from collections.abc import Sequence
@@ -30,7 +29,7 @@ def follow(config: Config, given: Sequence[str]) -> NoReturn:
     for name in ("checkpoint", "render", "video_dir"):
         if getattr(config, name):
             flags.refuse(f"--{name} is for --mode=test: an evaluator tests each new checkpoint")
-    evaluation_process.load_tensorflow(dataclasses.replace(config, intra_op_threads=1))
+    evaluation_process.load_tensorflow(config, intra=1)  # beside a run
     from impala_mm import environments, evaluation  # noqa: PLC0415
 
     try:

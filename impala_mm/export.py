@@ -4,7 +4,6 @@ The folder appears whole or not at all, and one that was there is replaced whole
 """
 
 import contextlib
-import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -26,8 +25,7 @@ def export(config: Config) -> NoReturn:
     target = _target(config)
     if wrong := _unfit(target):
         flags.refuse(f"--export_dir={target}: {wrong}")
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # CUDA would take memory from who trains there
-    processes.load_tensorflow(0, 0)
+    processes.load_tensorflow(0, 0, "cpu")
     import tensorflow as tf  # noqa: PLC0415
 
     from impala_mm import checkpoint, environments, saved_model  # noqa: PLC0415

@@ -12,9 +12,7 @@ from impala_mm.algorithms import Variables
 from impala_mm.checkpoint import About, Checkpoints, Unwritable
 from impala_mm.config import Config
 from impala_mm.events import Events
-from impala_mm.learner import Learner, Limits
-
-_PATIENCE = 1.0  # seconds that a save waits for the update that is being made
+from impala_mm.learner import Learner, Limits, between_updates
 
 
 class Keeper:
@@ -72,13 +70,11 @@ class Keeper:
         if learner.updates <= self._newest.updates and not last:
             return True
         begin = time.monotonic()
-        if not learner.whole.acquire(timeout=_PATIENCE):
-            return False
-        try:
+        with between_updates(learner) as still:
+            if not still:
+                return False
             self._checkpoints.snapshot()
             updates, steps, frames = learner.updates, learner.steps, learner.frames
-        finally:
-            learner.whole.release()
         held = time.monotonic() - begin
         about = self._newest._replace(
             updates=updates,

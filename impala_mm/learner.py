@@ -6,10 +6,11 @@ the algorithm's variables with each batch and hands the new parameters back to t
 which actors fetch them. What is measured, logged and kept meanwhile is `watch`'s.
 """
 
+import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -26,6 +27,8 @@ from impala_mm.profile import Profile
 from impala_mm.server import Server
 from impala_mm.source import Source
 from impala_mm.trajectory import Batch
+
+_PATIENCE = 1.0  # seconds that others wait for the update that is being made
 
 
 class Learner(threading.Thread):
@@ -182,6 +185,17 @@ def in_short(error: BaseException) -> str:
     return (roots[:1] or said[-1:] or lines[:1] or [""])[0]
 
 
+@contextlib.contextmanager
+def between_updates(learner: Learner) -> Iterator[bool]:
+    """Holds updates off; False if one is being made and takes long (another learner may hang)."""
+    held = learner.whole.acquire(timeout=_PATIENCE)
+    try:
+        yield held
+    finally:
+        if held:
+            learner.whole.release()
+
+
 class Limits:
     """Where a run ends, whichever comes first."""
 
@@ -199,6 +213,6 @@ class NotFinite(Exception):
     def __init__(self, update: int, values: dict[str, float]):
         bad = ", ".join(f"{n} = {v}" for n, v in values.items() if not math.isfinite(v))
         super().__init__(
-            f"update {update + 1} is not finite ({bad}); it was not applied, and the last "
-            f"checkpoint is good. Lower --learning_rate or --gradients_clipping"
+            f"update {update + 1} is not finite ({bad}); it was not applied, and what was "
+            f"saved is good. Lower --learning_rate or --gradients_clipping"
         )

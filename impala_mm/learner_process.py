@@ -135,7 +135,7 @@ def _learn(
             say("error: the last checkpoint could not be written")
         events.happened("end", result)
     except watch.Lost as error:
-        say(f"error: {error}; the last checkpoint is good, the same command goes on from it")
+        say(f"error: {error}; what was saved is good, the same command goes on from it")
         events.happened("end", f"error: {error}")
         return 1
     except (agreement.Differ, checkpoint.Mismatch, learner.NotFinite, sync.Drifted) as error:

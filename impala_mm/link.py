@@ -33,15 +33,6 @@ class Newest(NamedTuple):
     vector: bytes
 
 
-class Times(NamedTuple):
-    """Seconds that an actor spent on a group, as `transport.Header` has them."""
-
-    acting: float = 0.0
-    stepping: float = 0.0
-    waiting: float = 0.0
-    playing: float = 0.0
-
-
 class Group(NamedTuple):
     """What was played in T steps."""
 
@@ -49,7 +40,7 @@ class Group(NamedTuple):
     version: int  # the oldest that acted
     contents: list[bytes]  # an unroll each
     episodes: np.ndarray  # float32 [K, 3]: (1 for a whole game else 0, return, steps)
-    times: Times = Times()
+    times: transport.Times = transport.Times()
 
 
 class Link(threading.Thread):

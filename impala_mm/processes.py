@@ -59,8 +59,13 @@ def addresses(config: Config) -> list[str]:
     return found
 
 
-def load_tensorflow(intra: int, inter: int) -> None:
-    """With so many threads within an operation and across them; 0: all cores."""
+def load_tensorflow(intra: int, inter: int, device: str = "auto") -> None:
+    """With so many threads within an operation and across them; 0: all cores.
+
+    Who computes on the cpu sees no GPU: CUDA itself takes memory of all that it sees.
+    """
+    if device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     tensorflow_import.load()
     import tensorflow as tf  # noqa: PLC0415
 

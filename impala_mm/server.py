@@ -24,6 +24,7 @@ from impala_mm.transport import (
     Client,
     Header,
     Refused,
+    Times,
     Unreachable,
     run_number,
 )
@@ -285,8 +286,8 @@ class Server:
         self._ledger.end(*header.message)
         self.dropped += header.dropped
         with self._lock:
-            level, names = self._levels[header.actor], ("acting", "stepping", "waiting", "playing")
-            times = {name: getattr(header, name) / 1e6 for name in names}
+            level = self._levels[header.actor]
+            times = {name: getattr(header, name) / 1e6 for name in Times._fields}
             self._arrivals.append(Arrival(header.actor, level, finished, times))
             if header.actor in self.actors:  # else it was sent to another learner meanwhile
                 self.actors[header.actor] = time.monotonic()

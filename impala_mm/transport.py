@@ -31,6 +31,15 @@ PROTOCOL = 4
 MESSAGE = 3 << 20  # bytes of content per message; gRPC's own limit is 4 MiB
 
 
+class Times(NamedTuple):
+    """What an actor's thread that plays did since its message before, in seconds."""
+
+    acting: float = 0.0  # in the network
+    stepping: float = 0.0  # in the environments
+    waiting: float = 0.0  # until the unrolls before were on their way: for the learner, that is
+    playing: float = 0.0  # altogether, these three included
+
+
 class Header(NamedTuple):
     """What names a message, and what its actor did with its time; travels as int64 [12]."""
 
@@ -40,11 +49,10 @@ class Header(NamedTuple):
     incarnation: int  # of the actor's process
     sequence: int  # 0, 1, 2... within an incarnation
     dropped: int  # unrolls that went nowhere since the message before
-    # Microseconds since the message before, of the thread that plays:
-    acting: int  # in the network
-    stepping: int  # in the environments
-    waiting: int  # until the unrolls before were on their way: for the learner, that is
-    playing: int  # altogether, these three included
+    acting: int  # of `Times` in microseconds, as are the next three
+    stepping: int
+    waiting: int
+    playing: int
     version: int  # the oldest policy version that acted in these unrolls
     pieces: int  # how many hold the content; 0: it is in the message itself; -1: it is left out
 

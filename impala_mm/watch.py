@@ -20,7 +20,7 @@ from impala_mm.environments import EnvironmentSpec
 from impala_mm.events import Events, Stall
 from impala_mm.group import Group
 from impala_mm.keeper import Keeper
-from impala_mm.learner import Learner, Limits, NotFinite
+from impala_mm.learner import Learner, Limits, NotFinite, between_updates
 from impala_mm.metrics import Meter, Tally
 from impala_mm.pulse import Pulse, Report
 from impala_mm.server import Server
@@ -248,14 +248,11 @@ class Watch:
         """Where it is time: of the trained variables and of the actions in the last batch."""
         if not chronicle.wants_histograms(seconds):
             return
-        whole = self._learner.whole
-        if not whole.acquire(timeout=1.0):  # an update takes long: it is not waited for
-            return
-        try:
+        with between_updates(self._learner) as still:
+            if not still:
+                return
             trained = self._algorithm.variables.trained
             named = {f"variables/{variable.name}": variable.numpy() for variable in trained}
-        finally:
-            whole.release()
         named["actions"] = np.asarray(self._learner.actions)
         chronicle.write_histograms(self._learner.frames, named)
 

@@ -1,16 +1,26 @@
-"""A run's folder with a checkpoint of an untrained network, as a learner writes it."""
+"""A run's folder with a checkpoint of a network that nobody trained, as a learner writes it."""
 
 import dataclasses
 import json
+
+import numpy as np
 
 from impala_mm import agreement, checkpoint
 from impala_mm.config import Config
 
 
-def save(logdir, updates=1, frames=1000.0, **settings):
-    """The checkpoint's folder."""
+def save(logdir, updates=1, frames=1000.0, sure=False, **settings):
+    """The checkpoint's folder.
+
+    `sure`: its weights are large, so that what the agent sees decides what it does.
+    """
     config = Config(**settings)
     made = agreement.make(config, number=0)
+    if sure:
+        draws = np.random.default_rng(7)
+        for variable in made.algorithm.variables.trained:
+            inputs = np.prod(variable.shape[:-1]) if variable.shape.rank > 1 else 400  # of biases
+            variable.assign(draws.normal(0, 2 / np.sqrt(inputs), variable.shape))
     checkpoints = checkpoint.Checkpoints(logdir, made.algorithm.variables, keep=100)
     checkpoints.snapshot()
     about = checkpoint.About(1, dataclasses.asdict(config), made.made_of, {})

@@ -106,18 +106,22 @@ def test_a_window_shows_the_first_environment(catch):
     assert "whole games: 2, 2 at a time" in printed
 
 
+def _tested(logdir, levels, *flags, limit=120):
+    """What is printed and kept where a network of the full action space plays these levels."""
+    pytest.importorskip("ale_py")
+    save(logdir, level_name="PongNoFrameskip-v4", full_action_space=True)
+    command = (*EXPERIMENT, "--mode=test", f"--logdir={logdir}", f"--test_levels={levels}")
+    code, printed = run(*command, *flags, limit=limit)
+    assert code == 0, printed
+    return printed, evaluations(logdir)
+
+
 @pytest.mark.slow
 def test_several_levels_end_in_the_figures_of_papers(tmp_path):
     """Of atari57 only their number differs: see the slow test."""
-    pytest.importorskip("ale_py")
-    save(tmp_path, level_name="PongNoFrameskip-v4", full_action_space=True)
-    code, printed = run(
-        *(*EXPERIMENT, "--mode=test", f"--logdir={tmp_path}", "--test_num_episodes=2"),
-        "--test_levels=BreakoutNoFrameskip-v4,ALE/Breakout-v5",
-        "--num_action_repeats=40",
-    )
-    assert code == 0, printed
-    v4, v5 = evaluations(tmp_path)
+    levels = "BreakoutNoFrameskip-v4,ALE/Breakout-v5"
+    flags = "--test_num_episodes=2", "--num_action_repeats=40"
+    printed, (v4, v5) = _tested(tmp_path, levels, *flags)
     assert v4["options"]["full_action_space"], "as the run recorded it"
     assert v4["options"]["num_action_repeats"] == 40, "as the command line says"
     assert v4["options"]["no_reward_steps"] == 0
@@ -129,16 +133,10 @@ def test_several_levels_end_in_the_figures_of_papers(tmp_path):
 
 @pytest.mark.slow
 def test_all_57_games_are_played_by_a_network_of_the_full_action_space(tmp_path):
-    pytest.importorskip("ale_py")
-    save(tmp_path, level_name="PongNoFrameskip-v4", full_action_space=True)
-    code, printed = run(
-        *(*EXPERIMENT, "--mode=test", f"--logdir={tmp_path}", "--test_num_episodes=1"),
-        *("--test_levels=atari57", "--num_action_repeats=60", "--no_reward_steps=30"),
-        limit=1500,
-    )
-    assert code == 0, printed
+    flags = "--test_num_episodes=1", "--num_action_repeats=60", "--no_reward_steps=30"
+    printed, rows = _tested(tmp_path, "atari57", *flags, limit=1500)
     assert "human-normalised over 57 games: median " in printed
-    assert len({row["level"] for row in evaluations(tmp_path)}) == 57
+    assert len({row["level"] for row in rows}) == 57
 
 
 @pytest.mark.slow

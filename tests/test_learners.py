@@ -273,7 +273,7 @@ def test_an_update_that_fails_on_one_learner_ends_all_and_rank_0_says_why(faulty
     learners, _ = faulty("25:error")
     learners.until(
         r"\[learner 0\] error: learner 1 failed: UnknownError: RuntimeError: a fault of learner 1 "
-        r"alone; the last checkpoint is good, the same command goes on from it\n"
+        r"alone; what was saved is good, the same command goes on from it\n"
     )
     assert learners.process.wait(timeout=20) != 0
 

@@ -109,7 +109,7 @@ def test_one_of_another_shape_is_refused_by_the_variables_name_and_changes_nothi
     path = _save(Checkpoints(tmp_path, variables, 3), variables, 1)
     other = [tf.Variable(5.0, name="bias"), tf.Variable([5.0, 5.0, 5.0], name="weights")]
     with pytest.raises(Mismatch, match=r"weights:0 is of shape \[3\], and .*01 has it of shape"):
-        checkpoint.load(path, {"trained/1": other[0], "carried/1": other[1]})
+        checkpoint.load(path, {"trained/1": other[0], "acting/0": other[1]})
     with pytest.raises(Mismatch, match=r"weights:0 is of shape \[3\], and .*01 has none"):
         checkpoint.load(path, {"trained/2": other[1]})
     assert float(other[0]) == 5
@@ -148,14 +148,21 @@ def test_weights_are_what_learns_or_acts_without_slots(variables):
     assert list(checkpoint.named(variables)) == [
         "trained/0",
         "trained/1",
+        "acting/0",
         "carried/0",
-        "carried/1",
     ]
-    assert list(checkpoint.named(variables, weights=True)) == [
-        "trained/0",
-        "trained/1",
-        "carried/1",
-    ]
+    assert list(checkpoint.named(variables, weights=True)) == ["trained/0", "trained/1", "acting/0"]
+
+
+def test_weights_are_found_whatever_slots_stand_before_them(tmp_path, variables):
+    """Of another optimizer's run: a normaliser that acts has its place among those that act."""
+    path = _save(Checkpoints(tmp_path, variables, 3), variables, 7)
+    slots = [tf.Variable([[0.0] * 9]) for _ in range(3)]
+    other = tf.Variable([0.0, 0.0])
+    acting = [*variables.trained, other]
+    theirs = Variables(variables.trained, [*slots, other], acting)
+    checkpoint.load(path, checkpoint.named(theirs, weights=True))
+    assert other.numpy().tolist() == [7.0, 7.0]
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from agents import make_run
 from conftest import run
+from saved_run import save
 
 from impala_mm import export, processes, saved_model
 from impala_mm.config import Config
@@ -108,10 +108,9 @@ def _expected(policy, given, games):
 
 
 def test_elsewhere_an_export_does_what_the_policy_does_and_its_example_runs(tmp_path):
-    memory = make_run(tmp_path / "memory", level_name="memory", agent_name="MLPLSTMAgent")
-    pong = make_run(
-        tmp_path / "pong", level_name="PongNoFrameskip-v4", agent_name="ShallowConvAgent"
-    )
+    memory, pong = tmp_path / "memory", tmp_path / "pong"
+    save(memory, sure=True, level_name="memory", agent_name="MLPLSTMAgent")
+    save(pong, sure=True, level_name="PongNoFrameskip-v4", agent_name="ShallowConvAgent")
     code, printed = run(sys.executable, "experiment.py", "--mode=export", f"--logdir={memory}")
     assert code == 0, printed
     assert f"is exported to {memory}/export (" in printed
@@ -216,7 +215,7 @@ def test_what_cannot_be_exported_is_refused_in_one_sentence(
     tmp_path, monkeypatch, capsys, prepare, flags, said
 ):
     monkeypatch.setattr(processes, "on_ending", lambda handler: None)
-    monkeypatch.setattr(processes, "load_tensorflow", lambda intra, inter: None)
+    monkeypatch.setattr(processes, "load_tensorflow", lambda *_: None)
     if prepare:
         prepare(tmp_path)
     before = sorted(tmp_path.rglob("*"))

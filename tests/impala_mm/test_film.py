@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import gymnasium
 import numpy as np
 import pytest
-from agents import make_run
+from saved_run import save
 
 from impala_mm import environments, evaluation
 from impala_mm.environments.catch import Catch
@@ -43,12 +43,13 @@ def _frames(path):
     ],
 )
 def test_actions_are_called_by_their_names(tmp_path, level_name, names):
-    assert names_of(load_policy(make_run(tmp_path, level_name=level_name)), level_name) == names
+    policy = load_policy(save(tmp_path, level_name=level_name))
+    assert names_of(policy, level_name) == names
 
 
 def test_while_it_is_filmed_the_agent_sees_200_steps_as_in_training(tmp_path):
     level_name, path = "PongNoFrameskip-v0", tmp_path / "a.mp4"
-    policy, asked = _spied(load_policy(make_run(tmp_path, level_name=level_name)))
+    policy, asked = _spied(load_policy(save(tmp_path, sure=True, level_name=level_name)))
     evaluation.on_level(
         *(policy, level_name, 1, 1),
         onlookers=lambda playing: [Film(path, playing.picture_rate, ["a"] * 6, judges=True)],
@@ -70,7 +71,7 @@ def test_while_it_is_filmed_the_agent_sees_200_steps_as_in_training(tmp_path):
 
 
 def test_a_filmed_game_is_whole_and_ends_as_the_environment_says(tmp_path):
-    policy = load_policy(make_run(tmp_path, level_name="catch"))
+    policy = load_policy(save(tmp_path, sure=True, level_name="catch"))
     staying, _ = _spied(policy)
     staying.act = lambda entry, state, explore: (np.array([1], np.int32), state, None)
     path, returns = tmp_path / "a.mp4", set()
@@ -111,7 +112,7 @@ def breaks(tmp_path, monkeypatch):
 
     def make(games):
         _Breaks.until, _Breaks.broken = games, 0
-        return load_policy(make_run(tmp_path / "run", level_name="catch"))
+        return load_policy(save(tmp_path / "run", sure=True, level_name="catch"))
 
     return make
 
