@@ -1,42 +1,46 @@
-"""The frontend: reads a CSV of hosts and says which processes it would start on them.
+"""The frontend: starts every process of a run from a CSV of hosts, watches, stops.
 
-  python run_experiment_mm_raw.py --workers_csv_path=workers.csv.example
+python run_experiment_mm_raw.py --workers_csv_path=workers.csv --level_name=PongNoFrameskip-v4
+python run_experiment_mm_raw.py --dry_run        the same, with --workers_csv_path and so on: what
+                                                 would be started
+python run_experiment_mm_raw.py --check          what must be mended before
+python run_experiment_mm_raw.py --status         how the run is, and what binds it
+python run_experiment_mm_raw.py --logs=actor-3   what one process says
+python run_experiment_mm_raw.py --stop           save, and end all of it
 
-It takes every flag of experiment.py and hands on those that are given. Starting the processes comes
-with the cluster launcher; until then it checks the CSV and prints the plan.
+It takes every flag of experiment.py and hands on those that are given.
 """
 
 import sys
 
-from impala_mm import flags
+from impala_mm import flags, ports, run_folder
 from impala_mm.config import Config
-from launcher import workers
+from launcher import frontend
 from launcher.config import LauncherConfig
 
 
 def main(argv: list[str]) -> None:
-    """Parses the flags, reads the CSV, prints the plan."""
+    """Parses the flags and calls the launcher."""
     (launcher, config), given = flags.parse(argv, __doc__ or "", LauncherConfig, Config)
+    asked = frontend.Asked(
+        argv=argv,
+        launcher=launcher,
+        given=given,
+        flags={name: _text(getattr(config, name)) for name in given if hasattr(config, name)},
+        logdir=config.logdir,
+        make_logdir=lambda: run_folder.make(config),
+        check_free=ports.check_free,
+    )
     try:
-        rows, notes = workers.read(launcher.workers_csv_path)
-    except workers.BadCsv as mistakes:
-        flags.refuse(str(mistakes))
-    for note in notes:
-        print(f"note: {launcher.workers_csv_path}: {note}")
-    sets = workers.worker_sets(rows)
-    actors = sum(len(worker_set.actors) for worker_set in sets)
-    print(f"{len(sets)} learner(s) under one mpirun, {actors} actor(s):")
-    for rank, worker_set in enumerate(sets):
-        learner = worker_set.learner
-        gpus = f"  GPU {learner.cuda_visible_devices}" if learner.cuda_visible_devices else ""
-        print(f"  learner {rank}  {learner.ip}:{learner.tf_port}{gpus}")
-        for actor in worker_set.actors:
-            print(f"    actor  {actor.ip}  -> learner {rank}")
-    for row in rows:
-        if row.job == "evaluator":
-            print(f"  evaluator  {row.ip}")
-    forwarded = [f"--{name}={getattr(config, name)}" for name in given if hasattr(config, name)]
-    print(f"flags for every process: {' '.join(forwarded) or 'none, all defaults'}")
+        code = frontend.main(asked)
+    except frontend.Refused as error:
+        flags.refuse(str(error))
+    sys.exit(code)
+
+
+def _text(value: object) -> str:
+    """As a flag has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
         if values[name].present:
             print(f"note: {_old_name(name, was)}", file=sys.stderr)
     objects = tuple(
-        config(**{f.name: values[f.name].value for f in dataclasses.fields(config)})
+        config(**{f.name: _value(values[f.name], f) for f in dataclasses.fields(config)})
         for config in configs
     )
     return objects, [name for name in fields if values[name].present]
@@ -141,11 +141,18 @@ class _Parser(absl_flags.ArgumentParser):
 
 def _define(f: dataclasses.Field, values: absl_flags.FlagValues) -> None:
     default: Any = f.default
-    if f.type is bool:
+    if f.type == tuple[str, ...]:
+        absl_flags.DEFINE_multi_string(f.name, [], f.metadata["text"], values)
+    elif f.type is bool:
         absl_flags.DEFINE_boolean(f.name, default, f.metadata["text"], flag_values=values)
     else:
         assert isinstance(f.type, type)
         absl_flags.DEFINE(_Parser(f.type), f.name, default, f.metadata["text"], values)
+
+
+def _value(found: absl_flags.Flag, f: dataclasses.Field) -> Any:
+    """A flag that may be repeated is a tuple of its values."""
+    return tuple(found.value or ()) if f.type == tuple[str, ...] else found.value
 
 
 def _check(name: str, value: Any, f: dataclasses.Field) -> None:

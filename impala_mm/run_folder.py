@@ -40,7 +40,7 @@ class RunFolder:
     def __init__(self, config: Config):
         self._config = config
         try:
-            self.path = self._make()
+            self.path = make(config)
             self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             flags.refuse(f"--logdir={config.logdir or 'runs'}: {error.strerror}")
@@ -83,20 +83,22 @@ class RunFolder:
         with (self.path / "starts.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(start) + "\n")
 
-    def _make(self) -> Path:
-        if self._config.logdir:
-            path = Path(self._config.logdir)
-            path.mkdir(parents=True, exist_ok=True)
-            return path
-        level = re.sub(r"[^\w.-]+", "-", self._config.level_name)
-        name = f"{level}-{self._config.algorithm}-{time.strftime('%Y%m%d-%H%M%S')}"
-        for number in itertools.count(2):
-            path = Path("runs") / name
-            path.parent.mkdir(exist_ok=True)
-            try:
-                path.mkdir()
-            except FileExistsError:  # another began in the same second
-                name = f"{name.split('+', maxsplit=1)[0]}+{number}"
-                continue
-            return path
-        raise AssertionError
+
+def make(config: Config) -> Path:
+    """That of --logdir, or a new one."""
+    if config.logdir:
+        path = Path(config.logdir)
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+    level = re.sub(r"[^\w.-]+", "-", config.level_name)
+    name = f"{level}-{config.algorithm}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for number in itertools.count(2):
+        path = Path("runs") / name
+        path.parent.mkdir(exist_ok=True)
+        try:
+            path.mkdir()
+        except FileExistsError:  # another began in the same second
+            name = f"{name.split('+', maxsplit=1)[0]}+{number}"
+            continue
+        return path
+    raise AssertionError

@@ -10,7 +10,66 @@ class LauncherConfig:
     """What the frontend itself is told."""
 
     # fmt: off
+    # -- Cluster
     workers_csv_path: str = flag(
         "workers.csv.example", group="Cluster",
-        text="CSV of hosts, one process per row; its columns are explained in workers.csv.example.")
+        text="CSV of hosts: a row for each process. Its columns are explained in "
+             "workers.csv.example.")
+    tmux_sess: str = flag(
+        "impala", group="Cluster",
+        text="Name of the run, and of its tmux session: `tmux attach -t NAME` looks inside.")
+    mpirun_args: str = flag(
+        "", group="Cluster",
+        text="More arguments for mpirun, as a shell would split them.")
+    env: tuple[str, ...] = flag(
+        (), group="Cluster",
+        text="NAME=value for the environment of every process, mpirun included; may be repeated.")
+    setup: str = flag(
+        "", group="Cluster",
+        text="Shell commands before every process, such as `module load cuda`; a row's own column "
+             "goes first.")
+    restart_learners: bool = flag(
+        False, group="Cluster",
+        text="Learners that die start again from the last checkpoint, while actors wait. Unset: "
+             "the run ends with them. Actors always start again.")
+    max_restarts: int = flag(
+        20, group="Cluster", least=0,
+        text="Times in a row that a process which dies is started again, after 0.5 s, 1 s, 2 s and "
+             "so on up to 30 s; who lived ten minutes begins anew.")
+    stall_secs: float = flag(
+        120, group="Cluster", least=0,
+        text="Seconds without a sign of life after which a process counts as dead; while it "
+             "starts, five times as many. 0: never.")
+    stop_secs: float = flag(
+        120, group="Cluster", least=1,
+        text="Seconds that learners have for saving when the run is to end.")
+    skip_check: bool = flag(
+        False, group="Cluster",
+        text="Start without checking flags, ports, versions, disk and GPUs first.")
+    detach: bool = flag(
+        False, group="Cluster",
+        text="Leave the run to itself once it is started. `d` does that later.")
+
+    # -- Instead of starting
+    dry_run: bool = flag(
+        False, group="Instead of starting a run",
+        text="Print every command as it would run.")
+    check: bool = flag(
+        False, group="Instead of starting a run",
+        text="Check what is checked before every start, and say what to mend.")
+    status: bool = flag(
+        False, group="Instead of starting a run",
+        text="Show the run's processes, and what binds it, live; once where there is no terminal.")
+    json: bool = flag(
+        False, group="Instead of starting a run",
+        text="With status: as JSON, once.")
+    logs: str = flag(
+        "", group="Instead of starting a run",
+        text="Follow the log of one process, such as actor-3, or of the learners.")
+    stop: bool = flag(
+        False, group="Instead of starting a run",
+        text="Save, and end everything that the run started.")
+    apply: bool = flag(
+        False, group="Instead of starting a run",
+        text="Add and remove actors of a running run, as the CSV has them now.")
     # fmt: on

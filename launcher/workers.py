@@ -1,27 +1,18 @@
-"""The CSV of hosts: read, checked row by row, and grouped into worker sets.
+"""The CSV of hosts: read, checked row by row, and each mistake named by row and column.
 
-One row is one process. A learner and the actors that feed it are a worker set; actors are dealt to
-the learners in turn, in the order of their rows.
+One row is one process, or `count` actors. What becomes of them is `plan`'s.
 """
 
 import csv
 import dataclasses
 import difflib
-import io
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-COLUMNS = (
-    "job",
-    "ip",
-    "tf_port",
-    "cuda_visible_devices",
-    "ssh_port",
-    "ssh_username",
-    "ssh_password",
-)
-_JOBS = ("learner", "actor", "evaluator", "ps")
+JOBS = ("learner", "actor", "evaluator", "ps")
+_FIRST_PORT = 8001  # of a host's learners that name none
 
 
 class BadCsv(Exception):
@@ -30,30 +21,44 @@ class BadCsv(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Worker:
-    """One row: a process and where it runs."""
+    """One row. Its fields, but for the first, are the CSV's columns."""
 
     line: int  # in the file, for messages
     job: str  # "learner", "actor" or "evaluator"
     ip: str
-    tf_port: int | None  # where a learner listens; actors listen nowhere
-    cuda_visible_devices: str
-    ssh_port: int
-    ssh_username: str
-    ssh_password: str = dataclasses.field(repr=False)  # never printed, not even in a traceback
+    tf_port: int = 0  # where a learner listens; actors listen nowhere
+    cuda_visible_devices: str = ""
+    ssh_port: int = 22
+    ssh_username: str = ""
+    # Never printed, not even in a traceback.
+    ssh_password: str = dataclasses.field(default="", repr=False)
+    ssh_key_path: str = ""
+    count: int = 1  # so many actors
+    num_envs: int = 0  # of an actor; 0: as the flag says
+    workdir: str = ""
+    python: str = ""
+    setup: str = ""  # shell commands before its process
+    learner: int = -1  # that an actor begins with; -1: they are taken in turn
 
 
-@dataclasses.dataclass(frozen=True)
-class WorkerSet:
-    """One learner with its actors."""
-
-    learner: Worker
-    actors: tuple[Worker, ...]
+COLUMNS = tuple(f.name for f in dataclasses.fields(Worker) if f.name != "line")
+# Least and most of what is a number.
+_NUMBERS = {
+    "tf_port": (1, 65535),
+    "ssh_port": (1, 65535),
+    "count": (1, 10_000),
+    "num_envs": (1, 100_000),
+    "learner": (0, 9_999),
+}
+_ONLY_OF = {"count": "actor", "num_envs": "actor", "learner": "actor", "tf_port": "learner"}
 
 
 def read(path: str) -> tuple[list[Worker], list[str]]:
     """The workers of a CSV file and notes on what it says in vain; BadCsv lists every mistake."""
+    file = Path(path)
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")  # spreadsheets write a byte-order mark
+        text = file.read_text(encoding="utf-8-sig")  # spreadsheets write a byte-order mark
+        mode = file.stat().st_mode
     except OSError as error:
         raise BadCsv(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -64,7 +69,8 @@ def read(path: str) -> tuple[list[Worker], list[str]]:
         raise BadCsv(f"{path}: {error}") from None
     _, header = next(rows, (0, []))
     mistakes = _header_mistakes(header)
-    workers, notes, ports = [], [], dict[tuple[str, int], int]()
+    workers: list[Worker] = []
+    notes: list[str] = []
     for line, cells in [] if mistakes else rows:
         if len(cells) > len(header):
             mistakes.append(f"row {line}: {len(cells)} cells, and the header names {len(header)}")
@@ -73,19 +79,14 @@ def read(path: str) -> tuple[list[Worker], list[str]]:
         mistakes += [f"row {line}, column {column}: {what}" for column, what in wrong]
         if worker.job == "ps":
             notes.append(f"row {line}: a ps row, which starts nothing: parameters stay at learners")
-            continue
-        if worker.job in {"actor", "evaluator"} and worker.tf_port is not None:
-            notes.append(f"row {line}: tf_port {worker.tf_port} is not used: only learners listen")
-        if worker.job == "learner" and worker.tf_port is not None:
-            other = ports.setdefault((worker.ip, worker.tf_port), line)
-            if other != line:
-                mistakes.append(
-                    f"row {line}, column tf_port: {worker.ip}:{worker.tf_port} is taken by "
-                    f"row {other}; each learner of a host needs a port of its own"
-                )
-        workers.append(worker)
-    if not mistakes and not any(worker.job == "learner" for worker in workers):
-        mistakes.append("no learner: at least one row needs job=learner")
+        else:
+            notes += _in_vain(worker)
+            workers.append(worker)
+    if not mistakes:
+        workers = _with_ports(workers)
+        mistakes = _mistakes_of_all(workers)
+    if any(worker.ssh_password for worker in workers) and mode & (stat.S_IRWXG | stat.S_IRWXO):
+        mistakes.append(f"it holds passwords, and others can read it: chmod 600 {path}")
     if mistakes:
         raise BadCsv("\n".join(f"{path}: {mistake}" for mistake in mistakes))
     return workers, notes
@@ -93,10 +94,12 @@ def read(path: str) -> tuple[list[Worker], list[str]]:
 
 def _rows(text: str) -> Iterator[tuple[int, list[str]]]:
     """(line number, stripped cells) of every row that is neither blank nor a comment."""
-    reader = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True)
+    # A quote in a comment opens nothing.
+    lines = ["\n" if line.lstrip().startswith("#") else line for line in text.splitlines(True)]
+    reader = csv.reader(lines, skipinitialspace=True)
     for row in reader:
         cells = [cell.strip() for cell in row]
-        if any(cells) and not cells[0].startswith("#"):
+        if any(cells):
             yield reader.line_num, cells
 
 
@@ -119,44 +122,76 @@ def _header_mistakes(header: list[str]) -> list[str]:
 def _worker(line: int, cells: dict[str, str]) -> tuple[Worker, list[tuple[str, str]]]:
     """The worker of one row, and (column, what is wrong) for each of its mistakes."""
     wrong = []
-    job = cells.get("job", "")
-    if job not in _JOBS:
-        close = difflib.get_close_matches(job, _JOBS, n=1)
+    job, ip = cells.get("job", ""), cells.get("ip", "")
+    if job not in JOBS:
+        close = difflib.get_close_matches(job, JOBS, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
         wrong.append(("job", f"{job!r} is no job{hint}; write learner, actor or evaluator"))
-    ip = cells.get("ip", "")
     if not ip or any(character.isspace() for character in ip):
         wrong.append(("ip", f"{ip!r} is no address or host name"))
-
-    def port(column: str) -> int | None:
-        value = cells.get(column, "")
+    given: dict[str, str | int] = {}
+    for column, value in cells.items():
+        if "\n" in value or "\r" in value or "\0" in value:
+            wrong.append((column, f"{value!r} holds a line's end; no process can be told that"))
         if not value:
-            return None
-        if not (re.fullmatch(r"[0-9]{1,5}", value) and 1 <= int(value) <= 65535):
-            wrong.append((column, f"{value!r} is no port; write a number from 1 to 65535"))
-            return None
-        return int(value)
-
-    tf_port, ssh_port = port("tf_port"), port("ssh_port")
-    if job == "learner" and not cells.get("tf_port"):
-        wrong.append(("tf_port", "a learner needs a port, where its actors reach it"))
-    worker = Worker(
-        line=line,
-        job=job,
-        ip=ip,
-        tf_port=tf_port,
-        cuda_visible_devices=cells.get("cuda_visible_devices", ""),
-        ssh_port=ssh_port or 22,
-        ssh_username=cells.get("ssh_username", ""),
-        ssh_password=cells.get("ssh_password", ""),
-    )
-    return worker, wrong
+            continue
+        given[column] = value
+        if column not in _NUMBERS:
+            continue
+        least, most = _NUMBERS[column]
+        if re.fullmatch(r"[0-9]{1,6}", value) and least <= int(value) <= most:
+            given[column] = int(value)
+            continue
+        del given[column]
+        what = "port" if column.endswith("port") else "such number"
+        wrong.append((column, f"{value!r} is no {what}; write a number from {least} to {most}"))
+    return Worker(**{"line": line, "job": job, "ip": ip} | given), wrong  # type: ignore[arg-type]
 
 
-def worker_sets(workers: list[Worker]) -> list[WorkerSet]:
-    """Each learner with every n-th actor, n being the number of learners."""
+def _in_vain(worker: Worker) -> list[str]:
+    """What a row says that is of another job."""
+    empty = Worker(0, "", "")
+    notes = []
+    for column, job in _ONLY_OF.items():
+        value = getattr(worker, column)
+        if worker.job != job and value != getattr(empty, column):
+            why = "only learners listen" if column == "tf_port" else f"it is of {job}s"
+            notes.append(f"row {worker.line}: {column} {value} is not used: {why}")
+    return notes
+
+
+def _with_ports(workers: list[Worker]) -> list[Worker]:
+    """Learners that name none take the next that is free on their host."""
+    taken = {(worker.ip, worker.tf_port) for worker in workers}
+    found = []
+    for worker in workers:
+        port = worker.tf_port
+        if worker.job == "learner" and not port:
+            port = _FIRST_PORT
+            while (worker.ip, port) in taken:
+                port += 1
+            taken.add((worker.ip, port))
+        found.append(dataclasses.replace(worker, tf_port=port))
+    return found
+
+
+def _mistakes_of_all(workers: list[Worker]) -> list[str]:
     learners = [worker for worker in workers if worker.job == "learner"]
-    actors = [worker for worker in workers if worker.job == "actor"]
-    return [
-        WorkerSet(learner, tuple(actors[i :: len(learners)])) for i, learner in enumerate(learners)
-    ]
+    if not learners:
+        return ["no learner: at least one row needs job=learner"]
+    mistakes = []
+    rows: dict[tuple[str, int], int] = {}
+    for worker in learners:
+        other = rows.setdefault((worker.ip, worker.tf_port), worker.line)
+        if other != worker.line:
+            mistakes.append(
+                f"row {worker.line}, column tf_port: {worker.ip}:{worker.tf_port} is taken by "
+                f"row {other}; each learner of a host needs a port of its own"
+            )
+    for worker in workers:
+        if worker.job == "actor" and worker.learner >= len(learners):
+            mistakes.append(
+                f"row {worker.line}, column learner: there is no learner {worker.learner}; there "
+                f"are {len(learners)}, counted from 0"
+            )
+    return mistakes

@@ -1,0 +1,159 @@
+"""The frontend while a run goes on: what learners say, the first error of each process, the end.
+
+It only reads, so it may be closed: the run goes on without it. Ctrl-C saves and stops the run.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import termios
+import time
+import tty
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from launcher import plan
+from launcher.registry import Run
+from launcher.task import FINAL
+
+_LOOK_SECONDS = 0.3
+_GOODBYE_SECONDS = 20.0  # that actors have to end once the learners have
+Say = Callable[[str], None]
+
+
+class Tail:
+    """What is appended to a file from now on, line by line."""
+
+    def __init__(self, path: Path, from_its_end: bool = False):
+        self._path, self._at, self._rest = path, 0, b""
+        if from_its_end:
+            with contextlib.suppress(OSError):
+                self._at = path.stat().st_size
+
+    def lines(self) -> list[str]:
+        """Since the last call."""
+        try:
+            size = self._path.stat().st_size
+            if size < self._at:  # it was begun anew
+                self._at = 0
+            with self._path.open("rb") as file:
+                file.seek(self._at)
+                content = file.read()
+        except OSError:
+            return []
+        self._at += len(content)
+        *lines, self._rest = (self._rest + content).split(b"\n")
+        return [line.decode(errors="replace") for line in lines]
+
+
+class Follower:
+    """Of one run, to its end or until it is left to itself."""
+
+    def __init__(self, run: Run, logdir: Path, say: Say = print):
+        """Before the run is started: all that learners say from now on is its."""
+        self._run, self._say = run, say
+        self._said = Tail(logdir / f"{plan.LEARNERS}.log", from_its_end=True)
+        self._told: dict[str, tuple[float, int]] = {}  # by process: its last failure, how many
+        self._signals: list[int] = []
+
+    def follow(self) -> int:
+        """The frontend's exit code."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda number, _: self._signals.append(number))
+        interrupted = 0
+        with _keys() as pressed:
+            while True:
+                self._tell()
+                if any(number != signal.SIGINT for number in self._signals) or pressed() == "d":
+                    return self._leave()
+                if (times := self._signals.count(signal.SIGINT)) > interrupted:
+                    interrupted = times
+                    self._stop(times)
+                learners = self._run.states().get(plan.LEARNERS, {"state": "lost"})
+                if learners["state"] in (*FINAL, "lost"):
+                    break
+                time.sleep(_LOOK_SECONDS)
+        finish(self._run, self._say)
+        self._tell()
+        return self._result(learners, interrupted > 0)
+
+    def _tell(self) -> None:
+        for line in self._said.lines():
+            self._say(line)
+        for name, state in self._run.states().items():
+            failure = state.get("failure")
+            seen, times = self._told.get(name, (0.0, 0))
+            if failure and failure["time"] > seen:
+                self._told[name] = failure["time"], times + 1
+                self._say(told(state, times + 1))
+
+    def _stop(self, times: int) -> None:
+        if times == 1:
+            self._say("the run saves and stops; Ctrl-C again ends it at once")
+            self._run.order("save")
+        else:
+            self._say("all end now")
+            self._run.order("now")
+
+    def _leave(self) -> int:
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            self._say(how_to_come_back(self._run))
+        return 0
+
+    def _result(self, learners: dict[str, Any], interrupted: bool) -> int:
+        if learners["state"] == "lost":
+            self._say("error: the learners' supervisor is gone; what was saved is good")
+            return 1
+        if learners["state"] == "failed":
+            return int(learners["code"]) or 1
+        if interrupted:
+            return 130
+        return 0
+
+
+def told(state: dict[str, Any], times: int) -> str:
+    """What is said where the user sits of a process that failed."""
+    failure = state["failure"]
+    again = f", for the {times}th time" if times > 3 else ("", " again", " a third time")[times - 1]
+    lines = [f"{state['name']} on {state['host']} failed{again}: {failure['why']}"]
+    lines += [f"    {line}" for line in failure["lines"]]
+    return "\n".join([*lines, f"  {failure['next']}; its log: {state['log']}"])
+
+
+def finish(run: Run, say: Say) -> None:
+    """Waits for those that end with the learners, and ends what does not."""
+    until = time.monotonic() + _GOODBYE_SECONDS
+    while run.goes_on() and time.monotonic() < until:
+        time.sleep(0.1)
+    if run.goes_on() and (killed := run.kill()):
+        say(f"{killed} processes did not end when they were told to, and were killed")
+
+
+def how_to_come_back(run: Run) -> str:
+    """To a run that is left to itself."""
+    named = "" if run.name == "impala" else f" --tmux_sess={run.name}"
+    command = f"python run_experiment_mm_raw.py{named}"
+    return f"the run goes on: `{command} --status` shows it, `{command} --stop` saves and ends it"
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[Callable[[], str]]:
+    """A function that says which key was pressed since, where there is a terminal to press one."""
+    descriptor = sys.stdin.fileno()
+    if not sys.stdin.isatty() or os.tcgetpgrp(descriptor) != os.getpgrp():  # in the background
+        yield lambda: ""
+        return
+    before = termios.tcgetattr(descriptor)
+
+    def pressed() -> str:
+        ready = select.select([descriptor], [], [], 0)[0]
+        return sys.stdin.read(1) if ready else ""
+
+    try:
+        tty.setcbreak(descriptor)  # Ctrl-C stays a signal
+        yield pressed
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

@@ -1,0 +1,237 @@
+"""What the frontend does, by its flags: starts a run and watches it, or asks after one.
+
+`run_experiment_mm_raw.py` calls it with what it has read. What goes wrong by the user's doing is a
+`Refused`; the sentence is all that is printed of it.
+"""
+
+import dataclasses
+import importlib.util
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher import change, check, follow, hosts, plan, start, status, windows
+from launcher.config import LauncherConfig
+from launcher.plan import Process
+from launcher.registry import BadName, Record, Run, Taken, names
+from launcher.task import FINAL
+from launcher.workers import BadCsv, Worker, read
+
+_EXAMPLE = Path(__file__).resolve().parent.parent / "workers.csv.example"
+# What the CSV and the frontend itself say to each process.
+_OURS = {
+    "job_name": "the column job of the CSV says it",
+    "task": "actors are numbered in the order of their rows",
+    "learner": "the column learner of the CSV says it",
+    "learner_hosts": "the learners' rows of the CSV say it",
+    "num_learners": "the CSV has a row for each learner",
+    "num_actors": "the CSV has a row for each actor, or its column count",
+    "token_file": "each run has a secret of its own",
+    "validate": "--check does that",
+}
+
+
+class Refused(Exception):
+    """Says what the user is to mend."""
+
+
+class Asked(NamedTuple):
+    """What the user wrote, and what of this project's other half is needed."""
+
+    argv: list[str]
+    launcher: LauncherConfig
+    given: list[str]  # names of the flags that were written
+    flags: dict[str, str]  # those of experiment.py among them, with their values
+    logdir: str  # that was given
+    make_logdir: Callable[[], Path]
+    check_free: Callable[[str], None]  # raises OSError where an address is taken
+
+
+def main(asked: Asked) -> int:
+    """The exit code."""
+    config = asked.launcher
+    try:
+        run = Run(config.tmux_sess)
+        if config.stop:
+            return stop(run)
+        if config.status or config.json:
+            known(run)
+            status.show(run, config.json)
+            return 0
+        if config.logs:
+            return logs(run, config.logs)
+        if config.apply:
+            known(run)
+            change.apply(run, config, read_csv(asked), asked.flags)
+            return 0
+        return launch(run, asked)
+    except BadName as error:
+        raise Refused(f"--tmux_sess: {error}") from None
+    except (BadCsv, Taken, change.Over, hosts.Elsewhere, plan.Unfit, windows.Broken) as error:
+        raise Refused(str(error)) from None
+
+
+# -- starting
+
+
+def launch(run: Run, asked: Asked) -> int:
+    """Starts everything and stays to watch; or says what would be."""
+    config = asked.launcher
+    _refuse_what_is_ours(asked)
+    workers = read_csv(asked)
+    flags = asked.flags | {"token_file": str(run.folder / "token")}
+    supposed = Path(asked.logdir or "runs/NEW").absolute()
+    processes = plan.make(workers, config, flags | {"logdir": str(supposed)})
+    if config.dry_run:
+        _print(processes)
+        return 0
+    hosts.check(workers)
+    if run.goes_on():
+        run.renew()  # raises
+    if config.check or not config.skip_check:
+        found = _checked(processes, workers, asked, supposed)
+        if config.check or check.failed(found):
+            return int(check.failed(found))
+    with run.being_changed():
+        run.renew()
+        logdir = asked.make_logdir().absolute()
+        flags |= {"logdir": str(logdir)}
+        processes = plan.make(workers, config, flags)
+        record = start.record_of(run, processes, asked.argv, logdir, flags)
+        follower = follow.Follower(run, logdir)
+        begin = time.monotonic()
+        start.start(run, processes, config, record, print)
+    print(
+        f"{run.name}: {len(processes)} processes started in {time.monotonic() - begin:.1f} s; "
+        f"all of it in {logdir}"
+    )
+    if config.detach:
+        print(follow.how_to_come_back(run))
+        return 0
+    inside = f"`tmux attach -t {run.name}` looks inside, " if record.windows else ""
+    print(f"{inside}`d` leaves it running, Ctrl-C saves and stops it", flush=True)
+    return follower.follow()
+
+
+def _refuse_what_is_ours(asked: Asked) -> None:
+    for name, why in _OURS.items():
+        if name in asked.flags:
+            raise Refused(f"--{name} is not for the frontend: {why}")
+    if asked.flags.get("mode", "train") not in ("train", "train_from"):
+        raise Refused(
+            f"--mode={asked.flags['mode']} is one process: give it to experiment.py itself"
+        )
+    for name, value in asked.flags.items():
+        if "\n" in value or "\0" in value:
+            raise Refused(f"--{name} holds a line's end; no process can be told that")
+
+
+def read_csv(asked: Asked) -> list[Worker]:
+    """Of the CSV; of the example where none is named, as far as this machine can be it."""
+    path = asked.launcher.workers_csv_path
+    named = "workers_csv_path" in asked.given
+    if not named and not Path(path).exists():
+        path = str(_EXAMPLE)
+    workers, notes = read(path)
+    for note in notes:
+        print(f"note: {path}: {note}")
+    learners = [worker for worker in workers if worker.job == "learner"]
+    multi = importlib.util.find_spec("horovod") is not None
+    if not named and len(learners) > 1 and not multi:
+        print("there is no Horovod here (`make horovod` builds it): one learner trains, with all")
+        workers = [
+            dataclasses.replace(worker, learner=-1)
+            for worker in workers
+            if worker.job != "learner" or worker is learners[0]
+        ]
+    return workers
+
+
+def _checked(
+    processes: list[Process], workers: list[Worker], asked: Asked, logdir: Path
+) -> list[check.Finding]:
+    """Shown whole where it is asked for, else what is not good."""
+    begin = time.monotonic()
+    learners = [worker for worker in workers if worker.job == "learner"]
+    found = check.check(processes, learners, asked.flags, logdir, asked.check_free)
+    good = sum(finding.good is True for finding in found)
+    shown = found if asked.launcher.check else [each for each in found if not each.good]
+    if shown:
+        check.show(shown)
+    seconds = time.monotonic() - begin
+    print(f"checked: {good} of {len(found)} good ({seconds:.1f} s)", flush=True)
+    if check.failed(found) and not asked.launcher.check:
+        print("nothing was started; --check shows all of it, --skip_check starts all the same")
+    return found
+
+
+def _print(processes: list[Process]) -> None:
+    for process in processes:
+        print(f"# {process.name} on {process.worker.ip}, in {process.workdir}")
+        print(process.line())
+
+
+# -- asking after a run
+
+
+def known(run: Run) -> Record:
+    """What was started under this name; refused where nothing was."""
+    record = run.record
+    if record is None:
+        there = names()
+        others = f"; there are {', '.join(there)} (--tmux_sess=NAME)" if there else ""
+        raise Refused(f"there is no run called {run.name}{others}")
+    return record
+
+
+def stop(run: Run) -> int:
+    """Saves and ends exactly what the run started; what it left behind is put away."""
+    record = known(run)
+    state = status.snapshot(run)["state"]
+    if state == "stale":
+        print(f"{run.name} ended when this machine did: it is forgotten; its folder is whole")
+    elif not run.goes_on():
+        print(f"{run.name} is not running ({state}); it is forgotten, its folder is whole")
+    else:
+        print(f"{run.name}: the learners save and stop, then the others", flush=True)
+        began = time.monotonic()
+        run.order("save")
+        _wait_for_learners(run)
+        follow.finish(run, print)
+        learners = run.states()[plan.LEARNERS]
+        said = f" ({learners['last']})" if learners.get("last") else ""
+        print(f"{run.name} has ended, after {time.monotonic() - began:.1f} s{said}")
+    print(f"all of it in {record.logdir}")
+    if state != "stale" and record.windows:
+        windows.close(run.name)
+    shutil.rmtree(run.folder, ignore_errors=True)
+    return 0
+
+
+def _wait_for_learners(run: Run) -> None:
+    """As long as their supervisor has patience with them, it lives."""
+    while run.states()[plan.LEARNERS]["state"] not in (*FINAL, "lost"):
+        time.sleep(0.1)
+
+
+def logs(run: Run, name: str) -> int:
+    """Prints a process's log and what is appended to it, until the run is over or Ctrl-C."""
+    known(run)
+    states = run.states()
+    if name not in states:
+        raise Refused(f"--logs={name}: there are {', '.join(states)}")
+    if "log" not in states[name]:
+        raise Refused(f"--logs={name}: it has said nothing yet")
+    tail = follow.Tail(Path(states[name]["log"]))
+    try:
+        while True:
+            over = not run.goes_on()
+            for line in tail.lines():
+                print(line, flush=True)
+            if over:
+                return 0
+            time.sleep(0.2)
+    except KeyboardInterrupt:
+        return 130

@@ -1,0 +1,55 @@
+"""What the kernel knows of processes: whether one is who it was, what it started, what it uses."""
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+
+def started(pid: int) -> int:
+    """When a process was started, in the kernel's ticks; 0 where there is none.
+
+    A number that was recorded may belong to another process by now: this tells them apart.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return 0
+    return 0 if fields[0] == "Z" else int(fields[19])
+
+
+def lives(process: list[int] | None) -> bool:
+    """Whether a recorded [pid, start] is that process still."""
+    return process is not None and started(process[0]) == process[1] != 0
+
+
+def descendants(pid: int) -> list[int]:
+    """Children, and theirs."""
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in map(int, path.read_text().split()):
+                found += [child, *descendants(child)]
+    return found
+
+
+class Usage:
+    """Of a process and all that it started: CPU in percent of a core, memory in MiB."""
+
+    def __init__(self) -> None:
+        self._ticks: dict[int, int] = {}
+        self._when = time.monotonic()
+
+    def measure(self) -> tuple[float, float]:
+        """Since the last call."""
+        ticks, memory = {}, 0
+        for pid in descendants(os.getpid()):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                ticks[pid] = int(fields[11]) + int(fields[12])
+                memory += int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+        used = sum(new - self._ticks.get(pid, 0) for pid, new in ticks.items())
+        now = time.monotonic()
+        share = used / os.sysconf("SC_CLK_TCK") / max(now - self._when, 1e-3)
+        self._ticks, self._when = ticks, now
+        return 100 * share, memory / 2**20

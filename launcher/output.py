@@ -1,0 +1,47 @@
+"""What a process prints: into its window, into its log, and the last of it remembered."""
+
+import collections
+import contextlib
+import os
+import re
+import time
+from pathlib import Path
+
+_TAIL = 400  # lines that are remembered
+
+
+class Output:
+    """What a process prints: into the window, into its log, and its last lines remembered."""
+
+    def __init__(self, log: Path, max_mb: float):
+        self._log, self._most = log, max_mb * 2**20
+        self._rest = b""
+        self.lines: collections.deque[str] = collections.deque(maxlen=_TAIL)
+
+    def take(self, content: bytes) -> None:
+        """As it came."""
+        with contextlib.suppress(OSError):  # the window was closed
+            os.write(1, content)
+        with contextlib.suppress(OSError):  # the disk is full, perhaps
+            if self._log.exists() and self._log.stat().st_size > self._most:
+                self._log.replace(self._log.with_name(f"{self._log.name}.1"))
+            with self._log.open("ab") as file:
+                file.write(content)
+        *lines, self._rest = (self._rest + content).split(b"\n")
+        self.lines.extend(line.decode(errors="replace").rstrip("\r") for line in lines)
+
+    def say(self, message: str) -> None:
+        """Of the supervisor itself."""
+        self.take(f"{time.strftime('%H:%M:%S')} {message}\n".encode())
+
+
+def last_words(lines: list[str]) -> list[str]:
+    """Of a process that failed: its first error among the last lines, where one can be told."""
+    for i, line in enumerate(lines):
+        if line.startswith("Traceback (most recent call last)"):
+            end = i + 1
+            while end < len(lines) and (lines[end].startswith(" ") or not lines[end].strip()):
+                end += 1
+            return lines[max(i, end - 7) : end + 1]
+    errors = [line for line in lines if re.search(r"(^|\s)(error|fatal)\b", line, re.IGNORECASE)]
+    return errors[:3] or lines[-5:]

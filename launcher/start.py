@@ -1,0 +1,97 @@
+"""Starts processes on this machine: a task's file for each, and a window that runs it."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from launcher import plan, windows
+from launcher.config import LauncherConfig
+from launcher.plan import Process
+from launcher.registry import Record, Run, boot
+from launcher.task import Task, write_json
+
+_ACTOR_SECONDS = 5.0  # that a process without anything to save has, once it is told to end
+
+
+def start(
+    run: Run,
+    processes: list[Process],
+    config: LauncherConfig,
+    record: Record,
+    say: Callable[[str], None],
+) -> None:
+    """A whole run. It is known to others before its first process is there."""
+    run.write(record)
+    if record.windows:
+        windows.close(run.name)  # of a run before, whose windows were kept
+    else:
+        say("there is no tmux here: the processes run in the background, --logs=NAME follows one")
+    add(run, processes, config, Path(record.logdir), record.windows)
+
+
+def add(
+    run: Run, processes: list[Process], config: LauncherConfig, logdir: Path, in_windows: bool
+) -> None:
+    """To a run that may be there already."""
+    tasks = {}
+    for process in processes:
+        path = run.folder / process.name / "task.json"
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        write_json(path, _task(run, process, config, logdir)._asdict())
+        tasks[process.name] = path
+    if in_windows:
+        windows.open_in(run.name, tasks)
+    else:
+        windows.open_in_background(tasks)
+
+
+def record_of(
+    run: Run, processes: list[Process], argv: list[str], logdir: Path, settings: dict[str, str]
+) -> Record:
+    """What others are told of it."""
+    return Record(
+        name=run.name,
+        time=time.time(),
+        boot=boot(),
+        command=argv,
+        logdir=str(logdir),
+        windows=windows.there(),
+        processes=[describe(process) for process in processes],
+        settings=settings,
+        learners=processes[0].command,
+    )
+
+
+def describe(process: Process) -> dict:
+    """As a record has it."""
+    return {
+        "name": process.name,
+        "job": process.job,
+        "host": process.worker.ip,
+        "kind": process.kind,
+    }
+
+
+def _task(run: Run, process: Process, config: LauncherConfig, logdir: Path) -> Task:
+    learns = process.name == plan.LEARNERS
+    told = {
+        "PYTHONUNBUFFERED": "1",  # what it says is read as it is said
+        "IMPALA_MM_HEARTBEAT": str(run.folder / process.name / "beat"),
+    }
+    return Task(
+        name=process.name,
+        job=process.job,
+        host=process.worker.ip,
+        command=process.command,
+        environment=dict(os.environ) | process.environment | told,
+        workdir=process.workdir,
+        folder=str(run.folder),
+        log=str(logdir / f"{process.name}.log"),
+        log_max_mb=20.0,
+        leader="" if learns else plan.LEARNERS,
+        rows=str(logdir / "metrics.jsonl") if learns else "",
+        restarts=config.max_restarts if config.restart_learners or not learns else 0,
+        stall_secs=config.stall_secs,
+        grace_secs=config.stop_secs if learns else _ACTOR_SECONDS,
+    )

@@ -1,0 +1,56 @@
+"""One process of a run as its supervisor is told of it, and the files by which they all talk.
+
+In the run's state folder, which is its owner's alone:
+
+    NAME/task.json     what is to be run (`Task`); removed once read, for it holds an environment
+    NAME/state.json    how it is (`Supervisor` lists what): written on every change and every 2 s
+    NAME/stop, stop    orders to end, to this one and to all: "save", or "now"
+    NAME/beat          touched by the process itself while it gets on; of several learners each its
+                       own, NAME/beat-RANK
+
+Nothing but Python's own library is imported here, in `heart`, `output`, `kernel` and `supervisor`:
+a supervisor may run on a host that has no more of this project.
+"""
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+FINAL = ("ended", "failed", "stopped")  # states that nothing comes after
+REFUSED = 2  # exit code of a process that its user must mend: starting it again helps nobody
+
+
+class Task(NamedTuple):
+    """One process and how it is to be kept."""
+
+    name: str
+    job: str
+    host: str
+    command: list[str]
+    environment: dict[str, str]  # all of it
+    workdir: str
+    folder: str  # the run's state folder
+    log: str
+    log_max_mb: float
+    leader: str  # the process whose end ends this one; "" for the learners themselves
+    rows: str  # file that grows once there is something to save by SIGUSR1; "" where there never is
+    restarts: int  # deaths, one soon after the other, that are mended
+    stall_secs: float  # without a beat of its heart; 0: for ever
+    grace_secs: float  # that it has for saving
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Whole or not at all, and for its owner alone."""
+    work = path.with_name(f"{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(work, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(content, file)
+    work.replace(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Empty where there is none yet."""
+    with contextlib.suppress(OSError, ValueError):
+        return json.loads(path.read_text())
+    return {}
