@@ -6,7 +6,7 @@ import threading
 import traceback
 from typing import Any, NoReturn
 
-from impala_mm import children, processes
+from impala_mm import children, heartbeat, processes
 from impala_mm.config import Config
 
 
@@ -48,7 +48,8 @@ def act(config: Config) -> NoReturn:
     link = Link(learners, start, identity, token, pull_secs, algorithm.max_lag, say, stop)
     code = 1
     try:
-        actor.run(algorithm, playing, config.num_envs, layout, link, say, stop)
+        alive = heartbeat.of_this_process()
+        actor.run(algorithm, playing, config.num_envs, layout, link, say, stop, alive)
         code = processes.exit_code(ending)
         say(f"ended: asked to by {signal.Signals(ending[0]).name}")
     except (transport.Refused, actor.Stopped) as error:
