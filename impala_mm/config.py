@@ -32,6 +32,10 @@ class Config:
              "games with what --logdir has learnt, and says how well; export: writes that as a "
              "SavedModel; rehearsal: a tiny network learns generated data through the all-reduce "
              "of a real run, and all learners compare their variables. It checks a new cluster.")
+    validate: bool = flag(
+        False, group="Run", own=True,
+        text="Check the flags, start nothing, and end: with code 0 and a line about what they "
+             "mean, or with 2 and a sentence about what is wrong.")
     checkpoint: str = flag(
         "", group="Run", own=True,
         text="A run's folder, whose newest checkpoint is meant, or the folder of one checkpoint: "

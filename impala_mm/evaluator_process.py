@@ -24,11 +24,7 @@ def follow(config: Config, given: Sequence[str]) -> NoReturn:
             stop.set()
 
     processes.on_ending(end)
-    if not config.logdir:
-        flags.refuse("--job_name=evaluator follows the checkpoints of a run: give its --logdir")
-    for name in ("checkpoint", "render", "video_dir"):
-        if getattr(config, name):
-            flags.refuse(f"--{name} is for --mode=test: an evaluator tests each new checkpoint")
+    refuse_what_cannot_be(config)
     evaluation_process.load_tensorflow(config, intra=1)  # beside a run
     from impala_mm import environments, evaluation  # noqa: PLC0415
 
@@ -37,6 +33,15 @@ def follow(config: Config, given: Sequence[str]) -> NoReturn:
     except (environments.BadLevel, evaluation.Unplayable) as error:
         flags.refuse(str(error))
     processes.leave(processes.exit_code(ending))
+
+
+def refuse_what_cannot_be(config: Config) -> None:
+    """Before TensorFlow is loaded."""
+    if not config.logdir:
+        flags.refuse("--job_name=evaluator follows the checkpoints of a run: give its --logdir")
+    for name in ("checkpoint", "render", "video_dir"):
+        if getattr(config, name):
+            flags.refuse(f"--{name} is for --mode=test: an evaluator tests each new checkpoint")
 
 
 def _follow(config: Config, given: Sequence[str], stop: threading.Event) -> None:
