@@ -5,6 +5,7 @@ python experiment.py --level_name=CartPole-v1 --num_learners=2 --num_actors=3
 python experiment.py --job_name=learner --learner_hosts=localhost:8001 ...
 python experiment.py --job_name=actor --task=0 --learner_hosts=localhost:8001 ...
 mpirun -np 2 python experiment.py --job_name=learner --learner_hosts=a:8001,b:8001 ...
+python experiment.py --validate ...                          would this start? starts nothing
 python experiment.py --mode=test --logdir=RUN                plays whole games, says how well
 python experiment.py --job_name=evaluator --logdir=RUN       tests each new checkpoint of a run
 python experiment.py --mode=export --logdir=RUN              writes what it has learnt, to serve
@@ -33,8 +34,11 @@ def main(argv: list[str]) -> None:
         learner_process,
         local_cluster,
         place,
+        validation,
     )
 
+    if config.validate:
+        validation.validate(config, given)
     if config.mode == "rehearsal":
         learner_process.rehearse(config)
     if config.mode == "test":

@@ -17,6 +17,7 @@ import tensorflow as tf
 from impala_mm import transport
 from impala_mm.algorithms import Algorithm
 from impala_mm.environments import Environments, Step
+from impala_mm.heartbeat import Heartbeat
 from impala_mm.link import Group, Link, Say
 from impala_mm.parameters import Layout
 from impala_mm.trajectory import Codec, Entry, Unroll
@@ -31,8 +32,15 @@ class Stopped(Exception):
 class Player:
     """Steps E environments by a policy, and cuts what happens into unrolls."""
 
-    def __init__(self, algorithm: Algorithm, environments: Environments, num_envs: int):
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        environments: Environments,
+        num_envs: int,
+        heartbeat: Heartbeat | None = None,
+    ):
         self._environments = environments
+        self._heartbeat, self._repeats = heartbeat or Heartbeat(), environments.spec.action_repeats
         spec = algorithm.unroll
         self._length, self._overlap = spec.length, spec.overlap
         self._codec = Codec(spec)
@@ -67,6 +75,8 @@ class Player:
             step = self._environments.step(actions)
             self.stepping += time.perf_counter() - acted
             self.acting += acted - begin
+            self._heartbeat.frames += int((~step.first).sum()) * self._repeats
+            self._heartbeat.beat()
             self._broken |= step.fault
             self._write(t, step, actions, extras)
         contents = [
@@ -155,15 +165,17 @@ def run(
     link: Link,
     say: Say,
     stop: threading.Event,
+    heartbeat: Heartbeat,
 ) -> None:
     """Plays until told to stop."""
     link.start()
     while not link.connected.wait(0.2):
+        heartbeat.beat()
         if link.failure:
             raise link.failure
         if stop.is_set():
             return
-    player = Player(algorithm, environments, num_envs)
+    player = Player(algorithm, environments, num_envs, heartbeat)
     loaded = (-1, -1)  # the run and the version of the parameters in use
     faults: list[int] = []  # the unroll at which each fault was
     count = known = 0
@@ -187,6 +199,6 @@ def run(
             )
         ready = time.perf_counter()
         times = transport.Times(player.acting, player.stepping, waited, ready - begin)
-        if not link.send(Group(*loaded, contents, player.episodes(), times)):
+        if not link.send(Group(*loaded, contents, player.episodes(), times), heartbeat.beat):
             return
         begin, waited = ready, time.perf_counter() - ready

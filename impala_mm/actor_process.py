@@ -6,7 +6,7 @@ import threading
 import traceback
 from typing import Any, NoReturn
 
-from impala_mm import children, processes
+from impala_mm import children, flags, heartbeat, processes
 from impala_mm.config import Config
 
 
@@ -23,7 +23,7 @@ def act(config: Config) -> NoReturn:
 
     processes.on_ending(end)
     learners = processes.addresses(config)
-    start = config.task % len(learners)  # actors take turns
+    start = first_learner(config, len(learners))
     if config.learner_assignment == "fixed":
         learners, start = [learners[start]], 0
     threads = config.intra_op_threads or 1, config.inter_op_threads or 1
@@ -48,7 +48,8 @@ def act(config: Config) -> NoReturn:
     link = Link(learners, start, identity, token, pull_secs, algorithm.max_lag, say, stop)
     code = 1
     try:
-        actor.run(algorithm, playing, config.num_envs, layout, link, say, stop)
+        alive = heartbeat.of_this_process()
+        actor.run(algorithm, playing, config.num_envs, layout, link, say, stop, alive)
         code = processes.exit_code(ending)
         say(f"ended: asked to by {signal.Signals(ending[0]).name}")
     except (transport.Refused, actor.Stopped) as error:
@@ -59,3 +60,10 @@ def act(config: Config) -> NoReturn:
     link.close()
     playing.close()
     processes.leave(code)
+
+
+def first_learner(config: Config, count: int) -> int:
+    """The number of that which it begins with, of so many."""
+    if config.learner >= count:
+        flags.refuse(f"--learner={config.learner}: --learner_hosts names {count}, counted from 0")
+    return config.learner if config.learner >= 0 else config.task % count

@@ -36,6 +36,11 @@ class Agreement(NamedTuple):
         """Of any level: observations, actions and repeats are the same for all."""
         return next(iter(self.levels.values()))
 
+    @property
+    def weights(self) -> int:
+        """How many numbers are trained."""
+        return sum(int(v.shape.num_elements()) for v in self.algorithm.variables.trained)
+
 
 def make(config: Config, number: int) -> Agreement:
     """Refuses, in a sentence, flags that nothing can be made of.

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from impala_mm import log
+from impala_mm import heartbeat, log
 
 _PARENT = "IMPALA_MM_PARENT"  # in the environment of a child: the process it must not outlive
 _LONG = 600.0  # seconds: who lived so long has not died again and again
@@ -62,13 +62,15 @@ class Actors:
 
     def _start(self, task: int) -> subprocess.Popen:
         command = [sys.executable, *self._argv, "--job_name=actor", f"--task={task}"]
+        environment = os.environ | {_PARENT: str(os.getpid())}
+        environment.pop(heartbeat.VARIABLE, "")  # that file is its parent's
         with self._log(task).open("ab") as file:
             return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
-                env=os.environ | {_PARENT: str(os.getpid())},
+                env=environment,
                 start_new_session=True,  # Ctrl-C is the learner's to act on
             )
 

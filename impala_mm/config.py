@@ -32,6 +32,10 @@ class Config:
              "games with what --logdir has learnt, and says how well; export: writes that as a "
              "SavedModel; rehearsal: a tiny network learns generated data through the all-reduce "
              "of a real run, and all learners compare their variables. It checks a new cluster.")
+    validate: bool = flag(
+        False, group="Run", own=True,
+        text="Check the flags, start nothing, and end: with code 0 and a line about what they "
+             "mean, or with 2 and a sentence about what is wrong.")
     checkpoint: str = flag(
         "", group="Run", own=True,
         text="A run's folder, whose newest checkpoint is meant, or the folder of one checkpoint: "
@@ -111,6 +115,10 @@ class Config:
     task: int = flag(
         0, group="Processes", least=0, own=True,
         text="Number of an actor; no two of a run may share one.")
+    learner: int = flag(
+        -1, group="Processes", least=-1, own=True,
+        text="Number of the learner that an actor begins with, of learner_hosts; and stays with, "
+             "under learner_assignment=fixed. -1: learners are taken in turn, by task.")
     learner_hosts: str = flag(
         "localhost:8001", group="Processes", own=True,
         text="host:port where actors reach the learner; of several learners, separated by commas. "
@@ -126,7 +134,7 @@ class Config:
         text="Actors that a process without job_name starts.")
     learner_assignment: str = flag(
         "balance", group="Processes", choices=("balance", "fixed"),
-        text="Which learner an actor feeds. It begins with learner_hosts[task]; balance: a learner "
+        text="Which learner an actor feeds. It begins with that of --learner; balance: a learner "
              "with a full queue sends one to the learner that waits longest, at most one in 5 s, "
              "and a learner that is away is left; fixed: it stays.")
     num_envs: int = flag(

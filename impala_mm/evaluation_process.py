@@ -27,13 +27,7 @@ def test(config: Config, given: Sequence[str]) -> NoReturn:
     """Plays; `given` names the flags that were written on the command line."""
     ending: list[int] = []  # the signals that asked for an end
     processes.on_ending(lambda number, _: ending.append(number))
-    if config.job_name:
-        flags.refuse(f"--mode=test is one process: leave --job_name={config.job_name} out")
-    if not config.logdir and not config.checkpoint:
-        flags.refuse("--mode=test plays with what a run has learnt: give its --logdir")
-    where = config.checkpoint or config.logdir
-    if not Path(where).exists():  # before TensorFlow is loaded, which takes seconds
-        flags.refuse(f"--{'checkpoint' if config.checkpoint else 'logdir'}={where} does not exist")
+    refuse_what_cannot_be(config)
     _check_display(config)
     load_tensorflow(config, intra=0)
     from impala_mm import checkpoint, environments, evaluation, video  # noqa: PLC0415
@@ -47,6 +41,17 @@ def test(config: Config, given: Sequence[str]) -> NoReturn:
     except video.Unrecordable as error:
         flags.refuse(f"--video_dir: {error}")
     processes.leave(processes.exit_code(ending) if not played else 0)
+
+
+def refuse_what_cannot_be(config: Config) -> None:
+    """Before TensorFlow is loaded, which takes seconds."""
+    if config.job_name:
+        flags.refuse(f"--mode=test is one process: leave --job_name={config.job_name} out")
+    if not config.logdir and not config.checkpoint:
+        flags.refuse("--mode=test plays with what a run has learnt: give its --logdir")
+    where = config.checkpoint or config.logdir
+    if not Path(where).exists():
+        flags.refuse(f"--{'checkpoint' if config.checkpoint else 'logdir'}={where} does not exist")
 
 
 def load_tensorflow(config: Config, intra: int) -> None:

@@ -45,6 +45,7 @@ class Evaluator:
             if row.get("by") == "evaluator" and row.get("deterministic") == how["deterministic"]
         }
         self.newest: About | None = None  # the last that was tested
+        self.frames = 0.0  # of the games played so far
 
     def look(self) -> bool:
         """Tests the newest checkpoint, if it is whole and was not tested yet; whether it was."""
@@ -82,6 +83,7 @@ class Evaluator:
             result = evaluation.on_level(
                 self._policy, level, meanwhile=self._meanwhile, say=self._say, **self._how
             )
+            self.frames += sum(result.lengths) * self._policy.spec.action_repeats
             if len(result.returns) < self._how["num_episodes"]:
                 return False
             self._keep(result)

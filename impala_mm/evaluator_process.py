@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from impala_mm import evaluation_process, flags, processes
+from impala_mm import evaluation_process, flags, heartbeat, processes
 from impala_mm.config import Config
 
 _LOOK_SECONDS = 2.0  # between two looks for a new checkpoint
@@ -24,11 +24,7 @@ def follow(config: Config, given: Sequence[str]) -> NoReturn:
             stop.set()
 
     processes.on_ending(end)
-    if not config.logdir:
-        flags.refuse("--job_name=evaluator follows the checkpoints of a run: give its --logdir")
-    for name in ("checkpoint", "render", "video_dir"):
-        if getattr(config, name):
-            flags.refuse(f"--{name} is for --mode=test: an evaluator tests each new checkpoint")
+    refuse_what_cannot_be(config)
     evaluation_process.load_tensorflow(config, intra=1)  # beside a run
     from impala_mm import environments, evaluation  # noqa: PLC0415
 
@@ -39,16 +35,30 @@ def follow(config: Config, given: Sequence[str]) -> NoReturn:
     processes.leave(processes.exit_code(ending))
 
 
+def refuse_what_cannot_be(config: Config) -> None:
+    """Before TensorFlow is loaded."""
+    if not config.logdir:
+        flags.refuse("--job_name=evaluator follows the checkpoints of a run: give its --logdir")
+    for name in ("checkpoint", "render", "video_dir"):
+        if getattr(config, name):
+            flags.refuse(f"--{name} is for --mode=test: an evaluator tests each new checkpoint")
+
+
 def _follow(config: Config, given: Sequence[str], stop: threading.Event) -> None:
     from impala_mm import tested_levels  # noqa: PLC0415
     from impala_mm.evaluator import Evaluator  # noqa: PLC0415
 
-    say = processes.Sayer("evaluator")
+    say, alive = processes.Sayer("evaluator"), heartbeat.of_this_process()
+
+    def goes_on(games: Any, steps: int) -> bool:
+        alive.beat()
+        return not stop.is_set()
+
     evaluator = Evaluator(
         Path(config.logdir),
         lambda about: tested_levels.choose(config, given, about, say),
         tested_levels.changes(config, given),
-        meanwhile=lambda games, steps: not stop.is_set(),
+        meanwhile=goes_on,
         say=say,
         num_episodes=config.test_num_episodes,
         num_envs=config.num_envs,
@@ -58,6 +68,8 @@ def _follow(config: Config, given: Sequence[str], stop: threading.Event) -> None
     )
     since, said = time.monotonic(), float("-inf")
     while not stop.is_set():
+        alive.frames = evaluator.frames
+        alive.beat()
         if evaluator.look():
             since, said = time.monotonic(), float("-inf")
             continue

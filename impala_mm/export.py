@@ -22,9 +22,7 @@ def export(config: Config) -> NoReturn:
     """Writes it, says where it is, and ends the process."""
     processes.on_ending(lambda number, _: sys.exit(processes.exit_code([number])))
     say = processes.Sayer("export")
-    target = _target(config)
-    if wrong := _unfit(target):
-        flags.refuse(f"--export_dir={target}: {wrong}")
+    target = target_of(config)
     processes.load_tensorflow(0, 0, "cpu")
     import tensorflow as tf  # noqa: PLC0415
 
@@ -81,15 +79,18 @@ def _clear(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _target(config: Config) -> Path:
-    """Where it is to be."""
+def target_of(config: Config) -> Path:
+    """Where it is to be; refuses what no export may replace."""
     if config.job_name:
         flags.refuse(f"--mode=export is no work for --job_name={config.job_name}: leave it out")
     if not config.logdir and not config.checkpoint:
         flags.refuse("--mode=export needs --logdir: the folder of the run whose agent is meant")
     if not config.logdir and not config.export_dir:
         flags.refuse("--mode=export --checkpoint needs --export_dir: the folder to write to")
-    return Path(config.export_dir or Path(config.logdir) / "export").resolve()
+    target = Path(config.export_dir or Path(config.logdir) / "export").resolve()
+    if wrong := _unfit(target):
+        flags.refuse(f"--export_dir={target}: {wrong}")
+    return target
 
 
 def _unfit(target: Path) -> str:

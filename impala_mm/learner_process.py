@@ -45,7 +45,7 @@ def learn(config: Config, argv: list[str]) -> NoReturn:
             f"--job_name=learner and no --num_learners; actors are started one by one"
         )
     address = _address(config, here.rank)
-    _refuse_what_cannot_be(config)
+    refuse_what_cannot_be(config)
     try:  # before there are actors, who would dial whoever listens there
         ports.check_free(config.bind_address or address)
     except OSError as error:
@@ -174,11 +174,10 @@ def _put_together(
     codec = Codec(algorithm.unroll)
     capacity = config.queue_capacity or config.batch_size
     if folder:
-        weights = sum(int(v.shape.num_elements()) for v in algorithm.variables.trained)
         of = f" on {group.size} learners" if group.size > 1 else ""
         say(
-            f"{' and '.join(agreed.levels)}, {config.algorithm} with {weights:,} weights{of}; the "
-            f"queue holds {capacity} unrolls ({capacity * codec.size / 1e6:.1f} MB)"
+            f"{' and '.join(agreed.levels)}, {config.algorithm} with {agreed.weights:,} weights"
+            f"{of}; the queue holds {capacity} unrolls ({capacity * codec.size / 1e6:.1f} MB)"
         )
         if spec.note:
             say(spec.note)
@@ -218,7 +217,7 @@ def _put_together(
     return watching, learning
 
 
-def _refuse_what_cannot_be(config: Config) -> None:
+def refuse_what_cannot_be(config: Config) -> None:
     """Before anything is started for it."""
     begin, _, end = config.profile.partition(":")
     if config.profile and not (begin.isdecimal() and end.isdecimal() and int(begin) < int(end)):

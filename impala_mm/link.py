@@ -78,10 +78,11 @@ class Link(threading.Thread):
         self.failure: BaseException | None = None
         self.connected = threading.Event()
 
-    def send(self, group: Group) -> bool:
+    def send(self, group: Group, meanwhile: Callable[[], None] = lambda: None) -> bool:
         """Hands a group over; waits while the one before is still on its way.
 
-        An algorithm with a `max_lag` waits for the policy that may act next, too. False: stopped.
+        An algorithm with a `max_lag` waits for the policy that may act next, too. `meanwhile` is
+        called several times a second then. False: stopped.
         """
         self._settled.clear()
         while not self._ending.is_set():
@@ -90,6 +91,7 @@ class Link(threading.Thread):
             try:
                 self._groups.put(group, timeout=0.2)
             except queue.Full:
+                meanwhile()
                 continue
             break
         while self._max_lag is not None and not self._ending.is_set():
@@ -97,6 +99,7 @@ class Link(threading.Thread):
                 raise self.failure
             if self._settled.wait(0.2):
                 break
+            meanwhile()
         return not self._ending.is_set()
 
     def close(self) -> None:

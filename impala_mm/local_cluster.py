@@ -30,11 +30,14 @@ def run(config: Config, argv: list[str]) -> NoReturn:
             f"--num_learners={config.num_learners} needs mpirun and Horovod: `make horovod` "
             f"installs them; one learner needs neither"
         )
-    if config.bind_address:
-        flags.refuse("--bind_address is of one learner: --num_learners starts several")
+    learner_hosts = addresses(config)
     if config.track:
         tracking.check()
-    addresses = _addresses(config)
+    for address in learner_hosts:
+        try:
+            ports.check_free(address)
+        except OSError as error:
+            flags.refuse(f"a learner cannot listen: {error}")
     ending: list[int] = []
     processes.on_ending(lambda number, _: ending.append(number))
     if config.num_actors < config.num_learners:
@@ -44,7 +47,7 @@ def run(config: Config, argv: list[str]) -> NoReturn:
         )
     folder = RunFolder(config)
     folder.leave_to_others()
-    common = [*argv, f"--learner_hosts={','.join(addresses)}", f"--logdir={folder.path}"]
+    common = [*argv, f"--learner_hosts={','.join(learner_hosts)}", f"--logdir={folder.path}"]
     actors = children.Actors(common, config.num_actors, folder.path, config.log_max_mb)
     learners = subprocess.Popen(
         [
@@ -80,8 +83,10 @@ def run(config: Config, argv: list[str]) -> NoReturn:
     processes.leave(code if code >= 0 else 128 - code)
 
 
-def _addresses(config: Config) -> list[str]:
+def addresses(config: Config) -> list[str]:
     """As many as learners: those given, or from the one given on."""
+    if config.bind_address:
+        flags.refuse("--bind_address is of one learner: --num_learners starts several")
     given = processes.addresses(config)
     if len(given) == 1:
         host, port = ports.split_address(given[0])
@@ -91,9 +96,4 @@ def _addresses(config: Config) -> list[str]:
             f"--num_learners={config.num_learners}, and --learner_hosts names {len(given)}: give "
             f"the first alone, or all"
         )
-    for address in given:
-        try:
-            ports.check_free(address)
-        except OSError as error:
-            flags.refuse(f"a learner cannot listen: {error}")
     return given

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from impala_mm import resume
+from impala_mm import heartbeat, resume
 from impala_mm.algorithms import Algorithm
 from impala_mm.checkpoint import Damaged, Mismatch, Missing
 from impala_mm.chronicle import Chronicle
@@ -30,6 +30,7 @@ from impala_mm.verdict import line
 _ROW_SECONDS = 2.0  # between rows of metrics
 _LINE_SECONDS = 5.0  # between progress lines; the first comes with the first frames
 _STALL_SECONDS = 60.0  # without an update, after which it is told
+_SILENT_SECONDS = 20.0  # that others may be silent before this learner counts as hanging, too
 _GOODBYE_SECONDS = 10.0  # how long learners wait for each other at the end
 _ALIKE = (NotFinite, Drifted)  # failures that all learners have at the same step
 Say = Callable[[str], None]
@@ -69,6 +70,8 @@ class Watch:
         self._reports: list[Report] = []  # of all learners, the last
         self._starved = 0.0  # share of its time that this learner waits for unrolls
         self._waited, self._timed = 0.0, 0.0  # seconds at the last report
+        self._heartbeat = heartbeat.of_learner()
+        self._beaten, self._heard_at = -1, math.inf  # updates then; time.monotonic()
         self.seconds = 0.0  # of training, those before a resume included
         self.finished = ""  # why there is nothing left to do for a run that was resumed
 
@@ -108,11 +111,13 @@ class Watch:
         self._tally.start(learner.frames, learner.steps)
         pulse = Pulse(self._group, self._report, self._heard)
         learner.begin(self._mean_return)
+        self._heard_at = time.monotonic()
         pulse.start()
         clocks = _Clocks(self._config.save_checkpoint_secs, learner.frames)
         while learner.is_alive() and not pulse.failure and not self._failed():
             learner.join(0.1)
             meanwhile()
+            self._beat()
             self.seconds = before + time.monotonic() - begin
             if self.seconds >= self._limits.seconds:
                 learner.stop(f"{self._limits.seconds:g} seconds are over")
@@ -184,11 +189,20 @@ class Watch:
         )
 
     def _heard(self, reports: list[Report]) -> None:
-        self._reports = reports
+        self._reports, self._heard_at = reports, time.monotonic()
         if self._config.learner_assignment == "balance":
             self._server.needs = [report.need for report in reports]
         for rank, report in enumerate(reports):
             self._tally.merge(rank, report.part)
+
+    def _beat(self) -> None:
+        """For a supervisor: not while an update hangs, nor where nothing is heard of the others."""
+        learner, before = self._learner, self._beaten
+        self._beaten = learner.updates
+        works = learner.updates != before or not learner.whole.locked()
+        if works and time.monotonic() - self._heard_at < _SILENT_SECONDS:
+            self._heartbeat.frames = learner.frames
+            self._heartbeat.beat()
 
     def _failed(self) -> str:
         """What another learner failed of, if one did and not all alike."""

@@ -23,10 +23,10 @@ BINS = 300  # of a long run's curve; more would not be seen
 _GRID = 120  # points at which several seeds are put together
 # What makes no other experiment of it: which seed, where it writes, what is kept, which ports.
 _OF_NO_MATTER = {
-    *("seed", "logdir", "job_name", "task", "learner_hosts", "bind_address", "token_file"),
-    *("save_checkpoint_secs", "keep_checkpoints", "log_max_mb", "on_event", "profile", "track"),
-    *("test_num_episodes", "test_levels", "deterministic", "render", "video_dir"),
-    *("video_overlay", "export_dir", "updates"),
+    *("seed", "logdir", "job_name", "task", "learner", "learner_hosts", "bind_address"),
+    *("token_file", "save_checkpoint_secs", "keep_checkpoints", "log_max_mb", "on_event"),
+    *("validate", "profile", "track", "test_num_episodes", "test_levels", "deterministic"),
+    *("render", "video_dir", "video_overlay", "export_dir", "updates"),
 }
 # As folders of several seeds are usually called: name-1-rest, name_seed3, name-s3.
 _SEED_IN_NAME = re.compile(r"[-_ ](?:seed|s)?[-_]?\d{1,3}(?=$|[-_ ])")

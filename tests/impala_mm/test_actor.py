@@ -12,6 +12,7 @@ from counting import Counting, level
 
 from impala_mm import environments
 from impala_mm.actor import Player, Stopped, run
+from impala_mm.heartbeat import Heartbeat
 from impala_mm.link import Newest
 from impala_mm.parameters import Layout
 from impala_mm.trajectory import Codec, Entry, UnrollSpec
@@ -199,7 +200,7 @@ def test_an_environment_that_cannot_be_made_anew_ends_the_actor_after_some_tries
         def start(self):
             pass
 
-        def send(self, group):
+        def send(self, group, meanwhile):
             self.sent.append(group)
             return True
 
@@ -207,6 +208,6 @@ def test_an_environment_that_cannot_be_made_anew_ends_the_actor_after_some_tries
     vector = environments.make(level(Once), 1, seed=0)
     layout = Layout([], [], "float32")
     with pytest.raises(Stopped, match=r"10 faults .* made anew: RuntimeError: there is no second"):
-        run(Scripted(4), vector, 1, layout, link, said.append, threading.Event())
+        run(Scripted(4), vector, 1, layout, link, said.append, threading.Event(), Heartbeat())
     assert len(said) == 10
     assert all(group.contents == [] for group in link.sent)

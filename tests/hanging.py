@@ -1,0 +1,23 @@
+"""Catch that hangs after a second of play: --level_name=tests.hanging:Hanging-v0."""
+
+import time
+
+import gymnasium
+
+from impala_mm.environments.catch import Catch
+
+_SECONDS = 1.0
+
+
+class Hanging(Catch):
+    begin = None  # when it was first stepped
+
+    def step(self, action):
+        self.begin = self.begin or time.monotonic()
+        if time.monotonic() > self.begin + _SECONDS:
+            time.sleep(1e6)
+        time.sleep(0.005)
+        return super().step(action)
+
+
+gymnasium.register("Hanging-v0", Hanging)

@@ -1,0 +1,54 @@
+"""Beats of real processes: they stop where a process hangs, and go on where it has to wait."""
+
+import json
+import os
+import signal
+import sys
+import time
+
+import pytest
+from conftest import ROOT, Process, free_port
+
+EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
+
+
+def _age(path):
+    """Seconds since the last beat."""
+    return time.time() - os.stat(path).st_mtime
+
+
+def _until(true, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_an_actor_whose_environment_hangs_stops_beating_and_those_who_wait_go_on(tmp_path):
+    """Its learner, who gets no unrolls any more, and another actor, whose learner is away."""
+    here, nowhere = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    beats = {name: tmp_path / name for name in ("learner", "hanging", "waiting")}
+
+    def start(name, address, *flags):
+        return Process(
+            *(*EXPERIMENT, "--level_name=tests.hanging:Hanging-v0", f"--learner_hosts={address}"),
+            *(f"--token_file={tmp_path / 'token'}", "--num_envs=4", *flags),
+            IMPALA_MM_HEARTBEAT=str(beats[name]),
+        )
+
+    learner = start("learner", here, "--job_name=learner", f"--logdir={tmp_path / 'run'}")
+    start("hanging", here, "--job_name=actor")
+    start("waiting", nowhere, "--job_name=actor", "--task=1")
+    _until(lambda: all(path.exists() for path in beats.values()))
+    _until(lambda: _age(beats["hanging"]) > 3)
+    assert _age(beats["learner"]) < 3
+    assert _age(beats["waiting"]) < 3
+    frames = {name: json.loads(path.read_text())["frames"] for name, path in beats.items()}
+    assert frames["hanging"] > 0
+    assert frames["waiting"] == 0
+    learner.process.send_signal(signal.SIGSTOP)
+    _until(lambda: _age(beats["learner"]) > 3)
+    learner.process.send_signal(signal.SIGCONT)
+    _until(lambda: _age(beats["learner"]) < 2)
+    assert {path.name for path in tmp_path.iterdir()} == {*beats, "token", "run"}
