@@ -56,4 +56,5 @@ class Heart:
         return max(after - before, 0.0) / (end - begin) if end > begin else 0.0
 
     def _files(self) -> list[Path]:
-        return list(self._path.parent.glob(f"{self._path.name}*"))
+        found = self._path.parent.glob(f"{self._path.name}*")
+        return [path for path in found if path.suffix != ".part"]  # is being written

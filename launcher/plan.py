@@ -109,10 +109,10 @@ def _learners(
             told.append(f"CUDA_VISIBLE_DEVICES={worker.cuda_visible_devices}")
         named = [part for each in told for part in ("-x", each)]
         command += [":"] * (i > 0) + ["-np", "1", *named]
-        command += _set_up(worker, config, [_python(worker), EXPERIMENT, *_told(flags)])
+        command += set_up(worker, config, [_python(worker), EXPERIMENT, *_told(flags)])
     all_told = environment | (dict.fromkeys(_AS_ROOT, "1") if os.geteuid() == 0 else {})
     workdir = first.workdir or str(Path.cwd())
-    return Process(LEARNERS, "learner", first, _set_up(first, config, command), all_told, workdir)
+    return Process(LEARNERS, "learner", first, set_up(first, config, command), all_told, workdir)
 
 
 def _one(
@@ -122,7 +122,7 @@ def _one(
     flags: dict[str, str],
     environment: dict[str, str],
 ) -> Process:
-    command = _set_up(worker, config, [_python(worker), EXPERIMENT, *_told(flags)])
+    command = set_up(worker, config, [_python(worker), EXPERIMENT, *_told(flags)])
     told = dict(environment)
     if worker.cuda_visible_devices:
         told["CUDA_VISIBLE_DEVICES"] = worker.cuda_visible_devices
@@ -148,7 +148,7 @@ def mpirun(worker: Worker) -> str:
     return shutil.which("mpirun", path=beside) or "mpirun"
 
 
-def _set_up(worker: Worker, config: LauncherConfig, command: list[str]) -> list[str]:
+def set_up(worker: Worker, config: LauncherConfig, command: list[str]) -> list[str]:
     """After shell commands; the shell makes room, for signals are the process's own."""
     setup = worker.setup or config.setup
     if not setup:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from pathlib import Path
 
 import pytest
 from conftest import ROOT
@@ -17,6 +18,7 @@ HEADER = "job,ip,tf_port,cuda_visible_devices,ssh_port,ssh_username,ssh_password
 def write(tmp_path):
     def _write(content):
         path = tmp_path / "workers.csv"
+        path.touch(mode=0o600)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         return str(path)
 
@@ -25,47 +27,67 @@ def write(tmp_path):
 
 def test_the_example_is_two_learners_and_three_actors():
     rows, notes = workers.read(str(ROOT / "workers.csv.example"))
-    sets = workers.worker_sets(rows)
-    assert [len(s.actors) for s in sets] == [2, 1]
-    assert [s.learner.tf_port for s in sets] == [8001, 8002]
+    assert [r.job for r in rows] == ["learner"] * 2 + ["actor"] * 3
+    assert [r.tf_port for r in rows[:2]] == [8001, 8002]
+    assert {r.ip for r in rows} == {"localhost"}
     assert notes == []
 
 
 def test_quotes_comments_blank_lines_windows_ends_and_a_byte_order_mark_are_accepted(write):
     path = write(
-        b"\xef\xbb\xbf# hosts\r\njob,ip,tf_port,ssh_password\r\n\r\n"
+        b'\xef\xbb\xbf# "hosts, and\r\njob,ip,tf_port,ssh_password\r\n\r\n'
         b'learner, gpu1 ,8001,"a,b ""c"" d"\r\n,,,\r\n# no\r\nactor,cpu1\r\n'
     )
     rows, _ = workers.read(path)
     assert [(r.job, r.ip, r.tf_port, r.line) for r in rows] == [
         ("learner", "gpu1", 8001, 4),
-        ("actor", "cpu1", None, 7),
+        ("actor", "cpu1", 0, 7),
     ]
     assert rows[0].ssh_password == 'a,b "c" d'
     assert rows[1].ssh_port == 22
 
 
-def test_actors_are_dealt_to_learners_in_turn(write):
+def test_learners_that_name_no_port_take_the_next_that_is_free_on_their_host(write):
     rows, _ = workers.read(
-        write("job,ip,tf_port\n" + "actor,a,\n" * 5 + "learner,x,1\nlearner,y,1\n")
+        write("job,ip,tf_port\nlearner,a,\nlearner,b,\nlearner,a,8001\nlearner,a,\n")
     )
-    assert [[a.line for a in s.actors] for s in workers.worker_sets(rows)] == [[2, 4, 6], [3, 5]]
+    assert [(r.ip, r.tf_port) for r in rows] == [
+        ("a", 8002),
+        ("b", 8001),
+        ("a", 8001),
+        ("a", 8003),
+    ]
 
 
-def test_an_evaluator_has_a_row_of_its_own_and_belongs_to_no_learner(write):
+def test_a_row_may_say_how_its_processes_are_run(write):
+    path = write(
+        "job,ip,count,num_envs,workdir,python,setup,learner,ssh_key_path\n"
+        'learner,x,,,/a b,/opt/p,"module load a, b; x=""1""",,k\nactor,y,3,8,,,,0,\n'
+    )
+    (learner, actor), notes = workers.read(path)
+    assert (learner.workdir, learner.python, learner.ssh_key_path) == ("/a b", "/opt/p", "k")
+    assert learner.setup == 'module load a, b; x="1"'
+    assert (actor.count, actor.num_envs, actor.learner) == (3, 8, 0)
+    assert (learner.count, learner.num_envs, learner.learner) == (1, 0, -1)
+    assert notes == []
+
+
+def test_an_evaluator_has_a_row_of_its_own(write):
     rows, notes = workers.read(write("job,ip,tf_port\nlearner,x,1\nevaluator,e,5\nactor,a,\n"))
     assert [r.job for r in rows] == ["learner", "evaluator", "actor"]
-    assert [[a.ip for a in s.actors] for s in workers.worker_sets(rows)] == [["a"]]
     assert notes == ["row 3: tf_port 5 is not used: only learners listen"]
     with pytest.raises(workers.BadCsv, match=r"'evaluater' is no job \(did you mean evaluator\?\)"):
         workers.read(write("job,ip\nlearner,x\nevaluater,e\n"))
 
 
 def test_what_the_csv_says_in_vain_is_noted(write):
-    rows, notes = workers.read(write("job,ip,tf_port\nps,p,8000\nlearner,x,1\nactor,a,9001\n"))
+    rows, notes = workers.read(
+        write("job,ip,tf_port,count\nps,p,8000,\nlearner,x,1,3\nactor,a,9001,\n")
+    )
     assert [r.job for r in rows] == ["learner", "actor"]
     assert "row 2: a ps row" in notes[0]
-    assert "row 4: tf_port 9001 is not used" in notes[1]
+    assert notes[1] == "row 3: count 3 is not used: it is of actors"
+    assert "row 4: tf_port 9001 is not used" in notes[2]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +97,21 @@ def test_what_the_csv_says_in_vain_is_noted(write):
         ("job,ipp\n", ["unknown column 'ipp'; did you mean ip?", "column 'ip' is missing"]),
         ("job,ip,job\n", ["column 'job' stands twice"]),
         ("job,ip\nactor,a\n", ["no learner: at least one row needs job=learner"]),
-        ("job,ip\nlearner,a\n", ["row 2, column tf_port: a learner needs a port"]),
+        (
+            "job,ip,count,learner\nlearner,a,,\nactor,a,0,\nactor,b,1,1\nactor,c,x,\n",
+            [
+                "row 3, column count: '0' is no such number; write a number from 1 to 10000",
+                "row 5, column count: 'x' is no such number",
+            ],
+        ),
+        (
+            "job,ip,learner\nlearner,a,\nactor,b,1\n",
+            ["row 3, column learner: there is no learner 1; there are 1, counted from 0"],
+        ),
+        (
+            'job,ip,workdir\nlearner,a,"x\ny"\n',
+            ["row 3, column workdir: 'x\\ny' holds a line's end"],
+        ),
         ("job,ip,tf_port\nlearner,,8\n", ["row 2, column ip: '' is no address"]),
         ("job,ip,tf_port\nlearner,a,8,9\n", ["row 2: 4 cells, and the header names 3"]),
         (
@@ -114,6 +150,21 @@ def test_a_password_shows_in_no_representation(write):
     assert "hunter2" not in repr(rows)
 
 
+def test_passwords_that_others_can_read_are_refused_until_the_mode_is_mended(write):
+    path = Path(write(HEADER + "learner,a,1,,,me,hunter2\n"))
+    path.chmod(0o640)
+    with pytest.raises(workers.BadCsv) as caught:
+        workers.read(str(path))
+    assert str(caught.value) == (
+        f"{path}: it holds passwords, and others can read it: chmod 600 {path}"
+    )
+    path.chmod(0o600)
+    assert workers.read(str(path))
+    path.write_text(HEADER + "learner,a,1,,,me,\n")
+    path.chmod(0o644)
+    assert workers.read(str(path)), "without a password anybody may read it"
+
+
 cell = st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"), max_size=12)
 
 
@@ -123,6 +174,7 @@ def test_any_text_is_either_read_or_refused_with_reasons(tmp_path_factory, table
     text = io.StringIO()
     csv.writer(text).writerows(table)
     path = tmp_path_factory.getbasetemp() / "any.csv"
+    path.touch(mode=0o600)
     path.write_text(HEADER + text.getvalue(), encoding="utf-8")
     try:
         rows, _ = workers.read(str(path))
@@ -131,4 +183,4 @@ def test_any_text_is_either_read_or_refused_with_reasons(tmp_path_factory, table
         assert said.count(str(path)) == len(said.splitlines()) > 0
     else:
         assert any(r.job == "learner" for r in rows)
-        assert sum(1 + len(s.actors) for s in workers.worker_sets(rows)) == len(rows)
+        assert all(r.job in workers.JOBS and r.ip for r in rows)

@@ -1,0 +1,33 @@
+"""Stands in for experiment.py where its processes themselves are not what is tested.
+
+It is given as the `python` of a row: called with experiment.py's path and flags. It says what it
+was told, and goes on until it is told to end; a learner "saves" on SIGUSR1. TOLD=fail: it fails.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+
+flags = dict(part.removeprefix("--").split("=", 1) for part in sys.argv[2:])
+print("told", json.dumps({"flags": flags, "cwd": os.getcwd(), "environment": dict(os.environ)}))
+job = flags["job_name"]
+if os.environ.get("TOLD") == "fail" and job == "actor":
+    raise ValueError("an actor that fails")
+
+
+def end(number, _):
+    print("got", signal.Signals(number).name)
+    sys.exit(0 if number == signal.SIGUSR1 else 143)
+
+
+for number in (signal.SIGUSR1, signal.SIGTERM):
+    signal.signal(number, end)
+if job == "learner":
+    with open(os.path.join(flags["logdir"], "metrics.jsonl"), "a") as file:
+        row = {"frames": 1000, "frames_per_second": 10, "verdict": "all is well", "policy_lag": 1.5}
+        file.write(json.dumps(row) + "\n")
+print("up")
+while True:
+    time.sleep(0.1)

@@ -1,0 +1,93 @@
+"""Real supervisors of small programs, for tests."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from conftest import ROOT
+
+from launcher.kernel import lives
+from launcher.task import Task, read_json, write_json
+
+
+def until(holds, seconds=10.0):
+    """Waits until it holds; what it returned."""
+    deadline = time.monotonic() + seconds
+    while not (found := holds()):
+        assert time.monotonic() < deadline, "it never was so"
+        time.sleep(0.02)
+    return found
+
+
+class Supervised:
+    """A supervisor, in a run's state folder."""
+
+    def __init__(self, folder: Path, command: list[str], **changes):
+        name = changes.get("name", "learners")
+        self.folder, self.log = folder / name, folder / f"{name}.log"
+        settings = {
+            "name": name,
+            "job": "learner",
+            "host": "localhost",
+            "command": command,
+            "environment": {"PATH": os.environ["PATH"]},
+            "workdir": str(folder),
+            "folder": str(folder),
+            "log": str(self.log),
+            "log_max_mb": 1.0,
+            "leader": "",
+            "rows": "",
+            "restarts": 0,
+            "stall_secs": 0.0,
+            "grace_secs": 5.0,
+        }
+        self.folder.mkdir(exist_ok=True)
+        task = self.folder / "task.json"
+        write_json(task, Task(**settings | changes)._asdict())
+        self._shown = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self.process = subprocess.Popen(
+            [sys.executable, "-ES", "-m", "launcher.supervisor", task],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=self._shown,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    @property
+    def state(self):
+        """What it says of its process."""
+        return read_json(self.folder / "state.json")
+
+    def shown(self):
+        """What its window shows."""
+        self._shown.seek(0)
+        return self._shown.read()
+
+    def until(self, state, seconds=10.0):
+        """Waits for a state; all that it says then."""
+        until(lambda: self.state.get("state") == state, seconds)
+        return self.state
+
+    def until_it_says(self, line):
+        """Waits for a line of its process."""
+        until(lambda: self.log.exists() and line in self.log.read_text().splitlines())
+
+    def wait(self, seconds=15.0):
+        """Its exit code, once it has ended."""
+        return self.process.wait(seconds)
+
+    def end(self):
+        """Whatever it does, with all that it started."""
+        recorded = self.state.get("process")
+        with contextlib.suppress(OSError):
+            self.process.kill()
+        self.process.wait()
+        self._shown.close()
+        if lives(recorded):
+            with contextlib.suppress(OSError):
+                os.killpg(recorded[0], 9)
