@@ -26,10 +26,9 @@ setup:  ## everything installed into .venv; quick when it is up to date
 horovod: again := --again
 horovod: setup  ## set-up again, Horovod's build included, whatever happened before
 
-train: setup  ## the main job: two learners and three actors solve CartPole, here
-	@logdir=runs/CartPole-v1-$$(date +%Y%m%d-%H%M%S); learners="--num_learners=2 --batch_size=4"; \
-	[ -x .venv/bin/horovodrun ] || { learners=; echo "[train] there is no Horovod here (make horovod): one learner trains"; }; \
-	$(run) experiment.py --level_name=CartPole-v1 $$learners --num_actors=3 --max_seconds=160 \
+train: setup  ## the main job: the cluster of workers.csv.example, all of it here, solves CartPole
+	@logdir=runs/CartPole-v1-$$(date +%Y%m%d-%H%M%S); \
+	$(run) run_experiment_mm_raw.py --level_name=CartPole-v1 --batch_size=4 --max_seconds=160 \
 	  --logdir=$$logdir && \
 	$(run) sandbox/curve.py $$logdir
 

@@ -23,11 +23,11 @@ def main(argv: list[str]) -> None:
     """Parses the flags and calls the launcher."""
     (launcher, config), given = flags.parse(argv, __doc__ or "", LauncherConfig, Config)
     asked = frontend.Asked(
-        argv=argv,
         launcher=launcher,
         given=given,
         flags={name: _text(getattr(config, name)) for name in given if hasattr(config, name)},
         logdir=config.logdir,
+        log_max_mb=config.log_max_mb,
         make_logdir=lambda: run_folder.make(config),
         check_free=ports.check_free,
     )

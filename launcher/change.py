@@ -4,7 +4,6 @@ import collections
 import dataclasses
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from launcher import hosts, plan, start
@@ -20,7 +19,11 @@ class Over(Exception):
 
 
 def apply(
-    run: Run, config: LauncherConfig, workers: Sequence[Worker], flags: dict[str, str]
+    run: Run,
+    config: LauncherConfig,
+    workers: Sequence[Worker],
+    flags: dict[str, str],
+    log_max_mb: float,
 ) -> None:
     """Adds and removes; says what, and what cannot be."""
     if not run.goes_on():
@@ -47,7 +50,7 @@ def apply(
         processes = [*kept, *map(start.describe, new)]
         run.write(dataclasses.replace(record, processes=processes))
         if new:
-            start.add(run, new, config, Path(record.logdir), record.windows)
+            start.add(run, new, config, record, log_max_mb)
     print(f"{run.name}: {len(new)} actors added, {len(removed)} removed")
 
 

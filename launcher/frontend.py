@@ -40,11 +40,11 @@ class Refused(Exception):
 class Asked(NamedTuple):
     """What the user wrote, and what of this project's other half is needed."""
 
-    argv: list[str]
     launcher: LauncherConfig
     given: list[str]  # names of the flags that were written
     flags: dict[str, str]  # those of experiment.py among them, with their values
     logdir: str  # that was given
+    log_max_mb: float
     make_logdir: Callable[[], Path]
     check_free: Callable[[str], None]  # raises OSError where an address is taken
 
@@ -64,7 +64,7 @@ def main(asked: Asked) -> int:
             return logs(run, config.logs)
         if config.apply:
             known(run)
-            change.apply(run, config, read_csv(asked), asked.flags)
+            change.apply(run, config, read_csv(asked), asked.flags, asked.log_max_mb)
             return 0
         return launch(run, asked)
     except BadName as error:
@@ -96,13 +96,16 @@ def launch(run: Run, asked: Asked) -> int:
             return int(check.failed(found))
     with run.being_changed():
         run.renew()
-        logdir = asked.make_logdir().absolute()
+        try:
+            logdir = asked.make_logdir().absolute()
+        except OSError as error:
+            raise Refused(f"--logdir={supposed}: {error.strerror}") from None
         flags |= {"logdir": str(logdir)}
         processes = plan.make(workers, config, flags)
-        record = start.record_of(run, processes, asked.argv, logdir, flags)
+        record = start.record_of(run, processes, logdir, flags)
         follower = follow.Follower(run, logdir)
         begin = time.monotonic()
-        start.start(run, processes, config, record, print)
+        start.start(run, processes, config, record, asked.log_max_mb, print)
     print(
         f"{run.name}: {len(processes)} processes started in {time.monotonic() - begin:.1f} s; "
         f"all of it in {logdir}"

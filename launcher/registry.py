@@ -42,7 +42,6 @@ class Record:
     name: str
     time: float
     boot: str  # of the machine: after another one nothing of the run is left
-    command: list[str]
     logdir: str
     windows: bool  # whether it has a tmux session, of its name
     processes: list[dict[str, Any]]  # name, job, host, and what makes two alike

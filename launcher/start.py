@@ -19,42 +19,45 @@ def start(
     processes: list[Process],
     config: LauncherConfig,
     record: Record,
+    log_max_mb: float,
     say: Callable[[str], None],
 ) -> None:
     """A whole run. It is known to others before its first process is there."""
-    run.write(record)
     if record.windows:
         windows.close(run.name)  # of a run before, whose windows were kept
     else:
         say("there is no tmux here: the processes run in the background, --logs=NAME follows one")
-    add(run, processes, config, Path(record.logdir), record.windows)
+    run.write(record)
+    add(run, processes, config, record, log_max_mb)
 
 
 def add(
-    run: Run, processes: list[Process], config: LauncherConfig, logdir: Path, in_windows: bool
+    run: Run,
+    processes: list[Process],
+    config: LauncherConfig,
+    record: Record,
+    log_max_mb: float,
 ) -> None:
     """To a run that may be there already."""
+    logdir = Path(record.logdir)
     tasks = {}
     for process in processes:
         path = run.folder / process.name / "task.json"
         path.parent.mkdir(exist_ok=True, mode=0o700)
-        write_json(path, _task(run, process, config, logdir)._asdict())
+        write_json(path, _task(run, process, config, logdir, log_max_mb)._asdict())
         tasks[process.name] = path
-    if in_windows:
+    if record.windows:
         windows.open_in(run.name, tasks)
     else:
         windows.open_in_background(tasks)
 
 
-def record_of(
-    run: Run, processes: list[Process], argv: list[str], logdir: Path, settings: dict[str, str]
-) -> Record:
+def record_of(run: Run, processes: list[Process], logdir: Path, settings: dict[str, str]) -> Record:
     """What others are told of it."""
     return Record(
         name=run.name,
         time=time.time(),
         boot=boot(),
-        command=argv,
         logdir=str(logdir),
         windows=windows.there(),
         processes=[describe(process) for process in processes],
@@ -73,7 +76,9 @@ def describe(process: Process) -> dict:
     }
 
 
-def _task(run: Run, process: Process, config: LauncherConfig, logdir: Path) -> Task:
+def _task(
+    run: Run, process: Process, config: LauncherConfig, logdir: Path, log_max_mb: float
+) -> Task:
     learns = process.name == plan.LEARNERS
     told = {
         "PYTHONUNBUFFERED": "1",  # what it says is read as it is said
@@ -88,7 +93,7 @@ def _task(run: Run, process: Process, config: LauncherConfig, logdir: Path) -> T
         workdir=process.workdir,
         folder=str(run.folder),
         log=str(logdir / f"{process.name}.log"),
-        log_max_mb=20.0,
+        log_max_mb=log_max_mb,
         leader="" if learns else plan.LEARNERS,
         rows=str(logdir / "metrics.jsonl") if learns else "",
         restarts=config.max_restarts if config.restart_learners or not learns else 0,

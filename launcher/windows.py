@@ -4,7 +4,6 @@ A window's program is the supervisor itself, never something typed into a shell.
 the environment of whoever started them first: a process's comes in its task's file instead.
 """
 
-import shlex
 import shutil
 import subprocess
 import sys
@@ -19,6 +18,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 _AT_ONCE = 20  # windows that one call of tmux opens
 # The output of a program that ended is kept, and its window keeps its name.
 _OPTIONS = (("remain-on-exit", "on"), ("automatic-rename", "off"), ("allow-rename", "off"))
+_OURS = "@impala_mm"  # option of a session that a run made
 
 
 class Broken(Exception):
@@ -42,9 +42,14 @@ def exists(session: str) -> bool:
 
 
 def close(session: str) -> None:
-    """With all its windows."""
-    if exists(session):
-        _tmux("kill-session", "-t", f"={session}")
+    """With all its windows. Raises Broken where it is somebody else's."""
+    if not exists(session):
+        return
+    if not libtmux.Server().cmd("show-options", "-v", "-t", f"={session}:", _OURS).stdout:
+        raise Broken(
+            f"tmux has a session called {session} that no run made: --tmux_sess=NAME names another"
+        )
+    _tmux("kill-session", "-t", f"={session}")
 
 
 def open_in(session: str, tasks: dict[str, Path]) -> None:
@@ -55,6 +60,7 @@ def open_in(session: str, tasks: dict[str, Path]) -> None:
         # Wide from the start: what nobody looks at yet is not to be wrapped at 80 columns.
         size = ("-x", "200", "-y", "50")
         _tmux("new-session", "-d", "-s", session, *size, *_window(session, name, task))
+        _tmux("set-option", "-t", f"={session}:", _OURS, "1")
     for some in _dealt(windows):
         call: list[str] = []
         for name, task in some:
@@ -77,7 +83,7 @@ def open_in_background(tasks: dict[str, Path]) -> None:
 
 
 def _window(session: str, name: str, task: Path) -> list[str]:
-    command = ["-n", name, "-c", str(_ROOT), f"exec {shlex.join(supervisor(task))}"]
+    command = ["-n", name, "-c", str(_ROOT), *supervisor(task)]  # without any shell
     for option, value in _OPTIONS:
         command += [";", "set-option", "-w", "-t", f"={session}:={name}", option, value]
     return command

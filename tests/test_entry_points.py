@@ -25,6 +25,7 @@ def test_help_lists_every_flag_in_its_group_with_its_default(program):
             assert f"--{field.name} " in text
             assert f"{field.metadata['group']}:" in text
             default = str(field.default).lower() if field.type is bool else repr(field.default)
+            default = "none" if field.default == () else default
             assert f"Default: {default}." in text
 
 
@@ -51,12 +52,15 @@ def test_a_mistyped_flag_ends_at_once_with_one_sentence(program, argument, sente
 def test_the_frontend_forwards_what_was_given_and_only_that(tmp_path):
     flagfile = tmp_path / "flags"
     flagfile.write_text("--learning_rate=0.5\n")
-    code, printed = run(
-        sys.executable, "run_experiment_mm_raw.py", "--batch_size=4", f"--flagfile={flagfile}"
-    )
+    frontend = sys.executable, "run_experiment_mm_raw.py"
+    flags = "--batch_size=4", f"--flagfile={flagfile}", "--notrack", "--full_action_space"
+    code, printed = run(*frontend, "--dry_run", *flags)
     assert code == 0, printed
-    assert "flags for every process: --batch_size=4 --learning_rate=0.5" in printed
-    assert "2 learner(s) under one mpirun, 3 actor(s)" in printed
+    told = "--track=false --batch_size=4 --full_action_space=true --learning_rate=0.5 --token_file="
+    processes = [line for line in printed.splitlines() if not line.startswith("#")]
+    assert [line.count(f"experiment.py {told}") for line in processes] == [2, 1, 1, 1]
+    assert "flagfile" not in printed
+    assert "--seed" not in printed
 
 
 def test_the_frontend_lists_every_mistake_of_a_csv_and_starts_nothing(tmp_path):

@@ -1,19 +1,25 @@
 """The frontend with real windows, supervisors and signals; most of its processes are stand-ins."""
 
+import fcntl
+import importlib.util
 import json
 import os
+import pty
 import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import termios
 import time
 
 import pytest
-from conftest import ROOT, Process, free_port, run
+from conftest import ROOT, Process, free_port, needs_horovod, run
 from supervising import until
 
+from launcher.config import LauncherConfig
+from launcher.frontend import Asked, read_csv
 from launcher.kernel import descendants, lives, started
 from launcher.task import read_json
 
@@ -220,13 +226,53 @@ def test_a_run_goes_on_without_its_frontend_even_one_that_was_killed_while_it_st
     assert lives(learner)
 
 
+def test_d_leaves_the_run_to_itself(cluster):
+    ours, theirs = pty.openpty()
+    frontend = subprocess.Popen(
+        [*FRONTEND, cluster.rows(actors=1), "--skip_check", f"--logdir={cluster.logdir}"],
+        env=os.environ | cluster.environment,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - its own terminal
+    )
+    learner = cluster.process("learners")
+    os.write(ours, b"d")
+    assert frontend.wait(10) == 0
+    assert b"the run goes on" in os.read(ours, 1 << 16)
+    assert termios.tcgetattr(theirs)[3] & termios.ICANON, "the terminal is as it was"
+    assert lives(learner)
+
+
+@needs_tmux
+def test_a_session_that_no_run_made_is_left_alone(cluster):
+    environment = os.environ | cluster.environment
+    subprocess.run(["tmux", "new-session", "-d", "-s", "impala"], env=environment, check=True)
+    code, printed = cluster.run(cluster.rows(), "--skip_check", f"--logdir={cluster.logdir}")
+    assert code == 2
+    assert "error: tmux has a session called impala that no run made: --tmux_sess=NAME" in printed
+    assert cluster.tmux("list-windows", "-t", "impala")
+
+
+def test_without_horovod_the_example_is_one_learner_with_all_actors(monkeypatch, capsys):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    asked = Asked(LauncherConfig(), [], {}, "", 20.0, None, None)
+    assert [worker.job for worker in read_csv(asked)] == ["learner", "actor", "actor", "actor"]
+    assert "there is no Horovod here (`make horovod` builds it): one learner trains" in (
+        capsys.readouterr().out
+    )
+    named = asked._replace(given=["workers_csv_path"])
+    assert [worker.job for worker in read_csv(named)].count("learner") == 2, "as it was asked for"
+
+
 def test_what_a_reboot_left_behind_is_said_and_forgotten(cluster):
     cluster.start(cluster.rows(), "--detach").process.wait(20)
     cluster.process("actor-1")
     cluster.run("--stop")
     sleeping = subprocess.Popen(["sleep", "60"])
     record = {
-        **{"name": "impala", "time": time.time() - 9, "boot": "another", "command": []},
+        **{"name": "impala", "time": time.time() - 9, "boot": "another"},
         **{"logdir": str(cluster.logdir), "windows": False, "settings": {}, "learners": []},
         "processes": [{"name": "learners", "job": "learner", "host": "localhost"}],
     }
@@ -353,6 +399,98 @@ def test_before_it_starts_anything_it_checks_all_and_says_what_to_mend(cluster):
     assert "good  disk" not in printed
     assert not cluster.state.exists()
     assert not (cluster.folder / "runs").exists()
+
+
+@pytest.mark.slow
+def test_by_the_frontend_is_as_by_hand(cluster):
+    """What a dry run prints, pasted into shells, makes the run that the frontend makes."""
+    port = free_port()
+    rows = cluster.csv(f"learner,localhost,{port},{sys.executable}", "actor,localhost,,")
+    flags = (rows, "--level_name=catch", "--stop_at_return=2", "--total_environment_frames=40000")
+    assert cluster.run(*flags, f"--logdir={cluster.logdir}")[0] == 0
+    by_hand = cluster.folder / "by hand"
+    code, printed = cluster.run(*flags, "--dry_run", f"--logdir={by_hand}")
+    assert code == 0, printed
+    learner, actor = (
+        line.replace(f"--token_file={cluster.state}/token", "")
+        for line in printed.splitlines()
+        if not line.startswith("#")
+    )
+    acting = Process("bash", "-c", f"exec {actor}", **cluster.environment)
+    assert run("bash", "-c", f"exec {learner}", **cluster.environment)[0] == 0
+    acting.kill()
+    settings, counts = [], []
+    for folder in (cluster.logdir, by_hand):
+        written = json.loads((folder / "settings.json").read_text())
+        settings.append({n: v for n, v in written.items() if n not in ("logdir", "token_file")})
+        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        counts.append({row["frames"] / row["updates"] for row in rows if row["updates"]})
+    assert settings[0] == settings[1]
+    assert counts[0] == counts[1] == {8 * 20}
+
+
+@pytest.mark.slow
+@needs_horovod
+def test_learners_that_die_start_again_from_the_last_checkpoint_and_actors_wait(cluster):
+    rows = cluster.csv(
+        *[f"learner,localhost,{free_port()}," for _ in range(2)], *["actor,localhost,,"] * 2
+    )
+    flags = ("--level_name=catch", "--stop_at_return=2", "--save_checkpoint_secs=3")
+    frontend = cluster.start(rows, *flags, "--restart_learners")
+    frontend.until(r"checkpoint at update", 90)
+    frontend.until(r"checkpoint at update", 30)
+    actors = [cluster.state / name / "state.json" for name in ("actor-0", "actor-1")]
+    before = [read_json(path)["process"] for path in actors]
+    mpirun = read_json(cluster.state / "learners" / "state.json")["process"][0]
+    rank = next(pid for pid in descendants(mpirun) if "--job_name=learner" in _command(pid))
+    os.kill(rank, signal.SIGKILL)
+    frontend.until(r"learners on localhost failed: .*\n(.*\n)*  it starts again in 0.5 s", 20)
+    frontend.until(r"resumed at [1-9][\d,]* frames", 60)
+    frontend.until(r"checkpoint at update", 60)
+    assert [read_json(path)["process"] for path in actors] == before
+    frontend.process.send_signal(signal.SIGINT)
+    assert frontend.process.wait(60) == 130
+    last = json.loads((cluster.logdir / "metrics.jsonl").read_text().splitlines()[-1])
+    newest = sorted((cluster.logdir / "checkpoints").iterdir())[-1]
+    assert json.loads((newest / "about.json").read_text())["updates"] == last["updates"]
+
+
+@pytest.mark.slow
+def test_an_actor_that_hangs_counts_as_dead(cluster):
+    rows = cluster.csv(f"learner,localhost,{free_port()},", *["actor,localhost,,"] * 2)
+    frontend = cluster.start(rows, "--level_name=catch", "--stop_at_return=2", "--stall_secs=8")
+    frontend.until(r"\d frames \|", 60)
+    actor = read_json(cluster.state / "actor-0" / "state.json")["process"]
+    os.kill(actor[0], signal.SIGSTOP)
+    frontend.until(
+        r"actor-0 on localhost failed: it hangs: nothing was heard from it for 8 s\n(.*\n)*"
+        r"  it starts again",
+        20,
+    )
+    until(lambda: cluster.status("actor-0")["state"] == "running")
+    assert cluster.status("learners")["restarts"] == cluster.status("actor-1")["restarts"] == 0
+
+
+@pytest.mark.slow
+@needs_horovod
+def test_the_predecessors_command_runs_as_it_was_printed(cluster):
+    pytest.importorskip("ale_py")
+    flags = (
+        *("--workers_csv_path=sandbox/local_workers_example.csv", "--seed=1"),
+        *("--level_name=BreakoutNoFrameskip-v4", "--agent_name=SimpleConvNetAgent"),
+        *("--num_action_repeats=4", "--batch_size=32", "--unroll_length=20"),
+        *("--entropy_cost=0.01", "--learning_rate=0.0006", "--reward_clipping=abs_one"),
+        *("--total_environment_frames=200000000", "--gradients_clipping=40.0"),
+    )
+    frontend = cluster.start(*flags)
+    frontend.until(r"note: sandbox/local_workers_example.csv: row 4: tf_port 9001 is not used")
+    frontend.until(r"[1-9][\d,]* frames \| [1-9]", 180)
+    assert {p["name"] for p in cluster.status()["processes"]} == {
+        *("learners", "actor-0", "actor-1", "actor-2"),
+    }
+    frontend.process.send_signal(signal.SIGINT)
+    assert frontend.process.wait(90) == 130
+    assert "mean return" in frontend.printed() or "no games" in frontend.printed()
 
 
 @pytest.mark.slow

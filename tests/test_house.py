@@ -12,7 +12,10 @@ ALLOWED = {
     "nets": set(),
     "launcher": {"impala_mm.flags"},
     "experiment": {"impala_mm"},
-    "run_experiment_mm_raw": {"launcher", "impala_mm.flags", "impala_mm.config"},
+    "run_experiment_mm_raw": {
+        *("launcher", "impala_mm.flags", "impala_mm.config"),
+        *("impala_mm.run_folder", "impala_mm.ports"),
+    },
 }
 
 

@@ -1,0 +1,73 @@
+"""Draws sandbox/status.svg and sandbox/tmux.svg: a real run's status table and tmux session.
+
+python sandbox/cluster_pictures.py [FOLDER]      half a minute; the run is ended afterwards
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from launcher import status
+from launcher.registry import Run
+
+_ROOT = Path(__file__).resolve().parent.parent
+_NAME = "pictured"
+_WIDTH = 150
+
+
+def main() -> None:
+    """Starts a run, looks at it, ends it."""
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else _ROOT / "sandbox"
+    with tempfile.TemporaryDirectory() as work:
+        os.environ |= {"XDG_STATE_HOME": f"{work}/state", "TMUX_TMPDIR": work}
+        frontend = [sys.executable, _ROOT / "run_experiment_mm_raw.py", f"--tmux_sess={_NAME}"]
+        example = f"--workers_csv_path={_ROOT / 'workers.csv.example'}"
+        flags = ["--level_name=catch", "--stop_at_return=2", "--batch_size=4"]
+        subprocess.run(
+            [*frontend, example, *flags, f"--logdir={work}/catch", "--detach"], check=True
+        )
+        try:
+            run, until = Run(_NAME), time.monotonic() + 90
+            while status.snapshot(run).get("episode_return") is None and time.monotonic() < until:
+                time.sleep(1)
+            time.sleep(10)
+            known = status.snapshot(run) | {"logdir": "runs/catch"}
+            _draw(folder / "status.svg", "--status", status.picture(known, 20))
+            _draw(folder / "tmux.svg", f"tmux attach -t {_NAME}", _session(work))
+        finally:
+            subprocess.run([*frontend, "--stop"], check=True)
+            subprocess.run(["tmux", "kill-server"], check=False, capture_output=True)
+
+
+def _session(work: str) -> Text:
+    """What the window of the learners shows, and tmux's own line of windows under it."""
+    shown = _tmux("capture-pane", "-e", "-p", "-t", f"{_NAME}:learners").rstrip().splitlines()[-18:]
+    names = _tmux("list-windows", "-t", _NAME, "-F", "#{window_index}:#{window_name}").split()
+    text = Text.from_ansi("\n".join(shown).replace(work, "runs"))
+    text.append("\n" + f"[{_NAME}] {' '.join(names)}".ljust(_WIDTH), style="black on green")
+    return text
+
+
+def _tmux(*arguments: str) -> str:
+    ran = subprocess.run(["tmux", *arguments], capture_output=True, text=True, check=True)
+    return ran.stdout
+
+
+def _draw(path: Path, title: str, shown: object) -> None:
+    console = Console(record=True, width=_WIDTH, file=open(os.devnull, "w"))  # noqa: SIM115
+    console.print(shown, no_wrap=True, overflow="crop")
+    drawn = console.export_svg(title=title, unique_id=path.stem)
+    # No fonts from elsewhere: who looks at it has one of fixed width.
+    path.write_text(re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL))
+    print(f"{path} is drawn")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""How a run is, read from what its supervisors wrote: as JSON, and as a table."""
+
+import json
+import os
+import time
+
+import pytest
+from rich.console import Console
+
+from launcher import status
+from launcher.kernel import started
+from launcher.registry import BadName, Record, Run, Taken, boot, names
+
+ME = [os.getpid(), started(os.getpid())]
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return Run("night-1")
+
+
+def _write(run, logdir, *states, since=60.0, booted=None):
+    """A run whose supervisors, all of them this process, wrote this."""
+    run.renew()
+    logdir.mkdir(exist_ok=True)
+    processes = []
+    for state in states:
+        known = {"job": "actor", "host": "localhost", "supervisor": ME, "restarts": 0} | state
+        processes.append({"name": known["name"], "job": known["job"], "host": known["host"]})
+        (run.folder / known["name"]).mkdir()
+        if "state" in known:
+            (run.folder / known["name"] / "state.json").write_text(json.dumps(known))
+    born = time.time() - since
+    run.write(Record(run.name, born, booted or boot(), str(logdir), False, processes, {}, []))
+
+
+def _table(run, rows=20, width=150):
+    console = Console(width=width, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    console.print(status.picture(status.snapshot(run), rows))
+    return console.export_text()
+
+
+LEARNERS = {"name": "learners", "job": "learner", "state": "running", "since": time.time() - 50}
+
+
+def test_totals_are_those_of_the_last_row_of_this_start(run, tmp_path):
+    _write(run, tmp_path / "a", LEARNERS)
+    rows = tmp_path / "a" / "metrics.jsonl"
+    row = {"frames": 1_234_567.0, "frames_per_second": 8765.4, "policy_lag": 2.55}
+    more = {"episode_return": 20.5, "verdict": "the actors bind", "loss/total": 3.0}
+    rows.write_text(json.dumps({"frames": 1.0}) + "\n" + json.dumps(row | more) + "\n")
+    known = status.snapshot(run)
+    assert {n: known[n] for n in (*row, "episode_return", "verdict")} == row | {
+        **{"episode_return": 20.5, "verdict": "the actors bind"},
+    }
+    assert "loss/total" not in known
+    table = _table(run)
+    assert "night-1: running, 60 s | 1,234,567 frames, 8,765/s | return 20.50 | lag 2.5" in table
+    assert "the actors bind" in table
+    with rows.open("a") as file:
+        file.write('{"frames": 2')  # is being written
+    assert status.snapshot(run)["frames"] == 1_234_567.0
+    os.utime(rows, (0, 0))
+    assert "frames" not in status.snapshot(run), "of a start before"
+
+
+def test_each_process_is_a_row_and_those_in_trouble_come_first_where_not_all_fit(run, tmp_path):
+    more = {"cpu": 93, "memory": 2048, "frames_per_second": 1500.4, "last": "[actor 3] joined"}
+    actors = [
+        {"name": f"actor-{i}", "state": "running", "since": time.time() - 200} for i in range(9)
+    ]
+    actors[3] |= more
+    actors[7] |= {"state": "waits", "restarts": 4, "last": "it starts again in 4 s"}
+    _write(run, tmp_path, LEARNERS, *actors)
+    table = _table(run)
+    cells = [" ".join(line.split()) for line in table.splitlines()]
+    assert "actor-3 localhost running 3 min 1,500 93% 2,048 MiB 0 [actor 3] joined" in cells
+    assert all(len(line) <= 150 for line in table.splitlines())
+    few = _table(run, rows=3)
+    assert few.splitlines()[3].split()[:3] == ["actor-7", "localhost", "waits"]
+    assert "actor-8" not in few
+    assert "and 7 more" in few
+
+
+def test_a_process_whose_supervisor_is_gone_is_lost_and_one_not_there_yet_is_starting(
+    run, tmp_path
+):
+    gone = {"name": "actor-0", "state": "running", "supervisor": [ME[0], ME[1] + 1]}
+    ended = {"name": "actor-1", "state": "stopped", "supervisor": [ME[0], ME[1] + 1], "code": 0}
+    _write(run, tmp_path, LEARNERS, gone, ended, {"name": "actor-2"}, since=5.0)
+    assert [p["state"] for p in status.snapshot(run)["processes"]] == [
+        *("running", "lost", "stopped", "starting"),
+    ]
+    assert run.goes_on()
+    _write_again = Run("other")
+    _write(_write_again, tmp_path, gone | {"name": "learners"}, {"name": "actor-2"}, since=100.0)
+    assert [p["state"] for p in status.snapshot(_write_again)["processes"]] == ["lost", "lost"]
+    assert not _write_again.goes_on()
+    assert status.snapshot(_write_again)["state"] == "lost"
+
+
+@pytest.mark.parametrize(
+    ("learners", "actor", "whole"),
+    [
+        ("running", "running", "running"),
+        ("saving", "running", "saving"),
+        ("ended", "running", "ending"),
+        ("ended", "stopped", "ended"),
+        ("failed", "stopped", "failed"),
+    ],
+)
+def test_a_run_is_as_its_learners_are_until_all_have_ended(run, tmp_path, learners, actor, whole):
+    _write(run, tmp_path, LEARNERS | {"state": learners}, {"name": "actor-0", "state": actor})
+    assert status.snapshot(run)["state"] == whole
+
+
+def test_a_run_of_another_life_of_the_machine_is_stale_and_its_name_is_free(run, tmp_path):
+    _write(run, tmp_path, LEARNERS, booted="another")
+    assert status.snapshot(run)["state"] == "stale"
+    assert not run.goes_on()
+    run.renew()
+    assert run.record is None
+
+
+def test_a_run_that_goes_on_keeps_its_name_and_one_frontend_changes_it_at_a_time(run, tmp_path):
+    _write(run, tmp_path, LEARNERS)
+    with pytest.raises(Taken, match="a run called night-1 goes on: --status shows it, --stop"):
+        run.renew()
+    assert names() == ["night-1"]
+    with (
+        run.being_changed(),
+        pytest.raises(Taken, match="another frontend starts or changes night-1 right now"),
+        Run("night-1").being_changed(),
+    ):
+        pass
+    with run.being_changed():
+        pass
+
+
+def test_what_a_run_keeps_is_its_owners_alone(run, tmp_path):
+    _write(run, tmp_path, LEARNERS)
+    assert run.folder.stat().st_mode & 0o777 == 0o700
+    for name in ("run.json", "token"):
+        assert (run.folder / name).stat().st_mode & 0o777 == 0o600
+    assert len((run.folder / "token").read_text()) == 64
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "..", "a.b", "a:b", "x" * 65])
+def test_names_that_folders_and_tmux_could_not_have_are_refused(name):
+    with pytest.raises(BadName, match="letters, digits, - and _ make one"):
+        Run(name)
