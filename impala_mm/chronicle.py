@@ -29,14 +29,15 @@ class Chronicle:
         self._next_histograms = 20.0  # seconds from the start
 
     def write(self, row: dict[str, Any]) -> None:
-        """One row of metrics."""
+        """One row of metrics; its texts stand in metrics.jsonl alone."""
+        numbers = {name: value for name, value in row.items() if not isinstance(value, str)}
         if self._tracked:
-            self._tracked.write(row)
+            self._tracked.write(numbers)
         try:
             self._file.write(json.dumps(row) + "\n")
             self._file.flush()
             with self._events.as_default(step=int(row["frames"])):
-                for name, value in row.items():
+                for name, value in numbers.items():
                     if name != "frames":
                         tf.summary.scalar(name, value)
             self._events.flush()

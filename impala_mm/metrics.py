@@ -37,7 +37,7 @@ class Meter:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._under_way = False  # whether an update was made
+        self._began_at = math.inf  # time.monotonic() when the first update ended
         self._part = _nothing()
         self.waited, self.timed = 0.0, 0.0  # seconds so far, for own unrolls and altogether
 
@@ -57,8 +57,8 @@ class Meter:
         still on their way, and the update was compiled. It is forgotten then.
         """
         with self._lock:
-            if not self._under_way and "train" in seconds:
-                self._under_way = True
+            if self._began_at == math.inf and "train" in seconds:
+                self._began_at = time.monotonic()
                 self._part = self._part._replace(times={}, began=True)
                 return
             for name, value in seconds.items():
@@ -67,8 +67,13 @@ class Meter:
             self.timed += sum(seconds.values())
 
     def add_actors(self, seconds: dict[str, float]) -> None:
-        """What an actor did with its time, by the names of ACTING, and `playing`: all of it."""
+        """What an actor did with its time, by the names of ACTING, and `playing`: all of it.
+
+        What reaches back beyond the first update's end is forgotten, too: it waited for that.
+        """
         with self._lock:
+            if seconds["playing"] > time.monotonic() - self._began_at:
+                return
             for name, value in seconds.items():
                 self._part.actors[name] = self._part.actors.get(name, 0.0) + value
 

@@ -24,7 +24,7 @@ settings.json       every flag, as at the last start
 starts.jsonl        a line for each start: when, by which command, on what machine, with which
                     versions of packages and of the code
 code-*.diff         where the code was changed since its git revision: how
-metrics.jsonl       a row every few seconds: frames, returns, losses, speed, what binds
+metrics.jsonl       a row every few seconds: frames, returns, losses, speed, what binds (verdict)
 events/             the same for TensorBoard: tensorboard --logdir=THIS_FOLDER
 checkpoints/        by the updates made: the newest, the best, and one for each tenth of the run
 learner.log         what the learner said; actor-N.log: the actors of this machine

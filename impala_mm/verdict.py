@@ -1,10 +1,24 @@
-"""A row of metrics in words: the progress line, and what binds."""
+"""A row of metrics in words: the progress line, and what binds, by how much, and what to add.
 
+Every stage of a run waits for the slowest. Learners that wait for nothing bind themselves; learners
+that wait for unrolls wait for the actors, or, where these wait to hand them over, for the network
+between; learners that wait for each other all alike wait for the all-reduce. `metrics` says what
+the shares are of; `tests/test_verdicts.py` makes each of these run.
+"""
+
+import math
 from typing import Any
 
+_LEARNERS_WAIT = 0.1  # of their time, for unrolls, from which they do not bind
+# Of their time, with learners that wait, too: 0.4 and more was seen over slow links, 0.24 at most
+# elsewhere (many processes on two cores).
+_ACTORS_WAIT = 0.3
+_EXCHANGE = 0.3  # of each learner's time, in averaging with the others, from which that binds
+_FULL = 0.5  # of the queue, from which actors are held back
 
-def line(row: dict[str, Any], total: float, actors: int) -> str:
-    """The progress line."""
+
+def line(row: dict[str, Any], total: float) -> str:
+    """The progress line; a row brings its verdict."""
     parts = [f"{row['frames']:,.0f} frames", f"{row['frames_per_second']:,.0f}/s"]
     if "episode_return" in row:
         parts.append(f"return {row['episode_return']:.2f}")
@@ -13,43 +27,83 @@ def line(row: dict[str, Any], total: float, actors: int) -> str:
     if row["frames_per_second"] > 0:
         eta = (total - row["frames"]) / row["frames_per_second"]
         parts.append(f"at most {_duration(eta)} to go")
-    return " | ".join([*parts, verdict(row, actors)])
+    return " | ".join([*parts, row["verdict"]])
 
 
-def verdict(row: dict[str, Any], actors: int) -> str:
-    """What binds: the shares of time that the learners wait decide."""
-    if not actors:
+def verdict(row: dict[str, Any], actors: int | None) -> str:
+    """What binds, with so many actors (None: it is not known how many)."""
+    if actors == 0:
         return "no actor is here"
     wait, moves = row.get("wait_share"), row["frames_per_second"] > 0
     if wait is None and moves:
         return "too early to say what binds"
     if wait is None:
         return "an update is running (the first is compiled, too)"
-    return _of_several(row, moves) or _of_all(row, wait, moves)
+    return _of_several(row, wait, moves) or _of_all(row, wait, moves, actors)
 
 
-def _of_all(row: dict[str, Any], wait: float, moves: bool) -> str:
-    if wait > 0.1 and not moves:
-        return "waits for unrolls, and none came: see what the actors say, or add some"
-    if wait > 0.1:
-        return f"waits for unrolls {wait:.0%} of the time: add actors"
-    if row.get("queue_fill", 0.0) <= 0.5:
-        return "learner and actors are balanced"
-    if len(_each(row, "wait_share")) > 1:
+def _of_all(row: dict[str, Any], wait: float, moves: bool, actors: int | None) -> str:
+    several = len(_each(row, "wait_share")) > 1
+    waits = f"the learner{'s wait' if several else ' waits'}"
+    held = row.get("actor/waiting_share", 0.0)
+    if wait > _LEARNERS_WAIT and not moves:
+        return f"{waits} for unrolls, and none came: see what the actors say, or add some"
+    if wait > _LEARNERS_WAIT and held > _ACTORS_WAIT:
         return (
-            f"the learners bind: they train {row['train_share']:.0%} of the time and wait for each "
-            f"other {row.get('exchange_share', 0.0):.0%}, actors wait"
+            f"the network between actors and learner binds: {waits} {wait:.0%} of the time for "
+            f"unrolls, actors {held:.0%} of theirs to hand them over; fewer bytes "
+            f"(--parameter_dtype=float16, a larger --min_pull_secs), more learners on other hosts "
+            f"or a faster link would help"
         )
-    return f"the learner binds: it trains {row['train_share']:.0%} of the time, actors wait"
+    if wait > _LEARNERS_WAIT:
+        feed = f"would feed {'them' if several else 'it'}"
+        busy, more = _busy(row), _more(wait, actors)
+        return f"the actors bind: {waits} {wait:.0%} of the time{busy}; {more} {feed}"
+    if row.get("queue_fill", 0.0) <= _FULL:
+        return "learner and actors are balanced"
+    trains = f"{row['train_share']:.0%} of the time"
+    binds = f"the learner binds: it trains {trains}"
+    if several:
+        exchange = row.get("exchange_share", 0.0)
+        binds = f"the learners bind: they train {trains} and wait for each other {exchange:.0%}"
+    if held <= _ACTORS_WAIT:  # so little, or not known yet
+        return f"{binds}, actors wait; a GPU or another learner would help"
+    return (
+        f"{binds}, actors wait {held:.0%} of theirs; a GPU or another learner would help"
+        f"{_fewer(held, actors)}"
+    )
 
 
-def _of_several(row: dict[str, Any], moves: bool) -> str:
-    """Which learner the others wait for, if they wait for one."""
+def _busy(row: dict[str, Any]) -> str:
+    """What actors do most of their time, where it is known."""
+    steps, acts = (row.get(f"actor/{name}_share", 0.0) for name in ("stepping", "acting"))
+    if not max(steps, acts):
+        return ""
+    what = "in environments" if steps > acts else "computing actions"
+    return f", they spend {max(steps, acts):.0%} of theirs {what}"
+
+
+def _more(wait: float, actors: int | None) -> str:
+    """How many actors would leave no time to wait."""
+    times = 1 / (1 - min(wait, 0.99))
+    if actors is None:
+        return f"some {times:.1f} times as many"
+    return f"some {math.ceil(actors * times)} actors (now {actors})"
+
+
+def _fewer(held: float, actors: int | None) -> str:
+    """How many actors would be as good, if fewer are."""
+    enough = math.ceil((actors or 1) * (1 - held))
+    return f", or {enough} of the {actors} actors would do" if actors and enough < actors else ""
+
+
+def _of_several(row: dict[str, Any], wait: float, moves: bool) -> str:
+    """Which learner the others wait for, if they wait for one; or that all wait alike."""
     waits, exchanges = _each(row, "wait_share"), _each(row, "exchange_share")
     if len(waits) < 2:
         return ""
     most, least = max(waits, key=waits.__getitem__), min(waits, key=waits.__getitem__)
-    if waits[most] > 0.1 and waits[most] > 2 * waits[least]:
+    if waits[most] > _LEARNERS_WAIT and waits[most] > 2 * waits[least]:
         if not moves:
             return f"learner {most} has no unrolls, and the others wait for it: give it actors"
         return (
@@ -57,10 +111,16 @@ def _of_several(row: dict[str, Any], moves: bool) -> str:
             f"it: give it actors"
         )
     most, least = (pick(exchanges, key=exchanges.__getitem__) for pick in (max, min))
-    if max(waits.values()) <= 0.1 and exchanges[most] > 0.1 + 2 * exchanges[least]:
+    if max(waits.values()) <= _LEARNERS_WAIT and exchanges[most] > 0.1 + 2 * exchanges[least]:
         return (
             f"learner {least} is the slowest: learner {most} waits for it "
             f"{exchanges[most]:.0%} of the time"
+        )
+    if exchanges[least] > max(_EXCHANGE, wait):
+        return (
+            f"the all-reduce binds: learners spend {row['exchange_share']:.0%} of the time in it; "
+            f"fewer bytes (--gradient_dtype=float16), a larger --batch_size, fewer learners or a "
+            f"faster link between them would help"
         )
     return ""
 

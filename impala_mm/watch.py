@@ -25,7 +25,7 @@ from impala_mm.metrics import Meter, Tally
 from impala_mm.pulse import Pulse, Report
 from impala_mm.server import Server
 from impala_mm.sync import Drifted
-from impala_mm.verdict import line
+from impala_mm.verdict import line, verdict
 
 _ROW_SECONDS = 2.0  # between rows of metrics
 _LINE_SECONDS = 5.0  # between progress lines; the first comes with the first frames
@@ -228,7 +228,7 @@ class Watch:
             row = self._write_row(records.chronicle)
             if clocks.line.due(now) or first:
                 clocks.silent = False
-                self._say(line(row, self._limits.frames, self._actors()))
+                self._say(line(row, self._limits.frames))
         if clocks.stall.begins(learner.updates, now):
             message = f"nothing was learnt for {_STALL_SECONDS:g} s"
             self._say(message)
@@ -255,6 +255,8 @@ class Watch:
         }
         if self._config.check_sync_every and self._group.size > 1:
             row |= {"sync_checks": learner.sync_checks, "sync_repairs": learner.sync_repairs}
+        row["actors"] = self._actors()
+        row["verdict"] = verdict(row, row["actors"])
         chronicle.write(row)
         return row
 

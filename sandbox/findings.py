@@ -60,11 +60,11 @@ def bound(run: Run) -> str:
         known = column[late & np.isfinite(column)]
         if known.size:
             row[key] = float(known.mean())
+    actors = max(1, round(row["actors"])) if "actors" in row else None
     try:
-        said = verdict(row, actors=1) if "wait_share" in row else ""
+        return verdict(row, actors) if "wait_share" in row else ""
     except KeyError:  # rows of an older form
         return ""
-    return f"the learners {said.replace('waits', 'wait', 1)}" if said.startswith("waits") else said
 
 
 def best_return(run: Run) -> tuple[float, float]:

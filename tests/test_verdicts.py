@@ -7,7 +7,8 @@ import sys
 import time
 
 import pytest
-from conftest import ROOT, Process, free_port, started
+from conftest import ROOT, Process, free_port, needs_horovod, started
+from slow_link import SlowLink
 
 EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 
@@ -42,12 +43,54 @@ def test_actors_with_a_slow_environment_are_said_to_be_too_few(tmp_path):
         "--num_actors=1",
         "--total_environment_frames=1e9",
     )
-    learner.until(r"waits for unrolls (?:[5-9]\d|100)% of the time: add actors")
+    learner.until(
+        r"the actors bind: the learner waits (?:[5-9]\d|100)% of the time, they spend "
+        r"(?:[6-9]\d|100)% of theirs in environments; some \d+ actors \(now 1\) would feed it"
+    )
     assert "the learner binds" not in learner.printed()
+    assert "the network" not in learner.printed()
     rows = _until(tmp_path, lambda rows: "actor/stepping_share" in rows[-1])
     assert rows[-1]["actor/stepping_share"] > 0.8
-    rows = _until(tmp_path, lambda rows: "actor/stepping_share" in rows[-1])
-    assert rows[-1]["actor/stepping_share"] > 0.8
+    assert rows[-1]["actors"] == 1
+    assert rows[-1]["verdict"].startswith("the actors bind: the learner waits ")
+
+
+@pytest.mark.slow
+def test_a_slow_link_is_said_to_bind_where_learner_and_actor_both_wait(tmp_path):
+    """An actor's unrolls and the policy are some 140 kB: a third of a second of it."""
+    address = f"127.0.0.1:{free_port()}"
+    link = SlowLink(address, bytes_per_second=400e3)
+    flags = ["--level_name=catch", f"--token_file={tmp_path / 'token'}"]
+    learner = Process(
+        *(*EXPERIMENT, "--job_name=learner", *flags, f"--learner_hosts={address}"),
+        *(f"--logdir={tmp_path / 'run'}", "--total_environment_frames=1e9"),
+    )
+    for task in range(2):
+        Process(
+            *(*EXPERIMENT, "--job_name=actor", *flags, f"--task={task}"),
+            f"--learner_hosts={link.address}",
+        )
+    try:
+        learner.until(
+            r"the network between actors and learner binds: the learner waits \d\d% of the time "
+            r"for unrolls, actors \d\d% of theirs to hand them over; fewer bytes"
+        )
+    finally:
+        link.close()
+
+
+@needs_horovod
+@pytest.mark.slow
+def test_an_all_reduce_that_takes_long_on_all_learners_is_said_to_bind(tmp_path):
+    """Horovod looks for gradients ten times a second only."""
+    learners = Process(
+        *(*EXPERIMENT, "--level_name=catch", "--num_learners=2", "--num_actors=2"),
+        *("--cycle_ms=100", f"--learner_hosts=127.0.0.1:{free_port()}", f"--logdir={tmp_path}"),
+        "--total_environment_frames=1e9",
+    )
+    learners.until(r"the all-reduce binds: learners spend \d\d% of the time in it; fewer", 90)
+    learners.process.send_signal(signal.SIGINT)
+    assert learners.process.wait(timeout=20) == 130
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +128,7 @@ def test_a_learner_with_more_work_than_its_actors_says_that_it_binds(busy):
     )
     assert trains, second[0]
     assert int(trains[1]) > 90
+    busy["learner"].until(r"actors wait \d\d% of theirs; a GPU or another learner would help")
 
 
 def test_a_full_queue_costs_the_learner_no_time(busy):

@@ -1,5 +1,7 @@
 """What a row of metrics says of the learner's time, and the verdict drawn from it."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,8 @@ def _row(*times):
     return tally.row(frames=100, steps=100)
 
 
+MOVES = {"frames_per_second": 9.0}
+ACTORS = {"actor/acting_share": 0.15, "actor/stepping_share": 0.83}
 UPDATE = {"wait": 1.0, "train": 2.0, "rest": 1.0}
 
 
@@ -34,14 +38,57 @@ def test_a_learner_that_never_had_an_unroll_waits_all_the_time():
         ({}, 2, "an update is running"),
         ({"frames_per_second": 9.0}, 2, "too early"),
         ({"wait_share": 1.0}, 2, "none came"),
-        ({"frames_per_second": 9.0, "wait_share": 0.38}, 2, "unrolls 38% of the time: add actors"),
-        ({"frames_per_second": 9.0, "wait_share": 0.0, "queue_fill": 1.0}, 2, "the learner binds"),
-        ({"frames_per_second": 9.0, "wait_share": 0.05, "queue_fill": 0.2}, 2, "balanced"),
+        (
+            {"wait_share": 0.62, **MOVES, **ACTORS},
+            3,
+            "the actors bind: the learner waits 62% of the time, they spend 83% of theirs in "
+            "environments; some 8 actors (now 3) would feed it",
+        ),
+        (
+            {"wait_share": 0.38, **MOVES, "actor/acting_share": 0.6, "actor/stepping_share": 0.1},
+            None,
+            "38% of the time, they spend 60% of theirs computing actions; some 1.6 times as many",
+        ),
+        ({"wait_share": 1.0, **MOVES}, 1, "waits 100% of the time; some 100 actors (now 1) would"),
+        (
+            {"wait_share": 0.7, **MOVES, **ACTORS, "actor/waiting_share": 0.45},
+            2,
+            "the network between actors and learner binds: the learner waits 70% of the time for "
+            "unrolls, actors 45% of theirs to hand them over; fewer bytes (--parameter_dtype=float",
+        ),
+        ({"wait_share": 0.7, **MOVES, "actor/waiting_share": 0.25}, 2, "the actors bind"),
+        (
+            {"wait_share": 0.0, **MOVES, "queue_fill": 1.0, "actor/waiting_share": 0.62},
+            5,
+            "the learner binds: it trains 90% of the time, actors wait 62% of theirs; a GPU or "
+            "another learner would help, or 2 of the 5 actors would do",
+        ),
+        (
+            {"wait_share": 0.0, **MOVES, "queue_fill": 1.0, "actor/waiting_share": 0.1},
+            2,
+            "of the time, actors wait; a GPU or another learner would help",
+        ),
+        ({"wait_share": 0.0, **MOVES, "queue_fill": 1.0}, 2, "of the time, actors wait; a GPU or"),
+        ({"wait_share": 0.05, **MOVES, "queue_fill": 0.2}, 2, "balanced"),
     ],
 )
 def test_the_verdict_names_what_binds(row, actors, said):
     row = {"frames_per_second": 0.0, "train_share": 0.9} | row
     assert said in verdict(row, actors)
+
+
+def test_what_actors_waited_for_before_the_first_update_ended_tells_nothing(monkeypatch):
+    """It was compiled meanwhile: all their unrolls were on their way."""
+    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(metrics, "time", clock)
+    meter, tally = metrics.Meter(), metrics.Tally({"catch": None})
+    meter.add_actors({"playing": 1.0, "waiting": 0.5})
+    meter.add_times(train=9.0)
+    clock.now += 2
+    meter.add_actors({"playing": 9.0, "waiting": 8.0})
+    meter.add_actors({"playing": 1.0, "waiting": 0.1})
+    tally.merge(0, meter.part())
+    assert tally.row(1, 1)["actor/waiting_share"] == pytest.approx(0.1)
 
 
 def test_returns_of_several_games_are_kept_apart_and_compared_with_humans():
@@ -135,16 +182,23 @@ def test_what_came_before_the_first_update_is_forgotten_even_where_it_was_passed
     [
         ((0.0, 0.6), (0.6, 0.0), 9.0, "learner 1 waits for unrolls 60% of the time, and the oth"),
         ((0.9, 0.0), (0.0, 0.9), 0.0, "learner 0 has no unrolls, and the others wait for it"),
-        ((0.5, 0.4), (0.0, 0.1), 9.0, "waits for unrolls 45% of the time: add actors"),
+        (
+            (0.5, 0.4),
+            (0.0, 0.1),
+            9.0,
+            "the actors bind: the learners wait 45% of the time; some 4 a",
+        ),
         ((0.0, 0.0), (0.5, 0.1), 9.0, "learner 1 is the slowest: learner 0 waits for it 50% of"),
         ((0.0, 0.0), (0.1, 0.2), 9.0, "the learners bind: they train 50% of the time and wait"),
+        ((0.0, 0.0), (0.4, 0.6), 9.0, "the all-reduce binds: learners spend 50% of the time in"),
+        ((0.6, 0.6), (0.4, 0.4), 9.0, "the actors bind: the learners wait 60% of the time"),
     ],
 )
 def test_of_several_learners_the_one_that_the_others_wait_for_is_named(
     waits, exchanges, moves, said
 ):
     row = {"frames_per_second": moves, "wait_share": sum(waits) / 2, "queue_fill": 0.9}
-    row |= {"train_share": 0.5}
+    row |= {"train_share": 0.5, "exchange_share": sum(exchanges) / 2}
     for rank in range(2):
         row[f"wait_share/learner{rank}"] = waits[rank]
         row[f"exchange_share/learner{rank}"] = exchanges[rank]

@@ -136,10 +136,12 @@ def test_the_chronicle_hands_over_the_rows_of_metrics_jsonl(tmp_path, wandb):
     tracked = Tracking(tmp_path, {}, print)
     chronicle = Chronicle(tmp_path, print, tracked)
     for update in (1, 2):
-        chronicle.write(_row(update))
+        chronicle.write(_row(update) | {"verdict": "balanced"})
     tracked.end()
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    assert wandb.rows == [json.loads(line) for line in lines]
+    rows = [json.loads(line) for line in lines]
+    assert [row.pop("verdict") for row in rows] == ["balanced"] * 2, "a text, of that file alone"
+    assert wandb.rows == rows
 
 
 @pytest.mark.skipif(HERE, reason="wandb is installed here")

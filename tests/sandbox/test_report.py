@@ -144,10 +144,14 @@ def test_a_resumed_run_says_where_it_was(tmp_path):
 
 def test_the_sentences_say_what_bound_it_and_whether_it_still_learnt(tmp_path):
     more = {"frames_per_second": 100.0, "wait_share": 0.5, "queue_fill": 0.0, "train_share": 0.4}
+    more["verdict"] = "of that row alone"
     write(tmp_path, [row(i, i, value=i) | more for i in range(100)])
     rising = series.read(tmp_path)
     assert "It was still rising, by +5.00 of late." in findings.headline(rising)
-    assert findings.bound(rising) == "the learners wait for unrolls 50% of the time: add actors"
+    said = (
+        "the actors bind: the learner waits 50% of the time; some 2.0 times as many would feed it"
+    )
+    assert findings.bound(rising) == said
     write(tmp_path, [row(i, i, value=min(i, 50)) for i in range(100)])
     level = series.read(tmp_path)
     assert "It had levelled off" in " ".join(findings.headline(level))
