@@ -35,6 +35,8 @@ def main(argv: list[str]) -> None:
         code = frontend.main(asked)
     except frontend.Refused as error:
         flags.refuse(str(error))
+    except KeyboardInterrupt:  # nothing is left to be ended
+        code = 130
     sys.exit(code)
 
 

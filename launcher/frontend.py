@@ -105,7 +105,12 @@ def launch(run: Run, asked: Asked) -> int:
         record = start.record_of(run, processes, logdir, flags)
         follower = follow.Follower(run, logdir)
         begin = time.monotonic()
-        start.start(run, processes, config, record, asked.log_max_mb, print)
+        try:
+            start.start(run, processes, config, record, asked.log_max_mb, print)
+        except KeyboardInterrupt:  # what is there already is not left to itself
+            run.order("now")
+            follow.finish(run, print)
+            raise
     print(
         f"{run.name}: {len(processes)} processes started in {time.monotonic() - begin:.1f} s; "
         f"all of it in {logdir}"
@@ -143,7 +148,8 @@ def read_csv(asked: Asked) -> list[Worker]:
     learners = [worker for worker in workers if worker.job == "learner"]
     multi = importlib.util.find_spec("horovod") is not None
     if not named and len(learners) > 1 and not multi:
-        print("there is no Horovod here (`make horovod` builds it): one learner trains, with all")
+        why = "there is no Horovod here (`make horovod` builds it)"
+        print(f"{why}: one learner trains, with all actors")
         workers = [
             dataclasses.replace(worker, learner=-1)
             for worker in workers

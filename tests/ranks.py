@@ -1,5 +1,5 @@
 """What each learner of a test does under mpirun: updates on its part of the same batches, written
-to a file. `python tests/ranks.py FOLDER NETWORK,...` learns every case; `test_exact` compares them.
+to a file. `python tests/ranks.py FOLDER NETWORK` learns every case; `test_exact` compares them.
 """
 
 import random
@@ -126,20 +126,19 @@ def talk(learners, folder, times=300):
     (folder / f"talk-{learners.rank}").write_text(repr(wrong))
 
 
-def main(folder, networks):
+def main(folder, network):
     config = Config()
     learners = group.join(config)
-    talk(learners, folder)
-    for network in networks.split(","):
-        common = {"agent_name": network, "gradients_clipping": CLIP}
-        learn(learners, folder, f"mean-{network}", loss_reduction="mean", **common)
-        learn(learners, folder, f"sum-{network}", loss_reduction="sum", **common)
-        if learners.size == 1:  # what one learner does that is to be like two, or four
-            for n in (2, 4):
-                learn(learners, folder, f"sum-{network}-divided{n}", divisor=n, **common)
-                times = common | {"gradients_clipping": CLIP * n}
-                learn(learners, folder, f"sum-{network}-clip{n}", updates=1, **times)
-    if learners.size > 1:
+    common = {"agent_name": network, "gradients_clipping": CLIP}
+    learn(learners, folder, "mean", loss_reduction="mean", **common)
+    learn(learners, folder, "sum", loss_reduction="sum", **common)
+    if learners.size == 1:  # what one learner does that is to be like two, or four
+        for n in (2, 4):
+            learn(learners, folder, f"sum-divided{n}", divisor=n, **common)
+            times = common | {"gradients_clipping": CLIP * n}
+            learn(learners, folder, f"sum-clip{n}", updates=1, **times)
+    elif network == NETWORKS[0]:
+        talk(learners, folder)
         learn(learners, folder, "long", updates=LONG, gradients_clipping=CLIP)
         for name, ways in OTHER_WAYS.items():
             settings = ways | {"loss_reduction": "mean", "gradients_clipping": CLIP}

@@ -233,6 +233,7 @@ def faulty(tmp_path_factory):
         actor.kill()
 
 
+@pytest.mark.slow
 def test_one_ulp_of_difference_is_repaired_and_counted_and_a_bare_mpirun_obeys_ctrl_c(faulty):
     """It kills its learners a quarter of a second later: the checkpoint before is good."""
     learners, logdir = faulty("25:ulp")
