@@ -15,7 +15,7 @@ from typing import NamedTuple
 from launcher import change, check, follow, hosts, plan, start, status, windows
 from launcher.config import LauncherConfig
 from launcher.plan import Process
-from launcher.registry import BadName, Record, Run, Taken, names
+from launcher.registry import BadName, Foreign, Record, Run, Taken, names
 from launcher.task import FINAL
 from launcher.workers import BadCsv, Worker, read
 
@@ -69,7 +69,15 @@ def main(asked: Asked) -> int:
         return launch(run, asked)
     except BadName as error:
         raise Refused(f"--tmux_sess: {error}") from None
-    except (BadCsv, Taken, change.Over, hosts.Elsewhere, plan.Unfit, windows.Broken) as error:
+    except (
+        BadCsv,
+        Foreign,
+        Taken,
+        change.Over,
+        hosts.Elsewhere,
+        plan.Unfit,
+        windows.Broken,
+    ) as error:
         raise Refused(str(error)) from None
 
 

@@ -35,6 +35,10 @@ class Taken(Exception):
     """A run of this name goes on; says what to do."""
 
 
+class Foreign(Exception):
+    """What is kept of a run cannot be read; says what to do."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Record:
     """What was started."""
@@ -62,7 +66,13 @@ class Run:
     def record(self) -> Record | None:
         """None where there is no such run."""
         content = read_json(self.folder / "run.json")
-        return Record(**content) if content else None
+        try:
+            return Record(**content) if content else None
+        except TypeError:
+            raise Foreign(
+                f"{self.folder} was written by another version of this program: end what it "
+                f"started (tmux kill-session -t {self.name}), and remove the folder"
+            ) from None
 
     def write(self, record: Record) -> None:
         """Tells everybody."""

@@ -65,7 +65,7 @@ def show(run: Run, as_json: bool) -> None:
 
 def picture(known: dict[str, Any], rows: int) -> Group:
     """So many rows of processes at most; those in trouble first, if not all fit."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
     for column in ("process", "host", "state"):
         table.add_column(column, no_wrap=True)
     for column in ("up", "frames/s", "CPU", "memory", "restarts"):
@@ -149,7 +149,7 @@ def _state(boot_then: str, states: dict[str, dict[str, Any]]) -> str:
 
 def _last_row(path: Path, since: float) -> dict[str, Any]:
     """Of this start of the run, not of one before."""
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, IndexError):  # not there yet, or empty
         if path.stat().st_mtime < since:
             return {}
         with path.open("rb") as file:

@@ -168,7 +168,8 @@ class Supervisor:
         if "now" in orders or self._order == "now":
             return "now"
         over = "save" in orders or self._leader_is_over()
-        return "save" if over else self._order
+        # Without its folder it could not be told anything any more.
+        return "save" if over or not self._folder.exists() else self._order
 
     def _leader_is_over(self) -> bool:
         if not self._task.leader:

@@ -19,7 +19,7 @@ from launcher.registry import Run
 
 _ROOT = Path(__file__).resolve().parent.parent
 _NAME = "pictured"
-_WIDTH = 150
+_WIDTH = 180
 
 
 def main() -> None:
@@ -62,7 +62,7 @@ def _tmux(*arguments: str) -> str:
 
 def _draw(path: Path, title: str, shown: object) -> None:
     console = Console(record=True, width=_WIDTH, file=open(os.devnull, "w"))  # noqa: SIM115
-    console.print(shown, no_wrap=True, overflow="crop")
+    console.print(shown)
     drawn = console.export_svg(title=title, unique_id=path.stem)
     # No fonts from elsewhere: who looks at it has one of fixed width.
     path.write_text(re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL))

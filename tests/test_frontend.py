@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -419,14 +420,19 @@ def test_by_the_frontend_is_as_by_hand(cluster):
     acting = Process("bash", "-c", f"exec {actor}", **cluster.environment)
     assert run("bash", "-c", f"exec {learner}", **cluster.environment)[0] == 0
     acting.kill()
-    settings, counts = [], []
+    commands, settings, counts = [], [], []
     for folder in (cluster.logdir, by_hand):
+        start = json.loads((folder / "starts.jsonl").read_text())
+        arguments = shlex.split(start["command"])
+        commands.append([a for a in arguments if "token_file" not in a and str(folder) not in a])
         written = json.loads((folder / "settings.json").read_text())
         settings.append({n: v for n, v in written.items() if n not in ("logdir", "token_file")})
         rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         counts.append({row["frames"] / row["updates"] for row in rows if row["updates"]})
+    assert len(commands[0]) > 4
+    assert commands[0] == commands[1]
     assert settings[0] == settings[1]
-    assert counts[0] == counts[1] == {8 * 20}
+    assert counts[0] == counts[1] == {8 * 18}, "of 20 steps of Catch two are resets"
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from launcher import status
 from launcher.kernel import started
-from launcher.registry import BadName, Record, Run, Taken, boot, names
+from launcher.registry import BadName, Foreign, Record, Run, Taken, boot, names
 
 ME = [os.getpid(), started(os.getpid())]
 
@@ -61,6 +61,9 @@ def test_totals_are_those_of_the_last_row_of_this_start(run, tmp_path):
     with rows.open("a") as file:
         file.write('{"frames": 2')  # is being written
     assert status.snapshot(run)["frames"] == 1_234_567.0
+    rows.write_text("")
+    assert "frames" not in status.snapshot(run), "none is written yet"
+    rows.write_text(json.dumps(row) + "\n")
     os.utime(rows, (0, 0))
     assert "frames" not in status.snapshot(run), "of a start before"
 
@@ -72,10 +75,11 @@ def test_each_process_is_a_row_and_those_in_trouble_come_first_where_not_all_fit
     ]
     actors[3] |= more
     actors[7] |= {"state": "waits", "restarts": 4, "last": "it starts again in 4 s"}
-    _write(run, tmp_path, LEARNERS, *actors)
+    _write(run, tmp_path, LEARNERS | {"last": "a long line " * 40}, *actors)
     table = _table(run)
     cells = [" ".join(line.split()) for line in table.splitlines()]
     assert "actor-3 localhost running 3 min 1,500 93% 2,048 MiB 0 [actor 3] joined" in cells
+    assert any(cell.startswith("learners localhost running 50 s") for cell in cells), "is cut last"
     assert all(len(line) <= 150 for line in table.splitlines())
     few = _table(run, rows=3)
     assert few.splitlines()[3].split()[:3] == ["actor-7", "localhost", "waits"]
@@ -136,6 +140,13 @@ def test_a_run_that_goes_on_keeps_its_name_and_one_frontend_changes_it_at_a_time
         pass
     with run.being_changed():
         pass
+
+
+def test_a_record_of_another_version_is_said_to_be_one(run, tmp_path):
+    _write(run, tmp_path, LEARNERS)
+    (run.folder / "run.json").write_text('{"name": "night-1", "pids": [1]}')
+    with pytest.raises(Foreign, match=f"{run.folder} was written by another version"):
+        status.snapshot(run)
 
 
 def test_what_a_run_keeps_is_its_owners_alone(run, tmp_path):

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -203,6 +204,13 @@ def test_no_supervisor_outlives_the_leaders(supervise):
     leader.process.wait()
     assert actor.wait() == 0
     until(lambda: not any(map(lives, processes)))
+
+
+def test_one_whose_state_folder_is_gone_saves_and_ends(supervise):
+    leader = supervise(STAYS)
+    leader.until_it_says("up")
+    shutil.rmtree(leader.folder)
+    assert leader.wait() == 0
 
 
 def test_what_a_process_leaves_behind_ends_with_it(supervise):
