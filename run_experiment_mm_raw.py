@@ -11,6 +11,8 @@ python run_experiment_mm_raw.py --stop           save, and end all of it
 It takes every flag of experiment.py and hands on those that are given.
 """
 
+import os
+import signal
 import sys
 
 from impala_mm import flags, ports, run_folder
@@ -21,6 +23,8 @@ from launcher.config import LauncherConfig
 
 def main(argv: list[str]) -> None:
     """Parses the flags and calls the launcher."""
+    if sys.stdout is not None:
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     (launcher, config), given = flags.parse(argv, __doc__ or "", LauncherConfig, Config)
     asked = frontend.Asked(
         launcher=launcher,
@@ -35,8 +39,11 @@ def main(argv: list[str]) -> None:
         code = frontend.main(asked)
     except frontend.Refused as error:
         flags.refuse(str(error))
-    except KeyboardInterrupt:  # nothing is left to be ended
+    except KeyboardInterrupt:  # nothing was started yet
         code = 130
+    except BrokenPipeError:  # whoever read this has gone; a run goes on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = 128 + signal.SIGPIPE
     sys.exit(code)
 
 

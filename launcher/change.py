@@ -33,22 +33,26 @@ def apply(
         record = run.record
         assert record
         for name, value in flags.items():
-            if record.settings.get(name) != value:
+            if record.flags.get(name) != value:
                 print(f"note: --{name} stays as it was when the run was started")
-        wanted = plan.make(workers, config, record.settings)
+        wanted = plan.make(workers, config, record.flags)
+        if sum(p.job == "evaluator" for p in wanted) != sum(
+            p["job"] == "evaluator" for p in record.processes
+        ):
+            print("note: evaluators stay as they are while a run goes on")
         if wanted[0].command != record.learners:
             print("note: learners cannot change while a run goes on: --stop it and start it again")
         added, removed = _differences(run, record, wanted)
-        first = 1 + max((_number(p) for p in record.processes if p["job"] == "actor"), default=-1)
         new = [
-            plan.actor(process.worker, first + i, config, record.settings)
+            plan.actor(process.worker, record.next_actor + i, config, record.flags)
             for i, process in enumerate(added)
         ]
         for name in removed:
             run.order("save", name)
-        kept = [process for process in record.processes if process["name"] not in removed]
-        processes = [*kept, *map(start.describe, new)]
-        run.write(dataclasses.replace(record, processes=processes))
+        # Those that were removed stay in the record: they may take a moment to end.
+        processes = [*record.processes, *map(start.describe, new)]
+        next_actor = record.next_actor + len(new)
+        run.write(dataclasses.replace(record, processes=processes, next_actor=next_actor))
         if new:
             start.add(run, new, config, record, log_max_mb)
     print(f"{run.name}: {len(new)} actors added, {len(removed)} removed")
@@ -61,7 +65,9 @@ def _differences(
     states = run.states()
     there: dict[str, list[str]] = collections.defaultdict(list)
     for old in record.processes:
-        if old["job"] == "actor" and states[old["name"]]["state"] not in (*FINAL, "lost"):
+        leaves = (run.folder / old["name"] / "stop").exists()
+        over = states[old["name"]]["state"] in (*FINAL, "lost")
+        if old["job"] == "actor" and not leaves and not over:
             there[_kind(old["kind"])].append(old["name"])
     added = []
     for process in wanted:
@@ -76,7 +82,3 @@ def _differences(
 
 def _kind(kind: dict[str, Any]) -> str:
     return json.dumps(kind, sort_keys=True)
-
-
-def _number(process: dict[str, Any]) -> int:
-    return int(process["name"].removeprefix("actor-"))

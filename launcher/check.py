@@ -158,7 +158,7 @@ def _gpus(processes: Sequence[Process]) -> list[Finding]:
 
 
 def _tmux() -> list[Finding]:
-    if windows.there():
+    if windows.here():
         return [Finding("tmux", True, "each process has a window of its own")]
     said = "there is none: processes run in the background, without windows"
     return [Finding("tmux", None, said, "apt-get install tmux")]

@@ -27,7 +27,7 @@ class LauncherConfig:
     setup: str = flag(
         "", group="Cluster",
         text="Shell commands before every process, such as `module load cuda`; a row's own column "
-             "goes first.")
+             "replaces them.")
     restart_learners: bool = flag(
         False, group="Cluster",
         text="Learners that die start again from the last checkpoint, while actors wait. Unset: "

@@ -13,7 +13,7 @@ import time
 import tty
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from launcher import plan
 from launcher.registry import Run
@@ -25,28 +25,31 @@ Say = Callable[[str], None]
 
 
 class Tail:
-    """What is appended to a file from now on, line by line."""
+    """What is appended to a log from now on, line by line, though it is begun anew now and then."""
 
     def __init__(self, path: Path, from_its_end: bool = False):
-        self._path, self._at, self._rest = path, 0, b""
-        if from_its_end:
-            with contextlib.suppress(OSError):
-                self._at = path.stat().st_size
+        self._path, self._rest = path, b""
+        self._file = self._open()
+        if self._file and from_its_end:
+            self._file.seek(0, os.SEEK_END)
 
     def lines(self) -> list[str]:
         """Since the last call."""
-        try:
-            size = self._path.stat().st_size
-            if size < self._at:  # it was begun anew
-                self._at = 0
-            with self._path.open("rb") as file:
-                file.seek(self._at)
-                content = file.read()
-        except OSError:
-            return []
-        self._at += len(content)
+        content = self._file.read() if self._file else b""
+        with contextlib.suppress(OSError):
+            if not self._file or self._path.stat().st_ino != os.fstat(self._file.fileno()).st_ino:
+                if self._file:  # the last of the one before
+                    content += self._file.read()
+                    self._file.close()
+                self._file = self._open()
+                content += self._file.read() if self._file else b""
         *lines, self._rest = (self._rest + content).split(b"\n")
         return [line.decode(errors="replace") for line in lines]
+
+    def _open(self) -> BinaryIO | None:
+        with contextlib.suppress(OSError):
+            return self._path.open("rb")
+        return None
 
 
 class Follower:
@@ -59,20 +62,32 @@ class Follower:
         self._told: dict[str, tuple[float, int]] = {}  # by process: its last failure, how many
         self._signals: list[int] = []
 
-    def follow(self) -> int:
-        """The frontend's exit code."""
+    def listen(self) -> None:
+        """To signals, from here on: what asks for an end while a run is started is not lost."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda number, _: self._signals.append(number))
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C was pressed."""
+        return signal.SIGINT in self._signals
+
+    def follow(self) -> int:
+        """The frontend's exit code."""
         interrupted = 0
+        learners: dict[str, Any] = {"state": "lost"}
         with _keys() as pressed:
             while True:
                 self._tell()
-                if any(number != signal.SIGINT for number in self._signals) or pressed() == "d":
+                if any(number != signal.SIGINT for number in self._signals) or "d" in pressed():
                     return self._leave()
                 if (times := self._signals.count(signal.SIGINT)) > interrupted:
                     interrupted = times
                     self._stop(times)
-                learners = self._run.states().get(plan.LEARNERS, {"state": "lost"})
+                states = self._run.states()
+                if not states:  # ended by another frontend, and put away
+                    return 130 if interrupted else 0
+                learners = states[plan.LEARNERS]
                 if learners["state"] in (*FINAL, "lost"):
                     break
                 time.sleep(_LOOK_SECONDS)
@@ -86,7 +101,7 @@ class Follower:
         for name, state in self._run.states().items():
             failure = state.get("failure")
             seen, times = self._told.get(name, (0.0, 0))
-            if failure and failure["time"] > seen:
+            if failure and failure["time"] != seen:
                 self._told[name] = failure["time"], times + 1
                 self._say(told(state, times + 1))
 
@@ -125,6 +140,7 @@ def told(state: dict[str, Any], times: int) -> str:
 
 def finish(run: Run, say: Say) -> None:
     """Waits for those that end with the learners, and ends what does not."""
+    run.kill(lost=True)
     until = time.monotonic() + _GOODBYE_SECONDS
     while run.goes_on() and time.monotonic() < until:
         time.sleep(0.1)
@@ -142,15 +158,16 @@ def how_to_come_back(run: Run) -> str:
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[], str]]:
     """A function that says which key was pressed since, where there is a terminal to press one."""
-    descriptor = sys.stdin.fileno()
-    if not sys.stdin.isatty() or os.tcgetpgrp(descriptor) != os.getpgrp():  # in the background
+    there = sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
+    if not there or os.tcgetpgrp(sys.stdin.fileno()) != os.getpgrp():  # none, or not in front
         yield lambda: ""
         return
+    descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
 
     def pressed() -> str:
         ready = select.select([descriptor], [], [], 0)[0]
-        return sys.stdin.read(1) if ready else ""
+        return os.read(descriptor, 64).decode(errors="replace") if ready else ""
 
     try:
         tty.setcbreak(descriptor)  # Ctrl-C stays a signal

@@ -6,7 +6,6 @@
 
 import dataclasses
 import importlib.util
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -64,11 +63,17 @@ def main(asked: Asked) -> int:
             return logs(run, config.logs)
         if config.apply:
             known(run)
+            if "workers_csv_path" not in asked.given:
+                raise Refused("--apply needs the changed CSV: --workers_csv_path=PATH")
             change.apply(run, config, read_csv(asked), asked.flags, asked.log_max_mb)
             return 0
         return launch(run, asked)
     except BadName as error:
         raise Refused(f"--tmux_sess: {error}") from None
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # a disk that is full, a folder that is not ours
+        raise Refused(f"{error.filename or run.folder}: {error.strerror}") from None
     except (
         BadCsv,
         Foreign,
@@ -96,37 +101,33 @@ def launch(run: Run, asked: Asked) -> int:
         _print(processes)
         return 0
     hosts.check(workers)
-    if run.goes_on():
-        run.renew()  # raises
+    run.refuse_taken()
+    if socket := windows.here():
+        windows.Session(run.name, socket).refuse_foreign()
     if config.check or not config.skip_check:
         found = _checked(processes, workers, asked, supposed)
         if config.check or check.failed(found):
             return int(check.failed(found))
     with run.being_changed():
-        run.renew()
+        run.refuse_taken()
         try:
             logdir = asked.make_logdir().absolute()
         except OSError as error:
             raise Refused(f"--logdir={supposed}: {error.strerror}") from None
+        run.renew()
         flags |= {"logdir": str(logdir)}
-        processes = plan.make(workers, config, flags)
-        record = start.record_of(run, processes, logdir, flags)
         follower = follow.Follower(run, logdir)
+        follower.listen()
         begin = time.monotonic()
-        try:
-            start.start(run, processes, config, record, asked.log_max_mb, print)
-        except KeyboardInterrupt:  # what is there already is not left to itself
-            run.order("now")
-            follow.finish(run, print)
-            raise
+        processes = start.start(run, workers, config, flags, asked.log_max_mb, print)
     print(
         f"{run.name}: {len(processes)} processes started in {time.monotonic() - begin:.1f} s; "
         f"all of it in {logdir}"
     )
-    if config.detach:
+    if config.detach and not follower.interrupted:
         print(follow.how_to_come_back(run))
         return 0
-    inside = f"`tmux attach -t {run.name}` looks inside, " if record.windows else ""
+    inside = f"`tmux attach -t {run.name}` looks inside, " if socket else ""
     print(f"{inside}`d` leaves it running, Ctrl-C saves and stops it", flush=True)
     return follower.follow()
 
@@ -217,19 +218,21 @@ def stop(run: Run) -> int:
         run.order("save")
         _wait_for_learners(run)
         follow.finish(run, print)
-        learners = run.states()[plan.LEARNERS]
+        learners = run.states().get(plan.LEARNERS, {})
         said = f" ({learners['last']})" if learners.get("last") else ""
         print(f"{run.name} has ended, after {time.monotonic() - began:.1f} s{said}")
     print(f"all of it in {record.logdir}")
-    if state != "stale" and record.windows:
-        windows.close(run.name)
-    shutil.rmtree(run.folder, ignore_errors=True)
+    with run.being_changed(patiently=True):
+        if run.record == record:  # nobody else put it away, or started it again
+            run.forget()
+            if record.socket and state != "stale":
+                windows.Session(run.name, record.socket).close()
     return 0
 
 
 def _wait_for_learners(run: Run) -> None:
     """As long as their supervisor has patience with them, it lives."""
-    while run.states()[plan.LEARNERS]["state"] not in (*FINAL, "lost"):
+    while run.states().get(plan.LEARNERS, {"state": "lost"})["state"] not in (*FINAL, "lost"):
         time.sleep(0.1)
 
 

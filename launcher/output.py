@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 _TAIL = 400  # lines that are remembered
+_LONGEST = 1 << 16  # bytes without an end of a line
 
 
 class Output:
@@ -28,10 +29,18 @@ class Output:
             with self._log.open("ab") as file:
                 file.write(content)
         *lines, self._rest = (self._rest + content).split(b"\n")
+        if len(self._rest) > _LONGEST:  # no line at all, it seems
+            lines, self._rest = [*lines, self._rest], b""
         self.lines.extend(line.decode(errors="replace").rstrip("\r") for line in lines)
+
+    def end_line(self) -> None:
+        """Where the process did not: what comes next is another's."""
+        if self._rest:
+            self.take(b"\n")
 
     def say(self, message: str) -> None:
         """Of the supervisor itself."""
+        self.end_line()
         self.take(f"{time.strftime('%H:%M:%S')} {message}\n".encode())
 
 

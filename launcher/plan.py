@@ -55,12 +55,11 @@ class Process:
 def make(workers: Sequence[Worker], config: LauncherConfig, flags: dict[str, str]) -> list[Process]:
     """The learners first, then actors and evaluators in the order of their rows.
 
-    `flags`: of every process, by name.
+    `flags`: that were given, by name.
     """
     environment = _environment(config)
     learners = [worker for worker in workers if worker.job == "learner"]
-    hosts = ",".join(f"{worker.ip}:{worker.tf_port}" for worker in learners)
-    common = flags | {"learner_hosts": hosts}
+    common = of_all(workers, flags)
     processes = [_learners(learners, config, common, environment)]
     actors = [w for w in workers if w.job == "actor" for _ in range(w.count)]
     processes += [
@@ -75,6 +74,12 @@ def make(workers: Sequence[Worker], config: LauncherConfig, flags: dict[str, str
     return processes
 
 
+def of_all(workers: Sequence[Worker], flags: dict[str, str]) -> dict[str, str]:
+    """The flags of every process: those that were given, and where the learners are."""
+    learners = [worker for worker in workers if worker.job == "learner"]
+    return flags | {"learner_hosts": ",".join(f"{each.ip}:{each.tf_port}" for each in learners)}
+
+
 def actor(
     worker: Worker,
     task: int,
@@ -82,7 +87,7 @@ def actor(
     common: dict[str, str],
     environment: dict[str, str] | None = None,
 ) -> Process:
-    """Number `task`; `common`: flags of every process, with the learners' addresses."""
+    """Number `task`; `common`: as `of_all` has them."""
     own = {"job_name": "actor", "task": str(task)}
     if worker.num_envs:
         own["num_envs"] = str(worker.num_envs)
@@ -131,7 +136,9 @@ def _one(
 
 
 def _masked(name: str, value: str) -> str:
-    return "***" if re.search(r"KEY|TOKEN|SECRET|PASS", name, re.IGNORECASE) else shlex.quote(value)
+    """Where the name says that it is secret, or an address holds a password."""
+    secret = re.search(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL", name, re.IGNORECASE)
+    return "***" if secret or re.search(r"://[^/]*:[^/]*@", value) else shlex.quote(value)
 
 
 def _told(flags: dict[str, str]) -> list[str]:
@@ -153,7 +160,8 @@ def set_up(worker: Worker, config: LauncherConfig, command: list[str]) -> list[s
     setup = worker.setup or config.setup
     if not setup:
         return command
-    return ["bash", "-c", f'{setup} || exit; exec "$@"', "set-up", *command]
+    then = 'status=$?; [ $status = 0 ] || exit $status; exec "$@"'
+    return ["bash", "-c", f"{setup}\n{then}", "set-up", *command]
 
 
 def _environment(config: LauncherConfig) -> dict[str, str]:
@@ -161,7 +169,7 @@ def _environment(config: LauncherConfig) -> dict[str, str]:
     for pair in config.env:
         name, equals, value = pair.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise Unfit(f"--env={pair}: write NAME=value")
+            raise Unfit(f"--env={name if equals else '...'}: write NAME=value")
         if "\n" in value:
             raise Unfit(f"--env={name}: its value holds a line's end; no process can be told that")
         told[name] = value

@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from launcher import kernel
-from launcher.task import FINAL, read_json, write_json
+from launcher.plan import LEARNERS
+from launcher.task import FINAL, HEARTBEAT, read_json, write_json
 
-_BORN_SECONDS = 60.0  # within which the supervisors of a run that is being started appear
+_BORN_SECONDS = 60.0  # within which a supervisor takes its task
 
 
 class BadName(Exception):
@@ -47,10 +48,11 @@ class Record:
     time: float
     boot: str  # of the machine: after another one nothing of the run is left
     logdir: str
-    windows: bool  # whether it has a tmux session, of its name
+    socket: str  # of the tmux server that has its session; empty where there is none
     processes: list[dict[str, Any]]  # name, job, host, and what makes two alike
-    settings: dict[str, str]  # flags of its processes, for more of them
+    flags: dict[str, str]  # of every process, for more of them
     learners: list[str]  # their command
+    next_actor: int  # the number of the next; one that was used is never used again
 
 
 class Run:
@@ -64,14 +66,16 @@ class Run:
 
     @property
     def record(self) -> Record | None:
-        """None where there is no such run."""
-        content = read_json(self.folder / "run.json")
+        """None where there is no such run. Raises Foreign."""
+        path = self.folder / "run.json"
+        if not path.exists():
+            return None
         try:
-            return Record(**content) if content else None
+            return Record(**read_json(path))
         except TypeError:
             raise Foreign(
-                f"{self.folder} was written by another version of this program: end what it "
-                f"started (tmux kill-session -t {self.name}), and remove the folder"
+                f"{path} cannot be read, or is of another version of this program: end what it "
+                f"started (tmux kill-session -t {self.name}), and remove {self.folder}"
             ) from None
 
     def write(self, record: Record) -> None:
@@ -80,48 +84,70 @@ class Run:
 
     def states(self) -> dict[str, dict[str, Any]]:
         """Of each process, by name, in the order of the record; `lost`: its supervisor is gone."""
-        found = {}
         record = self.record
-        for process in record.processes if record else []:
-            state = read_json(self.folder / process["name"] / "state.json")
-            if not state:
-                late = record is not None and time.time() - record.time > _BORN_SECONDS
-                state = process | {"state": "lost" if late else "starting", "supervisor": None}
-            elif state["state"] not in FINAL and not kernel.lives(state["supervisor"]):
-                state["state"] = "lost"
-            found[process["name"]] = state
-        return found
+        processes = record.processes if record else []
+        return {process["name"]: self._state(process) for process in processes}
+
+    def _state(self, process: dict[str, Any]) -> dict[str, Any]:
+        folder = self.folder / process["name"]
+        state = read_json(folder / "state.json")
+        if not state:
+            try:  # a supervisor is to take it; it writes a state first
+                late = time.time() - (folder / "task.json").stat().st_mtime > _BORN_SECONDS
+            except OSError:
+                late = True
+            return process | {"state": "lost" if late else "starting", "supervisor": None}
+        if state["state"] not in FINAL and not kernel.lives(state["supervisor"]):
+            state["state"] = "lost"
+        return state
 
     def goes_on(self) -> bool:
         """Whether any of its processes does, or may yet."""
         record = self.record
         if record is None or record.boot != boot():
             return False
-        return any(state["state"] not in (*FINAL, "lost") for state in self.states().values())
+        return any(
+            state["state"] not in (*FINAL, "lost") or kernel.lives(state.get("process"))
+            for state in self.states().values()
+        )
 
     def order(self, what: str, name: str = "") -> None:
-        """ "save" or "now", to one process or to all."""
-        (self.folder / name / "stop").write_text(what)
+        """ "save" or "now", to one process or to all; those that nobody runs yet nobody will."""
+        for process, state in self.states().items():
+            if state["state"] == "starting" and name in ("", process):
+                (self.folder / process / "task.json").unlink(missing_ok=True)
+        try:
+            (self.folder / name / "stop").write_text(what)
+        except OSError:  # the disk is full: supervisors understand signals, too
+            for process, state in self.states().items():
+                if name in ("", process) and (what == "now" or LEARNERS in (name, process)):
+                    _signal(state, signal.SIGTERM, times=1 if what == "save" else 2)
 
-    def kill(self) -> int:
-        """Ends what did not obey; how many. None but who was recorded: start times are compared."""
+    def kill(self, lost: bool = False) -> int:
+        """Ends what did not obey, or only what a supervisor that is gone left; how many.
+
+        Nobody but who was recorded, whose start time is compared, and who was started by them: the
+        file of their heart is in their environment.
+        """
         killed = 0
-        for state in self.states().values():
-            for recorded in (state.get("supervisor"), state.get("process")):
+        for name, state in self.states().items():
+            if lost and state["state"] != "lost":
+                continue
+            killed += _signal(state, signal.SIGKILL)
+            for recorded in (state.get("process"), *_told(self.folder / name)):
                 if recorded and kernel.lives(recorded):
-                    for pid in [*kernel.descendants(recorded[0]), recorded[0]]:
-                        with contextlib.suppress(OSError):
-                            os.kill(pid, signal.SIGKILL)
-                            killed += 1
+                    with contextlib.suppress(OSError):
+                        os.kill(recorded[0], signal.SIGKILL)
+                        killed += 1
         return killed
 
     @contextlib.contextmanager
-    def being_changed(self) -> Iterator[None]:
-        """By one frontend at a time. Raises Taken."""
+    def being_changed(self, patiently: bool = False) -> Iterator[None]:
+        """By one frontend at a time. Raises Taken, but to who is patient."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = os.open(_home() / f"{self.name}.lock", os.O_CREAT | os.O_RDWR, 0o600)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if patiently else fcntl.LOCK_NB))
         except BlockingIOError:
             os.close(lock)
             raise Taken(f"another frontend starts or changes {self.name} right now") from None
@@ -130,19 +156,27 @@ class Run:
         finally:
             os.close(lock)
 
-    def renew(self) -> Path:
-        """An empty state folder with a new token; the token's path. Raises Taken."""
+    def refuse_taken(self) -> None:
+        """Raises Taken where it goes on."""
         if self.goes_on():
             raise Taken(
                 f"a run called {self.name} goes on: --status shows it, --stop ends it, "
                 f"--tmux_sess=NAME starts another beside it"
             )
-        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def renew(self) -> None:
+        """An empty state folder with a new token. Raises Taken."""
+        self.refuse_taken()
+        self.forget()
         self.folder.mkdir(parents=True, mode=0o700)
         token = self.folder / "token"
         with os.fdopen(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(secrets.token_hex(32))
-        return token
+
+    def forget(self) -> None:
+        """Nothing is kept of it but its own folder."""
+        (self.folder / "run.json").unlink(missing_ok=True)  # first: then nobody takes it for lost
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def names() -> list[str]:
@@ -155,6 +189,28 @@ def names() -> list[str]:
 def boot() -> str:
     """Of this machine's present life."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _signal(state: dict[str, Any], number: int, times: int = 1) -> int:
+    """To a process's supervisor, if it lives: how many it was."""
+    supervisor = state.get("supervisor")
+    if not supervisor or not kernel.lives(supervisor):
+        return 0
+    for i in range(times):
+        with contextlib.suppress(OSError):
+            os.kill(supervisor[0], number)
+        time.sleep(0.01 * (i + 1 < times))  # two at once are one
+    return 1
+
+
+def _told(folder: Path) -> Iterator[list[int]]:
+    """[pid, start] of those whose heart's file is in `folder`: a process, and all it started."""
+    mark = f"{HEARTBEAT}={folder}/".encode()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark in path.read_bytes():
+                pid = int(path.parent.name)
+                yield [pid, kernel.started(pid)]
 
 
 def _home() -> Path:

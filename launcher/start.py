@@ -2,71 +2,71 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from launcher import plan, windows
 from launcher.config import LauncherConfig
 from launcher.plan import Process
 from launcher.registry import Record, Run, boot
-from launcher.task import Task, write_json
+from launcher.task import HEARTBEAT, Task, write_json
+from launcher.workers import Worker
 
 _ACTOR_SECONDS = 5.0  # that a process without anything to save has, once it is told to end
 
 
 def start(
     run: Run,
-    processes: list[Process],
+    workers: Sequence[Worker],
     config: LauncherConfig,
-    record: Record,
+    flags: dict[str, str],
     log_max_mb: float,
     say: Callable[[str], None],
-) -> None:
-    """A whole run. It is known to others before its first process is there."""
-    if record.windows:
-        windows.close(run.name)  # of a run before, whose windows were kept
+) -> list[Process]:
+    """A whole run; it is known to others before its first process is there."""
+    processes = plan.make(workers, config, flags)
+    record = Record(
+        name=run.name,
+        time=time.time(),
+        boot=boot(),
+        logdir=flags["logdir"],
+        socket=windows.here(),
+        processes=[describe(process) for process in processes],
+        flags=plan.of_all(workers, flags),
+        learners=processes[0].command,
+        next_actor=sum(process.job == "actor" for process in processes),
+    )
+    if record.socket:
+        windows.Session(run.name, record.socket).close()  # of a run before: its windows were kept
     else:
         say("there is no tmux here: the processes run in the background, --logs=NAME follows one")
     run.write(record)
     add(run, processes, config, record, log_max_mb)
+    return processes
 
 
 def add(
     run: Run,
-    processes: list[Process],
+    processes: Sequence[Process],
     config: LauncherConfig,
     record: Record,
     log_max_mb: float,
 ) -> None:
     """To a run that may be there already."""
-    logdir = Path(record.logdir)
     tasks = {}
     for process in processes:
         path = run.folder / process.name / "task.json"
         path.parent.mkdir(exist_ok=True, mode=0o700)
-        write_json(path, _task(run, process, config, logdir, log_max_mb)._asdict())
+        write_json(path, _task(run, process, config, record, log_max_mb)._asdict())
         tasks[process.name] = path
-    if record.windows:
-        windows.open_in(run.name, tasks)
+    if record.socket:
+        windows.Session(run.name, record.socket).open(tasks)
     else:
         windows.open_in_background(tasks)
 
 
-def record_of(run: Run, processes: list[Process], logdir: Path, settings: dict[str, str]) -> Record:
-    """What others are told of it."""
-    return Record(
-        name=run.name,
-        time=time.time(),
-        boot=boot(),
-        logdir=str(logdir),
-        windows=windows.there(),
-        processes=[describe(process) for process in processes],
-        settings=settings,
-        learners=processes[0].command,
-    )
-
-
-def describe(process: Process) -> dict:
+def describe(process: Process) -> dict[str, Any]:
     """As a record has it."""
     return {
         "name": process.name,
@@ -77,12 +77,13 @@ def describe(process: Process) -> dict:
 
 
 def _task(
-    run: Run, process: Process, config: LauncherConfig, logdir: Path, log_max_mb: float
+    run: Run, process: Process, config: LauncherConfig, record: Record, log_max_mb: float
 ) -> Task:
     learns = process.name == plan.LEARNERS
+    logdir = Path(record.logdir)
     told = {
         "PYTHONUNBUFFERED": "1",  # what it says is read as it is said
-        "IMPALA_MM_HEARTBEAT": str(run.folder / process.name / "beat"),
+        HEARTBEAT: str(run.folder / process.name / "beat"),
     }
     return Task(
         name=process.name,

@@ -28,6 +28,7 @@ _LONG = 600.0  # seconds: who lived so long has not died again and again
 _ORPHAN_SECONDS = 60.0  # that a process waits for its leader to be started
 _STATE_SECONDS = 2.0
 _LOOK_SECONDS = 0.4  # between looks for orders: a machine may have hundreds of supervisors
+_AT_ONCE = 1 << 16  # bytes of output
 _KILL_SECONDS = 5.0  # between SIGTERM and SIGKILL
 
 
@@ -39,7 +40,7 @@ class Supervisor:
         self._folder = self._run / task.name
         self._output = Output(Path(task.log), task.log_max_mb)
         self._heart, self._usage = Heart(self._folder / "beat"), kernel.Usage()
-        self._born = time.monotonic()
+        self._born = self._began = time.monotonic()
         self._signals: list[int] = []
         self._process: subprocess.Popen | None = None
         self._order = ""  # "save" or "now"
@@ -62,6 +63,8 @@ class Supervisor:
 
     def run(self) -> int:
         """To the end; the exit code."""
+        self._write()
+        (self._folder / "task.json").unlink(missing_ok=True)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
             signal.signal(number, lambda number, _: self._signals.append(number))
         ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: what is left behind becomes ours
@@ -101,6 +104,7 @@ class Supervisor:
             self._process = None
             return
         process = [self._process.pid, kernel.started(self._process.pid)]
+        self._began = time.monotonic()
         self._write(state="running", process=process, since=time.time())
 
     def _until_it_ends(self) -> int:
@@ -109,35 +113,32 @@ class Supervisor:
             return REFUSED
         assert process.stdout
         pipe = process.stdout.fileno()
-        os.set_blocking(pipe, False)
         open_still = True
         while process.poll() is None:
             if not open_still:  # it closed what it prints to, and goes on
                 time.sleep(_LOOK_SECONDS)
-            elif select.select([pipe], [], [], _LOOK_SECONDS)[0]:
+            elif _ready(pipe, _LOOK_SECONDS):
                 open_still = self._read(pipe)
             if time.monotonic() - self._looked > _LOOK_SECONDS:  # it may print without end
                 self._looked = time.monotonic()
                 self._obey(process)
                 self._check_heart(process)
                 self._write_if_due()
-        self._read(pipe)
         for pid in kernel.descendants(os.getpid()):  # left behind; now ours
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         _reap()
-        self._read(pipe)
+        while open_still and _ready(pipe):
+            open_still = self._read(pipe)
         process.stdout.close()
         code = process.returncode
         return code if code >= 0 else 128 - code
 
     def _read(self, pipe: int) -> bool:
-        """What is there; False at its end."""
-        with contextlib.suppress(BlockingIOError):
-            while content := os.read(pipe, 1 << 16):
-                self._output.take(content)
-            return False
-        return True
+        """Some of what is there, for it may never end; False at its end."""
+        content = os.read(pipe, _AT_ONCE)
+        self._output.take(content)
+        return bool(content)
 
     def _obey(self, process: subprocess.Popen) -> None:
         """Hands an order on, and more firmly where it is not followed."""
@@ -192,7 +193,8 @@ class Supervisor:
 
     def _seconds_to_the_next(self, code: int) -> float | None:
         """None: there is none."""
-        lived = time.time() - self._state.get("since", time.time())
+        lived = time.monotonic() - self._began
+        self._output.end_line()
         self._write(process=None, code=code)
         if self._order:
             self._write(state="stopped")
@@ -263,6 +265,10 @@ def _kill(process: subprocess.Popen) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def _ready(pipe: int, seconds: float = 0.0) -> bool:
+    return bool(select.select([pipe], [], [], seconds)[0])
+
+
 def _reap() -> None:
     """What was left behind by the process, and died."""
     until = time.monotonic() + 2.0
@@ -308,7 +314,6 @@ def _size(path: str) -> int:
 def main(path: Path) -> int:
     """Of the task in `path`; there is never a second supervisor of the same name."""
     content = read_json(path)
-    path.unlink(missing_ok=True)
     if not content:
         print(f"{path} is no task (or was taken)", file=sys.stderr)
         return REFUSED

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 FINAL = ("ended", "failed", "stopped")  # states that nothing comes after
+HEARTBEAT = "IMPALA_MM_HEARTBEAT"  # in a process's environment: the file that it touches
 REFUSED = 2  # exit code of a process that its user must mend: starting it again helps nobody
 
 

@@ -82,9 +82,10 @@ def read(path: str) -> tuple[list[Worker], list[str]]:
         else:
             notes += _in_vain(worker)
             workers.append(worker)
-    if not mistakes:
+    if header and not _header_mistakes(header):
         workers = _with_ports(workers)
-        mistakes = _mistakes_of_all(workers)
+        bad = {int(found[1]) for each in mistakes if (found := re.match(r"row (\d+)", each))}
+        mistakes += _mistakes_of_all(workers, bad)
     if any(worker.ssh_password for worker in workers) and mode & (stat.S_IRWXG | stat.S_IRWXO):
         mistakes.append(f"it holds passwords, and others can read it: chmod 600 {path}")
     if mistakes:
@@ -127,8 +128,9 @@ def _worker(line: int, cells: dict[str, str]) -> tuple[Worker, list[tuple[str, s
         close = difflib.get_close_matches(job, JOBS, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
         wrong.append(("job", f"{job!r} is no job{hint}; write learner, actor or evaluator"))
-    if not ip or any(character.isspace() for character in ip):
-        wrong.append(("ip", f"{ip!r} is no address or host name"))
+    if not re.fullmatch(r"[^\s,:/@]+", ip):
+        also = "; of IPv6 hosts, give the name" if ":" in ip else ""
+        wrong.append(("ip", f"{ip!r} is no address or host name{also}"))
     given: dict[str, str | int] = {}
     for column, value in cells.items():
         if "\n" in value or "\r" in value or "\0" in value:
@@ -175,15 +177,17 @@ def _with_ports(workers: list[Worker]) -> list[Worker]:
     return found
 
 
-def _mistakes_of_all(workers: list[Worker]) -> list[str]:
+def _mistakes_of_all(workers: list[Worker], bad: set[int]) -> list[str]:
+    """What rows do to each other; nothing is said twice of those that are `bad` by themselves."""
     learners = [worker for worker in workers if worker.job == "learner"]
     if not learners:
-        return ["no learner: at least one row needs job=learner"]
+        return [] if bad else ["no learner: at least one row needs job=learner"]
     mistakes = []
     rows: dict[tuple[str, int], int] = {}
     for worker in learners:
-        other = rows.setdefault((worker.ip, worker.tf_port), worker.line)
-        if other != worker.line:
+        host = "localhost" if worker.ip == "127.0.0.1" else worker.ip
+        other = rows.setdefault((host, worker.tf_port), worker.line)
+        if other != worker.line and worker.line not in bad:
             mistakes.append(
                 f"row {worker.line}, column tf_port: {worker.ip}:{worker.tf_port} is taken by "
                 f"row {other}; each learner of a host needs a port of its own"

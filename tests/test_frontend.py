@@ -14,6 +14,7 @@ import subprocess
 import sys
 import termios
 import time
+from pathlib import Path
 
 import pytest
 from conftest import ROOT, Process, free_port, needs_horovod, run
@@ -247,6 +248,42 @@ def test_d_leaves_the_run_to_itself(cluster):
 
 
 @needs_tmux
+def test_a_frontend_killed_at_any_moment_of_its_start_leaves_what_stop_can_end(cluster):
+    rows = cluster.rows(actors=12)
+    for after in (0.0, 0.02, 0.05, 0.1, 0.2):
+        frontend = cluster.start(rows)
+        until((cluster.state / "run.json").exists)
+        time.sleep(after)
+        frontend.kill()
+        begin = time.monotonic()
+        code, printed = cluster.run("--stop")
+        assert code == 0, printed
+        assert time.monotonic() - begin < 15
+        assert not cluster.state.exists()
+    assert "impala" not in cluster.tmux("list-sessions")
+
+
+def test_two_who_stop_a_run_at_once_and_who_watches_it_agree(cluster):
+    frontend = cluster.start(cluster.rows(actors=1))
+    cluster.process("actor-0")
+    stops = [Process(*FRONTEND, "--stop", **cluster.environment) for _ in range(2)]
+    assert [each.process.wait(20) for each in (*stops, frontend)] == [0, 0, 0]
+    assert "error" not in frontend.printed()
+
+
+def test_it_needs_neither_an_input_nor_somebody_who_reads_to_the_end(cluster):
+    command = shlex.join([*FRONTEND, cluster.rows(actors=1), "--skip_check"])
+    environment = {**cluster.environment, "A": "1"}
+    flag = shlex.quote(f"--logdir={cluster.logdir}")
+    code, printed = run("bash", "-c", f"{command} {flag} <&- | head -1", **environment)
+    assert (code, "Traceback" in printed) == (0, False)
+    assert "2 processes started" in printed
+    assert cluster.status("actor-0")["state"] in ("starting", "running")
+    printed = run("bash", "-c", f"{command} --dry_run 2>&1 | head -1", **environment)[1]
+    assert len(printed.splitlines()) == 1
+
+
+@needs_tmux
 def test_a_session_that_no_run_made_is_left_alone(cluster):
     environment = os.environ | cluster.environment
     subprocess.run(["tmux", "new-session", "-d", "-s", "impala"], env=environment, check=True)
@@ -273,8 +310,8 @@ def test_what_a_reboot_left_behind_is_said_and_forgotten(cluster):
     cluster.run("--stop")
     sleeping = subprocess.Popen(["sleep", "60"])
     record = {
-        **{"name": "impala", "time": time.time() - 9, "boot": "another"},
-        **{"logdir": str(cluster.logdir), "windows": False, "settings": {}, "learners": []},
+        **{"name": "impala", "time": time.time() - 9, "boot": "another", "socket": ""},
+        **{"logdir": str(cluster.logdir), "flags": {}, "learners": [], "next_actor": 0},
         "processes": [{"name": "learners", "job": "learner", "host": "localhost"}],
     }
     recorded = [sleeping.pid, started(sleeping.pid) + 1]  # its number came again
@@ -321,17 +358,24 @@ def test_actors_of_a_running_run_come_and_go_as_the_csv_has_them(cluster):
     assert code == 0, printed
     assert "note: --seed stays as it was when the run was started" in printed
     assert "impala: 2 actors added, 1 removed" in printed
-    assert cluster.told("actor-3")["flags"]["num_envs"] == "8"
-    assert cluster.told("actor-3")["flags"]["task"] == "3"
-    assert "seed" not in cluster.told("actor-3")["flags"]
+    told = cluster.told("actor-3")["flags"]
+    assert told == cluster.told("actor-0")["flags"] | {"task": "3", "num_envs": "8"}
+    assert "seed" not in told
     until(lambda: not lives(first[1]))
     assert lives(first[0])
     states = {p["name"]: p["state"] for p in cluster.status()["processes"]}
+    assert states.pop("actor-1") == "stopped"
     assert states == dict.fromkeys(["learners", "actor-0", "actor-2", "actor-3"], "running")
+    cluster.csv(learner, plain, wide, wide, columns=columns)
+    assert "impala: 1 actors added, 0 removed" in cluster.run(rows, "--apply")[1]
+    cluster.process("actor-4")  # the number of one that was told to end is not used again
     cluster.csv(learner, f"learner,localhost,{free_port()},{cluster.program},,", columns=columns)
     code, printed = cluster.run(rows, "--apply")
     assert "note: learners cannot change while a run goes on" in printed
-    assert "impala: 0 actors added, 3 removed" in printed
+    assert "impala: 0 actors added, 4 removed" in printed
+    assert cluster.run("--apply") == (
+        *(2, "error: --apply needs the changed CSV: --workers_csv_path=PATH\n"),
+    )
 
 
 def test_a_dry_run_prints_every_command_those_of_other_hosts_included(cluster):
@@ -341,7 +385,8 @@ def test_a_dry_run_prints_every_command_those_of_other_hosts_included(cluster):
         columns="job,ip,tf_port,python,ssh_password",
     )
     (cluster.folder / "workers.csv").chmod(0o600)
-    code, printed = cluster.run(rows, "--dry_run", "--env", "API_KEY=hunter2", "--level_name=catch")
+    secrets = ("--env", "API_KEY=hunter2", "--env", "DB=postgres://u:hunter2@h")
+    code, printed = cluster.run(rows, "--dry_run", *secrets, "--level_name=catch")
     assert code == 0
     assert "# learners on localhost, in " in printed
     assert "# actor-0 on far.example, in " in printed
@@ -364,13 +409,15 @@ def test_a_dry_run_prints_every_command_those_of_other_hosts_included(cluster):
         ("--mode=test", "--mode=test is one process: give it to experiment.py itself"),
         ("--level_name=a\nb", "--level_name holds a line's end; no process can be told that"),
         ("--tmux_sess=a b", "--tmux_sess: 'a b' is no name: letters, digits, - and _ make one"),
-        ("--apply", "impala is not running: start it without --apply"),
+        ("--apply", "there is no run called impala"),
+        ("--env=SECRET hunter2", "--env=...: write NAME=value"),
     ],
 )
 def test_what_is_not_for_the_frontend_is_refused_in_a_sentence(cluster, flag, said):
     code, printed = cluster.run(cluster.rows(), flag)
     assert code == 2
-    assert printed.startswith(f"error: {said}" if flag != "--apply" else "error: there is no run")
+    assert printed.startswith(f"error: {said}")
+    assert "hunter2" not in printed
     assert len(printed.splitlines()) == 1
 
 
@@ -515,7 +562,8 @@ def test_three_hundred_processes_are_started_and_ended_in_less_than_three_hundre
         until(lambda: cluster.process(f"actor-{actors - 1}"), 100)  # noqa: B023
         seconds[actors] = time.monotonic() - begin
         assert cluster.run("--stop")[0] == 0
-        assert not [pid for pid in descendants(os.getpid()) if "standing_in" in _command(pid)]
+        mark = f"{cluster.logdir}"
+        assert not [path for path in Path("/proc").glob("[0-9]*") if mark in _command(path.name)]
         shutil.rmtree(cluster.logdir)
     assert seconds[300] < 150 * seconds[1]
 

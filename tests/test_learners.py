@@ -270,6 +270,7 @@ def test_a_larger_difference_ends_the_run_by_the_variables_name(faulty):
     assert row["sync_repairs"] == 0, "equal once they were resumed"
 
 
+@pytest.mark.slow
 def test_an_update_that_fails_on_one_learner_ends_all_and_rank_0_says_why(faulty):
     learners, _ = faulty("25:error")
     learners.until(

@@ -50,6 +50,7 @@ def test_a_disk_that_is_full_costs_rows_and_checkpoints_but_not_the_run(tmp_path
     assert not list((tmp_path / "checkpoints").iterdir()), "nothing half-written is left"
 
 
+@pytest.mark.slow
 def test_neither_a_proxy_nor_a_clock_that_jumps_disturbs_a_run(tmp_path):
     """The wall clock jumps by a day, forth and back, every second; old flag names are known."""
     jumping = (
@@ -84,6 +85,7 @@ def test_an_actor_without_a_learner_ends_at_once_when_asked(tmp_path):
         assert f"ended: asked to by {number.name}" in actor.printed()
 
 
+@pytest.mark.slow
 def test_an_actor_held_back_by_a_full_queue_ends_at_once_when_asked(tmp_path):
     """And its learner, in the middle of long updates."""
     command = _catch(tmp_path, "--algorithm=tests.heavy", "--queue_capacity=1")

@@ -138,6 +138,7 @@ def test_a_full_queue_costs_the_learner_no_time(busy):
     assert sum(_waits(steady)) / len(steady) < 0.02
 
 
+@pytest.mark.slow
 def test_the_time_that_stopped_actors_cost_is_all_waiting_and_they_go_on(busy):
     actor, learner, logdir = busy["actor"], busy["learner"], busy["logdir"]
     _until(logdir, _judged)

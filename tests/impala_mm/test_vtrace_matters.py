@@ -12,6 +12,7 @@ without.
 
 import in_process
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from impala_mm import environments
@@ -84,6 +85,7 @@ def _with_and_without(seed):
     return tuple(map(_greedy_return, runs))
 
 
+@pytest.mark.slow
 def test_random_play_teaches_catch_only_through_the_ratios():
     corrected, uncorrected = _with_and_without(seed=1)
     assert corrected > 0.95

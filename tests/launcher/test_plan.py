@@ -78,9 +78,8 @@ def test_a_row_has_its_own_python_folder_and_set_up():
     row = _actor(python="/opt/my python", workdir="/tmp/x", setup="module load a; conda activate b")
     actor = plan.make([_learner(), row], LauncherConfig(setup="true"), {})[1]
     assert actor.workdir == "/tmp/x"
-    assert actor.command[:4] == [
-        *("bash", "-c", 'module load a; conda activate b || exit; exec "$@"', "set-up"),
-    ]
+    assert actor.command[:2] == ["bash", "-c"]
+    assert actor.command[2].startswith("module load a; conda activate b\n")
     assert actor.command[4] == "/opt/my python"
 
 
@@ -102,10 +101,21 @@ def test_after_its_set_up_a_process_is_told_every_argument_verbatim(arguments):
     assert json.loads(ran.stdout) == ["by set up", arguments]
 
 
-def test_a_set_up_that_fails_starts_nothing():
-    command = plan.set_up(_actor(setup="false"), LauncherConfig(), ["echo", "started"])
+@pytest.mark.parametrize(
+    ("setup", "code", "printed"),
+    [
+        ("false", 1, ""),
+        ("(exit 7)", 7, ""),
+        ("exit 5", 5, ""),
+        ("true # modules", 0, "started\n"),
+        ("true;", 0, "started\n"),
+        ("true &", 0, "started\n"),
+    ],
+)
+def test_a_set_up_that_fails_starts_nothing_and_any_other_does(setup, code, printed):
+    command = plan.set_up(_actor(setup=setup), LauncherConfig(), ["echo", "started"])
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (ran.returncode, ran.stdout) == (1, "")
+    assert (ran.returncode, ran.stdout) == (code, printed)
 
 
 def test_a_line_can_be_pasted_into_a_shell_and_holds_no_secret():
@@ -120,8 +130,8 @@ def test_a_line_can_be_pasted_into_a_shell_and_holds_no_secret():
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (LauncherConfig(env=("A",)), "--env=A: write NAME=value"),
-        (LauncherConfig(env=("A B=1",)), "--env=A B=1: write NAME=value"),
+        (LauncherConfig(env=("SECRET",)), "--env=...: write NAME=value"),
+        (LauncherConfig(env=("A B=1",)), "--env=A B: write NAME=value"),
         (LauncherConfig(env=("A=1\n2",)), "--env=A: its value holds a line's end"),
         (LauncherConfig(mpirun_args="'x"), "--mpirun_args='x: No closing quotation"),
     ],

@@ -2,12 +2,14 @@
 
 import json
 import os
+import subprocess
 import time
 
 import pytest
 from rich.console import Console
 
 from launcher import status
+from launcher.follow import Tail
 from launcher.kernel import started
 from launcher.registry import BadName, Foreign, Record, Run, Taken, boot, names
 
@@ -24,15 +26,18 @@ def _write(run, logdir, *states, since=60.0, booted=None):
     """A run whose supervisors, all of them this process, wrote this."""
     run.renew()
     logdir.mkdir(exist_ok=True)
-    processes = []
+    processes, born = [], time.time() - since
     for state in states:
         known = {"job": "actor", "host": "localhost", "supervisor": ME, "restarts": 0} | state
         processes.append({"name": known["name"], "job": known["job"], "host": known["host"]})
         (run.folder / known["name"]).mkdir()
-        if "state" in known:
+        if "state" not in known:
+            (run.folder / known["name"] / "task.json").write_text("{}")
+            os.utime(run.folder / known["name"] / "task.json", (born, born))
+        else:
             (run.folder / known["name"] / "state.json").write_text(json.dumps(known))
-    born = time.time() - since
-    run.write(Record(run.name, born, booted or boot(), str(logdir), False, processes, {}, []))
+    booted = booted or boot()
+    run.write(Record(run.name, born, booted, str(logdir), "", processes, {}, [], len(processes)))
 
 
 def _table(run, rows=20, width=150):
@@ -75,7 +80,8 @@ def test_each_process_is_a_row_and_those_in_trouble_come_first_where_not_all_fit
     ]
     actors[3] |= more
     actors[7] |= {"state": "waits", "restarts": 4, "last": "it starts again in 4 s"}
-    _write(run, tmp_path, LEARNERS | {"last": "a long line " * 40}, *actors)
+    learners = LEARNERS | {"last": "a long line " * 40, "since": time.time() - 50}
+    _write(run, tmp_path, learners, *actors)
     table = _table(run)
     cells = [" ".join(line.split()) for line in table.splitlines()]
     assert "actor-3 localhost running 3 min 1,500 93% 2,048 MiB 0 [actor 3] joined" in cells
@@ -142,11 +148,71 @@ def test_a_run_that_goes_on_keeps_its_name_and_one_frontend_changes_it_at_a_time
         pass
 
 
-def test_a_record_of_another_version_is_said_to_be_one(run, tmp_path):
+@pytest.mark.parametrize("content", ['{"name": "night-1", "pids": [1]}', "{", ""])
+def test_a_record_that_cannot_be_read_is_said_to_be_one_and_frees_no_name(run, tmp_path, content):
     _write(run, tmp_path, LEARNERS)
-    (run.folder / "run.json").write_text('{"name": "night-1", "pids": [1]}')
-    with pytest.raises(Foreign, match=f"{run.folder} was written by another version"):
-        status.snapshot(run)
+    (run.folder / "run.json").write_text(content)
+    for ask in (lambda: status.snapshot(run), run.renew):
+        with pytest.raises(Foreign, match=f"{run.folder}/run.json cannot be read, or is of anoth"):
+            ask()
+
+
+@pytest.fixture
+def sleeping():
+    """Starts `sleep` with more in its environment."""
+    started_here = []
+
+    def start(**more):
+        started_here.append(subprocess.Popen(["sleep", "60"], env=os.environ | more))
+        return started_here[-1]
+
+    yield start
+    for process in started_here:
+        process.kill()
+        process.wait()
+
+
+def test_what_a_lost_supervisor_left_is_ended_and_nobody_else(run, tmp_path, sleeping):
+    """Not who has a number by now that was another's when it was recorded."""
+    mine, other, bystander = sleeping(), sleeping(), sleeping()
+    grandchild = sleeping(IMPALA_MM_HEARTBEAT=f"{run.folder}/actor-0/beat")
+    gone = {"state": "running", "supervisor": [ME[0], ME[1] + 1]}
+    left = {"name": "actor-0", "process": [mine.pid, started(mine.pid)]} | gone
+    reused = {"name": "actor-1", "process": [other.pid, started(other.pid) - 1]} | gone
+    _write(run, tmp_path, LEARNERS | gone, left, reused)
+    assert run.goes_on(), "its process does"
+    assert run.kill(lost=True) == 2
+    assert (mine.wait(5), grandchild.wait(5)) == (-9, -9)
+    assert (other.poll(), bystander.poll()) == (None, None)
+    assert not run.goes_on()
+
+
+def test_on_a_full_disk_orders_go_by_signal(run, tmp_path, sleeping):
+    supervisors = [sleeping() for _ in range(2)]
+    states = [
+        {"name": name, "state": "running", "supervisor": [each.pid, started(each.pid)]}
+        for name, each in zip(("learners", "actor-0"), supervisors, strict=True)
+    ]
+    _write(run, tmp_path, *states)
+    (run.folder / "stop").mkdir()  # it cannot be written
+    run.order("save")
+    assert supervisors[0].wait(5) == -15
+    assert supervisors[1].poll() is None, "it ends with the learners"
+    run.order("now")
+    assert supervisors[1].wait(5) == -15
+
+
+def test_a_log_is_followed_through_its_new_beginnings(tmp_path):
+    log, said = tmp_path / "a.log", []
+    tail = Tail(log)
+    for begun in range(3):
+        log.write_text("")
+        for i in range(3):
+            with log.open("a") as file:
+                file.write(f"{begun}.{i}\n")
+            said += tail.lines() if i == 0 else []
+        log.rename(tmp_path / "a.log.1")
+    assert [*said, *tail.lines()] == [f"{begun}.{i}" for begun in range(3) for i in range(3)]
 
 
 def test_what_a_run_keeps_is_its_owners_alone(run, tmp_path):

@@ -14,8 +14,6 @@ from supervising import Supervised, until
 
 from launcher.kernel import lives, started
 from launcher.output import last_words
-from launcher.registry import Run
-from launcher.task import read_json
 
 PYTHON = [sys.executable, "-uSc"]
 # Says so, and goes on until it is told to end.
@@ -213,6 +211,18 @@ def test_one_whose_state_folder_is_gone_saves_and_ends(supervise):
     assert leader.wait() == 0
 
 
+@pytest.mark.parametrize("text", ["'x' * 10000", "'x' * 80 + chr(10)"], ids=["a line", "lines"])
+def test_one_that_prints_without_end_is_still_heard_and_obeys(supervise, tmp_path, text):
+    told = supervise([*PYTHON, f"import os\nwhile True: os.write(1, ({text}).encode())"])
+    first = told.until("running")["time"]
+    until(lambda: told.state["time"] > first + 3)
+    (tmp_path / "stop").write_text("save")
+    begin = time.monotonic()
+    told.wait()
+    assert time.monotonic() - begin < 3
+    assert sum(path.stat().st_size for path in tmp_path.glob("*.log*")) < 3 * 2**20
+
+
 def test_what_a_process_leaves_behind_ends_with_it(supervise):
     told = supervise(["sh", "-c", "setsid sleep 50 & echo $! ; sleep 0.3"])
     assert told.wait() == 0
@@ -282,19 +292,8 @@ def test_the_last_words_are_the_first_traceback_without_what_others_say_after_it
     assert last_words([]) == []
 
 
-def test_a_recorded_number_that_another_process_has_by_now_is_left_alone(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    sleeping = subprocess.Popen(["sleep", "60"])
-    run = Run("test")
-    folder = run.folder / "actor-0"
-    folder.mkdir(parents=True)
-    mine = [sleeping.pid, started(sleeping.pid)]
-    other = [sleeping.pid, mine[1] - 1]
-    assert read_json(folder / "state.json") == {}
-    try:
-        assert (lives(mine), lives(other), lives(None)) == (True, False, False)
-        sleeping.kill()
-        sleeping.wait()
-        assert not lives(mine)
-    finally:
-        sleeping.kill()
+def test_an_error_without_an_end_of_its_line_is_one(supervise):
+    told = supervise(["sh", "-c", "printf 'error: boom'; exit 3"])
+    assert told.wait() == 3
+    assert told.state["failure"]["lines"] == ["error: boom"]
+    assert "\nerror: boom\n" in "\n" + told.log.read_text()

@@ -102,6 +102,7 @@ def test_what_the_csv_says_in_vain_is_noted(write):
             [
                 "row 3, column count: '0' is no such number; write a number from 1 to 10000",
                 "row 5, column count: 'x' is no such number",
+                "row 4, column learner: there is no learner 1; there are 1, counted from 0",
             ],
         ),
         (
@@ -125,6 +126,17 @@ def test_what_the_csv_says_in_vain_is_noted(write):
         (
             "job,ip,tf_port\nlearner,a,8001\nlearner,b,8001\nlearner,a,8001\n",
             ["row 4, column tf_port: a:8001 is taken by row 2"],
+        ),
+        (
+            "job,ip,tf_port\nlernaer,a,1\nlearner,localhost,8001\nlearner,127.0.0.1,8001\n"
+            'learner,b,x\nactor,::1,\nactor,"a,b",\n',
+            [
+                "row 2, column job: 'lernaer' is no job (did you mean learner?)",
+                "row 4, column tf_port: 127.0.0.1:8001 is taken by row 3",
+                "row 5, column tf_port: 'x' is no port",
+                "row 6, column ip: '::1' is no address or host name; of IPv6 hosts, give the name",
+                "row 7, column ip: 'a,b' is no address or host name",
+            ],
         ),
         (b"job,ip\n\xff\xfe", ["this is no UTF-8 text"]),
     ],
