@@ -5,6 +5,7 @@ import signal
 import sys
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from conftest import EXIT_CODES, ROOT, Process, free_port, run
 

@@ -148,6 +148,22 @@ def test_a_run_that_goes_on_keeps_its_name_and_one_frontend_changes_it_at_a_time
         pass
 
 
+def test_gpus_are_shown_where_the_driver_knows_some(run, tmp_path, monkeypatch):
+    driver = tmp_path / "bin" / "nvidia-smi"
+    driver.parent.mkdir()
+    driver.write_text(
+        "#!/bin/sh\n"
+        'case "$1" in --query-gpu=index,name,utilization.gpu,memory.used,memory.total) '
+        "echo '0, NVIDIA H100, 87, 1234, 81559'; echo '1, NVIDIA H100, 0, 4, 81559';; esac\n"
+    )
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{driver.parent}:{os.environ['PATH']}")
+    _write(run, tmp_path / "a", LEARNERS)
+    table = _table(run)
+    assert "GPU 0 (NVIDIA H100): 87% busy, 1234 MiB of 81559" in table
+    assert "GPU 1 (NVIDIA H100): 0% busy" in table
+
+
 @pytest.mark.parametrize("content", ['{"name": "night-1", "pids": [1]}', "{", ""])
 def test_a_record_that_cannot_be_read_is_said_to_be_one_and_frees_no_name(run, tmp_path, content):
     _write(run, tmp_path, LEARNERS)
