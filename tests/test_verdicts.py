@@ -15,7 +15,8 @@ EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 
 def _rows(logdir):
     """The rows so far; the last line may be half written."""
-    lines = (logdir / "metrics.jsonl").read_text().split("\n")[:-1]
+    path = logdir / "metrics.jsonl"  # it comes with the first row
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
     return [json.loads(line) for line in lines]
 
 
