@@ -207,7 +207,7 @@ def known(run: Run) -> Record:
 def stop(run: Run) -> int:
     """Saves and ends exactly what the run started; what it left behind is put away."""
     record = known(run)
-    state = status.snapshot(run)["state"]
+    state, code = status.snapshot(run)["state"], 0
     if state == "stale":
         print(f"{run.name} ended when this machine did: it is forgotten; its folder is whole")
     elif not run.goes_on():
@@ -219,6 +219,9 @@ def stop(run: Run) -> int:
         _wait_for_learners(run)
         follow.finish(run, print)
         learners = run.states().get(plan.LEARNERS, {})
+        if learners.get("state") == "failed":
+            code = 1
+            print(follow.told(learners, 1))
         said = f" ({learners['last']})" if learners.get("last") else ""
         print(f"{run.name} has ended, after {time.monotonic() - began:.1f} s{said}")
     print(f"all of it in {record.logdir}")
@@ -227,7 +230,7 @@ def stop(run: Run) -> int:
             run.forget()
             if record.socket and state != "stale":
                 windows.Session(run.name, record.socket).close()
-    return 0
+    return code
 
 
 def _wait_for_learners(run: Run) -> None:

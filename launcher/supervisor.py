@@ -7,7 +7,6 @@ with others (`task` lists them), so whoever reads them may come and go.
 """
 
 import contextlib
-import ctypes
 import fcntl
 import os
 import select
@@ -19,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from launcher import kernel
+from launcher import child, kernel
 from launcher.heart import Heart
 from launcher.output import Output, last_words
 from launcher.task import FINAL, REFUSED, Task, read_json, write_json
@@ -63,11 +62,11 @@ class Supervisor:
 
     def run(self) -> int:
         """To the end; the exit code."""
-        self._write()
-        (self._folder / "task.json").unlink(missing_ok=True)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
             signal.signal(number, lambda number, _: self._signals.append(number))
-        ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: what is left behind becomes ours
+        self._write()  # first: whoever sees neither task nor state knows that nobody comes
+        (self._folder / "task.json").unlink(missing_ok=True)
+        child.adopt()
         _let_nobody_hold_the_window_up()
         while True:
             self._start()
@@ -89,16 +88,7 @@ class Supervisor:
         self._why = ""
         self._rows = _size(self._task.rows)
         try:
-            self._process = subprocess.Popen(
-                self._task.command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                cwd=self._task.workdir,
-                env=self._task.environment | _terminal(),
-                start_new_session=True,  # Ctrl-C in the window is ours to act on
-                preexec_fn=_die_with_us(self._task.rows),  # noqa: PLW1509 - there is no other thread
-            )
+            self._process = child.start(self._task)
         except OSError as error:
             self._output.say(f"error: {error.filename or self._task.command[0]}: {error.strerror}")
             self._process = None
@@ -124,15 +114,11 @@ class Supervisor:
                 self._obey(process)
                 self._check_heart(process)
                 self._write_if_due()
-        for pid in kernel.descendants(os.getpid()):  # left behind; now ours
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        _reap()
+        child.end_what_it_left()
         while open_still and _ready(pipe):
             open_still = self._read(pipe)
         process.stdout.close()
-        code = process.returncode
-        return code if code >= 0 else 128 - code
+        return child.exit_code(process)
 
     def _read(self, pipe: int) -> bool:
         """Some of what is there, for it may never end; False at its end."""
@@ -155,7 +141,7 @@ class Supervisor:
         number, patience = self._steps.pop(0)
         self._next = time.monotonic() + patience
         if number == signal.SIGKILL:
-            _kill(process)
+            child.kill(process)
         else:
             process.send_signal(number)
 
@@ -187,7 +173,7 @@ class Supervisor:
         which = f"{who} of it" if who else "it"
         self._why = f"{which} hangs: nothing was heard from it for {self._task.stall_secs:g} s"
         self._output.say(self._why)
-        _kill(process)
+        child.kill(process)
 
     # -- between two lives
 
@@ -195,7 +181,12 @@ class Supervisor:
         """None: there is none."""
         lived = time.monotonic() - self._began
         self._output.end_line()
+        unsaved = self._state["state"] == "saving" and self._order == "save" and code != 0
         self._write(process=None, code=code)
+        if unsaved:
+            self._why = f"it was to save, and {child.ended_by(code)}; what was saved before is good"
+            self._write(state="failed", failure=self._failure(code, "the run ends with it"))
+            return None
         if self._order:
             self._write(state="stopped")
             return None
@@ -206,17 +197,22 @@ class Supervisor:
         again = self._deaths <= self._task.restarts and code != REFUSED
         wait = min(0.5 * 2 ** min(self._deaths - 1, 6), 30.0)
         follows = f"it starts again in {wait:g} s" if again else self._gives_up(code)
+        failure = self._failure(code, follows)
+        restarts = self._state["restarts"] + again
+        self._write(state="waits" if again else "failed", failure=failure, restarts=restarts)
+        return wait if again else None
+
+    def _failure(self, code: int, follows: str) -> dict[str, Any]:
+        """For where the user sits; said here, too."""
         failure = {
             "time": time.time(),
             "code": code,
-            "why": self._why or _ended_by(code),
+            "why": self._why or child.ended_by(code),
             "lines": last_words(list(self._output.lines)),
             "next": follows,
         }
         self._output.say(f"{failure['why']}; {follows}")
-        restarts = self._state["restarts"] + again
-        self._write(state="waits" if again else "failed", failure=failure, restarts=restarts)
-        return wait if again else None
+        return failure
 
     def _gives_up(self, code: int) -> str:
         if not self._task.leader:
@@ -251,39 +247,8 @@ class Supervisor:
             write_json(self._folder / "state.json", self._state)
 
 
-def _ended_by(code: int) -> str:
-    if code > 128:
-        with contextlib.suppress(ValueError):
-            return f"it was ended by {signal.Signals(code - 128).name}"
-    return f"it ended with exit code {code}"
-
-
-def _kill(process: subprocess.Popen) -> None:
-    """And all that it started."""
-    for pid in [process.pid, *kernel.descendants(process.pid)]:
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
-
-
 def _ready(pipe: int, seconds: float = 0.0) -> bool:
     return bool(select.select([pipe], [], [], seconds)[0])
-
-
-def _reap() -> None:
-    """What was left behind by the process, and died."""
-    until = time.monotonic() + 2.0
-    while kernel.descendants(os.getpid()) and time.monotonic() < until:
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        time.sleep(0.02)
-
-
-def _die_with_us(rows: str) -> Any:
-    """mpirun is asked to end, so that it takes its ranks along; others are ended."""
-    number = signal.SIGTERM if rows else signal.SIGKILL
-    library = ctypes.CDLL(None)
-    return lambda: library.prctl(1, number)  # PR_SET_PDEATHSIG
 
 
 def _let_nobody_hold_the_window_up() -> None:
@@ -292,11 +257,6 @@ def _let_nobody_hold_the_window_up() -> None:
         settings = termios.tcgetattr(1)
         settings[0] &= ~termios.IXON
         termios.tcsetattr(1, termios.TCSANOW, settings)
-
-
-def _terminal() -> dict[str, str]:
-    """Of the window, not of whoever started the run."""
-    return {name: os.environ[name] for name in ("TERM", "TMUX", "TMUX_PANE") if name in os.environ}
 
 
 def _text(path: Path) -> str:

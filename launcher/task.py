@@ -8,8 +8,8 @@ In the run's state folder, which is its owner's alone:
     NAME/beat          touched by the process itself while it gets on; of several learners each its
                        own, NAME/beat-RANK
 
-Nothing but Python's own library is imported here, in `heart`, `output`, `kernel` and `supervisor`:
-a supervisor may run on a host that has no more of this project.
+Nothing but Python's own library is imported here and in what else a supervisor needs (`child`,
+`heart`, `kernel`, `output`): it may run on a host that has no more of this project.
 """
 
 import contextlib

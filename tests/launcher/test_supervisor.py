@@ -167,7 +167,10 @@ def test_one_that_obeys_nothing_is_killed_when_its_patience_is_over(supervise, t
     rows.write_text("x")
     (tmp_path / "stop").write_text("save")
     assert told.wait() == 137
-    assert told.state["state"] == "stopped"
+    assert told.state["state"] == "failed"
+    assert told.state["failure"]["why"] == (
+        "it was to save, and it was ended by SIGKILL; what was saved before is good"
+    )
 
 
 def test_an_order_while_it_waits_to_start_again_is_obeyed(supervise, tmp_path):
