@@ -15,6 +15,7 @@ _GAMES = 100  # over which returns are averaged
 # What an actor does with its time, where it plays: in the network, in the environments, waiting for
 # its learner; and the rest.
 ACTING = ("acting", "stepping", "waiting")
+_KNOWN = 0.25  # of a row's seconds, from which their shares are told
 # What the training thread does with its time: it waits for its own unrolls; it waits for the other
 # learners, in averaging with them too; it trains; and the rest.
 TIMES = ("wait", "exchange", "train", "rest")
@@ -159,10 +160,10 @@ class Tally:
                 row["games"] = len(self._games)  # of which these are the means
             if self._shaped:
                 row["shaped_return"] = float(np.mean(self._shaped))
-            row |= self._by_level() | _averages(self._parts)
+            row |= self._by_level() | _averages(self._parts, seconds)
             if len(self._parts) > 1:
                 for rank, part in enumerate(self._parts):
-                    named = _averages([part]) | {"steps": self._steps[rank]}
+                    named = _averages([part], seconds) | {"steps": self._steps[rank]}
                     row |= {f"{name}/learner{rank}": named[name] for name in _EACH & named.keys()}
             self._from = now, frames, steps
             self._parts = [_nothing() for _ in self._parts]
@@ -191,11 +192,15 @@ class Tally:
 _EACH = {"steps", "queue_fill", "policy_lag", *(f"{name}_share" for name in TIMES)}
 
 
-def _averages(parts: list[Part]) -> dict[str, float]:
-    """Values over all updates of these learners, and the shares of all their time."""
+def _averages(parts: list[Part], seconds: float) -> dict[str, float]:
+    """Values over all updates of these learners, and the shares of all their time.
+
+    There are none where little of those `seconds` is known: the first updates find a full queue.
+    """
     row: dict[str, float] = {}
     times = {name: sum(part.times.get(name, 0.0) for part in parts) for name in TIMES}
-    if total := sum(times.values()):
+    total = sum(times.values())
+    if total and total >= _KNOWN * seconds * len(parts):
         row |= {f"{name}_share": value / total for name, value in times.items()}
     if playing := sum(part.actors.get("playing", 0.0) for part in parts):
         for name in ACTING:

@@ -85,11 +85,11 @@ def _cpu_seconds(pids):
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-@pytest.mark.parametrize("learnt", [-1.0, pytest.param(0.5, marks=pytest.mark.slow, id="for_long")])
-def test_two_learners_here_train_by_an_algorithm_of_our_own_and_ctrl_c_saves(tmp_path, learnt):
+@pytest.mark.slow
+def test_two_learners_here_train_by_an_algorithm_of_our_own_and_ctrl_c_saves(tmp_path):
     """The seam holds with two ranks: two optimizer steps per update, no change to impala_mm.
 
-    By chance Catch returns -0.6; once 100 games are over it is at least -1.
+    By chance Catch returns -0.6.
     """
     cluster = Process(
         *EXPERIMENT,
@@ -107,7 +107,7 @@ def test_two_learners_here_train_by_an_algorithm_of_our_own_and_ctrl_c_saves(tmp
     cluster.until(r"catch, tests.dqn_like with .* weights on 2 learners")
     cluster.until(r"\[learner 0\] [1-9][0-9,]* frames \|")
     deadline = time.monotonic() + 200
-    while _rows(tmp_path)[-1].get("episode_return", -2) < learnt:
+    while _rows(tmp_path)[-1].get("episode_return", -2) < 0.5:
         assert time.monotonic() < deadline, _rows(tmp_path)[-1]
         time.sleep(0.2)
     processes = _descendants(cluster.process.pid)

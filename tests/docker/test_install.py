@@ -42,6 +42,7 @@ def test_without_root_missing_system_packages_are_asked_for_by_name(monkeypatch,
         assert f"`apt-get install {package}` as root" in said
 
 
+@pytest.mark.slow
 def test_an_environment_of_another_folder_is_made_anew(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(install, "ROOT", tmp_path)
     venv = tmp_path / ".venv"

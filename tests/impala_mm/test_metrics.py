@@ -91,6 +91,21 @@ def test_what_actors_waited_for_before_the_first_update_ended_tells_nothing(monk
     assert tally.row(1, 1)["actor/waiting_share"] == pytest.approx(0.1)
 
 
+def test_of_a_small_part_of_a_rows_time_no_shares_are_told(monkeypatch):
+    """The first updates find the queue that was filled while the very first was compiled."""
+    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(metrics, "time", clock)
+    meter, tally = metrics.Meter(), metrics.Tally({"catch": None})
+    tally.start(0, 0)
+    shares = []
+    for times in ({"train": 9.0}, {"train": 0.1}, {"train": 0.1, "wait": 1.9}):
+        meter.add_times(**times)
+        clock.now += 2
+        tally.merge(0, meter.part())
+        shares.append(tally.row(1, 1).get("train_share"))
+    assert shares == [None, None, pytest.approx(0.05)]
+
+
 def test_returns_of_several_games_are_kept_apart_and_compared_with_humans():
     """Random is 0 and a human 1; of several games the median counts."""
     meter = metrics.Meter()

@@ -48,6 +48,7 @@ def _agree(level_name, rom, steps, num_envs=1, **options):
     return references, seen
 
 
+@pytest.mark.slow
 def test_breakout_is_as_in_the_reference():
     (reference,), seen = _agree(BREAKOUT, "breakout", 5000)
     assert len(reference.games) >= 15
