@@ -73,6 +73,10 @@ class Run:
         try:
             return Record(**read_json(path))
         except TypeError:
+            states = [read_json(path) for path in self.folder.glob("*/state.json")]
+            recorded = [state.get(name) for state in states for name in ("supervisor", "process")]
+            if not any(map(kernel.lives, recorded)):  # what is left of it says nothing to anybody
+                return None
             raise Foreign(
                 f"{path} cannot be read, or is of another version of this program: end what it "
                 f"started (tmux kill-session -t {self.name}), and remove {self.folder}"

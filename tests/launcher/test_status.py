@@ -171,6 +171,10 @@ def test_a_record_that_cannot_be_read_is_said_to_be_one_and_frees_no_name(run, t
     for ask in (lambda: status.snapshot(run), run.renew):
         with pytest.raises(Foreign, match=f"{run.folder}/run.json cannot be read, or is of anoth"):
             ask()
+    ended = LEARNERS | {"supervisor": [ME[0], ME[1] + 1]}
+    (run.folder / "learners" / "state.json").write_text(json.dumps(ended))
+    run.renew()
+    assert run.record is None, "nothing of it lives, so its name is free"
 
 
 @pytest.fixture
