@@ -119,8 +119,8 @@ def _of_several(row: dict[str, Any], wait: float, moves: bool) -> str:
     if exchanges[least] > max(_EXCHANGE, wait):
         return (
             f"the all-reduce binds: learners spend {row['exchange_share']:.0%} of the time in it; "
-            f"fewer bytes (--gradient_dtype=float16), a larger --batch_size, fewer learners or a "
-            f"faster link between them would help"
+            f"a larger --batch_size or fewer learners would help, and with a large network fewer "
+            f"bytes (--gradient_dtype=float16) or a faster link"
         )
     return ""
 

@@ -89,7 +89,7 @@ def test_an_all_reduce_that_takes_long_on_all_learners_is_said_to_bind(tmp_path)
         *("--cycle_ms=100", f"--learner_hosts=127.0.0.1:{free_port()}", f"--logdir={tmp_path}"),
         "--total_environment_frames=1e9",
     )
-    learners.until(r"the all-reduce binds: learners spend \d\d% of the time in it; fewer", 90)
+    learners.until(r"the all-reduce binds: learners spend \d\d% of the time in it; a larger", 90)
     learners.process.send_signal(signal.SIGINT)
     assert learners.process.wait(timeout=20) == 130
 
