@@ -361,7 +361,8 @@ def test_actors_of_a_running_run_come_and_go_as_the_csv_has_them(cluster):
     told = cluster.told("actor-3")["flags"]
     assert told == cluster.told("actor-0")["flags"] | {"task": "3", "num_envs": "8"}
     assert "seed" not in told
-    until(lambda: not lives(first[1]))
+    until(lambda: cluster.status("actor-1")["state"] == "stopped")
+    assert not lives(first[1])
     assert lives(first[0])
     states = {p["name"]: p["state"] for p in cluster.status()["processes"]}
     assert states.pop("actor-1") == "stopped"
