@@ -4,7 +4,6 @@ import concurrent.futures
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher import plan, windows
+from launcher.config import LauncherConfig
 from launcher.plan import Process
 from launcher.workers import Worker
 
@@ -30,6 +30,8 @@ _VERSIONS = (
 
 _HOROVOD = "import importlib.util as u; u.find_spec('horovod').name"
 
+Ask = Callable[..., tuple[int, str]]  # (process, *arguments of its Python): exit code, output
+
 
 class Finding(NamedTuple):
     """One line."""
@@ -43,19 +45,26 @@ class Finding(NamedTuple):
 def check(
     processes: Sequence[Process],
     learners: Sequence[Worker],
+    config: LauncherConfig,
     flags: dict[str, str],
     logdir: Path,
     check_free: Callable[[str], None],
 ) -> list[Finding]:
     """All of them, at the same time; `check_free` raises OSError where an address is taken."""
+
+    def ask(process: Process, *command: str) -> tuple[int, str]:
+        """As the process itself would run: after its set-up, in its folder."""
+        python = plan.python(process.worker)
+        return _ask(plan.set_up(process.worker, config, [python, *command]), process)
+
     checks: list[Callable[[], list[Finding]]] = [
-        lambda: _flags(processes[0], flags),
+        lambda: _flags(ask, processes[0], flags),
         lambda: _ports(learners, check_free),
-        lambda: _versions(processes),
+        lambda: _versions(ask, processes),
         lambda: _disk(logdir),
         lambda: _gpus(processes),
         _tmux,
-        lambda: _mpi(processes[0], len(learners)),
+        lambda: _mpi(ask, processes[0], len(learners)),
     ]
     with concurrent.futures.ThreadPoolExecutor() as pool:
         return [finding for found in pool.map(lambda each: each(), checks) for finding in found]
@@ -80,12 +89,9 @@ def show(findings: Sequence[Finding]) -> None:
     console.print(table)
 
 
-def _flags(learners: Process, flags: dict[str, str]) -> list[Finding]:
+def _flags(ask: Ask, learners: Process, flags: dict[str, str]) -> list[Finding]:
     """As experiment.py itself judges them."""
-    python = learners.worker.python or sys.executable
-    told = [f"--{name}={value}" for name, value in flags.items()]
-    experiment = str(plan.EXPERIMENT)
-    code, printed = _ask([python, experiment, "--validate", *told], learners)
+    code, printed = ask(learners, plan.EXPERIMENT, "--validate", *plan.written(flags))
     last = (printed.strip().splitlines() or ["it said nothing"])[-1]
     if code == 0:
         return [Finding("flags", True, last.removeprefix("valid: "))]
@@ -104,15 +110,15 @@ def _ports(learners: Sequence[Worker], check_free: Callable[[str], None]) -> lis
     return taken or [Finding("ports", True, f"{ports} free")]
 
 
-def _versions(processes: Sequence[Process]) -> list[Finding]:
+def _versions(ask: Ask, processes: Sequence[Process]) -> list[Finding]:
     """Of each Python that is named; they are to agree."""
     found: dict[str, str] = {}
     findings = []
     for process in processes:
-        python = process.worker.python or sys.executable
+        python = plan.python(process.worker)
         if python in found:
             continue
-        code, printed = _ask([python, "-c", _VERSIONS], process)
+        code, printed = ask(process, "-c", _VERSIONS)
         found[python] = ", ".join(printed.split("\n")[:-1])
         if code or "tensorflow" not in printed:
             said = f"{python}: {'no tensorflow' if not code else printed.strip()[-200:]}"
@@ -164,11 +170,10 @@ def _tmux() -> list[Finding]:
     return [Finding("tmux", None, said, "apt-get install tmux")]
 
 
-def _mpi(learners: Process, count: int) -> list[Finding]:
+def _mpi(ask: Ask, learners: Process, count: int) -> list[Finding]:
     if count == 1:
         return [Finding("MPI", True, "not needed: there is one learner")]
-    python = learners.worker.python or sys.executable
-    code, _ = _ask([python, "-c", _HOROVOD], learners)
+    code, _ = ask(learners, "-c", _HOROVOD)
     mpirun = shutil.which(plan.mpirun(learners.worker))
     if code or not mpirun:
         what = "Horovod" if code else "mpirun"
@@ -189,10 +194,11 @@ def _ask(command: list[str], process: Process) -> tuple[int, str]:
             errors="replace",
             timeout=_SECONDS,
             check=False,
+            cwd=process.workdir,
             env=os.environ | process.environment,
         )
     except OSError as error:
-        return 127, f"{command[0]}: {error.strerror}\n"
+        return 127, f"{error.filename or command[0]}: {error.strerror}\n"
     except subprocess.TimeoutExpired:
         return 124, f"{command[0]} gave no answer in {_SECONDS:g} s\n"
     return ran.returncode, ran.stdout

@@ -173,7 +173,7 @@ def _checked(
     """Shown whole where it is asked for, else what is not good."""
     begin = time.monotonic()
     learners = [worker for worker in workers if worker.job == "learner"]
-    found = check.check(processes, learners, asked.flags, logdir, asked.check_free)
+    found = check.check(processes, learners, asked.launcher, asked.flags, logdir, asked.check_free)
     good = sum(finding.good is True for finding in found)
     shown = found if asked.launcher.check else [each for each in found if not each.good]
     if shown:
@@ -207,7 +207,7 @@ def known(run: Run) -> Record:
 def stop(run: Run) -> int:
     """Saves and ends exactly what the run started; what it left behind is put away."""
     record = known(run)
-    state, code = status.snapshot(run)["state"], 0
+    state, code = status.state(run), 0
     if state == "stale":
         print(f"{run.name} ended when this machine did: it is forgotten; its folder is whole")
     elif not run.goes_on():

@@ -114,7 +114,7 @@ def _learners(
             told.append(f"CUDA_VISIBLE_DEVICES={worker.cuda_visible_devices}")
         named = [part for each in told for part in ("-x", each)]
         command += [":"] * (i > 0) + ["-np", "1", *named]
-        command += set_up(worker, config, [_python(worker), EXPERIMENT, *_told(flags)])
+        command += set_up(worker, config, [python(worker), EXPERIMENT, *written(flags)])
     all_told = environment | (dict.fromkeys(_AS_ROOT, "1") if os.geteuid() == 0 else {})
     workdir = first.workdir or str(Path.cwd())
     return Process(LEARNERS, "learner", first, set_up(first, config, command), all_told, workdir)
@@ -127,7 +127,7 @@ def _one(
     flags: dict[str, str],
     environment: dict[str, str],
 ) -> Process:
-    command = set_up(worker, config, [_python(worker), EXPERIMENT, *_told(flags)])
+    command = set_up(worker, config, [python(worker), EXPERIMENT, *written(flags)])
     told = dict(environment)
     if worker.cuda_visible_devices:
         told["CUDA_VISIBLE_DEVICES"] = worker.cuda_visible_devices
@@ -141,17 +141,19 @@ def _masked(name: str, value: str) -> str:
     return "***" if secret or re.search(r"://[^/]*:[^/]*@", value) else shlex.quote(value)
 
 
-def _told(flags: dict[str, str]) -> list[str]:
+def written(flags: dict[str, str]) -> list[str]:
+    """As a command line has them."""
     return [f"--{name}={value}" for name, value in flags.items()]
 
 
-def _python(worker: Worker) -> str:
+def python(worker: Worker) -> str:
+    """That runs its process."""
     return worker.python or sys.executable
 
 
 def mpirun(worker: Worker) -> str:
     """That of the process's own Python, or the system's."""
-    beside = f"{Path(_python(worker)).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    beside = f"{Path(python(worker)).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     return shutil.which("mpirun", path=beside) or "mpirun"
 
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher import plan
-from launcher.registry import Run, boot
+from launcher.registry import Record, Run, boot
 from launcher.task import FINAL
 
 _LOOK_SECONDS = 1.0
@@ -33,13 +33,19 @@ def snapshot(run: Run) -> dict[str, Any]:
     row = _last_row(Path(record.logdir) / "metrics.jsonl", record.time)
     return {
         "name": run.name,
-        "state": _state(record.boot, states),
+        "state": _state(record, states),
         "logdir": record.logdir,
         "seconds": round(time.time() - record.time, 1),
         **{name: row[name] for name in _TOTALS if name in row},
         "gpus": _gpus(),
         "processes": [_process(state) for state in states.values()],
     }
+
+
+def state(run: Run) -> str:
+    """Of the run as a whole; empty where there is none."""
+    record = run.record
+    return _state(record, run.states()) if record else ""
 
 
 def show(run: Run, as_json: bool) -> None:
@@ -49,7 +55,9 @@ def show(run: Run, as_json: bool) -> None:
         return
     console = Console()
     if not console.is_terminal:
-        console.print(picture(snapshot(run), len(snapshot(run)["processes"])))
+        known = snapshot(run)
+        if known:
+            console.print(picture(known, len(known["processes"])))
         return
     with (
         contextlib.suppress(KeyboardInterrupt),
@@ -57,6 +65,8 @@ def show(run: Run, as_json: bool) -> None:
     ):
         while True:
             known = snapshot(run)
+            if not known:  # ended by another frontend, and put away
+                return
             live.update(picture(known, max(console.height - 8, 5)), refresh=True)
             if known["state"] in (*FINAL, "lost", "stale"):
                 return
@@ -136,9 +146,8 @@ def _process(state: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _state(boot_then: str, states: dict[str, dict[str, Any]]) -> str:
-    """Of the run as a whole."""
-    if boot_then != boot():
+def _state(record: Record, states: dict[str, dict[str, Any]]) -> str:
+    if record.boot != boot():
         return "stale"
     learners = states.get(plan.LEARNERS, {"state": "lost"})["state"]
     others = [state["state"] for state in states.values()]

@@ -450,6 +450,18 @@ def test_before_it_starts_anything_it_checks_all_and_says_what_to_mend(cluster):
     assert not (cluster.folder / "runs").exists()
 
 
+def test_the_checks_run_as_the_processes_will_after_their_set_up_in_their_folder(cluster):
+    elsewhere = cluster.folder / "elsewhere"
+    elsewhere.mkdir()
+    learner = f"learner,localhost,{free_port()},{elsewhere}"
+    rows = cluster.csv(learner, columns="job,ip,tf_port,workdir")
+    setup = f'--setup=pwd > "{cluster.folder}/seen"; exit 3'
+    code, printed = cluster.run(rows, "--check", setup, "--level_name=catch")
+    assert code == 1
+    assert re.search(r"BAD +flags", printed)
+    assert (cluster.folder / "seen").read_text() == f"{elsewhere}\n"
+
+
 @pytest.mark.slow
 def test_by_the_frontend_is_as_by_hand(cluster):
     """What a dry run prints, pasted into shells, makes the run that the frontend makes."""

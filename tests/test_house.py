@@ -6,6 +6,9 @@ import sys
 
 from conftest import ROOT, run
 
+from impala_mm import heartbeat
+from launcher import task
+
 # A module of the left may import the project's modules of the right, besides its own package.
 ALLOWED = {
     "impala_mm": {"nets"},
@@ -41,6 +44,11 @@ def test_the_parts_of_the_house_know_each_other_as_the_design_says():
                     f"{path} imports {name}"
                 )
     assert seen > 5
+
+
+def test_supervisors_and_processes_mean_the_same_heartbeat():
+    """They know each other by this name alone."""
+    assert task.HEARTBEAT == heartbeat.VARIABLE
 
 
 def test_the_pictures_are_what_their_script_draws(tmp_path):

@@ -247,3 +247,12 @@ def test_what_a_run_keeps_is_its_owners_alone(run, tmp_path):
 def test_names_that_folders_and_tmux_could_not_have_are_refused(name):
     with pytest.raises(BadName, match="letters, digits, - and _ make one"):
         Run(name)
+
+
+def test_a_run_that_another_terminal_ends_is_shown_no_more(run, tmp_path, capsys):
+    _write(run, tmp_path, LEARNERS)
+    assert status.state(run) == "running"
+    run.forget()
+    assert (status.snapshot(run), status.state(run)) == ({}, "")
+    status.show(run, as_json=False)
+    assert capsys.readouterr().out == ""
