@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,3 +125,13 @@ def _nothing_outlives_its_test() -> Iterator[None]:
     yield
     while started:
         started.pop().kill()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Any]:
+    """A user of the frontend, whose processes all end with the test."""
+    from cluster import Cluster  # noqa: PLC0415 - it needs what is defined here
+
+    made = Cluster(tmp_path)
+    yield made
+    made.end()

@@ -1,0 +1,141 @@
+"""Whole runs by the frontend: real training, real deaths, and hundreds of processes."""
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import Process, free_port, needs_horovod, run
+from supervising import until
+
+from launcher.kernel import descendants
+from launcher.task import read_json
+
+pytestmark = pytest.mark.slow
+
+
+def test_by_the_frontend_is_as_by_hand(cluster):
+    """What a dry run prints, pasted into shells, makes the run that the frontend makes."""
+    port = free_port()
+    rows = cluster.csv(f"learner,localhost,{port},{sys.executable}", "actor,localhost,,")
+    flags = (rows, "--level_name=catch", "--stop_at_return=2", "--total_environment_frames=40000")
+    assert cluster.run(*flags, f"--logdir={cluster.logdir}")[0] == 0
+    by_hand = cluster.folder / "by hand"
+    code, printed = cluster.run(*flags, "--dry_run", f"--logdir={by_hand}")
+    assert code == 0, printed
+    learner, actor = (
+        line.replace(f"--token_file={cluster.state}/token", "")
+        for line in printed.splitlines()
+        if not line.startswith("#")
+    )
+    acting = Process("bash", "-c", f"exec {actor}", **cluster.environment)
+    assert run("bash", "-c", f"exec {learner}", **cluster.environment)[0] == 0
+    acting.kill()
+    commands, settings, counts = [], [], []
+    for folder in (cluster.logdir, by_hand):
+        start = json.loads((folder / "starts.jsonl").read_text())
+        arguments = shlex.split(start["command"])
+        commands.append([a for a in arguments if "token_file" not in a and str(folder) not in a])
+        written = json.loads((folder / "settings.json").read_text())
+        settings.append({n: v for n, v in written.items() if n not in ("logdir", "token_file")})
+        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        counts.append({row["frames"] / row["updates"] for row in rows if row["updates"]})
+    assert len(commands[0]) > 4
+    assert commands[0] == commands[1]
+    assert settings[0] == settings[1]
+    assert counts[0] == counts[1] == {8 * 18}, "of 20 steps of Catch two are resets"
+
+
+@needs_horovod
+def test_learners_that_die_start_again_from_the_last_checkpoint_and_actors_wait(cluster):
+    rows = cluster.csv(
+        *[f"learner,localhost,{free_port()}," for _ in range(2)], *["actor,localhost,,"] * 2
+    )
+    flags = ("--level_name=catch", "--stop_at_return=2", "--save_checkpoint_secs=3")
+    frontend = cluster.start(rows, *flags, "--restart_learners")
+    frontend.until(r"checkpoint at update", 90)
+    frontend.until(r"checkpoint at update", 30)
+    actors = [cluster.state / name / "state.json" for name in ("actor-0", "actor-1")]
+    before = [read_json(path)["process"] for path in actors]
+    mpirun = read_json(cluster.state / "learners" / "state.json")["process"][0]
+    rank = next(pid for pid in descendants(mpirun) if "--job_name=learner" in _command(pid))
+    os.kill(rank, signal.SIGKILL)
+    frontend.until(r"learners on localhost failed: .*\n(.*\n)*  it starts again in 0.5 s", 20)
+    frontend.until(r"resumed at [1-9][\d,]* frames", 60)
+    frontend.until(r"checkpoint at update", 60)
+    assert [read_json(path)["process"] for path in actors] == before
+    frontend.process.send_signal(signal.SIGINT)
+    assert frontend.process.wait(60) == 130
+    last = json.loads((cluster.logdir / "metrics.jsonl").read_text().splitlines()[-1])
+    newest = sorted((cluster.logdir / "checkpoints").iterdir())[-1]
+    assert json.loads((newest / "about.json").read_text())["updates"] == last["updates"]
+
+
+def test_an_actor_that_hangs_counts_as_dead(cluster):
+    rows = cluster.csv(f"learner,localhost,{free_port()},", *["actor,localhost,,"] * 2)
+    frontend = cluster.start(rows, "--level_name=catch", "--stop_at_return=2", "--stall_secs=8")
+    frontend.until(r"\d frames \|", 60)
+    actor = read_json(cluster.state / "actor-0" / "state.json")["process"]
+    os.kill(actor[0], signal.SIGSTOP)
+    frontend.until(
+        r"actor-0 on localhost failed: it hangs: nothing was heard from it for 8 s\n(.*\n)*"
+        r"  it starts again",
+        20,
+    )
+    until(lambda: cluster.status("actor-0")["state"] == "running")
+    assert cluster.status("learners")["restarts"] == cluster.status("actor-1")["restarts"] == 0
+
+
+@needs_horovod
+def test_the_predecessors_command_runs_as_it_was_printed(cluster):
+    pytest.importorskip("ale_py")
+    flags = (
+        *("--workers_csv_path=sandbox/local_workers_example.csv", "--seed=1"),
+        *("--level_name=BreakoutNoFrameskip-v4", "--agent_name=SimpleConvNetAgent"),
+        *("--num_action_repeats=4", "--batch_size=32", "--unroll_length=20"),
+        *("--entropy_cost=0.01", "--learning_rate=0.0006", "--reward_clipping=abs_one"),
+        *("--total_environment_frames=200000000", "--gradients_clipping=40.0"),
+    )
+    frontend = cluster.start(*flags)
+    frontend.until(r"note: sandbox/local_workers_example.csv: row 4: tf_port 9001 is not used")
+    frontend.until(r"[1-9][\d,]* frames \| [1-9]", 180)
+    assert {p["name"] for p in cluster.status()["processes"]} == {
+        *("learners", "actor-0", "actor-1", "actor-2"),
+    }
+    frontend.process.send_signal(signal.SIGINT)
+    assert frontend.process.wait(90) == 130
+    assert "mean return" in frontend.printed() or "no games" in frontend.printed()
+
+
+def test_three_hundred_processes_are_started_and_ended_in_less_than_three_hundred_times_one(
+    cluster,
+):
+    seconds = {}
+    for actors in (1, 300):
+        rows = cluster.csv(
+            f"learner,localhost,{free_port()},{cluster.program},",
+            f"actor,localhost,,{cluster.program},{actors}",
+            columns="job,ip,tf_port,python,count",
+        )
+        begin = time.monotonic()
+        assert cluster.start(rows, "--detach").process.wait(100) == 0
+        until(lambda: cluster.process(f"actor-{actors - 1}"), 100)  # noqa: B023
+        seconds[actors] = time.monotonic() - begin
+        assert cluster.run("--stop")[0] == 0
+        mark = f"{cluster.logdir}"
+        assert not [path for path in Path("/proc").glob("[0-9]*") if mark in _command(path.name)]
+        shutil.rmtree(cluster.logdir)
+    assert seconds[300] < 150 * seconds[1]
+
+
+def _command(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline") as file:
+            return file.read()
+    except OSError:
+        return ""
