@@ -6,11 +6,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from launcher import hosts, plan, start
+from launcher import plan, start, touch
 from launcher.config import LauncherConfig
+from launcher.everywhere import Everywhere
+from launcher.host.registry import Record, Run
+from launcher.host.task import FINAL, LEARNERS
+from launcher.hosts import targets
 from launcher.plan import Process
-from launcher.registry import Record, Run
-from launcher.task import FINAL
 from launcher.workers import Worker
 
 
@@ -19,23 +21,28 @@ class Over(Exception):
 
 
 def apply(
-    run: Run,
+    everywhere: Everywhere,
     config: LauncherConfig,
     workers: Sequence[Worker],
     flags: dict[str, str],
     log_max_mb: float,
 ) -> None:
     """Adds and removes; says what, and what cannot be."""
+    run, hosts = everywhere.run, everywhere.hosts
     if not run.goes_on():
         raise Over(f"{run.name} is not running: start it without --apply")
-    hosts.check(workers)
+    hosts.targets |= targets(workers)
+    unreached = hosts.reach(print, touch.pythons(workers, config.deploy))
+    for sentence in unreached.values():
+        print(f"note: {sentence}")
+    grounds = touch.survey(workers, hosts, config.deploy, print)
     with run.being_changed():
         record = run.record
         assert record
         for name, value in flags.items():
             if record.flags.get(name) != value:
                 print(f"note: --{name} stays as it was when the run was started")
-        wanted = plan.make(workers, config, record.flags)
+        wanted = plan.make(workers, config, record.flags, grounds)
         if sum(p.job == "evaluator" for p in wanted) != sum(
             p["job"] == "evaluator" for p in record.processes
         ):
@@ -44,17 +51,25 @@ def apply(
             print("note: learners cannot change while a run goes on: --stop it and start it again")
         added, removed = _differences(run, record, wanted)
         new = [
-            plan.actor(process.worker, record.next_actor + i, config, record.flags)
+            plan.actor(process.worker, record.next_actor + i, config, record.flags, grounds)
             for i, process in enumerate(added)
         ]
         for name in removed:
-            run.order("save", name)
+            everywhere.order("save", name)
         # Those that were removed stay in the record: they may take a moment to end.
-        processes = [*record.processes, *map(start.describe, new)]
+        learners = record.place(LEARNERS)
+        told = [start.describe(process, learners, record) for process in new]
+        processes = [*record.processes, *told]
         next_actor = record.next_actor + len(new)
-        run.write(dataclasses.replace(record, processes=processes, next_actor=next_actor))
+        before = record
+        record = dataclasses.replace(
+            record, processes=processes, next_actor=next_actor, targets=touch.described(hosts)
+        )
+        new_places = [where for where in hosts.there if where not in before.targets]
+        run.write(record)
+        start.begin(run, hosts, record, [p for p in new_places if p not in unreached], print)
         if new:
-            start.add(run, new, config, record, log_max_mb)
+            start.add(run, hosts, new, config, record, log_max_mb)
     print(f"{run.name}: {len(new)} actors added, {len(removed)} removed")
 
 

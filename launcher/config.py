@@ -43,12 +43,29 @@ class LauncherConfig:
     stop_secs: float = flag(
         120, group="Cluster", least=1,
         text="Seconds that learners have for saving when the run is to end.")
+    orphan_secs: float = flag(
+        600, group="Cluster", least=0,
+        text="Seconds after which a process on another host ends by itself: without anything that "
+             "it could do, and without news from a frontend. 0: never.")
     skip_check: bool = flag(
         False, group="Cluster",
         text="Start without checking flags, ports, versions, disk and GPUs first.")
     detach: bool = flag(
         False, group="Cluster",
         text="Leave the run to itself once it is started. `d` does that later.")
+
+    # -- Other hosts
+    ssh_config: str = flag(
+        "", group="Other hosts",
+        text="SSH configuration file. Unset: the user's own, and the system's.")
+    ssh_accept_new_hosts: bool = flag(
+        False, group="Other hosts",
+        text="Trust a host that is not in known_hosts, and write its key there. A key that changed "
+             "is never accepted.")
+    deploy: bool = flag(
+        False, group="Other hosts",
+        text="Copy this project to the hosts first, what changed of it, and set it up there; to "
+             "the row's workdir, or to ~/impala_mm.")
 
     # -- Instead of starting
     dry_run: bool = flag(

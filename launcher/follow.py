@@ -15,12 +15,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from launcher import plan
-from launcher.registry import Run
-from launcher.task import FINAL
+from launcher.everywhere import Everywhere
+from launcher.host.registry import Run
+from launcher.host.task import FINAL, LEARNERS
 
 _LOOK_SECONDS = 0.3
-_GOODBYE_SECONDS = 20.0  # that actors have to end once the learners have
 Say = Callable[[str], None]
 
 
@@ -55,10 +54,11 @@ class Tail:
 class Follower:
     """Of one run, to its end or until it is left to itself."""
 
-    def __init__(self, run: Run, logdir: Path, say: Say = print):
+    def __init__(self, everywhere: Everywhere, logdir: Path, say: Say = print):
         """Before the run is started: all that learners say from now on is its."""
-        self._run, self._say = run, say
-        self._said = Tail(logdir / f"{plan.LEARNERS}.log", from_its_end=True)
+        self._everywhere, self._run, self._say = everywhere, everywhere.run, say
+        self._said = Tail(logdir / f"{LEARNERS}.log", from_its_end=True)
+        self._away: dict[str, str] = {}  # places that do not answer, and what was said of it
         self._told: dict[str, tuple[float, int]] = {}  # by process: its last failure, how many
         self._signals: list[int] = []
 
@@ -87,12 +87,14 @@ class Follower:
                 states = self._run.states()
                 if not states:  # ended by another frontend, and put away
                     return 130 if interrupted else 0
-                learners = states[plan.LEARNERS]
+                learners = states[LEARNERS]
                 if learners["state"] in (*FINAL, "lost"):
                     break
                 time.sleep(_LOOK_SECONDS)
-        finish(self._run, self._say)
+        left = self._everywhere.finish(self._say)
         self._tell()
+        if left:
+            self._say(unanswered(left))
         return self._result(learners, interrupted > 0)
 
     def _tell(self) -> None:
@@ -108,10 +110,10 @@ class Follower:
     def _stop(self, times: int) -> None:
         if times == 1:
             self._say("the run saves and stops; Ctrl-C again ends it at once")
-            self._run.order("save")
+            self._everywhere.order("save")
         else:
             self._say("all end now")
-            self._run.order("now")
+            self._everywhere.order("now")
 
     def _leave(self) -> int:
         with contextlib.suppress(OSError):  # the terminal may be gone
@@ -138,14 +140,12 @@ def told(state: dict[str, Any], times: int) -> str:
     return "\n".join([*lines, f"  {failure['next']}; its log: {state['log']}"])
 
 
-def finish(run: Run, say: Say) -> None:
-    """Waits for those that end with the learners, and ends what does not."""
-    run.kill(lost=True)
-    until = time.monotonic() + _GOODBYE_SECONDS
-    while run.goes_on() and time.monotonic() < until:
-        time.sleep(0.1)
-    if run.goes_on() and (killed := run.kill()):
-        say(f"{killed} processes did not end when they were told to, and were killed")
+def unanswered(places: list[str]) -> str:
+    """Hosts that were not told that the run is over."""
+    return (
+        f"no answer from {', '.join(places)}: what goes on there ends by itself once it hears "
+        f"nothing for --orphan_secs, or when a frontend here next reaches them"
+    )
 
 
 def how_to_come_back(run: Run) -> str:

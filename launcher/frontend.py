@@ -11,11 +11,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher import change, check, follow, hosts, plan, start, status, windows
+from launcher import change, check, follow, ground, plan, start, status, touch
 from launcher.config import LauncherConfig
+from launcher.everywhere import Everywhere
+from launcher.ground import Ground, Grounds
+from launcher.host import windows
+from launcher.host.registry import BadName, Foreign, Record, Run, Taken, names
+from launcher.host.task import FINAL, LEARNERS
+from launcher.hosts import Hosts, place, targets, tmux
 from launcher.plan import Process
-from launcher.registry import BadName, Foreign, Record, Run, Taken, names
-from launcher.task import FINAL
+from launcher.ssh import Settings
+from launcher.there import Failed, Lost
 from launcher.workers import BadCsv, Worker, read
 
 _EXAMPLE = Path(__file__).resolve().parent.parent / "workers.csv.example"
@@ -54,18 +60,22 @@ def main(asked: Asked) -> int:
     try:
         run = Run(config.tmux_sess)
         if config.stop:
-            return stop(run)
+            return stop(run, asked)
         if config.status or config.json:
-            known(run)
+            record = known(run)
+            if any(run.away(where) for where in record.targets):  # no frontend keeps copies
+                in_touch(run, asked)
             status.show(run, config.json)
             return 0
         if config.logs:
-            return logs(run, config.logs)
+            return logs(run, asked)
         if config.apply:
             known(run)
             if "workers_csv_path" not in asked.given:
                 raise Refused("--apply needs the changed CSV: --workers_csv_path=PATH")
-            change.apply(run, config, read_csv(asked), asked.flags, asked.log_max_mb)
+            change.apply(
+                in_touch(run, asked), config, read_csv(asked), asked.flags, asked.log_max_mb
+            )
             return 0
         return launch(run, asked)
     except BadName as error:
@@ -79,7 +89,8 @@ def main(asked: Asked) -> int:
         Foreign,
         Taken,
         change.Over,
-        hosts.Elsewhere,
+        Failed,
+        Lost,
         plan.Unfit,
         windows.Broken,
     ) as error:
@@ -94,20 +105,41 @@ def launch(run: Run, asked: Asked) -> int:
     config = asked.launcher
     _refuse_what_is_ours(asked)
     workers = read_csv(asked)
-    flags = asked.flags | {"token_file": str(run.folder / "token")}
     supposed = Path(asked.logdir or "runs/NEW").absolute()
-    processes = plan.make(workers, config, flags | {"logdir": str(supposed)})
     if config.dry_run:
-        _print(processes)
+        _print(plan.make(workers, config, asked.flags | {"logdir": str(supposed)}, _supposed(run)))
         return 0
-    hosts.check(workers)
     run.refuse_taken()
-    if socket := windows.here():
-        windows.Session(run.name, socket).refuse_foreign()
+    hosts = Hosts(run.name, targets(workers), _settings(config))
+    try:
+        return _launch(run, asked, workers, hosts, supposed)
+    finally:
+        hosts.close()
+
+
+def _launch(run: Run, asked: Asked, workers: list[Worker], hosts: Hosts, supposed: Path) -> int:
+    config = asked.launcher
+    socket = windows.here()
+    if socket:
+        windows.Session(run.name, tmux(socket)).refuse_foreign()
+    unreached = hosts.reach(print, touch.pythons(workers, config.deploy))
+    everywhere = Everywhere(run, hosts)
+    everywhere.end_leftovers(print)
+    grounds = touch.survey(workers, hosts, config.deploy, print)
+    learners = grounds(next(worker for worker in workers if worker.job == "learner"))
+    told = learners.path(asked.logdir or "runs/NEW") if learners.place else str(supposed)
+    processes = plan.make(workers, config, asked.flags | {"logdir": told}, grounds)
     if config.check or not config.skip_check:
-        found = _checked(processes, workers, asked, supposed)
+        to_check = check.Asked(
+            *(workers, processes, grounds, hosts, unreached, config, asked.flags),
+            logdir=supposed,
+            check_free=asked.check_free,
+        )
+        found = _checked(to_check, only=config.check)
         if config.check or check.failed(found):
             return int(check.failed(found))
+    elif learners.place in unreached:
+        raise Refused(f"the learners' host does not answer: {unreached[learners.place]}")
     with run.being_changed():
         run.refuse_taken()
         try:
@@ -115,14 +147,22 @@ def launch(run: Run, asked: Asked) -> int:
         except OSError as error:
             raise Refused(f"--logdir={supposed}: {error.strerror}") from None
         run.renew()
-        flags |= {"logdir": str(logdir)}
-        follower = follow.Follower(run, logdir)
+        told = str(logdir)
+        if learners.place:
+            told = learners.path(asked.logdir or f"runs/{logdir.name}")
+        shared = touch.is_shared(hosts, learners.place, told, logdir, "is-shared")
+        follower = follow.Follower(everywhere, logdir)
         follower.listen()
         begin = time.monotonic()
-        processes = start.start(run, workers, config, flags, asked.log_max_mb, print)
+        flags = asked.flags | {"logdir": told}
+        record = start.start(
+            run, hosts, workers, config, flags, logdir, shared, grounds, asked.log_max_mb, print
+        )
+        touch.keep(run, record, hosts)
+    there = f" on {len(hosts.there) - len(unreached)} hosts" if hosts.there else ""
     print(
-        f"{run.name}: {len(processes)} processes started in {time.monotonic() - begin:.1f} s; "
-        f"all of it in {logdir}"
+        f"{run.name}: {len(processes)} processes started{there} in "
+        f"{time.monotonic() - begin:.1f} s; all of it in {logdir}"
     )
     if config.detach and not follower.interrupted:
         print(follow.how_to_come_back(run))
@@ -130,6 +170,22 @@ def launch(run: Run, asked: Asked) -> int:
     inside = f"`tmux attach -t {run.name}` looks inside, " if socket else ""
     print(f"{inside}`d` leaves it running, Ctrl-C saves and stops it", flush=True)
     return follower.follow()
+
+
+def _settings(config: LauncherConfig) -> Settings:
+    return Settings(config.ssh_config, config.ssh_accept_new_hosts)
+
+
+def _supposed(run: Run) -> Grounds:
+    """Without asking any host."""
+
+    def of(worker: Worker) -> Ground:
+        where = place(worker)
+        if not where:
+            return ground.here(worker, str(run.folder))
+        return ground.elsewhere(worker, where, worker.ip, {})
+
+    return of
 
 
 def _refuse_what_is_ours(asked: Asked) -> None:
@@ -167,20 +223,17 @@ def read_csv(asked: Asked) -> list[Worker]:
     return workers
 
 
-def _checked(
-    processes: list[Process], workers: list[Worker], asked: Asked, logdir: Path
-) -> list[check.Finding]:
-    """Shown whole where it is asked for, else what is not good."""
+def _checked(asked: check.Asked, only: bool) -> list[check.Finding]:
+    """Shown whole where it is `only` checked, else what is not good."""
     begin = time.monotonic()
-    learners = [worker for worker in workers if worker.job == "learner"]
-    found = check.check(processes, learners, asked.launcher, asked.flags, logdir, asked.check_free)
+    found = check.check(asked)
     good = sum(finding.good is True for finding in found)
-    shown = found if asked.launcher.check else [each for each in found if not each.good]
+    shown = found if only else [each for each in found if not each.good]
     if shown:
         check.show(shown)
     seconds = time.monotonic() - begin
     print(f"checked: {good} of {len(found)} good ({seconds:.1f} s)", flush=True)
-    if check.failed(found) and not asked.launcher.check:
+    if check.failed(found) and not only:
         print("nothing was started; --check shows all of it, --skip_check starts all the same")
     return found
 
@@ -204,9 +257,16 @@ def known(run: Run) -> Record:
     return record
 
 
-def stop(run: Run) -> int:
+def in_touch(run: Run, asked: Asked, log: str = "") -> Everywhere:
+    """With the other hosts of a run, if it has any; `log`: of this process is copied, too."""
+    csv = asked.launcher.workers_csv_path if "workers_csv_path" in asked.given else ""
+    return touch.again(run, known(run), csv, _settings(asked.launcher), log)
+
+
+def stop(run: Run, asked: Asked) -> int:
     """Saves and ends exactly what the run started; what it left behind is put away."""
     record = known(run)
+    everywhere = in_touch(run, asked)
     state, code = status.state(run), 0
     if state == "stale":
         print(f"{run.name} ended when this machine did: it is forgotten; its folder is whole")
@@ -215,39 +275,50 @@ def stop(run: Run) -> int:
     else:
         print(f"{run.name}: the learners save and stop, then the others", flush=True)
         began = time.monotonic()
-        run.order("save")
-        _wait_for_learners(run)
-        follow.finish(run, print)
-        learners = run.states().get(plan.LEARNERS, {})
+        everywhere.order("save")
+        _wait_for_learners(run, asked.launcher.stop_secs)
+        left = everywhere.finish(print)
+        learners = run.states().get(LEARNERS, {})
         if learners.get("state") == "failed":
             code = 1
             print(follow.told(learners, 1))
         said = f" ({learners['last']})" if learners.get("last") else ""
         print(f"{run.name} has ended, after {time.monotonic() - began:.1f} s{said}")
+        if left:
+            code = 1
+            print(follow.unanswered(left))
     print(f"all of it in {record.logdir}")
     with run.being_changed(patiently=True):
         if run.record == record:  # nobody else put it away, or started it again
-            run.forget()
-            if record.socket and state != "stale":
-                windows.Session(run.name, record.socket).close()
+            everywhere.forget(record, stale=state == "stale")
+    everywhere.hosts.close()
     return code
 
 
-def _wait_for_learners(run: Run) -> None:
-    """As long as their supervisor has patience with them, it lives."""
-    while run.states().get(plan.LEARNERS, {"state": "lost"})["state"] not in (*FINAL, "lost"):
+def _wait_for_learners(run: Run, patience: float) -> None:
+    """As long as their supervisor has patience with them, it lives; their host may not."""
+    away = 0.0
+    while (state := run.states().get(LEARNERS, {"state": "lost"})["state"]) not in (*FINAL, "lost"):
+        away = 0.0 if state != "away" else away or time.monotonic()
+        if away and time.monotonic() - away > patience:
+            return
         time.sleep(0.1)
 
 
-def logs(run: Run, name: str) -> int:
+def logs(run: Run, asked: Asked) -> int:
     """Prints a process's log and what is appended to it, until the run is over or Ctrl-C."""
-    known(run)
+    name = asked.launcher.logs
+    record = known(run)
+    in_touch(run, asked, log=name)
     states = run.states()
     if name not in states:
         raise Refused(f"--logs={name}: there are {', '.join(states)}")
     if "log" not in states[name]:
         raise Refused(f"--logs={name}: it has said nothing yet")
-    tail = follow.Tail(Path(states[name]["log"]))
+    path = Path(states[name]["log"])
+    if record.place(name) and not (record.shared and name == LEARNERS):
+        path = Path(record.logdir) / f"{name}.log"  # its copy
+    tail = follow.Tail(path)
     try:
         while True:
             over = not run.goes_on()

@@ -1,24 +1,121 @@
-"""Which addresses are this machine's own."""
+"""The machines of a run: this one, and others over SSH, asked at the same time.
 
+A machine's place is how the CSV reaches it, `user@address:port`, or empty for this one. Two rows of
+one place share a connection.
+"""
+
+import concurrent.futures
 import functools
 import socket
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
+import libtmux
+from libtmux import exc
+
+from launcher.host import windows
+from launcher.host.here import Here
+from launcher.host.machine import Machine
+from launcher.ssh import Settings, Target
+from launcher.there import ANSWER_SECONDS, Ear, Failed, Lost, There
 from launcher.workers import Worker
 
+_AT_ONCE = 48  # hosts that are asked at the same time
+_SAY_SECONDS = 5.0  # between two lines of progress, where there is no terminal
+Say = Callable[[str], None]
+Result = TypeVar("Result")
 
-class Elsewhere(Exception):
-    """A row is of another host; says which."""
+
+class Hosts:
+    """All of one run."""
+
+    def __init__(self, name: str, targets: Mapping[str, Target], settings: Settings):
+        """`targets`: of places other than this machine."""
+        self._name = name
+        self.here, self._machine = Here(name, tmux), Machine(name)
+        self.targets = dict(targets)
+        self._settings = settings
+        self.there: dict[str, There] = {}
+
+    def __getitem__(self, place: str) -> Machine | There:
+        """Whom to ask for a program's answer."""
+        return self.there[place] if place else self._machine
+
+    def call(self, place: str, op: str, *, within: float = ANSWER_SECONDS, **said: Any) -> Any:
+        """Of `Here`, or of `Machine`, there. Raises Lost, Failed, or what they raise here."""
+        if place:
+            return self.there[place].call(op, within=within, **said)
+        of = self._machine if hasattr(self._machine, op) else self.here
+        return getattr(of, op)(**said)
+
+    def reach(
+        self, say: Say, pythons: Callable[[str], list[str]], places: Iterable[str] | None = None
+    ) -> dict[str, str]:
+        """Connects to all (or these) places that it does not know yet: why not, of those that fail.
+
+        `pythons`: that a place may have.
+        """
+        new = [p for p in places or self.targets if p not in self.there]
+
+        def connect(place: str) -> None:
+            there = There(place, self.targets[place], self._settings, pythons(place))
+            self.there[place] = there
+            there.connect(self._name)
+
+        return {place: str(e) for place, e in self.each(connect, new, say).items() if e}
+
+    def each(
+        self, function: Callable[[str], Any], places: Sequence[str], say: Say | None = None
+    ) -> dict[str, Any]:
+        """What it returned for each place, or its exception; with progress, where it takes long."""
+        found: dict[str, Any] = {}
+        progress = _Progress(len(places), say)
+        with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
+            running = {pool.submit(function, place): place for place in places}
+            for done in concurrent.futures.as_completed(running):
+                place = running[done]
+                try:
+                    found[place] = done.result()
+                except (Lost, Failed) as error:
+                    found[place] = error
+                progress.add()
+        progress.end()
+        return found
+
+    def keep(self, ear: Ear) -> None:
+        """In touch with all of them; those that are not there yet are tried again and again."""
+        for there in self.there.values():
+            there.keep(ear)
+
+    def close(self) -> None:
+        """What goes on there goes on."""
+        for there in self.there.values():
+            there.close()
 
 
-def check(workers: Sequence[Worker]) -> None:
-    """Raises Elsewhere: processes are started on this machine alone so far."""
-    for worker in workers:
-        if not is_here(worker.ip):
-            raise Elsewhere(
-                f"row {worker.line}: {worker.ip} is another host, and processes are started on "
-                f"this one alone so far; --dry_run prints what to run there"
+def place(worker: Worker) -> str:
+    """Of a row."""
+    if is_here(worker.ip):
+        return ""
+    user = f"{worker.ssh_username}@" if worker.ssh_username else ""
+    port = f":{worker.ssh_port}" if worker.ssh_port else ""
+    return f"{user}{worker.ip}{port}"
+
+
+def targets(workers: Sequence[Worker]) -> dict[str, Target]:
+    """By place; the first row of a place says how it is reached."""
+    with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:  # names take time to be looked up
+        places = list(pool.map(place, workers))
+    found: dict[str, Target] = {}
+    for where, row in zip(places, workers, strict=True):
+        if where:
+            target = Target(
+                row.ip, row.ssh_port, row.ssh_username, row.ssh_password, row.ssh_key_path
             )
+            found.setdefault(where, target)
+    return found
 
 
 @functools.cache
@@ -38,3 +135,44 @@ def is_here(host: str) -> bool:
                 continue
             return True
     return False
+
+
+def tmux(socket_path: str) -> windows.Tmux:
+    """The server of this socket."""
+    server = libtmux.Server(socket_path=socket_path)
+
+    def ask(*arguments: str) -> tuple[list[str], list[str]]:
+        try:
+            answer = server.cmd(*arguments)
+        except exc.LibTmuxException as error:
+            raise windows.Broken(str(error)) from None
+        return answer.stdout, answer.stderr
+
+    return ask
+
+
+class _Progress:
+    """How many of many are done; nothing where it takes a moment."""
+
+    def __init__(self, count: int, say: Say | None):
+        self._count, self._say, self._done = count, say, 0
+        self._began = self._last = time.monotonic()
+        self._live = sys.stdout.isatty()
+
+    def add(self) -> None:
+        """One more."""
+        self._done += 1
+        now = time.monotonic()
+        if not self._say or now - self._last < (0.3 if self._live else _SAY_SECONDS):
+            return
+        self._last = now
+        line = f"hosts: {self._done} of {self._count} ({now - self._began:.0f} s)"
+        if self._live:
+            print(f"\r{line}\033[K", end="", flush=True)
+        else:
+            self._say(line)
+
+    def end(self) -> None:
+        """What comes next has a line of its own."""
+        if self._live and self._say and self._last != self._began:
+            print("\r\033[K", end="", flush=True)

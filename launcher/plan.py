@@ -5,20 +5,16 @@ mpirun; where there is one learner it needs none.
 """
 
 import dataclasses
-import os
 import re
 import shlex
-import shutil
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from launcher.config import LauncherConfig
+from launcher.ground import Ground, Grounds
+from launcher.host.task import LEARNERS, OF_LEARNERS
 from launcher.workers import Worker
 
-LEARNERS = "learners"
-_ROOT = Path(__file__).resolve().parent.parent
-EXPERIMENT = str(_ROOT / "experiment.py")
 _AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 # Our names for Open MPI's: more ranks than cores are fine, none is bound to one, none spins.
 _MPIRUN = ("--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1")
@@ -35,9 +31,12 @@ class Process:
     name: str
     job: str
     worker: Worker  # its row; of the learners the first's
+    ground: Ground  # of that row
     command: list[str]
     environment: dict[str, str]  # besides the user's own
     workdir: str
+    logdir: str  # of the run, on its machine
+    others: tuple[Ground, ...] = ()  # of learners: those on other machines than the first
 
     @property
     def kind(self) -> dict[str, str | int]:
@@ -52,32 +51,44 @@ class Process:
         return " ".join([*told, shlex.join(self.command)])
 
 
-def make(workers: Sequence[Worker], config: LauncherConfig, flags: dict[str, str]) -> list[Process]:
+def make(
+    workers: Sequence[Worker], config: LauncherConfig, flags: dict[str, str], grounds: Grounds
+) -> list[Process]:
     """The learners first, then actors and evaluators in the order of their rows.
 
     `flags`: that were given, by name.
     """
-    environment = _environment(config)
+    environment = added(config)
     learners = [worker for worker in workers if worker.job == "learner"]
-    common = of_all(workers, flags)
-    processes = [_learners(learners, config, common, environment)]
+    common = of_all(workers, flags, grounds)
+    processes = [_learners(learners, config, common, environment, grounds)]
     actors = [w for w in workers if w.job == "actor" for _ in range(w.count)]
     processes += [
-        actor(worker, task, config, common, environment) for task, worker in enumerate(actors)
+        actor(worker, task, config, common, grounds, environment)
+        for task, worker in enumerate(actors)
     ]
     evaluators = [worker for worker in workers if worker.job == "evaluator"]
     for number, worker in enumerate(evaluators):
         name = "evaluator" if len(evaluators) == 1 else f"evaluator-{number}"
-        processes.append(
-            _one(name, worker, config, common | {"job_name": "evaluator"}, environment)
-        )
+        own = common | {"job_name": "evaluator"}
+        processes.append(_one(name, worker, config, own, environment, grounds(worker)))
     return processes
 
 
-def of_all(workers: Sequence[Worker], flags: dict[str, str]) -> dict[str, str]:
+def of_all(workers: Sequence[Worker], flags: dict[str, str], grounds: Grounds) -> dict[str, str]:
     """The flags of every process: those that were given, and where the learners are."""
     learners = [worker for worker in workers if worker.job == "learner"]
-    return flags | {"learner_hosts": ",".join(f"{each.ip}:{each.tf_port}" for each in learners)}
+    places = {grounds(worker).place for worker in workers}
+    addresses = []
+    for worker in learners:
+        address = grounds(worker).address
+        if len(places) > 1 and (address == "localhost" or address.startswith("127.")):
+            raise Unfit(
+                f"row {worker.line}: hosts of other rows cannot reach a learner at {address}: "
+                f"write the name or address by which they reach this machine"
+            )
+        addresses.append(f"{address}:{worker.tf_port}")
+    return flags | {"learner_hosts": ",".join(addresses)}
 
 
 def actor(
@@ -85,6 +96,7 @@ def actor(
     task: int,
     config: LauncherConfig,
     common: dict[str, str],
+    grounds: Grounds,
     environment: dict[str, str] | None = None,
 ) -> Process:
     """Number `task`; `common`: as `of_all` has them."""
@@ -93,8 +105,8 @@ def actor(
         own["num_envs"] = str(worker.num_envs)
     if worker.learner >= 0:
         own["learner"] = str(worker.learner)
-    told = _environment(config) if environment is None else environment
-    return _one(f"actor-{task}", worker, config, common | own, told)
+    told = added(config) if environment is None else environment
+    return _one(f"actor-{task}", worker, config, common | own, told, grounds(worker))
 
 
 def _learners(
@@ -102,22 +114,90 @@ def _learners(
     config: LauncherConfig,
     common: dict[str, str],
     environment: dict[str, str],
+    grounds: Grounds,
 ) -> Process:
     flags = common | {"job_name": "learner"}
-    first = learners[0]
+    first, ground = learners[0], grounds(learners[0])
     if len(learners) == 1:
-        return _one(LEARNERS, first, config, flags, environment)
-    command = [mpirun(first), *_MPIRUN, *_split(config.mpirun_args)]
+        return _one(LEARNERS, first, config, flags, environment, ground)
+    others = elsewhere(learners, grounds)
+    told = list(environment)
+    command = ranks(
+        learners,
+        config,
+        grounds,
+        told,
+        _agent(ground) if others else "",
+        lambda own: _command(own, flags),
+    )
+    all_told = of_mpirun(environment, ground)
+    whole, logdir = set_up(first, config, command), flags["logdir"]
+    return Process(
+        LEARNERS, "learner", first, ground, whole, all_told, ground.workdir, logdir, others
+    )
+
+
+def alone(learners: Sequence[Worker], config: LauncherConfig, grounds: Grounds) -> list[Process]:
+    """Each as if it were the only one."""
+    told = added(config)
+    return [_one(LEARNERS, w, config, {"logdir": ""}, told, grounds(w)) for w in learners]
+
+
+def elsewhere(learners: Sequence[Worker], grounds: Grounds) -> tuple[Ground, ...]:
+    """Of learners that are on other machines than the first."""
+    first = grounds(learners[0]).place
+    return tuple(ground for w in learners if (ground := grounds(w)).place != first)
+
+
+def ranks(
+    learners: Sequence[Worker],
+    config: LauncherConfig,
+    grounds: Grounds,
+    told: Sequence[str],
+    agent: str,
+    command: Callable[[Ground], list[str]],
+) -> list[str]:
+    """mpirun with one rank for each learner; `told`: names of the environment that they get.
+
+    `agent`: by which it reaches other hosts; empty: there are none.
+    """
+    ground = grounds(learners[0])
+    parts = [ground.mpirun, *_MPIRUN]
+    if agent:
+        parts += ["--prtemca", "plm_ssh_agent", agent]
+        parts += ["--prtemca", "plm_ssh_no_tree_spawn", "1"]  # only here are credentials known
+        parts += ["--prefix", prefix(ground)] if prefix(ground) else []
+    parts += _split(config.mpirun_args)
     for i, worker in enumerate(learners):
-        told = list(environment)  # by name alone: a value may be secret, and `ps` shows commands
+        own = grounds(worker)
+        # By name alone: a value may be secret, and `ps` shows commands.
+        names = [*told, *([OF_LEARNERS] if agent else [])]
         if worker.cuda_visible_devices:
-            told.append(f"CUDA_VISIBLE_DEVICES={worker.cuda_visible_devices}")
-        named = [part for each in told for part in ("-x", each)]
-        command += [":"] * (i > 0) + ["-np", "1", *named]
-        command += set_up(worker, config, [python(worker), EXPERIMENT, *written(flags)])
-    all_told = environment | (dict.fromkeys(_AS_ROOT, "1") if os.geteuid() == 0 else {})
-    workdir = first.workdir or str(Path.cwd())
-    return Process(LEARNERS, "learner", first, set_up(first, config, command), all_told, workdir)
+            names.append(f"CUDA_VISIBLE_DEVICES={worker.cuda_visible_devices}")
+        parts += [":"] * (i > 0) + ["-np", "1"]
+        parts += [part for each in names for part in ("-x", each)]
+        if agent:
+            parts += ["--host", own.address, "--wdir", own.workdir]
+        parts += set_up(worker, config, command(own))
+    return parts
+
+
+def of_mpirun(told: dict[str, str], ground: Ground) -> dict[str, str]:
+    """Its environment."""
+    return told | (dict.fromkeys(_AS_ROOT, "1") if ground.as_root else {})
+
+
+def _agent(ground: Ground) -> str:
+    """By which mpirun reaches other hosts; the learners' supervisor makes it."""
+    path = f"{ground.folder}/{LEARNERS}/agent"
+    if re.search(r"[\s:]", path):
+        raise Unfit(f"mpirun cannot start {path}: its name holds a space or a colon")
+    return path
+
+
+def prefix(ground: Ground) -> str:
+    """Where Open MPI lies, if it is not the system's."""
+    return str(Path(ground.mpirun).parent.parent) if "/" in ground.mpirun else ""
 
 
 def _one(
@@ -126,13 +206,18 @@ def _one(
     config: LauncherConfig,
     flags: dict[str, str],
     environment: dict[str, str],
+    ground: Ground,
 ) -> Process:
-    command = set_up(worker, config, [python(worker), EXPERIMENT, *written(flags)])
     told = dict(environment)
     if worker.cuda_visible_devices:
         told["CUDA_VISIBLE_DEVICES"] = worker.cuda_visible_devices
-    workdir = worker.workdir or str(Path.cwd())
-    return Process(name, worker.job, worker, command, told, workdir)
+    command = set_up(worker, config, _command(ground, flags))
+    return Process(name, worker.job, worker, ground, command, told, ground.workdir, flags["logdir"])
+
+
+def _command(ground: Ground, flags: dict[str, str]) -> list[str]:
+    own = {"token_file": f"{ground.folder}/token"}
+    return [ground.python, ground.experiment, *written(flags | own)]
 
 
 def _masked(name: str, value: str) -> str:
@@ -146,17 +231,6 @@ def written(flags: dict[str, str]) -> list[str]:
     return [f"--{name}={value}" for name, value in flags.items()]
 
 
-def python(worker: Worker) -> str:
-    """That runs its process."""
-    return worker.python or sys.executable
-
-
-def mpirun(worker: Worker) -> str:
-    """That of the process's own Python, or the system's."""
-    beside = f"{Path(python(worker)).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    return shutil.which("mpirun", path=beside) or "mpirun"
-
-
 def set_up(worker: Worker, config: LauncherConfig, command: list[str]) -> list[str]:
     """After shell commands; the shell makes room, for signals are the process's own."""
     setup = worker.setup or config.setup
@@ -166,7 +240,8 @@ def set_up(worker: Worker, config: LauncherConfig, command: list[str]) -> list[s
     return ["bash", "-c", f"{setup}\n{then}", "set-up", *command]
 
 
-def _environment(config: LauncherConfig) -> dict[str, str]:
+def added(config: LauncherConfig) -> dict[str, str]:
+    """That --env adds."""
     told = {}
     for pair in config.env:
         name, equals, value = pair.partition("=")

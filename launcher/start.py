@@ -1,103 +1,191 @@
-"""Starts processes on this machine: a task's file for each, and a window that runs it."""
+"""Starts processes: a task's file for each on its machine, and a window there that runs it."""
 
-import os
+import dataclasses
+import secrets
+import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import plan, windows
+from launcher import plan, touch
 from launcher.config import LauncherConfig
+from launcher.ground import Ground, Grounds
+from launcher.host import windows
+from launcher.host.registry import Record, Run, boot
+from launcher.host.task import HEARTBEAT, LEARNERS, OF_LEARNERS, Task
+from launcher.hosts import Hosts, tmux
 from launcher.plan import Process
-from launcher.registry import Record, Run, boot
-from launcher.task import HEARTBEAT, Task, write_json
+from launcher.there import Lost
+from launcher.unfinished import Unfinished
 from launcher.workers import Worker
 
 _ACTOR_SECONDS = 5.0  # that a process without anything to save has, once it is told to end
+_START_SECONDS = 60.0  # for a host to open its windows
+Say = Callable[[str], None]
 
 
 def start(
     run: Run,
+    hosts: Hosts,
     workers: Sequence[Worker],
     config: LauncherConfig,
     flags: dict[str, str],
+    logdir: Path,
+    shared: bool,
+    grounds: Grounds,
     log_max_mb: float,
-    say: Callable[[str], None],
-) -> list[Process]:
-    """A whole run; it is known to others before its first process is there."""
-    processes = plan.make(workers, config, flags)
+    say: Say,
+) -> Record:
+    """A whole run; it is known to others before its first process is there.
+
+    `logdir` is on this machine; `flags` name the one that its processes write to, which is the
+    same where that is `shared`.
+    """
+    processes = plan.make(workers, config, flags, grounds)
     record = Record(
         name=run.name,
+        id=secrets.token_hex(8),
         time=time.time(),
         boot=boot(),
-        logdir=flags["logdir"],
+        logdir=str(logdir),
         socket=windows.here(),
-        processes=[describe(process) for process in processes],
-        flags=plan.of_all(workers, flags),
+        processes=[],
+        flags=plan.of_all(workers, flags, grounds),
         learners=processes[0].command,
         next_actor=sum(process.job == "actor" for process in processes),
+        shared=shared,
+        targets=touch.described(hosts),
+        csv=str(Path(config.workers_csv_path).absolute()),
+        started_from=socket.gethostname(),
     )
-    if record.socket:
-        windows.Session(run.name, record.socket).close()  # of a run before: its windows were kept
-    else:
+    record.processes[:] = [
+        describe(process, processes[0].ground.place, record) for process in processes
+    ]
+    here = any(not process.ground.place for process in processes)
+    if here and record.socket:  # of a run before: its windows were kept
+        windows.Session(run.name, tmux(record.socket)).close()
+    elif here:
         say("there is no tmux here: the processes run in the background, --logs=NAME follows one")
     run.write(record)
-    add(run, processes, config, record, log_max_mb)
-    return processes
+    begin(run, hosts, record, [place for place in hosts.there if not hosts.there[place].why], say)
+    add(run, hosts, processes, config, record, log_max_mb, say)
+    return record
+
+
+def begin(run: Run, hosts: Hosts, record: Record, places: Sequence[str], say: Say) -> None:
+    """Tells other hosts of the run. Raises Failed where one cannot take part."""
+    token = (run.folder / "token").read_text()
+    unfinished = Unfinished()
+    # Of actors and learners elsewhere they need to know nothing.
+    told = dataclasses.asdict(record) | {"processes": [], "learners": [], "flags": {}, "csv": ""}
+
+    def one(place: str) -> None:
+        hosts.call(place, "begin", record=told, token=token, over=unfinished.of(place))
+
+    for error in hosts.each(one, places, say).values():
+        if error:
+            raise error
 
 
 def add(
     run: Run,
+    hosts: Hosts,
     processes: Sequence[Process],
     config: LauncherConfig,
     record: Record,
     log_max_mb: float,
+    say: Say | None = None,
 ) -> None:
-    """To a run that may be there already."""
-    tasks = {}
+    """To a run that may be there already; hosts that are not in touch get theirs when they are."""
+    known = {each["name"]: each for each in record.processes}
+    tasks: dict[str, list[Process]] = {}
     for process in processes:
-        path = run.folder / process.name / "task.json"
-        path.parent.mkdir(exist_ok=True, mode=0o700)
-        write_json(path, _task(run, process, config, record, log_max_mb)._asdict())
-        tasks[process.name] = path
-    if record.socket:
-        windows.Session(run.name, record.socket).open(tasks)
-    else:
-        windows.open_in_background(tasks)
+        tasks.setdefault(process.ground.place, []).append(process)
+
+    def one(place: str) -> None:
+        some = [
+            _task(process, known[process.name]["log"], config, record, log_max_mb)._asdict()
+            for process in tasks[place]
+        ]
+        if not place:
+            hosts.here.add(some, [])
+            return
+        told = [known[process.name] | {"place": ""} for process in tasks[place]]
+        hosts.there[place].call("add", tasks=some, told=told, within=_START_SECONDS)
+
+    for place, error in hosts.each(one, list(tasks), say).items():
+        if isinstance(error, Lost):
+            run.see(place, str(error))
+        elif error:
+            raise error
+    for process in processes:
+        if process.others:
+            known = keys(hosts, process.ground, process.others, record.id)
+            hosts.call(process.ground.place, "give_keys", credentials=known)
 
 
-def describe(process: Process) -> dict[str, Any]:
+def keys(
+    hosts: Hosts, first: Ground, others: Sequence[Ground], start: str
+) -> dict[str, dict[str, Any]]:
+    """What mpirun on one machine needs to reach others, by their addresses."""
+    known = {}
+    for ground in others:
+        credential = hosts.there[ground.place].credential if ground.place else None
+        if credential:
+            known[ground.address] = credential._asdict() | {
+                "prefixes": [plan.prefix(first), plan.prefix(ground)],
+                "mark": f"{OF_LEARNERS}={start}",
+            }
+    return known
+
+
+def describe(process: Process, where_learners_are: str, record: Record) -> dict[str, Any]:
     """As a record has it."""
+    log = Path(process.logdir)
+    if process.ground.place != where_learners_are:  # that folder may not be there, or not ours
+        log = Path(process.ground.folder).parents[1] / "logs" / f"{record.name}-{record.id}"
     return {
         "name": process.name,
         "job": process.job,
         "host": process.worker.ip,
+        "place": process.ground.place,
         "kind": process.kind,
+        "log": str(log / f"{process.name}.log"),
     }
 
 
 def _task(
-    run: Run, process: Process, config: LauncherConfig, record: Record, log_max_mb: float
+    process: Process, log: str, config: LauncherConfig, record: Record, log_max_mb: float
 ) -> Task:
-    learns = process.name == plan.LEARNERS
-    logdir = Path(record.logdir)
+    learns = process.name == LEARNERS
+    folder = Path(process.ground.folder)
     told = {
         "PYTHONUNBUFFERED": "1",  # what it says is read as it is said
-        HEARTBEAT: str(run.folder / process.name / "beat"),
+        HEARTBEAT: str(folder / process.name / "beat"),
     }
+    if process.others:
+        told[OF_LEARNERS] = record.id
     return Task(
         name=process.name,
         job=process.job,
         host=process.worker.ip,
         command=process.command,
-        environment=dict(os.environ) | process.environment | told,
+        environment=process.environment | told,
         workdir=process.workdir,
-        folder=str(run.folder),
-        log=str(logdir / f"{process.name}.log"),
+        folder=str(folder),
+        log=log,
         log_max_mb=log_max_mb,
-        leader="" if learns else plan.LEARNERS,
-        rows=str(logdir / "metrics.jsonl") if learns else "",
+        leader="" if learns else LEARNERS,
+        lease_secs=0.0 if process.ground.place == record.place(LEARNERS) else config.orphan_secs,
+        rows=str(Path(process.logdir) / "metrics.jsonl") if learns else "",
+        agent=agent(process.ground) if process.others else [],
         restarts=config.max_restarts if config.restart_learners or not learns else 0,
         stall_secs=config.stall_secs,
         grace_secs=config.stop_secs if learns else _ACTOR_SECONDS,
     )
+
+
+def agent(ground: Ground) -> list[str]:
+    """By which mpirun on that machine reaches others; their supervisor says more to it."""
+    return ["env", "-C", ground.root, ground.python, "-m", "launcher.agent"]

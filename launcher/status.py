@@ -14,13 +14,18 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from launcher import plan
-from launcher.registry import Record, Run, boot
-from launcher.task import FINAL
+from launcher.host.registry import Record, Run, boot
+from launcher.host.task import FINAL, LEARNERS
 
 _LOOK_SECONDS = 1.0
 _TAIL_BYTES = 1 << 16  # of metrics.jsonl, whose last row is wanted
-_COLOURS = {"running": "green", "failed": "red", "lost": "red", "waits": "yellow"}
+_COLOURS = {
+    "running": "green",
+    "failed": "red",
+    "lost": "red",
+    "waits": "yellow",
+    "away": "yellow",
+}
 _TOTALS = ("frames", "frames_per_second", "episode_return", "policy_lag", "verdict")
 
 
@@ -127,7 +132,7 @@ def _cells(process: dict[str, Any]) -> list[Any]:
 
 def _process(state: dict[str, Any]) -> dict[str, Any]:
     """One, with every key, known or not."""
-    lives = state["state"] not in (*FINAL, "lost", "waits", "starting")
+    lives = state["state"] not in (*FINAL, "lost", "waits", "starting", "away")
     since = state.get("since")
     return {
         "name": state["name"],
@@ -147,9 +152,10 @@ def _process(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _state(record: Record, states: dict[str, dict[str, Any]]) -> str:
-    if record.boot != boot():
+    there = states.get(LEARNERS, {"state": "lost"})
+    if record.boot != boot() and not there.get("place"):
         return "stale"
-    learners = states.get(plan.LEARNERS, {"state": "lost"})["state"]
+    learners = there["state"]
     others = [state["state"] for state in states.values()]
     if learners in FINAL and any(state not in (*FINAL, "lost") for state in others):
         return "ending"

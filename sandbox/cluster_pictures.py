@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from launcher import status
-from launcher.registry import Run
+from launcher.host.registry import Run
 
 _ROOT = Path(__file__).resolve().parent.parent
 _NAME = "pictured"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from conftest import ROOT
 
-from launcher.kernel import lives
-from launcher.task import Task, read_json, write_json
+from launcher.host.kernel import lives
+from launcher.host.task import Task, read_json, write_json
 
 
 def until(holds, seconds=10.0):
@@ -40,6 +40,8 @@ class Supervised:
             "log": str(self.log),
             "log_max_mb": 1.0,
             "leader": "",
+            "lease_secs": 0.0,
+            "agent": [],
             "rows": "",
             "restarts": 0,
             "stall_secs": 0.0,
@@ -50,7 +52,7 @@ class Supervised:
         write_json(task, Task(**settings | changes)._asdict())
         self._shown = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
-            [sys.executable, "-ES", "-m", "launcher.supervisor", task],
+            [sys.executable, "-ES", "-m", "launcher.host.supervisor", task],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=self._shown,

@@ -13,8 +13,8 @@ import pytest
 from conftest import Process, free_port, needs_horovod, run
 from supervising import until
 
-from launcher.kernel import descendants
-from launcher.task import read_json
+from launcher.host.kernel import descendants
+from launcher.host.task import read_json
 
 pytestmark = pytest.mark.slow
 

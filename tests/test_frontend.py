@@ -21,7 +21,7 @@ from supervising import until
 
 from launcher.config import LauncherConfig
 from launcher.frontend import Asked, read_csv
-from launcher.kernel import lives, started
+from launcher.host.kernel import lives, started
 
 needs_tmux = pytest.mark.skipif(not shutil.which("tmux"), reason="there is no tmux here")
 

@@ -7,7 +7,7 @@ import sys
 from conftest import ROOT, run
 
 from impala_mm import heartbeat
-from launcher import task
+from launcher.host import task
 
 # A module of the left may import the project's modules of the right, besides its own package.
 ALLOWED = {

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher import plan
+from launcher import ground, plan
 from launcher.config import LauncherConfig
 from launcher.workers import Worker
 
-PYTHON, EXPERIMENT = sys.executable, plan.EXPERIMENT
+PYTHON, EXPERIMENT = sys.executable, str(ground.ROOT / "experiment.py")
+FOLDER = "/state/impala"
 
 
 def _learner(port=8001, **more):
@@ -23,6 +24,12 @@ def _learner(port=8001, **more):
 
 def _actor(**more):
     return Worker(3, "actor", "localhost", **more)
+
+
+def _made(rows, config, flags):
+    """All of this machine."""
+    told = {"logdir": "/run"} | flags
+    return plan.make(rows, config, told, lambda row: ground.here(row, FOLDER))
 
 
 def _told(process):
@@ -34,9 +41,14 @@ def _told(process):
 def test_one_learner_needs_no_mpirun_and_every_process_has_its_role():
     evaluator = Worker(4, "evaluator", "localhost")
     rows = [evaluator, _actor(count=2), _learner(), _actor(num_envs=4, cuda_visible_devices="1")]
-    processes = plan.make(rows, LauncherConfig(), {"batch_size": "4", "logdir": "/a b"})
+    processes = _made(rows, LauncherConfig(), {"batch_size": "4", "logdir": "/a b"})
     assert [p.name for p in processes] == ["learners", "actor-0", "actor-1", "actor-2", "evaluator"]
-    common = {"batch_size": "4", "logdir": "/a b", "learner_hosts": "localhost:8001"}
+    common = {
+        "batch_size": "4",
+        "logdir": "/a b",
+        "learner_hosts": "localhost:8001",
+        "token_file": f"{FOLDER}/token",
+    }
     assert [_told(p) for p in processes] == [
         common | {"job_name": "learner"},
         common | {"job_name": "actor", "task": "0"},
@@ -52,7 +64,7 @@ def test_one_learner_needs_no_mpirun_and_every_process_has_its_role():
 def test_several_learners_are_one_mpirun_with_a_segment_each():
     rows = [_learner(8001, cuda_visible_devices="0"), _learner(8002, cuda_visible_devices="1,2")]
     config = LauncherConfig(env=("A=1", "NCCL_DEBUG=a b"), mpirun_args="--tag-output --x 'y z'")
-    learners = plan.make(rows, config, {"seed": "3"})[0]
+    learners = _made(rows, config, {"seed": "3"})[0]
     mpirun, *rest = learners.command
     assert Path(mpirun).name == "mpirun"
     flags = ["--seed=3", "--learner_hosts=localhost:8001,localhost:8002", "--job_name=learner"]
@@ -69,14 +81,14 @@ def test_several_learners_are_one_mpirun_with_a_segment_each():
 
 def test_an_actor_may_be_given_to_a_learner():
     rows = [_learner(8001), _learner(8002), _actor(learner=1), _actor()]
-    _, given_away, taken_in_turn = plan.make(rows, LauncherConfig(), {})
+    _, given_away, taken_in_turn = _made(rows, LauncherConfig(), {})
     assert _told(given_away)["learner"] == "1"
     assert "learner" not in _told(taken_in_turn)
 
 
 def test_a_row_has_its_own_python_folder_and_set_up():
     row = _actor(python="/opt/my python", workdir="/tmp/x", setup="module load a; conda activate b")
-    actor = plan.make([_learner(), row], LauncherConfig(setup="true"), {})[1]
+    actor = _made([_learner(), row], LauncherConfig(setup="true"), {})[1]
     assert actor.workdir == "/tmp/x"
     assert actor.command[:2] == ["bash", "-c"]
     assert actor.command[2].startswith("module load a; conda activate b\n")
@@ -120,7 +132,7 @@ def test_a_set_up_that_fails_starts_nothing_and_any_other_does(setup, code, prin
 
 def test_a_line_can_be_pasted_into_a_shell_and_holds_no_secret():
     config = LauncherConfig(env=("WANDB_API_KEY=hunter2", "A=b c"))
-    line = plan.make([_learner()], config, {"logdir": "/a'b; $(c)"})[0].line()
+    line = _made([_learner()], config, {"logdir": "/a'b; $(c)"})[0].line()
     assert "hunter2" not in line
     words = shlex.split(line)
     assert words[:2] == ["WANDB_API_KEY=***", "A=b c"]
@@ -138,5 +150,5 @@ def test_a_line_can_be_pasted_into_a_shell_and_holds_no_secret():
 )
 def test_what_cannot_be_told_is_refused(config, said):
     with pytest.raises(plan.Unfit) as caught:
-        plan.make([_learner(8001), _learner(8002)], config, {})
+        _made([_learner(8001), _learner(8002)], config, {})
     assert str(caught.value).startswith(said)

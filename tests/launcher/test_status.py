@@ -10,8 +10,8 @@ from rich.console import Console
 
 from launcher import status
 from launcher.follow import Tail
-from launcher.kernel import started
-from launcher.registry import BadName, Foreign, Record, Run, Taken, boot, names
+from launcher.host.kernel import started
+from launcher.host.registry import BadName, Foreign, Record, Run, Taken, boot, names
 
 ME = [os.getpid(), started(os.getpid())]
 
@@ -37,7 +37,8 @@ def _write(run, logdir, *states, since=60.0, booted=None):
         else:
             (run.folder / known["name"] / "state.json").write_text(json.dumps(known))
     booted = booted or boot()
-    run.write(Record(run.name, born, booted, str(logdir), "", processes, {}, [], len(processes)))
+    told = (run.name, "1", born, booted, str(logdir), "", processes, {}, [], len(processes))
+    run.write(Record(*told))
 
 
 def _table(run, rows=20, width=150):

@@ -12,8 +12,8 @@ import pytest
 from conftest import ROOT
 from supervising import Supervised, until
 
-from launcher.kernel import lives, started
-from launcher.output import last_words
+from launcher.host.kernel import lives, started
+from launcher.host.output import last_words
 
 PYTHON = [sys.executable, "-uSc"]
 # Says so, and goes on until it is told to end.
@@ -271,7 +271,7 @@ def test_a_second_supervisor_of_the_same_process_goes_away(supervise, tmp_path):
 def test_it_imports_nothing_but_pythons_own_library():
     """It may be copied to a host that has nothing else; so it starts in a blink, too."""
     program = (
-        "import sys, launcher.supervisor; print(*sorted({n.split('.')[0] for n in sys.modules}))"
+        "import sys, launcher.host.supervisor; print(*sorted({n.split('.')[0] for n in sys.modules}))"
     )
     ran = subprocess.run(
         [sys.executable, "-ES", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {program}"],

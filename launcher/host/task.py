@@ -7,9 +7,10 @@ In the run's state folder, which is its owner's alone:
     NAME/stop, stop    orders to end, to this one and to all: "save", or "now"
     NAME/beat          touched by the process itself while it gets on; of several learners each its
                        own, NAME/beat-RANK
+    news               touched while a frontend on another host is in touch with this one
 
-Nothing but Python's own library is imported here and in what else a supervisor needs (`child`,
-`heart`, `kernel`, `output`): it may run on a host that has no more of this project.
+Nothing but Python's own library is imported here and in what else is sent to hosts that may have no
+more of this project (`far` lists it).
 """
 
 import contextlib
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 FINAL = ("ended", "failed", "stopped")  # states that nothing comes after
+LEARNERS = "learners"  # the name of the process that all of them are
+OF_LEARNERS = "IMPALA_MM_LEARNERS"  # in the environment of all ranks of a run: its id
 HEARTBEAT = "IMPALA_MM_HEARTBEAT"  # in a process's environment: the file that it touches
 REFUSED = 2  # exit code of a process that its user must mend: starting it again helps nobody
 
@@ -36,7 +39,10 @@ class Task(NamedTuple):
     log: str
     log_max_mb: float
     leader: str  # the process whose end ends this one; "" for the learners themselves
+    lease_secs: float  # of one whose leader is on another host: without news of it and without
+    # getting on for so long, it ends; 0: its leader is here
     rows: str  # file that grows once there is something to save by SIGUSR1; "" where there never is
+    agent: list[str]  # by which learners' mpirun reaches other hosts; empty: it needs none
     restarts: int  # deaths, one soon after the other, that are mended
     stall_secs: float  # without a beat of its heart; 0: for ever
     grace_secs: float  # that it has for saving

@@ -5,7 +5,7 @@ import contextlib
 import time
 from pathlib import Path
 
-from launcher.task import read_json
+from launcher.host.task import read_json
 
 _FIRST_BEAT = 5  # times as long as later ones: TensorFlow is loaded, networks are made
 
@@ -47,13 +47,17 @@ class Heart:
 
     def frames_per_second(self) -> float | None:
         """Over the last calls; None where it says nothing of frames."""
-        frames = [read_json(path).get("frames") for path in self._files()]
-        known = [float(count) for count in frames if count is not None]
-        if not known:
+        frames = self.frames()
+        if frames is None:
             return None
-        self._counts.append((time.monotonic(), max(known)))
+        self._counts.append((time.monotonic(), frames))
         (begin, before), (end, after) = self._counts[0], self._counts[-1]
         return max(after - before, 0.0) / (end - begin) if end > begin else 0.0
+
+    def frames(self) -> float | None:
+        """So far."""
+        frames = [read_json(path).get("frames") for path in self._files()]
+        return max((float(count) for count in frames if count is not None), default=None)
 
     def _files(self) -> list[Path]:
         found = self._path.parent.glob(f"{self._path.name}*")

@@ -9,18 +9,18 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
-import libtmux
-from libtmux import exc
-
-_ROOT = Path(__file__).resolve().parent.parent
+_CODE = Path(__file__).resolve().parents[2]  # the project's clone, or what was sent of it
 _AT_ONCE = 20  # windows that one call of tmux opens
+_SECONDS = 30.0  # for an answer of tmux
 # The output of a program that ended is kept, and its window keeps its name.
 _OPTIONS = (("remain-on-exit", "on"), ("automatic-rename", "off"), ("allow-rename", "off"))
 _OURS = "@impala_mm"  # option of a session that a run made
+
+Tmux = Callable[..., tuple[list[str], list[str]]]  # its arguments: what it printed, its errors
 
 
 class Broken(Exception):
@@ -28,9 +28,15 @@ class Broken(Exception):
 
 
 def supervisor(task: Path) -> list[str]:
-    """The command that runs a task."""
+    """The command that runs a task, in `folder()`."""
     # Without the site's packages, of which it needs none, it starts in half the time.
-    return [sys.executable, "-ES", "-m", "launcher.supervisor", str(task)]
+    what = ["-m", "launcher.host.supervisor"] if _CODE.is_dir() else [str(_CODE)]
+    return [sys.executable, "-ES", *what, str(task)]
+
+
+def folder() -> Path:
+    """That supervisors are started in."""
+    return _CODE if _CODE.is_dir() else _CODE.parent
 
 
 def here() -> str:
@@ -45,15 +51,36 @@ def here() -> str:
     return str(own / "default")
 
 
+def program(socket: str) -> Tmux:
+    """The server of this socket, asked by tmux's own program."""
+
+    def ask(*arguments: str) -> tuple[list[str], list[str]]:
+        try:
+            ran = subprocess.run(
+                ["tmux", "-S", socket, *arguments],
+                capture_output=True,
+                text=True,
+                errors="backslashreplace",
+                timeout=_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise Broken(str(error)) from None
+        return ran.stdout.splitlines(), ran.stderr.splitlines()
+
+    return ask
+
+
 class Session:
     """A run's windows."""
 
-    def __init__(self, name: str, socket: str):
-        self._name, self._server = name, libtmux.Server(socket_path=socket)
+    def __init__(self, name: str, tmux: Tmux):
+        self._name, self._tmux = name, tmux
 
     def exists(self) -> bool:
         """Whether tmux has one of this name."""
-        return shutil.which("tmux") is not None and self._server.has_session(self._name)
+        there = shutil.which("tmux") is not None
+        return there and not self._tmux("has-session", "-t", f"={self._name}")[1]
 
     def refuse_foreign(self) -> None:
         """Raises Broken where it is there and was not made by a run."""
@@ -66,24 +93,28 @@ class Session:
     def close(self) -> None:
         """With all its windows, if it is there still."""
         self.refuse_foreign()
-        self._server.cmd("kill-session", "-t", f"={self._name}")
+        self._tmux("kill-session", "-t", f"={self._name}")
 
     def open(self, tasks: dict[str, Path]) -> None:
         """A window for each, by name; the session is made where there is none."""
-        windows = iter(tasks.items())
-        if not self.exists():
+        there = self._names() if self.exists() else set()
+        for name in there & set(tasks):  # of a process that was there before
+            program = supervisor(tasks[name])
+            self._ask("respawn-window", "-k", "-t", f"={self._name}:={name}", *program)
+        windows = iter([(name, task) for name, task in tasks.items() if name not in there])
+        if not there:
             name, task = next(windows)
             # Wide from the start: what nobody looks at yet is not to be wrapped at 80 columns.
             size = ("-x", "200", "-y", "50")
             ours = (";", "set-option", "-t", f"={self._name}:", _OURS, "1")
-            program, options = self._window(name, task)
-            self._ask("new-session", "-d", "-s", self._name, *size, *program, *ours, *options)
+            window, options = self._window(name, task)
+            self._ask("new-session", "-d", "-s", self._name, *size, *window, *ours, *options)
         for some in _dealt(windows):
             call: list[str] = []
             for name, task in some:
-                program, options = self._window(name, task)
+                window, options = self._window(name, task)
                 call += [";"] * bool(call) + ["new-window", "-d", "-t", f"={self._name}:"]
-                call += [*program, *options]
+                call += [*window, *options]
             self._ask(*call)
 
     def _window(self, name: str, task: Path) -> tuple[list[str], list[str]]:
@@ -92,16 +123,16 @@ class Session:
         for option, value in _OPTIONS:
             target = f"={self._name}:={name}"
             options += [";", "set-option", "-w", "-t", target, option, value]
-        return ["-n", name, "-c", str(_ROOT), *supervisor(task)], options
+        return ["-n", name, "-c", str(folder()), *supervisor(task)], options
+
+    def _names(self) -> set[str]:
+        return set(self._ask("list-windows", "-t", f"={self._name}:", "-F", "#{window_name}"))
 
     def _ask(self, *arguments: str) -> list[str]:
-        try:
-            answer = self._server.cmd(*arguments)
-        except exc.LibTmuxException as error:
-            raise Broken(str(error)) from None
-        if answer.stderr:
-            raise Broken(" ".join(answer.stderr))
-        return answer.stdout
+        printed, errors = self._tmux(*arguments)
+        if errors:
+            raise Broken(" ".join(errors))
+        return printed
 
 
 def open_in_background(tasks: dict[str, Path]) -> None:
@@ -109,7 +140,7 @@ def open_in_background(tasks: dict[str, Path]) -> None:
     for task in tasks.values():
         subprocess.Popen(
             supervisor(task),
-            cwd=_ROOT,
+            cwd=folder(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

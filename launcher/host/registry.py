@@ -1,9 +1,13 @@
 """The runs of this user on this machine, each known by its name.
 
+On the machine of the frontend all of a run is known; on another host its own processes are.
+
     ~/.local/state/impala_mm/runs/NAME/      ($XDG_STATE_HOME, where it is set); mode 0700
         run.json     what was started (`Record`); mode 0600
         token        the secret that its actors show to its learners; mode 0600
-        ...          what its supervisors write and read (`task`)
+        ...          what its supervisors write and read (`task`); those of processes elsewhere
+                     are copies, which a frontend that is in touch with their hosts keeps
+        seen/PLACE   touched while a frontend is in touch with that host; says why, if it is not
 
 Whoever asks after a run reads this and nothing else, from any terminal: no CSV is needed.
 """
@@ -21,11 +25,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from launcher import kernel
-from launcher.plan import LEARNERS
-from launcher.task import FINAL, HEARTBEAT, read_json, write_json
+from launcher.host import kernel
+from launcher.host.task import FINAL, HEARTBEAT, LEARNERS, read_json, write_json
 
 _BORN_SECONDS = 60.0  # within which a supervisor takes its task
+_AWAY_SECONDS = 15.0  # without any news of a host
 
 
 class BadName(Exception):
@@ -45,14 +49,24 @@ class Record:
     """What was started."""
 
     name: str
+    id: str  # of this start of it
     time: float
     boot: str  # of the machine: after another one nothing of the run is left
     logdir: str
     socket: str  # of the tmux server that has its session; empty where there is none
-    processes: list[dict[str, Any]]  # name, job, host, and what makes two alike
+    processes: list[dict[str, Any]]  # name, job, host, place, and what makes two alike
     flags: dict[str, str]  # of every process, for more of them
     learners: list[str]  # their command
     next_actor: int  # the number of the next; one that was used is never used again
+    shared: bool = False  # that folder is the learners' own, wherever they are
+    targets: dict[str, list[Any]] = dataclasses.field(default_factory=dict)  # by place: how a host
+    # is reached, without any password
+    csv: str = ""  # from which it was started
+    started_from: str = ""  # the machine of its frontend
+
+    def place(self, name: str) -> str:
+        """Of a process."""
+        return next((p.get("place", "") for p in self.processes if p["name"] == name), "")
 
 
 class Run:
@@ -62,7 +76,7 @@ class Run:
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
             raise BadName(f"{name!r} is no name: letters, digits, - and _ make one")
         self.name = name
-        self.folder = _home() / name
+        self.folder = home() / name
 
     @property
     def record(self) -> Record | None:
@@ -95,6 +109,13 @@ class Run:
     def _state(self, process: dict[str, Any]) -> dict[str, Any]:
         folder = self.folder / process["name"]
         state = read_json(folder / "state.json")
+        if place := process.get("place"):
+            state = state or process | {"state": "starting", "supervisor": None}
+            if state["state"] not in FINAL and (why := self.away(place)):
+                state |= {"state": "away", "last": why}
+            return state | {"place": place}
+        if self._is_of_another_boot():
+            return process | state | {"state": "lost"}
         if not state:
             try:  # a supervisor is to take it; it writes a state first
                 late = time.time() - (folder / "task.json").stat().st_mtime > _BORN_SECONDS
@@ -105,25 +126,41 @@ class Run:
             state["state"] = "lost"
         return state
 
+    def _is_of_another_boot(self) -> bool:
+        record = self.record
+        return record is not None and record.boot != boot()
+
+    def away(self, place: str) -> str:
+        """Why nothing is known of a host now; empty while it is in touch."""
+        seen = self.folder / "seen" / place
+        try:
+            why, silent = seen.read_text(), time.time() - seen.stat().st_mtime
+        except OSError:
+            return "nobody asked it yet"
+        return why or ("" if silent < _AWAY_SECONDS else f"nobody asked it for {silent:.0f} s")
+
+    def see(self, place: str, why_not: str = "") -> None:
+        """A host is in touch, or why it is not."""
+        with contextlib.suppress(OSError):
+            (self.folder / "seen" / place).write_text(why_not)
+
     def goes_on(self) -> bool:
         """Whether any of its processes does, or may yet."""
-        record = self.record
-        if record is None or record.boot != boot():
-            return False
         return any(
-            state["state"] not in (*FINAL, "lost") or kernel.lives(state.get("process"))
+            state["state"] not in (*FINAL, "lost")
+            or (not state.get("place") and kernel.lives(state.get("process")))
             for state in self.states().values()
         )
 
     def order(self, what: str, name: str = "") -> None:
         """ "save" or "now", to one process or to all; those that nobody runs yet nobody will."""
-        for process, state in self.states().items():
+        for process, state in self._here().items():
             if state["state"] == "starting" and name in ("", process):
                 (self.folder / process / "task.json").unlink(missing_ok=True)
         try:
             (self.folder / name / "stop").write_text(what)
         except OSError:  # the disk is full: supervisors understand signals, too
-            for process, state in self.states().items():
+            for process, state in self._here().items():
                 if name in ("", process) and (what == "now" or LEARNERS in (name, process)):
                     _signal(state, signal.SIGTERM, times=1 if what == "save" else 2)
 
@@ -134,7 +171,7 @@ class Run:
         file of their heart is in their environment.
         """
         killed = 0
-        for name, state in self.states().items():
+        for name, state in self._here().items():
             if lost and state["state"] != "lost":
                 continue
             killed += _signal(state, signal.SIGKILL)
@@ -149,7 +186,7 @@ class Run:
     def being_changed(self, patiently: bool = False) -> Iterator[None]:
         """By one frontend at a time. Raises Taken, but to who is patient."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(_home() / f"{self.name}.lock", os.O_CREAT | os.O_RDWR, 0o600)
+        lock = os.open(home() / f"{self.name}.lock", os.O_CREAT | os.O_RDWR, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | (0 if patiently else fcntl.LOCK_NB))
         except BlockingIOError:
@@ -168,14 +205,21 @@ class Run:
                 f"--tmux_sess=NAME starts another beside it"
             )
 
-    def renew(self) -> None:
-        """An empty state folder with a new token. Raises Taken."""
+    def _here(self) -> dict[str, dict[str, Any]]:
+        """States of those of its processes that are on this machine."""
+        record = self.record
+        places = {p["name"]: p.get("place", "") for p in record.processes} if record else {}
+        return {name: state for name, state in self.states().items() if not places[name]}
+
+    def renew(self, token: str = "") -> None:
+        """An empty state folder with a new token, or the one that is given. Raises Taken."""
         self.refuse_taken()
         self.forget()
         self.folder.mkdir(parents=True, mode=0o700)
-        token = self.folder / "token"
-        with os.fdopen(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_hex(32))
+        (self.folder / "seen").mkdir()
+        path = self.folder / "token"
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(token or secrets.token_hex(32))
 
     def forget(self) -> None:
         """Nothing is kept of it but its own folder."""
@@ -186,7 +230,7 @@ class Run:
 def names() -> list[str]:
     """Of all runs that left something."""
     with contextlib.suppress(OSError):
-        return sorted(path.parent.name for path in _home().glob("*/run.json"))
+        return sorted(path.parent.name for path in home().glob("*/run.json"))
     return []
 
 
@@ -217,6 +261,7 @@ def _told(folder: Path) -> Iterator[list[int]]:
                 yield [pid, kernel.started(pid)]
 
 
-def _home() -> Path:
-    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(home) / "impala_mm" / "runs"
+def home() -> Path:
+    """Of all runs."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "impala_mm" / "runs"

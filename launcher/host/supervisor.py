@@ -1,6 +1,6 @@
 """Runs one process of a run: starts it again, listens for its heart, keeps its log, obeys orders.
 
-    python -m launcher.supervisor TASK.json
+    python -m launcher.host.supervisor TASK.json
 
 It is the program of the process's window. Files in the run's state folder are all that it shares
 with others (`task` lists them), so whoever reads them may come and go.
@@ -18,16 +18,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-from launcher import child, kernel
-from launcher.heart import Heart
-from launcher.output import Output, last_words
-from launcher.task import FINAL, REFUSED, Task, read_json, write_json
+from launcher.host import child, kernel, keyring
+from launcher.host.heart import Heart
+from launcher.host.lease import Lease
+from launcher.host.output import Output, last_words
+from launcher.host.task import FINAL, REFUSED, Task, read_json, write_json
 
 _LONG = 600.0  # seconds: who lived so long has not died again and again
 _ORPHAN_SECONDS = 60.0  # that a process waits for its leader to be started
 _STATE_SECONDS = 2.0
 _LOOK_SECONDS = 0.4  # between looks for orders: a machine may have hundreds of supervisors
 _AT_ONCE = 1 << 16  # bytes of output
+_KEYS_SECONDS = 60.0  # that a frontend has for giving credentials
 _KILL_SECONDS = 5.0  # between SIGTERM and SIGKILL
 
 
@@ -39,6 +41,8 @@ class Supervisor:
         self._folder = self._run / task.name
         self._output = Output(Path(task.log), task.log_max_mb)
         self._heart, self._usage = Heart(self._folder / "beat"), kernel.Usage()
+        self._lease = Lease(self._run / "news", task.lease_secs)
+        self._keyring = keyring.Keyring(self._folder) if task.agent else None
         self._born = self._began = time.monotonic()
         self._signals: list[int] = []
         self._process: subprocess.Popen | None = None
@@ -67,6 +71,7 @@ class Supervisor:
         self._write()  # first: whoever sees neither task nor state knows that nobody comes
         (self._folder / "task.json").unlink(missing_ok=True)
         child.adopt()
+        self._wait_for_keys()
         _let_nobody_hold_the_window_up()
         while True:
             self._start()
@@ -79,6 +84,15 @@ class Supervisor:
             self._write(state="stopped")
         self._output.say(f"-- {self._task.name}: {state['state']}, exit code {state['code']} --")
         return int(state["code"])
+
+    def _wait_for_keys(self) -> None:
+        """Of other learners' hosts, and writes down how mpirun asks for them."""
+        if self._keyring is None:
+            return
+        keyring.write_agent(self._folder, self._task.agent)
+        until = time.monotonic() + _KEYS_SECONDS
+        while not self._keyring and not self._order_now() and time.monotonic() < until:
+            self._keyring.answer(_LOOK_SECONDS)
 
     # -- one life of the process
 
@@ -111,6 +125,8 @@ class Supervisor:
                 open_still = self._read(pipe)
             if time.monotonic() - self._looked > _LOOK_SECONDS:  # it may print without end
                 self._looked = time.monotonic()
+                if self._keyring is not None:
+                    self._keyring.answer()
                 self._obey(process)
                 self._check_heart(process)
                 self._write_if_due()
@@ -161,6 +177,8 @@ class Supervisor:
     def _leader_is_over(self) -> bool:
         if not self._task.leader:
             return False
+        if self._task.lease_secs:
+            return self._lease.is_over(self._heart.frames())
         leader = read_json(self._run / self._task.leader / "state.json")
         if not leader:  # not there yet, or never
             return time.monotonic() - self._born > _ORPHAN_SECONDS

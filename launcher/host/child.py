@@ -8,8 +8,8 @@ import subprocess
 import time
 from typing import Any
 
-from launcher import kernel
-from launcher.task import Task
+from launcher.host import kernel
+from launcher.host.task import Task
 
 _LIBRARY = ctypes.CDLL(None)
 _REAP_SECONDS = 2.0

@@ -1,0 +1,118 @@
+"""The checks between machines: actors reach their learner, and learners each other."""
+
+import concurrent.futures
+import contextlib
+from collections.abc import Sequence
+
+from launcher import plan, start
+from launcher.config import LauncherConfig
+from launcher.finding import Finding
+from launcher.ground import Grounds
+from launcher.host.task import OF_LEARNERS
+from launcher.hosts import Hosts
+from launcher.there import Failed, Lost
+from launcher.workers import Worker
+
+_AT_ONCE = 4  # hosts that send at the same time, or they would measure each other
+_SEND_SECONDS = 0.5
+_ALL_REDUCE_SECONDS = 120.0
+_SLOW = 100.0  # Mbit/s, under which weights and unrolls of an actor's host may be held up
+_ALL_REDUCE = """
+import sys, tensorflow as tf, horovod.tensorflow as hvd
+hvd.init()
+total = float(hvd.allreduce(tf.constant(float(hvd.rank() + 1)), op=hvd.Sum))
+sys.exit(0 if total == hvd.size() * (hvd.size() + 1) / 2 else f"it gave {total}")
+"""
+
+
+class Links:
+    """Of one run."""
+
+    def __init__(
+        self,
+        hosts: Hosts,
+        workers: Sequence[Worker],
+        grounds: Grounds,
+        config: LauncherConfig,
+    ):
+        self._hosts, self._grounds, self._config = hosts, grounds, config
+        self._learners = [worker for worker in workers if worker.job == "learner"]
+        self._actors = [worker for worker in workers if worker.job == "actor"]
+
+    def check(self) -> list[Finding]:
+        """Nothing where all is on one machine."""
+        return [*self._reach(), *self._all_reduce()]
+
+    def _reach(self) -> list[Finding]:
+        """Each actor's host sends to the port of its learner for a moment."""
+        pairs: dict[tuple[str, str, int], str] = {}
+        for i, actor in enumerate(self._actors):
+            number = actor.learner if actor.learner >= 0 else i % len(self._learners)
+            learner = self._learners[number]
+            to, place = self._grounds(learner), self._grounds(actor).place
+            if place != to.place:
+                pairs[place, to.address, learner.tf_port] = to.place
+        listening, findings = self._listen(pairs)
+        with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
+            findings += pool.map(lambda pair: self._send(*pair), listening)
+        for place in set(pairs.values()):
+            with contextlib.suppress(Lost, Failed):
+                self._hosts.call(place, "stop_listening")
+        return findings
+
+    def _listen(
+        self, pairs: dict[tuple[str, str, int], str]
+    ) -> tuple[list[tuple[str, str, int]], list[Finding]]:
+        """Pairs whose learner's host listens now; and why the others do not."""
+        trouble = {}
+        for (_, address, port), place in pairs.items():
+            if (address, port) not in trouble:
+                try:
+                    self._hosts.call(place, "listen", address=address, port=port)
+                    trouble[address, port] = ""
+                except (Lost, Failed, OSError) as error:
+                    trouble[address, port] = str(error)
+        bad = [
+            Finding("reach", False, f"cannot listen on {address}:{port}: {why}", "", pairs_place)
+            for (_, address, port), pairs_place in pairs.items()
+            if (why := trouble[address, port])
+        ]
+        return [pair for pair in pairs if not trouble[pair[1:]]], list(dict.fromkeys(bad))
+
+    def _send(self, place: str, address: str, port: int) -> Finding:
+        try:
+            rate = self._hosts.call(place, "send", host=address, port=port, seconds=_SEND_SECONDS)
+        except (Lost, Failed, OSError) as error:
+            said = f"cannot reach its learner at {address}:{port}: {error}"
+            return Finding("reach", False, said, "open that port in the firewall between", place)
+        remedy = "raise --min_pull_secs, or move it nearer" if rate < _SLOW else ""
+        said = f"{rate:,.0f} Mbit/s to {address}:{port}"
+        return Finding("reach", None if remedy else True, said, remedy, place)
+
+    def _all_reduce(self) -> list[Finding]:
+        """By the same mpirun and agent that the learners will have."""
+        others = plan.elsewhere(self._learners, self._grounds)
+        if not others:
+            return []
+        first = self._grounds(self._learners[0])
+        told = plan.added(self._config)
+        command = plan.ranks(
+            *(self._learners, self._config, self._grounds, list(told), "AGENT"),
+            lambda ground: [ground.python, "-c", _ALL_REDUCE],
+        )
+        code, said = self._hosts.call(
+            *(first.place, "rehearse"),
+            command=plan.set_up(self._learners[0], self._config, command),
+            agent=start.agent(first),
+            credentials=start.keys(self._hosts, first, others, "check"),
+            environment=plan.of_mpirun(told, first) | {OF_LEARNERS: "check"},
+            workdir=first.workdir,
+            seconds=_ALL_REDUCE_SECONDS,
+            within=_ALL_REDUCE_SECONDS + 10,
+        )
+        hosts = len(self._learners)
+        if code == 0:
+            return [Finding("all-reduce", True, f"works between {hosts} learners")]
+        last = [line for line in said.splitlines() if line.strip()][-6:] or ["it said nothing"]
+        remedy = "see --mpirun_args: hosts with several networks, firewalls"
+        return [Finding("all-reduce", False, "\n".join(last), remedy)]

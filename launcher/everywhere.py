@@ -1,0 +1,91 @@
+"""A run on all of its machines: orders, and its end, reach every one that is in touch."""
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+from launcher.host import windows
+from launcher.host.registry import Record, Run
+from launcher.host.task import FINAL, LEARNERS
+from launcher.hosts import Hosts, tmux
+from launcher.there import Failed, Lost
+from launcher.unfinished import Unfinished
+
+_GOODBYE_SECONDS = 20.0  # that actors have to end once the learners have
+Say = Callable[[str], None]
+
+
+class Everywhere:
+    """One run."""
+
+    def __init__(self, run: Run, hosts: Hosts):
+        self.run, self.hosts = run, hosts
+
+    def order(self, what: str, name: str = "") -> None:
+        """ "save" or "now", to one process or to all; who does not hear it is asked again later."""
+        record = self.run.record
+        place = record.place(name) if record and name else ""
+        if place:
+            (self.run.folder / name).mkdir(exist_ok=True, mode=0o700)
+        self.run.order(what, name)
+        places = [place] if name else list(self.hosts.there)
+        self._each("order", [p for p in places if p], what=what, name=name)
+
+    def finish(self, say: Say) -> list[str]:
+        """Ends what does not end with the learners; places that did not answer are left over."""
+        record = self.run.record
+        if record is None:
+            return []
+        self.run.kill(lost=True)
+        learners = record.place(LEARNERS)
+        self._each("order", [p for p in self.hosts.there if p != learners], what="now", name="")
+        self._each("kill", list(self.hosts.there), lost=True)
+        until = time.monotonic() + _GOODBYE_SECONDS
+        while self._somebody_answers_and_goes_on() and time.monotonic() < until:
+            time.sleep(0.1)
+        killed = self.run.kill() if self.run.goes_on() else 0
+        if self._somebody_answers_and_goes_on():
+            killed += sum(self._each("kill", list(self.hosts.there)).values())
+        if any(p["place"] for p in record.processes) or len(record.flags["learner_hosts"]) > 1:
+            self._each("end_learners", list(self.hosts.there), start=record.id)
+            self.hosts.here.end_learners(record.id)
+        if killed:
+            say(f"{killed} processes did not end when they were told to, and were killed")
+        return self.leave_unfinished(record)
+
+    def leave_unfinished(self, record: Record) -> list[str]:
+        """Places that do not answer: what goes on there ends when they do."""
+        states = self.run.states().values()
+        left = {s["place"] for s in states if s.get("place") and s["state"] == "away"}
+        for place in left:
+            Unfinished().add(place, record.id)
+        return sorted(left)
+
+    def forget(self, record: Record, stale: bool = False) -> None:
+        """That it ever was, its windows included."""
+        self._each("forget", list(self.hosts.there), start=record.id)
+        self.run.forget()
+        if record.socket and not stale:
+            windows.Session(self.run.name, tmux(record.socket)).close()
+
+    def end_leftovers(self, say: Say) -> None:
+        """Of earlier starts, on hosts that did not answer then and do now."""
+        unfinished = Unfinished()
+        for place in unfinished.places():
+            there = self.hosts.there.get(place)
+            if there is None or there.why:
+                continue
+            with contextlib.suppress(Lost, Failed):
+                there.call("finish", over=unfinished.of(place), within=60)
+                unfinished.done(place)
+                say(f"{place} answers again: what an earlier run had left there has ended")
+
+    def _somebody_answers_and_goes_on(self) -> bool:
+        over = (*FINAL, "lost", "away")
+        return any(state["state"] not in over for state in self.run.states().values())
+
+    def _each(self, op: str, places: list[str], **arguments: Any) -> dict[str, int]:
+        """Of those that are in touch: what they returned, if it is a number."""
+        found = self.hosts.each(lambda place: self.hosts.call(place, op, **arguments), places)
+        return {place: result for place, result in found.items() if isinstance(result, int)}

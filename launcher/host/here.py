@@ -1,0 +1,123 @@
+"""This machine's part of a run, as a frontend asks for it: here, or over SSH (`there`, by `far`).
+
+What is taken and given is made of what JSON has, and nothing but Python's own library is needed.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from launcher.host import keyring, windows
+from launcher.host.registry import Record, Run, boot
+from launcher.host.task import LEARNERS, OF_LEARNERS, Task, write_json
+
+_END_SECONDS = 15.0  # that what an earlier start left has to end
+
+
+class Here:
+    """Of the run called `name`."""
+
+    def __init__(self, name: str, tmux: Callable[[str], windows.Tmux] = windows.program):
+        """`tmux`: by the socket of a server, how to ask it."""
+        self.run, self._tmux = Run(name), tmux
+
+    def begin(self, record: dict[str, Any], token: str, over: list[str]) -> None:
+        """Of a run that has processes here. `over`: starts of it that are to end first."""
+        with self.run.being_changed():
+            before = self.run.record
+            if before and before.id in over:
+                self.finish(over)
+            self.run.renew(token)
+            socket_path = windows.here()
+            if socket_path:
+                windows.Session(self.run.name, self._tmux(socket_path)).close()
+            self.run.write(Record(**record | {"boot": boot(), "socket": socket_path}))
+
+    def finish(self, over: list[str]) -> bool:
+        """Ends it now, if it is one of those; True: nothing of them is left."""
+        record = self.run.record
+        if not record or record.id not in over:
+            return True
+        self.run.order("now")
+        until = time.monotonic() + _END_SECONDS
+        while self.run.goes_on() and time.monotonic() < until:
+            time.sleep(0.1)
+        self.run.kill()
+        self.forget(record.id)
+        return True
+
+    def add(self, tasks: list[dict[str, Any]], told: list[dict[str, Any]]) -> None:
+        """Starts processes; `told`: how a record has them, of those that it does not have yet.
+
+        A task's environment comes on top of this one.
+        """
+        record = self.run.record
+        assert record
+        if told:
+            names = {process["name"] for process in told}
+            record.processes[:] = [p for p in record.processes if p["name"] not in names] + told
+            self.run.write(record)
+        paths = {}
+        for each in tasks:
+            folder = self.run.folder / each["name"]
+            shutil.rmtree(folder, ignore_errors=True)  # of one that was there before
+            folder.mkdir(mode=0o700)
+            Path(each["log"]).parent.mkdir(parents=True, exist_ok=True)
+            task = Task(**each | {"environment": os.environ | each["environment"]})
+            write_json(folder / "task.json", task._asdict())
+            paths[task.name] = folder / "task.json"
+        if record.socket:
+            windows.Session(self.run.name, self._tmux(record.socket)).open(paths)
+        else:
+            windows.open_in_background(paths)
+
+    def states(self) -> dict[str, dict[str, Any]]:
+        """Of its processes here."""
+        return self.run.states()
+
+    def order(self, what: str, name: str = "") -> None:
+        """To one process or to all of them."""
+        self.run.order(what, name)
+
+    def kill(self, lost: bool = False) -> int:
+        """What did not obey, or only what lost its supervisor; how many."""
+        return self.run.kill(lost)
+
+    def goes_on(self) -> bool:
+        """Whether anything of it does."""
+        return self.run.goes_on()
+
+    def give_keys(self, credentials: dict[str, Any]) -> None:
+        """To the learners' supervisor, once it is there."""
+        until = time.monotonic() + _END_SECONDS
+        while True:
+            try:
+                return keyring.give(self.run.folder / LEARNERS, credentials)
+            except OSError:
+                if time.monotonic() > until:
+                    raise
+            time.sleep(0.1)
+
+    def end_learners(self, start: str) -> int:
+        """Ranks of a start of the run, and what started them, that nobody here supervises."""
+        mark = f"{OF_LEARNERS}={start}".encode()
+        killed = 0
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if mark in path.read_bytes().split(b"\0"):
+                    os.kill(int(path.parent.name), signal.SIGKILL)
+                    killed += 1
+        return killed
+
+    def forget(self, start: str = "") -> None:
+        """That it was ever there, its windows included; only of that start, if one is named."""
+        record = self.run.record
+        if record and start in ("", record.id):
+            self.run.forget()
+            if record.socket:
+                windows.Session(self.run.name, self._tmux(record.socket)).close()
