@@ -104,10 +104,11 @@ class Host:
         """The cables."""
         self._pid = int(self._hear())
         self._handle = os.pidfd_open(self._pid)
+        lines = []
         for port, nic, address in self._cables():
             peer = f"peer name {nic} address {mac(address)} netns {self._pid}"
-            self._switch(f"link add {port} type veth {peer}", f"link set {port} up")
-        self.restore()
+            lines += [f"link add {port} type veth {peer}", f"link set {port} up"]
+        self._switch(*lines, *self._plugs())
 
     def finish(self) -> None:
         """The second half: it has its addresses, and its sshd listens."""
@@ -126,19 +127,22 @@ class Host:
 
     def kill_all(self) -> None:
         """As a power cut: nobody hears of it, not even by a connection that closes."""
-        if self._init is None:
-            return
+        self.cut()
+        self.end()
+        for port, _, _ in self._cables():
+            self._switch(f"link delete {port}", check=False)  # it may be going by itself
+
+    def end(self) -> None:
+        """All its processes, for good; even of one that is half booted."""
         if self._handle >= 0:
-            self.cut()
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
             select.select([self._handle], [], [], _SECONDS)  # the last of them is gone then
             os.close(self._handle)
             self._handle = -1
-        self._init.communicate(timeout=_SECONDS)  # closes its input, which ends one half booted
-        self._init = None
-        for port, _, _ in self._cables():
-            self._switch(f"link delete {port}", check=False)  # it may be going by itself
+        if self._init:
+            self._init.communicate(timeout=_SECONDS)  # its input closes, which ends its init
+            self._init = None
 
     def cut(self) -> None:
         """Whatever it sends, and is sent, is lost from now on without a word."""
@@ -146,8 +150,7 @@ class Host:
 
     def restore(self) -> None:
         """After `cut`."""
-        for port, _, address in self._cables():
-            self._switch(f"link set {port} master {network(address)}")
+        self._switch(*self._plugs())
 
     def entering(self, command: Sequence[object]) -> list[str]:
         """What runs a command inside, as root, in root's home."""
@@ -213,6 +216,9 @@ class Host:
             name.strip(): line.split() for name, _, line in (r.partition(":") for r in rows)
         }
         return sum(int(counters[nic][column]) for nic in self.machine.nics)
+
+    def _plugs(self) -> list[str]:
+        return [f"link set {port} master {network(where)}" for port, _, where in self._cables()]
 
     def _cables(self) -> list[tuple[str, str, str]]:
         """(the cable's other end, interface, address) of each."""

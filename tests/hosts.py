@@ -115,7 +115,7 @@ class Lan:
         """Everything, however far it came."""
         for host in self.hosts.values():
             with contextlib.suppress(Exception):
-                host.kill_all()
+                host.end()
         if self._switch:
             self._switch.kill()
             self._switch.communicate()
@@ -166,6 +166,7 @@ class Lan:
         laptop = self.hosts["laptop"]
         shutil.copy(private, laptop.path(self.key))
         laptop.path(self.ssh_config).write_text(config)
+        laptop.path(self.ssh_config).chmod(0o600)
         laptop.path(self.known_hosts).write_text(known)
 
     def _start_switch(self) -> None:
