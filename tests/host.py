@@ -29,6 +29,7 @@ _LOGIN = {
     "LANG": "C.UTF-8",
     "TERM": "xterm-256color",
 }
+_UMASK = 0o022  # ours, whatever the test's is: sshd refuses folders that more may write
 NAMESPACES = ("--net", "--uts", "--ipc", "--mount", "--pid")
 _SECONDS = 20.0  # for each step of a boot
 
@@ -57,7 +58,7 @@ class Inside(Process):
 
     def begun(self, command: Sequence[str], env: dict[str, str], **how) -> subprocess.Popen:
         """Where its host is."""
-        return Entered(self._host.entering(command), env=_LOGIN | env, **how)
+        return Entered(self._host.entering(command), env=_LOGIN | env, umask=_UMASK, **how)
 
 
 class Host:
@@ -97,6 +98,7 @@ class Host:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                umask=_UMASK,
                 start_new_session=True,  # a terminal's Ctrl-C is for the test
             )
 
@@ -172,6 +174,7 @@ class Host:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            umask=_UMASK,
             start_new_session=True,
         )
         try:

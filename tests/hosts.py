@@ -95,11 +95,14 @@ class Lan:
         self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
         self._owned = os.open(self._folder, os.O_RDONLY)
         fcntl.flock(self._owned, fcntl.LOCK_EX)
+        umask = os.umask(0o022)  # ssh refuses files that more may write, and who tests may differ
         try:
             self._set_up(shared)
         except BaseException:
             self.close()
             raise
+        finally:
+            os.umask(umask)
         self.laptop, self.jump = self.hosts["laptop"], self.hosts["jump"]
         self.learner1, self.learner2 = self.hosts["learner1"], self.hosts["learner2"]
         self.actor1, self.actor2 = self.hosts["actor1"], self.hosts["actor2"]
@@ -166,7 +169,6 @@ class Lan:
         laptop = self.hosts["laptop"]
         shutil.copy(private, laptop.path(self.key))
         laptop.path(self.ssh_config).write_text(config)
-        laptop.path(self.ssh_config).chmod(0o600)
         laptop.path(self.known_hosts).write_text(known)
 
     def _start_switch(self) -> None:

@@ -17,7 +17,7 @@ from conftest import ROOT
 PROGRAMS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _FOLDERS = ("/etc/ssh", "/home", "/root", "/tmp", "/var/log", "/var/tmp")  # of a host's own disk
 # Others may pass through root's: the Python of this project may lie in there.
-_MODES = {"/root": 0o711, "/tmp": 0o1777, "/var/tmp": 0o1777}
+_MODES = {"root": 0o711, "tmp": 0o1777, "var/tmp": 0o1777, "etc/shadow": 0o600}
 _UID = 7000  # of a user who is not root
 
 
@@ -58,7 +58,6 @@ def make_disk(
     """All that is a host's own, before it is booted; `keys` are its sshd's."""
     for folder in _FOLDERS:
         (root / folder[1:]).mkdir(parents=True)
-        (root / folder[1:]).chmod(_MODES.get(folder, 0o755))
     if machine.username != "root":
         home = root / "home" / machine.username
         home.mkdir()
@@ -76,7 +75,8 @@ def make_disk(
     }
     for name, text in etc.items():
         (root / "etc" / name).write_text(text)
-        (root / "etc" / name).chmod(0o600 if name == "shadow" else 0o644)
+    for path, mode in _MODES.items():
+        (root / path).chmod(mode)
 
 
 def _names(machine: Machine, machines: Sequence[Machine]) -> str:
