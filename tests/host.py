@@ -30,6 +30,7 @@ _LOGIN = {
     "TERM": "xterm-256color",
 }
 _UMASK = 0o022  # ours, whatever the test's is: sshd refuses folders that more may write
+_FRESH = ("env", "--default-signal")  # a test in the background of a shell ignores Ctrl-C
 NAMESPACES = ("--net", "--uts", "--ipc", "--mount", "--pid")
 _SECONDS = 20.0  # for each step of a boot
 
@@ -92,7 +93,7 @@ class Host:
         assert self._init is None, f"{self.name} is up"
         with self.path("/var/log/init.log").open("w") as log:
             self._init = subprocess.Popen(
-                ["unshare", *NAMESPACES, "--fork", "sh", self.root / "init"],
+                [*_FRESH, "unshare", *NAMESPACES, "--fork", "sh", self.root / "init"],
                 cwd=self.root,
                 env=_LOGIN,
                 stdin=subprocess.PIPE,
@@ -157,7 +158,7 @@ class Host:
     def entering(self, command: Sequence[object]) -> list[str]:
         """What runs a command inside, as root, in root's home."""
         flags = [f"--target={self._pid}", *NAMESPACES]
-        return ["nsenter", *flags, "env", "--chdir=/root", *map(str, command)]
+        return ["nsenter", *flags, *_FRESH, "--chdir=/root", *map(str, command)]
 
     def run(
         self,
