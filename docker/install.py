@@ -33,6 +33,9 @@ EXTRAS = {"actor": ("environments",), "learner": _LEARNER, "all": (*_LEARNER, "d
 
 _SCRIPTS = ("docker/install.py", "docker/steps.py", "docker/horovod_wheel.py")
 
+# What Debian asks before it starts a service; 101 is no.
+_POLICY = Path("/usr/sbin/policy-rc.d")
+
 # Variables of another environment, or of pip, that would send packages somewhere else.
 FOREIGN = (
     "VIRTUAL_ENV CONDA_PREFIX PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX PIP_CONSTRAINT "
@@ -57,6 +60,7 @@ SYSTEM_PACKAGES = (
     SystemPackage("g++", "g++", "compiles Horovod, for several learners", ("learner", "all")),
     SystemPackage("tmux", "tmux", "shows each process of a cluster in a window", ("all",)),
     SystemPackage("sshd", "openssh-server", "lets the tests start clusters over SSH", ("all",)),
+    SystemPackage("ip", "iproute2", "connects the hosts that the tests make of this one", ("all",)),
 )
 
 
@@ -106,6 +110,9 @@ def install_system_packages(role: str) -> None:
                 f"apt-get install {' '.join(names)}",
                 env,
             )
+            if "openssh-server" in names and shutil.which("systemctl"):
+                # The tests start their own; nobody asked for one at the next boot.
+                run(["systemctl", "disable", "ssh.service"], log, "systemctl disable ssh", env)
     for package in missing:
         if not shutil.which(package.program, path=search):
             say(
@@ -117,7 +124,7 @@ def install_system_packages(role: str) -> None:
 @contextlib.contextmanager
 def _no_services_started() -> Iterator[None]:
     """Keeps Debian from starting a service (sshd) because its package was installed."""
-    policy = Path("/usr/sbin/policy-rc.d")
+    policy = _POLICY
     if policy.exists():
         yield
         return

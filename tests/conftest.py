@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,15 +78,18 @@ class Process:
     def __init__(self, *command: str, **env: str):
         self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._seen = 0
-        self.process = subprocess.Popen(
+        self.process = self.begun(
             command,
-            cwd=ROOT,
-            env=os.environ | env,
+            env,
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,
         )
         started.append(self)
+
+    def begun(self, command: Sequence[str], env: dict[str, str], **how: Any) -> subprocess.Popen:
+        """Here, in the project's folder; others may begin it elsewhere."""
+        return subprocess.Popen(command, cwd=ROOT, env=os.environ | env, **how)
 
     def printed(self) -> str:
         """All it has printed."""
@@ -135,3 +138,14 @@ def cluster(tmp_path: Path) -> Iterator[Any]:
     made = Cluster(tmp_path)
     yield made
     made.end()
+
+
+@pytest.fixture
+def lan() -> Iterator[Any]:
+    """Hosts to reach over SSH, fresh for each test: that takes a second."""
+    from hosts import Lan, why_not  # noqa: PLC0415 - it needs what is defined here
+
+    if reason := why_not():
+        pytest.skip(f"no hosts to reach over SSH: {reason}")
+    with Lan() as made:
+        yield made
