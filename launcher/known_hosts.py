@@ -166,6 +166,9 @@ def _stranger(route: Route, key: paramiko.PKey) -> str:
     way = f"`ssh-keyscan -p {route.port} {route.address} >> {shlex.quote(file)}` accepts it"
     if route.proxy_jump or route.proxy_command or route.host_key_alias:
         way = f"`ssh {route.host}` by hand asks once"  # a scan goes straight, to the bare address
+    files = (*route.known_hosts, *route.global_known_hosts)
+    if any(e.marker == "@cert-authority" for name in _names(route) for e in entries(files, name)):
+        shows += " (its certificate is not looked at: @cert-authority lines are not used here)"
     return (
         f"{route.shown} is not known: {shows}; if that is right, {way}, or "
         f"--ssh_accept_new_hosts does for all"

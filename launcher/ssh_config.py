@@ -167,7 +167,7 @@ def _by_openssh(target: Target, settings: Settings) -> Said:
             f"a Match exec of the SSH configuration may hang"
         ) from None
     if ran.returncode:
-        why = (ran.stderr.strip().splitlines() or ["ssh -G ended without a word"])[-1]
+        why = (ran.stderr.strip().splitlines() or ["ssh -G ended without a word"])[0]
         raise Unreachable(f"{target.ip}: the SSH configuration cannot be used: {why}")
     said: Said = {}
     for line in ran.stdout.splitlines():
@@ -185,6 +185,9 @@ def _by_paramiko(target: Target, settings: Settings) -> Said:
     if settings.config and not paths[0].is_file():
         raise Unreachable(f"{target.ip}: there is no SSH configuration {settings.config}")
     config = paramiko.SSHConfig()
+    # What comes first counts, also within other values.
+    config.parse([f"User {target.ssh_username}"] if target.ssh_username else [])
+    config.parse([f"Port {target.ssh_port}"] if target.ssh_port else [])
     try:
         for path in paths:
             config.parse(_with_includes(path, own.parent))

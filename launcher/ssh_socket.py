@@ -52,6 +52,7 @@ class Carrier:
     def __init__(self, inner: Any, end: Callable[[], None], errors: IO[str] | None = None):
         self._inner, self._end, self._errors = inner, end, errors
         self._closing = threading.Lock()
+        self._closed = False  # paramiko looks at this of a socket
         self.complaint = ""  # of a program that carries it, once it is closed
 
     def send(self, data: bytes) -> int:
@@ -70,12 +71,14 @@ class Carrier:
         """Both; may be called again."""
         with self._closing:  # paramiko's thread closes it as well
             self._inner.close()
+            self._closed = True
             end, self._end = self._end, lambda: None
             end()
             errors, self._errors = self._errors, None
             if errors:
                 errors.seek(0)
-                self.complaint = " ".join(errors.read(1000).split())
+                said = " ".join(errors.read(1000).split())
+                self.complaint = f"its ProxyCommand says: {said}" if said else ""
                 errors.close()
 
 

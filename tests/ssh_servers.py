@@ -12,6 +12,8 @@ from pathlib import Path
 import paramiko
 from conftest import free_port
 
+from launcher import kernel
+
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
 
@@ -65,14 +67,17 @@ class Sshd:
         return self._log.read_text()
 
     def end(self):
-        """And those of its connections that are still there."""
+        """Once its connections have: it reaps them, and nobody else might."""
+        until = time.monotonic() + 3
+        while kernel.descendants(self.process.pid) and time.monotonic() < until:
+            time.sleep(0.01)
         self.process.terminate()
         self.process.wait()
 
 
 def key(path, kind="ed25519", passphrase=""):
     """The path of a new private key; PATH.pub is beside it."""
-    bits = ("-b", "2048") if kind == "rsa" else ()
+    bits = ("-b", "1024") if kind == "rsa" else ()
     command = ["ssh-keygen", "-q", "-t", kind, *bits, "-N", passphrase, "-C", path.name, "-f", path]
     subprocess.run(command, check=True)
     return path
@@ -81,14 +86,16 @@ def key(path, kind="ed25519", passphrase=""):
 class Obedient(paramiko.ServerInterface):
     """Lets in who it is told to, and remembers who tried."""
 
-    def __init__(self, password="", methods="publickey,password", keys=(), most=99, prompts=1):
+    def __init__(
+        self, password="", methods="publickey,password", keys=(), most=99, prompts=1, port=0
+    ):
         self.password, self.methods, self.most = password, methods, most
         self.keys = {" ".join(Path(f"{path}.pub").read_text().split()[1:2]) for path in keys}
         self.prompts = prompts
         self.tried = []
         self.host_key = paramiko.ECDSAKey.generate()
         self._transports = []
-        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket = socket.create_server(("127.0.0.1", port))
         self.port = self._socket.getsockname()[1]
         threading.Thread(target=self._serve, daemon=True).start()
 
