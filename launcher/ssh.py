@@ -27,7 +27,7 @@ _HANDSHAKE_SECONDS = 15.0  # until the host has shown its key
 _ANSWER_SECONDS = 20.0  # for each try of a login
 _CHANNEL_SECONDS = 30.0  # until a command may run, or a jump goes on
 _KEEPALIVE_SECONDS = 15
-_PAUSES = (0.2, 0.6, 2.0)  # before the next try of a server that has too much to do
+_PAUSES = (0.2, 0.6, 2.0, 5.0)  # before the next try of a server that has too much to do
 _MOST_JUMPS = 8
 _IN_CSV = "mend ssh_username, ssh_key_path or ssh_password"
 _IN_CONFIG = "mend User or IdentityFile of the SSH configuration, or ssh-add its key"
@@ -92,7 +92,7 @@ def connect_with(credential: Credential) -> paramiko.SSHClient:
     keys, troubles = ssh_keys.keys(way, agent) if own else ([], [])
     if credential.key:
         keys = [ssh_keys.Key("the key that was given", ssh_keys.private_key(credential.key))]
-    remedy = "the machine that starts the run could: name a key that works from here, too"
+    remedy = "the machine that starts the run is: name a key that works from here, too"
     login = Login(way, keys, credential.password, troubles, remedy)
     judge = Judge({credential.host_key.split()[0]}, functools.partial(_is, way, credential))
     with contextlib.closing(agent):
@@ -156,12 +156,16 @@ def _enter(
     pauses = list(_PAUSES)
     while True:
         try:
-            return _shake_hands(way, login, judge, carrier())
+            carried = carrier()
+        except OSError as error:
+            raise Unreachable(f"{way.shown} cannot be reached: {error.strerror}") from None
+        try:
+            return _shake_hands(way, login, judge, carried)
         except _Dropped as error:
             if not pauses:
                 what = str(error) or "is the port right, is it overloaded, or does it refuse us?"
                 raise Unreachable(
-                    f"{way.shown} hangs up before it says that it is an SSH server: {what}"
+                    f"{way.shown} hangs up before anybody can log in: {what}"
                 ) from None
             time.sleep(pauses.pop(0) * random.uniform(0.5, 1.5))
         except HungUp:

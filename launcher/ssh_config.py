@@ -20,7 +20,11 @@ from typing import NamedTuple
 import paramiko
 
 _SECONDS = 10.0  # for a TCP connection where ConnectTimeout is not set, and for `ssh -G`
-_KEYS = ("id_rsa", "id_ecdsa", "id_ed25519")  # of ~/.ssh, where the configuration names none
+# Where the configuration names none:
+_KEYS = ["~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519"]
+_KNOWN = ["~/.ssh/known_hosts", "~/.ssh/known_hosts2"]
+_GLOBALLY_KNOWN = ["/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2"]
+_FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 _MOST_INCLUDES = 16  # within each other
 _HIDDEN = "***"
 
@@ -84,57 +88,42 @@ def route(target: Target, settings: Settings) -> Route:
     """What the CSV says wins. Raises Unreachable where the configuration cannot be read."""
     if target.ip.startswith("-"):
         raise Unreachable(f"{target.ip!r} is no host name; mend column ip")
+    settings = settings._replace(config=os.path.expanduser(settings.config))
     said = (_by_openssh if shutil.which("ssh") else _by_paramiko)(target, settings)
     one = {key: values[0] for key, values in said.items() if values}
-    user, home = _me()
     address = one.get("hostname", target.ip)
-    username = target.ssh_username or one.get("user") or user
-    port = target.ssh_port or int(one.get("port", 22))
-    tokens = {
-        **{"h": address, "n": target.ip, "p": str(port), "r": username, "u": user, "d": home},
-        **{"l": socket.gethostname(), "L": socket.gethostname().split(".")[0]},
-        **{"i": str(os.getuid()), "k": one.get("hostkeyalias", target.ip), "%": "%"},
-    }
-
-    def full(text: str) -> str:
-        text = re.sub(r"%(.)", lambda found: tokens.get(found[1], found[0]), text)
-        text = re.sub(r"\$\{(\w+)\}", lambda found: os.environ.get(found[1], found[0]), text)
-        return f"{home}{text[1:]}" if text == "~" or text.startswith("~/") else text
-
-    default_keys = [f"~/.ssh/{name}" for name in _KEYS]
-    default_known = ["~/.ssh/known_hosts", "~/.ssh/known_hosts2"]
-    system_known = [f"/etc/ssh/{name}" for name in ("ssh_known_hosts", "ssh_known_hosts2")]
+    username = target.ssh_username or one.get("user") or _me()[0]
+    port = _port(target, one.get("port", "22"))
+    full = _filler(target.ip, address, port, username, one.get("hostkeyalias", target.ip))
     jump = _unless_none(one.get("proxyjump", ""))
     strict = one.get("stricthostkeychecking", "ask")
     limit = one.get("connecttimeout", "")
-    families = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
     return Route(
         host=target.ip,
         address=address,
         port=port,
         username=username,
         key_path=os.path.expanduser(target.ssh_key_path),
-        identity_files=_files(said.get("identityfile", default_keys), full),
+        identity_files=_files(said.get("identityfile", _KEYS), full),
         identities_only=one.get("identitiesonly") == "yes",
         agent=_agent(one.get("identityagent", "SSH_AUTH_SOCK"), full),
         proxy_jump=tuple(hop.strip() for hop in full(jump).split(",") if hop.strip()),
         proxy_command="" if jump else full(_unless_none(one.get("proxycommand", ""))),
-        known_hosts=_files(said.get("userknownhostsfile", default_known), full),
-        global_known_hosts=_files(said.get("globalknownhostsfile", system_known), full),
+        known_hosts=_files(said.get("userknownhostsfile", _KNOWN), full),
+        global_known_hosts=_files(said.get("globalknownhostsfile", _GLOBALLY_KNOWN), full),
         host_key_alias=one.get("hostkeyalias", ""),
         hash_known_hosts=one.get("hashknownhosts") == "yes",
         accept_new=settings.accept_new_hosts or strict in ("accept-new", "no", "off", "false"),
         connect_timeout=float(limit) if limit.isdigit() and int(limit) else _SECONDS,
-        family=families.get(one.get("addressfamily", ""), socket.AF_UNSPEC),
+        family=_FAMILIES.get(one.get("addressfamily", ""), socket.AF_UNSPEC),
     )
 
 
 def own_route(host: str, address: str, port: int, username: str) -> Route:
     """Without any configuration: this machine's own keys, its agent, a key that is known."""
-    home = _me()[1]
     return Route(
         *(host, address, port, username),
-        identity_files=tuple(f"{home}/.ssh/{name}" for name in _KEYS),
+        identity_files=_files(_KEYS, _filler(host, address, port, username, host)),
         agent=os.environ.get("SSH_AUTH_SOCK", ""),
     )
 
@@ -212,6 +201,31 @@ def _with_includes(path: Path, folder: Path, depth: int = 0) -> Iterator[str]:
             for pattern in shlex.split(found[1]):
                 for name in sorted(glob.glob(str(folder / os.path.expanduser(pattern)))):
                     yield from _with_includes(Path(name), folder, depth + 1)
+
+
+def _port(target: Target, said: str) -> int:
+    if target.ssh_port:
+        return target.ssh_port
+    if not said.isdigit() or not 0 < int(said) < 65536:
+        raise Unreachable(f"{target.ip}: Port {said} of the SSH configuration is no port")
+    return int(said)
+
+
+def _filler(host: str, address: str, port: int, username: str, alias: str) -> Callable[[str], str]:
+    """Puts values for the tokens, variables and home that a configuration's text may hold."""
+    user, home = _me()
+    here = socket.gethostname()
+    tokens = {
+        **{"h": address, "n": host, "p": str(port), "r": username, "k": alias, "%": "%"},
+        **{"l": here, "L": here.split(".")[0], "u": user, "d": home, "i": str(os.getuid())},
+    }
+
+    def full(text: str) -> str:
+        text = re.sub(r"%(.)", lambda found: tokens.get(found[1], found[0]), text)
+        text = re.sub(r"\$\{(\w+)\}", lambda found: os.environ.get(found[1], found[0]), text)
+        return f"{home}{text[1:]}" if text == "~" or text.startswith("~/") else text
+
+    return full
 
 
 def _files(names: list[str], full: Callable[[str], str]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import io
 import re
 import socket
 import struct
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,10 +84,12 @@ def identity(path: str) -> Identity:
     except paramiko.PasswordRequiredException:
         return Identity(None, _public(path, text), f"{path} is encrypted: ssh-add it")
     except ValueError:
-        public = _public(path, text)
-        trouble = "" if public else f"{path} is no private key that can be read; "
-        again = f"`ssh-keygen -p -f {path}` may write it anew"
-        return Identity(None, public, trouble and trouble + again)
+        trouble = (
+            f"{path} is no private key that can be read; `ssh-keygen -p -f {path}` may mend it"
+        )
+        if _listed(text):
+            trouble = f"{path} is a public key, and no agent has its private one"
+        return Identity(None, _public(path, text), trouble)
 
 
 def private_key(text: str) -> paramiko.PKey:
@@ -162,11 +165,21 @@ class Agent(AgentSSH):
             return
         self._socket.settimeout(_AGENT_SECONDS)
         try:
-            self._socket.connect(path)
+            self._dial(path)
             self._connect(self._socket)  # type: ignore[attr-defined]
-        except (OSError, paramiko.SSHException) as error:
+        except (OSError, ValueError, paramiko.SSHException) as error:
             self.trouble = f"the SSH agent {path} does not answer: {error}"
         self.keys = [Key(f"the agent's {_called(key)}", _Careful(key)) for key in self.get_keys()]
+
+    def _dial(self, path: str) -> None:
+        until = time.monotonic() + _AGENT_SECONDS
+        while True:
+            try:
+                return self._socket.connect(path)
+            except BlockingIOError:  # hundreds of logins ask it at once
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.02)
 
     def close(self) -> None:
         """Nothing is asked of it any more."""

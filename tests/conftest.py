@@ -135,3 +135,14 @@ def cluster(tmp_path: Path) -> Iterator[Any]:
     made = Cluster(tmp_path)
     yield made
     made.end()
+
+
+@pytest.fixture
+def ssh_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A user of SSH, whose servers and connections end with the test."""
+    from ssh_user import User  # noqa: PLC0415 - it needs what is defined here
+
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    made = User(tmp_path)
+    yield made
+    made.end()
