@@ -4,6 +4,7 @@ import re
 import stat
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def test_a_new_host_is_trusted_at_first_sight_where_that_is_wanted(ssh_user):
     assert subprocess.run(found, check=False, stdout=subprocess.DEVNULL).returncode == 0
 
 
-def test_many_who_meet_hosts_at_the_same_moment_write_whole_lines_once(ssh_user):
+def test_many_who_meet_hosts_at_the_same_moment_write_whole_lines_once(ssh_user, monkeypatch):
     ssh_user.wants("Host *", "  HashKnownHosts yes")
     ssh_user.known.write_text("old.example ssh-ed25519 AAAA")  # no line's end, as editors leave it
     host_keys = [paramiko.ECDSAKey.generate() for _ in range(4)]
@@ -63,8 +64,17 @@ def test_many_who_meet_hosts_at_the_same_moment_write_whole_lines_once(ssh_user)
     )
     ways = [route(Target(f"node-{i}"), Settings(str(ssh_user.config), True)) for i in range(25)]
 
+    look = known_hosts._known
+
+    def look_slowly(way, key):
+        found = look(way, key)
+        time.sleep(0.005)  # long enough for another to come between
+        return found
+
+    monkeypatch.setattr(known_hosts, "_known", look_slowly)
+
     def meet(number):
-        known_hosts.accept(ways[number % 25], host_keys[number % 25 % 4])
+        known_hosts.accept(ways[number // 8], host_keys[number // 8 % 4])
 
     with ThreadPoolExecutor(50) as pool:
         list(pool.map(meet, range(200)))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -69,6 +70,22 @@ def test_a_server_that_hangs_up_is_tried_again_for_seconds_then_said(ssh_user, m
     thread.join()
     ssh_user.enters(log[1], path)
     log[1].end()
+
+
+def test_of_a_server_that_speaks_nonsense_a_sentence_is_all_that_is_printed(ssh_user):
+    program = (
+        "import sys\n"
+        "from launcher import ssh\n"
+        "try:\n"
+        "    ssh.connect(ssh.Target('127.0.0.1', int(sys.argv[1])), ssh.Settings(sys.argv[2]))\n"
+        "except ssh.Unreachable as error:\n"
+        "    print(error)\n"
+    )
+    with saying(b"SSH-2.0-Nonsense\r\n" + b"nonsense" * 9) as port:
+        command = [sys.executable, "-c", program, str(port), ssh_user.config]
+        ran = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert re.fullmatch(rf"127.0.0.1 \(127.0.0.1:{port}\): SSH fails: .+\n", ran.stdout)
+    assert ran.stderr == ""
 
 
 def test_hosts_that_cannot_be_reached_are_said(ssh_user):
