@@ -28,7 +28,7 @@ class Worker:
     ip: str
     tf_port: int = 0  # where a learner listens; actors listen nowhere
     cuda_visible_devices: str = ""
-    ssh_port: int = 22
+    ssh_port: int = 0  # 0: as the SSH configuration says, else 22
     ssh_username: str = ""
     # Never printed, not even in a traceback.
     ssh_password: str = dataclasses.field(default="", repr=False)

@@ -149,3 +149,14 @@ def lan() -> Iterator[Any]:
         pytest.skip(f"no hosts to reach over SSH: {reason}")
     with Lan() as made:
         yield made
+
+
+@pytest.fixture
+def ssh_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A user of SSH, whose servers and connections end with the test."""
+    from ssh_user import User  # noqa: PLC0415 - it needs what is defined here
+
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    made = User(tmp_path)
+    yield made
+    made.end()

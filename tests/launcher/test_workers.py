@@ -44,7 +44,7 @@ def test_quotes_comments_blank_lines_windows_ends_and_a_byte_order_mark_are_acce
         ("actor", "cpu1", 0, 7),
     ]
     assert rows[0].ssh_password == 'a,b "c" d'
-    assert rows[1].ssh_port == 22
+    assert rows[1].ssh_port == 0, "as the SSH configuration says"
 
 
 def test_learners_that_name_no_port_take_the_next_that_is_free_on_their_host(write):

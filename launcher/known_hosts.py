@@ -1,0 +1,186 @@
+"""Whether a host is who it was: the known_hosts files, read and written as OpenSSH does.
+
+A host that is not known is refused, or trusted at its first sight where the user wants that; one
+that shows another key than before is always refused.
+"""
+
+import base64
+import contextlib
+import fcntl
+import hashlib
+import hmac
+import os
+import re
+import shlex
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import paramiko
+
+from launcher.ssh_config import Route, Unreachable
+
+_LOCK_SECONDS = 10.0  # for others who write to the same file
+
+
+class HostKeyRefused(Unreachable):
+    """A host's key is not known, not the one that is known, or revoked."""
+
+
+class Entry(NamedTuple):
+    """One line of a file, of a host that was asked after."""
+
+    file: str
+    line: int
+    marker: str  # "", "@revoked" or "@cert-authority"
+    kind: str  # such as ssh-ed25519
+    key: bytes
+
+
+def kinds(route: Route) -> set[str]:
+    """Of keys by which the host is known: one of these it is to show."""
+    files = (*route.known_hosts, *route.global_known_hosts)
+    found = [entry for name in _names(route) for entry in entries(files, name)]
+    return {entry.kind for entry in found if not entry.marker}
+
+
+def accept(route: Route, key: paramiko.PKey) -> None:
+    """Raises HostKeyRefused unless the key is the host's, or is trusted from here on."""
+    if _known(route, key):
+        return
+    if not route.accept_new:
+        raise HostKeyRefused(_stranger(route, key))
+    if route.known_hosts:
+        try:
+            _remember(route, key)
+        except OSError as error:
+            raise HostKeyRefused(
+                f"{route.shown}: its key cannot be written to {route.known_hosts[0]}: "
+                f"{error.strerror}"
+            ) from None
+
+
+def entries(files: Iterable[str], name: str) -> Iterator[Entry]:
+    """The lines of files that are about a host; what cannot be read says nothing."""
+    for file in files:
+        try:
+            text = Path(file).read_text(errors="replace")
+        except OSError:
+            continue
+        for number, line in enumerate(text.splitlines(), 1):
+            marker, words = "", line.split()
+            if words and words[0].startswith("@"):
+                marker = words.pop(0)
+            if len(words) < 3 or words[0].startswith("#") or not _is_about(words[0], name):
+                continue
+            with contextlib.suppress(ValueError):
+                yield Entry(file, number, marker, words[1], base64.b64decode(words[2]))
+
+
+def _known(route: Route, key: paramiko.PKey) -> bool:
+    """Raises HostKeyRefused where another key is known, or this one is revoked."""
+    files = (*route.known_hosts, *route.global_known_hosts)
+    found = {name: list(entries(files, name)) for name in _names(route)}
+    same = [e for each in found.values() for e in each if e.key == key.asbytes()]
+    if revoked := [entry for entry in same if entry.marker == "@revoked"]:
+        where = f"{revoked[0].file}:{revoked[0].line}"
+        raise HostKeyRefused(
+            f"{route.shown} shows a key that is revoked ({where}), {key.get_name()} "
+            f"{key.fingerprint}: ask who runs it"
+        )
+    if any(not entry.marker for entry in same):
+        return True
+    name = _names(route)[0]
+    others = [entry for entry in found[name] if not entry.marker]
+    if others:
+        raise HostKeyRefused(_changed(route, key, name, others))
+    return False
+
+
+def _names(route: Route) -> list[str]:
+    """That the host may be known by: its own comes first; others may only confirm."""
+    if route.host_key_alias:
+        return [route.host_key_alias.lower()]
+    address = route.address.lower()
+    return [address] if route.port == 22 else [f"[{address}]:{route.port}", address]
+
+
+def _is_about(patterns: str, name: str) -> bool:
+    found = False
+    for pattern in patterns.split(","):
+        if pattern.startswith("|1|"):
+            found |= _hashed(name, pattern.split("|")[2]) == pattern
+            continue
+        glob = re.escape(pattern.lstrip("!").lower()).replace(r"\*", ".*").replace(r"\?", ".")
+        if re.fullmatch(glob, name):
+            if pattern.startswith("!"):
+                return False
+            found = True
+    return found
+
+
+def _hashed(name: str, salt: str) -> str:
+    """As OpenSSH hides names."""
+    try:
+        digest = hmac.new(base64.b64decode(salt), name.encode(), hashlib.sha1).digest()
+    except ValueError:
+        return ""
+    return f"|1|{salt}|{base64.b64encode(digest).decode()}"
+
+
+def _remember(route: Route, key: paramiko.PKey) -> None:
+    """Others may do the same at the same moment: all look and write under one lock."""
+    path, name = Path(route.known_hosts[0]), _names(route)[0]
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if route.hash_known_hosts:
+        name = _hashed(name, base64.b64encode(os.urandom(20)).decode())
+    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        _lock(file)
+        if _known(route, key):
+            return
+        size = os.fstat(file).st_size
+        apart = "\n" if size and os.pread(file, 1, size - 1) != b"\n" else ""
+        os.write(file, f"{apart}{name} {key.get_name()} {key.get_base64()}\n".encode())
+    finally:
+        os.close(file)
+
+
+def _lock(file: int) -> None:
+    until = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+        except OSError:  # a file system without locks: one write of a line is whole by itself
+            return None
+        time.sleep(0.01)
+
+
+def _stranger(route: Route, key: paramiko.PKey) -> str:
+    shows = f"its {key.get_name()} key is {key.fingerprint}"
+    file = route.known_hosts[0] if route.known_hosts else "~/.ssh/known_hosts"
+    way = f"`ssh-keyscan -p {route.port} {route.address} >> {shlex.quote(file)}` accepts it"
+    if route.proxy_jump or route.proxy_command or route.host_key_alias:
+        way = f"`ssh {route.host}` by hand asks once"  # a scan goes straight, to the bare address
+    files = (*route.known_hosts, *route.global_known_hosts)
+    if any(e.marker == "@cert-authority" for name in _names(route) for e in entries(files, name)):
+        shows += " (its certificate is not looked at: @cert-authority lines are not used here)"
+    return (
+        f"{route.shown} is not known: {shows}; if that is right, {way}, or "
+        f"--ssh_accept_new_hosts does for all"
+    )
+
+
+def _changed(route: Route, key: paramiko.PKey, name: str, others: list[Entry]) -> str:
+    alike = [entry for entry in others if entry.kind == key.get_name()]
+    old = (alike or others)[0]
+    return (
+        f"{route.shown} shows another key than before, {key.get_name()} {key.fingerprint}, and "
+        f"{old.file}:{old.line} has another {old.kind}: if it was set up anew, "
+        f"`ssh-keygen -R {shlex.quote(name)} -f {shlex.quote(old.file)}` forgets the old one; "
+        f"if not, somebody may stand between"
+    )

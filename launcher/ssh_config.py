@@ -1,0 +1,253 @@
+"""Which way leads to a host: what its row of the CSV says, then the user's SSH configuration.
+
+The configuration is read by OpenSSH itself (`ssh -G`), so that Include, Match and every alias mean
+what they mean to `ssh`; by paramiko where no `ssh` is installed. Nothing is connected to here.
+"""
+
+import contextlib
+import glob
+import os
+import pwd
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import paramiko
+
+_SECONDS = 10.0  # for a TCP connection where ConnectTimeout is not set, and for `ssh -G`
+# Where the configuration names none:
+_KEYS = ["~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519"]
+_KNOWN = ["~/.ssh/known_hosts", "~/.ssh/known_hosts2"]
+_GLOBALLY_KNOWN = ["/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2"]
+_FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
+_MOST_INCLUDES = 16  # within each other
+_HIDDEN = "***"
+
+Said = dict[str, list[str]]  # a configuration's answer for one host, by lower-case keyword
+
+
+class Unreachable(Exception):
+    """One sentence: which host, what happened, what to do."""
+
+
+class Target(NamedTuple):
+    """What a row of the CSV says; "" and 0: it does not."""
+
+    ip: str  # or a name, or an alias of the configuration
+    ssh_port: int = 0
+    ssh_username: str = ""
+    ssh_password: str = ""
+    ssh_key_path: str = ""
+
+    def __repr__(self) -> str:
+        shown = self._replace(ssh_password=_HIDDEN) if self.ssh_password else self
+        return f"Target{tuple(shown)}"
+
+
+class Settings(NamedTuple):
+    """What the frontend is told for all hosts."""
+
+    config: str = ""  # path of an SSH configuration; "": the user's own and the system's
+    accept_new_hosts: bool = False
+
+
+class Route(NamedTuple):
+    """How a host is reached, all said."""
+
+    host: str  # as the CSV calls it
+    address: str
+    port: int
+    username: str
+    key_path: str = ""  # of the CSV
+    identity_files: tuple[str, ...] = ()
+    identities_only: bool = False
+    agent: str = ""  # socket of the SSH agent; "": none
+    proxy_jump: tuple[str, ...] = ()  # [user@]host[:port] each, the nearest first
+    proxy_command: str = ""
+    known_hosts: tuple[str, ...] = ()  # files; the first is the one that is written to
+    global_known_hosts: tuple[str, ...] = ()
+    host_key_alias: str = ""
+    hash_known_hosts: bool = False
+    accept_new: bool = False  # trust on first use
+    connect_timeout: float = _SECONDS
+    family: socket.AddressFamily = socket.AF_UNSPEC
+
+    @property
+    def shown(self) -> str:
+        """As messages call it."""
+        at = f"{self.address}:{self.port}"
+        return self.host if at == f"{self.host}:22" else f"{self.host} ({at})"
+
+
+def route(target: Target, settings: Settings) -> Route:
+    """What the CSV says wins. Raises Unreachable where the configuration cannot be read."""
+    if target.ip.startswith("-"):
+        raise Unreachable(f"{target.ip!r} is no host name; mend column ip")
+    settings = settings._replace(config=os.path.expanduser(settings.config))
+    said = (_by_openssh if shutil.which("ssh") else _by_paramiko)(target, settings)
+    one = {key: values[0] for key, values in said.items() if values}
+    address = one.get("hostname", target.ip)
+    username = target.ssh_username or one.get("user") or _me()[0]
+    port = _port(target, one.get("port", "22"))
+    full = _filler(target.ip, address, port, username, one.get("hostkeyalias", target.ip))
+    jump = _unless_none(one.get("proxyjump", ""))
+    strict = one.get("stricthostkeychecking", "ask")
+    limit = one.get("connecttimeout", "")
+    return Route(
+        host=target.ip,
+        address=address,
+        port=port,
+        username=username,
+        key_path=os.path.expanduser(target.ssh_key_path),
+        identity_files=_files(said.get("identityfile", _KEYS), full),
+        identities_only=one.get("identitiesonly") == "yes",
+        agent=_agent(one.get("identityagent", "SSH_AUTH_SOCK"), full),
+        proxy_jump=tuple(hop.strip() for hop in full(jump).split(",") if hop.strip()),
+        proxy_command="" if jump else full(_unless_none(one.get("proxycommand", ""))),
+        known_hosts=_files(said.get("userknownhostsfile", _KNOWN), full),
+        global_known_hosts=_files(said.get("globalknownhostsfile", _GLOBALLY_KNOWN), full),
+        host_key_alias=one.get("hostkeyalias", ""),
+        hash_known_hosts=one.get("hashknownhosts") == "yes",
+        accept_new=settings.accept_new_hosts or strict in ("accept-new", "no", "off", "false"),
+        connect_timeout=float(limit) if limit.isdigit() and int(limit) else _SECONDS,
+        family=_FAMILIES.get(one.get("addressfamily", ""), socket.AF_UNSPEC),
+    )
+
+
+def own_route(host: str, address: str, port: int, username: str) -> Route:
+    """Without any configuration: this machine's own keys, its agent, a key that is known."""
+    return Route(
+        *(host, address, port, username),
+        identity_files=_files(_KEYS, _filler(host, address, port, username, host)),
+        agent=os.environ.get("SSH_AUTH_SOCK", ""),
+    )
+
+
+def jump(hop: str) -> Target:
+    """One of `Route.proxy_jump`; its key and password are the configuration's affair."""
+    found = re.fullmatch(r"(?:ssh://)?(?:(.*)@)?(\[[^\]]+\]|[^:/@]+)(?::(\d+))?/?", hop)
+    if not found:
+        raise Unreachable(f"ProxyJump {hop}: write it as user@host:port")
+    return Target(found[2].strip("[]"), int(found[3] or 0), found[1] or "")
+
+
+def _by_openssh(target: Target, settings: Settings) -> Said:
+    command = ["ssh", "-G", *(["-F", settings.config] if settings.config else [])]
+    command += ["-p", str(target.ssh_port)] if target.ssh_port else []
+    command += ["-l", target.ssh_username] if target.ssh_username else []
+    try:
+        ran = subprocess.run(
+            [*command, "--", target.ip],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise Unreachable(
+            f"{target.ip}: `ssh -G {target.ip}` gave no answer in {_SECONDS:g} s; "
+            f"a Match exec of the SSH configuration may hang"
+        ) from None
+    if ran.returncode:
+        why = (ran.stderr.strip().splitlines() or ["ssh -G ended without a word"])[0]
+        raise Unreachable(f"{target.ip}: the SSH configuration cannot be used: {why}")
+    said: Said = {}
+    for line in ran.stdout.splitlines():
+        key, _, value = line.partition(" ")
+        said.setdefault(key, []).append(value)
+    for key in ("userknownhostsfile", "globalknownhostsfile"):
+        # It prints no quotes: a blank within a name is not followed by what begins a path.
+        said[key] = [path for each in said.get(key, []) for path in re.split(r" (?=[/~%$])", each)]
+    return said
+
+
+def _by_paramiko(target: Target, settings: Settings) -> Said:
+    own = Path(_me()[1]) / ".ssh" / "config"
+    paths = [Path(settings.config)] if settings.config else [own, Path("/etc/ssh/ssh_config")]
+    if settings.config and not paths[0].is_file():
+        raise Unreachable(f"{target.ip}: there is no SSH configuration {settings.config}")
+    config = paramiko.SSHConfig()
+    # What comes first counts, also within other values.
+    config.parse([f"User {target.ssh_username}"] if target.ssh_username else [])
+    config.parse([f"Port {target.ssh_port}"] if target.ssh_port else [])
+    try:
+        for path in paths:
+            config.parse(_with_includes(path, own.parent))
+        found = config.lookup(target.ip)
+    except (OSError, ValueError, paramiko.SSHException) as error:
+        raise Unreachable(f"{target.ip}: the SSH configuration cannot be used: {error}") from None
+    said = {key: value if isinstance(value, list) else [value] for key, value in found.items()}
+    for key in ("userknownhostsfile", "globalknownhostsfile"):
+        if key in said:
+            said[key] = shlex.split(said[key][0])
+    return {key: [each for each in values if each] for key, values in said.items()}
+
+
+def _with_includes(path: Path, folder: Path, depth: int = 0) -> Iterator[str]:
+    """The lines of a configuration, which paramiko does not join itself."""
+    with contextlib.suppress(FileNotFoundError):
+        for line in path.read_text(errors="surrogateescape").splitlines():
+            found = re.match(r"\s*include(?:\s*=\s*|\s+)(.+)", line, re.IGNORECASE)
+            if not found or depth == _MOST_INCLUDES:
+                yield line
+                continue
+            for pattern in shlex.split(found[1]):
+                for name in sorted(glob.glob(str(folder / os.path.expanduser(pattern)))):
+                    yield from _with_includes(Path(name), folder, depth + 1)
+
+
+def _port(target: Target, said: str) -> int:
+    if target.ssh_port:
+        return target.ssh_port
+    if not said.isdigit() or not 0 < int(said) < 65536:
+        raise Unreachable(f"{target.ip}: Port {said} of the SSH configuration is no port")
+    return int(said)
+
+
+def _filler(host: str, address: str, port: int, username: str, alias: str) -> Callable[[str], str]:
+    """Puts values for the tokens, variables and home that a configuration's text may hold."""
+    user, home = _me()
+    here = socket.gethostname()
+    tokens = {
+        **{"h": address, "n": host, "p": str(port), "r": username, "k": alias, "%": "%"},
+        **{"l": here, "L": here.split(".")[0], "u": user, "d": home, "i": str(os.getuid())},
+    }
+
+    def full(text: str) -> str:
+        text = re.sub(r"%(.)", lambda found: tokens.get(found[1], found[0]), text)
+        text = re.sub(r"\$\{(\w+)\}", lambda found: os.environ.get(found[1], found[0]), text)
+        return f"{home}{text[1:]}" if text == "~" or text.startswith("~/") else text
+
+    return full
+
+
+def _files(names: list[str], full: Callable[[str], str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(full(name) for name in names if _unless_none(name)))
+
+
+def _agent(name: str, full: Callable[[str], str]) -> str:
+    if name.startswith("$") and not name.startswith("${"):
+        return os.environ.get(name[1:], "")
+    if name == "SSH_AUTH_SOCK":
+        return os.environ.get("SSH_AUTH_SOCK", "")
+    return full(_unless_none(name))
+
+
+def _unless_none(value: str) -> str:
+    return "" if value.lower() == "none" else value
+
+
+def _me() -> tuple[str, str]:
+    """Name and home, from where OpenSSH takes them; a container may know neither."""
+    try:
+        found = pwd.getpwuid(os.getuid())
+    except KeyError:
+        return os.environ.get("USER", ""), os.environ.get("HOME", "/")
+    return found.pw_name, found.pw_dir

@@ -1,0 +1,203 @@
+"""The user's private keys, from files and the SSH agent, in the order in which hosts see them.
+
+The CSV's key is first, then the configuration's, then the agent's others: servers hang up after a
+handful. A key that both have is the file's, since a file's can log in from another machine, too.
+"""
+
+import base64
+import contextlib
+import io
+import re
+import socket
+import struct
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import paramiko
+from paramiko.agent import AgentKey, AgentSSH
+
+from launcher.ssh_config import Route, Unreachable
+
+_AGENT_SECONDS = 10.0  # for an answer; it may ask its user first
+_CLASSES: dict[str, type[paramiko.PKey]] = {
+    "ssh-ed25519": paramiko.Ed25519Key,
+    "ssh-rsa": paramiko.RSAKey,
+    "RSA": paramiko.RSAKey,
+    "EC": paramiko.ECDSAKey,
+    **dict.fromkeys(paramiko.ECDSAKey.identifiers(), paramiko.ECDSAKey),
+}
+
+
+class Key(NamedTuple):
+    """One that can be tried."""
+
+    name: str  # as messages call it
+    key: paramiko.PKey
+    text: str = ""  # of its file, and of its certificate's; "": the agent keeps it
+
+
+class Identity(NamedTuple):
+    """What a key file holds."""
+
+    key: Key | None  # None: it cannot be used
+    public: bytes  # that an agent may have the private part of
+    trouble: str
+
+
+def keys(route: Route, agent: "Agent") -> tuple[list[Key], list[str]]:
+    """In the order in which they are tried; and what is wrong with others."""
+    held = {key.key.asbytes(): key for key in agent.keys}
+    if route.key_path and not Path(route.key_path).is_file():
+        raise Unreachable(
+            f"{route.shown}: ssh_key_path {route.key_path}: there is no such file; name a private "
+            f"key of this machine, or leave the column empty"
+        )
+    found: dict[bytes, Key] = {}
+    troubles = [agent.trouble] if agent.trouble else []
+    for path in filter(None, (route.key_path, *route.identity_files)):
+        read = identity(path)
+        key = read.key or held.get(read.public)
+        if key:
+            public = key.key.asbytes()
+            if certified := _certified(path, key):
+                found.setdefault(b"certified" + public, certified)
+            found.setdefault(public, key)
+        elif read.trouble:
+            troubles.append(read.trouble)
+    if not route.identities_only:
+        for public, key in held.items():
+            found.setdefault(public, key)
+    return list(found.values()), troubles
+
+
+def identity(path: str) -> Identity:
+    """Of a file that may be missing, public, encrypted, or no key at all."""
+    try:
+        text = Path(path).read_text(errors="replace")
+    except FileNotFoundError:
+        return Identity(None, b"", "")
+    except OSError as error:
+        return Identity(None, b"", f"{path}: {error.strerror}")
+    try:
+        return Identity(Key(path, private_key(text), text), b"", "")
+    except paramiko.PasswordRequiredException:
+        return Identity(None, _public(path, text), f"{path} is encrypted: ssh-add it")
+    except ValueError:
+        trouble = (
+            f"{path} is no private key that can be read; `ssh-keygen -p -f {path}` may mend it"
+        )
+        if _listed(text):
+            trouble = f"{path} is a public key, and no agent has its private one"
+        return Identity(None, _public(path, text), trouble)
+
+
+def private_key(text: str) -> paramiko.PKey:
+    """Raises ValueError, or paramiko's own where it is encrypted."""
+    found = re.search(r"BEGIN (\w+) PRIVATE KEY", text)
+    named = found[1] if found else ""
+    kind = _CLASSES.get(_kind(_within(text)) if named == "OPENSSH" else named)
+    if kind is None:
+        raise ValueError
+    try:
+        key = kind.from_private_key(io.StringIO(text))
+        if certificate := text.partition("PRIVATE KEY-----\n")[2].partition("KEY-----")[2].strip():
+            key.load_certificate(certificate)
+    except paramiko.PasswordRequiredException:
+        raise
+    except (paramiko.SSHException, ValueError, IndexError, struct.error):
+        raise ValueError from None
+    return key
+
+
+def _within(text: str) -> bytes:
+    """The public part of a private key in OpenSSH's form: it is there even if it is encrypted."""
+    _, begins, rest = text.partition("-----BEGIN OPENSSH PRIVATE KEY-----")
+    with contextlib.suppress(ValueError, struct.error):
+        message = paramiko.Message(base64.b64decode(rest.partition("-----END")[0]))
+        if begins and message.get_bytes(15) == b"openssh-key-v1\0":
+            for _ in range(3):  # cipher, and how its key is made
+                message.get_binary()
+            message.get_int()
+            return message.get_binary()
+    return b""
+
+
+def _public(path: str, text: str) -> bytes:
+    """Of a public key's file, of an encrypted one, or of its neighbour PATH.pub."""
+    if within := _within(text):
+        return within
+    with contextlib.suppress(OSError):
+        text = text if _listed(text) else Path(f"{path}.pub").read_text(errors="replace")
+    return _listed(text)
+
+
+def _listed(text: str) -> bytes:
+    words = text.split()
+    with contextlib.suppress(ValueError):
+        if len(words) > 1 and words[0].startswith(("ssh-", "ecdsa-", "sk-")):
+            return base64.b64decode(words[1])
+    return b""
+
+
+def _kind(public: bytes) -> str:
+    return paramiko.Message(public).get_binary().decode(errors="replace") if public else ""
+
+
+def _certified(path: str, key: Key) -> Key | None:
+    """With the certificate beside its file, which then travels with it."""
+    try:
+        text = f"{key.text.rstrip()}\n{Path(f'{path}-cert.pub').read_text()}"
+        return Key(f"{path}-cert.pub", private_key(text), text)
+    except (OSError, ValueError):
+        return None
+
+
+class Agent(AgentSSH):
+    """Of a socket; one that is not there has no keys. To be closed after the login."""
+
+    def __init__(self, path: str):
+        super().__init__()
+        self.keys: list[Key] = []
+        self.trouble = ""
+        self._socket = socket.socket(socket.AF_UNIX)
+        if not path:
+            return
+        self._socket.settimeout(_AGENT_SECONDS)
+        try:
+            self._dial(path)
+            self._connect(self._socket)  # type: ignore[attr-defined]
+        except (OSError, ValueError, paramiko.SSHException) as error:
+            self.trouble = f"the SSH agent {path} does not answer: {error}"
+        self.keys = [Key(f"the agent's {_called(key)}", _Careful(key)) for key in self.get_keys()]
+
+    def _dial(self, path: str) -> None:
+        until = time.monotonic() + _AGENT_SECONDS
+        while True:
+            try:
+                return self._socket.connect(path)
+            except BlockingIOError:  # hundreds of logins ask it at once
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.02)
+
+    def close(self) -> None:
+        """Nothing is asked of it any more."""
+        self._socket.close()
+
+
+def _called(key: AgentKey) -> str:
+    return getattr(key, "comment", "") or key.get_name()
+
+
+class _Careful(AgentKey):
+    """An agent that will not sign costs one try, not the connection."""
+
+    def __init__(self, key: AgentKey):
+        super().__init__(key.agent, key.blob)
+
+    def sign_ssh_data(self, *arguments: object) -> bytes:  # type: ignore[override]
+        try:
+            return super().sign_ssh_data(*arguments)  # type: ignore
+        except (OSError, paramiko.SSHException):
+            return b""

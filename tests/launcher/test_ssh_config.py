@@ -1,0 +1,67 @@
+"""Which way an SSH configuration and a row of the CSV say that it is to a host."""
+
+import os
+import socket
+
+import pytest
+from ssh_user import needs_sshd
+
+from launcher.ssh import Settings, Target, Unreachable, route
+
+pytestmark = needs_sshd
+
+
+@pytest.mark.parametrize("resolver", ["ssh", "paramiko"])
+def test_the_configuration_says_the_way_and_the_csv_wins(ssh_user, monkeypatch, resolver):
+    if resolver == "paramiko":
+        monkeypatch.setenv("PATH", str(ssh_user.folder))
+    (ssh_user.folder / "more").write_text(
+        'Host gpu*\n  User them\n  IdentityFile "~/my keys/%r_%h"\n'
+    )
+    ssh_user.wants(
+        f"Include {ssh_user.folder}/more",
+        "Host gpu1",
+        "  HostName 10.9.8.7",
+        "  Port 2222",
+        "  HostKeyAlias one",
+        "  IdentitiesOnly yes",
+        "  IdentityAgent ~/agent.sock",
+        "  ProxyJump me@first:33,second",
+        "  ConnectTimeout 3",
+        f"  UserKnownHostsFile {ssh_user.folder}/a ~/b",
+        "Host gpu2",
+        "  ProxyCommand carry %h %p %r",
+        "  StrictHostKeyChecking accept-new",
+        "  AddressFamily inet",
+    )
+    home = os.path.expanduser("~")
+    one = route(Target("gpu1"), ssh_user.settings)
+    assert (one.host, one.address, one.port, one.username) == ("gpu1", "10.9.8.7", 2222, "them")
+    assert one.identity_files[0] == f"{home}/my keys/them_10.9.8.7"
+    assert (one.identities_only, one.agent) == (True, f"{home}/agent.sock")
+    assert one.proxy_jump == ("me@first:33", "second")
+    assert one.known_hosts == (f"{ssh_user.folder}/a", f"{home}/b")
+    assert (one.host_key_alias, one.connect_timeout, one.accept_new) == ("one", 3, False)
+    assert one.shown == "gpu1 (10.9.8.7:2222)"
+    told = Target("gpu1", 44, "me", "secret", "/a/key")
+    told_route = route(told, ssh_user.settings)
+    assert told_route[:5] == ("gpu1", "10.9.8.7", 44, "me", "/a/key")
+    assert told_route.identity_files[0] == f"{home}/my keys/me_10.9.8.7"
+    two = route(Target("gpu2", ssh_username="me"), ssh_user.settings)
+    assert two.proxy_command == "carry gpu2 22 me"
+    assert (two.accept_new, two.family, two.shown) == (True, socket.AF_INET, "gpu2")
+    assert route(Target("x"), Settings(str(ssh_user.config), True)).accept_new
+    assert "secret" not in f"{told} {told!r} {told_route}"
+
+
+def test_a_configuration_that_cannot_be_read_is_said(ssh_user, monkeypatch):
+    ssh_user.wants("Hots gpu1")
+    for path, word in (
+        (ssh_user.config, "Bad configuration option"),
+        (ssh_user.folder / "no", "No such"),
+    ):
+        with pytest.raises(Unreachable, match=rf"^gpu1: the SSH configuration .*{word}"):
+            route(Target("gpu1"), Settings(str(path)))
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(Unreachable, match="there is no SSH configuration"):
+        route(Target("gpu1"), Settings(str(ssh_user.folder / "no")))
