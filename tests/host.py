@@ -18,7 +18,7 @@ from pathlib import Path
 from conftest import Process
 from machine import PROGRAMS, Machine, mac, network
 
-from launcher.kernel import descendants
+from launcher.host.kernel import descendants
 
 _LOGIN = {
     "PATH": PROGRAMS,

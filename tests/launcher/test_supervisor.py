@@ -271,7 +271,8 @@ def test_a_second_supervisor_of_the_same_process_goes_away(supervise, tmp_path):
 def test_it_imports_nothing_but_pythons_own_library():
     """It may be copied to a host that has nothing else; so it starts in a blink, too."""
     program = (
-        "import sys, launcher.host.supervisor; print(*sorted({n.split('.')[0] for n in sys.modules}))"
+        "import sys, launcher.host.supervisor; "
+        "print(*sorted({n.split(chr(46))[0] for n in sys.modules}))"
     )
     ran = subprocess.run(
         [sys.executable, "-ES", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {program}"],
