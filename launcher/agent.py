@@ -11,8 +11,8 @@ import os
 import sys
 from pathlib import Path
 
-from launcher import ssh
 from launcher.host import keyring
+from launcher.ssh import connection
 
 _PIECE = 1 << 15
 
@@ -33,12 +33,12 @@ def main(folder: str, host: str, *command: str) -> int:
         line = line.replace(ours, theirs)
     if mark := known.pop("mark", ""):  # what is left of it can be found
         line = f"export {mark}; {line}"
-    credential = ssh.Credential(**known) if known else None
+    credential = connection.Credential(**known) if known else None
     if credential is None:
         os.execvp("ssh", ["ssh", "-o", "BatchMode=yes", host, *command])
     try:
-        client = ssh.connect_with(credential)
-    except ssh.Unreachable as error:
+        client = connection.connect_with(credential)
+    except connection.Unreachable as error:
         print(f"error: {error}", file=sys.stderr)
         return 255
     transport = client.get_transport()

@@ -20,7 +20,7 @@ from launcher.host.registry import BadName, Foreign, Record, Run, Taken, names
 from launcher.host.task import FINAL, LEARNERS
 from launcher.hosts import Hosts, place, targets, tmux
 from launcher.plan import Process
-from launcher.ssh import Settings
+from launcher.ssh.config import Settings
 from launcher.there import Failed, Lost
 from launcher.workers import BadCsv, Worker, read
 

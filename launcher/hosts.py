@@ -18,7 +18,7 @@ from libtmux import exc
 from launcher.host import windows
 from launcher.host.here import Here
 from launcher.host.machine import Machine
-from launcher.ssh import Settings, Target
+from launcher.ssh.config import Settings, Target
 from launcher.there import ANSWER_SECONDS, Ear, Failed, Lost, There
 from launcher.workers import Worker
 

@@ -12,10 +12,14 @@ import shlex
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from launcher import parcel, ssh
+from launcher import parcel
 from launcher.host.far import MARK
+from launcher.ssh.config import Settings, Target, Unreachable, route
+
+if TYPE_CHECKING:
+    from launcher.ssh.connection import Connection, Credential
 
 ANSWER_SECONDS = 30.0
 _PING_SECONDS = 2.0
@@ -51,13 +55,13 @@ class Ear(Protocol):
 class There:
     """One host."""
 
-    def __init__(self, place: str, target: ssh.Target, settings: ssh.Settings, pythons: list[str]):
+    def __init__(self, place: str, target: Target, settings: Settings, pythons: list[str]):
         """`pythons`: that may be there, the best first."""
         self.place, self.target = place, target
-        self.route = ssh.route(target, settings)
+        self.route = route(target, settings)
         self._settings, self._pythons = settings, pythons
         self._line: _Line | None = None
-        self.credential: ssh.Credential | None = None
+        self.credential: Credential | None = None
         self.why = "nobody asked it yet"
         self._ear: Ear | None = None
         self._closed = threading.Event()
@@ -72,10 +76,12 @@ class There:
         """For the run of this name. Raises Lost."""
         self._name = name
         try:
-            connection = ssh.connect(self.target, self._settings)
-            self.credential = connection.credential
-            self._line = _Line(connection, parcel.command(self._pythons), name, self._heard)
-        except (ssh.Unreachable, Lost) as error:
+            from launcher.ssh.connection import connect  # noqa: PLC0415 - paramiko takes a while
+
+            connected = connect(self.target, self._settings)
+            self.credential = connected.credential
+            self._line = _Line(connected, parcel.command(self._pythons), name, self._heard)
+        except (Unreachable, Lost) as error:
             self.why = str(error)
             raise Lost(self.why) from None
         self.why = ""
@@ -168,7 +174,7 @@ class _Line:
 
     def __init__(
         self,
-        connection: ssh.Connection,
+        connection: Connection,
         command: str,
         name: str,
         heard: Callable[[dict[str, Any]], None],

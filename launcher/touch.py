@@ -14,7 +14,7 @@ from launcher.host.registry import Record, Run
 from launcher.host.task import LEARNERS
 from launcher.hosts import Hosts, place, targets
 from launcher.mirror import Mirror
-from launcher.ssh import Settings, Target
+from launcher.ssh.config import Settings, Target
 from launcher.there import Failed, Lost
 from launcher.workers import Worker
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import paramiko
 from conftest import free_port
 
-from launcher import kernel
+from launcher.host import kernel
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 

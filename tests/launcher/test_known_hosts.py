@@ -13,9 +13,9 @@ import pytest
 from conftest import ROOT
 from ssh_user import needs_sshd, says
 
-from launcher import known_hosts
-from launcher.known_hosts import HostKeyRefused
-from launcher.ssh import Settings, Target, connect, route
+from launcher.ssh import known_hosts
+from launcher.ssh.connection import Settings, Target, connect, route
+from launcher.ssh.known_hosts import HostKeyRefused
 
 pytestmark = needs_sshd
 
@@ -54,7 +54,7 @@ def test_many_who_meet_hosts_at_the_same_moment_write_whole_lines_once(ssh_user,
     host_keys = [paramiko.ECDSAKey.generate() for _ in range(4)]
     program = (
         "import sys, paramiko\n"
-        "from launcher import known_hosts, ssh\n"
+        "from launcher.ssh import connection as ssh, known_hosts\n"
         "way = ssh.route(ssh.Target(sys.argv[1]), ssh.Settings(sys.argv[2], True))\n"
         "key = paramiko.RSAKey.generate(1024)\n"
         "known_hosts.accept(way, key)\n"

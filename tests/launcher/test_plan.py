@@ -67,7 +67,10 @@ def test_several_learners_are_one_mpirun_with_a_segment_each():
     learners = _made(rows, config, {"seed": "3"})[0]
     mpirun, *rest = learners.command
     assert Path(mpirun).name == "mpirun"
-    flags = ["--seed=3", "--learner_hosts=localhost:8001,localhost:8002", "--job_name=learner"]
+    flags = [
+        *("--logdir=/run", "--seed=3", "--learner_hosts=localhost:8001,localhost:8002"),
+        *("--job_name=learner", f"--token_file={FOLDER}/token"),
+    ]
     told = ["-x", "A", "-x", "NCCL_DEBUG", "-x"]
     assert rest == [
         *("--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"),

@@ -17,10 +17,10 @@ from conftest import ROOT, free_port
 from ssh_servers import Obedient, agent, saying
 from ssh_user import needs_sshd, says
 
-from launcher import ssh
-from launcher.known_hosts import HostKeyRefused
-from launcher.ssh import Credential, Target, Unreachable, connect, connect_with
-from launcher.ssh_login import NotLetIn
+from launcher.ssh import connection as ssh
+from launcher.ssh.connection import Credential, Target, Unreachable, connect, connect_with
+from launcher.ssh.known_hosts import HostKeyRefused
+from launcher.ssh.login import NotLetIn
 
 pytestmark = needs_sshd
 
@@ -75,7 +75,7 @@ def test_a_server_that_hangs_up_is_tried_again_for_seconds_then_said(ssh_user, m
 def test_of_a_server_that_speaks_nonsense_a_sentence_is_all_that_is_printed(ssh_user):
     program = (
         "import sys\n"
-        "from launcher import ssh\n"
+        "from launcher.ssh import connection as ssh\n"
         "try:\n"
         "    ssh.connect(ssh.Target('127.0.0.1', int(sys.argv[1])), ssh.Settings(sys.argv[2]))\n"
         "except ssh.Unreachable as error:\n"
@@ -210,7 +210,7 @@ def test_another_machine_logs_in_with_the_credential_alone(ssh_user):
     sent = json.dumps(credential)
     program = (
         "import json, sys\n"
-        "from launcher.ssh import Credential, connect_with\n"
+        "from launcher.ssh.connection import Credential, connect_with\n"
         "with connect_with(Credential(*json.load(sys.stdin))) as client:\n"
         "    print(client.exec_command('echo hello')[1].read())\n"
     )

@@ -6,7 +6,7 @@ import socket
 import pytest
 from ssh_user import needs_sshd
 
-from launcher.ssh import Settings, Target, Unreachable, route
+from launcher.ssh.connection import Settings, Target, Unreachable, route
 
 pytestmark = needs_sshd
 

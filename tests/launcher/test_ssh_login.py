@@ -11,9 +11,9 @@ import pytest
 from ssh_servers import Obedient, agent
 from ssh_user import STRANGE, needs_sshd, says
 
-from launcher import ssh, ssh_keys
-from launcher.ssh import Target, Unreachable, connect_with, route
-from launcher.ssh_login import NotLetIn
+from launcher.ssh import connection, keys
+from launcher.ssh.connection import Target, Unreachable, connect_with, route
+from launcher.ssh.login import NotLetIn
 
 pytestmark = needs_sshd
 
@@ -178,7 +178,7 @@ def test_a_server_that_wants_a_key_and_a_password_gets_both(ssh_user):
 
 
 def test_a_server_that_does_not_answer_a_login_is_said(ssh_user, monkeypatch):
-    monkeypatch.setattr(ssh, "_ANSWER_SECONDS", 0.6)
+    monkeypatch.setattr(connection, "_ANSWER_SECONDS", 0.6)
 
     class Slow(Obedient):
         def check_auth_password(self, username, password):
@@ -195,7 +195,7 @@ def test_a_server_that_does_not_answer_a_login_is_said(ssh_user, monkeypatch):
 def test_an_agent_that_does_not_sign_costs_one_try(ssh_user, monkeypatch):
     held, other = ssh_user.key("held"), ssh_user.key("other")
     server = ssh_user.sshd(lets_in=[held, other])
-    real = ssh_keys.Agent.get_keys
+    real = keys.Agent.get_keys
     with agent(ssh_user.folder, held) as address:
         ssh_user.wants("Host *", f"  IdentityAgent {address}", f"  IdentityFile {held}.pub")
 
@@ -205,6 +205,6 @@ def test_an_agent_that_does_not_sign_costs_one_try(ssh_user, monkeypatch):
             subprocess.run(["ssh-add", "-qD"], env=environment, check=True, capture_output=True)
             return keys
 
-        monkeypatch.setattr(ssh_keys.Agent, "get_keys", emptied)
+        monkeypatch.setattr(keys.Agent, "get_keys", emptied)
         said = ssh_user.is_refused(NotLetIn, server)
     assert "tried the agent's held; it takes publickey" in said

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import IO, Any
 
-from launcher.ssh_config import Route, Unreachable
+from launcher.ssh.config import Route, Unreachable
 
 _DEAD_MS = 60_000  # after which what nobody acknowledged counts as lost
 _END_SECONDS = 1.0  # for a ProxyCommand to end once its connection is closed

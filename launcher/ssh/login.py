@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import paramiko
 from paramiko.auth_strategy import AuthSource, AuthStrategy
 
-from launcher.ssh_config import Route, Unreachable
-from launcher.ssh_keys import Key
+from launcher.ssh.config import Route, Unreachable
+from launcher.ssh.keys import Key
 
 _BY_PASSWORD = {"password", "keyboard-interactive"}
 

@@ -4,8 +4,8 @@
     connection.client.exec_command(...)         paramiko's client, as it comes
     connect_with(connection.credential)         the same login from another machine
 
-The way there is `ssh_config`'s, what is carried over `ssh_socket`'s; whether the host is the right
-one `known_hosts` says, and who we are `ssh_keys` and `ssh_login`. Every step has a limit.
+The way there is `config`'s, what is carried over `carrier`'s; whether the host is the right
+one `known_hosts` says, and who we are `keys` and `login`. Every step has a limit.
 """
 
 import contextlib
@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 import paramiko
 
-from launcher import known_hosts, ssh_config, ssh_keys, ssh_socket
-from launcher.known_hosts import HostKeyRefused
-from launcher.ssh_config import Route, Settings, Target, Unreachable, route
-from launcher.ssh_login import HungUp, Login
+from launcher.ssh import carrier, config, keys, known_hosts
+from launcher.ssh.config import Route, Settings, Target, Unreachable, route
+from launcher.ssh.known_hosts import HostKeyRefused
+from launcher.ssh.login import HungUp, Login
 
 _HANDSHAKE_SECONDS = 15.0  # until the host has shown its key
 _ANSWER_SECONDS = 20.0  # for each try of a login
@@ -86,17 +86,17 @@ def connect(target: Target, settings: Settings) -> Connection:
 
 def connect_with(credential: Credential) -> paramiko.SSHClient:
     """From another machine: no configuration; its own keys only where none is given."""
-    way = ssh_config.own_route(*credential[:4])
+    way = config.own_route(*credential[:4])
     own = not credential.key and not credential.password
-    agent = ssh_keys.Agent(way.agent if own else "")
-    keys, troubles = ssh_keys.keys(way, agent) if own else ([], [])
+    agent = keys.Agent(way.agent if own else "")
+    found, troubles = keys.keys(way, agent) if own else ([], [])
     if credential.key:
-        keys = [ssh_keys.Key("the key that was given", ssh_keys.private_key(credential.key))]
+        found = [keys.Key("the key that was given", keys.private_key(credential.key))]
     remedy = "the machine that starts the run is: name a key that works from here, too"
-    login = Login(way, keys, credential.password, troubles, remedy)
+    login = Login(way, found, credential.password, troubles, remedy)
     judge = Judge({credential.host_key.split()[0]}, functools.partial(_is, way, credential))
     with contextlib.closing(agent):
-        return _enter(way, login, judge, lambda: ssh_socket.dial(way))
+        return _enter(way, login, judge, lambda: carrier.dial(way))
 
 
 def _is(way: Route, credential: Credential, key: paramiko.PKey) -> None:
@@ -115,10 +115,10 @@ def _arrive(
     way: Route, settings: Settings, password: str, remedy: str, passed: tuple[str, ...]
 ) -> tuple[paramiko.SSHClient, Login]:
     """At the end of a route, by way of its jumps; `passed`: those that led here."""
-    agent = ssh_keys.Agent(way.agent)
+    agent = keys.Agent(way.agent)
     with contextlib.closing(agent):
-        keys, troubles = ssh_keys.keys(way, agent)
-        login = Login(way, keys, password, troubles, remedy)
+        found, troubles = keys.keys(way, agent)
+        login = Login(way, found, password, troubles, remedy)
         judge = Judge(known_hosts.kinds(way), functools.partial(known_hosts.accept, way))
         return _enter(way, login, judge, lambda: _carrier(way, settings, passed)), login
 
@@ -126,14 +126,14 @@ def _arrive(
 def _carrier(way: Route, settings: Settings, passed: tuple[str, ...]) -> Any:
     """What `way` says its connection goes through."""
     if way.proxy_command:
-        return ssh_socket.run_proxy(way)
+        return carrier.run_proxy(way)
     if not way.proxy_jump:
-        return ssh_socket.dial(way)
+        return carrier.dial(way)
     *before, hop = way.proxy_jump
     if len(passed) == _MOST_JUMPS:
         raise Unreachable(f"ProxyJump goes round in circles: {' via '.join(passed)}")
     try:
-        to = route(ssh_config.jump(hop), settings)
+        to = route(config.jump(hop), settings)
         if before:  # they lead to it, whatever it says itself
             to = to._replace(proxy_jump=tuple(before), proxy_command="")
         client, _ = _arrive(to, settings, "", _IN_CONFIG, (*passed, hop))
@@ -146,7 +146,7 @@ def _carrier(way: Route, settings: Settings, passed: tuple[str, ...]) -> Any:
     except (paramiko.SSHException, EOFError, OSError) as error:
         client.close()
         raise Unreachable(f"{way.shown} cannot be reached from {hop}: {error}") from None
-    return ssh_socket.Carrier(channel, client.close)
+    return carrier.Carrier(channel, client.close)
 
 
 def _enter(

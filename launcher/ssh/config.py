@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import paramiko
-
 _SECONDS = 10.0  # for a TCP connection where ConnectTimeout is not set, and for `ssh -G`
 # Where the configuration names none:
 _KEYS = ["~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519"]
@@ -173,6 +171,8 @@ def _by_paramiko(target: Target, settings: Settings) -> Said:
     paths = [Path(settings.config)] if settings.config else [own, Path("/etc/ssh/ssh_config")]
     if settings.config and not paths[0].is_file():
         raise Unreachable(f"{target.ip}: there is no SSH configuration {settings.config}")
+    import paramiko  # noqa: PLC0415 - it takes a while, and is seldom needed here
+
     config = paramiko.SSHConfig()
     # What comes first counts, also within other values.
     config.parse([f"User {target.ssh_username}"] if target.ssh_username else [])
