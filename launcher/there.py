@@ -61,7 +61,7 @@ class There:
         self.route = route(target, settings)
         self._settings, self._pythons = settings, pythons
         self._line: _Line | None = None
-        self.credential: Credential | None = None
+        self.credential: "Credential | None" = None
         self.why = "nobody asked it yet"
         self._ear: Ear | None = None
         self._closed = threading.Event()
@@ -174,7 +174,7 @@ class _Line:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: "Connection",
         command: str,
         name: str,
         heard: Callable[[dict[str, Any]], None],
