@@ -39,6 +39,8 @@ class Everywhere:
             return []
         self.run.kill(lost=True)
         learners = record.place(LEARNERS)
+        if learners:
+            self.run.order("now")
         self._each("order", [p for p in self.hosts.there if p != learners], what="now", name="")
         self._each("kill", list(self.hosts.there), lost=True)
         until = time.monotonic() + _GOODBYE_SECONDS
@@ -47,7 +49,7 @@ class Everywhere:
         killed = self.run.kill() if self.run.goes_on() else 0
         if self._somebody_answers_and_goes_on():
             killed += sum(self._each("kill", list(self.hosts.there)).values())
-        if any(p["place"] for p in record.processes) or len(record.flags["learner_hosts"]) > 1:
+        if record.targets:
             self._each("end_learners", list(self.hosts.there), start=record.id)
             self.hosts.here.end_learners(record.id)
         if killed:

@@ -222,7 +222,7 @@ def test_what_a_reboot_left_behind_is_said_and_forgotten(cluster):
     cluster.run("--stop")
     sleeping = subprocess.Popen(["sleep", "60"])
     record = {
-        **{"name": "impala", "time": time.time() - 9, "boot": "another", "socket": ""},
+        **{"name": "impala", "id": "1", "time": time.time() - 9, "boot": "another", "socket": ""},
         **{"logdir": str(cluster.logdir), "flags": {}, "learners": [], "next_actor": 0},
         "processes": [{"name": "learners", "job": "learner", "host": "localhost"}],
     }
@@ -293,7 +293,7 @@ def test_actors_of_a_running_run_come_and_go_as_the_csv_has_them(cluster):
 
 def test_a_dry_run_prints_every_command_those_of_other_hosts_included(cluster):
     rows = cluster.csv(
-        "learner,localhost,8001,,",
+        "learner,gpu.example,8001,,",
         "actor,far.example,,,hunter2",
         columns="job,ip,tf_port,python,ssh_password",
     )
@@ -301,15 +301,22 @@ def test_a_dry_run_prints_every_command_those_of_other_hosts_included(cluster):
     secrets = ("--env", "API_KEY=hunter2", "--env", "DB=postgres://u:hunter2@h")
     code, printed = cluster.run(rows, "--dry_run", *secrets, "--level_name=catch")
     assert code == 0
-    assert "# learners on localhost, in " in printed
+    assert "# learners on gpu.example, in " in printed
     assert "# actor-0 on far.example, in " in printed
     assert "hunter2" not in printed
     assert "--level_name=catch" in printed
     code, printed = cluster.run(rows, "--skip_check")
     assert code == 2
-    assert "error: row 3: far.example is another host" in printed
+    assert "error: the learners' host does not answer: gpu.example" in printed
     assert not (cluster.folder / "runs").exists()
     assert not cluster.state.exists()
+
+
+def test_a_learner_that_other_hosts_cannot_reach_is_refused(cluster):
+    rows = cluster.csv("learner,localhost,8001,", "actor,far.example,,")
+    code, printed = cluster.run(rows, "--dry_run")
+    assert code == 2
+    assert "error: row 2: hosts of other rows cannot reach a learner at localhost" in printed
 
 
 @pytest.mark.parametrize(

@@ -255,7 +255,10 @@ class Supervisor:
         if time.monotonic() - self._written > _STATE_SECONDS:
             cpu, memory = self._usage.measure()
             rate = self._heart.frames_per_second()
-            self._write(cpu=round(cpu), memory=round(memory), frames_per_second=rate)
+            silent = round(self._heart.look()[0], 1)
+            self._write(
+                cpu=round(cpu), memory=round(memory), frames_per_second=rate, silent=silent
+            )
 
     def _write(self, **news: Any) -> None:
         last = self._output.lines[-1][:300] if self._output.lines else ""
