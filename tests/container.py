@@ -1,5 +1,7 @@
-"""A container without an engine, for tests: an image's files and start, as its user without root, in
-namespaces of its own. The system around the files, and their Python, are this machine's.
+"""A container without an engine, for tests: an image's files and start in namespaces of its own.
+
+Its user is the image's, not root; the system around the files, and their Python, are of this
+machine.
 """
 
 import os
@@ -14,11 +16,12 @@ import pytest
 from conftest import ROOT, Process
 
 HOME = "/home/impala"
-_PASSWD = f"root:x:0:0::/root:/bin/sh\nsshd:x:100:65534::/run/sshd:/bin/false\nimpala:x:1000:1000::{HOME}:/bin/bash\n"
+_PASSWD = f"root:x:0:0::/root:/bin/sh\nimpala:x:1000:1000::{HOME}:/bin/bash\n"
 # $1: this container's folder; the rest: what it starts.
 _ENTER = """
 set -eu
 folder=$1; shift
+hostname {name}
 mount -t proc proc /proc
 mount -t tmpfs -o size=64m,mode=1777 none /dev/shm
 mount -t tmpfs -o mode=755 none /home
@@ -35,7 +38,7 @@ mount --bind "$folder/passwd" /etc/passwd
 mount --bind "$folder/hosts" /etc/hosts
 {volumes}
 cd {workdir}
-exec setpriv --reuid=1000 --regid=1000 --clear-groups --no-new-privs --inh-caps=-all \
+exec setpriv --reuid=1000 --regid=1000 --clear-groups --no-new-privs --pdeathsig=KILL \
     env -i HOME={home} PATH=/opt/impala_mm/.venv/bin:/usr/bin:/bin {environment} "$@"
 """
 
@@ -50,7 +53,7 @@ def needed() -> None:
 
 
 class Container:
-    """One, that ends with the test. `volumes`: what lies where; made impala's, where they are new."""
+    """One, that ends with the test. `volumes`: what of this machine lies where in it."""
 
     def __init__(self, image, folder, *arguments, volumes=None, net="", names="", **environment):
         self.folder = folder
@@ -63,15 +66,12 @@ class Container:
         (folder / "passwd").write_text(_PASSWD)
         (folder / "hosts").write_text(f"127.0.0.1 localhost {names}\n")
         volumes = volumes or {}
-        for source, target in volumes.items():
-            _owned(Path(source))
-            inside = folder / "root" / target.lstrip("/")
-            if target.startswith("/opt"):
-                inside.mkdir(parents=True, exist_ok=True)
-        for each in [folder / "home", *(folder / "home").rglob("*")]:
-            os.chown(each, 1000, 1000)
-        os.chown(folder / "root/opt/impala_mm/runs", 1000, 1000)
+        owned = [folder / "home", *(folder / "home").rglob("*"), *map(Path, volumes)]
+        for each in [*owned, folder / "root/opt/impala_mm/runs"]:
+            if each.is_dir() or each.is_relative_to(folder):
+                os.chown(each, 1000, 1000)
         script = _ENTER.format(
+            name=folder.name,
             home=HOME,
             prefix=shlex.quote(sys.base_prefix),
             open=_open(sys.base_prefix),
@@ -83,7 +83,8 @@ class Container:
         within = ["ip", "netns", "exec", net] if net else []
         self.process = Process(
             *within,
-            *("unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private"),
+            *("unshare", "--mount", "--pid", "--uts", "--fork", "--kill-child"),
+            *("--propagation", "private"),
             *("sh", "-c", script, "sh", str(folder), *dockerfile.entrypoint(path), *arguments),
         )
 
@@ -92,11 +93,6 @@ class Container:
         parent = self.process.process.pid
         child = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()[0]
         os.kill(int(child), number)
-
-
-def _owned(source):
-    if source.is_dir():
-        os.chown(source, 1000, 1000)
 
 
 def _mount(source, target):

@@ -1,6 +1,7 @@
 """What an image would hold and start, read from its Dockerfile without an engine: for tests.
 
-Stages, COPY, WORKDIR, USER, ENV and ENTRYPOINT are understood; what RUN and other images bring is not.
+Stages and what COPY, WORKDIR and ENTRYPOINT say are understood; what RUN and other images bring is
+not.
 """
 
 import fnmatch
@@ -61,7 +62,7 @@ def assemble(path: Path, folder: Path, stage: str = "") -> Path:
             workdir = workdir / text
         if name != "COPY":
             continue
-        root, source = context(), [word for word in words if not word.startswith("--")][:-1]
+        root, source = ROOT, [word for word in words if not word.startswith("--")][:-1]
         if words[0].startswith("--from="):
             if (origin := words[0].removeprefix("--from=")) not in copied:
                 continue
@@ -89,11 +90,6 @@ def _copy(source: Path, folder: Path, target: Path, into: bool) -> None:
             shutil.copy(file, copy)
 
 
-def context() -> Path:
-    """Where images are built from."""
-    return ROOT
-
-
 def _ignored(source: Path) -> set[Path]:
     if not source.is_relative_to(ROOT):  # another stage's
         return set()
@@ -102,7 +98,7 @@ def _ignored(source: Path) -> set[Path]:
 
 
 def ignored(name: str) -> bool:
-    """Whether .dockerignore leaves a file of the project out: the last line that fits it decides."""
+    """Whether .dockerignore leaves a file of the project out: its last line that fits decides."""
     out = False
     for line in (ROOT / ".dockerignore").read_text().split("\n"):
         pattern = line.removeprefix("!").removeprefix("**/")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import container
 import pytest
-from conftest import ROOT, free_port, run
+from conftest import ROOT, free_port, needs_horovod, run
 from container import Container
 
 pytestmark = pytest.mark.skipif(
@@ -126,3 +126,57 @@ def test_the_sshd_config_and_the_entry_parse(tmp_path):
     for line in ("usepam no", "passwordauthentication no", "authenticationmethods publickey"):
         assert line in settings
     subprocess.run(["sh", "-n", ROOT / "docker" / "entry.sh"], check=True)
+
+
+@pytest.fixture
+def cable():
+    """The names of two networks, and their addresses, that reach each other and nothing else."""
+    container.needed()
+    if not shutil.which("ip"):
+        pytest.skip("needs iproute2")
+    names = [f"docker{os.getpid()}{letter}" for letter in "ab"]
+    addresses = ["10.78.0.1", "10.78.0.2"]
+    ends = [f"d{os.getpid()}{letter}" for letter in "ab"]
+    try:
+        made = [_ip("netns", "add", name) for name in names]
+        if any(made):
+            pytest.skip("no network namespaces here")
+        _ip("link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
+        for name, end, address in zip(names, ends, addresses, strict=True):
+            _ip("link", "set", end, "netns", name)
+            _ip("-n", name, "addr", "add", f"{address}/24", "dev", end)
+            for device in (end, "lo"):
+                _ip("-n", name, "link", "set", device, "up")
+        yield dict(zip(names, addresses, strict=True))
+    finally:
+        for name in names:
+            _ip("netns", "del", name)
+
+
+def _ip(*words):
+    return subprocess.run(["ip", *words], check=False, capture_output=True).returncode
+
+
+@needs_horovod
+@pytest.mark.slow
+def test_mpirun_in_one_container_starts_a_learner_in_another_by_its_sshd(cable, key, tmp_path):
+    """On two machines: each container has a network, a name and a home of its own."""
+    first, second = cable
+    for name in ("one", "two"):
+        (tmp_path / name / "home" / ".ssh").mkdir(parents=True)
+    shutil.copy(f"{key}.pub", tmp_path / "two/home/.ssh/authorized_keys")
+    shutil.copy(key, tmp_path / "one/home/.ssh/id_ed25519")
+    config = "Host 10.78.0.*\n  Port 2222\n  StrictHostKeyChecking accept-new\n"
+    (tmp_path / "one/home/.ssh/config").write_text(config)
+    host = Container("learner", tmp_path / "two", "host", net=second)
+    host.process.until("Server listening on 0.0.0.0 port 2222")
+    learners = Container(
+        *("learner", tmp_path / "one", "mpirun", "--host", ",".join(cable.values()), "-np", "2"),
+        *("--mca", "btl_tcp_if_include", "10.78.0.0/24", "--mca", "mpi_yield_when_idle", "1"),
+        *("sh", "-c", "hostname; exec python experiment.py --mode=rehearsal"),
+        net=first,
+    )
+    learners.process.until("all 2 learners learnt", 90)
+    assert learners.process.process.wait(20) == 0
+    assert {"one", "two"} <= set(learners.process.printed().split())
+    assert f"Accepted publickey for impala from {cable[first]}" in host.process.printed()
