@@ -22,18 +22,19 @@ _ENTER = """
 set -eu
 folder=$1; shift
 hostname {name}
+mkdir -p "$folder/python" "$folder/venv"
+mount --bind {prefix} "$folder/python"
+mount --bind {venv} "$folder/venv"
 mount -t proc proc /proc
 mount -t tmpfs -o size=64m,mode=1777 none /dev/shm
 mount -t tmpfs -o mode=755 none /home
 mkdir {home}
 mount --bind "$folder/home" {home}
-mkdir -p "$folder/python"
-mount --bind {prefix} "$folder/python"
 {open}
 mount -t tmpfs -o mode=755 none /opt
 mkdir /opt/impala_mm
 mount --bind "$folder/root/opt/impala_mm" /opt/impala_mm
-mount --bind {venv} /opt/impala_mm/.venv
+mount --bind "$folder/venv" /opt/impala_mm/.venv
 mount --bind "$folder/passwd" /etc/passwd
 mount --bind "$folder/hosts" /etc/hosts
 {volumes}
@@ -96,7 +97,8 @@ class Container:
 
 
 def _mount(source, target):
-    """As an engine does it: what is mounted to is made."""
+    """As an engine does it: what is mounted to is made. Elsewhere that would be on this machine."""
+    assert target.startswith((HOME, "/opt/impala_mm"))
     make = f"mkdir -p {target}" if Path(source).is_dir() else f"touch {target}"
     return f"{make}\nmount --bind {shlex.quote(str(source))} {target}"
 

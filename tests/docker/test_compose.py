@@ -56,7 +56,7 @@ EITHER = pytest.mark.parametrize("names", [CPU, GPU], ids=["cpu", "gpu"])
 
 def _command(service):
     """Its own; the file of flags is read where it lies here."""
-    return [part.replace("/etc/impala_mm.flags", str(DOCKER / "compose.flags")) for part in service]
+    return [part.replace("=compose.flags", f"={DOCKER}/compose.flags") for part in service]
 
 
 @EITHER
