@@ -1,19 +1,35 @@
-# A machine that plays: TensorFlow for the CPU and the environments; no Horovod, no MPI, no tests.
+# A machine that plays: TensorFlow for the CPU, the environments, SSH; no Horovod, no MPI, no compiler.
 #   docker build --file docker/actor.Dockerfile --tag impala_mm-actor .
-FROM python:3.11-slim-bookworm AS build
+# How to run it: docker/images.md.
+FROM python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d AS build
 WORKDIR /opt/impala_mm
 COPY pyproject.toml constraints.lock README.md LICENSE ./
 COPY docker/install.py docker/steps.py docker/horovod_wheel.py docker/
 COPY impala_mm impala_mm
 COPY nets nets
 COPY launcher launcher
-RUN python docker/install.py --role=actor
+# What only building needs goes again: TensorFlow's headers alone are 290 MB.
+RUN --mount=type=cache,target=/root/.cache \
+    python docker/install.py --role=actor \
+ && .venv/bin/python -m pip uninstall --yes uv \
+ && rm -r .venv/lib/python3.11/site-packages/tensorflow/include
 
-FROM python:3.11-slim-bookworm
-RUN useradd --create-home --uid 1000 impala
+FROM python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d
+# bookworm stays with these versions; what it puts behind them are corrections. The package's own
+# host keys would be the same in every container. A new volume is its folder's owner's, so those
+# that volumes are for belong to impala.
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends \
+    'openssh-client=1:9.2p1-*' 'openssh-server=1:9.2p1-*' 'tmux=3.3a-*' \
+ && rm -rf /var/lib/apt/lists/* /etc/ssh/ssh_host_* \
+ && useradd --create-home --uid 1000 --shell /bin/bash impala \
+ && install --directory --owner=impala --group=impala --mode=700 \
+    /home/impala/.ssh /home/impala/host_keys \
+    /home/impala/.config /home/impala/.config/impala_mm /opt/impala_mm/runs
 COPY --from=build /opt/impala_mm /opt/impala_mm
+COPY docker/entry.sh docker/sshd_config /opt/impala_mm/docker/
 COPY experiment.py /opt/impala_mm/
 WORKDIR /opt/impala_mm
 USER 1000
 ENV PATH=/opt/impala_mm/.venv/bin:$PATH
-ENTRYPOINT ["python", "experiment.py"]
+ENTRYPOINT ["/opt/impala_mm/docker/entry.sh"]

@@ -1,36 +1,55 @@
-# A machine that learns on GPUs: TensorFlow with its CUDA libraries, Horovod over NCCL, Open MPI.
+# A machine that learns: TensorFlow with its CUDA libraries, Horovod over NCCL, Open MPI, SSH.
 #   docker build --file docker/learner.Dockerfile --tag impala_mm-learner .
-#   docker run --gpus all --network host impala_mm-learner
-# CUDA 12.9 is what TensorFlow 2.21's packages bring; its compiler is needed only while building.
-FROM nvidia/cuda:12.9.1-devel-ubuntu24.04 AS build
-# hadolint ignore=DL3008
+#   docker build --file docker/learner.Dockerfile --tag impala_mm-learner:cpu --build-arg DEVICE=cpu .
+# How to run it: docker/images.md.
+ARG DEVICE=gpu
+
+FROM python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d AS build-cpu
+# bookworm stays with these versions; what it puts behind them are corrections.
 RUN apt-get update \
- && apt-get install -y --no-install-recommends g++ python3 python3-dev python3-venv \
+ && apt-get install -y --no-install-recommends 'g++=4:12.2.*' 'make=4.3-*' \
  && rm -rf /var/lib/apt/lists/*
-WORKDIR /opt/impala_mm
+
+# CUDA 12.9 is what TensorFlow 2.21's packages bring; its compiler is needed only while building.
+FROM build-cpu AS build-gpu
 ENV CUDA_HOME=/usr/local/cuda
+COPY --from=nvidia/cuda:12.9.1-devel-ubuntu24.04@sha256:020bc241a628776338f4d4053fed4c38f6f7f3d7eb5919fecb8de313bb8ba47c /usr/local/cuda-12.9 /usr/local/cuda
+
+# One of the two above: the other, and what it would fetch, is left out.
+# hadolint ignore=DL3006
+FROM build-${DEVICE} AS build
+ARG DEVICE
+WORKDIR /opt/impala_mm
 COPY pyproject.toml constraints.lock README.md LICENSE ./
 COPY docker/install.py docker/steps.py docker/horovod_wheel.py docker/
 COPY impala_mm impala_mm
 COPY nets nets
 COPY launcher launcher
-# A learner without Horovod is no use here: where its build fails, so does the image's.
-RUN python3 docker/install.py --role=learner --device=gpu && test -x .venv/bin/horovodrun
+# A learner without Horovod is no use here: where its build fails, so does the image's. What only
+# building needs goes again.
+RUN --mount=type=cache,target=/root/.cache \
+    python docker/install.py --role=learner --device="${DEVICE}" \
+ && test -x .venv/bin/horovodrun \
+ && .venv/bin/python -m pip uninstall --yes cmake uv \
+ && rm -r .venv/lib/python3.11/site-packages/tensorflow/include
 
-FROM ubuntu:24.04
-# hadolint ignore=DL3008
+FROM python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d
+# The package's own host keys would be the same in every container. A new volume is its folder's
+# owner's, so those that volumes are for belong to impala.
 RUN apt-get update \
- && apt-get install -y --no-install-recommends openssh-client python3 tmux \
- && rm -rf /var/lib/apt/lists/* \
- && useradd --create-home --uid 2000 impala
+ && apt-get install -y --no-install-recommends \
+    'openssh-client=1:9.2p1-*' 'openssh-server=1:9.2p1-*' 'tmux=3.3a-*' \
+ && rm -rf /var/lib/apt/lists/* /etc/ssh/ssh_host_* \
+ && useradd --create-home --uid 1000 --shell /bin/bash impala \
+ && install --directory --owner=impala --group=impala --mode=700 \
+    /home/impala/.ssh /home/impala/host_keys \
+    /home/impala/.config /home/impala/.config/impala_mm /opt/impala_mm/runs
 COPY --from=build /opt/impala_mm /opt/impala_mm
+COPY docker/entry.sh docker/sshd_config /opt/impala_mm/docker/
 COPY experiment.py run_experiment_mm_raw.py workers.csv.example /opt/impala_mm/
 WORKDIR /opt/impala_mm
-USER 2000
-# The last two are for `docker run --user root`: Open MPI refuses root unless told twice.
+USER 1000
 ENV PATH=/opt/impala_mm/.venv/bin:$PATH \
     NVIDIA_VISIBLE_DEVICES=all \
-    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
-    OMPI_ALLOW_RUN_AS_ROOT=1 \
-    OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-ENTRYPOINT ["python", "experiment.py"]
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility
+ENTRYPOINT ["/opt/impala_mm/docker/entry.sh"]
