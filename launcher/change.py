@@ -87,7 +87,7 @@ def _differences(
     added = []
     for process in wanted:
         if process.job == "actor":
-            alike = there[_kind(process.kind)]
+            alike = there[_kind(plan.kind(process.worker))]
             if alike:
                 alike.pop(0)  # the oldest stays
             else:

@@ -20,6 +20,7 @@ from launcher.host.registry import BadName, Foreign, Record, Run, Taken, names
 from launcher.host.task import FINAL, LEARNERS
 from launcher.hosts import Hosts, place, targets, tmux
 from launcher.plan import Process
+from launcher.recover import Recovery
 from launcher.ssh.config import Settings
 from launcher.there import Failed, Lost
 from launcher.workers import BadCsv, Worker, read
@@ -63,7 +64,7 @@ def main(asked: Asked) -> int:
             return stop(run, asked)
         if config.status or config.json:
             record = known(run)
-            if any(run.away(where) for where in record.targets):  # no frontend keeps copies
+            if record.targets and all(map(run.away, record.targets)):  # no frontend keeps copies
                 in_touch(run, asked)
             status.show(run, config.json)
             return 0
@@ -158,7 +159,7 @@ def _launch(run: Run, asked: Asked, workers: list[Worker], hosts: Hosts, suppose
         record = start.start(
             run, hosts, workers, config, flags, logdir, shared, grounds, asked.log_max_mb, print
         )
-        touch.keep(run, record, hosts)
+        mirror = touch.keep(run, record, hosts)
     there = f" on {len(hosts.there) - len(unreached)} hosts" if hosts.there else ""
     print(
         f"{run.name}: {len(processes)} processes started{there} in "
@@ -167,9 +168,11 @@ def _launch(run: Run, asked: Asked, workers: list[Worker], hosts: Hosts, suppose
     if config.detach and not follower.interrupted:
         print(follow.how_to_come_back(run))
         return 0
-    inside = f"`tmux attach -t {run.name}` looks inside, " if socket else ""
+    on_each = " on each host" if hosts.there else ""
+    inside = f"`tmux attach -t {run.name}`{on_each} looks inside, " if socket else ""
     print(f"{inside}`d` leaves it running, Ctrl-C saves and stops it", flush=True)
-    return follower.follow()
+    recovery = Recovery(everywhere, mirror, config, workers, grounds, asked.log_max_mb, print)
+    return follower.follow(recovery)
 
 
 def _settings(config: LauncherConfig) -> Settings:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from launcher.config import LauncherConfig
 from launcher.ground import Ground, Grounds
-from launcher.host.task import LEARNERS, OF_LEARNERS
+from launcher.host.task import HEARTBEAT, LEARNERS, OF_LEARNERS, RANKS
 from launcher.workers import Worker
 
 _AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
@@ -38,17 +38,16 @@ class Process:
     logdir: str  # of the run, on its machine
     others: tuple[Ground, ...] = ()  # of learners: those on other machines than the first
 
-    @property
-    def kind(self) -> dict[str, str | int]:
-        """What is the same in two actors that could stand for each other."""
-        row = self.worker
-        names = ("ip", "cuda_visible_devices", "num_envs", "workdir", "python", "setup", "learner")
-        return {name: getattr(row, name) for name in names}
-
     def line(self) -> str:
         """Its command and environment, as a shell reads them; secrets are masked."""
         told = [f"{name}={_masked(name, value)}" for name, value in self.environment.items()]
         return " ".join([*told, shlex.join(self.command)])
+
+
+def kind(row: Worker) -> dict[str, str | int]:
+    """What is the same in two rows whose processes could stand for each other."""
+    names = ("ip", "cuda_visible_devices", "num_envs", "workdir", "python", "setup", "learner")
+    return {name: getattr(row, name) for name in ("job", *names)}
 
 
 def make(
@@ -70,9 +69,18 @@ def make(
     evaluators = [worker for worker in workers if worker.job == "evaluator"]
     for number, worker in enumerate(evaluators):
         name = "evaluator" if len(evaluators) == 1 else f"evaluator-{number}"
-        own = common | {"job_name": "evaluator"}
-        processes.append(_one(name, worker, config, own, environment, grounds(worker)))
+        processes.append(again(name, worker, config, common, grounds))
     return processes
+
+
+def again(
+    name: str, worker: Worker, config: LauncherConfig, common: dict[str, str], grounds: Grounds
+) -> Process:
+    """An actor or evaluator of that name."""
+    if worker.job == "actor":
+        return actor(worker, int(name.rpartition("-")[2]), config, common, grounds)
+    own = common | {"job_name": worker.job}
+    return _one(name, worker, config, own, added(config), grounds(worker))
 
 
 def of_all(workers: Sequence[Worker], flags: dict[str, str], grounds: Grounds) -> dict[str, str]:
@@ -172,6 +180,8 @@ def ranks(
         own = grounds(worker)
         # By name alone: a value may be secret, and `ps` shows commands.
         names = [*told, *([OF_LEARNERS] if agent else [])]
+        if own.place != ground.place:  # where nobody supervises it
+            names.append(f"{HEARTBEAT}={own.folder}/{RANKS}/beat")
         if worker.cuda_visible_devices:
             names.append(f"CUDA_VISIBLE_DEVICES={worker.cuda_visible_devices}")
         parts += [":"] * (i > 0) + ["-np", "1"]
