@@ -4,14 +4,16 @@
 `Refused`; the sentence is all that is printed of it.
 """
 
+import contextlib
 import dataclasses
 import importlib.util
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher import change, check, follow, hosts, plan, start, status, windows
+from launcher import change, check, follow, hosts, plan, slurm, start, status, windows
 from launcher.config import LauncherConfig
 from launcher.plan import Process
 from launcher.registry import BadName, Foreign, Record, Run, Taken, names
@@ -67,6 +69,8 @@ def main(asked: Asked) -> int:
                 raise Refused("--apply needs the changed CSV: --workers_csv_path=PATH")
             change.apply(run, config, read_csv(asked), asked.flags, asked.log_max_mb)
             return 0
+        if config.emit:
+            return emit(run, asked)
         return launch(run, asked)
     except BadName as error:
         raise Refused(f"--tmux_sess: {error}") from None
@@ -189,6 +193,20 @@ def _print(processes: list[Process]) -> None:
     for process in processes:
         print(f"# {process.name} on {process.worker.ip}, in {process.workdir}")
         print(process.line())
+
+
+def emit(run: Run, asked: Asked) -> int:
+    """Prints the run as a job of another launcher; all else goes to stderr."""
+    config = asked.launcher
+    if config.emit != "slurm":
+        raise Refused(f"--emit={config.emit}: it must be slurm")
+    _refuse_what_is_ours(asked)
+    with contextlib.redirect_stdout(sys.stderr):
+        workers = read_csv(asked)
+        for note in slurm.notes(workers, config, asked.given):
+            print(f"note: {note}")
+    print(slurm.script(run.name, workers, config, asked.flags), end="")
+    return 0
 
 
 # -- asking after a run

@@ -21,7 +21,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 EXPERIMENT = str(_ROOT / "experiment.py")
 _AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 # Our names for Open MPI's: more ranks than cores are fine, none is bound to one, none spins.
-_MPIRUN = ("--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1")
+MPIRUN = ("--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1")
 
 
 class Unfit(Exception):
@@ -57,7 +57,7 @@ def make(workers: Sequence[Worker], config: LauncherConfig, flags: dict[str, str
 
     `flags`: that were given, by name.
     """
-    environment = _environment(config)
+    environment = environment_of_all(config)
     learners = [worker for worker in workers if worker.job == "learner"]
     common = of_all(workers, flags)
     processes = [_learners(learners, config, common, environment)]
@@ -88,13 +88,19 @@ def actor(
     environment: dict[str, str] | None = None,
 ) -> Process:
     """Number `task`; `common`: as `of_all` has them."""
-    own = {"job_name": "actor", "task": str(task)}
+    own = {"job_name": "actor", "task": str(task)} | of_row(worker)
+    told = environment_of_all(config) if environment is None else environment
+    return _one(f"actor-{task}", worker, config, common | own, told)
+
+
+def of_row(worker: Worker) -> dict[str, str]:
+    """The flags that an actor's row says."""
+    own = {}
     if worker.num_envs:
         own["num_envs"] = str(worker.num_envs)
     if worker.learner >= 0:
         own["learner"] = str(worker.learner)
-    told = _environment(config) if environment is None else environment
-    return _one(f"actor-{task}", worker, config, common | own, told)
+    return own
 
 
 def _learners(
@@ -107,7 +113,7 @@ def _learners(
     first = learners[0]
     if len(learners) == 1:
         return _one(LEARNERS, first, config, flags, environment)
-    command = [mpirun(first), *_MPIRUN, *_split(config.mpirun_args)]
+    command = [mpirun(first), *MPIRUN, *split(config.mpirun_args)]
     for i, worker in enumerate(learners):
         told = list(environment)  # by name alone: a value may be secret, and `ps` shows commands
         if worker.cuda_visible_devices:
@@ -136,9 +142,13 @@ def _one(
 
 
 def _masked(name: str, value: str) -> str:
-    """Where the name says that it is secret, or an address holds a password."""
-    secret = re.search(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL", name, re.IGNORECASE)
-    return "***" if secret or re.search(r"://[^/]*:[^/]*@", value) else shlex.quote(value)
+    return "***" if is_secret(name, value) else shlex.quote(value)
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Where the name says so, or an address holds a password."""
+    by_name = re.search(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL", name, re.IGNORECASE)
+    return bool(by_name or re.search(r"://[^/]*:[^/]*@", value))
 
 
 def written(flags: dict[str, str]) -> list[str]:
@@ -166,7 +176,8 @@ def set_up(worker: Worker, config: LauncherConfig, command: list[str]) -> list[s
     return ["bash", "-c", f"{setup}\n{then}", "set-up", *command]
 
 
-def _environment(config: LauncherConfig) -> dict[str, str]:
+def environment_of_all(config: LauncherConfig) -> dict[str, str]:
+    """What --env says. Raises Unfit."""
     told = {}
     for pair in config.env:
         name, equals, value = pair.partition("=")
@@ -178,7 +189,8 @@ def _environment(config: LauncherConfig) -> dict[str, str]:
     return told
 
 
-def _split(arguments: str) -> list[str]:
+def split(arguments: str) -> list[str]:
+    """--mpirun_args as a shell would. Raises Unfit."""
     try:
         return shlex.split(arguments)
     except ValueError as error:
