@@ -1,9 +1,8 @@
 """--emit=slurm: the same processes as one heterogeneous job of Slurm, as the text of its script.
 
-A component for each kind of process: learners, actors, evaluators. The script is its own program:
-sbatch runs it without arguments, and srun or mpirun run it once more for each process,
-which finds its row by its number. What it does then is in `slurm_job.sh`. Nothing is asked or
-started here.
+A component for each kind of process: learners, actors, evaluators. sbatch runs the script without
+arguments; srun or mpirun run it once more for each process, which finds its row by its number. What
+it does then is in `slurm_job.sh`. Nothing is asked or started here.
 """
 
 import os
