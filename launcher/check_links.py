@@ -95,7 +95,7 @@ class Links:
         if not others:
             return []
         first = self._grounds(self._learners[0])
-        told = plan.added(self._config)
+        told = plan.environment_of_all(self._config)
         command = plan.ranks(
             *(self._learners, self._config, self._grounds, list(told), "AGENT"),
             lambda ground: [ground.python, "-c", _ALL_REDUCE],

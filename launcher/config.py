@@ -79,6 +79,9 @@ class LauncherConfig:
     dry_run: bool = flag(
         False, group="Instead of starting a run",
         text="Print every command as it would run.")
+    emit: str = flag(
+        "", group="Instead of starting a run",
+        text="slurm: print an sbatch script of the CSV's processes, for a Slurm cluster.")
     check: bool = flag(
         False, group="Instead of starting a run",
         text="Check what is checked before every start, and say what to mend.")

@@ -4,14 +4,16 @@
 `Refused`; the sentence is all that is printed of it.
 """
 
+import contextlib
 import dataclasses
 import importlib.util
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher import change, check, follow, ground, plan, start, status, touch
+from launcher import change, check, follow, ground, plan, slurm, start, status, touch
 from launcher.config import LauncherConfig
 from launcher.everywhere import Everywhere
 from launcher.ground import Ground, Grounds
@@ -78,6 +80,8 @@ def main(asked: Asked) -> int:
                 in_touch(run, asked), config, read_csv(asked), asked.flags, asked.log_max_mb
             )
             return 0
+        if config.emit:
+            return emit(run, asked)
         return launch(run, asked)
     except BadName as error:
         raise Refused(f"--tmux_sess: {error}") from None
@@ -245,6 +249,20 @@ def _print(processes: list[Process]) -> None:
     for process in processes:
         print(f"# {process.name} on {process.worker.ip}, in {process.workdir}")
         print(process.line())
+
+
+def emit(run: Run, asked: Asked) -> int:
+    """Prints the run as a job of another launcher; all else goes to stderr."""
+    config = asked.launcher
+    if config.emit != "slurm":
+        raise Refused(f"--emit={config.emit}: it must be slurm")
+    _refuse_what_is_ours(asked)
+    with contextlib.redirect_stdout(sys.stderr):
+        workers = read_csv(asked)
+        for note in slurm.notes(workers, config, asked.given):
+            print(f"note: {note}")
+    print(slurm.script(run.name, workers, config, asked.flags), end="")
+    return 0
 
 
 # -- asking after a run
