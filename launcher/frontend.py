@@ -119,7 +119,7 @@ def launch(run: Run, asked: Asked) -> int:
     try:
         return _launch(run, asked, workers, hosts, supposed)
     finally:
-        hosts.close()
+        touch.leave(run, hosts)
 
 
 def _launch(run: Run, asked: Asked, workers: list[Worker], hosts: Hosts, supposed: Path) -> int:
@@ -312,7 +312,7 @@ def stop(run: Run, asked: Asked) -> int:
     with run.being_changed(patiently=True):
         if run.record == record:  # nobody else put it away, or started it again
             everywhere.forget(record, stale=state == "stale")
-    everywhere.hosts.close()
+    touch.leave(run, everywhere.hosts)
     return code
 
 

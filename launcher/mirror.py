@@ -60,12 +60,11 @@ class Mirror:
         self._run.see(place, why)
 
     def found(self, place: str) -> None:
-        """It is, again, or for the first time."""
+        """It is, again or for the first time; it says at once how its processes are."""
         files = self._files.get(place, {})
         sizes = {path: _size(copy) for path, copy in files.items()}
         with contextlib.suppress(Lost, Failed):
             self._hosts.call(place, "follow", files=sizes)
-            self._run.see(place)
 
 
 def _size(path: Path) -> int:

@@ -60,6 +60,8 @@ class Recovery:
         if not self._hosts.there or record is None or now - self._looked < _LOOK_SECONDS:
             return True
         self._looked = now
+        if new := set(record.targets) - set(self._hosts.there):
+            self._join(record, new)
         self._look_at_hosts(record, now)
         for where in [p for p, due in self._back.items() if due < now]:
             del self._back[where]
@@ -67,6 +69,15 @@ class Recovery:
         return self._look_at_learners(record, now)
 
     # -- hosts
+
+    def _join(self, record: Record, new: set[str]) -> None:
+        """Hosts that another frontend added."""
+        known = touch.targets_of(record)
+        self._hosts.targets |= {where: known[where] for where in new}
+        self._hosts.reach(self._say, lambda _: [], new)
+        for where in new:
+            self._run.see(where, self._hosts.there[where].why)
+            self._hosts.there[where].keep(self._mirror)
 
     def _look_at_hosts(self, record: Record, now: float) -> None:
         for where in self._hosts.there:
