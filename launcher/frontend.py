@@ -169,6 +169,11 @@ def _launch(run: Run, asked: Asked, workers: list[Worker], hosts: Hosts, suppose
         f"{run.name}: {len(processes)} processes started{there} in "
         f"{time.monotonic() - begin:.1f} s; all of it in {logdir}"
     )
+    if processes[0].others:
+        print(
+            f"the learners' supervisor on {learners.place or 'this machine'} keeps what it needs "
+            f"to reach the other learners in its memory: if it dies, start the run again"
+        )
     if config.detach and not follower.interrupted:
         print(follow.how_to_come_back(run))
         return 0

@@ -108,6 +108,8 @@ class Recovery:
             return
         gone = {n for n, state in there.items() if state in ("lost", "starting", "stopped")}
         try:
+            for name in ordered & {p["name"] for p in record.processes if p["place"] == where}:
+                self._hosts.call(where, "order", what="save", name=name)  # it did not hear it
             if not self._hosts.call(where, "knows", start=record.id):
                 start.begin(self._run, self._hosts, record, [where], self._say)
                 self._mirror.found(where)
