@@ -120,3 +120,77 @@ def test_learners_start_again_without_any_frontend(far):
     assert far.status("learners")["restarts"] == 1
     assert far.run("--stop")[0] == 0
     assert far.left() == {}
+
+
+def test_what_is_wrong_with_a_host_is_said_with_what_to_do(far):
+    """One that accepts and then hangs, one that is not there, another TensorFlow, no project, no
+    Python, a full disk, a key that nobody knows, a name that is 127.0.1.1 to itself."""
+    lan = far.lan
+    hangs = "import socket, time; s = socket.create_server(('', 2200)); print('up'); time.sleep(99)"
+    lan.jump.start("python3", "-uc", hangs).until("up", 10)
+    older = lan.actor1.path("/tmp/older")
+    older.write_text(
+        '#!/bin/sh\ncase "$2" in *importlib*) echo python 3.11.2; echo tensorflow 2.20.0; exit;; '
+        f'esac\nexec {sys.executable} "$@"\n'
+    )
+    older.chmod(0o755)
+    lan.learner1.run("mount", "-t", "tmpfs", "-o", "size=100M", "tmpfs", "/mnt")
+    rows = [
+        far.row("learner", "learner1"),
+        "actor,10.77.1.21,,,,,/tmp/older,",
+        "actor,10.77.1.3,,2200,,,,",
+        "actor,10.77.1.99,,,,,,",
+        "actor,10.77.1.12,,,,,/no/python,",
+    ]
+    begin = time.monotonic()
+    code, printed = far.run(
+        *("--check", far.csv(*rows), "--level_name=catch", "--logdir=/mnt/run"), timeout=120
+    )
+    assert time.monotonic() - begin < 90
+    assert code == 1
+    for line in (
+        r"BAD +ssh +10.77.1.99: .* cannot be reached",
+        r"BAD +ssh +10.77.1.3:2200: .* takes the connection, and says nothing for 15 s",
+        r"note +versions +10.77.1.21: python 3.11.2, tensorflow 2.20.0\s+-> the same everywhere",
+        r"BAD +versions +10.77.1.12: there is no /no/python in .*\s+-> --deploy brings it there",
+        r"BAD +disk +10.77.1.11: 0.1 GiB free in /mnt\s+-> make room, or name another --logdir",
+    ):
+        assert re.search(line, printed), (line, printed)
+    config = lan.laptop.path(lan.ssh_config)
+    config.write_text(config.read_text().replace("  HostName 10.77.1.12\n", ""))
+    known = lan.laptop.path(lan.known_hosts)
+    lines = known.read_text().splitlines(keepends=True)
+    known.write_text(
+        "".join(line for line in lines if not line.startswith(("10.77.1.21", "actor1")))
+    )
+    rows = far.csv(f"learner,learner2,8001,,,,{sys.executable},", far.row("actor", "actor1"))
+    flags = ("--check", rows, "--level_name=catch", "--logdir=/root/run")
+    code, printed = far.run(*flags)
+    assert code == 1
+    assert re.search(
+        r"BAD +ssh +10.77.1.21: .* is not known: its \S+ key is SHA256:\S+; if that is right, "
+        r"`ssh-keyscan -p 22 10.77.1.21 >>\s+/root/.ssh/known_hosts` accepts it",
+        printed,
+    )
+    code, printed = far.run(*flags, "--ssh_accept_new_hosts")
+    assert code == 1
+    assert "10.77.1.21 ssh-ed25519 " in known.read_text()
+    assert re.search(r"BAD +names +learner2: row 2: learner2 is 127.0.1.1 to itself", printed)
+
+
+def test_two_hundred_hosts_do_not_take_two_hundred_times_as_long_as_one(far):
+    config = far.lan.laptop.path(far.lan.ssh_config)
+    addresses = [far.lan.hosts[name].address for name in (*LEARNERS, "actor1")]
+    aliases = "".join(f"Host h{i}\n  HostName {addresses[i % 3]}\n" for i in range(200))
+    config.write_text(aliases + config.read_text())
+    seconds = {}
+    for count in (1, 200):
+        actors = [f"actor,h{i},,,,,/no/python," for i in range(1, count)]
+        rows = far.csv("learner,h0,8001,,,,/no/python,", *actors)
+        begin = time.monotonic()
+        code, printed = far.run("--check", rows, "--logdir=/root/run", timeout=200)
+        seconds[count] = time.monotonic() - begin
+        assert code == 1
+        assert re.search(rf"good +ssh +{'200 hosts' if count > 1 else 'h0'}: answers", printed)
+    assert seconds[200] < 100 * seconds[1]
+    assert re.search(r"hosts: \d+ of 200 \(\d+ s\)", printed), "and it says how far it is"
