@@ -62,6 +62,10 @@ class LauncherConfig:
         False, group="Other hosts",
         text="Trust a host that is not in known_hosts, and write its key there. A key that changed "
              "is never accepted.")
+    mirror_logdir: bool = flag(
+        False, group="Other hosts",
+        text="While the frontend follows a run, bring what the learners save on another host here, "
+             "every 20 s.")
     deploy: bool = flag(
         False, group="Other hosts",
         text="Copy this project to the hosts first, what changed of it, and set it up there; to "
@@ -83,6 +87,10 @@ class LauncherConfig:
     logs: str = flag(
         "", group="Instead of starting a run",
         text="Follow the log of one process, such as actor-3, or of the learners.")
+    fetch: bool = flag(
+        False, group="Instead of starting a run",
+        text="Bring the logs of all processes, and what the learners have saved on another host, "
+             "to the run's folder here: what is new of it.")
     stop: bool = flag(
         False, group="Instead of starting a run",
         text="Save, and end everything that the run started.")

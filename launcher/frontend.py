@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher import change, check, follow, ground, plan, start, status, touch
+from launcher import change, check, fetch, follow, ground, mirroring, plan, start, status, touch
 from launcher.config import LauncherConfig
 from launcher.everywhere import Everywhere
 from launcher.ground import Ground, Grounds
@@ -69,6 +69,8 @@ def main(asked: Asked) -> int:
             return 0
         if config.logs:
             return logs(run, asked)
+        if config.fetch:
+            return fetch.fetch(run, in_touch(run, asked).hosts, known(run), print)
         if config.apply:
             known(run)
             if "workers_csv_path" not in asked.given:
@@ -169,7 +171,8 @@ def _launch(run: Run, asked: Asked, workers: list[Worker], hosts: Hosts, suppose
         return 0
     inside = f"`tmux attach -t {run.name}` looks inside, " if socket else ""
     print(f"{inside}`d` leaves it running, Ctrl-C saves and stops it", flush=True)
-    return follower.follow()
+    with mirroring.during(config.mirror_logdir, run, hosts, record, print):
+        return follower.follow()
 
 
 def _settings(config: LauncherConfig) -> Settings:
