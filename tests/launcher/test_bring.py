@@ -174,7 +174,8 @@ def test_a_copy_is_what_was_copied_after_any_changes_and_cuts(steps):
         here.mkdir()
         for what, name, data in steps:
             if what != "fetch":
-                getattr(there, what)(name, data)
+                if name != "metrics.jsonl" or what in ("append", "save", "unsave"):  # never cut
+                    getattr(there, what)(name, data)
                 continue
             try:
                 once(Cut(name), there.path, here)
