@@ -25,7 +25,6 @@ class Mirror:
         self._run, self._hosts, self._files = run, hosts, files
         self._writing = threading.Lock()
         self._behind: set[str] = set()  # places that are asked again
-        self.back: set[str] = set()  # places that are in touch again, for who looks after them
 
     def states(self, place: str, states: dict[str, Any]) -> None:
         """Those that changed."""
@@ -59,19 +58,23 @@ class Mirror:
             self._behind.add(place)
             threading.Thread(target=self.found, args=(place,), daemon=True).start()
 
+    def copy(self, files: Mapping[str, Mapping[str, Path]]) -> None:
+        """These from now on: the learners moved."""
+        self._files = files
+        for place in files:
+            self.found(place)
+
     def lost(self, place: str, why: str) -> None:
         """It is not in touch."""
         self._run.see(place, why)
 
     def found(self, place: str) -> None:
-        """It is, again, or for the first time."""
+        """It is, again or for the first time; it says at once how its processes are."""
         files = self._files.get(place, {})
         self._behind.discard(place)
         sizes = {path: _size(copy) for path, copy in files.items()}
         with contextlib.suppress(Lost, Failed):
             self._hosts.call(place, "follow", files=sizes)
-            self._run.see(place)
-            self.back.add(place)
 
 
 def _begins(content: bytes, copy: Path) -> bool:

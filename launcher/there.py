@@ -63,7 +63,7 @@ class There:
         self.route = route(target, settings)
         self._settings, self._pythons = settings, pythons
         self._line: _Line | None = None
-        self.credential: "Credential | None" = None
+        self.credential: Credential | None = None
         self.why = "nobody asked it yet"
         self._ear: Ear | None = None
         self._closed = threading.Event()
@@ -320,6 +320,8 @@ class _Line:
                 self._last = time.monotonic()
                 self._take(json.loads(line))
             self.why = self.why or "it closed the connection"
+        except TimeoutError:
+            self.why = self.why or f"nothing was heard from it for {_SILENT_SECONDS:g} s"
         except Exception as error:
             self.why = self.why or str(error) or type(error).__name__
         self.dead = True

@@ -84,6 +84,11 @@ class Host:
         """Its user's home, as the test sees it."""
         return self.path(f"/home/{self.username}" if self.username != "root" else "/root")
 
+    @property
+    def up(self) -> bool:
+        """Whether it runs."""
+        return self._init is not None
+
     def path(self, inside: str | Path) -> Path:
         """A file of its disk, as the test sees it; nothing else of it can be seen from outside."""
         return self.root / str(inside).lstrip("/")

@@ -160,7 +160,9 @@ def _inside(base: str, path: str, name: str) -> str:
     """What a link leads to, relative to the folder; empty where that is outside."""
     real, text = os.path.realpath(path), os.readlink(path)
     said = os.path.normpath(os.path.join(os.path.dirname(name), text))
-    if said[0] != "/" and os.path.realpath(os.path.join(base, said)) == real:  # by folders that are links, too
+    if (
+        said[0] != "/" and os.path.realpath(os.path.join(base, said)) == real
+    ):  # by folders that are links, too
         to = said
     else:
         to = os.path.relpath(real, base)
