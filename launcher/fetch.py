@@ -117,7 +117,7 @@ def fetch(run: Run, hosts: Hosts, record: Record, say: Say) -> int:
         with bringing.alone(0.0) as alone:
             pass
         if not alone:
-            say("the run's frontend brings the same just now: this waits for it")
+            say("another frontend brings the same just now: this waits for it")
         with bringing.alone(_WAIT_SECONDS) as alone:
             if not alone:
                 raise Failed(f"another fetch of {record.name} has gone on for {_WAIT_SECONDS:g} s")

@@ -98,6 +98,16 @@ def test_fetch_brings_what_is_new_from_every_host_and_says_how_much(lan):
     assert "all that came is in /root/run" in said
 
 
+def test_two_at_once_do_not_hurt_each_other(lan):
+    here, _ = _record(lan), _make(lan)
+    before = lan.laptop.bytes_received()
+    two = [lan.laptop.start(*_FRONTEND, "--fetch") for _ in range(2)]
+    assert [each.process.wait(60) for each in two] == [0, 0], two[0].printed() + two[1].printed()
+    assert lan.laptop.bytes_received() - before < 18_000_000, "nothing comes twice"
+    assert len(list((here / "checkpoints").glob("[0-9]*"))) == 2
+    assert whole(here)
+
+
 @pytest.mark.slow
 def test_a_link_that_is_cut_in_the_middle_costs_no_half_checkpoint(lan):
     here, there = _record(lan), _make(lan)
