@@ -94,6 +94,10 @@ class LauncherConfig:
     logs: str = flag(
         "", group="Instead of starting a run",
         text="Follow the log of one process, such as actor-3, or of the learners.")
+    fetch: bool = flag(
+        False, group="Instead of starting a run",
+        text="Bring the logs of all processes, and what the learners have saved on another host, "
+             "to the run's folder here: what is new of it.")
     stop: bool = flag(
         False, group="Instead of starting a run",
         text="Save, and end everything that the run started.")

@@ -13,7 +13,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher import change, check, follow, ground, plan, slurm, start, status, touch
+from launcher import (
+    change,
+    check,
+    fetch,
+    follow,
+    ground,
+    mirroring,
+    plan,
+    slurm,
+    start,
+    status,
+    touch,
+)
 from launcher.config import LauncherConfig
 from launcher.everywhere import Everywhere
 from launcher.ground import Ground, Grounds
@@ -72,6 +84,8 @@ def main(asked: Asked) -> int:
             return 0
         if config.logs:
             return logs(run, asked)
+        if config.fetch:
+            return fetch.fetch(run, in_touch(run, asked).hosts, known(run), print)
         if config.apply:
             known(run)
             if "workers_csv_path" not in asked.given:
@@ -80,9 +94,7 @@ def main(asked: Asked) -> int:
                 in_touch(run, asked), config, read_csv(asked), asked.flags, asked.log_max_mb
             )
             return 0
-        if config.emit:
-            return emit(run, asked)
-        return launch(run, asked)
+        return emit(run, asked) if config.emit else launch(run, asked)
     except BadName as error:
         raise Refused(f"--tmux_sess: {error}") from None
     except BrokenPipeError:
@@ -181,7 +193,8 @@ def _launch(run: Run, asked: Asked, workers: list[Worker], hosts: Hosts, suppose
     inside = f"`tmux attach -t {run.name}`{on_each} looks inside, " if socket else ""
     print(f"{inside}`d` leaves it running, Ctrl-C saves and stops it", flush=True)
     recovery = Recovery(everywhere, mirror, config, workers, grounds, asked.log_max_mb, print)
-    return follower.follow(recovery)
+    with mirroring.during(config.mirror_logdir, run, hosts, record, print):
+        return follower.follow(recovery)
 
 
 def _settings(config: LauncherConfig) -> Settings:

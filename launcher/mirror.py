@@ -24,6 +24,7 @@ class Mirror:
         """`files`: by place and path there, the path of its copy."""
         self._run, self._hosts, self._files = run, hosts, files
         self._writing = threading.Lock()
+        self._behind: set[str] = set()  # places that are asked again
 
     def states(self, place: str, states: dict[str, Any]) -> None:
         """Those that changed."""
@@ -39,15 +40,23 @@ class Mirror:
         copy = self._files.get(place, {}).get(path)
         if copy is None:
             return
+        content = base64.b64decode(data)
         with self._writing, contextlib.suppress(OSError):
-            known = copy.stat().st_size if copy.exists() else 0
-            if offset == 0 and known:  # begun anew there
-                copy.replace(copy.with_name(f"{copy.name}.1"))
-            elif offset > known:
+            known = _size(copy)
+            if offset > known:  # it was begun anew here: from its end, please
+                self._ask_again(place)
                 return
-            with copy.open("r+b" if offset else "wb") as file:
+            if offset == 0 and known and not _begins(content, copy):  # begun anew there
+                copy.replace(copy.with_name(f"{copy.name}.1"))
+            with copy.open("r+b" if copy.exists() else "wb") as file:
                 file.seek(offset)
-                file.write(base64.b64decode(data))
+                file.write(content)
+
+    def _ask_again(self, place: str) -> None:
+        """Elsewhere: who calls here is the one who hears the answer."""
+        if place not in self._behind:
+            self._behind.add(place)
+            threading.Thread(target=self.found, args=(place,), daemon=True).start()
 
     def copy(self, files: Mapping[str, Mapping[str, Path]]) -> None:
         """These from now on: the learners moved."""
@@ -62,9 +71,15 @@ class Mirror:
     def found(self, place: str) -> None:
         """It is, again or for the first time; it says at once how its processes are."""
         files = self._files.get(place, {})
+        self._behind.discard(place)
         sizes = {path: _size(copy) for path, copy in files.items()}
         with contextlib.suppress(Lost, Failed):
             self._hosts.call(place, "follow", files=sizes)
+
+
+def _begins(content: bytes, copy: Path) -> bool:
+    """Whether another that copies the same has begun it anew already."""
+    return _size(copy) <= len(content) and content.startswith(copy.read_bytes())
 
 
 def _size(path: Path) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import plan, start, touch
+from launcher import fetch, plan, start, touch
 from launcher.config import LauncherConfig
 from launcher.everywhere import Everywhere
 from launcher.ground import Grounds
@@ -240,8 +240,6 @@ class Recovery:
                 "here, too; the run waits for that host"
             )
             return "", False
-        from launcher import fetch  # noqa: PLC0415
-
         fetch.push(self._hosts, first.place, here, there)
         return there, False
 

@@ -19,6 +19,8 @@ from launcher.host.far import MARK
 from launcher.ssh.config import Settings, Target, Unreachable, route
 
 if TYPE_CHECKING:
+    from paramiko import Channel
+
     from launcher.ssh.connection import Connection, Credential
 
 ANSWER_SECONDS = 30.0
@@ -134,6 +136,16 @@ class There:
         if line is None:
             raise Lost(f"{self.place}: {self.why}")
         return line.feed(command, data, seconds)
+
+    def program(self, command: str) -> "Channel":
+        """Another program on this connection, by its input and output. Raises Lost."""
+        line = self._line
+        if line is None or line.dead:
+            raise Lost(f"{self.place}: {self.why or 'the connection is lost'}")
+        try:
+            return line.program(command)
+        except Lost as error:
+            raise Lost(f"{self.place}: {error}") from None
 
     # -- while it is kept
 
@@ -261,12 +273,9 @@ class _Line:
     def feed(self, command: str, data: Any, seconds: float) -> tuple[int, str]:
         """Another command on this connection, with `data` (a file) as its input. Raises Lost."""
         try:
-            transport = self._client.get_transport()
-            assert transport
-            channel = transport.open_session(timeout=_START_SECONDS)
+            channel = self.program(command)
             channel.settimeout(seconds)
             channel.set_combine_stderr(True)
-            channel.exec_command(f"exec sh -c {shlex.quote(command)}")
             while piece := data.read(1 << 15):
                 channel.sendall(piece)
             channel.shutdown_write()
@@ -275,6 +284,18 @@ class _Line:
                 said += piece
             return channel.recv_exit_status(), said.decode(errors="replace")
         except Exception as error:
+            raise Lost(str(error) or type(error).__name__) from None
+
+    def program(self, command: str) -> "Channel":
+        """Another command on this connection. Raises Lost."""
+        try:
+            transport = self._client.get_transport()
+            assert transport
+            channel = transport.open_session(timeout=_START_SECONDS)
+            channel.settimeout(_START_SECONDS)
+            channel.exec_command(f"exec sh -c {shlex.quote(command)}")
+            return channel
+        except Exception as error:  # paramiko raises many things
             raise Lost(str(error) or type(error).__name__) from None
 
     def close(self) -> None:

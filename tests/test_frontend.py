@@ -379,3 +379,11 @@ def test_the_checks_run_as_the_processes_will_after_their_set_up_in_their_folder
     assert code == 1
     assert re.search(r"BAD +flags", printed)
     assert (cluster.folder / "seen").read_text() == f"{elsewhere}\n"
+
+
+def test_where_the_learners_write_to_this_machine_there_is_nothing_to_mirror(cluster):
+    frontend = cluster.start(cluster.rows(actors=1), "--mirror_logdir")
+    frontend.until("--mirror_logdir: the learners write to this machine: there is nothing to mir")
+    code, printed = cluster.run("--fetch")
+    assert code == 0
+    assert printed == f"nothing to fetch: all of impala is on this machine, in {cluster.logdir}\n"

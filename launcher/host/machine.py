@@ -3,7 +3,6 @@
 Like `here`, it is called on this machine, or by `far` on another: with what JSON has.
 """
 
-import base64
 import contextlib
 import getpass
 import os
@@ -19,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from launcher.host import child, keyring, reach, registry, windows
+from launcher.host import child, files, keyring, reach, registry, windows
 
 Heard = Callable[[str], None]
 
@@ -116,21 +115,9 @@ class Machine:
         """Whether there is such a file or folder."""
         return Path(path).exists()
 
-    def listing(self, path: str) -> dict[str, list[float]]:
-        """Size and time of every file under a folder, by relative path."""
-        base, found = Path(path), {}
-        for file in sorted(base.rglob("*")):
-            with contextlib.suppress(OSError):
-                if file.is_file():
-                    about = file.stat()
-                    found[str(file.relative_to(base))] = [about.st_size, about.st_mtime]
-        return found
-
-    def content(self, path: str, offset: int, most: int) -> str:
-        """Some bytes of a file, as base64."""
-        with open(path, "rb") as file:
-            file.seek(offset)
-            return base64.b64encode(file.read(most)).decode()
+    def files(self) -> list[str]:
+        """The command that serves this machine's files."""
+        return files.command()
 
     def addresses(self, host: str) -> list[str]:
         """Of a name, as this machine knows it."""

@@ -1,0 +1,371 @@
+"""Copies of a run's folder, with both ends on this machine: that they are what was copied."""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import socket
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher import bring, fetch, saved
+from launcher.bring import Brought, Copy, Known, judge
+from launcher.files import FilesThere
+from launcher.host.files import Files, serve
+from launcher.there import Lost
+
+_NAMES = ("a.log", "b.log", "metrics.jsonl", "settings.json", "events/x", "d", "d/e")
+_WORDS = st.binary(max_size=6)
+
+
+class Folder:
+    """A run's, as its processes change it."""
+
+    def __init__(self, path):
+        self.path = path
+        path.mkdir()
+
+    def _room(self, name):
+        path = self.path / name
+        for above in path.relative_to(self.path).parents:
+            if (self.path / above).is_file() or (self.path / above).is_symlink():
+                (self.path / above).unlink()
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.is_symlink():
+            path.unlink()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def append(self, name, data):
+        with self._room(name).open("ab") as file:
+            file.write(data)
+
+    def rewrite(self, name, data):
+        self._room(name).write_bytes(data)
+
+    def replace(self, name, data):
+        path = self._room(name)
+        work = path.with_name("work")
+        work.write_bytes(data)
+        work.replace(path)
+
+    def rotate(self, name, data):
+        path = self._room(name)
+        if path.exists() and name.endswith(".log"):
+            path.replace(path.with_name(f"{path.name}.1"))
+            path.write_bytes(data)
+
+    def trim(self, name, data):
+        path = self._room(name)
+        if path.exists() and name.endswith(".log"):
+            shutil.copyfile(path, path.with_name(f"{path.name}.1"))
+            path.write_bytes(data)
+
+    def remove(self, name, _):
+        self._room(name).unlink(missing_ok=True)
+
+    def link(self, name, _):
+        path = self._room(name)
+        if path.name == "d":
+            path.unlink(missing_ok=True)
+            path.symlink_to("settings.json")
+
+    def save(self, name, data, episode_return=None, milestone=False):
+        """A checkpoint, as learners write it."""
+        folder = self.path / "checkpoints" / f"{len(name):010d}"
+        if folder.exists():
+            shutil.rmtree(folder)
+        save(folder, data, episode_return, milestone)
+
+    def unsave(self, name, _):
+        shutil.rmtree(self.path / "checkpoints" / f"{len(name):010d}", ignore_errors=True)
+
+
+def save(folder, data, episode_return=None, milestone=False):
+    folder.mkdir(parents=True)
+    files = {}
+    for name, content in (("variables.data", data), ("variables.index", data[::-1])):
+        (folder / name).write_bytes(content)
+        files[name] = [len(content), hashlib.sha256(content).hexdigest()]
+    about = {"files": files, "episode_return": episode_return, "milestone": milestone}
+    (folder / "about.json").write_text(json.dumps(about))
+
+
+def whole(folder):
+    """Whether all checkpoints that anybody would see are."""
+    for path in (folder / "checkpoints").glob("[0-9]*"):
+        files = json.loads((path / "about.json").read_text())["files"]
+        for name, written in files.items():
+            content = (path / name).read_bytes()
+            assert [len(content), hashlib.sha256(content).hexdigest()] == written
+    return True
+
+
+class Cut(Files):
+    """An end that is lost after so many bytes were read of it."""
+
+    def __init__(self, after=1 << 60):
+        self.left, self.read_of_it = after, 0
+
+    def read(self, parts):
+        for piece in super().read(parts):
+            came = piece[: self.left]
+            self.left -= len(came)
+            self.read_of_it += len(came)
+            if came or not piece:
+                yield came
+            if came != piece:
+                raise Lost("the link was cut")
+
+
+def once(source, there, here, end=None):
+    """A fetch of a folder; what it brought."""
+    done = Brought()
+    copy = Copy(end or Files(), str(here), Known(None if end else here / ".brought.json"))
+    offers = fetch.offered(source, str(there))
+    fetch.bring_all(copy, source, "there", offers, done)
+    if not end:
+        saved.prune(copy, saved.divide(offers)[1], done)
+    return done
+
+
+def same(there, here):
+    """All that is there is here, and nothing is half here."""
+    for name, about in Files().listing(str(there)).items():
+        if about[3]:
+            assert os.readlink(here / name) == about[3]
+        else:
+            assert (here / name).read_bytes() == (there / name).read_bytes(), name
+    hidden = {path.name for path in here.rglob(".*")}
+    assert hidden <= {".brought.json"}
+    return whole(here)
+
+
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.sampled_from(
+                [
+                    *("append", "append", "rewrite", "replace", "rotate", "trim", "remove"),
+                    *("link", "save", "unsave"),
+                ]
+            ),
+            st.sampled_from(_NAMES),
+            _WORDS,
+        ),
+        st.tuples(st.just("fetch"), st.integers(0, 60), st.none()),
+    ),
+    max_size=25,
+)
+
+
+@given(_STEPS)
+@settings(deadline=None, max_examples=150)
+def test_a_copy_is_what_was_copied_after_any_changes_and_cuts(steps):
+    with tempfile.TemporaryDirectory() as folder:
+        there, here = Folder(Path(folder) / "there"), Path(folder) / "here"
+        here.mkdir()
+        for what, name, data in steps:
+            if what != "fetch":
+                if name != "metrics.jsonl" or what in ("append", "save", "unsave"):  # never cut
+                    getattr(there, what)(name, data)
+                continue
+            try:
+                once(Cut(name), there.path, here)
+                assert same(there.path, here)
+            except Lost:
+                assert whole(here)
+        once(Cut(), there.path, here)
+        assert same(there.path, here)
+        again = Cut()
+        once(again, there.path, here)
+        assert again.read_of_it == 0, "nothing comes twice"
+
+
+@pytest.fixture
+def two(tmp_path):
+    here = tmp_path / "here"
+    here.mkdir()
+    return Folder(tmp_path / "there"), here
+
+
+def test_what_grew_goes_on_where_the_copy_ends(two):
+    there, here = two
+    there.append("metrics.jsonl", os.urandom(5_000_000))
+    once(Cut(), there.path, here)
+    there.append("metrics.jsonl", b"more")
+    source = Cut()
+    once(source, there.path, here)
+    assert source.read_of_it == 4
+    assert same(there.path, here)
+
+
+@pytest.mark.parametrize("how", ["rotate", "trim"])
+def test_a_log_that_was_begun_anew_is_not_brought_again(two, how):
+    there, here = two
+    there.append("a.log", b"old" * 1000)
+    once(Cut(), there.path, here)
+    there.append("a.log", b"last")
+    getattr(there, how)("a.log", b"new")
+    source = Cut()
+    once(source, there.path, here)
+    assert source.read_of_it == len(b"lastnew")
+    assert same(there.path, here)
+
+
+def test_a_cut_link_costs_nothing_but_time(two):
+    there, here = two
+    content = os.urandom(1000)
+    there.append("videos/game.mp4", content)
+    there.save("..", content)
+    about = (there.path / "checkpoints" / f"{2:010d}" / "about.json").stat().st_size
+    sources = []
+    for _ in range(10):
+        sources.append(Cut(700))
+        with contextlib.suppress(Lost):
+            once(sources[-1], there.path, here)
+            break
+        assert whole(here)
+    assert same(there.path, here)
+    assert len(sources) > 4
+    # What a checkpoint says of itself is asked each time.
+    assert sum(source.read_of_it for source in sources) <= 3000 + len(sources) * about
+
+
+def test_what_was_changed_here_is_put_aside_not_lost(two):
+    there, here = two
+    there.append("evaluations.jsonl", b"1\n")
+    once(Cut(), there.path, here)
+    with (here / "evaluations.jsonl").open("ab") as file:
+        file.write(b"mine\n")
+    once(Cut(), there.path, here)
+    assert (here / "evaluations.jsonl").read_bytes() == b"1\nmine\n"
+    there.append("evaluations.jsonl", b"2\n")
+    once(Cut(), there.path, here)
+    assert (here / "evaluations.jsonl").read_bytes() == b"1\n2\n"
+    assert (here / "evaluations.jsonl.here").read_bytes() == b"1\nmine\n"
+
+
+def test_old_checkpoints_go_as_there_but_never_the_best_or_anybodys_own(two):
+    there, here = two
+    for number in range(1, 6):
+        there.save("." * number, b"%d" % number, {2: 9.0}.get(number, 1.0), milestone=number == 3)
+        once(Cut(), there.path, here)
+    save(here / "checkpoints" / f"{0:010d}", b"own")
+    for number in range(1, 5):
+        there.unsave("." * number, b"")
+    assert once(Cut(), there.path, here).removed == [f"{1:010d}", f"{4:010d}"]
+    left = sorted(int(path.name) for path in (here / "checkpoints").iterdir())
+    assert left == [0, 2, 3, 5]
+    shutil.rmtree(there.path / "checkpoints")
+    assert not once(Cut(), there.path, here).removed, "nobody keeps none"
+
+
+def test_a_checkpoint_that_is_damaged_there_is_not_brought_and_said_once(two):
+    there, here = two
+    there.save(".", b"good")
+    there.save("..", b"good")
+    (there.path / "checkpoints" / f"{2:010d}" / "variables.data").write_bytes(b"evil")
+    done = once(Cut(), there.path, here)
+    assert [path.name for path in (here / "checkpoints").iterdir()] == [f"{1:010d}"]
+    assert done.wrong == [
+        f"checkpoint {2:010d} is damaged there (variables.data is not what was written)"
+    ]
+    source = Cut()
+    assert once(source, there.path, here).wrong == []
+    assert source.read_of_it == 0
+    there.save("..", b"good again")  # its number comes again
+    once(Cut(), there.path, here)
+    assert same(there.path, here)
+    there.save("..", b"and again")
+    once(Cut(), there.path, here)
+    assert same(there.path, here)
+
+
+def test_links_outside_come_as_what_they_lead_to_and_circles_end(two, tmp_path):
+    there, here = two
+    elsewhere = tmp_path / "disk"
+    elsewhere.mkdir()
+    (there.path / "checkpoints").symlink_to(elsewhere)
+    there.save(".", b"content")
+    (there.path / "latest").symlink_to(f"checkpoints/{1:010d}")
+    (elsewhere / "circle").symlink_to(elsewhere)
+    (there.path / "nothing").symlink_to("/no/such/file")
+    for name in ("lock", "checkpoints/saving/x", "checkpoints/damaged-7/x", ".game.mp4.writing"):
+        (there.path / name).parent.mkdir(exist_ok=True)
+        (there.path / name).write_text("not for others")
+    (there.path / "file").write_text("content")
+    once(Cut(), there.path, here)
+    assert same(there.path, here)
+    names = {str(path.relative_to(here)) for path in here.rglob("*") if not path.is_dir()}
+    assert {name for name in names if not name.startswith("checkpoints/0")} == {
+        *(".brought.json", "file"),
+    }
+    assert (here / "latest" / "variables.data").read_bytes() == b"content"
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", ".bashrc", "a//b", "."])
+def test_nothing_is_written_outside_whatever_the_other_end_says(name):
+    assert not bring.is_safe(name, bring.Offer("/x", [1, 1, 1, ""]))
+    assert bring.is_safe("a/x", bring.Offer("/x", [1, 1, 1, "../b"]))
+    assert not bring.is_safe("a/x", bring.Offer("/x", [1, 1, 1, "../../b"]))
+    assert not bring.is_safe("a/x", bring.Offer("/x", [1, 1, 1, "/b"]))
+
+
+def test_a_copy_that_others_write_to_is_never_cut():
+    for name in ("learners.log", "metrics.jsonl"):
+        assert judge(name, [5, 0, 1, ""], [7, 0, 1, ""], ours=True, alike=True) == "keep"
+    assert judge("actor-0.log", [5, 0, 1, ""], [7, 0, 1, ""], ours=True, alike=False) == "aside"
+
+
+class Channel:
+    """To a thread that serves."""
+
+    def __init__(self):
+        self._ours, theirs = socket.socketpair()
+        self.settimeout, self.makefile = self._ours.settimeout, self._ours.makefile
+        file = theirs.makefile("rwb")
+        threading.Thread(target=serve, args=(file, file), daemon=True).start()
+
+    def close(self):
+        self._ours.shutdown(socket.SHUT_RDWR)
+
+
+def test_through_a_channel_it_is_the_same_both_ways(two, tmp_path):
+    there, here = two
+    there.append("settings.json", b"{}")
+    there.append("events/x", os.urandom(3_000_000))
+    there.append("empty", b"")
+    there.append("odd \udcff\n", b"odd")
+    there.save("..", os.urandom(700_000), 3.0)
+    (there.path / "latest").symlink_to("settings.json")
+    once(FilesThere("host", Channel), there.path, here)
+    assert same(there.path, here)
+    away = tmp_path / "away"
+    once(Files(), here, away, end=FilesThere("host", Channel))
+    assert same(here, away)
+    source = Cut()
+    once(source, here, away, end=FilesThere("host", Channel))
+    assert source.read_of_it == 0
+
+
+def test_what_is_not_heard_to_its_end_is_no_answer(two):
+    there, _ = two
+    path = there.path / "a.log"
+    there.append("a.log", b"x" * 1_000_000)
+    there = FilesThere("host", Channel)
+    about = there.about([str(path)])[0]
+    pieces = there.read([[str(path), about[2], 0, about[0]]])
+    next(pieces)
+    pieces.close()
+    assert there.about([str(path)]) == [about]
+    there.close()
+    with pytest.raises(Lost, match="hung up"):
+        there.about([str(path)])
