@@ -106,7 +106,8 @@ def _aside(line: str) -> None:
 def keep(run: Run, record: Record, hosts: Hosts, log: str = "") -> Mirror:
     """From now on what they say is copied here; waits a moment for their first words."""
     for where, there in hosts.there.items():
-        run.see(where, there.why or "it has not said anything yet")
+        if there.why and run.away(where):  # another frontend may be in touch
+            run.see(where, there.why)
     mirror = Mirror(run, hosts, copies(record, log))
     hosts.keep(mirror)
     until = time.monotonic() + _FIRST_SECONDS
