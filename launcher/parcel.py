@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
-_SYSTEM = ("python3", "python3.13", "python3.12", "python3.11", "python3.10")
+SYSTEM = ("python3", "python3.13", "python3.12", "python3.11", "python3.10")
 _MAIN = """\
 import sys
 from pathlib import Path
@@ -63,10 +63,10 @@ def header(run: str) -> bytes:
 
 def command(pythons: Sequence[str]) -> str:
     """For a login shell of any kind: runs what is sent next by the first Python that is there."""
-    tried = " ".join(shlex.quote(python) for python in (*pythons, *_SYSTEM))
+    tried = " ".join(shlex.quote(python) for python in (*pythons, *SYSTEM))
     script = (
         f'for p in {tried}; do case "$p" in "~/"*) p="$HOME/${{p#??}}";; esac; '
         f'if command -v "$p" >/dev/null 2>&1; then exec "$p" -ESc "$0"; fi; done; '
-        f'echo "there is no Python here (tried {len(pythons) + len(_SYSTEM)} names)"; exit 127'
+        f'echo "there is no Python here (tried {len(pythons) + len(SYSTEM)} names)"; exit 127'
     )
     return f"exec sh -c {shlex.quote(script)} {shlex.quote(_BOOT)}"

@@ -8,13 +8,13 @@ import contextlib
 import itertools
 import json
 import queue
-import shlex
 import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from launcher import parcel
+from launcher.feed import Readable, feed
 from launcher.host.far import MARK
 from launcher.ssh.config import Settings, Target, Unreachable, route
 
@@ -128,7 +128,7 @@ class There:
             return 255, f"{error}\n"
         return code, said
 
-    def run_by_hand(self, command: str, data: Any, seconds: float) -> tuple[int, str]:
+    def run_by_hand(self, command: str, data: Readable, seconds: float) -> tuple[int, str]:
         """A command of its own, fed from a file: exit code and output. Raises Lost."""
         line = self._line
         if line is None:
@@ -181,7 +181,7 @@ class _Line:
     ):
         self._client, self._heard = connection.client, heard
         self.dead, self.why = False, ""
-        self._last = time.monotonic()
+        self._last = self._pinged = time.monotonic()
         self._numbers = itertools.count()
         self._answers: dict[int, queue.Queue] = {}
         self._listeners: dict[int, Callable[[str], None]] = {}
@@ -240,8 +240,7 @@ class _Line:
                 with contextlib.suppress(queue.Empty):
                     answer = self._answers[number].get(timeout=0.2)
                     break
-                if self.dead:
-                    raise Lost(self.why or "the connection is lost")
+                self._stay_in_touch()
                 if time.monotonic() > until:
                     raise Lost(f"no answer in {seconds:g} s")
         finally:
@@ -254,26 +253,26 @@ class _Line:
     def ping(self) -> bool:
         """False: it is dead, or silent for too long."""
         with contextlib.suppress(Lost):
+            self._pinged = time.monotonic()
             self._write({"op": "ping"})
             return time.monotonic() - self._last < _SILENT_SECONDS
         return False
 
-    def feed(self, command: str, data: Any, seconds: float) -> tuple[int, str]:
+    def _stay_in_touch(self) -> None:
+        """While somebody waits for an answer; it takes who is silent for gone. Raises Lost."""
+        if self.dead:
+            raise Lost(self.why or "the connection is lost")
+        if time.monotonic() - self._pinged > _PING_SECONDS and not self.ping():
+            raise Lost(self.why or f"nothing was heard from it for {_SILENT_SECONDS:g} s")
+
+    def feed(self, command: str, data: Readable, seconds: float) -> tuple[int, str]:
         """Another command on this connection, with `data` (a file) as its input. Raises Lost."""
         try:
             transport = self._client.get_transport()
             assert transport
-            channel = transport.open_session(timeout=_START_SECONDS)
-            channel.settimeout(seconds)
-            channel.set_combine_stderr(True)
-            channel.exec_command(f"exec sh -c {shlex.quote(command)}")
-            while piece := data.read(1 << 15):
-                channel.sendall(piece)
-            channel.shutdown_write()
-            said = b""
-            while piece := channel.recv(1 << 15):
-                said += piece
-            return channel.recv_exit_status(), said.decode(errors="replace")
+            return feed(transport, command, data, seconds, self._stay_in_touch)
+        except Lost:
+            raise
         except Exception as error:
             raise Lost(str(error) or type(error).__name__) from None
 
