@@ -191,7 +191,7 @@ class Deployment:
 
             def read(size: int, packed: project.Parcel = packed, before: int = sent) -> bytes:
                 news = f"copying {what}: {_megabytes(before + packed.sent)} of {_megabytes(whole)}"
-                self._progress.tell(self._names[site.key], news)
+                self._progress.tell(self._names[site.key], news, counts=True)
                 return packed.read(size)
 
             seconds = 60 + packed.size / _SLOWEST

@@ -24,6 +24,7 @@ class Progress:
         self._news = dict.fromkeys(names, "")
         self._ended: dict[str, bool] = {}  # and whether all is well
         self._newest = ""
+        self._counted: dict[str, float] = {}  # when
         self._began = self._said = time.monotonic()
         self._lock = threading.Lock()
         self._few = len(names) <= _FEW
@@ -44,12 +45,16 @@ class Progress:
         if self._live:
             self._live.stop()
 
-    def tell(self, name: str, news: str) -> None:
-        """What one of them does now."""
+    def tell(self, name: str, news: str, counts: bool = False) -> None:
+        """What one of them does now; `counts`: what was told last has just got on a little."""
         with self._lock:
             if self._news[name] == news:
                 return
             self._news[name], self._newest = news, f"{name}: {news}"
+            now = time.monotonic()
+            if counts and now - self._counted.get(name, 0.0) < _SAY_SECONDS:
+                return
+            self._counted[name] = now
             if not self._live and self._few:
                 self._print(self._newest)
             self._say_now_and_then()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 30.0
 _PING_SECONDS = 2.0
 _SILENT_SECONDS = 12.0  # without a word from there the connection counts as lost
+_SILENT = f"nothing was heard from it for {_SILENT_SECONDS:g} s"
 _START_SECONDS = 30.0  # for Python there to answer
 _PAUSE_SECONDS = 15.0  # at most, between attempts
 
@@ -149,7 +150,7 @@ class There:
                 self._closed.wait(_PING_SECONDS)
                 continue
             if line:
-                self.why = line.why or f"nothing was heard from it for {_SILENT_SECONDS:g} s"
+                self.why = line.why or _SILENT
                 line.close()
                 self._line = None
             self._ear.lost(self.place, self.why)
@@ -263,18 +264,28 @@ class _Line:
         if self.dead:
             raise Lost(self.why or "the connection is lost")
         if time.monotonic() - self._pinged > _PING_SECONDS and not self.ping():
-            raise Lost(self.why or f"nothing was heard from it for {_SILENT_SECONDS:g} s")
+            raise Lost(self.why or _SILENT)
 
     def feed(self, command: str, data: Readable, seconds: float) -> tuple[int, str]:
         """Another command on this connection, with `data` (a file) as its input. Raises Lost."""
+        over = threading.Event()
+        threading.Thread(target=self._watch, args=(over,), daemon=True).start()
         try:
             transport = self._client.get_transport()
             assert transport
             return feed(transport, command, data, seconds, self._stay_in_touch)
-        except Lost:
-            raise
         except Exception as error:
-            raise Lost(str(error) or type(error).__name__) from None
+            raise Lost(self.why or str(error) or type(error).__name__) from None
+        finally:
+            over.set()
+
+    def _watch(self, over: threading.Event) -> None:
+        """Who writes much to a host that is gone waits for ever, unless somebody closes it."""
+        while not over.wait(_PING_SECONDS):
+            if time.monotonic() - self._last > _SILENT_SECONDS:
+                self.why = self.why or _SILENT
+                self.close()
+                return
 
     def close(self) -> None:
         """At once, whatever the other end does."""
@@ -298,6 +309,8 @@ class _Line:
                 self._last = time.monotonic()
                 self._take(json.loads(line))
             self.why = self.why or "it closed the connection"
+        except TimeoutError:
+            self.why = self.why or _SILENT
         except Exception as error:
             self.why = self.why or str(error) or type(error).__name__
         self.dead = True
