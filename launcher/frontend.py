@@ -127,8 +127,8 @@ def _launch(run: Run, asked: Asked, workers: list[Worker], hosts: Hosts, suppose
     unreached = hosts.reach(print, touch.pythons(workers, config.deploy))
     everywhere = Everywhere(run, hosts)
     everywhere.end_leftovers(print)
-    if config.deploy and (failed := deploy.deploy(hosts, workers, config, print)):
-        raise Refused(f"nothing was started: {len(failed)} hosts are not ready for it")
+    if config.deploy and deploy.deploy(hosts, workers, config, print):
+        raise Refused("nothing was started: not all hosts are ready for it")
     grounds = touch.survey(workers, hosts, config.deploy, print)
     learners = grounds(next(worker for worker in workers if worker.job == "learner"))
     told = learners.path(asked.logdir or "runs/NEW") if learners.place else str(supposed)

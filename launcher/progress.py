@@ -88,7 +88,7 @@ class Progress:
         done, going = len(self._ended) - failed, len(self._news) - len(self._ended)
         failures = f", {failed} failed" if failed else ""
         seconds = time.monotonic() - self._began
-        return f"{done} hosts ready{failures}, {going} to go ({seconds:.0f} s); {self._newest}"
+        return f"ready: {done}{failures}, {going} to go ({seconds:.0f} s); {self._newest}"
 
     def _shown(self) -> RenderableType:
         if not self._few:

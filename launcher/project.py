@@ -80,7 +80,10 @@ def _of_folder(root: Path) -> list[str]:
 
 def _tells_passwords(path: Path) -> bool:
     """A CSV of hosts with such a column: it is of use where the frontend is, and only there."""
-    return path.suffix == ".csv" and bool(_PASSWORDS.search(path.read_bytes()))
+    if path.suffix != ".csv" or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return bool(_PASSWORDS.search(file.read(_PIECE)))
 
 
 class Parcel:

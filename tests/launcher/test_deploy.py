@@ -225,21 +225,28 @@ def test_a_full_disk_is_said_and_costs_the_others_nothing(project, lan):
 
 
 def test_set_ups_run_at_the_same_time_and_each_failure_says_what_to_do(project, lan):
+    goes_on = (
+        "begin = time.monotonic(); time.sleep(3); "
+        "(pathlib.Path.home() / 'span').write_text(f'{begin} {time.monotonic()}')"
+    )
     fails = (
         "print('[set-up] installing uv failed; the end of .setup.log:'); print('  ERROR: none'); "
         "sys.exit('If this machine has no way to the package index: bring it one')"
     )
     warns = (
-        "time.sleep(3); print('[set-up] WARNING: no Horovod, so one learner only', flush=True); "
+        f"{goes_on}; print('[set-up] WARNING: no Horovod, so one learner only', flush=True); "
         "print('[set-up]   because: no C++ compiler')"
     )
-    (lan.actor1.home / "set-up").write_text(f"time.sleep(3); {fails}")
+    (lan.actor1.home / "set-up").write_text(f"{goes_on}; {fails}")
     (lan.learner1.home / "set-up").write_text(warns)
-    (lan.actor3.home / "set-up").write_text("time.sleep(3)")
+    (lan.actor3.home / "set-up").write_text(goes_on)
     project.csv(LEARNER, ACTOR1, ACTOR3)
-    begin = time.monotonic()
     failed, printed = project.deploy()
-    assert time.monotonic() - begin < 8.5
+    spans = [
+        list(map(float, (host.home / "span").read_text().split()))
+        for host in (lan.learner1, lan.actor1, lan.actor3)
+    ]
+    assert max(begin for begin, _ in spans) < min(end for _, end in spans)
     why = "installing uv failed; the end of .setup.log: ERROR: none; --wheelhouse=FOLDER brings"
     assert failed.keys() == {"10.77.1.21"}
     assert failed["10.77.1.21"].startswith(why)
@@ -317,7 +324,7 @@ def test_the_frontend_starts_nothing_where_a_host_is_not_ready(lan):
         "bash", "-c", f"cd /root; {command} --workers_csv_path=workers.csv", check=False
     )
     assert ran.returncode == 2, ran.stdout
-    assert ran.stderr == "error: nothing was started: 2 hosts are not ready for it\n"
+    assert ran.stderr == "error: nothing was started: not all hosts are ready for it\n"
     assert "10.77.1.21 FAILED: /root/impala_mm has files of its own" in ran.stdout
     assert "10.77.1.11 FAILED: /root/impala_mm: " in ran.stdout
     ran = lan.laptop.run("bash", "-c", f"cd /root; {command} --wheelhouse=no", check=False)
@@ -348,12 +355,11 @@ def test_a_host_without_internet_is_set_up_from_a_wheelhouse_and_plays(lan):
     frames = "--logdir=/root/run --total_environment_frames=20000"
     ran = lan.laptop.run("bash", "-c", f"{command} {frames}", check=False, timeout=900)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    print(ran.stdout)
     assert (lan.actor1.home / "impala_mm" / ".venv" / "bin" / "python").exists()
     assert any(lan.laptop.path("/root/run").glob("metrics.jsonl"))
     assert "1 of 1 hosts ready" in ran.stdout
     again = lan.laptop.run("bash", "-c", f"{command} --check", check=False, timeout=300).stdout
-    print(again)
     seconds = re.search(r"1 of 1 hosts ready; 0 files sent \((.*) s\)", again)[1]
     assert float(seconds) < 15
-    assert not re.search(r"BAD|note +versions", again)
+    assert "BAD" not in again
+    assert len(re.findall(r"versions .*tensorflow-cpu 2\.\d+\.\d", again)) in (1, 2)
