@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from launcher import plan, start, touch
@@ -63,7 +64,11 @@ def apply(
         next_actor = record.next_actor + len(new)
         before = record
         record = dataclasses.replace(
-            record, processes=processes, next_actor=next_actor, targets=touch.described(hosts)
+            record,
+            processes=processes,
+            next_actor=next_actor,
+            targets=touch.described(hosts),
+            csv=str(Path(config.workers_csv_path).absolute()),
         )
         new_places = [where for where in hosts.there if where not in before.targets]
         run.write(record)
@@ -87,7 +92,7 @@ def _differences(
     added = []
     for process in wanted:
         if process.job == "actor":
-            alike = there[_kind(process.kind)]
+            alike = there[_kind(plan.kind(process.worker))]
             if alike:
                 alike.pop(0)  # the oldest stays
             else:

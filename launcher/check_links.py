@@ -41,12 +41,30 @@ class Links:
 
     def check(self) -> list[Finding]:
         """Nothing where all is on one machine."""
+        if len({self._grounds(worker).place for worker in (*self._learners, *self._actors)}) == 1:
+            return []
+        if wrong := self._names():
+            return wrong
         return [*self._reach(), *self._all_reduce()]
+
+    def _names(self) -> list[Finding]:
+        """A learner listens at its name as its own host knows it: not on the loopback, as Debian
+        has it in /etc/hosts."""
+        findings = []
+        for learner in self._learners:
+            address, place = self._grounds(learner).address, self._grounds(learner).place
+            known = self._hosts.call(place, "addresses", host=address)
+            if known and all(each.startswith("127.") for each in known):
+                said = f"row {learner.line}: {address} is {known[0]} to itself: nobody reaches that"
+                remedy = "write its address in the CSV, or mend its /etc/hosts"
+                findings.append(Finding("names", False, said, remedy, place))
+        return findings
 
     def _reach(self) -> list[Finding]:
         """Each actor's host sends to the port of its learner for a moment."""
         pairs: dict[tuple[str, str, int], str] = {}
-        for i, actor in enumerate(self._actors):
+        actors = [row for row in self._actors for _ in range(row.count)]
+        for i, actor in enumerate(actors):
             number = actor.learner if actor.learner >= 0 else i % len(self._learners)
             learner = self._learners[number]
             to, place = self._grounds(learner), self._grounds(actor).place
@@ -95,7 +113,7 @@ class Links:
         if not others:
             return []
         first = self._grounds(self._learners[0])
-        told = plan.added(self._config)
+        told = plan.environment_of_all(self._config)
         command = plan.ranks(
             *(self._learners, self._config, self._grounds, list(told), "AGENT"),
             lambda ground: [ground.python, "-c", _ALL_REDUCE],

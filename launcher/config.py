@@ -62,6 +62,14 @@ class LauncherConfig:
         False, group="Other hosts",
         text="Trust a host that is not in known_hosts, and write its key there. A key that changed "
              "is never accepted.")
+    lost_secs: float = flag(
+        60, group="Other hosts", least=5,
+        text="Seconds without an answer of a learner's host after which the learners start again "
+             "on the others, with restart_learners.")
+    mirror_logdir: bool = flag(
+        False, group="Other hosts",
+        text="While the frontend follows a run, bring what the learners save on another host here, "
+             "every 20 s.")
     deploy: bool = flag(
         False, group="Other hosts",
         text="Copy this project to the hosts first, what changed of it, and set it up there; to "
@@ -75,6 +83,9 @@ class LauncherConfig:
     dry_run: bool = flag(
         False, group="Instead of starting a run",
         text="Print every command as it would run.")
+    emit: str = flag(
+        "", group="Instead of starting a run",
+        text="slurm: print an sbatch script of the CSV's processes, for a Slurm cluster.")
     check: bool = flag(
         False, group="Instead of starting a run",
         text="Check what is checked before every start, and say what to mend.")

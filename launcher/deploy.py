@@ -219,7 +219,7 @@ class Deployment:
         code, said = self._hosts.there[site.place].ask(
             plan.set_up(site.row, self._config, command(options)),
             workdir=folder,
-            environment=plan.added(self._config),
+            environment=plan.environment_of_all(self._config),
             seconds=_SET_UP_SECONDS,
             heard=heard,
         )

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 from launcher.everywhere import Everywhere
 from launcher.host.registry import Run
 from launcher.host.task import FINAL, LEARNERS
+from launcher.recover import Recovery
 
 _LOOK_SECONDS = 0.3
 Say = Callable[[str], None]
@@ -58,7 +59,6 @@ class Follower:
         """Before the run is started: all that learners say from now on is its."""
         self._everywhere, self._run, self._say = everywhere, everywhere.run, say
         self._said = Tail(logdir / f"{LEARNERS}.log", from_its_end=True)
-        self._away: dict[str, str] = {}  # places that do not answer, and what was said of it
         self._told: dict[str, tuple[float, int]] = {}  # by process: its last failure, how many
         self._signals: list[int] = []
 
@@ -72,13 +72,16 @@ class Follower:
         """Whether Ctrl-C was pressed."""
         return signal.SIGINT in self._signals
 
-    def follow(self) -> int:
+    def follow(self, recovery: Recovery) -> int:
         """The frontend's exit code."""
         interrupted = 0
         learners: dict[str, Any] = {"state": "lost"}
         with _keys() as pressed:
             while True:
                 self._tell()
+                if not interrupted and not recovery.look():
+                    self._everywhere.finish(self._say)
+                    return 1
                 if any(number != signal.SIGINT for number in self._signals) or "d" in pressed():
                     return self._leave()
                 if (times := self._signals.count(signal.SIGINT)) > interrupted:

@@ -4,14 +4,16 @@
 `Refused`; the sentence is all that is printed of it.
 """
 
+import contextlib
 import dataclasses
 import importlib.util
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher import change, check, deploy, follow, ground, plan, start, status, touch
+from launcher import change, check, deploy, follow, ground, plan, slurm, start, status, touch
 from launcher.config import LauncherConfig
 from launcher.everywhere import Everywhere
 from launcher.ground import Ground, Grounds
@@ -20,6 +22,7 @@ from launcher.host.registry import BadName, Foreign, Record, Run, Taken, names
 from launcher.host.task import FINAL, LEARNERS
 from launcher.hosts import Hosts, place, targets, tmux
 from launcher.plan import Process
+from launcher.recover import Recovery
 from launcher.ssh.config import Settings
 from launcher.there import Failed, Lost
 from launcher.workers import BadCsv, Worker, read
@@ -63,7 +66,7 @@ def main(asked: Asked) -> int:
             return stop(run, asked)
         if config.status or config.json:
             record = known(run)
-            if any(run.away(where) for where in record.targets):  # no frontend keeps copies
+            if record.targets and all(map(run.away, record.targets)):  # no frontend keeps copies
                 in_touch(run, asked)
             status.show(run, config.json)
             return 0
@@ -77,6 +80,8 @@ def main(asked: Asked) -> int:
                 in_touch(run, asked), config, read_csv(asked), asked.flags, asked.log_max_mb
             )
             return 0
+        if config.emit:
+            return emit(run, asked)
         return launch(run, asked)
     except BadName as error:
         raise Refused(f"--tmux_sess: {error}") from None
@@ -116,7 +121,7 @@ def launch(run: Run, asked: Asked) -> int:
     try:
         return _launch(run, asked, workers, hosts, supposed)
     finally:
-        hosts.close()
+        touch.leave(run, hosts)
 
 
 def _launch(run: Run, asked: Asked, workers: list[Worker], hosts: Hosts, supposed: Path) -> int:
@@ -162,18 +167,25 @@ def _launch(run: Run, asked: Asked, workers: list[Worker], hosts: Hosts, suppose
         record = start.start(
             run, hosts, workers, config, flags, logdir, shared, grounds, asked.log_max_mb, print
         )
-        touch.keep(run, record, hosts)
+        mirror = touch.keep(run, record, hosts)
     there = f" on {len(hosts.there) - len(unreached)} hosts" if hosts.there else ""
     print(
         f"{run.name}: {len(processes)} processes started{there} in "
         f"{time.monotonic() - begin:.1f} s; all of it in {logdir}"
     )
+    if processes[0].others:
+        print(
+            f"the learners' supervisor on {learners.place or 'this machine'} keeps what it needs "
+            f"to reach the other learners in its memory: if it dies, start the run again"
+        )
     if config.detach and not follower.interrupted:
         print(follow.how_to_come_back(run))
         return 0
-    inside = f"`tmux attach -t {run.name}` looks inside, " if socket else ""
+    on_each = " on each host" if hosts.there else ""
+    inside = f"`tmux attach -t {run.name}`{on_each} looks inside, " if socket else ""
     print(f"{inside}`d` leaves it running, Ctrl-C saves and stops it", flush=True)
-    return follower.follow()
+    recovery = Recovery(everywhere, mirror, config, workers, grounds, asked.log_max_mb, print)
+    return follower.follow(recovery)
 
 
 def _settings(config: LauncherConfig) -> Settings:
@@ -248,6 +260,20 @@ def _print(processes: list[Process]) -> None:
         print(process.line())
 
 
+def emit(run: Run, asked: Asked) -> int:
+    """Prints the run as a job of another launcher; all else goes to stderr."""
+    config = asked.launcher
+    if config.emit != "slurm":
+        raise Refused(f"--emit={config.emit}: it must be slurm")
+    _refuse_what_is_ours(asked)
+    with contextlib.redirect_stdout(sys.stderr):
+        workers = read_csv(asked)
+        for note in slurm.notes(workers, config, asked.given):
+            print(f"note: {note}")
+    print(slurm.script(run.name, workers, config, asked.flags), end="")
+    return 0
+
+
 # -- asking after a run
 
 
@@ -295,7 +321,7 @@ def stop(run: Run, asked: Asked) -> int:
     with run.being_changed(patiently=True):
         if run.record == record:  # nobody else put it away, or started it again
             everywhere.forget(record, stale=state == "stale")
-    everywhere.hosts.close()
+    touch.leave(run, everywhere.hosts)
     return code
 
 

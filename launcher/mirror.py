@@ -24,7 +24,6 @@ class Mirror:
         """`files`: by place and path there, the path of its copy."""
         self._run, self._hosts, self._files = run, hosts, files
         self._writing = threading.Lock()
-        self.back: set[str] = set()  # places that are in touch again, for who looks after them
 
     def states(self, place: str, states: dict[str, Any]) -> None:
         """Those that changed."""
@@ -50,18 +49,22 @@ class Mirror:
                 file.seek(offset)
                 file.write(base64.b64decode(data))
 
+    def copy(self, files: Mapping[str, Mapping[str, Path]]) -> None:
+        """These from now on: the learners moved."""
+        self._files = files
+        for place in files:
+            self.found(place)
+
     def lost(self, place: str, why: str) -> None:
         """It is not in touch."""
         self._run.see(place, why)
 
     def found(self, place: str) -> None:
-        """It is, again, or for the first time."""
+        """It is, again or for the first time; it says at once how its processes are."""
         files = self._files.get(place, {})
         sizes = {path: _size(copy) for path, copy in files.items()}
         with contextlib.suppress(Lost, Failed):
             self._hosts.call(place, "follow", files=sizes)
-            self._run.see(place)
-            self.back.add(place)
 
 
 def _size(path: Path) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
 SYSTEM = ("python3", "python3.13", "python3.12", "python3.11", "python3.10")
+_NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 10))"
 _MAIN = """\
 import sys
 from pathlib import Path
@@ -22,8 +23,6 @@ sys.exit(supervisor.main(Path(sys.argv[1])))
 # Reads the parcel from its standard input, keeps it, and goes on as `far`. No single quotes here.
 _BOOT = """
 import os, sys
-if sys.version_info < (3, 10):
-    sys.exit("Python %d.%d is too old: 3.11 is needed" % sys.version_info[:2])
 size, name, run = sys.stdin.buffer.readline().decode().split()
 data = sys.stdin.buffer.read(int(size))
 home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
@@ -62,11 +61,14 @@ def header(run: str) -> bytes:
 
 
 def command(pythons: Sequence[str]) -> str:
-    """For a login shell of any kind: runs what is sent next by the first Python that is there."""
-    tried = " ".join(shlex.quote(python) for python in (*pythons, *SYSTEM))
+    """For a login shell of any kind: runs what is sent next by the first Python that will do.
+
+    The system's own comes first: a row's may be a program that does more than Python.
+    """
+    tried = " ".join(shlex.quote(python) for python in (*SYSTEM, *pythons))
     script = (
         f'for p in {tried}; do case "$p" in "~/"*) p="$HOME/${{p#??}}";; esac; '
-        f'if command -v "$p" >/dev/null 2>&1; then exec "$p" -ESc "$0"; fi; done; '
-        f'echo "there is no Python here (tried {len(pythons) + len(SYSTEM)} names)"; exit 127'
+        f'if "$p" -ESc "$1" >/dev/null 2>&1; then exec "$p" -ESc "$0"; fi; done; '
+        f'echo "it has no Python 3.10 or newer ({", ".join(SYSTEM)})"; exit 127'
     )
-    return f"exec sh -c {shlex.quote(script)} {shlex.quote(_BOOT)}"
+    return f"exec sh -c {shlex.quote(script)} {shlex.quote(_BOOT)} {shlex.quote(_NEW_ENOUGH)}"

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from launcher.config import LauncherConfig
 from launcher.ground import Ground, Grounds
-from launcher.host.task import LEARNERS, OF_LEARNERS
+from launcher.host.task import HEARTBEAT, LEARNERS, OF_LEARNERS, RANKS
 from launcher.workers import Worker
 
 _AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 # Our names for Open MPI's: more ranks than cores are fine, none is bound to one, none spins.
-_MPIRUN = ("--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1")
+MPIRUN = ("--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1")
 
 
 class Unfit(Exception):
@@ -38,17 +38,16 @@ class Process:
     logdir: str  # of the run, on its machine
     others: tuple[Ground, ...] = ()  # of learners: those on other machines than the first
 
-    @property
-    def kind(self) -> dict[str, str | int]:
-        """What is the same in two actors that could stand for each other."""
-        row = self.worker
-        names = ("ip", "cuda_visible_devices", "num_envs", "workdir", "python", "setup", "learner")
-        return {name: getattr(row, name) for name in names}
-
     def line(self) -> str:
         """Its command and environment, as a shell reads them; secrets are masked."""
         told = [f"{name}={_masked(name, value)}" for name, value in self.environment.items()]
         return " ".join([*told, shlex.join(self.command)])
+
+
+def kind(row: Worker) -> dict[str, str | int]:
+    """What is the same in two rows whose processes could stand for each other."""
+    names = ("ip", "cuda_visible_devices", "num_envs", "workdir", "python", "setup", "learner")
+    return {name: getattr(row, name) for name in ("job", *names)}
 
 
 def make(
@@ -58,7 +57,7 @@ def make(
 
     `flags`: that were given, by name.
     """
-    environment = added(config)
+    environment = environment_of_all(config)
     learners = [worker for worker in workers if worker.job == "learner"]
     common = of_all(workers, flags, grounds)
     processes = [_learners(learners, config, common, environment, grounds)]
@@ -70,9 +69,18 @@ def make(
     evaluators = [worker for worker in workers if worker.job == "evaluator"]
     for number, worker in enumerate(evaluators):
         name = "evaluator" if len(evaluators) == 1 else f"evaluator-{number}"
-        own = common | {"job_name": "evaluator"}
-        processes.append(_one(name, worker, config, own, environment, grounds(worker)))
+        processes.append(again(name, worker, config, common, grounds))
     return processes
+
+
+def again(
+    name: str, worker: Worker, config: LauncherConfig, common: dict[str, str], grounds: Grounds
+) -> Process:
+    """An actor or evaluator of that name."""
+    if worker.job == "actor":
+        return actor(worker, int(name.rpartition("-")[2]), config, common, grounds)
+    own = common | {"job_name": worker.job}
+    return _one(name, worker, config, own, environment_of_all(config), grounds(worker))
 
 
 def of_all(workers: Sequence[Worker], flags: dict[str, str], grounds: Grounds) -> dict[str, str]:
@@ -100,13 +108,19 @@ def actor(
     environment: dict[str, str] | None = None,
 ) -> Process:
     """Number `task`; `common`: as `of_all` has them."""
-    own = {"job_name": "actor", "task": str(task)}
+    own = {"job_name": "actor", "task": str(task)} | of_row(worker)
+    told = environment_of_all(config) if environment is None else environment
+    return _one(f"actor-{task}", worker, config, common | own, told, grounds(worker))
+
+
+def of_row(worker: Worker) -> dict[str, str]:
+    """The flags that an actor's row says."""
+    own = {}
     if worker.num_envs:
         own["num_envs"] = str(worker.num_envs)
     if worker.learner >= 0:
         own["learner"] = str(worker.learner)
-    told = added(config) if environment is None else environment
-    return _one(f"actor-{task}", worker, config, common | own, told, grounds(worker))
+    return own
 
 
 def _learners(
@@ -139,7 +153,7 @@ def _learners(
 
 def alone(learners: Sequence[Worker], config: LauncherConfig, grounds: Grounds) -> list[Process]:
     """Each as if it were the only one."""
-    told = added(config)
+    told = environment_of_all(config)
     return [_one(LEARNERS, w, config, {"logdir": ""}, told, grounds(w)) for w in learners]
 
 
@@ -162,16 +176,18 @@ def ranks(
     `agent`: by which it reaches other hosts; empty: there are none.
     """
     ground = grounds(learners[0])
-    parts = [ground.mpirun, *_MPIRUN]
+    parts = [ground.mpirun, *MPIRUN]
     if agent:
         parts += ["--prtemca", "plm_ssh_agent", agent]
         parts += ["--prtemca", "plm_ssh_no_tree_spawn", "1"]  # only here are credentials known
         parts += ["--prefix", prefix(ground)] if prefix(ground) else []
-    parts += _split(config.mpirun_args)
+    parts += split(config.mpirun_args)
     for i, worker in enumerate(learners):
         own = grounds(worker)
         # By name alone: a value may be secret, and `ps` shows commands.
         names = [*told, *([OF_LEARNERS] if agent else [])]
+        if own.place != ground.place:  # where nobody supervises it
+            names.append(f"{HEARTBEAT}={own.folder}/{RANKS}/beat")
         if worker.cuda_visible_devices:
             names.append(f"CUDA_VISIBLE_DEVICES={worker.cuda_visible_devices}")
         parts += [":"] * (i > 0) + ["-np", "1"]
@@ -221,9 +237,13 @@ def _command(ground: Ground, flags: dict[str, str]) -> list[str]:
 
 
 def _masked(name: str, value: str) -> str:
-    """Where the name says that it is secret, or an address holds a password."""
-    secret = re.search(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL", name, re.IGNORECASE)
-    return "***" if secret or re.search(r"://[^/]*:[^/]*@", value) else shlex.quote(value)
+    return "***" if is_secret(name, value) else shlex.quote(value)
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Where the name says so, or an address holds a password."""
+    by_name = re.search(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL", name, re.IGNORECASE)
+    return bool(by_name or re.search(r"://[^/]*:[^/]*@", value))
 
 
 def written(flags: dict[str, str]) -> list[str]:
@@ -240,8 +260,8 @@ def set_up(worker: Worker, config: LauncherConfig, command: list[str]) -> list[s
     return ["bash", "-c", f"{setup}\n{then}", "set-up", *command]
 
 
-def added(config: LauncherConfig) -> dict[str, str]:
-    """That --env adds."""
+def environment_of_all(config: LauncherConfig) -> dict[str, str]:
+    """What --env says. Raises Unfit."""
     told = {}
     for pair in config.env:
         name, equals, value = pair.partition("=")
@@ -253,7 +273,8 @@ def added(config: LauncherConfig) -> dict[str, str]:
     return told
 
 
-def _split(arguments: str) -> list[str]:
+def split(arguments: str) -> list[str]:
+    """--mpirun_args as a shell would. Raises Unfit."""
     try:
         return shlex.split(arguments)
     except ValueError as error:

@@ -1,8 +1,9 @@
 """What a frontend mends while it follows a run: hosts that come back, learners' hosts that do not.
 
-A host that is away is asked again and again (`there`). Once it answers, what it should run and does
-not is started again. Where a learner's host stays away and the learners do not get on without it,
-they start again on the hosts that are left, from the last checkpoint, if --restart_learners says so.
+A host that is away is asked again and again (`there`). Once it answers, what it should run and
+does not is started again. Where a learner's host stays away and the learners do not get on without
+it, they start again on the hosts that are left, from the last checkpoint, if --restart_learners
+says so.
 """
 
 import dataclasses
@@ -52,30 +53,40 @@ class Recovery:
         self._back: dict[str, float] = {}  # when its processes are to be looked at
         self._told = ""
 
-    def look(self) -> None:
-        """Mends what there is to mend; called again and again."""
+    def look(self) -> bool:
+        """Mends what there is to mend, called again and again; False: there is no hope."""
         record = self._run.record
         now = time.monotonic()
         if not self._hosts.there or record is None or now - self._looked < _LOOK_SECONDS:
-            return
+            return True
         self._looked = now
+        if new := set(record.targets) - set(self._hosts.there):
+            self._join(record, new)
         self._look_at_hosts(record, now)
         for where in [p for p, due in self._back.items() if due < now]:
             del self._back[where]
             self._restore(where)
-        if self._config.restart_learners:
-            self._look_at_learners(record, now)
+        return self._look_at_learners(record, now)
 
     # -- hosts
+
+    def _join(self, record: Record, new: set[str]) -> None:
+        """Hosts that another frontend added."""
+        known = touch.targets_of(record)
+        self._hosts.targets |= {where: known[where] for where in new}
+        self._hosts.reach(self._say, lambda _: [], new)
+        for where in new:
+            self._run.see(where, self._hosts.there[where].why)
+            self._hosts.there[where].keep(self._mirror)
 
     def _look_at_hosts(self, record: Record, now: float) -> None:
         for where in self._hosts.there:
             why = self._run.away(where)
             if why and where not in self._away:
                 self._away[where] = now
-                names = [p["name"] for p in record.processes if p["place"] == where]
-                what = f"{names[0]} goes" if len(names) == 1 else f"its {len(names)} processes go"
-                self._say(f"{why}; if it lives, {what} on; it is asked again and again")
+                there = [p["name"] for p in record.processes if p["place"] == where]
+                there += ["a learner"] * (where in record.learner_places[1:])
+                self._say(f"{where} is away, with {_some(there)} ({why}); it is asked again")
             elif not why and where in self._away:
                 seconds = now - self._away.pop(where)
                 self._say(f"{where} answers again, after {seconds:.0f} s")
@@ -87,50 +98,68 @@ class Recovery:
         assert record
         states = self._run.states()
         ordered = {n for n in states if (self._run.folder / n / "stop").exists()}
-        gone = {
-            name
+        there = {
+            name: state["state"]
             for name, state in states.items()
-            if state.get("place") == where
-            and state["state"] in ("lost", "starting", "stopped")
-            and name not in ordered
-            and name != LEARNERS
+            if (state.get("place") or "") == where and name not in {*ordered, LEARNERS}
         }
+        if {"ending", "saving"} & set(there.values()):  # because the learners ended
+            self._back[where] = time.monotonic() + _SETTLE_SECONDS
+            return
+        gone = {n for n, state in there.items() if state in ("lost", "starting", "stopped")}
         try:
+            for name in ordered & {p["name"] for p in record.processes if p["place"] == where}:
+                self._hosts.call(where, "order", what="save", name=name)  # it did not hear it
             if not self._hosts.call(where, "knows", start=record.id):
                 start.begin(self._run, self._hosts, record, [where], self._say)
                 self._mirror.found(where)
             if where != record.place(LEARNERS):  # of before it was away
                 self._hosts.call(where, "order", what="now", name=LEARNERS)
-            processes = [p for p in self._planned(record) if p.name in gone]
-            if processes:
-                start.add(
-                    self._run, self._hosts, processes, self._config, record, self._log_max_mb
-                )
-                self._say(f"{where}: {len(processes)} processes started again")
+            if processes := self._again(record, gone):
+                start.add(self._run, self._hosts, processes, self._config, record, self._log_max_mb)
+                names = [process.name for process in processes]
+                self._say(f"{where}: started again: {_some(names)}")
         except (Lost, Failed) as error:
             self._say(str(error))
 
-    def _planned(self, record: Record) -> list[Process]:
-        """All but the learners, as a record names them."""
-        hosts_now = touch.survey(self._workers, self._hosts, self._config.deploy, self._say)
-        self._grounds = hosts_now
-        made = plan.make(self._workers, self._config, record.flags, hosts_now)[1:]
-        names = iter([p["name"] for p in record.processes if p["name"] != LEARNERS])
-        return [dataclasses.replace(process, name=name) for process, name in zip(made, names)]
+    def _again(self, record: Record, names: set[str]) -> list[Process]:
+        """As they were started, on what their hosts are now; those of rows that are there no more
+        stay away."""
+        self._grounds = touch.survey(self._workers, self._hosts, self._config.deploy, self._say)
+        found = []
+        for entry in record.processes:
+            alike = [w for w in self._workers if plan.kind(w) == entry["kind"]]
+            if entry["name"] in names and alike:
+                row = dataclasses.replace(alike[0], job=entry["job"])
+                found.append(
+                    plan.again(entry["name"], row, self._config, record.flags, self._grounds)
+                )
+        return found
 
     # -- learners
 
-    def _look_at_learners(self, record: Record, now: float) -> None:
+    def _look_at_learners(self, record: Record, now: float) -> bool:
         learners = [worker for worker in self._workers if worker.job == "learner"]
         there = set(record.learner_places)
         gone = {w for w in there if now - self._away.get(w, now) > self._config.lost_secs}
         if not gone or not self._are_stuck(record):
-            return
+            return True
+        if not self._config.restart_learners:
+            if record.place(LEARNERS) in gone:
+                self._say(
+                    f"error: {record.place(LEARNERS)} stays away, and the learners with it; with "
+                    f"--restart_learners they would start again on others"
+                )
+            return record.place(LEARNERS) not in gone  # else their own supervisor says the end
         left = [w for w in learners if place(w) not in self._away and place(w) in there]
         if not left:
             self._tell_once("no learner's host answers: the run waits for one of them")
-            return
-        self._start_learners_on(left, record, gone)
+            return True
+        try:
+            self._start_learners_on(left, record, gone)
+        except (Lost, Failed) as error:
+            self._say(str(error))
+        return True
 
     def _are_stuck(self, record: Record) -> bool:
         """Whether the learners do not get on; a host that is away from us may serve them well."""
@@ -152,9 +181,8 @@ class Recovery:
 
     def _start_learners_on(self, left: Sequence[Worker], record: Record, gone: set[str]) -> None:
         """From the last checkpoint."""
-        names = ", ".join(sorted(gone))
-        hosts = "a learner" if len(left) == 1 else f"{len(left)} learners"
-        self._say(f"{names} stays away: {hosts} of the others start again, from what was saved")
+        names, hosts = _some(sorted(gone)), _some([worker.ip for worker in left])
+        self._say(f"{names} stays away: learners start again on {hosts}, from what was saved")
         self._end_learners(record)
         others = [worker for worker in self._workers if worker.job != "learner"]
         rows = [*left, *[dataclasses.replace(worker, learner=-1) for worker in others]]
@@ -182,7 +210,7 @@ class Recovery:
         start.add(
             self._run, self._hosts, [learners], self._config, now, self._log_max_mb, self._say
         )
-        self._mirror.copies(touch.copies(now))
+        self._mirror.copy(touch.copies(now))
         self._back[first.place] = time.monotonic() + _SETTLE_SECONDS  # actors ended with them
         self._back.pop("", None)
 
@@ -199,7 +227,7 @@ class Recovery:
                 self._call(where, "end_learners", start=record.id)
 
     def _bring_what_was_saved(self, record: Record, first: Any) -> tuple[str, bool]:
-        """To the new first host; its folder there, and whether that is ours. Empty: it cannot be."""
+        """To the new first host: its folder there, and whether that is ours; empty: it cannot."""
         here = Path(record.logdir)
         if not first.place:
             return str(here), True
@@ -227,3 +255,10 @@ class Recovery:
         if sentence != self._told:
             self._told = sentence
             self._say(sentence)
+
+
+def _some(names: Sequence[str]) -> str:
+    """In a sentence."""
+    return (
+        ", ".join(names) if len(names) < 5 else f"{', '.join(names[:3])} and {len(names) - 3} more"
+    )

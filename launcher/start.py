@@ -55,6 +55,7 @@ def start(
         learners=processes[0].command,
         next_actor=sum(process.job == "actor" for process in processes),
         shared=shared,
+        learner_places=learner_places(processes[0]),
         targets=touch.described(hosts),
         csv=str(Path(config.workers_csv_path).absolute()),
         started_from=socket.gethostname(),
@@ -71,6 +72,11 @@ def start(
     begin(run, hosts, record, [place for place in hosts.there if not hosts.there[place].why], say)
     add(run, hosts, processes, config, record, log_max_mb, say)
     return record
+
+
+def learner_places(learners: Process) -> list[str]:
+    """The first learner's first."""
+    return list(dict.fromkeys([learners.ground.place, *[g.place for g in learners.others]]))
 
 
 def begin(run: Run, hosts: Hosts, record: Record, places: Sequence[str], say: Say) -> None:
@@ -111,6 +117,8 @@ def add(
         if not place:
             hosts.here.add(some, [])
             return
+        for process in tasks[place]:  # what is known of one that was there before is old
+            (run.folder / process.name / "state.json").unlink(missing_ok=True)
         told = [known[process.name] | {"place": ""} for process in tasks[place]]
         hosts.there[place].call("add", tasks=some, told=told, within=_START_SECONDS)
 
@@ -150,7 +158,7 @@ def describe(process: Process, where_learners_are: str, record: Record) -> dict[
         "job": process.job,
         "host": process.worker.ip,
         "place": process.ground.place,
-        "kind": process.kind,
+        "kind": plan.kind(process.worker),
         "log": str(log / f"{process.name}.log"),
     }
 

@@ -62,7 +62,7 @@ class There:
         self.route = route(target, settings)
         self._settings, self._pythons = settings, pythons
         self._line: _Line | None = None
-        self.credential: "Credential | None" = None
+        self.credential: Credential | None = None
         self.why = "nobody asked it yet"
         self._ear: Ear | None = None
         self._closed = threading.Event()

@@ -72,16 +72,22 @@ def described(hosts: Hosts) -> dict[str, list[Any]]:
     }
 
 
-def again(run: Run, record: Record, csv: str, settings: Settings, log: str = "") -> Everywhere:
-    """With those of a run that goes on; passwords are in its CSV, if that is there still.
-
-    `log`: the process whose log is to be copied, too.
-    """
+def targets_of(record: Record, csv: str = "") -> dict[str, Target]:
+    """How its hosts are reached, with the passwords of its CSV, if that is there still."""
     known = {where: Target(*values) for where, values in record.targets.items()}
     if known:
         with contextlib.suppress(workers.BadCsv):
             now = targets(workers.read(csv or record.csv)[0])
             known |= {where: target for where, target in now.items() if where in known}
+    return known
+
+
+def again(run: Run, record: Record, csv: str, settings: Settings, log: str = "") -> Everywhere:
+    """With those of a run that goes on; passwords are in its CSV, if that is there still.
+
+    `log`: the process whose log is to be copied, too.
+    """
+    known = targets_of(record, csv)
     hosts = Hosts(run.name, known, settings)
     if known:
         hosts.reach(_aside, lambda _: [])
@@ -109,6 +115,13 @@ def keep(run: Run, record: Record, hosts: Hosts, log: str = "") -> Mirror:
             break
         time.sleep(0.05)
     return mirror
+
+
+def leave(run: Run, hosts: Hosts) -> None:
+    """What is known of them gets old from now on; what goes on there goes on."""
+    hosts.close()
+    for where in hosts.there:
+        run.see(where, "no frontend asks it now")
 
 
 def copies(record: Record, log: str = "") -> dict[str, dict[str, Path]]:

@@ -84,6 +84,11 @@ class Host:
         """Its user's home, as the test sees it."""
         return self.path(f"/home/{self.username}" if self.username != "root" else "/root")
 
+    @property
+    def up(self) -> bool:
+        """Whether it runs."""
+        return self._init is not None
+
     def path(self, inside: str | Path) -> Path:
         """A file of its disk, as the test sees it; nothing else of it can be seen from outside."""
         return self.root / str(inside).lstrip("/")
@@ -196,14 +201,21 @@ class Host:
 
     def processes(self) -> list[str]:
         """Command lines of all that runs there but its init and its sshd."""
-        found = []
+        return list(self._commands().values())
+
+    def pids(self, words: str) -> list[int]:
+        """As this machine counts, of those whose command line holds these words."""
+        return [pid for pid, command in self._commands().items() if words in command]
+
+    def _commands(self) -> dict[int, str]:
+        found = {}
         for pid in sorted(self._pids() - self._own):
             try:
                 line = Path(f"/proc/{pid}/cmdline").read_bytes()
             except OSError:
                 continue
             if line:  # zombies have none
-                found.append(line.decode(errors="replace").rstrip("\0").replace("\0", " "))
+                found[pid] = line.decode(errors="replace").rstrip("\0").replace("\0", " ")
         return found
 
     def bytes_received(self) -> int:

@@ -68,4 +68,5 @@ def test_every_locked_package_has_a_version_and_a_checksum():
 
 
 def test_the_scripts_in_bash_parse():
-    subprocess.run(["bash", "-n", ROOT / ".ci" / "run"], check=True)
+    for script in (ROOT / ".ci" / "run", ROOT / "launcher" / "slurm_job.sh"):
+        subprocess.run(["bash", "-n", script], check=True)

@@ -42,7 +42,7 @@ class Watch(threading.Thread):
 
     def follow(self, files: dict[str, int]) -> None:
         """From now on these, each from so many bytes on; and all states once more."""
-        self._files, self._states = dict(files), {}
+        self._files, self._states, self._told = dict(files), {}, 0.0
 
     def run(self) -> None:
         """To the end of the process."""

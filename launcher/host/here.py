@@ -14,7 +14,7 @@ from typing import Any
 
 from launcher.host import keyring, windows
 from launcher.host.registry import Record, Run, boot
-from launcher.host.task import LEARNERS, OF_LEARNERS, Task, write_json
+from launcher.host.task import LEARNERS, OF_LEARNERS, RANKS, Task, write_json
 
 _END_SECONDS = 15.0  # that what an earlier start left has to end
 
@@ -36,7 +36,18 @@ class Here:
             socket_path = windows.here()
             if socket_path:
                 windows.Session(self.run.name, self._tmux(socket_path)).close()
+            (self.run.folder / RANKS).mkdir(mode=0o700)
             self.run.write(Record(**record | {"boot": boot(), "socket": socket_path}))
+
+    def knows(self, start: str) -> bool:
+        """Whether this start of the run was begun here, since the machine was."""
+        record = self.run.record
+        return record is not None and (record.id, record.boot) == (start, boot())
+
+    def ranks_silent(self) -> float | None:
+        """Seconds since a learner here that is supervised elsewhere got on; None: there is none."""
+        beats = [path.stat().st_mtime for path in (self.run.folder / RANKS).glob("beat*")]
+        return time.time() - max(beats) if beats else None
 
     def finish(self, over: list[str]) -> bool:
         """Ends it now, if it is one of those; True: nothing of them is left."""

@@ -61,6 +61,7 @@ class Record:
     shared: bool = False  # that folder is the learners' own, wherever they are
     targets: dict[str, list[Any]] = dataclasses.field(default_factory=dict)  # by place: how a host
     # is reached, without any password
+    learner_places: list[str] = dataclasses.field(default_factory=list)  # the first learner's first
     csv: str = ""  # from which it was started
     started_from: str = ""  # the machine of its frontend
 

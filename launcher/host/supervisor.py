@@ -256,9 +256,7 @@ class Supervisor:
             cpu, memory = self._usage.measure()
             rate = self._heart.frames_per_second()
             silent = round(self._heart.look()[0], 1)
-            self._write(
-                cpu=round(cpu), memory=round(memory), frames_per_second=rate, silent=silent
-            )
+            self._write(cpu=round(cpu), memory=round(memory), frames_per_second=rate, silent=silent)
 
     def _write(self, **news: Any) -> None:
         last = self._output.lines[-1][:300] if self._output.lines else ""

@@ -7,6 +7,7 @@ In the run's state folder, which is its owner's alone:
     NAME/stop, stop    orders to end, to this one and to all: "save", or "now"
     NAME/beat          touched by the process itself while it gets on; of several learners each its
                        own, NAME/beat-RANK
+    ranks/             beats of learners whose supervisor is on another host
     news               touched while a frontend on another host is in touch with this one
 
 Nothing but Python's own library is imported here and in what else is sent to hosts that may have no
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 
 FINAL = ("ended", "failed", "stopped")  # states that nothing comes after
 LEARNERS = "learners"  # the name of the process that all of them are
+RANKS = "ranks"  # folder of the beats of learners on other hosts than the first's
 OF_LEARNERS = "IMPALA_MM_LEARNERS"  # in the environment of all ranks of a run: its id
 HEARTBEAT = "IMPALA_MM_HEARTBEAT"  # in a process's environment: the file that it touches
 REFUSED = 2  # exit code of a process that its user must mend: starting it again helps nobody

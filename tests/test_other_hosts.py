@@ -1,0 +1,225 @@
+"""The frontend and hosts that it reaches over SSH: real sshds, tmux and supervisors.
+
+What they run stands in for experiment.py; `test_far_training` has whole runs.
+"""
+
+import json
+import re
+import signal
+import time
+
+import pytest
+from far_cluster import FarCluster
+from supervising import until
+
+ACTORS = ("actor1", "actor2", "actor3")  # by key; by password at a port of its own; by a jump
+
+
+@pytest.fixture
+def far(lan):
+    return FarCluster(lan)
+
+
+def _files_with(host, text):
+    """Of its disk."""
+    return [
+        path
+        for path in host.root.rglob("*")
+        if path.is_file() and text.encode() in path.read_bytes()
+    ]
+
+
+def test_processes_of_other_hosts_run_in_tmux_there_and_end_with_the_run(far):
+    rows = far.of(["learner1"], ACTORS)
+    frontend = far.start(rows, "--env", "MORE=a 'b")
+    frontend.until(r"impala: 4 processes started on 4 hosts in .* s; all of it in /root/run\n")
+    frontend.until(r"\nup\n", 20)
+    known = far.status()
+    assert [(p["name"], p["state"]) for p in known["processes"]] == [
+        *[("learners", "running"), ("actor-0", "running")],
+        *[("actor-1", "running"), ("actor-2", "running")],
+    ]
+    assert (known["frames"], known["verdict"]) == (1000, "all is well"), "its metrics came here"
+    lan = far.lan
+    windows = lan.actor3.run("tmux", "list-windows", "-t", "impala", "-F", "#{window_name}")
+    assert windows.stdout == "actor-2\n"
+    told = json.loads(
+        re.search(
+            r"^told (.*)$",
+            lan.actor1.run("tmux", "capture-pane", "-pJ", "-S-", "-t", "impala").stdout,
+            re.MULTILINE,
+        )[1]
+    )
+    assert told["environment"]["MORE"] == "a 'b"
+    assert told["environment"]["HOME"] == "/root"
+    assert "WORKERS" not in told["environment"]
+    assert told["flags"]["learner_hosts"] == "10.77.1.11:8001"
+    printed = far.lan.laptop.run(
+        *("timeout", "--signal=INT", "3"),
+        *("python3", "-c", "import sys,os; os.execv(sys.argv[1], sys.argv[1:])"),
+        *far.frontend("--logs=actor-1"),
+        check=False,
+    ).stdout
+    assert "told" in printed
+    for host in lan.hosts.values():  # not even shadow holds it: that is a hash
+        found = _files_with(host, lan.actor2.password.replace('"', '""'))
+        assert [path.name for path in found] == ["workers.csv"] * (host.name == "laptop")
+        assert not _files_with(host, lan.actor2.password)
+        assert not [line for line in host.processes() if lan.actor2.password in line]
+    frontend.process.send_signal(signal.SIGINT)
+    assert frontend.process.wait(30) == 130, frontend.printed()
+    assert "got SIGUSR1" in frontend.printed()
+    assert far.left() == {}
+    code, printed = far.run("--stop")
+    assert code == 0, printed
+    state = lan.actor2.home / ".local/state/impala_mm"
+    assert not (state / "runs/impala").exists()
+    assert list(state.glob("logs/*/actor-1.log")), "logs are kept"
+    assert lan.actor1.run("tmux", "list-sessions", check=False).stdout == ""
+
+
+def test_a_laptop_that_is_closed_kills_nothing_and_another_terminal_ends_it(far):
+    far.of(["learner1"], ACTORS)
+    frontend = far.start("--workers_csv_path=/root/workers.csv")
+    frontend.until(r"\nup\n", 20)
+    laptop = far.lan.laptop
+    laptop.kill_all()  # no connection is closed
+    time.sleep(1)
+    laptop.boot()
+    assert {p["state"] for p in far.status()["processes"]} == {"running"}
+    code, printed = far.run("--stop")
+    assert code == 0, printed
+    assert "impala has ended, after" in printed
+    assert far.left() == {}
+
+
+def test_a_link_that_is_cut_and_a_host_that_is_killed_are_said_and_used_again(far):
+    frontend = far.start(far.of(["learner1"], ["actor1", "actor3"]))
+    frontend.until(r"\nup\n", 20)
+    actor = far.lan.actor1
+    before = [line for line in actor.processes() if "standing_in" in line]
+    actor.cut()
+    frontend.until(r"10.77.1.21 is away, with actor-0 \(nothing was heard from it for 12 s\)", 30)
+    assert far.status("actor-0")["state"] == "away"
+    assert far.status("actor-1")["state"] == "running"
+    actor.restore()
+    frontend.until(r"10.77.1.21 answers again, after", 30)
+    until(lambda: far.status("actor-0")["state"] == "running", 20)
+    assert [line for line in actor.processes() if "standing_in" in line] == before
+    assert far.status("actor-0")["restarts"] == 0
+    actor.kill_all()
+    frontend.until(r"10.77.1.21 is away", 40)
+    actor.boot()
+    frontend.until(r"10.77.1.21: started again: actor-0\n", 40)
+    until(lambda: far.status("actor-0")["state"] == "running", 20)
+
+
+def test_the_first_error_of_a_process_anywhere_is_shown_within_seconds(far):
+    begin = time.monotonic()
+    frontend = far.start(far.of(["learner1"], ACTORS), "--env=TOLD=fail", "--max_restarts=1")
+    frontend.until(
+        r"actor-2 on actor3 failed: it ended with exit code 1\n(.*\n)*?"
+        r" +ValueError: an actor that fails\n.*it starts again in 0.5 s; its log: /root/\.local/",
+        15,
+    )
+    assert time.monotonic() - begin < 15
+    assert far.lan.actor3.path(
+        re.search(r"its log: (\S+actor-2\.log)", frontend.printed())[1]
+    ).exists()
+
+
+def test_hosts_that_cannot_be_used_are_each_said_with_what_to_do(far):
+    lan = far.lan
+    far.of(["learner1"], ["actor1", "actor2", "actor3"])
+    csv = lan.laptop.path("/root/workers.csv")
+    right = csv.read_text()
+    # One has another key now; one does not know ours; one's password is wrong; one is not there.
+    known = lan.laptop.path(lan.known_hosts)
+    lines = [line.split() for line in known.read_text().splitlines()]
+    other = next(f[2] for f in lines if f[:2] == ["10.77.1.12", "ssh-ed25519"])
+    for fields in lines:
+        if fields[0] == "10.77.1.21":
+            fields[1:3] = ["ssh-ed25519", other]
+    known.write_text("\n".join(" ".join(fields) for fields in lines) + "\n")
+    lan.hosts["actor3"].path("/root/.ssh/authorized_keys").write_text("")
+    csv.write_text(
+        right.replace('""tell""', "tell") + "actor,10.77.1.99,,,,,,\nactor,10.77.1.12:,,,,,,\n"
+    )
+    code, printed = far.run("--check", "--workers_csv_path=/root/workers.csv")
+    assert code == 2
+    assert "row 7, column ip: '10.77.1.12:' is no address or host name" in printed
+    csv.write_text(right.replace('""tell""', "tell") + "actor,10.77.1.99,,,,,,\n")
+    begin = time.monotonic()
+    code, printed = far.run(
+        *("--check", "--workers_csv_path=/root/workers.csv", "--level_name=catch"),
+        "--logdir=/root/run",
+    )
+    assert time.monotonic() - begin < 40
+    assert code == 1
+    bad = re.findall(r"BAD +ssh +(.*)", printed)
+    assert len(bad) == 4, printed
+    said = "\n".join(bad)
+    assert re.search(r"10\.77\.1\.21.*key.*changed|10\.77\.1\.21.*another key", said)
+    assert re.search(r"trainer@10\.77\.1\.22.*", said)
+    assert re.search(r"actor3.*", said)
+    assert re.search(r"10\.77\.1\.99.*", said)
+    assert lan.actor2.password not in printed
+
+
+def test_stop_lists_a_host_that_does_not_answer_and_a_later_frontend_finishes_it(far):
+    far.start(far.of(["learner1"], ["actor1", "actor3"]), "--detach").process.wait(30)
+    far.until_all("running")
+    far.lan.actor1.cut()
+    code, printed = far.run("--stop")
+    assert code == 1
+    assert "no answer from 10.77.1.21: what goes on there ends by itself" in printed
+    assert set(far.left()) == {"actor1"}
+    far.lan.actor1.restore()
+    frontend = far.start(far.of(["learner1"], ["actor1"]))
+    frontend.until("10.77.1.21 answers again: what an earlier run had left there has ended", 30)
+    frontend.until(r"\nup\n", 20)
+    assert sum("standing_in" in line for line in far.lan.actor1.processes()) == 1
+
+
+def test_processes_whose_learners_and_frontend_are_gone_end_by_themselves(far):
+    rows = far.of(["learner1"], ["actor1"])
+    far.start(rows, "--detach", "--orphan_secs=4").process.wait(30)
+    far.until_all("running")
+    far.lan.laptop.cut()
+    far.lan.learner1.kill_all()
+    until(lambda: not far.left().get("actor1"), 60)
+
+
+def test_actors_of_a_running_run_come_and_go_on_other_hosts(far):
+    frontend = far.start(far.of(["learner1"], ["actor1"]))
+    frontend.until(r"\nup\n", 20)
+    code, printed = far.run("--apply", far.of(["learner1"], ["actor2", "actor3"]))
+    assert code == 0, printed
+    assert "impala: 2 actors added, 1 removed" in printed
+    until(
+        lambda: (
+            {p["name"]: p["state"] for p in far.status()["processes"]}
+            == {
+                "learners": "running",
+                "actor-0": "stopped",
+                "actor-1": "running",
+                "actor-2": "running",
+            }
+        ),
+        30,
+    )
+    assert not [line for line in far.left().get("actor1", []) if "task.json" in line]
+    frontend.process.send_signal(signal.SIGINT)
+    assert frontend.process.wait(40) == 130
+    assert far.left() == {}
+
+
+def test_fifty_processes_of_a_host_are_one_connection_and_start_in_seconds(far):
+    far.csv(far.row("learner", "learner1"), far.row("actor", "actor1", count=50))
+    frontend = far.start("--workers_csv_path=/root/workers.csv")
+    frontend.until(r"impala: 51 processes started on 2 hosts in [0-9]\.", 30)
+    until(lambda: sum("standing_in" in line for line in far.lan.actor1.processes()) == 50, 60)
+    assert sum("sshd: root" in line for line in far.lan.actor1.processes()) <= 1
+    frontend.process.send_signal(signal.SIGINT)
+    assert frontend.process.wait(60) == 130
+    assert far.left() == {}

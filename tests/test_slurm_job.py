@@ -1,0 +1,242 @@
+"""A real Slurm of four nodes, all of them this machine, runs the job that --emit=slurm prints."""
+
+import contextlib
+import getpass
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+
+import pytest
+from cluster import FRONTEND
+from conftest import free_port, needs_horovod
+from supervising import until
+
+needs_slurm = pytest.mark.skipif(
+    not all(map(shutil.which, ("slurmctld", "slurmd", "sbatch"))), reason="there is no Slurm here"
+)
+_NODES = ("a", "b", "c", "d")  # two for the learners, one for each other component
+_CONF = """\
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/none
+CredType=cred/none
+AuthInfo=cred_expire=5
+StateSaveLocation={folder}/state
+SlurmctldPidFile={folder}/ctl.pid
+SlurmdPidFile={folder}/%n.pid
+SlurmdSpoolDir={folder}/%n
+TmpFS={folder}/%n
+SlurmctldLogFile={folder}/ctl.log
+SlurmdLogFile={folder}/%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerParameters=bf_interval=2,sched_interval=2
+SlurmdParameters=config_overrides
+PartitionName=all Nodes={nodes} Default=YES MaxTime=INFINITE
+"""
+_NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4\n"
+
+
+class Slurm:
+    """Its daemons, and its commands."""
+
+    def __init__(self, folder):
+        self.folder, self.daemons, self.own = folder, [], set()
+        conf = folder / "slurm.conf"
+        host = socket.gethostname().split(".")[0]
+        text = _CONF.format(
+            folder=folder,
+            host=host,
+            user=getpass.getuser(),
+            port=free_port(),
+            nodes=",".join(_NODES),
+        )
+        text += "".join(_NODE.format(name=n, host=host, port=free_port()) for n in _NODES)
+        conf.write_text(text)
+        self.environment = {
+            "SLURM_CONF": str(conf),
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        }
+        for name in ("state", *_NODES):
+            (folder / name).mkdir()
+
+    def start(self):
+        """Until all nodes are there."""
+        for command in (["slurmctld"], *(["slurmd", "-N", name] for name in _NODES)):
+            daemon = subprocess.Popen(
+                [shutil.which(command[0]), "-D", *command[1:]],
+                env=os.environ | self.environment,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            self.daemons.append(daemon)
+        until(
+            lambda: self.ask("sinfo", "-h", "-o", "%D %t").split() == [str(len(_NODES)), "idle"], 30
+        )
+        self.own = set(self.processes())
+
+    def ask(self, *command, **env):
+        """What a command of Slurm's prints."""
+        ran = subprocess.run(
+            command,
+            env=os.environ | self.environment | env,
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        return ran.stdout
+
+    def submit(self, script, *options, **env):
+        """The job's number; the learners are on two nodes."""
+        path = self.folder / "job.sh"
+        path.write_text(script)
+        options = ("--parsable", "--output=%j.out", "--nodes=2", "--cpus-per-task=2", *options)
+        return self.ask("sbatch", *options, ":", "--nodes=1", str(path), **env).strip()
+
+    def state(self, job):
+        """PENDING, RUNNING and so on."""
+        return re.search(r"JobState=(\w+)", self.ask("scontrol", "show", "job", job))[1]
+
+    def printed(self, job):
+        """By the job."""
+        path = self.folder / f"{job}.out"
+        return path.read_text() if path.exists() else ""
+
+    def end(self):
+        """With all that it started, wherever it went."""
+        if self.daemons:
+            self.ask("scancel", "--user", getpass.getuser())
+            with contextlib.suppress(AssertionError):
+                until(lambda: not self.ask("squeue", "-h"), 40)
+        for daemon in reversed(self.daemons):
+            daemon.terminate()
+        for daemon in self.daemons:
+            try:
+                daemon.wait(10)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+        for pid in self.processes():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+    def processes(self):
+        """That are of it still; its configuration is in their environment."""
+        mark = f"SLURM_CONF={self.folder}/".encode()
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
+                if mark in file.read():
+                    yield int(name)
+
+
+@pytest.fixture
+def slurm(tmp_path_factory):
+    """Its paths are short: sockets have names in them."""
+    made = Slurm(tmp_path_factory.mktemp("slurm"))
+    try:
+        made.start()
+        yield made
+    finally:
+        made.end()
+
+
+def _script(folder, *flags, evaluator=False):
+    """Two learners whose rows name the same port, and two actors; hosts as no network has them."""
+    port = free_port()
+    rows = ["job,ip,tf_port,count,num_envs", f"learner,gpu1,{port}", f"learner,gpu2,{port}"]
+    rows += ["actor,many,,2,4", *["evaluator,one"] * evaluator]
+    (folder / "workers.csv").write_text("\n".join(rows))
+    common = ("--workers_csv_path=workers.csv", "--level_name=catch")
+    small = ("--batch_size=4", "--unroll_length=20")
+    ran = subprocess.run(
+        [*FRONTEND, "--emit=slurm", *common, *small, *flags],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return ran.stdout
+
+
+@needs_slurm
+@needs_horovod
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_job_trains_to_its_end_and_leaves_nothing_but_its_folder(slurm):
+    """By mpirun, as where Slurm knows no PMIx; a strange folder's name is no trouble."""
+    logdir = slurm.folder / "a 'b"
+    script = _script(
+        slurm.folder, f"--logdir={logdir}", "--total_environment_frames=30000", evaluator=True
+    )
+    job = slurm.submit(script, LEARNERS_BY="mpirun")
+    until(lambda: slurm.state(job) not in ("PENDING", "RUNNING", "COMPLETING"), 180)
+    printed = slurm.printed(job)
+    assert slurm.state(job) == "COMPLETED", printed
+    assert re.search(r"ended: 30,000 frames are reached; .*all of it in .*a 'b\n", printed)
+    start = json.loads((logdir / "starts.jsonl").read_text())
+    assert len(set(start["learners"])) == 2
+    for number in range(2):
+        assert "[actor " in (logdir / f"actor-{number}.log").read_text()
+    assert "[evaluator] " in (logdir / "evaluator-0.log").read_text()
+    assert not (logdir / "slurm").exists(), "the token with it"
+    until(lambda: set(slurm.processes()) <= slurm.own, 40)
+
+
+@needs_slurm
+@needs_horovod
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+def test_a_job_whose_time_is_over_saves_and_goes_on_when_slurm_starts_it_again(slurm):
+    script = _script(slurm.folder, "--total_environment_frames=1e9")
+    job = slurm.submit(script, "--time=20", "--signal=B:USR1@60")
+    logdir = slurm.folder / "runs" / f"impala-{job}"
+
+    def frames():
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            return json.loads((logdir / "metrics.jsonl").read_text().splitlines()[-1])["frames"]
+        return 0
+
+    until(lambda: frames() > 5000, 120)
+    token = logdir / "slurm" / "token"
+    first = token.read_text()
+    assert token.stat().st_mode & 0o777 == 0o600
+    assert first not in slurm.printed(job)
+    slurm.ask("scontrol", "update", f"JobId={job}", "TimeLimit=2")
+    until(lambda: "saved, for this job's time is over" in slurm.printed(job), 150)
+    slurm.ask("scontrol", "update", f"JobId={job}", "TimeLimit=20")
+    saved = frames()
+    assert "ended: asked to by SIGUSR1" in slurm.printed(job)
+
+    starts = logdir / "starts.jsonl"
+
+    def again():
+        # Slurm looks at such jobs when anything of any job changes; here nothing else does.
+        slurm.ask("scontrol", "update", f"JobId={job}", "Comment=look")
+        return len(starts.read_text().splitlines()) == 2
+
+    until(again, 120)
+    assert json.loads(starts.read_text().splitlines()[1])["frames"] == saved
+    until(lambda: frames() > saved, 60)
+    assert token.read_text() != first
+
+    pmix = "pmix" in slurm.ask("srun", "--mpi=list")
+    slurm.ask("scancel", *([] if pmix else ["--batch", "--signal=TERM"]), job)
+    until(lambda: slurm.state(job) in ("CANCELLED", "COMPLETED"), 60)
+    until(lambda: not token.exists(), 40)
+    assert re.search(r"ended: asked to by SIG(TERM|USR1)", slurm.printed(job)[-1000:])
+    assert f"after {frames():,.0f} frames" in slurm.printed(job)
+    until(lambda: set(slurm.processes()) <= slurm.own, 40)
