@@ -74,6 +74,10 @@ class LauncherConfig:
         False, group="Other hosts",
         text="Copy this project to the hosts first, what changed of it, and set it up there; to "
              "the row's workdir, or to ~/impala_mm.")
+    wheelhouse: str = flag(
+        "", group="Other hosts",
+        text="With deploy: a folder of packages that `make wheelhouse` filled, for hosts without "
+             "internet; it is copied to them, and their set-up asks nobody else.")
 
     # -- Instead of starting
     dry_run: bool = flag(

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from launcher import (
     change,
     check,
+    deploy,
     fetch,
     follow,
     ground,
@@ -126,6 +127,8 @@ def launch(run: Run, asked: Asked) -> int:
     if config.dry_run:
         _print(plan.make(workers, config, asked.flags | {"logdir": str(supposed)}, _supposed(run)))
         return 0
+    if config.wheelhouse and not config.deploy:
+        raise Refused("--wheelhouse is for --deploy, which brings its packages to the hosts")
     run.refuse_taken()
     hosts = Hosts(run.name, targets(workers), _settings(config))
     try:
@@ -142,6 +145,8 @@ def _launch(run: Run, asked: Asked, workers: list[Worker], hosts: Hosts, suppose
     unreached = hosts.reach(print, touch.pythons(workers, config.deploy))
     everywhere = Everywhere(run, hosts)
     everywhere.end_leftovers(print)
+    if config.deploy and deploy.deploy(hosts, workers, config, print):
+        raise Refused("nothing was started: not all hosts are ready for it")
     grounds = touch.survey(workers, hosts, config.deploy, print)
     learners = grounds(next(worker for worker in workers if worker.job == "learner"))
     told = learners.path(asked.logdir or "runs/NEW") if learners.place else str(supposed)
