@@ -95,6 +95,10 @@ class LauncherConfig:
     json: bool = flag(
         False, group="Instead of starting a run",
         text="With status: as JSON, once.")
+    attach: bool = flag(
+        False, group="Instead of starting a run",
+        text="Follow a running run again, as the frontend that started it did: with the same flags "
+             "of the groups Cluster and Other hosts it mends what that one would have mended.")
     logs: str = flag(
         "", group="Instead of starting a run",
         text="Follow the log of one process, such as actor-3, or of the learners.")

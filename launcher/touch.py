@@ -82,20 +82,19 @@ def targets_of(record: Record, csv: str = "") -> dict[str, Target]:
     return known
 
 
-def again(run: Run, record: Record, csv: str, settings: Settings, log: str = "") -> Everywhere:
+def again(
+    run: Run, record: Record, csv: str, settings: Settings, log: str = ""
+) -> tuple[Everywhere, Mirror]:
     """With those of a run that goes on; passwords are in its CSV, if that is there still.
 
     `log`: the process whose log is to be copied, too.
     """
-    known = targets_of(record, csv)
-    hosts = Hosts(run.name, known, settings)
-    if known:
-        hosts.reach(_aside, lambda _: [])
-        keep(run, record, hosts, log)
+    hosts = Hosts(run.name, targets_of(record, csv), settings)
+    hosts.reach(_aside, lambda _: [])
+    mirror = keep(run, record, hosts, log)
     everywhere = Everywhere(run, hosts)
-    if known:
-        everywhere.end_leftovers(_aside)
-    return everywhere
+    everywhere.end_leftovers(_aside)
+    return everywhere, mirror
 
 
 def _aside(line: str) -> None:

@@ -19,8 +19,8 @@ from cluster import FRONTEND
 from conftest import Process, free_port, run
 from supervising import until
 
+from launcher.asked import Asked, read_csv
 from launcher.config import LauncherConfig
-from launcher.frontend import Asked, read_csv
 from launcher.host.kernel import lives, started
 
 needs_tmux = pytest.mark.skipif(not shutil.which("tmux"), reason="there is no tmux here")
