@@ -129,7 +129,7 @@ def copies(record: Record, log: str = "") -> dict[str, dict[str, Path]]:
     found: dict[str, dict[str, Path]] = {}
     here = Path(record.logdir)
     for process in record.processes:
-        name, place = process["name"], process["place"]
+        name, place = process["name"], process.get("place", "")
         if not place or (record.shared and place == record.place(LEARNERS)):
             continue
         if name in (LEARNERS, log):

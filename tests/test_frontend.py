@@ -236,7 +236,7 @@ def test_what_a_reboot_left_behind_is_said_and_forgotten(cluster):
     try:
         assert cluster.status()["state"] == "stale"
         code, printed = cluster.run("--stop")
-        assert code == 0
+        assert code == 0, printed
         assert "impala ended when this machine did: it is forgotten; its folder is whole" in printed
         assert sleeping.poll() is None
     finally:
