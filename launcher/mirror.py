@@ -29,7 +29,10 @@ class Mirror:
     def states(self, place: str, states: dict[str, Any]) -> None:
         """Those that changed."""
         self._run.see(place)
+        record = self._run.record
         for name, state in states.items():
+            if record and record.place(name) != place:  # learners that moved left theirs behind
+                continue
             folder = self._run.folder / name
             with contextlib.suppress(OSError):
                 folder.mkdir(exist_ok=True, mode=0o700)

@@ -27,6 +27,7 @@ from launcher.workers import Worker
 _LOOK_SECONDS = 1.0
 _DOUBT_SECONDS = 4.0  # that a host may be away without a word: another frontend left, perhaps
 _STUCK_SECONDS = 20.0  # without a beat: a learner whose others are gone waits in its all-reduce
+_AGAIN_SECONDS = 30.0  # between attempts to start learners elsewhere
 _END_SECONDS = 20.0  # that learners have to end before others take their place
 _SETTLE_SECONDS = 3.0  # until a host that is back has said how all its processes are
 Say = Callable[[str], None]
@@ -54,6 +55,7 @@ class Recovery:
         self._said: set[str] = set()  # those of them that were spoken of
         self._back: dict[str, float] = {}  # when its processes are to be looked at
         self._told = ""
+        self._not_before = 0.0
 
     def look(self) -> bool:
         """Mends what there is to mend, called again and again; False: there is no hope."""
@@ -121,6 +123,8 @@ class Recovery:
                 self._mirror.found(where)
             if where != record.place(LEARNERS):  # of before it was away
                 self._hosts.call(where, "order", what="now", name=LEARNERS)
+            if where not in record.learner_places:
+                self._hosts.call(where, "end_learners", start=record.id)
             if processes := self._again(record, gone):
                 start.add(self._run, self._hosts, processes, self._config, record, self._log_max_mb)
                 names = [process.name for process in processes]
@@ -161,10 +165,13 @@ class Recovery:
         if not left:
             self._tell_once("no learner's host answers: the run waits for one of them")
             return True
+        if now < self._not_before:
+            return True
         try:
             self._start_learners_on(left, record, gone)
         except (Lost, Failed) as error:
-            self._say(str(error))
+            self._not_before = now + _AGAIN_SECONDS
+            self._say(f"{error}; it is tried again in {_AGAIN_SECONDS:g} s")
         return True
 
     def _are_stuck(self, record: Record) -> bool:
@@ -237,7 +244,13 @@ class Recovery:
         here = Path(record.logdir)
         if not first.place:
             return str(here), True
-        there = first.path(f"runs/{here.name}")
+        was = next(
+            g for w in self._workers if (g := self._grounds(w)).place == record.place(LEARNERS)
+        )
+        folder = Path(record.flags["logdir"])
+        there = str(folder)
+        if folder.is_relative_to(was.workdir):  # as it was named there
+            there = first.path(str(folder.relative_to(was.workdir)))
         if touch.is_shared(self._hosts, first.place, str(here), here, "is-shared"):
             return str(here), True
         if not self._config.mirror_logdir:

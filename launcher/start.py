@@ -118,7 +118,8 @@ def add(
             hosts.here.add(some, [])
             return
         for process in tasks[place]:  # what is known of one that was there before is old
-            (run.folder / process.name / "state.json").unlink(missing_ok=True)
+            for file in ("state.json", "stop"):
+                (run.folder / process.name / file).unlink(missing_ok=True)
         told = [known[process.name] | {"place": ""} for process in tasks[place]]
         hosts.there[place].call("add", tasks=some, told=told, within=_START_SECONDS)
 
