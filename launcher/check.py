@@ -103,7 +103,8 @@ def show(findings: Sequence[Finding]) -> None:
 def _merged(findings: Sequence[Finding]) -> dict[Finding, list[str]]:
     """Each but for where, and all places that it is of."""
     merged: dict[Finding, list[str]] = {}
-    for finding in findings:
+    order = {what: i for i, what in enumerate(dict.fromkeys(each.what for each in findings))}
+    for finding in sorted(findings, key=lambda each: order[each.what]):
         merged.setdefault(finding._replace(where=""), []).append(finding.where)
     return merged
 

@@ -74,6 +74,10 @@ class LauncherConfig:
         False, group="Other hosts",
         text="Copy this project to the hosts first, what changed of it, and set it up there; to "
              "the row's workdir, or to ~/impala_mm.")
+    wheelhouse: str = flag(
+        "", group="Other hosts",
+        text="With deploy: a folder of packages that `make wheelhouse` filled, for hosts without "
+             "internet; it is copied to them, and their set-up asks nobody else.")
 
     # -- Instead of starting
     dry_run: bool = flag(
@@ -91,6 +95,10 @@ class LauncherConfig:
     json: bool = flag(
         False, group="Instead of starting a run",
         text="With status: as JSON, once.")
+    attach: bool = flag(
+        False, group="Instead of starting a run",
+        text="Follow a running run again, as the frontend that started it did: with the same flags "
+             "of the groups Cluster and Other hosts it mends what that one would have mended.")
     logs: str = flag(
         "", group="Instead of starting a run",
         text="Follow the log of one process, such as actor-3, or of the learners.")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
-_SYSTEM = ("python3", "python3.13", "python3.12", "python3.11", "python3.10")
+SYSTEM = ("python3", "python3.13", "python3.12", "python3.11", "python3.10")
 _NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 10))"
 _MAIN = """\
 import sys
@@ -65,10 +65,10 @@ def command(pythons: Sequence[str]) -> str:
 
     The system's own comes first: a row's may be a program that does more than Python.
     """
-    tried = " ".join(shlex.quote(python) for python in (*_SYSTEM, *pythons))
+    tried = " ".join(shlex.quote(python) for python in (*SYSTEM, *pythons))
     script = (
         f'for p in {tried}; do case "$p" in "~/"*) p="$HOME/${{p#??}}";; esac; '
         f'if "$p" -ESc "$1" >/dev/null 2>&1; then exec "$p" -ESc "$0"; fi; done; '
-        f'echo "it has no Python 3.10 or newer ({", ".join(_SYSTEM)})"; exit 127'
+        f'echo "it has no Python 3.10 or newer ({", ".join(SYSTEM)})"; exit 127'
     )
     return f"exec sh -c {shlex.quote(script)} {shlex.quote(_BOOT)} {shlex.quote(_NEW_ENOUGH)}"

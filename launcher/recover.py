@@ -25,6 +25,7 @@ from launcher.there import Failed, Lost
 from launcher.workers import Worker
 
 _LOOK_SECONDS = 1.0
+_DOUBT_SECONDS = 4.0  # that a host may be away without a word: another frontend left, perhaps
 _STUCK_SECONDS = 20.0  # without a beat: a learner whose others are gone waits in its all-reduce
 _END_SECONDS = 20.0  # that learners have to end before others take their place
 _SETTLE_SECONDS = 3.0  # until a host that is back has said how all its processes are
@@ -50,6 +51,7 @@ class Recovery:
         self._say = say
         self._looked = 0.0
         self._away: dict[str, float] = {}  # since when, of places that do not answer
+        self._said: set[str] = set()  # those of them that were spoken of
         self._back: dict[str, float] = {}  # when its processes are to be looked at
         self._told = ""
 
@@ -82,15 +84,19 @@ class Recovery:
     def _look_at_hosts(self, record: Record, now: float) -> None:
         for where in self._hosts.there:
             why = self._run.away(where)
-            if why and where not in self._away:
-                self._away[where] = now
+            if not why:
+                since = self._away.pop(where, now)
+                if where in self._said:
+                    self._said.remove(where)
+                    self._say(f"{where} answers again, after {now - since:.0f} s")
+                    self._back[where] = now + _SETTLE_SECONDS
+                continue
+            silent = now - self._away.setdefault(where, now)
+            if silent > _DOUBT_SECONDS and where not in self._said:
+                self._said.add(where)
                 there = [p["name"] for p in record.processes if p["place"] == where]
                 there += ["a learner"] * (where in record.learner_places[1:])
                 self._say(f"{where} is away, with {_some(there)} ({why}); it is asked again")
-            elif not why and where in self._away:
-                seconds = now - self._away.pop(where)
-                self._say(f"{where} answers again, after {seconds:.0f} s")
-                self._back[where] = now + _SETTLE_SECONDS
 
     def _restore(self, where: str) -> None:
         """What should run on a host that is back, and does not."""
@@ -108,6 +114,8 @@ class Recovery:
             return
         gone = {n for n, state in there.items() if state in ("lost", "starting", "stopped")}
         try:
+            for name in ordered & {p["name"] for p in record.processes if p["place"] == where}:
+                self._hosts.call(where, "order", what="save", name=name)  # it did not hear it
             if not self._hosts.call(where, "knows", start=record.id):
                 start.begin(self._run, self._hosts, record, [where], self._say)
                 self._mirror.found(where)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from launcher import parcel
+from launcher.feed import Readable, feed
 from launcher.host.far import MARK
 from launcher.ssh.config import Settings, Target, Unreachable, route
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 30.0
 _PING_SECONDS = 2.0
 _SILENT_SECONDS = 12.0  # without a word from there the connection counts as lost
+_SILENT = f"nothing was heard from it for {_SILENT_SECONDS:g} s"
 _START_SECONDS = 30.0  # for Python there to answer
 _PAUSE_SECONDS = 15.0  # at most, between attempts
 
@@ -130,7 +132,7 @@ class There:
             return 255, f"{error}\n"
         return code, said
 
-    def run_by_hand(self, command: str, data: Any, seconds: float) -> tuple[int, str]:
+    def run_by_hand(self, command: str, data: Readable, seconds: float) -> tuple[int, str]:
         """A command of its own, fed from a file: exit code and output. Raises Lost."""
         line = self._line
         if line is None:
@@ -161,7 +163,7 @@ class There:
                 self._closed.wait(_PING_SECONDS)
                 continue
             if line:
-                self.why = line.why or f"nothing was heard from it for {_SILENT_SECONDS:g} s"
+                self.why = line.why or _SILENT
                 line.close()
                 self._line = None
             self._ear.lost(self.place, self.why)
@@ -193,7 +195,7 @@ class _Line:
     ):
         self._client, self._heard = connection.client, heard
         self.dead, self.why = False, ""
-        self._last = time.monotonic()
+        self._last = self._pinged = time.monotonic()
         self._numbers = itertools.count()
         self._answers: dict[int, queue.Queue] = {}
         self._listeners: dict[int, Callable[[str], None]] = {}
@@ -252,8 +254,7 @@ class _Line:
                 with contextlib.suppress(queue.Empty):
                     answer = self._answers[number].get(timeout=0.2)
                     break
-                if self.dead:
-                    raise Lost(self.why or "the connection is lost")
+                self._stay_in_touch()
                 if time.monotonic() > until:
                     raise Lost(f"no answer in {seconds:g} s")
         finally:
@@ -266,25 +267,38 @@ class _Line:
     def ping(self) -> bool:
         """False: it is dead, or silent for too long."""
         with contextlib.suppress(Lost):
+            self._pinged = time.monotonic()
             self._write({"op": "ping"})
             return time.monotonic() - self._last < _SILENT_SECONDS
         return False
 
-    def feed(self, command: str, data: Any, seconds: float) -> tuple[int, str]:
+    def _stay_in_touch(self) -> None:
+        """While somebody waits for an answer; it takes who is silent for gone. Raises Lost."""
+        if self.dead:
+            raise Lost(self.why or "the connection is lost")
+        if time.monotonic() - self._pinged > _PING_SECONDS and not self.ping():
+            raise Lost(self.why or _SILENT)
+
+    def feed(self, command: str, data: Readable, seconds: float) -> tuple[int, str]:
         """Another command on this connection, with `data` (a file) as its input. Raises Lost."""
+        over = threading.Event()
+        threading.Thread(target=self._watch, args=(over,), daemon=True).start()
         try:
-            channel = self.program(command)
-            channel.settimeout(seconds)
-            channel.set_combine_stderr(True)
-            while piece := data.read(1 << 15):
-                channel.sendall(piece)
-            channel.shutdown_write()
-            said = b""
-            while piece := channel.recv(1 << 15):
-                said += piece
-            return channel.recv_exit_status(), said.decode(errors="replace")
+            transport = self._client.get_transport()
+            assert transport
+            return feed(transport, command, data, seconds, self._stay_in_touch)
         except Exception as error:
-            raise Lost(str(error) or type(error).__name__) from None
+            raise Lost(self.why or str(error) or type(error).__name__) from None
+        finally:
+            over.set()
+
+    def _watch(self, over: threading.Event) -> None:
+        """Who writes much to a host that is gone waits for ever, unless somebody closes it."""
+        while not over.wait(_PING_SECONDS):
+            if time.monotonic() - self._last > _SILENT_SECONDS:
+                self.why = self.why or _SILENT
+                self.close()
+                return
 
     def program(self, command: str) -> "Channel":
         """Another command on this connection. Raises Lost."""
@@ -321,7 +335,7 @@ class _Line:
                 self._take(json.loads(line))
             self.why = self.why or "it closed the connection"
         except TimeoutError:
-            self.why = self.why or f"nothing was heard from it for {_SILENT_SECONDS:g} s"
+            self.why = self.why or _SILENT
         except Exception as error:
             self.why = self.why or str(error) or type(error).__name__
         self.dead = True

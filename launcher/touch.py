@@ -82,20 +82,19 @@ def targets_of(record: Record, csv: str = "") -> dict[str, Target]:
     return known
 
 
-def again(run: Run, record: Record, csv: str, settings: Settings, log: str = "") -> Everywhere:
+def again(
+    run: Run, record: Record, csv: str, settings: Settings, log: str = ""
+) -> tuple[Everywhere, Mirror]:
     """With those of a run that goes on; passwords are in its CSV, if that is there still.
 
     `log`: the process whose log is to be copied, too.
     """
-    known = targets_of(record, csv)
-    hosts = Hosts(run.name, known, settings)
-    if known:
-        hosts.reach(_aside, lambda _: [])
-        keep(run, record, hosts, log)
+    hosts = Hosts(run.name, targets_of(record, csv), settings)
+    hosts.reach(_aside, lambda _: [])
+    mirror = keep(run, record, hosts, log)
     everywhere = Everywhere(run, hosts)
-    if known:
-        everywhere.end_leftovers(_aside)
-    return everywhere
+    everywhere.end_leftovers(_aside)
+    return everywhere, mirror
 
 
 def _aside(line: str) -> None:
@@ -106,7 +105,8 @@ def _aside(line: str) -> None:
 def keep(run: Run, record: Record, hosts: Hosts, log: str = "") -> Mirror:
     """From now on what they say is copied here; waits a moment for their first words."""
     for where, there in hosts.there.items():
-        run.see(where, there.why or "it has not said anything yet")
+        if there.why and run.away(where):  # another frontend may be in touch
+            run.see(where, there.why)
     mirror = Mirror(run, hosts, copies(record, log))
     hosts.keep(mirror)
     until = time.monotonic() + _FIRST_SECONDS
@@ -129,7 +129,7 @@ def copies(record: Record, log: str = "") -> dict[str, dict[str, Path]]:
     found: dict[str, dict[str, Path]] = {}
     here = Path(record.logdir)
     for process in record.processes:
-        name, place = process["name"], process["place"]
+        name, place = process["name"], process.get("place", "")
         if not place or (record.shared and place == record.place(LEARNERS)):
             continue
         if name in (LEARNERS, log):

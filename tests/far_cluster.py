@@ -48,6 +48,10 @@ class FarCluster:
         rows = [self.row("learner", name) for name in learners]
         return self.csv(*rows, *[self.row("actor", name) for name in actors])
 
+    def frontend(self, *flags):
+        """Its command."""
+        return (*FRONTEND, *flags)
+
     def start(self, *flags, **env):
         """The frontend, going on."""
         flags = ("--skip_check", "--level_name=catch", "--logdir=/root/run", *flags)

@@ -201,14 +201,21 @@ class Host:
 
     def processes(self) -> list[str]:
         """Command lines of all that runs there but its init and its sshd."""
-        found = []
+        return list(self._commands().values())
+
+    def pids(self, words: str) -> list[int]:
+        """As this machine counts, of those whose command line holds these words."""
+        return [pid for pid, command in self._commands().items() if words in command]
+
+    def _commands(self) -> dict[int, str]:
+        found = {}
         for pid in sorted(self._pids() - self._own):
             try:
                 line = Path(f"/proc/{pid}/cmdline").read_bytes()
             except OSError:
                 continue
             if line:  # zombies have none
-                found.append(line.decode(errors="replace").rstrip("\0").replace("\0", " "))
+                found[pid] = line.decode(errors="replace").rstrip("\0").replace("\0", " ")
         return found
 
     def bytes_received(self) -> int:

@@ -19,8 +19,8 @@ from cluster import FRONTEND
 from conftest import Process, free_port, run
 from supervising import until
 
+from launcher.asked import Asked, read_csv
 from launcher.config import LauncherConfig
-from launcher.frontend import Asked, read_csv
 from launcher.host.kernel import lives, started
 
 needs_tmux = pytest.mark.skipif(not shutil.which("tmux"), reason="there is no tmux here")
@@ -236,7 +236,7 @@ def test_what_a_reboot_left_behind_is_said_and_forgotten(cluster):
     try:
         assert cluster.status()["state"] == "stale"
         code, printed = cluster.run("--stop")
-        assert code == 0
+        assert code == 0, printed
         assert "impala ended when this machine did: it is forgotten; its folder is whole" in printed
         assert sleeping.poll() is None
     finally:

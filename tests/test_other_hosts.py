@@ -57,7 +57,7 @@ def test_processes_of_other_hosts_run_in_tmux_there_and_end_with_the_run(far):
     printed = far.lan.laptop.run(
         *("timeout", "--signal=INT", "3"),
         *("python3", "-c", "import sys,os; os.execv(sys.argv[1], sys.argv[1:])"),
-        *_frontend("--logs=actor-1"),
+        *far.frontend("--logs=actor-1"),
         check=False,
     ).stdout
     assert "told" in printed
@@ -164,12 +164,6 @@ def test_hosts_that_cannot_be_used_are_each_said_with_what_to_do(far):
     assert re.search(r"actor3.*", said)
     assert re.search(r"10\.77\.1\.99.*", said)
     assert lan.actor2.password not in printed
-
-
-def _frontend(*flags):
-    from far_cluster import FRONTEND  # noqa: PLC0415
-
-    return (*FRONTEND, *flags)
 
 
 def test_stop_lists_a_host_that_does_not_answer_and_a_later_frontend_finishes_it(far):

@@ -110,7 +110,7 @@ class Far:
         try:
             self.tell({"id": number, "result": call(**message)})
         except BrokenPipeError:
-            os._exit(0)
+            self.end()
         except OSError as error:
             said = f"{error.filename}: {error.strerror}" if error.filename else str(error)
             self.tell({"id": number, "error": said})
@@ -122,6 +122,11 @@ class Far:
     def _end_when_silent(self) -> None:
         while time.monotonic() - self._heard < _SILENT_SECONDS:
             time.sleep(1)
+        self.end()
+
+    def end(self) -> None:
+        """At once: threads of calls that go on would hold it up."""
+        self._machine.abandon()
         os._exit(0)
 
 
@@ -131,5 +136,6 @@ def _encoded(data: bytes) -> str:
 
 def main(name: str) -> None:
     """To the end of the connection."""
-    Far(name).listen()
-    os._exit(0)  # threads of calls that go on would hold it up
+    far = Far(name)
+    far.listen()
+    far.end()

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from launcher.host import child, files, keyring, reach, registry, windows
+from launcher.host import child, copies, files, keyring, reach, registry, windows
 
 Heard = Callable[[str], None]
 
@@ -30,6 +30,7 @@ class Machine:
         """`name`: of the run that is meant."""
         self._name = name
         self._listeners: list[reach.Listener] = []
+        self._asked: set[subprocess.Popen] = set()
 
     def facts(self, roots: list[str], pythons: list[str]) -> dict[str, Any]:
         """Of the machine, and of the project's clone in the first of `roots` that has one.
@@ -91,6 +92,7 @@ class Machine:
 
         limit = threading.Timer(seconds, end)
         limit.start()
+        self._asked.add(program)
         said = []
         try:
             for line in program.stdout:
@@ -101,9 +103,19 @@ class Machine:
         finally:
             limit.cancel()
             child.kill(program)
+            self._asked.discard(program)
         if late.is_set():
             return 124, f"{command[0]} gave no answer in {seconds:g} s\n"
         return (code if code >= 0 else 128 - code), "".join(said)
+
+    def abandon(self) -> None:
+        """What was asked and is not answered yet: nobody waits for it any more."""
+        for program in list(self._asked):
+            child.kill(program)
+
+    def compare(self, folder: str, wanted: dict[str, str], clone: list[int]) -> dict[str, Any]:
+        """What a folder lacks of the frontend's files (`copies`)."""
+        return copies.compare(folder, wanted, clone)
 
     def disk(self, path: str) -> tuple[str, int, bool]:
         """The nearest folder that is there, its free bytes, and whether it can be written."""

@@ -1,0 +1,97 @@
+"""A user on the laptop of a test's hosts who has a small project of their own to deploy."""
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from conftest import ROOT
+
+_CALL = """
+import json, sys
+from launcher import deploy, touch, workers
+from launcher.config import LauncherConfig
+from launcher.hosts import Hosts, targets
+from launcher.ssh.config import Settings
+config = LauncherConfig(deploy=True, wheelhouse=sys.argv[1])
+rows, _ = workers.read("/root/workers.csv")
+hosts = Hosts("impala", targets(rows), Settings("", False))
+print("unreached", json.dumps(hosts.reach(print, touch.pythons(rows, True))))
+print("failed", json.dumps(deploy.deploy(hosts, rows, config, print)), flush=True)
+hosts.close()
+"""
+# In place of docker/install.py; what a host's file /root/set-up holds is carried out.
+_SET_UP = """
+import pathlib, socket, sys, time
+if "--fits" in sys.argv:
+    sys.exit(0)
+print("[set-up] begins", flush=True)
+pathlib.Path(".venv").mkdir(exist_ok=True)
+pathlib.Path(".venv/told").write_text(" ".join(sys.argv[1:]))
+order = pathlib.Path.home() / "set-up"
+if order.exists():
+    exec(order.read_text())
+"""
+IGNORED = "runs/\n.venv/\n__pycache__/\nworkers.csv\n"
+
+
+class Project:
+    """In /root/clone of the laptop."""
+
+    def __init__(self, lan, git=True):
+        self.lan, self.folder = lan, lan.laptop.path("/root/clone")
+        self.folder.mkdir()
+        no_caches = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / "launcher", self.folder / "launcher", ignore=no_caches)
+        (self.folder / "impala_mm").mkdir()
+        for name in ("__init__.py", "flags.py"):
+            shutil.copy(ROOT / "impala_mm" / name, self.folder / "impala_mm")
+        self.write("docker/install.py", _SET_UP)
+        self.write("bin/program", "#!/bin/sh\n", mode=0o755)
+        self.write("experiment.py", "one\n")
+        self.write(".gitignore", IGNORED)
+        self.write("workers.csv", "job,ip\n")
+        self.write("runs/old/checkpoint", "large\n")
+        self.write(".venv/bin/activate", "not a host's\n")
+        self.write("call.py", _CALL)
+        if git:
+            lan.laptop.run("git", "-C", "/root/clone", "init", "-q")
+            lan.laptop.run("git", "-C", "/root/clone", "add", ".")
+
+    def write(self, name, text, mode=0o644):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(mode)
+
+    def csv(self, *rows, columns="job,ip,ssh_port,ssh_username,ssh_password,workdir,python"):
+        path = self.lan.laptop.path("/root/workers.csv")
+        here = ["learner,localhost,,,,,"] * (not any(row.startswith("learner") for row in rows))
+        path.write_text("\n".join([columns, *here, *rows]) + "\n")
+        path.chmod(0o600)
+
+    def deploy(self, wheelhouse="", timeout=60):
+        """(why not, by place; all that it printed)."""
+        ran = self.lan.laptop.run(*self._command(wheelhouse), timeout=timeout)
+        failed = next(li for li in ran.stdout.splitlines() if li.startswith("failed "))
+        return json.loads(failed.removeprefix("failed ")), ran.stdout
+
+    def start(self, wheelhouse=""):
+        """It goes on while the test watches."""
+        return self.lan.laptop.start(*self._command(wheelhouse))
+
+    def _command(self, wheelhouse):
+        return (sys.executable, "-u", "/root/clone/call.py", wheelhouse)
+
+
+def under(folder: Path) -> dict[str, str]:
+    """What files of a host's folder say, by name; but for the list that a deploy keeps."""
+    found = {}
+    for base, _, names in os.walk(folder):
+        for name in names:
+            path = Path(base, name)
+            if path.suffix != ".pyc":
+                found[str(path.relative_to(folder))] = path.read_bytes().decode(errors="replace")
+    found.pop(".deployed.json", None)
+    return found

@@ -1,0 +1,80 @@
+"""Wheelhouses: what one lacks is named, and Horovod travels in it."""
+
+import hashlib
+
+import horovod_wheel
+import install
+import pytest
+import wheelhouse
+from steps import Problem
+
+_LIST = """\
+absl-py==2.5.1 \\
+    --hash=sha256:00
+dm_tree==0.1.10 \\
+    --hash=sha256:00
+gym==0.26.2 \\
+    --hash=sha256:00
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = tmp_path / "wheels"
+    made.mkdir()
+    (made / f"actor-cpu-{wheelhouse.tag()}.txt").write_text(_LIST)
+    for name in (
+        *("absl_py-2.5.1-py3-none-any.whl", "dm_tree-0.1.10-cp311-cp311-manylinux_2_28_x86_64.whl"),
+        "gym-0.26.2.tar.gz",
+    ):
+        (made / name).touch()
+    return made
+
+
+def test_what_a_wheelhouse_lacks_is_named(folder):
+    install.check_wheelhouse(folder, "actor", "cpu")
+    (folder / "gym-0.26.2.tar.gz").unlink()
+    (folder / "absl_py-2.5.1-py3-none-any.whl").rename(folder / "absl_py-2.5.0-py3-none-any.whl")
+    with pytest.raises(Problem, match=r"wheels lacks absl-py 2\.5\.1, gym 0\.26\.2: `make"):
+        install.check_wheelhouse(folder, "actor", "cpu")
+    with pytest.raises(Problem) as refused:
+        install.check_wheelhouse(folder, "learner", "gpu")
+    assert str(refused.value) == (
+        f"the wheelhouse {folder} has actor-cpu-{wheelhouse.tag()}, and not learner-gpu-"
+        f"{wheelhouse.tag()}: `make wheelhouse ROLE=learner WHEELS=gpu` fills it"
+    )
+
+
+def test_without_internet_nothing_is_asked_of_the_distribution(monkeypatch):
+    monkeypatch.setattr(install, "run", lambda *told: pytest.fail(f"it ran {told}"))
+    monkeypatch.setattr(install.shutil, "which", lambda name, path=None: None)
+    install.install_system_packages("learner", fetch=False)
+
+
+def test_a_compiled_horovod_travels_in_it_and_makes_a_compiler_needless(
+    folder, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "here"))
+    target = horovod_wheel.Target("2.21.0", wheelhouse.tag(), "openmpi-5.0.11", "none")
+    old = target._replace(tensorflow="2.20.0")
+    for each in (target, old, target._replace(cuda="13.0-nccl-2.32.3")):
+        cached = horovod_wheel.cache_folder() / each.key()
+        cached.mkdir(parents=True)
+        (cached / "horovod-0.28.1-cp311-cp311-linux_x86_64.whl").write_text("compiled")
+        (cached / "sha256").write_text(hashlib.sha256(b"compiled").hexdigest())
+    wheelhouse._add_horovod(folder)
+    there = {path.name for path in (folder / "horovod").iterdir()}
+    assert len(there) == 2
+    assert old.key() not in there
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "there"))
+    cache = horovod_wheel.cache_folder()
+    cache.mkdir(parents=True)
+    horovod_wheel.take_from(folder, cache, target)
+    wheel, fresh = horovod_wheel.ensure(target, cache, lambda *_: pytest.fail("it was compiled"))
+    assert wheel.read_text() == "compiled"
+    assert not fresh
+
+
+def test_learners_get_what_reaches_the_other_learners():
+    assert "launcher" in install.EXTRAS["learner"], "paramiko, for launcher.agent"

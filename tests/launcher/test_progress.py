@@ -1,0 +1,66 @@
+"""What many hosts do at once, as it is shown in a terminal and elsewhere."""
+
+import io
+
+from rich.console import Console
+
+from launcher import progress
+from launcher.progress import Progress
+
+
+def _console(terminal):
+    return Console(file=io.StringIO(), force_terminal=terminal, width=60, color_system=None)
+
+
+def test_without_a_terminal_few_hosts_have_a_line_for_each_news():
+    console = _console(False)
+    with Progress(["a", "b"], console) as shown:
+        shown.tell("a", "begins")
+        shown.tell("a", "begins")
+        for i in range(1000):
+            shown.tell("b", f"{i} MB", counts=True)
+        shown.end("b", "")
+        shown.end("a", "no disk")
+    assert console.file.getvalue().splitlines() == (
+        ["a: begins", "b: 0 MB", "b: ready", "a FAILED: no disk"]
+    )
+
+
+def test_without_a_terminal_many_hosts_have_a_line_now_and_then(monkeypatch):
+    monkeypatch.setattr(progress, "_SAY_SECONDS", -1.0)
+    console = _console(False)
+    names = [f"host{i}" for i in range(200)]
+    with Progress(names, console) as shown:
+        shown.tell("host7", "begins")
+        shown.end("host7", "")
+        shown.end("host8", "no disk")
+    assert console.file.getvalue().splitlines() == [
+        "ready: 0, 200 to go (0 s); host7: begins",
+        "ready: 1, 199 to go (0 s); host7: begins",
+        "host8 FAILED: no disk",
+        "ready: 1, 1 failed, 198 to go (0 s); host7: begins",
+    ]
+
+
+def test_in_a_terminal_few_hosts_have_a_line_each_and_what_failed_stays(monkeypatch):
+    console = _console(True)
+    with Progress(["a", "b"], console) as shown:
+        shown.tell("a", "begins")
+        shown.end("b", "no disk")
+        shown._live.refresh()
+        live = console.file.getvalue()
+    assert "a  begins" in live
+    assert "b  FAILED" in live
+    assert "b FAILED: no disk" in live
+
+
+def test_in_a_terminal_many_hosts_share_one_line():
+    console = _console(True)
+    names = [f"host{i}" for i in range(200)]
+    with Progress(names, console) as shown:
+        shown.tell("host7", "installs " + "a long story " * 10)
+        shown._live.refresh()
+        lines = console.file.getvalue().splitlines()
+    assert any("ready: 0, 200 to go (0 s); host7: installs" in line for line in lines)
+    assert not any("host3" in line for line in lines)
+    assert all(len(line) < 90 for line in lines), "none is broken in two"

@@ -1,0 +1,196 @@
+"""Whole runs on other hosts: two learners, three actors, real training, and what gets lost."""
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+
+import pytest
+from conftest import needs_horovod
+from far_cluster import FarCluster
+from supervising import until
+
+pytestmark = [pytest.mark.slow, needs_horovod]
+LEARNERS, ACTORS = ("learner1", "learner2"), ("actor1", "actor2", "actor3")
+
+
+@pytest.fixture
+def far(lan):
+    return FarCluster(lan, python=sys.executable)
+
+
+def _checkpoints(frontend, count, seconds=120):
+    for _ in range(count):
+        frontend.until(r"checkpoint at update", seconds)
+
+
+def test_two_learners_and_three_actors_on_five_hosts_train_to_the_end(far):
+    """Checked first, all-reduce included; every actor's unrolls and every learner's gradients
+    cross the wire."""
+    lan = far.lan
+    rows = far.of(LEARNERS, ACTORS)
+    flags = ("--level_name=catch", "--logdir=/root/run", "--total_environment_frames=60000")
+    frontend = lan.laptop.start(*far.frontend(rows, *flags, "--stop_at_return=2"))
+    frontend.until(r"checked: (\d+) of \1 good", 120)
+    frontend.until(r"weights on 2 learners", 90)
+    frontend.until(r"\[learner 0\] [1-9][\d,]* frames \|", 60)
+    updates = _updates(lan)
+    before = {name: host.bytes_sent() for name, host in lan.hosts.items()}
+    assert frontend.process.wait(180) == 0, frontend.printed()
+    assert "60,000 frames are reached" in frontend.printed()
+    sent = {name: host.bytes_sent() - before[name] for name, host in lan.hosts.items()}
+    actors = [sent[name] for name in ACTORS]
+    assert min(actors) > 0.1 * sum(actors), sent
+    made = _updates(lan) - updates
+    weights = int(
+        re.search(r"with ([\d,]+) weights on 2 learners", frontend.printed())[1].replace(",", "")
+    )
+    for name in LEARNERS:  # a float32 of each gradient, there and back, at least once an update
+        assert sent[name] > 4 * weights * made, (sent, weights, made)
+    rows = _rows(lan)
+    assert rows[-1]["steps/learner0"] > 0
+    assert rows[-1]["steps/learner1"] > 0
+    assert rows[-1]["unrolls_dropped"] == 0
+    assert far.left() == {}
+
+
+def _rows(lan):
+    path = lan.laptop.path("/root/run/metrics.jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def _updates(lan):
+    return _rows(lan)[-1]["updates"]
+
+
+def test_a_learners_host_that_is_lost_leaves_the_others_to_go_on_from_the_last_checkpoint(far):
+    flags = ("--stop_at_return=2", "--restart_learners", "--lost_secs=10")
+    frontend = far.start(far.of(LEARNERS, ACTORS), *flags, "--save_checkpoint_secs=3")
+    _checkpoints(frontend, 2)
+    far.lan.learner2.kill_all()
+    frontend.until(r"10.77.1.12 stays away: learners start again on 10.77.1.11, from what", 90)
+    frontend.until(r"resumed at [1-9][\d,]* frames", 60)
+    _checkpoints(frontend, 2)
+    assert far.status("learners")["host"] == "10.77.1.11"
+    states = {p["name"]: p["state"] for p in far.status()["processes"]}
+    assert set(states.values()) == {"running"}
+    far.lan.learner2.boot()
+    frontend.until("10.77.1.12 answers again", 60)
+    frontend.process.send_signal(signal.SIGINT)
+    assert frontend.process.wait(60) == 130, frontend.printed()
+    assert far.left() == {}
+
+
+def test_the_first_learners_host_may_be_lost_where_its_folder_is_mirrored(far):
+    flags = ("--stop_at_return=2", "--restart_learners", "--lost_secs=10", "--mirror_logdir")
+    frontend = far.start(far.of(LEARNERS, ACTORS), *flags, "--save_checkpoint_secs=3")
+    _checkpoints(frontend, 2)
+    checkpoints = far.lan.laptop.path("/root/run/checkpoints")
+    until(lambda: checkpoints.exists() and list(checkpoints.glob("*/about.json")), 60)
+    far.lan.learner1.kill_all()
+    frontend.until(r"10.77.1.11 stays away: learners start again on 10.77.1.12, from what", 90)
+    frontend.until(r"resumed at [1-9][\d,]* frames", 90)
+    _checkpoints(frontend, 1)
+    assert far.status("learners")["host"] == "10.77.1.12"
+    far.lan.learner1.boot()
+    frontend.until("10.77.1.11 answers again", 60)
+    time.sleep(8)
+    assert not [line for line in far.left().get("learner1", []) if "experiment.py" in line]
+    frontend.process.send_signal(signal.SIGINT)
+    assert frontend.process.wait(60) == 130, frontend.printed()
+    assert far.left() == {}
+
+
+def test_learners_start_again_without_any_frontend(far):
+    """Their supervisor has the other host's credentials in its memory."""
+    flags = ("--stop_at_return=2", "--restart_learners", "--save_checkpoint_secs=3", "--detach")
+    assert far.start(far.of(LEARNERS, ["actor1"]), *flags).process.wait(60) == 0
+    until(lambda: far.status().get("frames", 0) > 0, 120)
+    known = far.lan.learner1.path("/root/.ssh")
+    assert not (known / "id_ed25519").exists(), "it has no key of its own"
+    time.sleep(5)
+    far.lan.laptop.cut()
+    for pid in far.lan.learner2.pids("--job_name=learner"):
+        os.kill(pid, signal.SIGKILL)
+    log = far.lan.learner1.path("/root/run/learners.log")
+    until(lambda: "resumed at" in log.read_text(), 120)
+    far.lan.laptop.restore()
+    assert far.status("learners")["restarts"] == 1
+    assert far.run("--stop")[0] == 0
+    assert far.left() == {}
+
+
+def test_what_is_wrong_with_a_host_is_said_with_what_to_do(far):
+    """One that accepts and then hangs, one that is not there, another TensorFlow, no project, no
+    Python, a full disk, a key that nobody knows, a name that is 127.0.1.1 to itself."""
+    lan = far.lan
+    hangs = "import socket, time; s = socket.create_server(('', 2200)); print('up'); time.sleep(99)"
+    lan.jump.start("python3", "-uc", hangs).until("up", 10)
+    older = lan.actor1.path("/tmp/older")
+    older.write_text(
+        '#!/bin/sh\ncase "$2" in *importlib*) echo python 3.11.2; echo tensorflow 2.20.0; exit;; '
+        f'esac\nexec {sys.executable} "$@"\n'
+    )
+    older.chmod(0o755)
+    lan.learner1.run("mount", "-t", "tmpfs", "-o", "size=100M", "tmpfs", "/mnt")
+    rows = [
+        far.row("learner", "learner1"),
+        "actor,10.77.1.21,,,,,/tmp/older,",
+        "actor,10.77.1.3,,2200,,,,",
+        "actor,10.77.1.99,,,,,,",
+        "actor,10.77.1.12,,,,,/no/python,",
+    ]
+    begin = time.monotonic()
+    code, printed = far.run(
+        *("--check", far.csv(*rows), "--level_name=catch", "--logdir=/mnt/run"), timeout=120
+    )
+    assert time.monotonic() - begin < 90
+    assert code == 1
+    for line in (
+        r"BAD +ssh +10.77.1.99: .* cannot be reached",
+        r"BAD +ssh +10.77.1.3:2200: .* takes the connection, and says nothing for 15 s",
+        r"note +versions +10.77.1.21: python 3.11.2, tensorflow 2.20.0\s+-> the same everywhere",
+        r"BAD +versions +10.77.1.12: there is no /no/python in .*\s+-> --deploy brings it there",
+        r"BAD +disk +10.77.1.11: 0.1 GiB free in /mnt\s+-> make room, or name another --logdir",
+    ):
+        assert re.search(line, printed), (line, printed)
+    config = lan.laptop.path(lan.ssh_config)
+    config.write_text(config.read_text().replace("  HostName 10.77.1.12\n", ""))
+    known = lan.laptop.path(lan.known_hosts)
+    lines = known.read_text().splitlines(keepends=True)
+    known.write_text(
+        "".join(line for line in lines if not line.startswith(("10.77.1.21", "actor1")))
+    )
+    rows = far.csv(f"learner,learner2,8001,,,,{sys.executable},", far.row("actor", "actor1"))
+    flags = ("--check", rows, "--level_name=catch", "--logdir=/root/run")
+    code, printed = far.run(*flags)
+    assert code == 1
+    assert re.search(
+        r"BAD +ssh +10.77.1.21: .* is not known: its \S+ key is SHA256:\S+; if that is right, "
+        r"`ssh-keyscan -p 22 10.77.1.21 >>\s+/root/.ssh/known_hosts` accepts it",
+        printed,
+    )
+    code, printed = far.run(*flags, "--ssh_accept_new_hosts")
+    assert code == 1
+    assert "10.77.1.21 ssh-ed25519 " in known.read_text()
+    assert re.search(r"BAD +names +learner2: row 2: learner2 is 127.0.1.1 to itself", printed)
+
+
+def test_two_hundred_hosts_do_not_take_two_hundred_times_as_long_as_one(far):
+    config = far.lan.laptop.path(far.lan.ssh_config)
+    addresses = [far.lan.hosts[name].address for name in (*LEARNERS, "actor1")]
+    aliases = "".join(f"Host h{i}\n  HostName {addresses[i % 3]}\n" for i in range(200))
+    config.write_text(aliases + config.read_text())
+    seconds = {}
+    for count in (1, 200):
+        actors = [f"actor,h{i},,,,,/no/python," for i in range(1, count)]
+        rows = far.csv("learner,h0,8001,,,,/no/python,", *actors)
+        begin = time.monotonic()
+        code, printed = far.run("--check", rows, "--logdir=/root/run", timeout=200)
+        seconds[count] = time.monotonic() - begin
+        assert code == 1
+        assert re.search(rf"good +ssh +{'200 hosts' if count > 1 else 'h0'}: answers", printed)
+    assert seconds[200] < 100 * seconds[1]
+    assert re.search(r"hosts: \d+ of 200 \(\d+ s\)", printed), "and it says how far it is"
