@@ -166,9 +166,9 @@ def bring_all(
 ) -> None:
     """What grows first: it is short, and says most."""
     others, checkpoints = saved.divide(offers)
+    copy.forget_coming(origin, others | {saved.path(name): None for name in checkpoints})
     copy.bring(source, origin, others, done)
     saved.bring(copy, source, origin, checkpoints, done)
-    copy.forget_coming(origin, others | {saved.path(name): None for name in checkpoints})
 
 
 def offered(source: End, folder: str) -> dict[str, Offer]:

@@ -239,6 +239,32 @@ def test_a_cut_link_costs_nothing_but_time(two):
     assert sum(source.read_of_it for source in sources) <= 3000 + len(sources) * about
 
 
+@pytest.mark.parametrize("cuts", [(700,), (700, 1500)])
+def test_what_is_replaced_while_it_comes_is_begun_anew(two, cuts):
+    there, here = two
+    for first, then in ((b"a" * 1000, b"b" * 1000), (b"a" * 1000, b"a" * 500 + b"b")):
+        there.replace("videos/game.mp4", first)
+        there.save("..", first)
+        for after in cuts:
+            with contextlib.suppress(Lost):
+                once(Cut(after), there.path, here)
+        there.replace("videos/game.mp4", then)
+        there.save("..", then)
+        once(Cut(), there.path, here)
+        assert same(there.path, here)
+
+
+def test_a_link_that_becomes_a_folder_leaves_alone_what_it_led_to(two):
+    there, here = two
+    there.append("a/x", b"content")
+    (there.path / "b").symlink_to("a")
+    once(Cut(), there.path, here)
+    there.append("b/x", b"another")
+    once(Cut(), there.path, here)
+    assert same(there.path, here)
+    assert (here / "a" / "x").read_bytes() == b"content"
+
+
 def test_what_was_changed_here_is_put_aside_not_lost(two):
     there, here = two
     there.append("evaluations.jsonl", b"1\n")
@@ -287,6 +313,7 @@ def test_a_checkpoint_that_is_damaged_there_is_not_brought_and_said_once(two):
     there.save("..", b"and again")
     once(Cut(), there.path, here)
     assert same(there.path, here)
+    assert len(list((here / "checkpoints").iterdir())) == 2
 
 
 def test_links_outside_come_as_what_they_lead_to_and_circles_end(two, tmp_path):
