@@ -1,0 +1,182 @@
+"""sandbox/moving.md: what it says of flags, columns and commands is so."""
+
+import dataclasses
+import re
+import shlex
+import subprocess
+
+import pytest
+from cluster import FRONTEND
+from conftest import ROOT, run
+
+from impala_mm import flags
+from impala_mm.config import Config
+from launcher.config import LauncherConfig
+from launcher.workers import COLUMNS
+
+PAGE = (ROOT / "sandbox" / "moving.md").read_text()
+OURS = {f.name: f for config in (LauncherConfig, Config) for f in dataclasses.fields(config)}
+# All that the predecessor's two programs defined, and one of its README.
+THEIRS = """
+workers_csv_path tmux_sess logdir mode test_num_episodes learner_host actor_hosts task job_name
+total_environment_frames batch_size unroll_length seed agent_name queue_capacity entropy_cost
+baseline_cost discounting reward_clipping gradients_clipping level_name width height learning_rate
+decay momentum epsilon num_action_repeats
+""".split()
+THEIR_COLUMNS = "job ip tf_port cuda_visible_devices ssh_port ssh_username ssh_password".split()
+UNSET = ("", 0, -1, "auto")  # another default takes their place, which the page says in words
+
+
+def _table(*header):
+    """Its rows, as lists of cells."""
+    lines = iter(PAGE.splitlines())
+    begin = f"| {' | '.join(header)} |"
+    assert begin in lines, f"there is no table {begin}"
+    next(lines)
+    rows = []
+    while (line := next(lines)).startswith("|"):
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    assert all(len(row) == len(header) for row in rows)
+    return rows
+
+
+def _blocks(kind):
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    return [text for named, text in fenced if named == kind]
+
+
+def _commands(program):
+    """The arguments of each command of this program, ranks of an mpirun one by one."""
+    lines = "\n".join(_blocks("sh")).replace("\\\n", " ").splitlines()
+    ranks = [rank for line in lines for rank in line.split(" : ") if f"python {program} " in rank]
+    return [shlex.split(rank.partition(program)[2]) for rank in ranks]
+
+
+def _literal(cell):
+    """What is between its backticks, if that is all of it."""
+    return cell[1:-1] if re.fullmatch(r"`[^`]+`", cell) else ""
+
+
+def _flags():
+    """(the old name, its default there, what it is here, its default here, what is different)."""
+    for there, before, here, now, difference in _table(
+        "flag", "default there", "here", "default here", "what is different"
+    ):
+        name = _literal(here).removeprefix("--")
+        yield _literal(there).removeprefix("--"), _literal(before), name, _literal(now), difference
+
+
+def _is_accepted(argument):
+    try:
+        flags.parse(["program", argument], "", LauncherConfig, Config)
+    except SystemExit:
+        return False
+    return True
+
+
+def _dry_run(*arguments, folder=ROOT):
+    return run(*FRONTEND, *arguments, "--dry_run", cwd=folder)
+
+
+def test_each_flag_of_the_predecessor_is_what_the_page_says_it_is():
+    rows = list(_flags())
+    assert [row[0] for row in rows] == THEIRS
+    for there, _, here, now, _ in rows:
+        old = Config.OLD_NAMES.get(there)
+        if not here:
+            assert old, f"--{there} is gone, and not accepted as an old flag"
+            assert old.now is None
+            continue
+        assert here in OURS
+        assert there == here or (old and old.now == here)
+        default = OURS[here].default
+        assert OURS[here].type(now) == default if now else default in UNSET, here
+
+
+def test_old_values_are_accepted_but_for_those_that_the_page_calls_refused():
+    checked = 0
+    for there, before, _, _, difference in _flags():
+        refused = re.findall(r"`([^`]+)` is refused", difference)
+        checked += len(refused)
+        assert not any(_is_accepted(f"--{there}={value}") for value in refused)
+        if before and before not in refused:
+            assert _is_accepted(f"--{there}={before}"), there
+    assert checked >= 2
+
+
+def test_flags_that_are_named_anywhere_on_the_page_exist():
+    mpirun = {"bind-to", "allow-run-as-root"}
+    named = set(re.findall(r"(?<![\w-])--(\w[\w-]+)", PAGE))
+    assert len(named) > 40
+    assert named - mpirun <= OURS.keys() | Config.OLD_NAMES.keys()
+
+
+def test_each_column_exists():
+    rows = [_literal(row[0]) for row in _table("column", "there", "here")]
+    assert rows == THEIR_COLUMNS
+    new = re.search(r"^New: (.*),? *$", PAGE, re.MULTILINE)[1]
+    assert {*rows, *re.findall(r"`(\w+)`", new)} == set(COLUMNS)
+
+
+def test_commands_of_the_frontend_are_accepted():
+    commands = _commands("run_experiment_mm_raw.py")
+    assert len(commands) == 2
+    for command in commands:
+        code, printed = _dry_run(*command)
+        assert code == 0, printed
+        told = [line for line in printed.splitlines() if "experiment.py" in line]
+        assert len(told) == 4, "the learners' mpirun and three actors"
+        for argument in command:
+            name, _, value = argument.partition("=")
+            if name.removeprefix("--") in {f.name for f in dataclasses.fields(Config)}:
+                assert all(f"{name}={value or 'true'}" in line for line in told), argument
+    said = _blocks("")[0].strip()
+    assert said in _dry_run(*commands[0])[1].splitlines()
+
+
+def test_commands_of_single_processes_are_accepted(capsys):
+    commands = _commands("experiment.py")
+    assert len(commands) == 4
+    for command in commands:
+        flags.parse(["experiment.py", *command], "", Config)
+    assert "note: --learner_host is an old name of --learner_hosts" in capsys.readouterr().err
+
+
+def test_a_csv_of_the_converter_is_read_as_it_is_and_its_passwords_are_never_printed(tmp_path):
+    csv = tmp_path / "workers.csv"
+    csv.write_text(_blocks("csv")[0])
+    csv.chmod(0o600)
+    flag = "--workers_csv_path=workers.csv"
+    code, printed = _dry_run(flag, folder=tmp_path)
+    assert code == 0, printed
+    assert printed.startswith(_blocks("")[1])
+    assert "CUDA_VISIBLE_DEVICES=1" in printed
+    assert "--learner_hosts=192.0.2.1:8001,192.0.2.1:8002" in printed
+    assert "hush" not in printed
+    csv.chmod(0o644)
+    code, printed = _dry_run(flag, folder=tmp_path)
+    assert code == 2
+    assert "chmod 600" in printed
+
+
+def test_what_stands_in_for_the_converter_makes_a_csv(tmp_path):
+    (tmp_path / "hosts.csv").write_text("ip,port\n192.0.2.11,2201\n192.0.2.12,22\n")
+    (script,) = [block for block in _blocks("sh") if block.startswith("awk")]
+    subprocess.run(["bash", "-ec", script], cwd=tmp_path, check=True, timeout=10)
+    code, printed = _dry_run("--workers_csv_path=workers.csv", folder=tmp_path)
+    assert code == 0, printed
+    assert "# actor-1 on 192.0.2.12, " in printed
+    assert printed.count("--job_name=learner") == 2
+
+
+@pytest.mark.parametrize("flag", ["--learner_host=localhost:8001", "--task=0", "--mode=test"])
+def test_what_the_frontend_refuses(flag):
+    code, printed = _dry_run("--workers_csv_path=sandbox/local_workers_example.csv", flag)
+    assert code == 2
+    assert "error: --" in printed.splitlines()[-1]
+
+
+def test_its_links_lead_somewhere():
+    links = re.findall(r"\]\(([^)#]+)", PAGE)
+    assert len(links) > 5
+    assert all((ROOT / "sandbox" / link).exists() for link in links)
