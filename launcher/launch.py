@@ -24,6 +24,8 @@ def launch(run: Run, asked: Asked) -> int:
     if config.dry_run:
         _print(plan.make(workers, config, asked.flags | {"logdir": str(supposed)}, _supposed(run)))
         return 0
+    if config.wheelhouse and not config.deploy:
+        raise Refused("--wheelhouse is for --deploy, which brings its packages to the hosts")
     run.refuse_taken()
     hosts = Hosts(run.name, targets(workers), asked.settings)
     try:

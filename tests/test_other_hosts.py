@@ -93,6 +93,7 @@ def test_a_laptop_that_is_closed_kills_nothing_and_another_terminal_ends_it(far)
     assert far.left() == {}
 
 
+@pytest.mark.slow
 def test_a_link_that_is_cut_and_a_host_that_is_killed_are_said_and_used_again(far):
     frontend = far.start(far.of(["learner1"], ["actor1", "actor3"]))
     frontend.until(r"\nup\n", 20)
@@ -166,6 +167,7 @@ def test_hosts_that_cannot_be_used_are_each_said_with_what_to_do(far):
     assert lan.actor2.password not in printed
 
 
+@pytest.mark.slow
 def test_stop_lists_a_host_that_does_not_answer_and_a_later_frontend_finishes_it(far):
     far.start(far.of(["learner1"], ["actor1", "actor3"]), "--detach").process.wait(30)
     far.until_all("running")
@@ -190,6 +192,7 @@ def test_processes_whose_learners_and_frontend_are_gone_end_by_themselves(far):
     until(lambda: not far.left().get("actor1"), 60)
 
 
+@pytest.mark.slow
 def test_actors_of_a_running_run_come_and_go_on_other_hosts(far):
     frontend = far.start(far.of(["learner1"], ["actor1"]))
     frontend.until(r"\nup\n", 20)
@@ -214,6 +217,7 @@ def test_actors_of_a_running_run_come_and_go_on_other_hosts(far):
     assert far.left() == {}
 
 
+@pytest.mark.slow
 def test_fifty_processes_of_a_host_are_one_connection_and_start_in_seconds(far):
     far.csv(far.row("learner", "learner1"), far.row("actor", "actor1", count=50))
     frontend = far.start("--workers_csv_path=/root/workers.csv")
