@@ -12,7 +12,7 @@ from launcher.config import LauncherConfig
 from launcher.everywhere import Everywhere
 from launcher.host.registry import Record, Run
 from launcher.host.task import FINAL, LEARNERS
-from launcher.hosts import targets
+from launcher.hosts.machines import targets
 from launcher.plan import Process
 from launcher.workers import Worker
 

@@ -8,8 +8,8 @@ from typing import Any
 from launcher.host import windows
 from launcher.host.registry import Record, Run
 from launcher.host.task import FINAL, LEARNERS
-from launcher.hosts import Hosts, tmux
-from launcher.there import Failed, Lost
+from launcher.hosts.machines import Hosts, tmux
+from launcher.hosts.there import Failed, Lost
 from launcher.unfinished import Unfinished
 
 _GOODBYE_SECONDS = 20.0  # that actors have to end once the learners have

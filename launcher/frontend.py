@@ -12,8 +12,8 @@ from launcher import change, later, plan, slurm
 from launcher.asked import Asked, Refused, read_csv, refuse_what_is_ours
 from launcher.host import windows
 from launcher.host.registry import BadName, Foreign, Run, Taken
+from launcher.hosts.there import Failed, Lost
 from launcher.launch import launch
-from launcher.there import Failed, Lost
 from launcher.workers import BadCsv
 
 

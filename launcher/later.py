@@ -3,12 +3,13 @@
 import time
 from pathlib import Path
 
-from launcher import change, fetch, follow, mirroring, status, touch
+from launcher import change, follow, status, touch
 from launcher.asked import Asked, Refused, read_csv
 from launcher.everywhere import Everywhere
+from launcher.home import fetch, mirroring
 from launcher.host.registry import Record, Run, names
 from launcher.host.task import FINAL, LEARNERS
-from launcher.mirror import Mirror
+from launcher.hosts.mirror import Mirror
 from launcher.recover import Recovery
 from launcher.workers import read
 

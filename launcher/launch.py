@@ -3,13 +3,16 @@
 import time
 from pathlib import Path
 
-from launcher import check, deploy, follow, ground, mirroring, plan, start, touch
+from launcher import follow, ground, plan, start, touch
 from launcher.asked import Asked, Refused, read_csv, refuse_what_is_ours
+from launcher.checks import run as check
+from launcher.deploy import hosts as deploy
 from launcher.everywhere import Everywhere
 from launcher.ground import Ground, Grounds
+from launcher.home import mirroring
 from launcher.host import windows
 from launcher.host.registry import Run
-from launcher.hosts import Hosts, place, targets, tmux
+from launcher.hosts.machines import Hosts, place, targets, tmux
 from launcher.plan import Process
 from launcher.recover import Recovery
 from launcher.workers import Worker

@@ -12,16 +12,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import fetch, plan, start, touch
+from launcher import plan, start, touch
 from launcher.config import LauncherConfig
 from launcher.everywhere import Everywhere
 from launcher.ground import Grounds
+from launcher.home import fetch
 from launcher.host.registry import Record
 from launcher.host.task import FINAL, LEARNERS
-from launcher.hosts import place
-from launcher.mirror import Mirror
+from launcher.hosts.machines import place
+from launcher.hosts.mirror import Mirror
+from launcher.hosts.there import Failed, Lost
 from launcher.plan import Process
-from launcher.there import Failed, Lost
 from launcher.workers import Worker
 
 _LOOK_SECONDS = 1.0

@@ -14,9 +14,9 @@ from launcher.ground import Ground, Grounds
 from launcher.host import windows
 from launcher.host.registry import Record, Run, boot
 from launcher.host.task import HEARTBEAT, LEARNERS, OF_LEARNERS, Task
-from launcher.hosts import Hosts, tmux
+from launcher.hosts.machines import Hosts, tmux
+from launcher.hosts.there import Lost
 from launcher.plan import Process
-from launcher.there import Lost
 from launcher.unfinished import Unfinished
 from launcher.workers import Worker
 

@@ -12,10 +12,10 @@ from launcher.everywhere import Everywhere
 from launcher.ground import Ground, Grounds
 from launcher.host.registry import Record, Run
 from launcher.host.task import LEARNERS
-from launcher.hosts import Hosts, place, targets
-from launcher.mirror import Mirror
+from launcher.hosts.machines import Hosts, place, targets
+from launcher.hosts.mirror import Mirror
+from launcher.hosts.there import Failed, Lost
 from launcher.ssh.config import Settings, Target
-from launcher.there import Failed, Lost
 from launcher.workers import Worker
 
 _FIRST_SECONDS = 10.0  # for the first news of all hosts

@@ -10,9 +10,10 @@ from conftest import ROOT
 
 _CALL = """
 import json, sys
-from launcher import deploy, touch, workers
+from launcher import touch, workers
+from launcher.deploy import hosts as deploy
 from launcher.config import LauncherConfig
-from launcher.hosts import Hosts, targets
+from launcher.hosts.machines import Hosts, targets
 from launcher.ssh.config import Settings
 config = LauncherConfig(deploy=True, wheelhouse=sys.argv[1])
 rows, _ = workers.read("/root/workers.csv")

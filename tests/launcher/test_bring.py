@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher import bring, fetch, saved
-from launcher.bring import Brought, Copy, Known, judge
-from launcher.files import FilesThere
+from launcher.home import bring, fetch, saved
+from launcher.home.bring import Brought, Copy, Known, judge
 from launcher.host.files import Files, serve
-from launcher.there import Lost
+from launcher.hosts.files import FilesThere
+from launcher.hosts.there import Lost
 
 _NAMES = ("a.log", "b.log", "metrics.jsonl", "settings.json", "events/x", "d", "d/e")
 _WORDS = st.binary(max_size=6)

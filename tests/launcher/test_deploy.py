@@ -14,8 +14,8 @@ from conftest import ROOT, run
 from deploying import Project, under
 from supervising import until
 
-from launcher.set_up import reason
-from launcher.sites import sites
+from launcher.deploy.set_up import reason
+from launcher.deploy.sites import sites
 from launcher.workers import Worker
 
 LEARNER = "learner,10.77.1.11,,,,,"
@@ -44,7 +44,7 @@ def test_a_host_gets_the_project_once_and_later_only_what_changed(project, lan):
     ours = {
         n for n in names if not n.startswith((".git/", ".venv/", "runs/")) and n != "workers.csv"
     }
-    assert {"experiment.py", "bin/program", "launcher/deploy.py", ".gitignore"} < ours
+    assert {"experiment.py", "bin/program", "launcher/deploy/hosts.py", ".gitignore"} < ours
     told = [(folder / ".venv" / "told").read_text() for folder in folders]
     assert told == ["--role=learner --device=cpu", *["--role=actor --device=cpu"] * 3]
     for folder in folders:

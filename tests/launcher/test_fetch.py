@@ -140,8 +140,8 @@ def test_what_is_here_already_is_not_fetched(lan):
 
 _PUSH = f"""
 from pathlib import Path
-from launcher.fetch import push
-from launcher.hosts import Hosts
+from launcher.home.fetch import push
+from launcher.hosts.machines import Hosts
 from launcher.ssh.config import Settings, Target
 hosts = Hosts("impala", {{"learner2": Target("learner2", "", "", "", "")}}, Settings("", False))
 assert not hosts.reach(print, lambda _: [{sys.executable!r}])

@@ -5,7 +5,7 @@ import base64
 import pytest
 from supervising import until
 
-from launcher.mirror import Mirror
+from launcher.hosts.mirror import Mirror
 
 
 class Hosts:

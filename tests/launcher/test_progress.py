@@ -4,8 +4,8 @@ import io
 
 from rich.console import Console
 
-from launcher import progress
-from launcher.progress import Progress
+from launcher.deploy import progress
+from launcher.deploy.progress import Progress
 
 
 def _console(terminal):

@@ -9,12 +9,12 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping
 
-from launcher.bring import Brought
-from launcher.fetch import Home, Say
+from launcher.home.bring import Brought
+from launcher.home.fetch import Home, Say
 from launcher.host.registry import Record, Run
 from launcher.host.task import FINAL, LEARNERS
-from launcher.hosts import Hosts
-from launcher.there import Failed
+from launcher.hosts.machines import Hosts
+from launcher.hosts.there import Failed
 
 _EVERY_SECONDS = 20.0
 _LAST_SECONDS = 60.0  # for another that brings the same, at the end

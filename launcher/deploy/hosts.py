@@ -15,14 +15,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher import ground, plan, project
+from launcher import ground, plan
 from launcher.config import LauncherConfig
+from launcher.deploy import project
+from launcher.deploy.progress import Progress
+from launcher.deploy.set_up import SAYS, command, reason, remedy
+from launcher.deploy.sites import Site, sites
 from launcher.host.copies import identity
-from launcher.hosts import Hosts
-from launcher.progress import Progress
-from launcher.set_up import SAYS, command, reason, remedy
-from launcher.sites import Site, sites
-from launcher.there import Failed, Lost
+from launcher.hosts.machines import Hosts
+from launcher.hosts.there import Failed, Lost
 from launcher.workers import Worker
 
 WHEELHOUSE = "~/.cache/impala_mm/wheelhouse"  # of a host

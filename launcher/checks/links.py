@@ -5,12 +5,12 @@ import contextlib
 from collections.abc import Sequence
 
 from launcher import plan, start
+from launcher.checks.finding import Finding
 from launcher.config import LauncherConfig
-from launcher.finding import Finding
 from launcher.ground import Grounds
 from launcher.host.task import OF_LEARNERS
-from launcher.hosts import Hosts
-from launcher.there import Failed, Lost
+from launcher.hosts.machines import Hosts
+from launcher.hosts.there import Failed, Lost
 from launcher.workers import Worker
 
 _AT_ONCE = 4  # hosts that send at the same time, or they would measure each other

@@ -17,14 +17,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import files, saved
-from launcher.bring import Brought, Copy, Known, Offer
-from launcher.files import End, FilesThere
+from launcher.home import saved
+from launcher.home.bring import Brought, Copy, Known, Offer
 from launcher.host.files import Files
 from launcher.host.registry import Record, Run, home
 from launcher.host.task import LEARNERS
-from launcher.hosts import Hosts
-from launcher.there import Failed
+from launcher.hosts import files
+from launcher.hosts.files import End, FilesThere
+from launcher.hosts.machines import Hosts
+from launcher.hosts.there import Failed
 
 _WAIT_SECONDS = 600.0  # for another fetch of the same run
 _TRIES = 3  # of what changes while it is read

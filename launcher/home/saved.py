@@ -14,9 +14,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher.bring import Brought, Copy, Offer, Part, coming
-from launcher.files import End
+from launcher.home.bring import Brought, Copy, Offer, Part, coming
 from launcher.host.task import read_json
+from launcher.hosts.files import End
 
 _FOLDER = "checkpoints"
 _ABOUT = "about.json"

@@ -13,8 +13,8 @@ from typing import Any
 
 from launcher.host.registry import Run
 from launcher.host.task import write_json
-from launcher.hosts import Hosts
-from launcher.there import Failed, Lost
+from launcher.hosts.machines import Hosts
+from launcher.hosts.there import Failed, Lost
 
 
 class Mirror:

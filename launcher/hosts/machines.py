@@ -18,8 +18,8 @@ from libtmux import exc
 from launcher.host import windows
 from launcher.host.here import Here
 from launcher.host.machine import Machine
+from launcher.hosts.there import ANSWER_SECONDS, Ear, Failed, Lost, There
 from launcher.ssh.config import Settings, Target
-from launcher.there import ANSWER_SECONDS, Ear, Failed, Lost, There
 from launcher.workers import Worker
 
 _AT_ONCE = 48  # hosts that are asked at the same time

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from launcher import ground
-from launcher.hosts import place
+from launcher.hosts.machines import place
 from launcher.workers import Worker
 
 

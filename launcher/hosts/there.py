@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from launcher import parcel
-from launcher.feed import Readable, feed
 from launcher.host.far import MARK
+from launcher.hosts import parcel
+from launcher.hosts.feed import Readable, feed
 from launcher.ssh.config import Settings, Target, Unreachable, route
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher import plan
-from launcher.check_links import Links
-from launcher.check_machine import Checkup
+from launcher.checks.finding import Finding
+from launcher.checks.links import Links
+from launcher.checks.machine import Checkup
 from launcher.config import LauncherConfig
-from launcher.finding import Finding
 from launcher.ground import Grounds
-from launcher.hosts import Hosts
+from launcher.hosts.machines import Hosts
 from launcher.plan import Process
 from launcher.workers import Worker
 

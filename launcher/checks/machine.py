@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from launcher import plan
+from launcher.checks.finding import Finding
 from launcher.config import LauncherConfig
-from launcher.finding import Finding
 from launcher.ground import Ground
-from launcher.hosts import Hosts
+from launcher.hosts.machines import Hosts
+from launcher.hosts.there import Failed, Lost
 from launcher.plan import Process
-from launcher.there import Failed, Lost
 from launcher.workers import Worker
 
 _GIB = 1.0  # that a run's folder should have room for

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from launcher.host.files import About, Stream, receive, send, until_empty
-from launcher.hosts import Hosts
-from launcher.there import Failed, Lost
+from launcher.hosts.machines import Hosts
+from launcher.hosts.there import Failed, Lost
 
 _SILENT_SECONDS = 120.0  # for an answer: a digest of a long file takes a while
 

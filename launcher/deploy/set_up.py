@@ -3,7 +3,7 @@
 import re
 import sys
 
-from launcher import parcel
+from launcher.hosts import parcel
 
 SAYS = "[set-up] "
 _INSTALL = "docker/install.py"

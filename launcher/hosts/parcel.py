@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-_HERE = Path(__file__).resolve().parent
+_HERE = Path(__file__).resolve().parent.parent
 SYSTEM = ("python3", "python3.13", "python3.12", "python3.11", "python3.10")
 _NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 10))"
 _MAIN = """\

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher.files import End
 from launcher.host.files import FOLDER, About
 from launcher.host.task import read_json, write_json
+from launcher.hosts.files import End
 
 _SMALL = 1 << 20  # bytes of a file that are compared whole
 _SAMPLE = 1 << 16  # of a longer one that has grown: so many at its begin, and where the copy ends

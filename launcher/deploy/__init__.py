@@ -1,0 +1,1 @@
+"""The project brought to other hosts and set up there (`hosts`)."""

@@ -1,0 +1,1 @@
+"""What other hosts say and save, brought home (`fetch`)."""
