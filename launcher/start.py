@@ -65,7 +65,7 @@ def start(
     ]
     here = any(not process.ground.place for process in processes)
     if here and record.socket:  # of a run before: its windows were kept
-        windows.Session(run.name, tmux(record.socket)).close()
+        windows.Session(run.name, tmux(record.socket)).clear()
     elif here:
         say("there is no tmux here: the processes run in the background, --logs=NAME follows one")
     run.write(record)

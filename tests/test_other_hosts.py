@@ -10,6 +10,7 @@ import time
 
 import pytest
 from far_cluster import FarCluster
+from hosts import Lan, why_not
 from supervising import until
 
 ACTORS = ("actor1", "actor2", "actor3")  # by key; by password at a port of its own; by a jump
@@ -72,7 +73,7 @@ def test_processes_of_other_hosts_run_in_tmux_there_and_end_with_the_run(far):
     assert far.left() == {}
     code, printed = far.run("--stop")
     assert code == 0, printed
-    state = lan.actor2.home / ".local/state/impala_mm"
+    state = lan.actor2.home / ".local/state/impala_mm/hosts/actor2"
     assert not (state / "runs/impala").exists()
     assert list(state.glob("logs/*/actor-1.log")), "logs are kept"
     assert lan.actor1.run("tmux", "list-sessions", check=False).stdout == ""
@@ -226,4 +227,42 @@ def test_fifty_processes_of_a_host_are_one_connection_and_start_in_seconds(far):
     assert sum("sshd: root" in line for line in far.lan.actor1.processes()) <= 1
     frontend.process.send_signal(signal.SIGINT)
     assert frontend.process.wait(60) == 130
+    assert far.left() == {}
+
+
+@pytest.mark.slow
+def test_hosts_may_share_a_home(tmp_path):
+    """What is kept of a run there is each host's own."""
+    if reason := why_not():
+        pytest.skip(f"no hosts to reach over SSH: {reason}")
+    with Lan(shared=[tmp_path]) as lan:
+        far = FarCluster(lan)
+        for host in (lan.learner1, lan.actor1):
+            host.path("/root/.local").symlink_to(tmp_path)
+        frontend = far.start(far.of(["learner1"], ["actor1"]))
+        frontend.until(r"\nup\n", 20)
+        until(lambda: {p["state"] for p in far.status()["processes"]} == {"running"}, 20)
+        assert {path.name for path in tmp_path.glob("state/impala_mm/hosts/*")} == {
+            *("learner1", "actor1")
+        }
+        frontend.process.send_signal(signal.SIGINT)
+        assert frontend.process.wait(40) == 130, frontend.printed()
+        assert far.left() == {}
+
+
+@pytest.mark.slow
+def test_a_name_that_goes_on_there_for_somebody_else_is_refused(far):
+    rows = far.of(["learner1"], ["actor1"])
+    far.start(rows, "--detach").process.wait(30)
+    far.until_all("running")
+    state = far.lan.laptop.path("/root/.local/state/impala_mm")
+    state.rename(state.with_name("elsewhere"))  # as another laptop would come
+    code, printed = far.run(rows, "--skip_check", "--level_name=catch", "--logdir=/root/run")
+    assert code == 2
+    assert "a run called impala goes on there, started from laptop: --tmux_sess=NAME" in printed
+    code, _ = far.run("--stop")  # of what this one knows of it
+    state.rename(state.with_name("refused")) if state.exists() else None
+    state.with_name("elsewhere").rename(state)
+    assert {p["state"] for p in far.status()["processes"]} == {"running"}
+    assert far.run("--stop")[0] == 0
     assert far.left() == {}

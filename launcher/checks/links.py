@@ -50,7 +50,7 @@ class Links:
     def _names(self) -> list[Finding]:
         """A learner listens at its name as its own host knows it: not on the loopback, as Debian
         has it in /etc/hosts."""
-        findings = []
+        findings = self._same_names()
         for learner in self._learners:
             address, place = self._grounds(learner).address, self._grounds(learner).place
             known = self._hosts.call(place, "addresses", host=address)
@@ -58,6 +58,18 @@ class Links:
                 said = f"row {learner.line}: {address} is {known[0]} to itself: nobody reaches that"
                 remedy = "write its address in the CSV, or mend its /etc/hosts"
                 findings.append(Finding("names", False, said, remedy, place))
+        return findings
+
+    def _same_names(self) -> list[Finding]:
+        """Open MPI takes hosts of one name for one machine, and hangs."""
+        named: dict[str, str] = {}
+        findings = []
+        for place in dict.fromkeys(self._grounds(learner).place for learner in self._learners):
+            name = self._hosts.call(place, "facts", roots=[], pythons=[])["host"]
+            if (other := named.setdefault(name, place)) != place:
+                said = f"{place or 'this machine'} and {other or 'this machine'} both call "
+                said += f"themselves {name}: Open MPI would take them for one machine"
+                findings.append(Finding("names", False, said, "give one another host name"))
         return findings
 
     def _reach(self) -> list[Finding]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from launcher.host.here import Here
 from launcher.host.machine import Machine
-from launcher.host.registry import BadName, Foreign, Taken
+from launcher.host.registry import BadName, Foreign, Run, Taken, of_this_host
 from launcher.host.windows import Broken
 
 MARK = "impala_mm is here"  # its first line: before it, a login may have said anything
@@ -72,10 +72,11 @@ class Far:
     """Of one connection."""
 
     def __init__(self, name: str):
-        self._here = Here(name)
+        run = Run(name, of_this_host())
+        self._here = Here(run)
         self._out = threading.Lock()
         self._watch = Watch(self._here, self.tell)
-        self._machine = Machine(name)
+        self._machine = Machine(run)
         self._heard = time.monotonic()
 
     def tell(self, message: dict[str, Any]) -> None:

@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from launcher.host import keyring, windows
-from launcher.host.registry import Record, Run, boot
+from launcher.host.registry import Record, Run, Taken, boot
 from launcher.host.task import LEARNERS, OF_LEARNERS, RANKS, Task, write_json
 
 _END_SECONDS = 15.0  # that what an earlier start left has to end
 
 
 class Here:
-    """Of the run called `name`."""
+    """Of one run."""
 
-    def __init__(self, name: str, tmux: Callable[[str], windows.Tmux] = windows.program):
+    def __init__(self, run: Run, tmux: Callable[[str], windows.Tmux] = windows.program):
         """`tmux`: by the socket of a server, how to ask it."""
-        self.run, self._tmux = Run(name), tmux
+        self.run, self._tmux = run, tmux
 
     def begin(self, record: dict[str, Any], token: str, over: list[str]) -> None:
         """Of a run that has processes here. `over`: starts of it that are to end first."""
@@ -32,12 +32,23 @@ class Here:
             before = self.run.record
             if before and before.id in over:
                 self.finish(over)
+            self._refuse_taken()
             self.run.renew(token)
             socket_path = windows.here()
             if socket_path:
-                windows.Session(self.run.name, self._tmux(socket_path)).close()
+                windows.Session(self.run.name, self._tmux(socket_path)).clear()
             (self.run.folder / RANKS).mkdir(mode=0o700)
             self.run.write(Record(**record | {"boot": boot(), "socket": socket_path}))
+
+    def _refuse_taken(self) -> None:
+        """Raises Taken where another frontend's goes on here."""
+        record = self.run.record
+        if record and self.run.goes_on():
+            raise Taken(
+                f"a run called {self.run.name} goes on there, started from {record.started_from}: "
+                f"--tmux_sess=NAME starts another beside it, `tmux kill-session -t "
+                f"{self.run.name}` on that host ends its part"
+            )
 
     def knows(self, start: str) -> bool:
         """Whether this start of the run was begun here, since the machine was."""
@@ -70,9 +81,12 @@ class Here:
         record = self.run.record
         assert record
         if told:
-            names = {process["name"] for process in told}
-            record.processes[:] = [p for p in record.processes if p["name"] not in names] + told
-            self.run.write(record)
+            with self.run.being_changed(patiently=True):  # a host may be reached by two names
+                record = self.run.record or record
+                names = {process["name"] for process in told}
+                others = [p for p in record.processes if p["name"] not in names]
+                record.processes[:] = others + told
+                self.run.write(record)
         paths = {}
         for each in tasks:
             folder = self.run.folder / each["name"]

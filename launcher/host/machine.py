@@ -26,9 +26,9 @@ Heard = Callable[[str], None]
 class Machine:
     """One."""
 
-    def __init__(self, name: str):
-        """`name`: of the run that is meant."""
-        self._name = name
+    def __init__(self, run: registry.Run):
+        """`run`: that is meant, there or not."""
+        self._run = run
         self._listeners: list[reach.Listener] = []
         self._asked: set[subprocess.Popen] = set()
 
@@ -50,7 +50,7 @@ class Machine:
             "project": _project(base),
             "python": python,
             "mpirun": shutil.which("mpirun", path=beside) or "",
-            "folder": str(registry.home() / self._name),
+            "folder": str(self._run.folder),
             "own_python": [sys.executable, platform.python_version()],
             "tmux": bool(windows.here()),
             "cores": len(os.sched_getaffinity(0)),

@@ -1,6 +1,7 @@
 """The runs of this user on this machine, each known by its name.
 
-On the machine of the frontend all of a run is known; on another host its own processes are.
+On the machine of the frontend all of a run is known; on another host its own processes are, in
+`hosts/HOSTNAME/runs` instead.
 
     ~/.local/state/impala_mm/runs/NAME/      ($XDG_STATE_HOME, where it is set); mode 0700
         run.json     what was started (`Record`); mode 0600
@@ -20,6 +21,7 @@ import re
 import secrets
 import shutil
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,11 +75,12 @@ class Record:
 class Run:
     """One of them, there or not."""
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, folder: Path | None = None):
+        """`folder`: of all runs, if it is not this user's own."""
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
             raise BadName(f"{name!r} is no name: letters, digits, - and _ make one")
         self.name = name
-        self.folder = home() / name
+        self.folder = (folder or home()) / name
 
     @property
     def record(self) -> Record | None:
@@ -187,7 +190,7 @@ class Run:
     def being_changed(self, patiently: bool = False) -> Iterator[None]:
         """By one frontend at a time. Raises Taken, but to who is patient."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(home() / f"{self.name}.lock", os.O_CREAT | os.O_RDWR, 0o600)
+        lock = os.open(self.folder.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | (0 if patiently else fcntl.LOCK_NB))
         except BlockingIOError:
@@ -260,6 +263,11 @@ def _told(folder: Path) -> Iterator[list[int]]:
             if mark in path.read_bytes():
                 pid = int(path.parent.name)
                 yield [pid, kernel.started(pid)]
+
+
+def of_this_host() -> Path:
+    """Of parts of runs that a frontend elsewhere has here. Hosts may share a home."""
+    return home().parent / "hosts" / socket.gethostname() / "runs"
 
 
 def home() -> Path:

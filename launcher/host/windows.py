@@ -9,12 +9,14 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
 _CODE = Path(__file__).resolve().parents[2]  # the project's clone, or what was sent of it
 _AT_ONCE = 20  # windows that one call of tmux opens
+_END_SECONDS = 3.0  # that processes which have ended may still be seen
 _SECONDS = 30.0  # for an answer of tmux
 # The output of a program that ended is kept, and its window keeps its name.
 _OPTIONS = (("remain-on-exit", "on"), ("automatic-rename", "off"), ("allow-rename", "off"))
@@ -89,6 +91,25 @@ class Session:
                 f"tmux has a session called {self._name} that no run made: --tmux_sess=NAME names "
                 f"another"
             )
+
+    def clear(self) -> None:
+        """Windows of a run before are closed. Raises Broken where it is somebody's still."""
+        until = time.monotonic() + _END_SECONDS
+        while self.exists():
+            self.refuse_foreign()
+            panes = self._ask(
+                *("list-panes", "-s", "-t", f"={self._name}"),
+                *("-F", "#{pane_dead} #{pane_start_command}"),
+            )
+            if not any(pane.startswith("0 ") and "task.json" in pane for pane in panes):
+                self.close()
+                return
+            if time.monotonic() > until:
+                raise Broken(
+                    f"tmux has a session called {self._name} whose processes go on: "
+                    f"--tmux_sess=NAME names another"
+                )
+            time.sleep(0.1)
 
     def close(self) -> None:
         """With all its windows, if it is there still."""

@@ -18,6 +18,7 @@ from libtmux import exc
 from launcher.host import windows
 from launcher.host.here import Here
 from launcher.host.machine import Machine
+from launcher.host.registry import Run
 from launcher.hosts.there import ANSWER_SECONDS, Ear, Failed, Lost, There
 from launcher.ssh.config import Settings, Target
 from launcher.workers import Worker
@@ -34,7 +35,7 @@ class Hosts:
     def __init__(self, name: str, targets: Mapping[str, Target], settings: Settings):
         """`targets`: of places other than this machine."""
         self._name = name
-        self.here, self._machine = Here(name, tmux), Machine(name)
+        self.here, self._machine = Here(Run(name), tmux), Machine(Run(name))
         self.targets = dict(targets)
         self._settings = settings
         self.there: dict[str, There] = {}

@@ -30,7 +30,7 @@ folder = os.path.join(home, "impala_mm")
 os.makedirs(folder, mode=0o700, exist_ok=True)
 path = os.path.join(folder, "far-" + name + ".zip")
 if not os.path.exists(path):
-    work = path + "." + str(os.getpid())
+    work = path + "." + os.uname().nodename + str(os.getpid())
     with open(work, "wb") as file:
         file.write(data)
     os.replace(work, path)
