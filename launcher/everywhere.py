@@ -56,6 +56,18 @@ class Everywhere:
             say(f"{killed} processes did not end when they were told to, and were killed")
         return self.leave_unfinished(record)
 
+    def undo(self, record: Record) -> None:
+        """A start that failed half way."""
+        self.run.order("now")
+        self._each("finish", list(self.hosts.there), over=[record.id], within=_GOODBYE_SECONDS)
+        until = time.monotonic() + _GOODBYE_SECONDS
+        while any(s["state"] in ("running", "ending") for s in self.run.states().values()):
+            if time.monotonic() > until:
+                break
+            time.sleep(0.1)
+        self.run.kill()
+        self.forget(record)
+
     def leave_unfinished(self, record: Record) -> list[str]:
         """Places that do not answer: what goes on there ends when they do."""
         states = self.run.states().values()

@@ -120,7 +120,12 @@ class _Launch:
             begin = time.monotonic()
             flags = self._asked.flags | {"logdir": told}
             made = (logdir, shared, grounds, self._asked.log_max_mb, print)
-            record = start.start(run, hosts, self._workers, config, flags, *made)
+            try:
+                record = start.start(run, hosts, self._workers, config, flags, *made)
+            except Exception:
+                if begun := run.record:
+                    self._everywhere.undo(begun)
+                raise
             mirror = touch.keep(run, record, hosts)
         there = f" on {len(hosts.there) - len(unreached)} hosts" if hosts.there else ""
         print(

@@ -260,8 +260,8 @@ def test_a_name_that_goes_on_there_for_somebody_else_is_refused(far):
     code, printed = far.run(rows, "--skip_check", "--level_name=catch", "--logdir=/root/run")
     assert code == 2
     assert "a run called impala goes on there, started from laptop: --tmux_sess=NAME" in printed
-    code, _ = far.run("--stop")  # of what this one knows of it
-    state.rename(state.with_name("refused")) if state.exists() else None
+    assert "there is no run called impala" in far.run("--stop")[1], "nothing of it was begun"
+    state.rename(state.with_name("refused"))
     state.with_name("elsewhere").rename(state)
     assert {p["state"] for p in far.status()["processes"]} == {"running"}
     assert far.run("--stop")[0] == 0

@@ -1,6 +1,5 @@
 """The checks between machines: actors reach their learner, and learners each other."""
 
-import concurrent.futures
 import contextlib
 from collections.abc import Sequence
 
@@ -9,6 +8,7 @@ from launcher.checks.finding import Finding
 from launcher.config import LauncherConfig
 from launcher.ground import Grounds
 from launcher.host.task import OF_LEARNERS
+from launcher.hosts import parallel
 from launcher.hosts.machines import Hosts
 from launcher.hosts.there import Failed, Lost
 from launcher.workers import Worker
@@ -83,8 +83,7 @@ class Links:
             if place != to.place:
                 pairs[place, to.address, learner.tf_port] = to.place
         listening, findings = self._listen(pairs)
-        with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
-            findings += pool.map(lambda pair: self._send(*pair), listening)
+        findings += parallel.in_order(lambda pair: self._send(*pair), listening, _AT_ONCE)
         for place in set(pairs.values()):
             with contextlib.suppress(Lost, Failed):
                 self._hosts.call(place, "stop_listening")

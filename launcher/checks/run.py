@@ -4,7 +4,6 @@ All machines are asked at the same time, each through the same calls (`Hosts`); 
 many of them is one line.
 """
 
-import concurrent.futures
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -19,11 +18,10 @@ from launcher.checks.links import Links
 from launcher.checks.machine import Checkup
 from launcher.config import LauncherConfig
 from launcher.ground import Grounds
+from launcher.hosts import parallel
 from launcher.hosts.machines import Hosts
 from launcher.plan import Process
 from launcher.workers import Worker
-
-_AT_ONCE = 48
 
 
 class Asked(NamedTuple):
@@ -68,8 +66,7 @@ def check(asked: Asked) -> list[Finding]:
             machine.tmux,
             *([machine.clock, machine.cores] if place else []),
         ]
-    with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = [finding for some in pool.map(lambda each: each(), checks) for finding in some]
+    found = [finding for some in parallel.in_order(lambda each: each(), checks) for finding in some]
     ssh = [Finding("ssh", False, why, where=place) for place, why in asked.unreached.items()]
     ssh += [
         Finding("ssh", True, "answers", where=p) for p in rows if p and p not in asked.unreached

@@ -40,8 +40,9 @@ class Watch(threading.Thread):
         self._states: dict[str, Any] = {}
         self._told = 0.0
 
-    def follow(self, files: dict[str, int]) -> None:
-        """From now on these, each from so many bytes on; and all states once more."""
+    def follow(self, start: str, files: dict[str, int]) -> None:
+        """From now on these, each from so many bytes on; and all states of that start once more."""
+        self._here.serve(start)
         self._files, self._states, self._told = dict(files), {}, 0.0
 
     def run(self) -> None:
@@ -73,7 +74,7 @@ class Far:
 
     def __init__(self, name: str):
         run = Run(name, of_this_host())
-        self._here = Here(run)
+        self._here = Here(run, start="")
         self._out = threading.Lock()
         self._watch = Watch(self._here, self.tell)
         self._machine = Machine(run)

@@ -22,9 +22,26 @@ _END_SECONDS = 15.0  # that what an earlier start left has to end
 class Here:
     """Of one run."""
 
-    def __init__(self, run: Run, tmux: Callable[[str], windows.Tmux] = windows.program):
-        """`tmux`: by the socket of a server, how to ask it."""
-        self.run, self._tmux = run, tmux
+    def __init__(
+        self,
+        run: Run,
+        tmux: Callable[[str], windows.Tmux] = windows.program,
+        start: str | None = None,
+    ):
+        """`tmux`: by the socket of a server, how to ask it.
+
+        `start`: only this start of the run is meant, for there may be another's of that name; it
+        is said by `serve` or `begin`. None: any.
+        """
+        self.run, self._tmux, self._start = run, tmux, start
+
+    def serve(self, start: str) -> None:
+        """Only this start is meant."""
+        self._start = start
+
+    def _is_meant(self) -> bool:
+        record = self.run.record
+        return record is not None and self._start in (None, record.id)
 
     def begin(self, record: dict[str, Any], token: str, over: list[str]) -> None:
         """Of a run that has processes here. `over`: starts of it that are to end first."""
@@ -39,6 +56,7 @@ class Here:
                 windows.Session(self.run.name, self._tmux(socket_path)).clear()
             (self.run.folder / RANKS).mkdir(mode=0o700)
             self.run.write(Record(**record | {"boot": boot(), "socket": socket_path}))
+        self.serve(record["id"])
 
     def _refuse_taken(self) -> None:
         """Raises Taken where another frontend's goes on here."""
@@ -79,7 +97,8 @@ class Here:
         A task's environment comes on top of this one.
         """
         record = self.run.record
-        assert record
+        if record is None or not self._is_meant():
+            raise Taken(f"{self.run.name} was not begun there")
         if told:
             with self.run.being_changed(patiently=True):  # a host may be reached by two names
                 record = self.run.record or record
@@ -103,19 +122,16 @@ class Here:
 
     def states(self) -> dict[str, dict[str, Any]]:
         """Of its processes here."""
-        return self.run.states()
+        return self.run.states() if self._is_meant() else {}
 
     def order(self, what: str, name: str = "") -> None:
         """To one process or to all of them."""
-        self.run.order(what, name)
+        if self._is_meant():
+            self.run.order(what, name)
 
     def kill(self, lost: bool = False) -> int:
         """What did not obey, or only what lost its supervisor; how many."""
-        return self.run.kill(lost)
-
-    def goes_on(self) -> bool:
-        """Whether anything of it does."""
-        return self.run.goes_on()
+        return self.run.kill(lost) if self._is_meant() else 0
 
     def give_keys(self, credentials: dict[str, Any]) -> None:
         """To the learners' supervisor, once it is there."""

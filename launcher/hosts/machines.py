@@ -4,7 +4,6 @@ A machine's place is how the CSV reaches it, `user@address:port`, or empty for t
 one place share a connection.
 """
 
-import concurrent.futures
 import functools
 import socket
 import sys
@@ -19,11 +18,11 @@ from launcher.host import windows
 from launcher.host.here import Here
 from launcher.host.machine import Machine
 from launcher.host.registry import Run
+from launcher.hosts import parallel
 from launcher.hosts.there import ANSWER_SECONDS, Ear, Failed, Lost, There
 from launcher.ssh.config import Settings, Target
 from launcher.workers import Worker
 
-_AT_ONCE = 48  # hosts that are asked at the same time
 _SAY_SECONDS = 5.0  # between two lines of progress, where there is no terminal
 Say = Callable[[str], None]
 Result = TypeVar("Result")
@@ -73,15 +72,11 @@ class Hosts:
         """What it returned for each place, or its exception; with progress, where it takes long."""
         found: dict[str, Any] = {}
         progress = _Progress(len(places), say)
-        with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
-            running = {pool.submit(function, place): place for place in places}
-            for done in concurrent.futures.as_completed(running):
-                place = running[done]
-                try:
-                    found[place] = done.result()
-                except (Lost, Failed) as error:
-                    found[place] = error
-                progress.add()
+        for i, result in parallel.each(function, places):
+            if isinstance(result, Exception) and not isinstance(result, (Lost, Failed)):
+                raise result
+            found[places[i]] = result
+            progress.add()
         progress.end()
         return found
 
@@ -107,8 +102,7 @@ def place(worker: Worker) -> str:
 
 def targets(workers: Sequence[Worker]) -> dict[str, Target]:
     """By place; the first row of a place says how it is reached."""
-    with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:  # names take time to be looked up
-        places = list(pool.map(place, workers))
+    places = parallel.in_order(place, workers)  # names take time to be looked up
     found: dict[str, Target] = {}
     for where, row in zip(places, workers, strict=True):
         if where:

@@ -77,7 +77,9 @@ class Mirror:
         self._behind.discard(place)
         sizes = {path: _size(copy) for path, copy in files.items()}
         with contextlib.suppress(Lost, Failed):
-            self._hosts.call(place, "follow", files=sizes)
+            record = self._run.record
+            start = record.id if record else ""
+            self._hosts.call(place, "follow", start=start, files=sizes)
 
 
 def _begins(content: bytes, copy: Path) -> bool:

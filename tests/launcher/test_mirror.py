@@ -57,5 +57,5 @@ def test_a_copy_that_was_replaced_is_asked_for_from_its_end(copied):
     tell(100, b"later")
     tell(105, b"still later")
     until(lambda: hosts.asked)
-    assert hosts.asked[0] == ("there", "follow", {"files": {"/log": 13}})
+    assert hosts.asked[0] == ("there", "follow", {"start": "", "files": {"/log": 13}})
     assert copy.read_bytes() == b"brought whole"
