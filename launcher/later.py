@@ -1,6 +1,8 @@
 """What may be done with a run that was started, from any terminal of its user."""
 
+import contextlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from launcher import change, follow, status, touch
@@ -13,6 +15,8 @@ from launcher.hosts.mirror import Mirror
 from launcher.recover import Recovery
 from launcher.workers import read
 
+_SILENT_SECONDS = 5.0  # of waiting, before it is said for what
+
 
 def known(run: Run) -> Record:
     """What was started under this name; refused where nothing was."""
@@ -24,25 +28,30 @@ def known(run: Run) -> Record:
     return record
 
 
-def in_touch(run: Run, asked: Asked, log: str = "") -> tuple[Everywhere, Mirror]:
+@contextlib.contextmanager
+def in_touch(run: Run, asked: Asked, log: str = "") -> Iterator[tuple[Everywhere, Mirror]]:
     """With the other hosts of a run, if it has any; `log`: of this process is copied, too."""
     csv = asked.launcher.workers_csv_path if "workers_csv_path" in asked.given else ""
-    return touch.again(run, known(run), csv, asked.settings, log)
+    everywhere, mirror = touch.again(run, known(run), csv, asked.settings, log)
+    try:
+        yield everywhere, mirror
+    finally:
+        touch.leave(run, everywhere.hosts)
 
 
 def show(run: Run, asked: Asked) -> int:
     """Its status."""
     record = known(run)
-    if record.targets and all(map(run.away, record.targets)):  # no frontend keeps copies
-        in_touch(run, asked)
-    status.show(run, asked.launcher.json)
+    unseen = record.targets and all(map(run.away, record.targets))  # no frontend keeps copies
+    with in_touch(run, asked) if unseen else contextlib.nullcontext():
+        status.show(run, asked.launcher.json)
     return 0
 
 
 def bring(run: Run, asked: Asked) -> int:
     """Logs, and what learners saved, from other hosts."""
-    everywhere, _ = in_touch(run, asked)
-    return fetch.fetch(run, everywhere.hosts, known(run), print)
+    with in_touch(run, asked) as (everywhere, _):
+        return fetch.fetch(run, everywhere.hosts, known(run), print)
 
 
 def apply(run: Run, asked: Asked) -> int:
@@ -50,48 +59,57 @@ def apply(run: Run, asked: Asked) -> int:
     known(run)
     if "workers_csv_path" not in asked.given:
         raise Refused("--apply needs the changed CSV: --workers_csv_path=PATH")
-    everywhere, _ = in_touch(run, asked)
-    change.apply(everywhere, asked.launcher, read_csv(asked), asked.flags, asked.log_max_mb)
+    workers = read_csv(asked)
+    with in_touch(run, asked) as (everywhere, _):
+        change.apply(everywhere, asked.launcher, workers, asked.flags, asked.log_max_mb)
     return 0
 
 
 def stop(run: Run, asked: Asked) -> int:
     """Saves and ends exactly what the run started; what it left behind is put away."""
-    record = known(run)
-    everywhere, _ = in_touch(run, asked)
-    state, code = status.state(run), 0
-    if state == "stale":
-        print(f"{run.name} ended when this machine did: it is forgotten; its folder is whole")
-    elif not run.goes_on():
-        print(f"{run.name} is not running ({state}); it is forgotten, its folder is whole")
-    else:
-        print(f"{run.name}: the learners save and stop, then the others", flush=True)
-        began = time.monotonic()
-        everywhere.order("save")
-        _wait_for_learners(run, asked.launcher.stop_secs)
-        left = everywhere.finish(print)
-        learners = run.states().get(LEARNERS, {})
-        if learners.get("state") == "failed":
-            code = 1
-            print(follow.told(learners, 1))
-        said = f" ({learners['last']})" if learners.get("last") else ""
-        print(f"{run.name} has ended, after {time.monotonic() - began:.1f} s{said}")
-        if left:
-            code = 1
-            print(follow.unanswered(left))
-    print(f"all of it in {record.logdir}")
-    with run.being_changed(patiently=True):
-        if run.record == record:  # nobody else put it away, or started it again
-            everywhere.forget(record, stale=state == "stale")
-    touch.leave(run, everywhere.hosts)
+    record, code = known(run), 0
+    with in_touch(run, asked) as (everywhere, _):
+        state = status.state(run)
+        if state == "stale":
+            print(f"{run.name} ended when this machine did: it is forgotten; its folder is whole")
+        elif not run.goes_on():
+            print(f"{run.name} is not running ({state}); it is forgotten, its folder is whole")
+        else:
+            code = _end(run, everywhere, asked.launcher.stop_secs)
+        print(f"all of it in {record.logdir}")
+        with run.being_changed(patiently=True):
+            if run.record == record:  # nobody else put it away, or started it again
+                everywhere.forget(record, stale=state == "stale")
+    return code
+
+
+def _end(run: Run, everywhere: Everywhere, patience: float) -> int:
+    """The exit code."""
+    print(f"{run.name}: the learners save and stop, then the others", flush=True)
+    began, code = time.monotonic(), 0
+    everywhere.order("save")
+    _wait_for_learners(run, patience)
+    left = everywhere.finish(print)
+    learners = run.states().get(LEARNERS, {})
+    if learners.get("state") == "failed":
+        code = 1
+        print(follow.told(learners, 1))
+    said = f" ({learners['last']})" if learners.get("last") else ""
+    print(f"{run.name} has ended, after {time.monotonic() - began:.1f} s{said}")
+    if left:
+        code = 1
+        print(follow.unanswered(left))
     return code
 
 
 def _wait_for_learners(run: Run, patience: float) -> None:
     """As long as their supervisor has patience with them, it lives; their host may not."""
-    away = 0.0
+    away = told = 0.0
     while (state := run.states().get(LEARNERS, {"state": "lost"})["state"]) not in (*FINAL, "lost"):
         away = 0.0 if state != "away" else away or time.monotonic()
+        if away and not told and time.monotonic() - away > _SILENT_SECONDS:
+            told = time.monotonic()
+            print(f"the learners' host does not answer; it is asked for {patience:g} s", flush=True)
         if away and time.monotonic() - away > patience:
             return
         time.sleep(0.1)
@@ -101,15 +119,19 @@ def logs(run: Run, asked: Asked) -> int:
     """Prints a process's log and what is appended to it, until the run is over or Ctrl-C."""
     name = asked.launcher.logs
     record = known(run)
-    in_touch(run, asked, log=name)
-    states = run.states()
-    if name not in states:
-        raise Refused(f"--logs={name}: there are {', '.join(states)}")
-    if "log" not in states[name]:
-        raise Refused(f"--logs={name}: it has said nothing yet")
-    path = Path(states[name]["log"])
-    if record.place(name) and not (record.shared and name == LEARNERS):
-        path = Path(record.logdir) / f"{name}.log"  # its copy
+    with in_touch(run, asked, log=name):
+        states = run.states()
+        if name not in states:
+            raise Refused(f"--logs={name}: there are {', '.join(states)}")
+        if "log" not in states[name]:
+            raise Refused(f"--logs={name}: it has said nothing yet")
+        path = Path(states[name]["log"])
+        if record.place(name) and not (record.shared and name == LEARNERS):
+            path = Path(record.logdir) / f"{name}.log"  # its copy
+        return _print_all(run, path)
+
+
+def _print_all(run: Run, path: Path) -> int:
     tail = follow.Tail(path)
     try:
         while True:
@@ -128,15 +150,14 @@ def attach(run: Run, asked: Asked) -> int:
     record, config = known(run), asked.launcher
     if not run.goes_on() and not record.targets:
         raise Refused(f"{run.name} is not running: --status shows it, --stop forgets it")
-    everywhere, mirror = in_touch(run, asked)
     workers, _ = read(record.csv)
-    grounds = touch.survey(workers, everywhere.hosts, config.deploy, print)
-    follower = follow.Follower(everywhere, Path(record.logdir))
-    follower.listen()
-    print(f"{run.name}: {status.state(run)}; `d` leaves it running, Ctrl-C saves and stops it")
-    recovery = Recovery(*(everywhere, mirror, config, workers, grounds, asked.log_max_mb), print)
-    try:
+    with in_touch(run, asked) as (everywhere, mirror):
+        grounds = touch.survey(workers, everywhere.hosts, config.deploy, print)
+        follower = follow.Follower(everywhere, Path(record.logdir))
+        follower.listen()
+        print(f"{run.name}: {status.state(run)}; `d` leaves it running, Ctrl-C saves and stops it")
+        recovery = Recovery(
+            *(everywhere, mirror, config, workers, grounds, asked.log_max_mb), print
+        )
         with mirroring.during(config.mirror_logdir, run, everywhere.hosts, record, print):
             return follower.follow(recovery)
-    finally:
-        touch.leave(run, everywhere.hosts)
