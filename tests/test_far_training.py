@@ -194,3 +194,21 @@ def test_two_hundred_hosts_do_not_take_two_hundred_times_as_long_as_one(far):
         assert re.search(rf"good +ssh +{'200 hosts' if count > 1 else 'h0'}: answers", printed)
     assert seconds[200] < 100 * seconds[1]
     assert re.search(r"hosts: \d+ of 200 \(\d+ s\)", printed), "and it says how far it is"
+
+
+@pytest.mark.parametrize("first", ["laptop", "learner1"])
+def test_this_machine_may_be_one_of_the_hosts(far, first):
+    """Its mpirun reaches the other learner, and the other way round actors here a learner there."""
+    learners = ("laptop", "learner2") if first == "laptop" else ("learner1",)
+    rows = far.csv(
+        *[far.row("learner", name) for name in learners],
+        f"actor,localhost,,,,,{sys.executable},",
+        far.row("actor", "actor1"),
+    )
+    frontend = far.start(rows, "--total_environment_frames=30000", "--stop_at_return=2")
+    frontend.until(r"[1-9][\d,]* frames \|", 120)
+    assert {p["state"] for p in far.status()["processes"]} == {"running"}
+    assert frontend.process.wait(120) == 0, frontend.printed()
+    assert "30,000 frames are reached" in frontend.printed()
+    assert far.left() == {}
+    assert _rows(far.lan)[-1]["actors"] == 2
