@@ -80,6 +80,7 @@ class FarCluster:
         found = {}
         for host in self.lan.hosts.values():
             for line in host.processes() if host.up else ():
-                if not line.startswith("tmux ") and "launcher.host import far" not in line:
+                program = line.split()[0].rpartition("/")[2]
+                if program != "tmux" and "launcher.host import far" not in line:
                     found.setdefault(host.name, []).append(line)
         return found
