@@ -159,6 +159,7 @@ def test_d_leaves_the_run_to_itself(cluster):
     assert lives(learner)
 
 
+@pytest.mark.slow
 @needs_tmux
 def test_a_frontend_killed_at_any_moment_of_its_start_leaves_what_stop_can_end(cluster):
     rows = cluster.rows(actors=12)

@@ -14,6 +14,8 @@ from conftest import ROOT, Process
 from hosts import Lan
 from supervising import until
 
+pytestmark = pytest.mark.slow
+
 
 def _by_password(lan, password, *command):
     """ssh to actor2, as somebody who types it."""

@@ -150,6 +150,7 @@ def two(tmp_path, request):
     return learners, actors, tmp_path / "run"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("two", [("fixed", 2)], indirect=True)
 def test_with_fixed_actors_a_learner_whose_actors_die_is_named_and_all_stop_while_it_starves(two):
     learners, actors, logdir = two

@@ -88,6 +88,7 @@ def by_hand(tmp_path_factory):
     actor.kill()
 
 
+@pytest.mark.slow
 def test_an_actor_started_first_outlives_its_learner_and_works_with_the_next(by_hand):
     actor, logdir = by_hand["actor"], by_hand["logdir"]
     first = Process(*by_hand["learner"])
@@ -155,6 +156,7 @@ def test_an_actor_that_does_not_belong_is_refused_with_both_names(by_hand):
     learner.until("a caller without the run's token was refused")
 
 
+@pytest.mark.slow
 def test_no_actor_outlives_a_learner_that_was_killed_and_dead_actors_come_back(tmp_path):
     """And two actors play two levels, whose returns are kept apart."""
     learner = Process(

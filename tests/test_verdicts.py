@@ -34,6 +34,7 @@ def _until(logdir, true, seconds=30):
     return rows
 
 
+@pytest.mark.slow
 def test_actors_with_a_slow_environment_are_said_to_be_too_few(tmp_path):
     """16 environments times 20 steps take 0.64 s; what the learner does with them, hundredths."""
     learner = Process(
@@ -119,6 +120,7 @@ def busy(tmp_path_factory):
         process.kill()
 
 
+@pytest.mark.slow
 def test_a_learner_with_more_work_than_its_actors_says_that_it_binds(busy):
     """The first line comes after one update, and does not yet judge."""
     first = busy["learner"].until(r"[1-9][0-9,]* frames \|.*")

@@ -117,6 +117,7 @@ def test_two_learners_and_three_actors_are_told_of_each_other():
         assert actor.learner_hosts == learners.learner_hosts
 
 
+@pytest.mark.slow
 def test_what_compose_starts_is_valid():
     command = _command(_compose(*CPU)["services"]["learners"]["command"])
     command = [part for part in command if not part.startswith("--logdir")]

@@ -91,6 +91,7 @@ def test_an_environment_of_another_folder_is_made_anew(tmp_path, monkeypatch, ca
     assert not (venv / "kept").exists(), "TensorFlow for GPUs does not go over that for CPUs"
 
 
+@pytest.mark.slow
 def test_a_missing_index_says_how_to_name_a_mirror(tmp_path, monkeypatch):
     """A real uv and a real pip, whose index does not answer."""
     shutil.copy(ROOT / "constraints.lock", tmp_path)

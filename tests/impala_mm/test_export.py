@@ -107,6 +107,7 @@ def _expected(policy, given, games):
     return {name: np.stack(values) for name, values in found.items()}
 
 
+@pytest.mark.slow
 def test_elsewhere_an_export_does_what_the_policy_does_and_its_example_runs(tmp_path):
     memory, pong = tmp_path / "memory", tmp_path / "pong"
     save(memory, sure=True, level_name="memory", agent_name="MLPLSTMAgent")

@@ -171,6 +171,7 @@ def _add_what_takes_a_while(project):
     return path
 
 
+@pytest.mark.slow
 def test_a_frontend_killed_while_it_copies_leaves_nothing_half_done(project, lan):
     _add_what_takes_a_while(project)
     project.csv(ACTOR1)
