@@ -29,7 +29,7 @@ def main(folder: str, host: str, *command: str) -> int:
     line = " ".join(command)
     # mpirun's daemon there looks for an agent, too, though it never needs one.
     line = line.replace(f"{folder}/agent", "/bin/sh")
-    if ours and ours != theirs:
+    if ours != theirs and ours not in ("", "/usr", "/usr/local"):
         line = line.replace(ours, theirs)
     if mark := known.pop("mark", ""):  # what is left of it can be found
         line = f"export {mark}; {line}"

@@ -57,6 +57,8 @@ def apply(
         ]
         for name in removed:
             everywhere.order("save", name)
+            if (where := record.place(name)) and (why := run.away(where)):
+                print(f"note: {name} goes on until {where} answers ({why})")
         # Those that were removed stay in the record: they may take a moment to end.
         learners = record.place(LEARNERS)
         told = [start.describe(process, learners, record) for process in new]
@@ -68,7 +70,9 @@ def apply(
             processes=processes,
             next_actor=next_actor,
             targets=touch.described(hosts),
-            csv=str(Path(config.workers_csv_path).absolute()),
+            pythons=record.pythons
+            | {where: touch.pythons(workers, config.deploy)(where) for where in hosts.targets},
+            csvs=list(dict.fromkeys([str(Path(config.workers_csv_path).absolute()), *record.csvs])),
         )
         new_places = [where for where in hosts.there if where not in before.targets]
         run.write(record)

@@ -7,7 +7,7 @@ from typing import Any
 
 from launcher.host import windows
 from launcher.host.registry import Record, Run
-from launcher.host.task import FINAL, LEARNERS
+from launcher.host.task import FINAL, LEARNERS, write_json
 from launcher.hosts.machines import Hosts, tmux
 from launcher.hosts.there import Failed, Lost
 from launcher.unfinished import Unfinished
@@ -70,10 +70,15 @@ class Everywhere:
 
     def leave_unfinished(self, record: Record) -> list[str]:
         """Places that do not answer: what goes on there ends when they do."""
-        states = self.run.states().values()
+        states = list(self.run.states().values())
         left = {s["place"] for s in states if s.get("place") and s["state"] == "away"}
         for place in left:
             Unfinished().add(place, record.id)
+        for state in states:  # whatever it does there: this run is over
+            if state["state"] == "away":
+                folder = self.run.folder / state["name"]
+                folder.mkdir(exist_ok=True, mode=0o700)
+                write_json(folder / "state.json", state | {"state": "lost", "supervisor": None})
         return sorted(left)
 
     def forget(self, record: Record, stale: bool = False) -> None:

@@ -21,6 +21,7 @@ from launcher.host.task import FINAL, LEARNERS
 from launcher.recover import Recovery
 
 _LOOK_SECONDS = 0.3
+_AGAIN_SECONDS = 2.0  # between orders, of which one may not have come
 Say = Callable[[str], None]
 
 
@@ -61,6 +62,7 @@ class Follower:
         self._said = Tail(logdir / f"{LEARNERS}.log", from_its_end=True)
         self._told: dict[str, tuple[float, int]] = {}  # by process: its last failure, how many
         self._signals: list[int] = []
+        self._asked = self._ordered = 0.0  # when an end was asked for, and last told to all
 
     def listen(self) -> None:
         """To signals, from here on: what asks for an end while a run is started is not lost."""
@@ -72,16 +74,15 @@ class Follower:
         """Whether Ctrl-C was pressed."""
         return signal.SIGINT in self._signals
 
-    def follow(self, recovery: Recovery) -> int:
-        """The frontend's exit code."""
+    def follow(self, recovery: Recovery, patience: float) -> int:
+        """The frontend's exit code. `patience`: seconds for a host that is to hear of the end."""
         interrupted = 0
         learners: dict[str, Any] = {"state": "lost"}
         with _keys() as pressed:
             while True:
                 self._tell()
-                if not interrupted and not recovery.look():
-                    self._everywhere.finish(self._say)
-                    return 1
+                if not interrupted:
+                    recovery.look()
                 if any(number != signal.SIGINT for number in self._signals) or "d" in pressed():
                     return self._leave()
                 if (times := self._signals.count(signal.SIGINT)) > interrupted:
@@ -91,7 +92,12 @@ class Follower:
                 if not states:  # ended by another frontend, and put away
                     return 130 if interrupted else 0
                 learners = states[LEARNERS]
-                if learners["state"] in (*FINAL, "lost"):
+                over = learners["state"] in FINAL
+                if learners["state"] == "lost":
+                    over = interrupted > 0 or not recovery.starts_learners_again
+                if over:
+                    break
+                if interrupted and not self._is_heard(learners, interrupted, patience):
                     break
                 time.sleep(_LOOK_SECONDS)
         left = self._everywhere.finish(self._say)
@@ -99,6 +105,15 @@ class Follower:
         if left:
             self._say(unanswered(left))
         return self._result(learners, interrupted > 0)
+
+    def _is_heard(self, learners: dict[str, Any], times: int, patience: float) -> bool:
+        """Tells hosts that were away of the end; False: the learners' stays away for too long."""
+        now = time.monotonic()
+        self._asked = self._asked or now
+        if self._everywhere.hosts.there and now - self._ordered > _AGAIN_SECONDS:
+            self._ordered = now
+            self._everywhere.order("save" if times == 1 else "now")
+        return learners["state"] != "away" or (now - self._asked < patience and times < 2)
 
     def _tell(self) -> None:
         for line in self._said.lines():
@@ -124,6 +139,9 @@ class Follower:
         return 0
 
     def _result(self, learners: dict[str, Any], interrupted: bool) -> int:
+        if learners["state"] == "away":
+            self._say("error: the learners' host does not answer: whether they saved is not known")
+            return 1
         if learners["state"] == "lost":
             self._say("error: the learners' supervisor is gone; what was saved is good")
             return 1
@@ -146,8 +164,8 @@ def told(state: dict[str, Any], times: int) -> str:
 def unanswered(places: list[str]) -> str:
     """Hosts that were not told that the run is over."""
     return (
-        f"no answer from {', '.join(places)}: what goes on there ends by itself once it hears "
-        f"nothing for --orphan_secs, or when a frontend here next reaches them"
+        f"no answer from {', '.join(places)}: what goes on there ends when a frontend here next "
+        f"reaches them, as `--stop` again does; actors end by themselves after --orphan_secs"
     )
 
 

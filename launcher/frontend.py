@@ -14,6 +14,7 @@ from launcher.host import windows
 from launcher.host.registry import BadName, Foreign, Run, Taken
 from launcher.hosts.there import Failed, Lost
 from launcher.launch import launch
+from launcher.ssh.config import Unreachable
 from launcher.workers import BadCsv
 
 
@@ -45,6 +46,7 @@ def main(asked: Asked) -> int:
         change.Over,
         Failed,
         Lost,
+        Unreachable,  # an SSH configuration that cannot be read
         plan.Unfit,
         windows.Broken,
     ) as error:

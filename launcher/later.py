@@ -71,12 +71,15 @@ def stop(run: Run, asked: Asked) -> int:
     with in_touch(run, asked) as (everywhere, _):
         state = status.state(run)
         if state == "stale":
+            everywhere.finish(print)
             print(f"{run.name} ended when this machine did: it is forgotten; its folder is whole")
         elif not run.goes_on():
             print(f"{run.name} is not running ({state}); it is forgotten, its folder is whole")
         else:
             code = _end(run, everywhere, asked.launcher.stop_secs)
         print(f"all of it in {record.logdir}")
+        if code and any(run.away(where) for where in record.targets):
+            return code  # the same again reaches those that were away
         with run.being_changed(patiently=True):
             if run.record == record:  # nobody else put it away, or started it again
                 everywhere.forget(record, stale=state == "stale")
@@ -150,7 +153,8 @@ def attach(run: Run, asked: Asked) -> int:
     record, config = known(run), asked.launcher
     if not run.goes_on() and not record.targets:
         raise Refused(f"{run.name} is not running: --status shows it, --stop forgets it")
-    workers, _ = read(record.csv)
+    csv = asked.launcher.workers_csv_path if "workers_csv_path" in asked.given else ""
+    workers, _ = read(csv or record.csvs[0])
     with in_touch(run, asked) as (everywhere, mirror):
         grounds = touch.survey(workers, everywhere.hosts, config.deploy, print)
         follower = follow.Follower(everywhere, Path(record.logdir))
@@ -160,4 +164,4 @@ def attach(run: Run, asked: Asked) -> int:
             *(everywhere, mirror, config, workers, grounds, asked.log_max_mb), print
         )
         with mirroring.during(config.mirror_logdir, run, everywhere.hosts, record, print):
-            return follower.follow(recovery)
+            return follower.follow(recovery, config.stop_secs)

@@ -9,7 +9,7 @@ from launcher.checks import run as check
 from launcher.deploy import hosts as deploy
 from launcher.everywhere import Everywhere
 from launcher.ground import Ground, Grounds
-from launcher.home import mirroring
+from launcher.home import fetch, mirroring
 from launcher.host import windows
 from launcher.host.registry import Run
 from launcher.hosts.machines import Hosts, place, targets, tmux
@@ -104,6 +104,14 @@ class _Launch:
             return str(here)
         return first.path(self._asked.logdir or f"runs/{here.name}")
 
+    def _bring_what_was_saved(self, where: str, here: Path, there: str) -> None:
+        """Where a run goes on from what is here, on a host that has nothing of it."""
+        if not (here / "checkpoints").exists():
+            return
+        if not self._hosts.call(where, "exists", path=str(Path(there) / "checkpoints")):
+            print(f"what was saved is brought to {where}", flush=True)
+            fetch.push(self._hosts, where, here, there)
+
     def _start(self, grounds: Grounds, first: Ground, unreached: dict[str, str]) -> int:
         run, hosts, config = self._run, self._hosts, self._config
         with run.being_changed():
@@ -115,6 +123,8 @@ class _Launch:
             run.renew()
             told = self._logdir_there(first, logdir)
             shared = touch.is_shared(hosts, first.place, told, logdir, "is-shared")
+            if first.place and not shared:
+                self._bring_what_was_saved(first.place, logdir, told)
             follower = follow.Follower(self._everywhere, logdir)
             follower.listen()
             begin = time.monotonic()
@@ -127,7 +137,8 @@ class _Launch:
                     self._everywhere.undo(begun)
                 raise
             mirror = touch.keep(run, record, hosts)
-        there = f" on {len(hosts.there) - len(unreached)} hosts" if hosts.there else ""
+        reached = len(hosts.there) - len(unreached)
+        there = f" on {reached} host{'s' * (reached != 1)}" if hosts.there else ""
         print(
             f"{run.name}: {len(record.processes)} processes started{there} in "
             f"{time.monotonic() - begin:.1f} s; all of it in {logdir}"
@@ -148,7 +159,7 @@ class _Launch:
             *(self._asked.log_max_mb, print),
         )
         with mirroring.during(config.mirror_logdir, run, hosts, record, print):
-            return follower.follow(recovery)
+            return follower.follow(recovery, config.stop_secs)
 
 
 def _supposed(run: Run) -> Grounds:

@@ -19,6 +19,9 @@ _AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 # Our names for Open MPI's: more ranks than cores are fine, none is bound to one, none spins.
 MPIRUN = ("--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1")
 
+# Seconds, so that ranks whose mpirun's host lost its power end within a minute.
+_KEEPALIVE = {"time": "30", "intvl": "10", "probes": "3"}
+
 
 class Unfit(Exception):
     """What cannot be started as it is asked; says why."""
@@ -180,6 +183,8 @@ def ranks(
     if agent:
         parts += ["--prtemca", "plm_ssh_agent", agent]
         parts += ["--prtemca", "plm_ssh_no_tree_spawn", "1"]  # only here are credentials known
+        for name, value in _KEEPALIVE.items():
+            parts += ["--prtemca", f"oob_tcp_keepalive_{name}", value]
         parts += ["--prefix", prefix(ground)] if prefix(ground) else []
     parts += split(config.mpirun_args)
     for i, worker in enumerate(learners):

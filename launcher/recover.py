@@ -6,7 +6,10 @@ it, they start again on the hosts that are left, from the last checkpoint, if --
 says so.
 """
 
+import contextlib
 import dataclasses
+import fcntl
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,6 +32,7 @@ _LOOK_SECONDS = 1.0
 _DOUBT_SECONDS = 4.0  # that a host may be away without a word: another frontend left, perhaps
 _STUCK_SECONDS = 20.0  # without a beat: a learner whose others are gone waits in its all-reduce
 _AGAIN_SECONDS = 30.0  # between attempts to start learners elsewhere
+_STARTING_SECONDS = 120.0  # that learners may take until their first beat
 _END_SECONDS = 20.0  # that learners have to end before others take their place
 _SETTLE_SECONDS = 3.0  # until a host that is back has said how all its processes are
 Say = Callable[[str], None]
@@ -57,21 +61,49 @@ class Recovery:
         self._back: dict[str, float] = {}  # when its processes are to be looked at
         self._told = ""
         self._not_before = 0.0
+        self._lock: int | None = None
 
-    def look(self) -> bool:
-        """Mends what there is to mend, called again and again; False: there is no hope."""
+    @property
+    def starts_learners_again(self) -> bool:
+        """Whether learners whose supervisor is gone are no reason to end."""
+        record = self._run.record
+        where = record.place(LEARNERS) if record else ""
+        return self._config.restart_learners and where != "" and self._is_ours()
+
+    def look(self) -> None:
+        """Mends what there is to mend; called again and again."""
         record = self._run.record
         now = time.monotonic()
         if not self._hosts.there or record is None or now - self._looked < _LOOK_SECONDS:
-            return True
+            return
         self._looked = now
+        with contextlib.suppress(OSError):  # for processes here whose learners are elsewhere
+            (self._run.folder / "news").touch(mode=0o600)
         if new := set(record.targets) - set(self._hosts.there):
             self._join(record, new)
         self._look_at_hosts(record, now)
+        if not self._is_ours():
+            self._back.clear()
+            return
         for where in [p for p, due in self._back.items() if due < now]:
             del self._back[where]
             self._restore(where)
-        return self._look_at_learners(record, now)
+        self._look_at_learners(record, now)
+
+    def _is_ours(self) -> bool:
+        """One frontend of those that follow a run mends it."""
+        if self._lock is None:
+            try:
+                lock = os.open(self._run.folder / "mends", os.O_CREAT | os.O_RDWR, 0o600)
+            except OSError:
+                return False
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)
+                return False
+            self._lock = lock  # to the end of this process
+        return True
 
     # -- hosts
 
@@ -79,7 +111,7 @@ class Recovery:
         """Hosts that another frontend added."""
         known = touch.targets_of(record)
         self._hosts.targets |= {where: known[where] for where in new}
-        self._hosts.reach(self._say, lambda _: [], new)
+        self._hosts.reach(self._say, lambda where: record.pythons.get(where, []), new)
         for where in new:
             self._run.see(where, self._hosts.there[where].why)
             self._hosts.there[where].keep(self._mirror)
@@ -136,10 +168,11 @@ class Recovery:
     def _again(self, record: Record, names: set[str]) -> list[Process]:
         """As they were started, on what their hosts are now; those of rows that are there no more
         stay away."""
-        self._grounds = touch.survey(self._workers, self._hosts, self._config.deploy, self._say)
+        rows = [*self._workers, *touch.rows_of(record)]  # --apply may have added some
+        self._grounds = touch.survey(rows, self._hosts, self._config.deploy, self._say)
         found = []
         for entry in record.processes:
-            alike = [w for w in self._workers if plan.kind(w) == entry["kind"]]
+            alike = [w for w in rows if plan.kind(w) == entry["kind"]]
             if entry["name"] in names and alike:
                 row = dataclasses.replace(alike[0], job=entry["job"])
                 found.append(
@@ -149,31 +182,40 @@ class Recovery:
 
     # -- learners
 
-    def _look_at_learners(self, record: Record, now: float) -> bool:
-        learners = [worker for worker in self._workers if worker.job == "learner"]
-        there = set(record.learner_places)
-        gone = {w for w in there if now - self._away.get(w, now) > self._config.lost_secs}
-        if not gone or not self._are_stuck(record):
-            return True
+    def _look_at_learners(self, record: Record, now: float) -> None:
+        if now < self._not_before:
+            return
+        where, places = record.place(LEARNERS), record.learner_places
+        lost = self._run.states()[LEARNERS]["state"] == "lost"
+        back = where != "" and lost and not self._run.away(where)
+        gone = {p for p in places if now - self._away.get(p, now) > self._config.lost_secs}
+        if not back and not (gone and self._are_stuck(record)):
+            return
         if not self._config.restart_learners:
-            if record.place(LEARNERS) in gone:
-                self._say(
-                    f"error: {record.place(LEARNERS)} stays away, and the learners with it; with "
+            if where in gone:
+                self._tell_once(
+                    f"{where} stays away, with the learners: the run waits for it; with "
                     f"--restart_learners they would start again on others"
                 )
-            return record.place(LEARNERS) not in gone  # else their own supervisor says the end
-        left = [w for w in learners if place(w) not in self._away and place(w) in there]
+            return
+        learners = [worker for worker in self._workers if worker.job == "learner"]
+        left = [w for w in learners if not self._is_away(place(w)) and place(w) in places]
         if not left:
             self._tell_once("no learner's host answers: the run waits for one of them")
-            return True
-        if now < self._not_before:
-            return True
+            return
+        names = [worker.ip for worker in left]
+        why = f"{_some(sorted(gone))} stays away"
+        if back:
+            why = f"{where} is back without its learners"
+        self._say(f"{why}: learners start again on {_some(names)}, from what was saved")
         try:
-            self._start_learners_on(left, record, gone)
-        except (Lost, Failed) as error:
+            self._start_learners_on(left, record)
+        except (Lost, Failed, OSError) as error:
             self._not_before = now + _AGAIN_SECONDS
             self._say(f"{error}; it is tried again in {_AGAIN_SECONDS:g} s")
-        return True
+
+    def _is_away(self, where: str) -> bool:
+        return where != "" and (where in self._away or self._run.away(where) != "")
 
     def _are_stuck(self, record: Record) -> bool:
         """Whether the learners do not get on; a host that is away from us may serve them well."""
@@ -181,23 +223,27 @@ class Recovery:
         where = record.place(LEARNERS)
         if where in self._away:
             others = [w for w in record.learner_places if w != where and w not in self._away]
-            return not any(self._ranks_get_on(other) for other in others)
+            return not any(self._ranks_get_on(other, record) for other in others)
         if state["state"] in ("running", "saving", "ending"):
             return state.get("silent", 0.0) > _STUCK_SECONDS
         return state["state"] not in ("ended", "stopped")
 
-    def _ranks_get_on(self, where: str) -> bool:
+    def _ranks_get_on(self, where: str, record: Record) -> bool:
         try:
             silent = self._hosts.call(where, "ranks_silent")
         except (Lost, Failed):
             return False
-        return silent is not None and silent < _STUCK_SECONDS
+        if silent is None:  # they may be starting
+            return time.time() - record.time < _STARTING_SECONDS
+        return silent < _STUCK_SECONDS
 
-    def _start_learners_on(self, left: Sequence[Worker], record: Record, gone: set[str]) -> None:
+    def _start_learners_on(self, left: Sequence[Worker], record: Record) -> None:
         """From the last checkpoint."""
-        names, hosts = _some(sorted(gone)), _some([worker.ip for worker in left])
-        self._say(f"{names} stays away: learners start again on {hosts}, from what was saved")
         self._end_learners(record)
+        for where in {place(worker) for worker in left} - {""}:
+            if not self._hosts.call(where, "knows", start=record.id):  # it was booted meanwhile
+                start.begin(self._run, self._hosts, record, [where], self._say)
+                self._mirror.found(where)
         others = [worker for worker in self._workers if worker.job != "learner"]
         rows = [*left, *[dataclasses.replace(worker, learner=-1) for worker in others]]
         first = self._grounds(left[0])
@@ -207,7 +253,10 @@ class Recovery:
         if first.place != was:
             logdir, shared = self._bring_what_was_saved(record, first)
             if not logdir:
+                self._not_before = time.monotonic() + _AGAIN_SECONDS
                 return
+        elif first.place and not shared and Path(record.logdir, "checkpoints").exists():
+            fetch.push(self._hosts, first.place, Path(record.logdir), logdir)  # what it lacks
         flags = record.flags | {"logdir": logdir}
         learners = plan.make(rows, self._config, flags, self._grounds)[0]
         now = dataclasses.replace(

@@ -57,7 +57,8 @@ def start(
         shared=shared,
         learner_places=learner_places(processes[0]),
         targets=touch.described(hosts),
-        csv=str(Path(config.workers_csv_path).absolute()),
+        pythons={where: touch.pythons(workers, config.deploy)(where) for where in hosts.targets},
+        csvs=[str(Path(config.workers_csv_path).absolute())],
         started_from=socket.gethostname(),
     )
     record.processes[:] = [
@@ -84,7 +85,7 @@ def begin(run: Run, hosts: Hosts, record: Record, places: Sequence[str], say: Sa
     token = (run.folder / "token").read_text()
     unfinished = Unfinished()
     # Of actors and learners elsewhere they need to know nothing.
-    told = dataclasses.asdict(record) | {"processes": [], "learners": [], "flags": {}, "csv": ""}
+    told = dataclasses.asdict(record) | {"processes": [], "learners": [], "flags": {}, "csvs": []}
 
     def one(place: str) -> None:
         hosts.call(place, "begin", record=told, token=token, over=unfinished.of(place))

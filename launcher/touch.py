@@ -76,10 +76,18 @@ def targets_of(record: Record, csv: str = "") -> dict[str, Target]:
     """How its hosts are reached, with the passwords of its CSV, if that is there still."""
     known = {where: Target(*values) for where, values in record.targets.items()}
     if known:
-        with contextlib.suppress(workers.BadCsv):
-            now = targets(workers.read(csv or record.csv)[0])
-            known |= {where: target for where, target in now.items() if where in known}
+        now = targets(rows_of(record, csv))
+        known |= {where: target for where, target in now.items() if where in known}
     return known
+
+
+def rows_of(record: Record, csv: str = "") -> list[Worker]:
+    """Of all CSVs that it was started from and changed to, as far as they are there still."""
+    rows: list[Worker] = []
+    for path in dict.fromkeys([csv, *record.csvs] if csv else record.csvs):
+        with contextlib.suppress(workers.BadCsv):
+            rows += workers.read(path)[0]
+    return rows
 
 
 def again(
@@ -90,7 +98,7 @@ def again(
     `log`: the process whose log is to be copied, too.
     """
     hosts = Hosts(run.name, targets_of(record, csv), settings)
-    hosts.reach(_aside, lambda _: [])
+    hosts.reach(_aside, lambda where: record.pythons.get(where, []))
     mirror = keep(run, record, hosts, log)
     everywhere = Everywhere(run, hosts)
     everywhere.end_leftovers(_aside)

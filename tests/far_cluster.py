@@ -81,6 +81,6 @@ class FarCluster:
         for host in self.lan.hosts.values():
             for line in host.processes() if host.up else ():
                 program = line.split()[0].rpartition("/")[2]
-                if program != "tmux" and "launcher.host import far" not in line:
+                if program not in ("tmux", "sshd:") and "launcher.host import far" not in line:
                     found.setdefault(host.name, []).append(line)
         return found

@@ -5,6 +5,7 @@ What they run stands in for experiment.py; `test_far_training` has whole runs.
 
 import json
 import re
+import shutil
 import signal
 import time
 
@@ -175,7 +176,7 @@ def test_stop_lists_a_host_that_does_not_answer_and_a_later_frontend_finishes_it
     far.lan.actor1.cut()
     code, printed = far.run("--stop")
     assert code == 1
-    assert "no answer from 10.77.1.21: what goes on there ends by itself" in printed
+    assert "no answer from 10.77.1.21: what goes on there ends when a frontend here" in printed
     assert set(far.left()) == {"actor1"}
     far.lan.actor1.restore()
     frontend = far.start(far.of(["learner1"], ["actor1"]))
@@ -265,4 +266,86 @@ def test_a_name_that_goes_on_there_for_somebody_else_is_refused(far):
     state.with_name("elsewhere").rename(state)
     assert {p["state"] for p in far.status()["processes"]} == {"running"}
     assert far.run("--stop")[0] == 0
+    assert far.left() == {}
+
+
+@pytest.mark.slow
+def test_a_laptop_without_network_ends_nothing(far):
+    frontend = far.start(far.of(["learner1"], ["actor1"]), "--lost_secs=5")
+    frontend.until(r"\nup\n", 20)
+    far.lan.laptop.cut()
+    frontend.until(r"stays away, with the learners: the run waits for it", 60)
+    far.lan.laptop.restore()
+    frontend.until("10.77.1.11 answers again", 60)
+    far.until_all("running")
+    assert frontend.process.poll() is None
+    frontend.process.send_signal(signal.SIGINT)
+    assert frontend.process.wait(40) == 130
+    assert far.left() == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("disk", ["as it was", "empty"])
+def test_learners_start_again_on_their_host_when_it_was_booted(far, disk):
+    frontend = far.start(far.of(["learner1"], ["actor1"]), "--restart_learners")
+    frontend.until(r"\nup\n", 20)
+    learner = far.lan.learner1
+    learner.kill_all()
+    if disk == "empty":
+        shutil.rmtree(learner.path("/root/.local"))
+    learner.boot()
+    frontend.until(
+        "10.77.1.11 is back without its learners: learners start again on 10.77.1.11", 60
+    )
+    frontend.until(r"\nup\n", 40)
+    far.until_all("running")
+    frontend.process.send_signal(signal.SIGINT)
+    assert frontend.process.wait(40) == 130, frontend.printed()
+    assert far.left() == {}
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_the_learners_host_is_away_is_heard_when_it_is_back(far):
+    frontend = far.start(far.of(["learner1"], ["actor1"]), "--restart_learners")
+    frontend.until(r"\nup\n", 20)
+    far.lan.learner1.cut()
+    frontend.until("10.77.1.11 is away", 40)
+    frontend.process.send_signal(signal.SIGINT)
+    frontend.until("the run saves and stops", 10)
+    far.lan.learner1.restore()
+    assert frontend.process.wait(60) == 130, frontend.printed()
+    assert "got SIGUSR1" in frontend.printed()
+    assert far.left() == {}
+
+
+@pytest.mark.slow
+def test_one_of_two_frontends_mends_and_hosts_that_were_added_are_mended_too(far):
+    first = far.start(far.of(["learner1"], ["actor1"]))
+    first.until(r"\nup\n", 20)
+    second = far.lan.laptop.start(*far.frontend("--attach"))
+    second.until("leaves it running", 30)
+    code, printed = far.run("--apply", far.of(["learner1"], ["actor1", "actor3"]))
+    assert code == 0, printed
+    far.until_all("running")
+    for host in (far.lan.actor1, far.lan.actor3):
+        host.kill_all()
+    first.until("actor3 is away", 60)
+    for host in (far.lan.actor1, far.lan.actor3):
+        host.boot()
+    far.until_all("running", 90)
+    said = first.printed() + second.printed()
+    assert said.count("started again: actor-0") == said.count("started again: actor-1") == 1
+    assert far.run("--stop")[0] == 0
+    assert (first.process.wait(20), second.process.wait(20)) == (0, 0)
+    assert far.left() == {}
+
+
+@pytest.mark.slow
+def test_a_host_by_two_names_is_one(far):
+    both = [far.row("actor", "actor1"), far.row("actor", "actor1").replace("10.77.1.21", "actor1")]
+    frontend = far.start(far.csv(far.row("learner", "learner1"), *both))
+    frontend.until(r"\nup\n", 20)
+    far.until_all("running")
+    frontend.process.send_signal(signal.SIGINT)
+    assert frontend.process.wait(40) == 130
     assert far.left() == {}

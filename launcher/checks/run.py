@@ -71,7 +71,7 @@ def check(asked: Asked) -> list[Finding]:
     ssh += [
         Finding("ssh", True, "answers", where=p) for p in rows if p and p not in asked.unreached
     ]
-    found = [*ssh, *_differing(found)]
+    found = [*ssh, *_differing(found), *_evaluators(asked, learners[0])]
     if not any(finding.good is False for finding in found):  # they need all the others
         found += Links(asked.hosts, asked.workers, asked.grounds, asked.config).check()
     return found
@@ -146,6 +146,19 @@ def _mpi(asked: Asked, learners: Sequence[Worker]) -> list[Finding]:
         machine = Checkup(asked.hosts, ground.place, [], [worker], asked.config)
         found += machine.mpi(ground, len(learners))
     return list(dict.fromkeys(found))
+
+
+def _evaluators(asked: Asked, learner: Worker) -> list[Finding]:
+    """They follow checkpoints, which are on the first learner's machine."""
+    where = asked.grounds(learner).place
+    remedy = "give its row the ip of the first learner, or a file system that both share"
+    return [
+        Finding(
+            "evaluator", None, f"the run's folder is on {where or 'this machine'}", remedy, place
+        )
+        for worker in asked.workers
+        if worker.job == "evaluator" and (place := asked.grounds(worker).place) != where
+    ]
 
 
 def _differing(found: list[Finding]) -> list[Finding]:

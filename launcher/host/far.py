@@ -39,33 +39,38 @@ class Watch(threading.Thread):
         self._files: dict[str, int] = {}  # how much of each is known
         self._states: dict[str, Any] = {}
         self._told = 0.0
+        self._followed = False  # somebody asked for it
+        self._whole = False  # all states are told next: what is not among them is not there
 
     def follow(self, start: str, files: dict[str, int]) -> None:
         """From now on these, each from so many bytes on; and all states of that start once more."""
         self._here.serve(start)
         self._files, self._states, self._told = dict(files), {}, 0.0
+        self._whole = self._followed = True
 
     def run(self) -> None:
         """To the end of the process."""
         while True:
-            changed = {n: s for n, s in self._here.states().items() if s != self._states.get(n)}
+            whole, self._whole = self._whole, False
+            states = self._here.states()
+            changed = {n: s for n, s in states.items() if whole or s != self._states.get(n)}
             self._states |= changed
-            if changed or time.monotonic() - self._told > _TELL_SECONDS:
+            if changed or whole or time.monotonic() - self._told > _TELL_SECONDS:
                 self._told = time.monotonic()
-                self._tell({"states": changed})
+                news = {"states": changed, "whole": whole}
+                self._tell(news if self._followed else {"alive": True})
             for path in list(self._files):
                 self._grown(path)
             time.sleep(_LOOK_SECONDS)
 
     def _grown(self, path: str) -> None:
         with contextlib.suppress(OSError), open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size < self._files[path]:  # begun anew
-                self._files[path] = 0
-            file.seek(self._files[path])
+            known = self._files.get(path, 0)
+            if os.fstat(file.fileno()).st_size < known:  # begun anew
+                known = 0
+            file.seek(known)
             if data := file.read(_MOST):
-                known = self._files[path]
-                self._files[path] += len(data)
+                self._files[path] = known + len(data)
                 self._tell({"file": path, "offset": known, "data": _encoded(data)})
 
 

@@ -5,7 +5,6 @@ What is taken and given is made of what JSON has, and nothing but Python's own l
 
 import contextlib
 import os
-import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -45,18 +44,22 @@ class Here:
 
     def begin(self, record: dict[str, Any], token: str, over: list[str]) -> None:
         """Of a run that has processes here. `over`: starts of it that are to end first."""
-        with self.run.being_changed():
-            before = self.run.record
-            if before and before.id in over:
-                self.finish(over)
-            self._refuse_taken()
-            self.run.renew(token)
-            socket_path = windows.here()
-            if socket_path:
-                windows.Session(self.run.name, self._tmux(socket_path)).clear()
-            (self.run.folder / RANKS).mkdir(mode=0o700)
-            self.run.write(Record(**record | {"boot": boot(), "socket": socket_path}))
+        with self.run.being_changed(patiently=True):
+            if not self.knows(record["id"]):  # it may be reached by another name, too
+                self._begin(record, token, over)
         self.serve(record["id"])
+
+    def _begin(self, record: dict[str, Any], token: str, over: list[str]) -> None:
+        before = self.run.record
+        if before and before.id in over:
+            self.finish(over)
+        self._refuse_taken()
+        self.run.renew(token)
+        socket_path = windows.here()
+        if socket_path:
+            windows.Session(self.run.name, self._tmux(socket_path)).clear()
+        (self.run.folder / RANKS).mkdir(mode=0o700)
+        self.run.write(Record(**record | {"boot": boot(), "socket": socket_path}))
 
     def _refuse_taken(self) -> None:
         """Raises Taken where another frontend's goes on here."""
@@ -79,16 +82,19 @@ class Here:
         return time.time() - max(beats) if beats else None
 
     def finish(self, over: list[str]) -> bool:
-        """Ends it now, if it is one of those; True: nothing of them is left."""
-        record = self.run.record
-        if not record or record.id not in over:
-            return True
-        self.run.order("now")
-        until = time.monotonic() + _END_SECONDS
-        while self.run.goes_on() and time.monotonic() < until:
-            time.sleep(0.1)
-        self.run.kill()
-        self.forget(record.id)
+        """Ends these starts now, whatever their runs are called; True: nothing of them is left."""
+        for path in self.run.folder.parent.glob("*/run.json"):
+            run = Run(path.parent.name, path.parent.parent)
+            record = run.record
+            if record and record.id in over:
+                run.order("now")
+                until = time.monotonic() + _END_SECONDS
+                while run.goes_on() and time.monotonic() < until:
+                    time.sleep(0.1)
+                run.kill()
+                Here(run, self._tmux).forget(record.id)
+        for start in over:
+            self.end_learners(start)
         return True
 
     def add(self, tasks: list[dict[str, Any]], told: list[dict[str, Any]]) -> None:
@@ -99,21 +105,27 @@ class Here:
         record = self.run.record
         if record is None or not self._is_meant():
             raise Taken(f"{self.run.name} was not begun there")
-        if told:
-            with self.run.being_changed(patiently=True):  # a host may be reached by two names
-                record = self.run.record or record
-                names = {process["name"] for process in told}
-                others = [p for p in record.processes if p["name"] not in names]
-                record.processes[:] = others + told
-                self.run.write(record)
+        if not told:
+            self._start_here(tasks, record)
+            return
+        with self.run.being_changed(patiently=True):  # a host may be reached by two names
+            record = self.run.record or record
+            names = {process["name"] for process in told}
+            record.processes[:] = [p for p in record.processes if p["name"] not in names] + told
+            self.run.write(record)
+            self._start_here(tasks, record)
+
+    def _start_here(self, tasks: list[dict[str, Any]], record: Record) -> None:
         paths = {}
         for each in tasks:
             folder = self.run.folder / each["name"]
-            shutil.rmtree(folder, ignore_errors=True)  # of one that was there before
-            folder.mkdir(mode=0o700)
+            folder.mkdir(mode=0o700, exist_ok=True)
             Path(each["log"]).parent.mkdir(parents=True, exist_ok=True)
             task = Task(**each | {"environment": os.environ | each["environment"]})
-            write_json(folder / "task.json", task._asdict())
+            write_json(folder / "task.json", task._asdict())  # first: it is never seen as lost
+            for old in folder.iterdir():  # of one that was there before
+                if old.name not in ("task.json", "lock"):
+                    old.unlink()
             paths[task.name] = folder / "task.json"
         if record.socket:
             windows.Session(self.run.name, self._tmux(record.socket)).open(paths)

@@ -64,7 +64,8 @@ class Record:
     targets: dict[str, list[Any]] = dataclasses.field(default_factory=dict)  # by place: how a host
     # is reached, without any password
     learner_places: list[str] = dataclasses.field(default_factory=list)  # the first learner's first
-    csv: str = ""  # from which it was started
+    pythons: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # by place
+    csvs: list[str] = dataclasses.field(default_factory=list)  # of its rows, the newest first
     started_from: str = ""  # the machine of its frontend
 
     def place(self, name: str) -> str:
@@ -107,18 +108,20 @@ class Run:
     def states(self) -> dict[str, dict[str, Any]]:
         """Of each process, by name, in the order of the record; `lost`: its supervisor is gone."""
         record = self.record
-        processes = record.processes if record else []
-        return {process["name"]: self._state(process) for process in processes}
+        if record is None:
+            return {}
+        rebooted = record.boot != boot()
+        return {p["name"]: self._state(p, rebooted) for p in record.processes}
 
-    def _state(self, process: dict[str, Any]) -> dict[str, Any]:
+    def _state(self, process: dict[str, Any], rebooted: bool) -> dict[str, Any]:
         folder = self.folder / process["name"]
         state = read_json(folder / "state.json")
         if place := process.get("place"):
             state = state or process | {"state": "starting", "supervisor": None}
-            if state["state"] not in FINAL and (why := self.away(place)):
+            if state["state"] not in (*FINAL, "lost") and (why := self.away(place)):
                 state |= {"state": "away", "last": why}
             return state | {"place": place}
-        if self._is_of_another_boot():
+        if rebooted:
             return process | state | {"state": "lost"}
         if not state:
             try:  # a supervisor is to take it; it writes a state first
@@ -129,10 +132,6 @@ class Run:
         if state["state"] not in FINAL and not kernel.lives(state["supervisor"]):
             state["state"] = "lost"
         return state
-
-    def _is_of_another_boot(self) -> bool:
-        record = self.record
-        return record is not None and record.boot != boot()
 
     def away(self, place: str) -> str:
         """Why nothing is known of a host now; empty while it is in touch."""

@@ -134,7 +134,10 @@ class Supervisor:
         while open_still and _ready(pipe):
             open_still = self._read(pipe)
         process.stdout.close()
-        return child.exit_code(process)
+        code = child.exit_code(process)
+        # mpirun calls it well when a host of other learners is lost.
+        lost = self._task.agent and any(_LOST in line for line in self._output.lines)
+        return 1 if code == 0 and lost else code
 
     def _read(self, pipe: int) -> bool:
         """Some of what is there, for it may never end; False at its end."""

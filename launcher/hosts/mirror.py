@@ -26,10 +26,13 @@ class Mirror:
         self._writing = threading.Lock()
         self._behind: set[str] = set()  # places that are asked again
 
-    def states(self, place: str, states: dict[str, Any]) -> None:
-        """Those that changed."""
+    def states(self, place: str, states: dict[str, Any], whole: bool = False) -> None:
+        """Those that changed; or all: then what should be there and is not is lost."""
         self._run.see(place)
         record = self._run.record
+        if whole and record:
+            gone = [p for p in record.processes if p.get("place") == place]
+            states = {p["name"]: p | {"state": "lost", "supervisor": None} for p in gone} | states
         for name, state in states.items():
             if record and record.place(name) != place:  # learners that moved left theirs behind
                 continue

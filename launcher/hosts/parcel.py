@@ -25,11 +25,13 @@ _BOOT = """
 import os, sys
 size, name, run = sys.stdin.buffer.readline().decode().split()
 data = sys.stdin.buffer.read(int(size))
+if len(data) != int(size):
+    sys.exit("the connection was cut")
 home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
 folder = os.path.join(home, "impala_mm")
 os.makedirs(folder, mode=0o700, exist_ok=True)
 path = os.path.join(folder, "far-" + name + ".zip")
-if not os.path.exists(path):
+if not os.path.exists(path) or os.path.getsize(path) != len(data):
     work = path + "." + os.uname().nodename + str(os.getpid())
     with open(work, "wb") as file:
         file.write(data)
@@ -68,7 +70,7 @@ def command(pythons: Sequence[str]) -> str:
     tried = " ".join(shlex.quote(python) for python in (*SYSTEM, *pythons))
     script = (
         f'for p in {tried}; do case "$p" in "~/"*) p="$HOME/${{p#??}}";; esac; '
-        f'if "$p" -ESc "$1" >/dev/null 2>&1; then exec "$p" -ESc "$0"; fi; done; '
+        f'if "$p" -ISc "$1" >/dev/null 2>&1; then exec "$p" -ISc "$0"; fi; done; '
         f'echo "it has no Python 3.10 or newer ({", ".join(SYSTEM)})"; exit 127'
     )
     return f"exec sh -c {shlex.quote(script)} {shlex.quote(_BOOT)} {shlex.quote(_NEW_ENOUGH)}"

@@ -43,8 +43,8 @@ class Failed(Exception):
 class Ear(Protocol):
     """Who is told what comes from a host."""
 
-    def states(self, place: str, states: dict[str, Any]) -> None:
-        """Of its processes: those that changed; it is in touch."""
+    def states(self, place: str, states: dict[str, Any], whole: bool) -> None:
+        """Of its processes: those that changed, or all that are there; it is in touch."""
 
     def data(self, place: str, path: str, offset: int, data: str) -> None:
         """More of a file that is followed; base64."""
@@ -178,7 +178,7 @@ class There:
         if not self._ear:
             return
         if "states" in message:
-            self._ear.states(self.place, message["states"])
+            self._ear.states(self.place, message["states"], message.get("whole", False))
         elif "file" in message:
             self._ear.data(self.place, message["file"], message["offset"], message["data"])
 
