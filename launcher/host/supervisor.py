@@ -29,6 +29,7 @@ _ORPHAN_SECONDS = 60.0  # that a process waits for its leader to be started
 _STATE_SECONDS = 2.0
 _LOOK_SECONDS = 0.4  # between looks for orders: a machine may have hundreds of supervisors
 _AT_ONCE = 1 << 16  # bytes of output
+_LOST = "lost communication with a remote daemon"  # as Open MPI 5 says it
 _KEYS_SECONDS = 60.0  # that a frontend has for giving credentials
 _KILL_SECONDS = 5.0  # between SIGTERM and SIGKILL
 

@@ -12,6 +12,7 @@ import pytest
 from conftest import ROOT
 from supervising import Supervised, until
 
+from launcher.host import keyring
 from launcher.host.kernel import lives, started
 from launcher.host.output import last_words
 
@@ -301,3 +302,14 @@ def test_an_error_without_an_end_of_its_line_is_one(supervise):
     assert told.wait() == 3
     assert told.state["failure"]["lines"] == ["error: boom"]
     assert "\nerror: boom\n" in "\n" + told.log.read_text()
+
+
+def test_an_mpirun_that_lost_a_host_has_failed_whatever_its_exit_code_says(supervise):
+    """Open MPI 5 ends with 0 then. It is started once it knows how to reach the other hosts."""
+    command = ["sh", "-c", 'echo "PRTE has lost communication with a remote daemon."; exit 0']
+    learners = supervise(command, agent=["true"])
+    until(lambda: learners.folder.joinpath("keys").exists())
+    time.sleep(0.3)
+    assert learners.state["state"] == "starting"
+    keyring.give(learners.folder, {"there": {"password": "secret"}})
+    assert learners.until("failed")["code"] == 1
