@@ -14,6 +14,7 @@ from launcher.host.registry import Record, Run
 from launcher.host.task import FINAL, LEARNERS
 from launcher.hosts.machines import targets
 from launcher.plan import Process
+from launcher.unfinished import Unfinished
 from launcher.workers import Worker
 
 
@@ -36,6 +37,7 @@ def apply(
     unreached = hosts.reach(print, touch.pythons(workers, config.deploy))
     for sentence in unreached.values():
         print(f"note: {sentence}")
+    everywhere.end_leftovers(print)
     grounds = touch.survey(workers, hosts, config.deploy, print)
     with run.being_changed():
         record = run.record
@@ -63,13 +65,16 @@ def apply(
         learners = record.place(LEARNERS)
         told = [start.describe(process, learners, record) for process in new]
         processes = [*record.processes, *told]
+        given_up = _given_up(run, record, processes, removed)
+        processes = [p for p in processes if p.get("place") not in given_up]
+        reached = {w: how for w, how in touch.described(hosts).items() if w not in given_up}
         next_actor = record.next_actor + len(new)
         before = record
         record = dataclasses.replace(
             record,
             processes=processes,
             next_actor=next_actor,
-            targets=touch.described(hosts),
+            targets=reached,
             pythons=record.pythons
             | {where: touch.pythons(workers, config.deploy)(where) for where in hosts.targets},
             csvs=list(dict.fromkeys([str(Path(config.workers_csv_path).absolute()), *record.csvs])),
@@ -80,6 +85,19 @@ def apply(
         if new:
             start.add(run, hosts, new, config, record, log_max_mb)
     print(f"{run.name}: {len(new)} actors added, {len(removed)} removed")
+
+
+def _given_up(
+    run: Run, record: Record, processes: Sequence[dict[str, Any]], removed: Sequence[str]
+) -> set[str]:
+    """Places that do not answer and are not wanted any more: what is left there ends when they do,
+    and nobody waits for them."""
+    wanted = {p.get("place", "") for p in processes if p["name"] not in removed}
+    left = {record.place(name) for name in removed} - wanted - {"", *record.learner_places}
+    given_up = {where for where in left if run.away(where)}
+    for where in given_up:
+        Unfinished().add(where, record.id)
+    return given_up
 
 
 def _differences(

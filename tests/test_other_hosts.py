@@ -349,3 +349,24 @@ def test_a_host_by_two_names_is_one(far):
     frontend.process.send_signal(signal.SIGINT)
     assert frontend.process.wait(40) == 130
     assert far.left() == {}
+
+
+@pytest.mark.slow
+def test_a_host_that_is_gone_for_good_and_taken_out_is_waited_for_no_more(far):
+    far.start(far.of(["learner1"], ["actor1", "actor3"]), "--detach").process.wait(30)
+    far.until_all("running")
+    far.lan.actor1.cut()
+    code, printed = far.run("--apply", far.of(["learner1"], ["actor3"]))
+    assert code == 0
+    assert re.search(r"note: actor-0 goes on until 10.77.1.21 answers", printed)
+    assert [p["name"] for p in far.status()["processes"]] == ["learners", "actor-1"]
+    assert set(far.left()) == {"learner1", "actor1", "actor3"}
+    far.lan.actor1.restore()  # so it was not for good
+    code, printed = far.run("--apply", far.of(["learner1"], ["actor1", "actor3"]))
+    assert "10.77.1.21 answers again: what an earlier run had left there has ended" in printed
+    assert code == 0, printed
+    far.until_all("running")
+    assert sum("standing_in" in line for line in far.lan.actor1.processes()) == 1
+    code, printed = far.run("--stop")
+    assert code == 0, printed
+    assert far.left() == {}

@@ -272,7 +272,7 @@ def test_a_second_supervisor_of_the_same_process_goes_away(supervise, tmp_path):
 def test_it_imports_nothing_but_pythons_own_library():
     """It may be copied to a host that has nothing else; so it starts in a blink, too."""
     program = (
-        "import sys, launcher.host.supervisor; "
+        "import sys, launcher.host.supervisor, launcher.host.far; "
         "print(*sorted({n.split(chr(46))[0] for n in sys.modules}))"
     )
     ran = subprocess.run(
