@@ -104,14 +104,6 @@ class _Launch:
             return str(here)
         return first.path(self._asked.logdir or f"runs/{here.name}")
 
-    def _bring_what_was_saved(self, where: str, here: Path, there: str) -> None:
-        """Where a run goes on from what is here, on a host that has nothing of it."""
-        if not (here / "checkpoints").exists():
-            return
-        if not self._hosts.call(where, "exists", path=str(Path(there) / "checkpoints")):
-            print(f"what was saved is brought to {where}", flush=True)
-            fetch.push(self._hosts, where, here, there)
-
     def _start(self, grounds: Grounds, first: Ground, unreached: dict[str, str]) -> int:
         run, hosts, config = self._run, self._hosts, self._config
         with run.being_changed():
@@ -123,8 +115,8 @@ class _Launch:
             run.renew()
             told = self._logdir_there(first, logdir)
             shared = touch.is_shared(hosts, first.place, told, logdir, "is-shared")
-            if first.place and not shared:
-                self._bring_what_was_saved(first.place, logdir, told)
+            if first.place and not shared and fetch.give_back(hosts, first.place, logdir, told):
+                print(f"what was saved was brought to {first.place}", flush=True)
             follower = follow.Follower(self._everywhere, logdir)
             follower.listen()
             begin = time.monotonic()

@@ -255,8 +255,8 @@ class Recovery:
             if not logdir:
                 self._not_before = time.monotonic() + _AGAIN_SECONDS
                 return
-        elif first.place and not shared and Path(record.logdir, "checkpoints").exists():
-            fetch.push(self._hosts, first.place, Path(record.logdir), logdir)  # what it lacks
+        elif first.place and not shared:
+            fetch.give_back(self._hosts, first.place, Path(record.logdir), logdir)
         flags = record.flags | {"logdir": logdir}
         learners = plan.make(rows, self._config, flags, self._grounds)[0]
         now = dataclasses.replace(
@@ -275,7 +275,6 @@ class Recovery:
         )
         self._mirror.copy(touch.copies(now))
         self._back[first.place] = time.monotonic() + _SETTLE_SECONDS  # actors ended with them
-        self._back.pop("", None)
 
     def _end_learners(self, record: Record) -> None:
         """All that is left of them, on every host that answers."""
@@ -294,9 +293,8 @@ class Recovery:
         here = Path(record.logdir)
         if not first.place:
             return str(here), True
-        was = next(
-            g for w in self._workers if (g := self._grounds(w)).place == record.place(LEARNERS)
-        )
+        grounds = [self._grounds(worker) for worker in self._workers]
+        was = next((g for g in grounds if g.place == record.place(LEARNERS)), first)
         folder = Path(record.flags["logdir"])
         there = str(folder)
         if folder.is_relative_to(was.workdir):  # as it was named there

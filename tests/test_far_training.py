@@ -212,3 +212,28 @@ def test_this_machine_may_be_one_of_the_hosts(far, first):
     assert "30,000 frames are reached" in frontend.printed()
     assert far.left() == {}
     assert _rows(far.lan)[-1]["actors"] == 2
+
+
+def test_the_same_folder_goes_on_with_its_learner_on_another_host(far):
+    flags = ("--stop_at_return=2", "--mirror_logdir", "--save_checkpoint_secs=3")
+    frontend = far.start(far.of(["learner1"], ["actor1"]), *flags)
+    _checkpoints(frontend, 1)
+    frontend.process.send_signal(signal.SIGINT)
+    assert frontend.process.wait(90) == 130
+    frontend = far.start(far.of(["learner2"], ["actor1"]), *flags)
+    frontend.until("what was saved was brought to 10.77.1.12", 30)
+    frontend.until(r"resumed at [1-9][\d,]* frames", 90)
+    frontend.process.send_signal(signal.SIGINT)
+    assert frontend.process.wait(90) == 130
+    frames = [row["frames"] for row in _rows(far.lan)]
+    assert frames == sorted(frames), "what it measured goes on, too"
+    assert far.left() == {}
+
+
+def test_ranks_whose_mpirun_lost_its_power_end_by_themselves(far):
+    flags = ("--stop_at_return=2", "--save_checkpoint_secs=3", "--detach")
+    assert far.start(far.of(LEARNERS, ["actor1"]), *flags).process.wait(60) == 0
+    until(lambda: far.status().get("frames", 0) > 0, 120)
+    far.lan.laptop.cut()
+    far.lan.learner1.kill_all()
+    until(lambda: not far.lan.learner2.pids("experiment.py"), 150)

@@ -134,6 +134,15 @@ def fetch(run: Run, hosts: Hosts, record: Record, say: Say) -> int:
     return int(bool(failures))
 
 
+def give_back(hosts: Hosts, where: str, here: Path, there: str) -> bool:
+    """Where a run is to go on from what is here, on a host that has nothing of it."""
+    checkpoints = str(Path(there) / "checkpoints")
+    if not (here / "checkpoints").exists() or hosts.call(where, "exists", path=checkpoints):
+        return False
+    push(hosts, where, here, there)
+    return True
+
+
 def push(hosts: Hosts, place: str, here: Path, there: str) -> Brought:
     """What a folder on a host lacks of one here. Raises Lost, Failed, OSError."""
     end = files.of(hosts, place)
