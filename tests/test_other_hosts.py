@@ -185,6 +185,7 @@ def test_stop_lists_a_host_that_does_not_answer_and_a_later_frontend_finishes_it
     assert sum("standing_in" in line for line in far.lan.actor1.processes()) == 1
 
 
+@pytest.mark.slow
 def test_processes_whose_learners_and_frontend_are_gone_end_by_themselves(far):
     rows = far.of(["learner1"], ["actor1"])
     far.start(rows, "--detach", "--orphan_secs=4").process.wait(30)

@@ -134,6 +134,7 @@ def test_a_learner_with_more_work_than_its_actors_says_that_it_binds(busy):
     busy["learner"].until(r"actors wait \d\d% of theirs; a GPU or another learner would help")
 
 
+@pytest.mark.slow
 def test_a_full_queue_costs_the_learner_no_time(busy):
     rows = _until(busy["logdir"], lambda rows: len(_judged(rows)) >= 6)
     steady = _judged(rows)[1:]

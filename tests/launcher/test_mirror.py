@@ -5,6 +5,7 @@ import base64
 import pytest
 from supervising import until
 
+from launcher.host.registry import Run
 from launcher.hosts.mirror import Mirror
 
 
@@ -21,7 +22,7 @@ class Hosts:
 @pytest.fixture
 def copied(tmp_path):
     hosts, copy = Hosts(), tmp_path / "learners.log"
-    mirror = Mirror(None, hosts, {"there": {"/log": copy}})
+    mirror = Mirror(Run("impala", tmp_path), hosts, {"there": {"/log": copy}})
 
     def tell(offset, data):
         mirror.data("there", "/log", offset, base64.b64encode(data).decode())
