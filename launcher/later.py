@@ -22,7 +22,7 @@ def known(run: Run) -> Record:
     """What was started under this name; refused where nothing was."""
     record = run.record
     if record is None:
-        there = names()
+        there = [name for name in names() if name != run.name]  # what is left of it is no run
         others = f"; there are {', '.join(there)} (--tmux_sess=NAME)" if there else ""
         raise Refused(f"there is no run called {run.name}{others}")
     return record
