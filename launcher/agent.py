@@ -35,7 +35,7 @@ def main(folder: str, host: str, *command: str) -> int:
         line = f"export {mark}; {line}"
     credential = connection.Credential(**known) if known else None
     if credential is None:
-        os.execvp("ssh", ["ssh", "-o", "BatchMode=yes", host, *command])
+        os.execvp("ssh", ["ssh", "-o", "BatchMode=yes", host, line])
     try:
         client = connection.connect_with(credential)
     except connection.Unreachable as error:

@@ -10,7 +10,6 @@ bytes at the same place. Whoever brings anything here holds a lock.
 import contextlib
 import fcntl
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +23,7 @@ from launcher.host.registry import Record, Run, home
 from launcher.host.task import LEARNERS
 from launcher.hosts import files
 from launcher.hosts.files import End, FilesThere
+from launcher.hosts.live import Live
 from launcher.hosts.machines import Hosts
 from launcher.hosts.there import Failed
 
@@ -237,9 +237,7 @@ class _Progress:
     """How much of how much came, where it takes a while. Called by many threads."""
 
     def __init__(self, say: Say):
-        self._say, self._live = say, sys.stdout.isatty()
-        self._all = self._here = 0
-        self._began = self._last = time.monotonic()
+        self._live, self._all, self._here = Live(say, _SAY_SECONDS), 0, 0
         self._adding = threading.Lock()
 
     def add(self, more: int, came: int) -> None:
@@ -247,17 +245,8 @@ class _Progress:
         with self._adding:
             self._all += more
             self._here += came
-            now = time.monotonic()
-            if now - self._last < (0.3 if self._live else _SAY_SECONDS):
-                return
-            self._last = now
-            line = f"{self._here / 1e6:.1f} of {self._all / 1e6:.1f} MB ({now - self._began:.0f} s)"
-            if self._live:
-                print(f"\r{line}\033[K", end="", flush=True)
-            else:
-                self._say(line)
+            self._live.tell(lambda: f"{self._here / 1e6:.1f} of {self._all / 1e6:.1f} MB")
 
     def end(self) -> None:
         """What comes next has a line of its own."""
-        if self._live and self._last != self._began:
-            print("\r\033[K", end="", flush=True)
+        self._live.end()

@@ -6,8 +6,6 @@ one place share a connection.
 
 import functools
 import socket
-import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -19,6 +17,7 @@ from launcher.host.here import Here
 from launcher.host.machine import Machine
 from launcher.host.registry import Run
 from launcher.hosts import parallel
+from launcher.hosts.live import Live
 from launcher.hosts.there import ANSWER_SECONDS, Ear, Failed, Lost, There
 from launcher.ssh.config import Settings, Target
 from launcher.workers import Worker
@@ -71,13 +70,15 @@ class Hosts:
     ) -> dict[str, Any]:
         """What it returned for each place, or its exception; with progress, where it takes long."""
         found: dict[str, Any] = {}
-        progress = _Progress(len(places), say)
+        live = Live(say, _SAY_SECONDS) if say else None
         for i, result in parallel.each(function, places):
             if isinstance(result, Exception) and not isinstance(result, (Lost, Failed)):
                 raise result
             found[places[i]] = result
-            progress.add()
-        progress.end()
+            if live:
+                live.tell(lambda: f"hosts: {len(found)} of {len(places)}")
+        if live:
+            live.end()
         return found
 
     def keep(self, ear: Ear) -> None:
@@ -144,30 +145,3 @@ def tmux(socket_path: str) -> windows.Tmux:
         return answer.stdout, answer.stderr
 
     return ask
-
-
-class _Progress:
-    """How many of many are done; nothing where it takes a moment."""
-
-    def __init__(self, count: int, say: Say | None):
-        self._count, self._say, self._done = count, say, 0
-        self._began = self._last = time.monotonic()
-        self._live = sys.stdout.isatty()
-
-    def add(self) -> None:
-        """One more."""
-        self._done += 1
-        now = time.monotonic()
-        if not self._say or now - self._last < (0.3 if self._live else _SAY_SECONDS):
-            return
-        self._last = now
-        line = f"hosts: {self._done} of {self._count} ({now - self._began:.0f} s)"
-        if self._live:
-            print(f"\r{line}\033[K", end="", flush=True)
-        else:
-            self._say(line)
-
-    def end(self) -> None:
-        """What comes next has a line of its own."""
-        if self._live and self._say and self._last != self._began:
-            print("\r\033[K", end="", flush=True)
