@@ -16,11 +16,13 @@ import tensorflow as tf
 
 from impala_mm import transport
 from impala_mm.algorithms import Algorithm
-from impala_mm.environments import Environments, Step
+from impala_mm.assembly import Assembly
+from impala_mm.environments import Environments
 from impala_mm.heartbeat import Heartbeat
 from impala_mm.link import Group, Link, Say
 from impala_mm.parameters import Layout
-from impala_mm.trajectory import Codec, Entry, Unroll
+from impala_mm.stepping import Stepping
+from impala_mm.trajectory import Entry
 
 _FAULTS = 10  # environments rebuilt within the last 1,000 unrolls before the actor gives up
 
@@ -39,94 +41,35 @@ class Player:
         num_envs: int,
         heartbeat: Heartbeat | None = None,
     ):
-        self._environments = environments
-        self._heartbeat, self._repeats = heartbeat or Heartbeat(), environments.spec.action_repeats
-        spec = algorithm.unroll
-        self._length, self._overlap = spec.length, spec.overlap
-        self._codec = Codec(spec)
-        self._entries: Entry = tf.nest.map_structure(
-            lambda s: np.zeros(
-                [spec.length + spec.overlap, num_envs, *s.shape], s.dtype.as_numpy_dtype
-            ),
-            spec.step,
-        )  # [T+overlap, E, ...]
+        self._stepping = Stepping(environments, algorithm.unroll.length, heartbeat or Heartbeat())
         self._state = algorithm.initial_state(num_envs)
-        # The core state before each of the last `overlap` entries is read, oldest first.
-        self._states = [self._state] * spec.overlap
-        self._broken = np.zeros([num_envs], bool)
-        self._act = _flat_act(algorithm, num_envs)
+        self._assembly = Assembly(algorithm.unroll, num_envs, self._state)
+        self._assembly.begin(environments.reset())
+        self._act = flat_act(algorithm, num_envs)
         self.acting = self.stepping = 0.0  # seconds that the last unrolls took, by part
-        step = environments.reset()
-        for t in range(spec.overlap):  # before the first step there is nothing but a reset
-            self._write(t, step, np.zeros([num_envs], np.int32), None)
 
     def play(self) -> list[bytes]:
         """Plays T steps; the unrolls of all environments that came through them whole."""
-        for environment in map(int, np.flatnonzero(self._broken)):
-            self._rebuild(environment)
-        start = tf.nest.map_structure(np.asarray, self._states[0])
-        self.acting = self.stepping = 0.0
-        for t in range(self._overlap, self._overlap + self._length):
-            begin = time.perf_counter()
-            action, self._state, extras = self._act(self._entry(t - 1), self._state)
-            self._states = [*self._states[1:], self._state]
+        assembly, whole = self._assembly, False
+        stepped, acting = self._stepping.seconds, 0.0
+        while not whole:
+            asked = time.perf_counter()
+            if assembly.starts:
+                assembly.begins_with(self._state)
+            action, self._state, extras = self._act(assembly.newest, self._state)
             actions = action.numpy()
-            acted = time.perf_counter()
-            step = self._environments.step(actions)
-            self.stepping += time.perf_counter() - acted
-            self.acting += acted - begin
-            self._heartbeat.frames += int((~step.first).sum()) * self._repeats
-            self._heartbeat.beat()
-            self._broken |= step.fault
-            self._write(t, step, actions, extras)
-        contents = [
-            self._codec.encode(
-                Unroll(
-                    tf.nest.map_structure(lambda a, e=e: a[:, e], self._entries),
-                    tf.nest.map_structure(lambda a, e=e: a[e], start),
-                )
-            )
-            for e in np.flatnonzero(~self._broken)
-        ]
-        for array in tf.nest.flatten(self._entries):
-            array[: self._overlap] = array[self._length :]
-        return contents
+            acting += time.perf_counter() - asked
+            step = self._stepping.step(actions)
+            whole = assembly.write(step, actions, extras)
+        self.acting, self.stepping = acting, self._stepping.seconds - stepped
+        return assembly.cut()
 
     def episodes(self) -> np.ndarray:
         """float32 [K, 3] of (1 for a whole game else 0, return, steps) that ended since."""
-        finished = self._environments.episodes()
-        return np.array(
-            [(e.whole_game, e.episode_return, e.length) for e in finished], np.float32
-        ).reshape([-1, 3])
-
-    def _entry(self, t: int) -> Entry:
-        return tf.nest.map_structure(lambda array: array[t], self._entries)
-
-    def _write(self, t: int, step: Step, actions: np.ndarray, extras: Any) -> None:
-        entries = self._entries
-        entries.action[t], entries.reward[t] = actions, step.reward
-        entries.terminated[t], entries.truncated[t] = step.terminated, step.truncated
-        entries.observation[t], entries.first[t] = step.observation, step.first
-        if extras is not None:
-            tf.nest.map_structure(
-                lambda array, value: array.__setitem__(t, value.numpy()), entries.extras, extras
-            )
-
-    def _rebuild(self, environment: int) -> None:
-        """Makes a broken environment anew: its next unroll begins with a reset."""
-        try:
-            step = self._environments.rebuild(environment)
-        except Exception as error:  # it stays broken, and this counts as one more fault
-            what = " ".join(f"{type(error).__name__}: {error}".split())
-            self._environments.faults.append(f"environment {environment}, made anew: {what}")
-            return
-        for t in range(self._overlap):
-            for name in ("reward", "terminated", "truncated", "observation", "first"):
-                getattr(self._entries, name)[t, environment] = getattr(step, name)[0]
-        self._broken[environment] = False
+        return self._stepping.episodes()
 
 
-def _flat_act(algorithm: Algorithm, num_envs: int) -> Callable[[Entry, Any], tuple[Any, Any, Any]]:
+def flat_act(algorithm: Algorithm, num_envs: int) -> Callable[[Entry, Any], tuple[Any, Any, Any]]:
     """The algorithm's act for this many environments, as a function of (entry, core state).
 
     Called with flat tensors, and only with those fields that act() may read: tf.function's own

@@ -1,0 +1,64 @@
+"""Stepping environments, whoever chooses the actions: a Player in the actor, or the learner.
+
+Broken environments are made anew where an unroll ends: their newest entry then is the reset.
+"""
+
+import time
+
+import numpy as np
+
+from impala_mm.environments import Environments, Step
+from impala_mm.heartbeat import Heartbeat
+
+
+class Stepping:
+    """E environments in unrolls of T steps."""
+
+    def __init__(self, environments: Environments, length: int, heartbeat: Heartbeat):
+        self._environments, self._length, self._heartbeat = environments, length, heartbeat
+        self._repeats = environments.spec.action_repeats
+        self._steps = 0  # of this unroll
+        self._broken = np.zeros([], bool)  # [E], once there was a step
+        self.seconds = 0.0  # that all steps took
+
+    def reset(self) -> Step:
+        """All begin anew, and so does the unroll."""
+        self._steps, self._broken = 0, np.zeros([], bool)
+        return self._environments.reset()
+
+    def step(self, actions: np.ndarray) -> Step:
+        """One step of each; after the last of an unroll the broken ones show their resets."""
+        begin = time.perf_counter()
+        step = self._environments.step(actions)
+        self.seconds += time.perf_counter() - begin
+        self._heartbeat.frames += int((~step.first).sum()) * self._repeats
+        self._heartbeat.beat()
+        self._broken = self._broken | step.fault
+        self._steps = (self._steps + 1) % self._length
+        if self.between_unrolls:
+            for environment in np.flatnonzero(self._broken).tolist():
+                self._rebuild(environment, step)
+            self._broken = np.zeros([], bool)
+        return step
+
+    @property
+    def between_unrolls(self) -> bool:
+        """Whether the last step ended an unroll."""
+        return self._steps == 0
+
+    def episodes(self) -> np.ndarray:
+        """float32 [K, 3] of (1 for a whole game else 0, return, steps) that ended since."""
+        finished = self._environments.episodes()
+        return np.array(
+            [(e.whole_game, e.episode_return, e.length) for e in finished], np.float32
+        ).reshape([-1, 3])
+
+    def _rebuild(self, environment: int, step: Step) -> None:
+        try:
+            anew = self._environments.rebuild(environment)
+        except Exception as error:  # it stays broken, and this counts as one more fault
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            self._environments.faults.append(f"environment {environment}, made anew: {what}")
+            return
+        for name in ("reward", "terminated", "truncated", "observation", "first"):
+            getattr(step, name)[environment] = getattr(anew, name)[0]
