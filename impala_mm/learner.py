@@ -70,7 +70,7 @@ class Learner(threading.Thread):
 
     def begin(self, mean_return: Callable[[], float]) -> None:
         """Starts to train; rank 0 says what the mean return is."""
-        self._server.publish(self.updates, self._layout.pack())
+        self._publish()
         overlap = self._algorithm.unroll.overlap
         self._lockstep = Lockstep(self._source, self._group, overlap, mean_return)
         if self._asked_to_end.is_set():
@@ -138,7 +138,7 @@ class Learner(threading.Thread):
             self.steps += turn.steps
             self._check_sync()
         self._source.feedback(batch.key, priorities)
-        self._server.publish(self.updates, self._layout.pack())
+        self._publish()
         values["policy_lag"] = self.updates - 1 - float(np.mean(batch.version))
         values["queue_fill"] = self._server.fill()
         self.meter.add(values, turn.mine)
@@ -147,6 +147,10 @@ class Learner(threading.Thread):
             self.meter.add_actors(arrival.times)
         self.actions = batch.unrolls.action
         return over
+
+    def _publish(self) -> None:
+        values = self._layout.values()  # packed when somebody asks: most versions nobody does
+        self._server.publish(self.updates, lambda: self._layout.pack(values))
 
     def _one_update(
         self, batch: Batch, context: Context

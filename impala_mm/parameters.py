@@ -30,10 +30,22 @@ class Layout:
             [tf.TensorSpec(v.shape, t) for v, t in zip(acting, self._wire, strict=True)]
         )
 
-    def pack(self) -> bytes:
-        """The variables' values now; call it between two updates."""
-        values = [tf.cast(v, t).numpy() for v, t in zip(self._variables, self._wire, strict=True)]
-        return b"".join(value.tobytes() for value in values)
+    def values(self) -> list[tf.Tensor]:
+        """The variables' values now; call it between two updates.
+
+        They stay what they are: an update of a variable whose value somebody holds makes a new one.
+        """
+        return [variable.read_value() for variable in self._variables]
+
+    def pack(self, values: Sequence[tf.Tensor]) -> bytes:
+        """Values as the vector."""
+        cast = [tf.cast(v, t).numpy() for v, t in zip(values, self._wire, strict=True)]
+        return b"".join(value.tobytes() for value in cast)
+
+    def assign(self, values: Sequence[tf.Tensor]) -> None:
+        """The values of another layout's variables to ours, without a copy."""
+        for variable, value in zip(self._variables, values, strict=True):
+            variable.assign(value)
 
     def unpack(self, vector: bytes) -> None:
         """Assigns the vector to the variables."""

@@ -106,9 +106,12 @@ class Server:
             active = sum(now - heard < 2 * SETTLED for heard in self.actors.values())
             return Need(starved, fill, active, now - self._changed_at > SETTLED)
 
-    def publish(self, version: int, vector: bytes) -> None:
-        """Makes `vector` what actors get from now on; readers of an older one may finish it."""
-        self._snapshots.publish(version, vector)
+    def publish(self, version: int, pack: Callable[[], bytes]) -> None:
+        """Makes what `pack` gives what actors get from now on; it is asked once, if anybody asks.
+
+        Readers of an older version may finish it.
+        """
+        self._snapshots.publish(version, pack)
 
     def arrivals(self) -> list[Arrival]:
         """What came with unrolls since the last call."""

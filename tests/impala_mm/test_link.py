@@ -71,12 +71,12 @@ def _count_pulls(server):
 def test_actors_of_one_host_share_one_pull(here):
     """Eight actors, five versions: each version crosses the wire once, and reaches all."""
     server, join = here
-    server.publish(0, b"0")
+    server.publish(0, lambda: b"0")
     pulls = _count_pulls(server)
     links = [join(actor) for actor in range(8)]
     assert len(pulls) == 1
     for version in range(1, 6):
-        server.publish(version, b"%d" % version)
+        server.publish(version, lambda version=version: b"%d" % version)
         for one in links:
             assert one.send(_group(one, b"x"))
         _until(lambda v=version: all(one.newest.version == v for one in links))
@@ -87,11 +87,11 @@ def test_actors_of_one_host_share_one_pull(here):
 
 def test_an_actor_pulls_no_more_often_than_it_may(here):
     server, join = here
-    server.publish(0, b"0")
+    server.publish(0, lambda: b"0")
     pulls = _count_pulls(server)
     one = join(0, pull_secs=1000)
     for version in range(1, 5):
-        server.publish(version, b"x")
+        server.publish(version, lambda: b"x")
         one.send(_group(one, b"x"))
     _until(lambda: int(server.queue.size()) == 4)
     time.sleep(0.3)
@@ -102,7 +102,7 @@ def test_an_actor_pulls_no_more_often_than_it_may(here):
 def test_an_actor_that_may_not_lag_waits_for_the_next_policy(here):
     """With max_lag 0, each unroll is played by the policy that the one before it helped to make."""
     server, join = here
-    server.publish(0, b"0")
+    server.publish(0, lambda: b"0")
     one = join(0, pull_secs=1000, max_lag=0)
     versions = []
 
@@ -118,17 +118,17 @@ def test_an_actor_that_may_not_lag_waits_for_the_next_policy(here):
         _until(lambda v=version: int(server.queue.size()) == v)
         time.sleep(0.2)
         assert versions == list(range(version)), "it waits"
-        server.publish(version, b"x")
+        server.publish(version, lambda: b"x")
     _until(lambda: int(server.queue.size()) == 4)
     assert versions == [0, 1, 2, 3]
-    server.publish(4, b"x")
+    server.publish(4, lambda: b"x")
     playing.join(10)
     assert not playing.is_alive()
 
 
 def test_a_pull_that_fails_after_a_send_repeats_the_pull_and_not_the_send(here, monkeypatch):
     server, join = here
-    server.publish(0, b"0")
+    server.publish(0, lambda: b"0")
     one = join(0)
     failing = []
     pull = one._pull
@@ -140,7 +140,7 @@ def test_a_pull_that_fails_after_a_send_repeats_the_pull_and_not_the_send(here, 
         pull(client, sent)
 
     monkeypatch.setattr(one, "_pull", fails_once)
-    server.publish(1, b"1")
+    server.publish(1, lambda: b"1")
     one.send(_group(one, b"once"))
     _until(lambda: one.newest.version == 1)
     time.sleep(0.3)
@@ -154,7 +154,7 @@ def test_without_shared_memory_each_actor_pulls_for_itself_and_says_so(here, mon
 
     monkeypatch.setattr(linking, "HostShare", refuses)
     server, join = here
-    server.publish(0, b"0")
+    server.publish(0, lambda: b"0")
     pulls = _count_pulls(server)
     assert [join(actor).newest.vector for actor in range(3)] == [b"0"] * 3
     assert len(set(pulls)) == 3
@@ -166,21 +166,21 @@ def test_before_the_first_policy_an_actor_waits_and_says_so(here, monkeypatch):
     one = join(0, max_lag=0)
     _until(lambda: any("waits for the learner" in line for line in server.said))
     assert not one.connected.is_set()
-    server.publish(0, b"0")
+    server.publish(0, lambda: b"0")
     assert one.connected.wait(10)
 
 
 def test_an_actor_notices_that_another_learner_answers_without_any_call_having_failed(here):
     """Its address is the same, and its policy older: the actor goes on with it at once."""
     server, join = here
-    server.publish(7, b"seven")
+    server.publish(7, lambda: b"seven")
     one = join(0)
     # What a restart would have made:
     server.nonce = server._identity["nonce"] = server.nonce + 1
     server._identity["run_id"], server.run = "later", transport.run_number("later")
     server.actors.clear()
     server._snapshots.version = -1
-    server.publish(2, b"two")
+    server.publish(2, lambda: b"two")
     begun = _group(one, b"begun under the old one")
     one.send(begun)
     _until(lambda: one.newest == (server.run, 2, b"two"))
@@ -197,7 +197,7 @@ def test_a_queue_that_stays_full_is_no_learner_that_is_away(here, monkeypatch):
     server, join = here
     make = transport.Client
     monkeypatch.setattr(transport, "Client", lambda address, token: make(address, token, 1.0))
-    server.publish(0, b"0")
+    server.publish(0, lambda: b"0")
     one = join(0)
     server.queue.enqueue_many([[b"other"] * 100, [0] * 100])  # all there is room for
     one.send(_group(one, b"mine"))
@@ -226,7 +226,7 @@ class Run:
         ]
         for rank, server in enumerate(self.servers):
             server.rank = rank
-            server.publish(0, b"0")
+            server.publish(0, lambda: b"0")
 
     def starve(self, rank):
         """The learners hear that this one waits for unrolls, and nobody feeds it."""

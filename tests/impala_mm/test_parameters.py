@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from impala_mm import optimizers
 from impala_mm.parameters import Layout
 
 
@@ -18,7 +19,8 @@ def _variables(seed):
 @pytest.mark.parametrize("wire", ["float32", "float16"])
 def test_what_is_packed_here_is_unpacked_there(wire):
     (here, trained), (there, trained_there) = _variables(1), _variables(2)
-    vector = Layout(here, trained, wire).pack()
+    mine = Layout(here, trained, wire)
+    vector = mine.pack(mine.values())
     layout = Layout(there, trained_there, wire)
     assert len(vector) == layout.size == 7 * 3 * (2 if wire == "float16" else 4) + 4 + 8
     layout.unpack(vector)
@@ -27,6 +29,20 @@ def test_what_is_packed_here_is_unpacked_there(wire):
     assert (there[0].numpy() == weights).all() == (wire == "float32")
     assert float(there[1]) == 123_458.0, "above what float16 holds"
     assert int(there[2]) == 10**12 + 1
+
+
+def test_values_stay_what_they_were_whatever_becomes_of_the_variables():
+    (here, trained), (there, trained_there) = _variables(1), _variables(2)
+    layout = Layout(here, trained, "float32")
+    values, vector = layout.values(), layout.pack(layout.values())
+    optimizer = optimizers.make("adam", 0.1, 0.9, 0.0, 1e-5)
+    optimizer.initialize([here[0]])
+    optimizer.apply([tf.ones([7, 3])], [here[0]])  # in place, were nobody to hold the value
+    here[1].assign_add(1.0)
+    assert layout.pack(values) == vector != layout.pack(layout.values())
+    other = Layout(there, trained_there, "float32")
+    other.assign(values)
+    assert other.pack(other.values()) == vector
 
 
 def test_a_digest_names_the_layout_and_not_the_variables():

@@ -188,7 +188,7 @@ def test_parameters_are_never_torn(serve):
     server, address = serve()
     size = 12_500_000 // 4 * 4
     vectors = [np.full(size, v, np.float32).tobytes() for v in range(8)]  # made once: 50 MB each
-    server.publish(0, vectors[0])
+    server.publish(0, lambda: vectors[0])
     pulled, mixed, done = [0] * 8, [], threading.Event()
 
     def pull(me):
@@ -204,7 +204,7 @@ def test_parameters_are_never_torn(serve):
     for reader in readers:
         reader.start()
     for version in range(1, 1001):
-        server.publish(version, vectors[version % 8])
+        server.publish(version, lambda version=version: vectors[version % 8])
         time.sleep(0.005)
     done.set()
     for reader in readers:
@@ -219,10 +219,10 @@ def test_a_pull_brings_nothing_before_there_is_what_it_asks_for(serve):
     server, address = serve()
     client = _join(address)
     assert client.get_parameters() is None
-    server.publish(3, b"three")
+    server.publish(3, lambda: b"three")
     assert client.get_parameters() == (3, b"three")
     assert client.get_parameters(min_version=4) is None
-    server.publish(5, b"five")
+    server.publish(5, lambda: b"five")
     assert client.get_parameters(min_version=4) == (5, b"five")
 
 
@@ -232,7 +232,7 @@ def test_a_pull_brings_nothing_before_there_is_what_it_asks_for(serve):
 def test_every_function_refuses_a_caller_without_the_token(serve):
     events = []
     server, address = serve(events=events)
-    server.publish(0, b"weights")
+    server.publish(0, lambda: b"weights")
     with pytest.raises(transport.Refused, match="copy its token file to this host"):
         _join(address, token="guess")
     stranger = transport.Client(address, "guess")
