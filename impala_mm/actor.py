@@ -19,16 +19,11 @@ from impala_mm.algorithms import Algorithm
 from impala_mm.assembly import Assembly
 from impala_mm.environments import Environments
 from impala_mm.heartbeat import Heartbeat
-from impala_mm.link import Group, Link, Say
+from impala_mm.link import Group, Link
 from impala_mm.parameters import Layout
-from impala_mm.stepping import Stepping
+from impala_mm.stepping import Faults, Stepping
 from impala_mm.trajectory import Entry
-
-_FAULTS = 10  # environments rebuilt within the last 1,000 unrolls before the actor gives up
-
-
-class Stopped(Exception):
-    """The actor cannot go on; says why."""
+from impala_mm.waiting import Say
 
 
 class Player:
@@ -120,8 +115,7 @@ def run(
             return
     player = Player(algorithm, environments, num_envs, heartbeat)
     loaded = (-1, -1)  # the run and the version of the parameters in use
-    faults: list[int] = []  # the unroll at which each fault was
-    count = known = 0
+    faults = Faults(environments, say)
     begin, waited = time.perf_counter(), 0.0
     while not stop.is_set():
         assert link.newest
@@ -130,16 +124,7 @@ def run(
             layout.unpack(newest.vector)
             loaded = newest.run, newest.version
         contents = player.play()
-        count += 1
-        for fault in environments.faults[known:]:
-            say(f"{fault}; it is made anew, its unroll dropped")
-            faults.append(count)
-        known = len(environments.faults)
-        faults = [f for f in faults if f > count - 1000]
-        if len(faults) >= _FAULTS:
-            raise Stopped(
-                f"{len(faults)} faults of environments, the last: {environments.faults[-1]}"
-            )
+        faults.after_unroll()
         ready = time.perf_counter()
         times = transport.Times(player.acting, player.stepping, waited, ready - begin)
         if not link.send(Group(*loaded, contents, player.episodes(), times), heartbeat.beat):

@@ -1,10 +1,10 @@
 """An actor's process, from its flags to its exit code."""
 
-import dataclasses
 import signal
 import threading
 import traceback
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
 
 from impala_mm import children, flags, heartbeat, processes
 from impala_mm.config import Config
@@ -28,38 +28,98 @@ def act(config: Config) -> NoReturn:
         learners, start = [learners[start]], 0
     threads = config.intra_op_threads or 1, config.inter_op_threads or 1
     processes.load_tensorflow(*threads, config.actor_device)
-    from impala_mm import actor, agreement, devices, environments, transport  # noqa: PLC0415
-    from impala_mm.link import Link  # noqa: PLC0415
+    from impala_mm import devices, stepping, transport  # noqa: PLC0415
 
     device = devices.choose("actor_device", config.actor_device, config.task)
     if config.actor_device == "gpu":
         say(f"acts on {device}")
-    token = processes.token(config)
-    exactly = dataclasses.replace(config, precision="float32")  # lower pays off in large batches
-    algorithm, layout, levels, identity, _ = agreement.make(exactly, config.task)
-    level = list(levels)[config.task % len(levels)]
-    # Apart for each environment of each actor.
-    seed = config.seed * 1_000_003 + config.task * 10_007
-    playing = environments.make(level, config.num_envs, seed, **agreement.options(config))
-    pull_secs = config.min_pull_secs
-    if pull_secs < 0:
-        pull_secs = layout.size / 12.5e6  # a tenth of 1 Gbit/s, in bytes
-    identity |= {"actor": config.task, "level": level}
-    link = Link(learners, start, identity, token, pull_secs, algorithm.max_lag, say, stop)
+    play = _steps if config.inference == "learner" else _plays
+    ready = play(config, learners, start, say, stop)
     code = 1
     try:
-        alive = heartbeat.of_this_process()
-        actor.run(algorithm, playing, config.num_envs, layout, link, say, stop, alive)
+        ready.run()
         code = processes.exit_code(ending)
         say(f"ended: asked to by {signal.Signals(ending[0]).name}")
-    except (transport.Refused, actor.Stopped) as error:
+    except (transport.Refused, stepping.Stopped) as error:
         say(f"error: {error}")
     except Exception:
         traceback.print_exc()
     stop.set()
-    link.close()
-    playing.close()
+    ready.end()
     processes.leave(code)
+
+
+class _Ready(NamedTuple):
+    """An actor that is put together."""
+
+    run: Callable[[], None]  # until told to stop
+    end: Callable[[], None]  # frees what it holds
+
+
+def _plays(
+    config: Config, learners: list[str], start: int, say: processes.Sayer, stop: threading.Event
+) -> _Ready:
+    """One that has the network."""
+    from impala_mm import actor, agreement, environments  # noqa: PLC0415
+    from impala_mm.link import Link  # noqa: PLC0415
+
+    algorithm, layout, levels, identity, _ = agreement.make(agreement.exactly(config), config.task)
+    level = _level(config, levels)
+    playing = environments.make(level, config.num_envs, _seed(config), **agreement.options(config))
+    pull_secs = config.min_pull_secs
+    if pull_secs < 0:
+        pull_secs = layout.size / 12.5e6  # a tenth of 1 Gbit/s, in bytes
+    identity |= {"actor": config.task, "level": level}
+    token, lag = processes.token(config), algorithm.max_lag
+    link = Link(learners, start, identity, token, pull_secs, lag, say, stop)
+
+    def run() -> None:
+        alive = heartbeat.of_this_process()
+        actor.run(algorithm, playing, config.num_envs, layout, link, say, stop, alive)
+
+    def end() -> None:
+        link.close()
+        playing.close()
+
+    return _Ready(run, end)
+
+
+def _steps(
+    config: Config, learners: list[str], start: int, say: processes.Sayer, stop: threading.Event
+) -> _Ready:
+    """One that only steps environments: its learner infers."""
+    from impala_mm import agreement, environments, remote_actor  # noqa: PLC0415
+
+    levels = agreement.levels_of(config)
+    level = _level(config, levels)
+    try:
+        sizes = remote_actor.sizes(config.num_envs, levels[level].observation)
+    except ValueError as error:
+        flags.refuse(f"--inference=learner: {error}; --inference=actor sends none of them alone")
+    options, seed = agreement.options(config), _seed(config)
+    groups = [
+        (environments.make(level, size, seed + sum(sizes[:i]), **options), size)
+        for i, size in enumerate(sizes)
+    ]
+    identity = agreement.steps(config, levels) | {"actor": config.task, "level": level}
+    token, alive = processes.token(config), heartbeat.of_this_process()
+    playing = remote_actor.RemoteActor(learners, start, identity, token, groups, say, stop, alive)
+
+    def end() -> None:
+        for group, _ in groups:
+            group.close()
+
+    return _Ready(lambda: remote_actor.run(playing, stop, alive), end)
+
+
+def _level(config: Config, levels: dict[str, Any]) -> str:
+    """The one of those of --level_name that this actor plays."""
+    return list(levels)[config.task % len(levels)]
+
+
+def _seed(config: Config) -> int:
+    """Of its first environment: apart for each environment of each actor."""
+    return config.seed * 1_000_003 + config.task * 10_007
 
 
 def first_learner(config: Config, count: int) -> int:

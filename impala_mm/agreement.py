@@ -48,7 +48,7 @@ def make(config: Config, number: int) -> Agreement:
     `number`: of this process among those of its role; its random numbers are its own.
     """
     tf.random.set_seed(config.seed + 1000 * number)
-    levels = _levels(config)
+    levels = levels_of(config)
     spec = next(iter(levels.values()))
     try:
         algorithm = algorithms.make(config, spec)
@@ -56,14 +56,9 @@ def make(config: Config, number: int) -> Agreement:
         flags.refuse(f"--agent_name={config.agent_name}: {error}")
     auto = config.agent_name == "auto"
     layout = Layout(algorithm.variables.acting, algorithm.variables.trained, config.parameter_dtype)
-    identity = {
-        "protocol": transport.PROTOCOL,
+    identity = steps(config, levels) | {
         "run_id": f"{os.getpid()}-{time.time_ns()}",
-        "level_name": ",".join(levels),
-        "algorithm": config.algorithm,
-        "reward_clipping": config.reward_clipping,  # of what the network reads
-        "options": ", ".join(f"--{n}={v}" for n, v in options(config).items()),
-        "emulator": spec.emulator,
+        "length": algorithm.unroll.length,
         "network": nets.auto(spec.observation) if auto else config.agent_name,
         "unroll": digest(algorithm.unroll[2:]) + f" of {config.unroll_length}",
         "acting": layout.digest,
@@ -79,6 +74,24 @@ def make(config: Config, number: int) -> Agreement:
     return Agreement(algorithm, layout, levels, identity, made_of)
 
 
+def steps(config: Config, levels: dict[str, EnvironmentSpec]) -> dict[str, Any]:
+    """The part of the identity that an actor has, too, whose learner infers: it needs no network.
+
+    `levels` are those of --level_name, by name.
+    """
+    spec = next(iter(levels.values()))
+    return {
+        "protocol": transport.PROTOCOL,
+        "inference": config.inference,
+        "level_name": ",".join(levels),
+        "algorithm": config.algorithm,
+        "reward_clipping": config.reward_clipping,  # of what the network reads
+        "options": ", ".join(f"--{n}={v}" for n, v in options(config).items()),
+        "emulator": spec.emulator,
+        "steps": f"{spaces(spec)}",
+    }
+
+
 def spaces(spec: EnvironmentSpec) -> dict[str, Any]:
     """What a network must fit, as people read it."""
     observation = spec.observation
@@ -86,6 +99,11 @@ def spaces(spec: EnvironmentSpec) -> dict[str, Any]:
         "actions": spec.num_actions,
         "observations": f"{observation.dtype.name} {observation.shape.as_list()}",
     }
+
+
+def exactly(config: Config) -> Config:
+    """As who acts takes it: a lower precision pays off in large batches alone."""
+    return dataclasses.replace(config, precision="float32")
 
 
 class Differ(Exception):
@@ -127,7 +145,7 @@ def options(config: Config) -> dict[str, Any]:
     return {name: getattr(config, name) for name in environments.FLAGS}
 
 
-def _levels(config: Config) -> dict[str, EnvironmentSpec]:
+def levels_of(config: Config) -> dict[str, EnvironmentSpec]:
     """Those of --level_name; one network must fit all."""
     specs: dict[str, EnvironmentSpec] = {}
     for name in (part.strip() for part in config.level_name.split(",")):

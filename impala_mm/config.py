@@ -137,6 +137,11 @@ class Config:
         text="Which learner an actor feeds. It begins with that of --learner; balance: a learner "
              "with a full queue sends one to the learner that waits longest, at most one in 5 s, "
              "and a learner that is away is left; fixed: it stays.")
+    inference: str = flag(
+        "actor", group="Processes", choices=("actor", "learner"),
+        text="Where actions are chosen. actor: each actor has the network, and pulls newer "
+             "parameters. learner: actors only step environments and send what they see; the "
+             "learner, on its GPU, chooses for all of them together.")
     num_envs: int = flag(
         16, group="Processes", least=1,
         text="Environments per actor; their observations go through the network as one batch.")

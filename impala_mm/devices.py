@@ -29,3 +29,8 @@ def choose(flag: str, wish: str, number: int) -> str:
     tf.config.set_visible_devices([mine], "GPU")
     tf.config.experimental.set_memory_growth(mine, True)  # others may use what we do not
     return f"{mine.name} of {len(gpus)}"
+
+
+def training() -> str:
+    """TensorFlow's name of the device that this process trains on, once one was chosen."""
+    return "/GPU:0" if tf.config.list_logical_devices("GPU") else "/CPU:0"

@@ -150,7 +150,7 @@ class Learner(threading.Thread):
 
     def _publish(self) -> None:
         values = self._layout.values()  # packed when somebody asks: most versions nobody does
-        self._server.publish(self.updates, lambda: self._layout.pack(values))
+        self._server.publish(self.updates, lambda: self._layout.pack(values), values)
 
     def _one_update(
         self, batch: Batch, context: Context

@@ -17,7 +17,9 @@ from impala_mm.place import place, widen
 from impala_mm.run_folder import RunFolder
 
 if TYPE_CHECKING:
+    from impala_mm.agreement import Agreement
     from impala_mm.group import Group
+    from impala_mm.inference import Inference
     from impala_mm.learner import Learner
     from impala_mm.server import Server
     from impala_mm.watch import Watch
@@ -183,7 +185,8 @@ def _put_together(
             say(spec.note)
     run_id, token = group.gather((agreed.identity["run_id"], processes.token(config)), "run")[0]
     identity = agreed.identity | {"run_id": run_id, "learners": addresses}
-    server = _listen(config, address, token, identity, capacity, say)
+    inference = _inference(config, agreed, group.rank) if config.inference == "learner" else None
+    server = _listen(config, address, token, identity, capacity, say, inference)
     say(f"listens at {config.bind_address or address} ({time.monotonic() - began:.1f} s)")
     server.rank = group.rank
     limits = Limits(config, spec.reward_threshold if len(agreed.levels) == 1 else None)
@@ -239,8 +242,29 @@ def _address(config: Config, rank: int) -> str:
     return addresses[rank]
 
 
+def _inference(config: Config, agreed: "Agreement", rank: int) -> "Inference":
+    """It acts by a copy of the network, which does not change while an update is made."""
+    from impala_mm import agreement, devices  # noqa: PLC0415
+    from impala_mm.inference import Inference  # noqa: PLC0415
+
+    if agreed.algorithm.max_lag is not None:
+        flags.refuse(
+            f"--inference=learner: --algorithm={config.algorithm} has its actors wait for the next "
+            f"policy, which only --inference=actor can"
+        )
+    copy = agreement.make(agreement.exactly(config), rank)
+    device = devices.training()
+    return Inference(copy.algorithm, copy.layout, device)
+
+
 def _listen(
-    config: Config, address: str, token: str, identity: dict[str, Any], capacity: int, say: Any
+    config: Config,
+    address: str,
+    token: str,
+    identity: dict[str, Any],
+    capacity: int,
+    say: Any,
+    inference: "Inference | None",
 ) -> "Server":
     from impala_mm.server import Server  # noqa: PLC0415
 
@@ -249,7 +273,7 @@ def _listen(
     if warning:
         say(warning)
     try:
-        return Server(address, bind_address, token, identity, capacity, say)
+        return Server(address, bind_address, token, identity, capacity, say, inference)
     except OSError as error:
         flags.refuse(f"the learner cannot listen: {error}")
 

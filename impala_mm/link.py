@@ -19,10 +19,10 @@ import numpy as np
 from impala_mm import transport
 from impala_mm.host_share import HostShare
 from impala_mm.ledger import FOREIGN
+from impala_mm.waiting import Say, Waiting
 
 _SECONDS = 2.0  # that an actor waits in a full queue before it asks who else could need it;
 _MOST_SECONDS = 30.0  # longer where the unrolls alone may take so long to cross the wire
-Say = Callable[[str], None]
 
 
 class Newest(NamedTuple):
@@ -235,7 +235,7 @@ class Link(threading.Thread):
 
     def _pull_next(self, client: transport.Client, due: int) -> None:
         """Waits for version `due`."""
-        waiting = _Waiting(f"for policy version {due}", self._say, self._ending, silent=10.0)
+        waiting = Waiting(f"for policy version {due}", self._say, self._ending, silent=10.0)
         while not self._ending.is_set():
             found = client.get_parameters(due)
             if found:
@@ -246,7 +246,7 @@ class Link(threading.Thread):
     def _connect(self) -> transport.Client | None:
         """Waits, for ever, for a learner that takes us; None when told to stop."""
         what = "the learner" if len(self._addresses) == 1 else "a learner"
-        waiting = _Waiting(f"for {what} at {', '.join(self._addresses)}", self._say, self._ending)
+        waiting = Waiting(f"for {what} at {', '.join(self._addresses)}", self._say, self._ending)
         while not self._ending.is_set():
             address = self._addresses[self._at]
             try:
@@ -268,9 +268,7 @@ class Link(threading.Thread):
             return client
         return None
 
-    def _first_policy(
-        self, client: transport.Client, waiting: "_Waiting"
-    ) -> tuple[int, bytes] | None:
+    def _first_policy(self, client: transport.Client, waiting: Waiting) -> tuple[int, bytes] | None:
         """Of this learner, as soon as it has one; None when told to stop."""
         while not self._ending.is_set():
             found = self._share.newest(after=-1) if self._share else None
@@ -297,21 +295,3 @@ class Link(threading.Thread):
             self._share = HostShare(run_id)
         except OSError as error:
             self._say(f"pulls its parameters for itself alone: {error}")
-
-
-class _Waiting:
-    """For something that others do: longer each time, and never silent for more than 10 s."""
-
-    def __init__(self, what: str, say: Say, ending: threading.Event, silent: float = 0.0):
-        self._what, self._say, self._ending = what, say, ending
-        self._since = time.monotonic()
-        self._next, self._times = silent, 0  # seconds from the start
-
-    def pause(self, first: float, most: float) -> None:
-        """Waits `first` seconds, then half as long again each time, up to `most`."""
-        waited = time.monotonic() - self._since
-        if waited >= self._next:
-            self._next = waited + 10
-            self._say(f"waits {self._what} since {waited:.0f} s")
-        self._ending.wait(min(first * 1.5**self._times, most))
-        self._times = min(self._times + 1, 20)

@@ -7,7 +7,7 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +15,10 @@ import tensorflow as tf
 
 from impala_mm import ports
 from impala_mm.balance import SETTLED, Need, better_place
+from impala_mm.inference import Inference
 from impala_mm.ledger import ACCEPTED, DENIED, DISPLACED, FOREIGN, LOST, RUNNING, STALE, Ledger
 from impala_mm.pieces import Pieces
+from impala_mm.remote import Asking
 from impala_mm.snapshots import Snapshots
 from impala_mm.transport import (
     MESSAGE,
@@ -50,8 +52,11 @@ class Server:
         identity: dict[str, Any],
         queue_capacity: int,
         on_event: Callable[[str], None] = print,
+        inference: Inference | None = None,
     ):
         """Listens on `bind_address`; compares `identity` with that of each actor that says hello.
+
+        With `inference` it acts for actors, too.
 
         Raises OSError, naming the address and its holder, where another process has the port.
         """
@@ -71,6 +76,9 @@ class Server:
         self._lock = threading.Lock()  # of the next two
         self._arrivals: list[Arrival] = []
         self.actors: dict[int, float] = {}  # those that are here, and when we last heard of each
+        self._inference = inference
+        if inference:
+            inference.serve(self.nonce, self._heard, self._inferred)
         self._closed = False
         self.stale = 0  # messages dropped because they were had, or meant for another process
         self.dropped = 0  # unrolls that went nowhere, as their actors say
@@ -106,12 +114,16 @@ class Server:
             active = sum(now - heard < 2 * SETTLED for heard in self.actors.values())
             return Need(starved, fill, active, now - self._changed_at > SETTLED)
 
-    def publish(self, version: int, pack: Callable[[], bytes]) -> None:
+    def publish(
+        self, version: int, pack: Callable[[], bytes], values: Sequence[tf.Tensor] = ()
+    ) -> None:
         """Makes what `pack` gives what actors get from now on; it is asked once, if anybody asks.
 
-        Readers of an older version may finish it.
+        Readers of an older version may finish it. Inference here acts by `values`.
         """
         self._snapshots.publish(version, pack)
+        if self._inference:
+            self._inference.publish(version, values)
 
     def arrivals(self) -> list[Arrival]:
         """What came with unrolls since the last call."""
@@ -126,6 +138,9 @@ class Server:
             gone = [actor for actor, heard in self.actors.items() if heard < deadline]
             for actor in gone:
                 del self.actors[actor]
+        if self._inference:
+            for actor in gone:
+                self._inference.forget(actor)
         return gone
 
     def _heard(self, actor: int) -> None:
@@ -200,12 +215,28 @@ class Server:
             nothing = tf.constant([-1, 0, -1], tf.int64), tf.constant(b"")
             return if_known(given, answer, lambda: nothing)
 
-        return {
+        offered = {
             "hello": hello,
             "enqueue": enqueue,
             "piece": piece,
             "get_parameters": get_parameters,
         }
+        if inference := self._inference:
+
+            @registered(
+                tf.TensorSpec([len(Asking._fields)], tf.int64),
+                text,
+                tf.TensorSpec([None, 3], tf.float32),
+            )
+            def infer(given, header, content, finished):
+                return if_known(
+                    given,
+                    lambda: inference.answer(header, content, finished, self.queue),
+                    lambda: (tf.stack([denied, -1]), tf.constant(b"")),
+                )
+
+            offered["infer"] = infer
+        return offered
 
     def _answer(self, numbers: np.ndarray, code: np.int64) -> np.ndarray:
         """A message's code, the queue's fill, the newest version, and the learner to go to from now
@@ -235,6 +266,8 @@ class Server:
         answer = dict(self._identity)
         if not asked.get("probe"):
             for key, words in _WORDS.items():
+                if asked.get("inference") == "learner" and key in _OF_ITS_OWN_NETWORK:
+                    continue
                 if asked.get(key) != self._identity.get(key):
                     answer["refused"] = (
                         f"this actor's {words} is {asked.get(key)}, the learner's is "
@@ -253,6 +286,8 @@ class Server:
                     self._movable.discard(actor)
                 answer["moves"] = known
                 self._ledger.join(actor, int(asked["incarnation"]))
+                if self._inference:
+                    self._inference.join(actor, int(asked["incarnation"]))
                 self._heard(actor)
                 self._on_event(f"actor {actor} on {asked['host']} joined")
         return np.array(json.dumps(answer).encode(), object)
@@ -296,6 +331,15 @@ class Server:
                 self.actors[header.actor] = time.monotonic()
         return np.int64(ACCEPTED)
 
+    def _inferred(self, asking: Asking, finished: np.ndarray) -> None:
+        """A call was inferred, and its unrolls are in the queue."""
+        self.dropped += asking.dropped
+        if asking.playing or len(finished):
+            with self._lock:
+                level = self._levels[asking.actor]
+                times = {name: getattr(asking, name) / 1e6 for name in Times._fields}
+                self._arrivals.append(Arrival(asking.actor, level, finished, times))
+
     def _piece(self, numbers: np.ndarray, place: np.ndarray, content: bytes) -> np.int64:
         header = Header(*map(int, numbers))
         if header.nonce != self.nonce:
@@ -319,15 +363,18 @@ class Server:
 
 _WORDS = {
     "protocol": "protocol version",
+    "inference": "place of inference (--inference)",
     "level_name": "environment (--level_name)",
     "options": "environment's options",
     "emulator": "emulator",
     "algorithm": "algorithm (--algorithm)",
     "reward_clipping": "--reward_clipping",
     "network": "network (--agent_name)",
+    "steps": "observations and number of actions",
     "unroll": "unroll layout (--unroll_length, observations, actions)",
     "acting": "layout of parameters",
 }
+_OF_ITS_OWN_NETWORK = {"network", "unroll", "acting"}  # which an actor that only steps has none of
 
 
 def _python(

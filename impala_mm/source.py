@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from impala_mm import devices
 from impala_mm.server import Server
 from impala_mm.trajectory import Batch, Codec
 
@@ -51,7 +52,7 @@ class QueueSource:
         """Every unroll is used once, whatever its priority."""
 
     def _prefetch(self) -> None:
-        device = "/GPU:0" if tf.config.list_logical_devices("GPU") else "/CPU:0"
+        device = devices.training()
 
         @tf.function(autograph=False)
         def take() -> tuple[Any, Any, tf.Tensor]:

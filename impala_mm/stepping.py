@@ -4,11 +4,18 @@ Broken environments are made anew where an unroll ends: their newest entry then 
 """
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 
 from impala_mm.environments import Environments, Step
 from impala_mm.heartbeat import Heartbeat
+
+_FAULTS = 10  # environments rebuilt within the last 1,000 unrolls before the actor gives up
+
+
+class Stopped(Exception):
+    """The actor cannot go on; says why."""
 
 
 class Stepping:
@@ -62,3 +69,24 @@ class Stepping:
             return
         for name in ("reward", "terminated", "truncated", "observation", "first"):
             getattr(step, name)[environment] = getattr(anew, name)[0]
+
+
+class Faults:
+    """Says what breaks, and gives up where it is too much."""
+
+    def __init__(self, environments: Environments, say: Callable[[str], None]):
+        self._environments, self._say = environments, say
+        self._known = self._unrolls = 0
+        self._at: list[int] = []  # the unroll at which each fault was
+
+    def after_unroll(self) -> None:
+        """Raises Stopped where it is too much."""
+        faults = self._environments.faults
+        self._unrolls += 1
+        for fault in faults[self._known :]:
+            self._say(f"{fault}; it is made anew, its unroll dropped")
+            self._at.append(self._unrolls)
+        self._known = len(faults)
+        self._at = [at for at in self._at if at > self._unrolls - 1000]
+        if len(self._at) >= _FAULTS:
+            raise Stopped(f"{len(self._at)} faults of environments, the last: {faults[-1]}")

@@ -1,13 +1,14 @@
 """How an actor talks to its learner: unrolls up, parameters down.
 
 Only this file and `server` know the mechanism: TensorFlow's RPC (`tf.distribute.experimental.rpc`).
-The learner's Server offers four functions, each checks the run's token first; an actor's Client
+The learner's Server offers five functions, each checks the run's token first; an actor's Client
 calls them.
 
     hello           who are you, what do you run; answers or refuses with a sentence
     enqueue         a group of unrolls into the learner's queue; blocks while the queue is full
     piece           a part of unrolls too large for one message, before their enqueue
     get_parameters  a piece of the newest parameters, as one flat vector of bytes
+    infer           what a step brought, for the next actions, where the learner infers
 
 A call that its caller gave up may still run, and so may its repetition: every message carries
 actor, incarnation and sequence number, and the Ledger lets each through once.
@@ -26,6 +27,7 @@ import tensorflow as tf
 
 from impala_mm import ports
 from impala_mm.ledger import ACCEPTED, DENIED, DISPLACED, FOREIGN, LOST, RUNNING, STALE
+from impala_mm.remote import Asking
 
 PROTOCOL = 4
 MESSAGE = 3 << 20  # bytes of content per message; gRPC's own limit is 4 MiB
@@ -73,6 +75,10 @@ class Refused(Exception):
 
 class Unreachable(Exception):
     """No answer in time; the learner may be away, or busy."""
+
+
+class Lost(Exception):
+    """The learner does not know what it acted for: it is another, or had given this actor up."""
 
 
 class Client:
@@ -195,18 +201,67 @@ class Client:
             done += len(parts[-1])
         return version, b"".join(parts)
 
-    def _call(self, function: str, *arguments: Any, result: Any, timeout: int = 0) -> Any:
-        call = self._rpc.call(
+    def ask(self, asking: Asking, content: bytes, episodes: np.ndarray) -> Any:
+        """Hands a group's step over, for its next actions: a call that `Asked` waits for."""
+        arguments = tf.constant(list(asking), tf.int64), content, episodes
+        return self._begin("infer", arguments, (_NUMBERS, _TEXT))
+
+    def _begin(self, function: str, arguments: Sequence[Any], result: Any, timeout: int = 0) -> Any:
+        return self._rpc.call(
             function,
             [self._token, *map(tf.convert_to_tensor, arguments)],
             output_specs=result,
             timeout_in_ms=timeout or self._timeout,
         )
-        if not call.is_ok():
-            code, message = call.get_error()
-            first = message.numpy().decode(errors="replace").split("\n")[0]
-            raise Unreachable(f"{function}: {first or f'error {int(code)}'}")
-        return call.get_value()
+
+    def _call(self, function: str, *arguments: Any, result: Any, timeout: int = 0) -> Any:
+        return result_of(function, self._begin(function, arguments, result, timeout))
+
+
+class Asked:
+    """A call for actions that is on its way."""
+
+    def __init__(self, client: Client, asking: Asking, content: bytes, episodes: np.ndarray):
+        self._client, self._said = client, (asking, content, episodes)
+        self._call = client.ask(*self._said)
+
+    def actions(self) -> np.ndarray:
+        """Waits for them: int32 [E].
+
+        Lost where the learner does not know this group any more; Unreachable where no answer came
+        in time: waiting once more asks again, and brings what the first call would have brought.
+        """
+        delay = 0.01
+        while True:
+            try:
+                numbers, actions = result_of("infer", self._call)
+            except Unreachable:
+                self._call = self._client.ask(*self._said)
+                raise
+            code, self._client.version = map(int, numbers.numpy())
+            if code == ACCEPTED:
+                return np.frombuffer(actions.numpy(), np.int32)
+            if code == DENIED:
+                raise Refused("the learner's token is another")
+            if code == DISPLACED:
+                raise Refused("another process is this actor now: give each its own --task")
+            if code != RUNNING:
+                raise Lost
+            time.sleep(delay)  # our own earlier call still waits
+            delay = min(delay * 1.5, 1.0)
+            self._call = self._client.ask(self._said[0], b"", _NO_EPISODES)
+
+
+def result_of(function: str, call: Any) -> Any:
+    """Waits for a call; Unreachable where it did not come to its end."""
+    if not call.is_ok():
+        code, message = call.get_error()
+        first = message.numpy().decode(errors="replace").split("\n")[0]
+        raise Unreachable(f"{function}: {first or f'error {int(code)}'}")
+    return call.get_value()
+
+
+_NO_EPISODES = np.zeros([0, 3], np.float32)
 
 
 _TEXT = tf.TensorSpec([], tf.string)

@@ -1,0 +1,274 @@
+"""Inference at the learner: it acts for actors that only step environments, and cuts their unrolls.
+
+One step's path: an actor's call brings what a step of a group of environments brought. Calls that
+wait at the same time become one batch: each group's step is written into its unroll (`assembly`),
+the network reads all newest entries, from core states that stay in tables on its device, and each
+call is answered with its group's actions. An unroll that is whole goes into the queue that actors
+otherwise fill themselves; its call is answered once there was room. `server` registers `answer`.
+
+A group is the learner's for one incarnation of its actor: what a call repeats gets its first answer
+again, and an actor that comes back begins with a reset. The acting variables are copies, renewed
+between two batches.
+"""
+
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from impala_mm.algorithms import Algorithm
+from impala_mm.ledger import ACCEPTED, DISPLACED, FOREIGN, LOST
+from impala_mm.parameters import Layout
+from impala_mm.remote import Asking, StepCodec
+from impala_mm.remote_group import ACT, RemoteGroup, Rows
+from impala_mm.trajectory import Entry
+
+_CALLS = 256  # at most, in one batch
+_WAITING = 10_000  # batches of calls that may wait
+
+
+class Inference:
+    """All groups of environments that this learner acts for."""
+
+    def __init__(self, algorithm: Algorithm, layout: Layout, device: str = "/CPU:0"):
+        """`algorithm`: a copy of the learner's, for acting alone; `layout`: of its variables."""
+        self._algorithm, self._layout, self._device = algorithm, layout, device
+        self._spec = algorithm.unroll
+        self._codec = StepCodec(self._spec.step.observation)
+        self._lock = threading.Lock()  # of the groups' table, and of what a group's calls change
+        self._groups: dict[tuple[int, int, int], RemoteGroup] = {}
+        self._newest: tuple[int, Sequence[tf.Tensor]] = -1, ()
+        self._version = -1  # of the variables that act
+        self._rows = Rows()
+        initial = algorithm.initial_state(1)
+        self._tables = [  # of core states, a row for each environment
+            tf.Variable(tf.zeros_like(part)[:0], False, shape=[None, *part.shape[1:]])
+            for part in tf.nest.flatten(initial)
+        ]
+        self._state = initial  # its structure
+        self._batch: list[RemoteGroup | None] = []  # whose calls are being answered; None: nobody's
+        self._inferring = tf.function(self._infer, autograph=False).get_concrete_function(
+            tf.TensorSpec([None, len(Asking._fields)], tf.int64), tf.TensorSpec([None], tf.string)
+        )
+        self._name = f"inference-{secrets.token_hex(8)}"  # else two of a process would share it
+        self._incarnations: dict[int, int] = {}  # of each actor
+        self._nonce = -1  # of the learner's process
+        self._heard: Callable[[int], None] = lambda actor: None
+        self._ended: Callable[[Asking, np.ndarray], None] = lambda asking, episodes: None
+        self.calls = self.batches = self.steps = 0  # so far
+
+    def serve(
+        self,
+        nonce: int,
+        heard: Callable[[int], None],
+        ended: Callable[[Asking, np.ndarray], None],
+    ) -> None:
+        """For the learner's process of this nonce. `heard` is told of each call's actor, `ended`
+        of each call that was answered, and what episodes it said had ended.
+        """
+        self._nonce, self._heard, self._ended = nonce, heard, ended
+
+    def publish(self, version: int, values: Sequence[tf.Tensor]) -> None:
+        """Values of the acting variables, for the batches after this one."""
+        self._newest = version, values
+
+    def join(self, actor: int, incarnation: int) -> None:
+        """From now on this incarnation is the actor; what others had begun is dropped."""
+        with self._lock:
+            self._incarnations[actor] = incarnation
+        self.forget(actor)
+
+    def forget(self, actor: int) -> None:
+        """Drops what an actor had begun: it has left, or begins anew."""
+        with self._lock:
+            for of in [of for of in self._groups if of[0] == actor]:
+                self._rows.free(self._groups.pop(of).rows)
+
+    # -- one call, in a graph
+
+    def answer(
+        self,
+        header: tf.Tensor,
+        content: tf.Tensor,
+        episodes: tf.Tensor,
+        queue: tf.queue.QueueBase,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """(int64 [2]: a code of the ledger's and the version that acts; actions, int32 as bytes).
+
+        `header`: Asking as int64; `content`: a step as bytes, which a call that is repeated may
+        leave out. Unrolls go into `queue`, and are waited for until they are there.
+        """
+
+        def act() -> tuple[tf.Tensor, tf.Tensor]:
+            actions = self._batched(header[None], content[None])[0]
+            with tf.control_dependencies([actions]):
+                contents, versions = tf.numpy_function(self._whole, [header], [tf.string, tf.int64])
+            put = queue.enqueue_many(
+                [tf.ensure_shape(contents, [None]), tf.ensure_shape(versions, [None])]
+            )
+            with tf.control_dependencies([put]):
+                numbers = tf.numpy_function(self._end, [header, actions, episodes], tf.int64)
+            return tf.ensure_shape(numbers, [2]), actions
+
+        numbers, before = tf.numpy_function(self._begin, [header], [tf.int64, tf.string])
+        numbers, before = tf.ensure_shape(numbers, [2]), tf.ensure_shape(before, [])
+        return tf.cond(tf.equal(numbers[0], ACT), act, lambda: (numbers, before))
+
+    def _batched(self, headers: tf.Tensor, contents: tf.Tensor) -> tf.Tensor:
+        """`_infer` of these calls and all that wait at the same time; the answers of these."""
+        answers = tf.raw_ops.BatchFunction(
+            in_tensors=[headers, contents],
+            captured_tensors=self._inferring.captured_inputs,
+            f=self._inferring,
+            num_batch_threads=1,
+            max_batch_size=_CALLS,
+            batch_timeout_micros=0,  # what waits while a batch is inferred is the next one
+            max_enqueued_batches=_WAITING,
+            shared_name=self._name,
+            Tout=[tf.string],
+        )
+        return tf.ensure_shape(answers[0], [None])
+
+    def _begin(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What a call is: new, a repetition, or no longer to be answered."""
+        asking = Asking(*map(int, numbers))
+        code, before = FOREIGN, b""
+        with self._lock:
+            group = self._groups.get(asking.of)
+            if asking.nonce != self._nonce:
+                pass
+            elif self._incarnations.get(asking.actor) != asking.incarnation:
+                code = DISPLACED
+            elif group is None and asking.number > 0:
+                code = LOST
+            else:
+                if group is None:
+                    group = RemoteGroup(self._algorithm, asking.environments)
+                    self._groups[asking.of] = group
+                code, before = group.begin(asking.number)
+        if code not in {FOREIGN, DISPLACED}:
+            self._heard(asking.actor)
+        return np.array([code, self._version]), np.array(before, object)
+
+    def _whole(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The group's unrolls that are whole, and their versions."""
+        with self._lock:
+            group = self._groups.get(Asking(*map(int, numbers)).of)
+        contents, version = group.cut() if group else ([], 0)
+        versions = np.full([len(contents)], version, np.int64)
+        return np.array(contents, object), versions
+
+    def _end(self, numbers: np.ndarray, actions: bytes, episodes: np.ndarray) -> np.ndarray:
+        asking = Asking(*map(int, numbers))
+        with self._lock:
+            group = self._groups.get(asking.of)
+            if group is None or not actions:
+                return np.array([LOST, self._version])
+            group.end(bytes(actions))
+        self._ended(asking, episodes)
+        return np.array([ACCEPTED, self._version])
+
+    # -- one batch of calls, in a graph; never two at the same time
+
+    def _infer(self, headers: tf.Tensor, contents: tf.Tensor) -> tf.Tensor:
+        """Actions as bytes, string [N], of N calls with M environments in all."""
+        step = self._spec.step
+        read = (step.observation, step.reward, step.action, step.first)
+        rows, beginning, *entry = tf.numpy_function(
+            self._arrive, [headers, contents], [tf.int32, tf.int32, *[s.dtype for s in read]]
+        )
+        rows, beginning = tf.ensure_shape(rows, [None]), tf.ensure_shape(beginning, [None])
+        observation, reward, action, first = (
+            tf.ensure_shape(part, [None, *s.shape]) for part, s in zip(entry, read, strict=True)
+        )
+        with tf.control_dependencies([rows]), tf.device(self._device):
+            starts = [tf.gather(table, beginning) for table in self._tables]
+            flat = [tf.gather(table, rows) for table in self._tables]
+            state = tf.nest.pack_sequence_as(self._state, flat)
+            entries = Entry(action, reward, None, None, observation, first, None)
+            actions, state, extras = self._algorithm.act(entries, state, tf.ones_like(reward))
+            written = [
+                table.scatter_update(tf.IndexedSlices(part, rows))
+                for table, part in zip(self._tables, tf.nest.flatten(state), strict=True)
+            ]
+        with tf.control_dependencies(written):
+            results = [actions, *tf.nest.flatten(extras)]
+            answers = tf.numpy_function(self._acted, [*results, *starts], tf.string)
+        return tf.ensure_shape(answers, [None])
+
+    def _arrive(self, headers: np.ndarray, contents: np.ndarray) -> list[np.ndarray]:
+        """Writes each call's step; what is to be read next, of all: rows [M], beginning [K] (rows
+        of those that begin an unroll with it), observation, reward, action, first [M, ...].
+        """
+        version, values = self._newest
+        if version != self._version:
+            self._layout.assign(values)
+            self._version = version
+        self._batch = []
+        for numbers, content in zip(headers, contents, strict=True):
+            asking = Asking(*map(int, numbers))
+            with self._lock:
+                group = self._groups.get(asking.of)
+                if group and len(content) != self._codec.size * len(group.rows):
+                    group = None
+                elif group and not group.begun:
+                    group.rows = self._rows.take(len(group.rows))
+            if group:
+                group.write(self._codec.decode(content, len(group.rows)), self._version)
+            self._batch.append(group)
+        self._grow()
+        step = self._spec.step
+        there = [group for group in self._batch if group]
+        newest = [group.assembly.newest for group in there]
+        fields = ("observation", "reward", "action", "first")
+        parts = [
+            np.concatenate([getattr(entry, name) for entry in newest])
+            if newest
+            else np.zeros([0, *getattr(step, name).shape], getattr(step, name).dtype.as_numpy_dtype)
+            for name in fields
+        ]
+        self.calls, self.batches = self.calls + len(there), self.batches + 1
+        self.steps += len(parts[1])
+        beginning = [group.rows for group in there if group.assembly.starts]
+        return [_joined([group.rows for group in there]), _joined(beginning), *parts]
+
+    def _acted(self, actions: np.ndarray, *flat: np.ndarray) -> np.ndarray:
+        """Hands each group of the batch its actions, extras and start; the calls' answers [N]."""
+        extras, starts = (
+            flat[: len(flat) - len(self._tables)],
+            flat[len(flat) - len(self._tables) :],
+        )
+        begin = first = 0
+        answers = []
+        for group in self._batch:
+            if group is None:
+                answers.append(b"")
+                continue
+            end = begin + len(group.rows)
+            if group.assembly.starts:
+                last = first + len(group.rows)
+                mine = [np.array(part[first:last]) for part in starts]
+                group.assembly.begins_with(tf.nest.pack_sequence_as(self._state, mine))
+                first = last
+            with_them = tf.nest.pack_sequence_as(
+                self._spec.step.extras, [np.array(part[begin:end]) for part in extras]
+            )
+            group.chosen = np.array(actions[begin:end], np.int32), with_them
+            answers.append(group.chosen[0].tobytes())
+            begin = end
+        return np.array(answers, object)
+
+    def _grow(self) -> None:
+        """Tables for as many rows as were given out."""
+        for table in self._tables:
+            missing = self._rows.count - int(table.shape[0] or tf.shape(table)[0])
+            if missing > 0:
+                more = tf.zeros([missing, *table.shape[1:]], table.dtype)
+                table.assign(tf.concat([table, more], 0))
+
+
+def _joined(rows: list[np.ndarray]) -> np.ndarray:
+    """int32 [K] of all."""
+    return np.concatenate([np.zeros([0], np.int32), *rows])

@@ -1,0 +1,194 @@
+"""An actor whose learner infers: it only steps environments, and asks for each action.
+
+Its environments are in groups. While the learner infers for one, another steps; so stepping and
+waiting overlap, in one thread. What the learner does with a step is `inference`'s. An actor whose
+learner is away waits, says so, and begins anew, with resets, with the next that answers.
+"""
+
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from impala_mm import transport
+from impala_mm.environments import Environments, Step
+from impala_mm.heartbeat import Heartbeat
+from impala_mm.remote import Asking, StepCodec
+from impala_mm.stepping import Faults, Stepping
+from impala_mm.waiting import Say, Waiting
+
+
+def sizes(num_envs: int, observation: tf.TensorSpec) -> list[int]:
+    """Of the groups: two, or as many as it takes for a group's step to fit into a message.
+
+    Raises ValueError where not one observation does.
+    """
+    each = StepCodec(observation).size
+    if each > transport.MESSAGE:
+        raise ValueError(
+            f"an observation of {each / 1e6:.1f} MB is too large to be sent for every step"
+        )
+    most = transport.MESSAGE // each
+    groups = min(num_envs, max(2, -(-num_envs // most)))
+    return [num_envs // groups + (i < num_envs % groups) for i in range(groups)]
+
+
+class RemoteActor(threading.Thread):
+    """Plays, in a thread of its own: signals reach Python only where no call is waited for."""
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        start: int,
+        identity: dict[str, Any],
+        token: str,
+        groups: Sequence[tuple[Environments, int]],
+        say: Say,
+        stop: threading.Event,
+        heartbeat: Heartbeat,
+    ):
+        """`groups`: environments that step together, and how many they are; `addresses` of
+        learners, that of number `start` to be tried first.
+        """
+        super().__init__(name="playing", daemon=True)
+        self._addresses, self._at = list(addresses), start
+        self._identity, self._token, self._say, self._stop_asked = identity, token, say, stop
+        self._groups = groups
+        self._heartbeat = heartbeat
+        self._dropped = 0  # unrolls that were begun and go nowhere, since a learner was told
+        self.waits = True  # for a learner, and not for an environment
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        """The thread: until told to stop, whatever the learners do."""
+        try:
+            faults = [Faults(environments, self._say) for environments, _ in self._groups]
+            while not self._stop_asked.is_set():
+                self.waits = True
+                client, incarnation, length = self._connect()
+                if client:
+                    self._play(client, incarnation, length, faults)
+        except BaseException as error:
+            self.failure = error
+
+    def _play(
+        self, client: transport.Client, incarnation: int, length: int, faults: Sequence[Faults]
+    ) -> None:
+        """Until the learner is away, or knows nothing of what was begun."""
+        turns = [
+            _Turn(
+                Stepping(environments, length, self._heartbeat),
+                Asking(client.nonce, self._identity["actor"], incarnation, i, -1, 0, 0, 0, 0, 0, e),
+                StepCodec(environments.spec.observation),
+            )
+            for i, (environments, e) in enumerate(self._groups)
+        ]
+        clock = _Clock()
+        for turn in turns:  # the first says it
+            dropped, self._dropped = self._dropped, 0
+            turn.ask(client, turn.stepping.reset(), {"dropped": dropped})
+        try:
+            while not self._stop_asked.is_set():
+                for turn, of in zip(turns, faults, strict=True):
+                    asked = time.perf_counter()
+                    actions = self._answer(client, turn)
+                    clock.waited += time.perf_counter() - asked
+                    if actions is None:
+                        return
+                    self.waits = False
+                    step = turn.stepping.step(actions)
+                    if ends := turn.stepping.between_unrolls:
+                        of.after_unroll()
+                    said = clock.times(turns) if ends and turn is turns[-1] else {}
+                    turn.ask(client, step, said)
+                    self.waits = True
+        except transport.Lost:
+            self._say("the learner does not know what was begun: all begins anew")
+        finally:
+            self._dropped += sum(turn.asking.environments for turn in turns)
+
+    def _answer(self, client: transport.Client, turn: "_Turn") -> np.ndarray | None:
+        """The actions, int32 [E]; None when told to stop, or where the learner is away."""
+        waiting = Waiting("for room in the learner's queue", self._say, self._stop_asked)
+        while not self._stop_asked.is_set():
+            try:
+                return turn.actions()
+            except transport.Unreachable as error:
+                if not client.is_there():
+                    self._say(f"the learner does not answer ({error}); trying again")
+                    break
+                waiting.pause(0.01, most=0.1)
+        return None
+
+    def _connect(self) -> tuple[transport.Client | None, int, int]:
+        """(a learner that takes us, this incarnation, steps of an unroll); None: told to stop."""
+        what = f"for the learner at {' or '.join(self._addresses)}"
+        waiting = Waiting(what, self._say, self._stop_asked)
+        while not self._stop_asked.is_set():
+            address, incarnation = self._addresses[self._at], secrets.randbits(62)
+            try:
+                client = transport.Client(address, self._token)
+                me = {"incarnation": incarnation, "host": socket.gethostname()}
+                answer = client.hello(self._identity | me)
+            except transport.Unreachable:
+                self._at = (self._at + 1) % len(self._addresses)
+                if self._at == 0:
+                    waiting.pause(0.2, most=5.0)
+                continue
+            self._say(f"joined the learner at {address}, which acts for it")
+            return client, incarnation, int(answer["length"])
+        return None, 0, 0
+
+
+class _Turn:
+    """A group, and what it asked for."""
+
+    def __init__(self, stepping: Stepping, asking: Asking, codec: StepCodec):
+        self.stepping, self.asking, self._codec = stepping, asking, codec
+        self._asked: transport.Asked | None = None
+
+    def ask(self, client: transport.Client, step: Step, said: dict[str, int]) -> None:
+        """For the actions after this step; `said` are fields of `Asking`."""
+        blank = self.asking._replace(dropped=0, acting=0, stepping=0, waiting=0, playing=0)
+        self.asking = blank._replace(number=blank.number + 1, **said)
+        episodes = self.stepping.episodes()
+        self._asked = transport.Asked(client, self.asking, self._codec.encode(step), episodes)
+
+    def actions(self) -> np.ndarray:
+        """Waits for them."""
+        assert self._asked
+        return self._asked.actions()
+
+
+class _Clock:
+    """What this thread did with its time; waiting for actions is acting, here."""
+
+    def __init__(self) -> None:
+        self.waited, self._stepped, self._since = 0.0, 0.0, time.perf_counter()
+
+    def times(self, turns: Sequence[_Turn]) -> dict[str, int]:
+        """Since it was asked last, in microseconds."""
+        now, stepped = time.perf_counter(), sum(turn.stepping.seconds for turn in turns)
+        seconds = {
+            "acting": self.waited,
+            "stepping": stepped - self._stepped,
+            "playing": now - self._since,
+        }
+        self.waited, self._stepped, self._since = 0.0, stepped, now
+        return {name: round(1e6 * value) for name, value in seconds.items()}
+
+
+def run(actor: RemoteActor, stop: threading.Event, heartbeat: Heartbeat) -> None:
+    """Plays until told to stop."""
+    actor.start()
+    while actor.is_alive() and not stop.is_set():
+        actor.join(0.2)
+        if actor.waits:
+            heartbeat.beat()
+    if actor.failure:
+        raise actor.failure

@@ -1,0 +1,85 @@
+"""A group of environments elsewhere, as the learner that acts for it knows it: of `inference`.
+
+Its calls come one after the other, numbered; what was answered is kept for the call that is
+repeated because its answer got lost.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from impala_mm.algorithms import Algorithm
+from impala_mm.assembly import Assembly
+from impala_mm.environments import Step
+from impala_mm.ledger import ACCEPTED, LOST, RUNNING
+
+ACT = -1  # of a call: it is new, and to be inferred
+
+
+class RemoteGroup:
+    """Environments of an actor that step together, as their learner knows them."""
+
+    def __init__(self, algorithm: Algorithm, environments: int):
+        self.assembly = Assembly(
+            algorithm.unroll, environments, algorithm.initial_state(environments)
+        )
+        self.rows = np.full([environments], -1, np.int32)  # of the tables, once it has begun
+        self.chosen: tuple[np.ndarray, Any] | None = None  # the last actions and their extras
+        self._number, self._running = -1, False  # of the last call, and whether it is one still
+        self._answer = b""  # the last call's
+        self._oldest, self._complete = -1, False  # version that acted in this unroll; all is there
+
+    @property
+    def begun(self) -> bool:
+        """Whether it has had its first step, the reset."""
+        return self.chosen is not None
+
+    def begin(self, number: int) -> tuple[int, bytes]:
+        """Whether call `number` is to be inferred, and the answer if it was before."""
+        if number == self._number:
+            return (RUNNING, b"") if self._running else (ACCEPTED, self._answer)
+        if number != self._number + 1:
+            return LOST, b""
+        self._number, self._running = number, True
+        return ACT, b""
+
+    def end(self, answer: bytes) -> None:
+        """The last call is answered."""
+        self._answer, self._running = answer, False
+
+    def write(self, step: Step, version: int) -> None:
+        """What a step brought; version `version` acts on it."""
+        if self.chosen is None:
+            self.assembly.begin(step)
+            self._oldest = version
+        else:
+            self._complete = self.assembly.write(step, *self.chosen)
+        self._next = version
+
+    def cut(self) -> tuple[list[bytes], int]:
+        """Unrolls that are whole and their version: none but where the last step ended them."""
+        if not self._complete:
+            return [], 0
+        oldest, self._oldest, self._complete = self._oldest, self._next, False
+        return self.assembly.cut(), oldest
+
+
+class Rows:
+    """Rows of the tables: which are free."""
+
+    def __init__(self) -> None:
+        self._free: list[int] = []
+        self.count = 0  # of all there are
+
+    def take(self, many: int) -> np.ndarray:
+        """Free rows, int32 [many]; new ones where there are too few."""
+        more = many - len(self._free)
+        if more > 0:
+            self._free += range(self.count, self.count + more)
+            self.count += more
+        taken, self._free = self._free[:many], self._free[many:]
+        return np.array(taken, np.int32)
+
+    def free(self, rows: np.ndarray) -> None:
+        """They are nobody's any more."""
+        self._free += [row for row in rows.tolist() if row >= 0]
