@@ -1,12 +1,14 @@
 """An actor's process, from its flags to its exit code."""
 
+import dataclasses
+import itertools
 import signal
 import threading
 import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
-from impala_mm import children, flags, heartbeat, processes
+from impala_mm import children, choice, flags, heartbeat, processes
 from impala_mm.config import Config
 
 
@@ -33,6 +35,9 @@ def act(config: Config) -> NoReturn:
     device = devices.choose("actor_device", config.actor_device, config.task)
     if config.actor_device == "gpu":
         say(f"acts on {device}")
+    if config.inference == "auto":
+        place = _asked_place(learners, start, processes.token(config), say, stop)
+        config = dataclasses.replace(config, inference=place)
     play = _steps if config.inference == "learner" else _plays
     ready = play(config, learners, start, say, stop)
     code = 1
@@ -47,6 +52,28 @@ def act(config: Config) -> NoReturn:
     stop.set()
     ready.end()
     processes.leave(code)
+
+
+def _asked_place(
+    learners: list[str], start: int, token: str, say: processes.Sayer, stop: threading.Event
+) -> str:
+    """Where actions are chosen, as the first learner that answers says."""
+    from impala_mm import transport  # noqa: PLC0415
+    from impala_mm.waiting import Waiting  # noqa: PLC0415
+
+    waiting = Waiting(f"for a learner at {' or '.join(learners)}", say, stop)
+    for number in itertools.count(start):
+        if stop.is_set():
+            break
+        try:
+            client = transport.Client(learners[number % len(learners)], token)
+            return client.hello({"probe": True}).get("inference", "actor")
+        except transport.Unreachable:
+            waiting.pause(0.2, most=5.0)
+        except transport.Refused as error:
+            say(f"error: {error}")
+            processes.leave(1)
+    return "actor"
 
 
 class _Ready(NamedTuple):
@@ -65,7 +92,8 @@ def _plays(
 
     algorithm, layout, levels, identity, _ = agreement.make(agreement.exactly(config), config.task)
     level = _level(config, levels)
-    playing = environments.make(level, config.num_envs, _seed(config), **agreement.options(config))
+    count = choice.environments(config, levels[level].observation)
+    playing = environments.make(level, count, _seed(config), **agreement.options(config))
     pull_secs = config.min_pull_secs
     if pull_secs < 0:
         pull_secs = layout.size / 12.5e6  # a tenth of 1 Gbit/s, in bytes
@@ -75,7 +103,7 @@ def _plays(
 
     def run() -> None:
         alive = heartbeat.of_this_process()
-        actor.run(algorithm, playing, config.num_envs, layout, link, say, stop, alive)
+        actor.run(algorithm, playing, count, layout, link, say, stop, alive)
 
     def end() -> None:
         link.close()
@@ -93,7 +121,8 @@ def _steps(
     levels = agreement.levels_of(config)
     level = _level(config, levels)
     try:
-        sizes = remote_actor.sizes(config.num_envs, levels[level].observation)
+        observation = levels[level].observation
+        sizes = remote_actor.sizes(choice.environments(config, observation), observation)
     except ValueError as error:
         flags.refuse(f"--inference=learner: {error}; --inference=actor sends none of them alone")
     options, seed = agreement.options(config), _seed(config)

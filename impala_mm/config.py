@@ -130,21 +130,23 @@ class Config:
         1, group="Processes", least=1, own=True,
         text="Learners that a process without job_name starts, under an mpirun of its own.")
     num_actors: int = flag(
-        2, group="Processes", least=0, own=True,
-        text="Actors that a process without job_name starts.")
+        2, group="Processes", least=0, own=True, auto=True,
+        text="Actors that a process without job_name starts. auto: one for each core.")
     learner_assignment: str = flag(
         "balance", group="Processes", choices=("balance", "fixed"),
         text="Which learner an actor feeds. It begins with that of --learner; balance: a learner "
              "with a full queue sends one to the learner that waits longest, at most one in 5 s, "
              "and a learner that is away is left; fixed: it stays.")
     inference: str = flag(
-        "actor", group="Processes", choices=("actor", "learner"),
+        "actor", group="Processes", choices=("actor", "learner", "auto"),
         text="Where actions are chosen. actor: each actor has the network, and pulls newer "
              "parameters. learner: actors only step environments and send what they see; the "
-             "learner, on its GPU, chooses for all of them together.")
+             "learner chooses for all of them together. auto: at the learner if it has a GPU and "
+             "the network is worth it; actors ask their learner.")
     num_envs: int = flag(
-        16, group="Processes", least=1,
-        text="Environments per actor; their observations go through the network as one batch.")
+        16, group="Processes", least=1, own=True, auto=True,
+        text="Environments per actor; their observations go through the network as one batch. "
+             "auto: 32 of those that show images, else 16.")
     token_file: str = flag(
         "", group="Processes", own=True,
         text="File of the secret that actors show to learners. Unset: one of this user's own, made "

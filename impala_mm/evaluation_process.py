@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from impala_mm import flags, processes
+from impala_mm import choice, flags, processes
 from impala_mm.config import Config
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class _Test:
             return not self._ending
 
         return evaluation.on_level(
-            *(policy, level, config.test_num_episodes, config.num_envs),
+            *(policy, level, config.test_num_episodes, choice.games(config)),
             deterministic=config.deterministic,
             seed=config.seed,
             no_reward_steps=given,

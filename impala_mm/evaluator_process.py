@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from impala_mm import evaluation_process, flags, heartbeat, processes
+from impala_mm import choice, evaluation_process, flags, heartbeat, processes
 from impala_mm.config import Config
 
 _LOOK_SECONDS = 2.0  # between two looks for a new checkpoint
@@ -61,7 +61,7 @@ def _follow(config: Config, given: Sequence[str], stop: threading.Event) -> None
         meanwhile=goes_on,
         say=say,
         num_episodes=config.test_num_episodes,
-        num_envs=config.num_envs,
+        num_envs=choice.games(config),
         deterministic=config.deterministic,
         seed=config.seed,
         no_reward_steps=config.no_reward_steps if "no_reward_steps" in given else None,

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from absl import flags as absl_flags
 
+AUTO = -1
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
@@ -34,13 +35,15 @@ def flag(
     least: float = -math.inf,
     most: float = math.inf,
     own: bool = False,
+    auto: bool = False,
 ) -> Any:
     """A dataclass field that is a flag; `text` says its unit and effect.
 
-    `own`: each learner of a run may have another value.
+    `own`: each learner of a run may have another value. `auto`: a number that may be `auto`, too,
+    which is AUTO: whoever needs it chooses.
     """
     metadata = {"text": text, "group": group, "choices": choices, "least": least, "most": most}
-    metadata["own"] = own
+    metadata |= {"own": own, "auto": auto}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -126,14 +129,17 @@ def _old_name(name: str, old: OldName) -> str:
 class _Parser(absl_flags.ArgumentParser):
     """A value of one type, refused in our words."""
 
-    def __init__(self, kind: type):
-        self._kind = kind
+    def __init__(self, kind: type, auto: bool):
+        self._kind, self._auto = kind, auto
 
     def parse(self, argument: Any) -> Any:
+        if self._auto and argument == "auto":
+            return AUTO
         try:
             return argument if argument is None else self._kind(argument)
         except ValueError:
-            raise ValueError(f"needs {_KINDS[self._kind]}") from None
+            kinds = _KINDS[self._kind] + (" or auto" if self._auto else "")
+            raise ValueError(f"needs {kinds}") from None
 
     def flag_type(self) -> str:
         return self._kind.__name__
@@ -147,7 +153,8 @@ def _define(f: dataclasses.Field, values: absl_flags.FlagValues) -> None:
         absl_flags.DEFINE_boolean(f.name, default, f.metadata["text"], flag_values=values)
     else:
         assert isinstance(f.type, type)
-        absl_flags.DEFINE(_Parser(f.type), f.name, default, f.metadata["text"], values)
+        parser = _Parser(f.type, f.metadata["auto"])
+        absl_flags.DEFINE(parser, f.name, default, f.metadata["text"], values)
 
 
 def _value(found: absl_flags.Flag, f: dataclasses.Field) -> Any:
@@ -161,6 +168,8 @@ def _check(name: str, value: Any, f: dataclasses.Field) -> None:
         close = difflib.get_close_matches(str(value), choices, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
         refuse(f"--{name}={value}: it must be {_or(choices)}{hint}")
+    if f.metadata["auto"] and value == AUTO:
+        return
     if f.type in {int, float} and not least <= value <= most:  # NaN is refused, too
         limits = [f"at least {least:g}"] * (least > -math.inf) + [f"at most {most:g}"] * (
             most < math.inf

@@ -9,7 +9,16 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from impala_mm import children, flags, ports, processes, provenance, tensorflow_import, tracking
+from impala_mm import (
+    children,
+    choice,
+    flags,
+    ports,
+    processes,
+    provenance,
+    tensorflow_import,
+    tracking,
+)
 from impala_mm.config import Config
 from impala_mm.events import Events
 from impala_mm.log import Log
@@ -57,7 +66,7 @@ def learn(config: Config, argv: list[str]) -> NoReturn:
     folder = RunFolder(config) if here.rank == 0 else None  # the others write nothing
     if folder:
         say.log = Log(folder.path / "learner.log", config.log_max_mb)
-    count = 0 if config.job_name or not folder else config.num_actors
+    count = 0 if config.job_name or not folder else choice.actors(config)
     actors = children.Actors(argv, count, folder.path if folder else Path(), config.log_max_mb)
     told = _told(config, folder, say)
     try:
@@ -159,7 +168,7 @@ def _put_together(
 ) -> "tuple[Watch, Learner]":
     """A learner, listening and with the variables that it begins with."""
     say = told.say
-    from impala_mm import agreement  # noqa: PLC0415
+    from impala_mm import agreement, devices  # noqa: PLC0415
     from impala_mm.checkpoint import About, Checkpoints  # noqa: PLC0415
     from impala_mm.chronicle import Chronicle  # noqa: PLC0415
     from impala_mm.keeper import Keeper  # noqa: PLC0415
@@ -183,9 +192,14 @@ def _put_together(
         )
         if spec.note:
             say(spec.note)
-    run_id, token = group.gather((agreed.identity["run_id"], processes.token(config)), "run")[0]
+    place = choice.inference(config, agreed.weights, devices.training(), algorithm.max_lag)
+    mine = agreed.identity["run_id"], processes.token(config), place
+    run_id, token, place = group.gather(mine, "run")[0]
+    if folder and place.why:
+        say(f"inference at the {place.value}: {place.why}")
     identity = agreed.identity | {"run_id": run_id, "learners": addresses}
-    inference = _inference(config, agreed, group.rank) if config.inference == "learner" else None
+    identity |= {"inference": place.value}
+    inference = _inference(config, agreed, group.rank) if place.value == "learner" else None
     server = _listen(config, address, token, identity, capacity, say, inference)
     say(f"listens at {config.bind_address or address} ({time.monotonic() - began:.1f} s)")
     server.rank = group.rank
@@ -253,8 +267,7 @@ def _inference(config: Config, agreed: "Agreement", rank: int) -> "Inference":
             f"policy, which only --inference=actor can"
         )
     copy = agreement.make(agreement.exactly(config), rank)
-    device = devices.training()
-    return Inference(copy.algorithm, copy.layout, device)
+    return Inference(copy.algorithm, copy.layout, devices.training())
 
 
 def _listen(

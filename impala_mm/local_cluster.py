@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from impala_mm import children, flags, ports, processes, tracking
+from impala_mm import children, choice, flags, ports, processes, tracking
 from impala_mm.config import Config
 from impala_mm.run_folder import RunFolder
 
@@ -40,15 +40,16 @@ def run(config: Config, argv: list[str]) -> NoReturn:
             flags.refuse(f"a learner cannot listen: {error}")
     ending: list[int] = []
     processes.on_ending(lambda number, _: ending.append(number))
-    if config.num_actors < config.num_learners:
+    num_actors = choice.actors(config)
+    if num_actors < config.num_learners:
         say(
-            f"{config.num_learners} learners and {config.num_actors} actors: a learner without one "
+            f"{config.num_learners} learners and {num_actors} actors: a learner without one "
             f"waits for one to move to it, every 5 s; --num_actors={config.num_learners} feeds all"
         )
     folder = RunFolder(config)
     folder.leave_to_others()
     common = [*argv, f"--learner_hosts={','.join(learner_hosts)}", f"--logdir={folder.path}"]
-    actors = children.Actors(common, config.num_actors, folder.path, config.log_max_mb)
+    actors = children.Actors(common, num_actors, folder.path, config.log_max_mb)
     learners = subprocess.Popen(
         [
             *(mpirun, "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"),

@@ -5,6 +5,7 @@ waiting overlap, in one thread. What the learner does with a step is `inference`
 learner is away waits, says so, and begins anew, with resets, with the next that answers.
 """
 
+import contextlib
 import secrets
 import socket
 import threading
@@ -111,6 +112,7 @@ class RemoteActor(threading.Thread):
             self._say("the learner does not know what was begun: all begins anew")
         finally:
             self._dropped += sum(turn.asking.environments for turn in turns)
+            threading.Thread(target=_let_go, args=[client, turns], daemon=True).start()
 
     def _answer(self, client: transport.Client, turn: "_Turn") -> np.ndarray | None:
         """The actions, int32 [E]; None when told to stop, or where the learner is away."""
@@ -163,6 +165,14 @@ class _Turn:
         """Waits for them."""
         assert self._asked
         return self._asked.actions()
+
+
+def _let_go(client: transport.Client, turns: Sequence[_Turn]) -> None:
+    """Holds a client until its calls are over: TensorFlow crashes where it is freed before."""
+    for turn in turns:
+        with contextlib.suppress(Exception):
+            turn.actions()
+    del client
 
 
 class _Clock:

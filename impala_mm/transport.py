@@ -223,7 +223,7 @@ class Asked:
 
     def __init__(self, client: Client, asking: Asking, content: bytes, episodes: np.ndarray):
         self._client, self._said = client, (asking, content, episodes)
-        self._call = client.ask(*self._said)
+        self._call: Any = client.ask(*self._said)
 
     def actions(self) -> np.ndarray:
         """Waits for them: int32 [E].
@@ -233,11 +233,8 @@ class Asked:
         """
         delay = 0.01
         while True:
-            try:
-                numbers, actions = result_of("infer", self._call)
-            except Unreachable:
-                self._call = self._client.ask(*self._said)
-                raise
+            call, self._call = self._call or self._client.ask(*self._said), None
+            numbers, actions = result_of("infer", call)
             code, self._client.version = map(int, numbers.numpy())
             if code == ACCEPTED:
                 return np.frombuffer(actions.numpy(), np.int32)

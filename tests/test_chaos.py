@@ -4,8 +4,14 @@ import random
 import sys
 import time
 
+import numpy as np
 import pytest
+import remotely
+import telling
 from conftest import ROOT, Process, free_port
+
+from impala_mm import agreement
+from impala_mm.config import Config
 
 pytestmark = pytest.mark.slow
 EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
@@ -35,3 +41,51 @@ def test_an_actor_killed_and_restarted_20_times_leaves_training_whole(tmp_path):
     printed = learner.printed()
     assert printed.count("actor 0 on ") == 20
     assert "error" not in printed
+
+
+def test_after_50_kills_of_4_actors_no_unroll_mixes_environments_or_skips_a_step(tmp_path):
+    """The learner infers; each observation tells who made it, in which life, and which it is."""
+    config = Config(level_name="telling:Telling-v0", inference="learner")
+    identity = agreement.steps(config, agreement.levels_of(config))
+    token = tmp_path / "token"
+    token.write_text(remotely.TOKEN)
+    token.chmod(0o600)
+    witness, moments = telling.Witness(), random.Random(0)
+    with remotely.remote(remotely.Random(config.level_name, 5), identity=identity) as there:
+        flags = [
+            f"--level_name={config.level_name}",
+            "--inference=learner",
+            f"--learner_hosts={there.address}",
+            f"--token_file={token}",
+            "--job_name=actor",
+            "--num_envs=6",
+        ]
+        environment = {"PYTHONPATH": str(ROOT / "tests")}
+
+        def start(task):
+            return Process(*EXPERIMENT, f"--task={task}", *flags, **environment)
+
+        def lives(task):
+            """Of its first environment, learnt from so far."""
+            number = config.seed * 1_000_003 + task * 10_007
+            return sum(life[0] == np.float32(number) for life in witness.lives)
+
+        def learn(count):
+            entries, _, _ = there.taken(count)
+            witness.sees(entries.observation.numpy(), entries.first.numpy())
+
+        actors, known = [start(task) for task in range(4)], [0] * 4
+        for _ in range(50):
+            task, deadline = moments.randrange(4), time.monotonic() + 60
+            while lives(task) == known[task]:  # it plays again since it was killed
+                assert time.monotonic() < deadline, actors[task].printed()
+                learn(moments.randrange(1, 20))
+            for _ in range(moments.randrange(3)):
+                learn(moments.randrange(1, 20))
+            actors[task].kill()
+            learn(int(there.server.queue.size()))  # what it had sent
+            known[task] = lives(task)
+            actors[task] = start(task)
+        for actor in actors:
+            actor.kill()
+    assert len(witness.lives) > 50 * 3

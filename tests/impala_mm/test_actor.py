@@ -7,14 +7,16 @@ from typing import NamedTuple
 import gymnasium
 import numpy as np
 import pytest
+import remotely
 import tensorflow as tf
 from counting import Counting, level
 
 from impala_mm import environments
-from impala_mm.actor import Player, Stopped, run
+from impala_mm.actor import Player, run
 from impala_mm.heartbeat import Heartbeat
 from impala_mm.link import Newest
 from impala_mm.parameters import Layout
+from impala_mm.stepping import Stopped
 from impala_mm.trajectory import Codec, Entry, UnrollSpec
 
 # Written by hand. Counting's episodes are 3 steps, truncated; 3, terminated; 1, terminated; its
@@ -68,6 +70,18 @@ class Scripted:
         return action, Counted(read), {"saw": entry.observation[:, 0]}
 
 
+@pytest.fixture(params=["actor", "learner"])
+def unrolls(request):
+    """Of one environment, wherever its actions are chosen."""
+    return _unrolls if request.param == "actor" else _unrolls_from_afar
+
+
+def _unrolls_from_afar(length, count, overlap=1):
+    with remotely.remote(Scripted(length, overlap)) as there:
+        there.act("Counting-v0", [1])
+        return [there.taken(1)[:2] for _ in range(count)]
+
+
 def _unrolls(length, count, num_envs=1, overlap=1):
     algorithm = Scripted(length, overlap)
     player = Player(algorithm, environments.make("Counting-v0", num_envs, seed=0), num_envs)
@@ -76,10 +90,9 @@ def _unrolls(length, count, num_envs=1, overlap=1):
 
 
 @pytest.mark.parametrize("length", [1, 2, 5])
-def test_the_twelve_rows_stand_in_unrolls_of_any_length(length):
-    unrolls = _unrolls(length, count=-(-11 // length))
+def test_the_twelve_rows_stand_in_unrolls_of_any_length(unrolls, length):
     rows = []
-    for i, (entries, _) in enumerate(unrolls):
+    for i, (entries, _) in enumerate(unrolls(length, count=-(-11 // length))):
         columns = tf.nest.map_structure(lambda x: x.numpy()[:, 0], entries)
         assert len(columns.action) == length + 1
         rows += [
@@ -98,26 +111,24 @@ def test_the_twelve_rows_stand_in_unrolls_of_any_length(length):
 
 
 @pytest.mark.parametrize("length", [1, 2, 5])
-def test_entry_0_repeats_the_last_entry_of_the_unroll_before(length):
-    unrolls = _unrolls(length, count=6)
-    for (before, _), (after, _) in itertools.pairwise(unrolls):
+def test_entry_0_repeats_the_last_entry_of_the_unroll_before(unrolls, length):
+    for (before, _), (after, _) in itertools.pairwise(unrolls(length, count=6)):
         for old, new in zip(tf.nest.flatten(before), tf.nest.flatten(after), strict=True):
             np.testing.assert_array_equal(old[-1], new[0])
 
 
 @pytest.mark.parametrize("length", [1, 2, 5])
-def test_start_is_the_core_state_before_entry_0_is_read(length):
+def test_start_is_the_core_state_before_entry_0_is_read(unrolls, length):
     """In TABLE's terms: before row t, as many entries were read since the last first as here."""
     before = [0, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 1]
-    for i, (_, start) in enumerate(_unrolls(length, count=11 // length)):
+    for i, (_, start) in enumerate(unrolls(length, count=11 // length)):
         assert start.read.numpy() == [before[i * length]]
 
 
-def test_an_overlap_repeats_as_many_entries_and_starts_before_the_first_of_them():
+def test_an_overlap_repeats_as_many_entries_and_starts_before_the_first_of_them(unrolls):
     """Burn-in: 3 of 5 entries are the last of the unroll before."""
     before = [0, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 1]
-    unrolls = _unrolls(2, count=5, overlap=3)
-    for i, (entries, start) in enumerate(unrolls):
+    for i, (entries, start) in enumerate(unrolls(2, count=5, overlap=3)):
         rows = range(2 * i - 2, 2 * i + 3)  # before row 0 there was nothing but the reset
         seen = [TABLE[max(row, 0)][4] for row in rows]
         assert entries.observation.numpy()[:, 0, 0].tolist() == seen
@@ -125,8 +136,8 @@ def test_an_overlap_repeats_as_many_entries_and_starts_before_the_first_of_them(
             assert start.read.numpy() == [before[rows[0]]]
 
 
-def test_extras_stand_with_the_action_they_were_recorded_with():
-    entries, _ = _unrolls(5, count=1)[0]
+def test_extras_stand_with_the_action_they_were_recorded_with(unrolls):
+    entries, _ = unrolls(5, count=1)[0]
     saw = entries.extras["saw"].numpy()[1:, 0]
     np.testing.assert_array_equal(saw, [row[4] for row in TABLE[:5]])
 

@@ -1,0 +1,57 @@
+"""What `auto` stands for: numbers and places, from cores, GPU and network, with the reason.
+
+The rules are read off the tables of `sandbox/speed.md`; each is said where it is applied.
+"""
+
+import os
+from typing import Any, NamedTuple
+
+from impala_mm.config import Config
+from impala_mm.flags import AUTO
+
+_IMAGE = 1000  # numbers of an observation from which reading it costs more than calling the network
+_LARGE = 100_000  # weights of a network that is worth a GPU's time
+
+
+class Choice(NamedTuple):
+    """What was chosen, and why; why is empty where the user had chosen."""
+
+    value: int | str
+    why: str = ""
+
+
+def actors(config: Config) -> int:
+    """How many a learner starts on this machine, where it does."""
+    # One for each core: a learner that shares them takes its part, and holds actors back.
+    return len(os.sched_getaffinity(0)) if config.num_actors == AUTO else config.num_actors
+
+
+def environments(config: Config, observation: Any) -> int:
+    """How many an actor steps: larger batches pay off where observations are large.
+
+    `observation` is the TensorSpec of one.
+    """
+    if config.num_envs != AUTO:
+        return config.num_envs
+    return 32 if observation.shape.num_elements() >= _IMAGE else 16
+
+
+def games(config: Config) -> int:
+    """How many are tested at a time: no matter of speed alone, since results name it."""
+    return 16 if config.num_envs == AUTO else config.num_envs
+
+
+def inference(config: Config, weights: int, device: str, max_lag: int | None) -> Choice:
+    """Where actions are chosen, by a learner that trains so many weights on `device`.
+
+    `max_lag` is the algorithm's.
+    """
+    if config.inference != "auto":
+        return Choice(config.inference)
+    if max_lag is not None:
+        return Choice("actor", "the algorithm has its actors wait for the next policy")
+    if device == "/CPU:0":
+        return Choice("actor", "the learner has no GPU that could do it for all")
+    if weights < _LARGE:
+        return Choice("actor", f"{weights:,} weights are read sooner than a call is answered")
+    return Choice("learner", f"it has a GPU, and {weights:,} weights are many for actors' cores")

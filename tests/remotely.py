@@ -1,0 +1,104 @@
+"""A learner that infers, and actors that only step, in the test's own process over real calls."""
+
+import contextlib
+import threading
+
+import tensorflow as tf
+from conftest import free_port
+
+from impala_mm import agreement, environments, transport
+from impala_mm.algorithms import entry_spec
+from impala_mm.config import Config
+from impala_mm.heartbeat import Heartbeat
+from impala_mm.inference import Inference
+from impala_mm.parameters import Layout
+from impala_mm.remote_actor import RemoteActor
+from impala_mm.server import Server
+from impala_mm.trajectory import Codec, UnrollSpec
+
+TOKEN = "token"
+_KEPT = []  # TensorFlow's threads may come back to a server after its last call: none is freed
+
+
+class Random:
+    """Acts at random, and remembers nothing."""
+
+    max_lag = None
+
+    def __init__(self, level_name, length):
+        spec = environments.spec(level_name)
+        self.unroll = UnrollSpec(length, 1, entry_spec(spec, ()), ())
+        self._actions = spec.num_actions
+
+    def initial_state(self, batch):
+        return ()
+
+    def act(self, entry, core_state, exploration):
+        shape = tf.shape(entry.reward)
+        return tf.random.uniform(shape, 0, self._actions, tf.int32), (), ()
+
+
+class Remote:
+    """A server whose learner infers by `algorithm`, and what actors have it learn."""
+
+    def __init__(self, algorithm, variables=(), capacity=100, identity=None):
+        self.algorithm = algorithm
+        layout = Layout(variables, variables, "float32")
+        self.inference = Inference(algorithm, layout)
+        self.address = f"127.0.0.1:{free_port()}"
+        self.identity = identity or {"level_name": "L", "inference": "learner"}
+        self.events, self.said, self.stop = [], [], threading.Event()
+        known = self.identity | {"run_id": "r", "length": algorithm.unroll.length}
+        self.server = Server(
+            self.address, self.address, TOKEN, known, capacity, self.events.append, self.inference
+        )
+        self.server.publish(0, lambda: b"", layout.values())
+        self._codec, self._actors = Codec(algorithm.unroll), []
+
+    def me(self, actor):
+        """The identity of an actor that is taken."""
+        return self.identity | {"protocol": transport.PROTOCOL, "actor": actor, "level": "L"}
+
+    def act(self, level, sizes, actor=0, seed=0):
+        """An actor, playing, with groups of so many environments."""
+        groups = [
+            (environments.make(level, size, seed=seed + sum(sizes[:i])), size)
+            for i, size in enumerate(sizes)
+        ]
+        arguments = [self.address], 0, self.me(actor), TOKEN, groups, self.said.append
+        self._actors.append(RemoteActor(*arguments, self.stop, Heartbeat()))
+        self._actors[-1].start()
+        return self._actors[-1]
+
+    def taken(self, count):
+        """So many unrolls of the queue: (entries [T+overlap, count, ...], start, versions)."""
+        contents, versions = self.server.queue.dequeue_many(count)
+        return *self._codec.decode(contents), versions.numpy()
+
+    def end(self):
+        """All of it."""
+        self.stop.set()
+        self.server.close()
+        for actor in self._actors:
+            actor.join(10)
+            assert not actor.is_alive()
+            assert actor.failure is None
+
+
+@contextlib.contextmanager
+def remote(algorithm, **options):
+    """A `Remote` that ends."""
+    made = Remote(algorithm, **options)
+    _KEPT.append(made)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+def network(level_name, agent_name, **settings):
+    """(IMPALA for this level and network, its variables)."""
+    config = Config(level_name=level_name, agent_name=agent_name, **settings)
+    tf.random.set_seed(1)
+    agreed = agreement.make(config, 0)
+    return agreed.algorithm, agreed.algorithm.variables.acting
