@@ -68,8 +68,8 @@ def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path, 
     assert len(_rows(tmp_path)) == len(rows), "nothing was written"
 
 
-@pytest.fixture(scope="module")
-def by_hand(tmp_path_factory):
+@pytest.fixture(scope="module", params=["actor"])
+def by_hand(tmp_path_factory, request):
     """An actor that waits, then a learner: roles started by hand, in the harder order."""
     folder = tmp_path_factory.mktemp("by_hand")
     token = folder / "token"
@@ -78,6 +78,7 @@ def by_hand(tmp_path_factory):
         f"--learner_hosts=127.0.0.1:{free_port()}",
         f"--token_file={token}",
         "--batch_size=8",
+        f"--inference={request.param}",
     ]
     actor = Process(*EXPERIMENT, "--job_name=actor", "--task=0", *flags)
     started.remove(actor)  # it lives on between the tests of this module
@@ -89,6 +90,7 @@ def by_hand(tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("by_hand", ["actor", "learner"], indirect=True)
 def test_an_actor_started_first_outlives_its_learner_and_works_with_the_next(by_hand):
     actor, logdir = by_hand["actor"], by_hand["logdir"]
     first = Process(*by_hand["learner"])
@@ -154,6 +156,31 @@ def test_an_actor_that_does_not_belong_is_refused_with_both_names(by_hand):
     assert "copy its token file to this host" in printed
     learner.until("actor 7 on .* refused")
     learner.until("a caller without the run's token was refused")
+
+
+def test_an_actor_asks_its_learner_where_actions_are_chosen(tmp_path):
+    flags = [
+        "--level_name=catch",
+        f"--learner_hosts=127.0.0.1:{free_port()}",
+        f"--token_file={tmp_path / 'token'}",
+    ]
+    learner = Process(
+        *(*EXPERIMENT, "--job_name=learner", "--inference=learner", *flags),
+        f"--logdir={tmp_path / 'run'}",
+    )
+    actor = [*EXPERIMENT, "--job_name=actor", *flags]
+    asks = Process(*actor, "--inference=auto")
+    asks.until("joined the learner at .*, which acts for it")
+    code, printed = run(*actor, "--task=1")
+    assert code == 1
+    expected = "this actor's place of inference (--inference) is actor, the learner's is learner"
+    assert expected in printed
+    learner.until(r"[1-9][0-9,]* frames \|")
+    learner.process.send_signal(signal.SIGINT)
+    assert learner.process.wait(timeout=10) == 130
+    asks.until("waits for the learner")
+    asks.process.send_signal(signal.SIGTERM)
+    assert asks.process.wait(timeout=10) == 143
 
 
 @pytest.mark.slow
