@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 
 import tensorflow as tf
 from conftest import free_port
@@ -72,6 +73,10 @@ class Remote:
 
     def taken(self, count):
         """So many unrolls of the queue: (entries [T+overlap, count, ...], start, versions)."""
+        deadline = time.monotonic() + 60
+        while int(self.server.queue.size()) < count:
+            assert time.monotonic() < deadline, self.events
+            time.sleep(0.01)
         contents, versions = self.server.queue.dequeue_many(count)
         return *self._codec.decode(contents), versions.numpy()
 

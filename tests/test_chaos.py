@@ -12,6 +12,7 @@ from conftest import ROOT, Process, free_port
 
 from impala_mm import agreement
 from impala_mm.config import Config
+from impala_mm.flags import parse
 
 pytestmark = pytest.mark.slow
 EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
@@ -45,21 +46,15 @@ def test_an_actor_killed_and_restarted_20_times_leaves_training_whole(tmp_path):
 
 def test_after_50_kills_of_4_actors_no_unroll_mixes_environments_or_skips_a_step(tmp_path):
     """The learner infers; each observation tells who made it, in which life, and which it is."""
-    config = Config(level_name="telling:Telling-v0", inference="learner")
+    flags = ["--level_name=telling:Telling-v0", "--inference=learner", "--num_envs=6"]
+    (config,), _ = parse(["", *flags], "", Config)
     identity = agreement.steps(config, agreement.levels_of(config))
     token = tmp_path / "token"
     token.write_text(remotely.TOKEN)
     token.chmod(0o600)
     witness, moments = telling.Witness(), random.Random(0)
     with remotely.remote(remotely.Random(config.level_name, 5), identity=identity) as there:
-        flags = [
-            f"--level_name={config.level_name}",
-            "--inference=learner",
-            f"--learner_hosts={there.address}",
-            f"--token_file={token}",
-            "--job_name=actor",
-            "--num_envs=6",
-        ]
+        flags += [f"--learner_hosts={there.address}", f"--token_file={token}", "--job_name=actor"]
         environment = {"PYTHONPATH": str(ROOT / "tests")}
 
         def start(task):
@@ -83,7 +78,8 @@ def test_after_50_kills_of_4_actors_no_unroll_mixes_environments_or_skips_a_step
             for _ in range(moments.randrange(3)):
                 learn(moments.randrange(1, 20))
             actors[task].kill()
-            learn(int(there.server.queue.size()))  # what it had sent
+            while int(there.server.queue.size()):  # what it had sent
+                learn(1)
             known[task] = lives(task)
             actors[task] = start(task)
         for actor in actors:
