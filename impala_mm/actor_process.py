@@ -35,8 +35,9 @@ def act(config: Config) -> NoReturn:
     if config.actor_device == "gpu":
         say(f"acts on {device}")
     token = processes.token(config)
-    exactly = dataclasses.replace(config, precision="float32")  # lower pays off in large batches
-    algorithm, layout, levels, identity, _ = agreement.make(exactly, config.task)
+    if not devices.computes_bfloat16():  # the learner may; V-trace corrects for the difference
+        config = dataclasses.replace(config, precision="float32")
+    algorithm, layout, levels, identity, _ = agreement.make(config, config.task)
     level = list(levels)[config.task % len(levels)]
     # Apart for each environment of each actor.
     seed = config.seed * 1_000_003 + config.task * 10_007

@@ -4,6 +4,7 @@ Called once TensorFlow is loaded, and before it has computed anything.
 """
 
 import os
+from pathlib import Path
 
 import tensorflow as tf
 
@@ -29,3 +30,12 @@ def choose(flag: str, wish: str, number: int) -> str:
     tf.config.set_visible_devices([mine], "GPU")
     tf.config.experimental.set_memory_growth(mine, True)  # others may use what we do not
     return f"{mine.name} of {len(gpus)}"
+
+
+def computes_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether what `choose` took has instructions for it; elsewhere it is much the slower way."""
+    for gpu in tf.config.get_visible_devices("GPU"):
+        details = tf.config.experimental.get_device_details(gpu)
+        return details.get("compute_capability", (0, 0)) >= (8, 0)  # NVIDIA's A100 and later
+    known = cpuinfo.read_text() if cpuinfo.exists() else ""
+    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(known.split())

@@ -179,6 +179,8 @@ def _put_together(
             f"{' and '.join(agreed.levels)}, {config.algorithm} with {agreed.weights:,} weights"
             f"{of}; the queue holds {capacity} unrolls ({capacity * codec.size / 1e6:.1f} MB)"
         )
+        if config.precision == "auto":
+            say(f"computes in {agreement.precision(config, spec)}: --precision=auto")
         if spec.note:
             say(spec.note)
     run_id, token = group.gather((agreed.identity["run_id"], processes.token(config)), "run")[0]
