@@ -90,7 +90,7 @@ def _plays(
     from impala_mm import actor, agreement, environments  # noqa: PLC0415
     from impala_mm.link import Link  # noqa: PLC0415
 
-    algorithm, layout, levels, identity, _ = agreement.make(agreement.exactly(config), config.task)
+    algorithm, layout, levels, identity, _ = agreement.make(agreement.acting(config), config.task)
     level = _level(config, levels)
     count = choice.environments(config, levels[level].observation)
     playing = environments.make(level, count, _seed(config), **agreement.options(config))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 import nets
-from impala_mm import algorithms, environments, flags, transport
+from impala_mm import algorithms, devices, environments, flags, transport
 from impala_mm.algorithms import Algorithm
 from impala_mm.config import Config
 from impala_mm.environments import EnvironmentSpec
@@ -50,6 +50,7 @@ def make(config: Config, number: int) -> Agreement:
     tf.random.set_seed(config.seed + 1000 * number)
     levels = levels_of(config)
     spec = next(iter(levels.values()))
+    config = dataclasses.replace(config, precision=precision(config, spec))
     try:
         algorithm = algorithms.make(config, spec)
     except (nets.UnknownNetwork, nets.Unsuitable) as error:
@@ -92,6 +93,14 @@ def steps(config: Config, levels: dict[str, EnvironmentSpec]) -> dict[str, Any]:
     }
 
 
+def precision(config: Config, spec: EnvironmentSpec) -> str:
+    """What the network computes in here; not compared, since processors may differ."""
+    if config.precision != "auto":
+        return config.precision
+    pictures = spec.observation.shape.rank == 3  # for what is smaller, casts cost what it saves
+    return "bfloat16" if pictures and devices.computes_bfloat16() else "float32"
+
+
 def spaces(spec: EnvironmentSpec) -> dict[str, Any]:
     """What a network must fit, as people read it."""
     observation = spec.observation
@@ -101,8 +110,10 @@ def spaces(spec: EnvironmentSpec) -> dict[str, Any]:
     }
 
 
-def exactly(config: Config) -> Config:
-    """As who acts takes it: a lower precision pays off in large batches alone."""
+def acting(config: Config) -> Config:
+    """As who acts takes it: V-trace corrects where a learner computes otherwise."""
+    if devices.computes_bfloat16():
+        return config
     return dataclasses.replace(config, precision="float32")
 
 

@@ -4,6 +4,7 @@ Called once TensorFlow is loaded, and before it has computed anything.
 """
 
 import os
+from pathlib import Path
 
 import tensorflow as tf
 
@@ -34,3 +35,12 @@ def choose(flag: str, wish: str, number: int) -> str:
 def training() -> str:
     """TensorFlow's name of the device that this process trains on, once one was chosen."""
     return "/GPU:0" if tf.config.list_logical_devices("GPU") else "/CPU:0"
+
+
+def computes_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether what `choose` took has instructions for it; elsewhere it is much the slower way."""
+    for gpu in tf.config.get_visible_devices("GPU"):
+        details = tf.config.experimental.get_device_details(gpu)
+        return details.get("compute_capability", (0, 0)) >= (8, 0)  # NVIDIA's A100 and later
+    known = cpuinfo.read_text() if cpuinfo.exists() else ""
+    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(known.split())

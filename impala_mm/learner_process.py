@@ -190,6 +190,8 @@ def _put_together(
             f"{' and '.join(agreed.levels)}, {config.algorithm} with {agreed.weights:,} weights"
             f"{of}; the queue holds {capacity} unrolls ({capacity * codec.size / 1e6:.1f} MB)"
         )
+        if config.precision == "auto":
+            say(f"computes in {agreement.precision(config, spec)}: --precision=auto")
         if spec.note:
             say(spec.note)
     place = choice.inference(config, agreed.weights, devices.training(), algorithm.max_lag)
@@ -197,10 +199,9 @@ def _put_together(
     run_id, token, place = group.gather(mine, "run")[0]
     if folder and place.why:
         say(f"inference at the {place.value}: {place.why}")
-    identity = agreed.identity | {"run_id": run_id, "learners": addresses}
-    identity |= {"inference": place.value}
-    inference = _inference(config, agreed, group.rank) if place.value == "learner" else None
-    server = _listen(config, address, token, identity, capacity, say, inference)
+    changed = {"run_id": run_id, "learners": addresses, "inference": place.value}
+    identity = agreed.identity | changed
+    server = _listen(config, address, token, identity, capacity, say, agreed)
     say(f"listens at {config.bind_address or address} ({time.monotonic() - began:.1f} s)")
     server.rank = group.rank
     limits = Limits(config, spec.reward_threshold if len(agreed.levels) == 1 else None)
@@ -256,7 +257,7 @@ def _address(config: Config, rank: int) -> str:
     return addresses[rank]
 
 
-def _inference(config: Config, agreed: "Agreement", rank: int) -> "Inference":
+def _inference(config: Config, agreed: "Agreement") -> "Inference":
     """It acts by a copy of the network, which does not change while an update is made."""
     from impala_mm import agreement, devices  # noqa: PLC0415
     from impala_mm.inference import Inference  # noqa: PLC0415
@@ -266,7 +267,7 @@ def _inference(config: Config, agreed: "Agreement", rank: int) -> "Inference":
             f"--inference=learner: --algorithm={config.algorithm} has its actors wait for the next "
             f"policy, which only --inference=actor can"
         )
-    copy = agreement.make(agreement.exactly(config), rank)
+    copy = agreement.make(agreement.acting(config), place().rank)
     return Inference(copy.algorithm, copy.layout, devices.training())
 
 
@@ -277,7 +278,7 @@ def _listen(
     identity: dict[str, Any],
     capacity: int,
     say: Any,
-    inference: "Inference | None",
+    agreed: "Agreement",
 ) -> "Server":
     from impala_mm.server import Server  # noqa: PLC0415
 
@@ -285,6 +286,9 @@ def _listen(
     warning = ports.only_here(bind_address) if config.job_name else ""
     if warning:
         say(warning)
+    inference = None
+    if identity["inference"] == "learner":
+        inference = _inference(config, agreed)
     try:
         return Server(address, bind_address, token, identity, capacity, say, inference)
     except OSError as error:

@@ -63,9 +63,13 @@ class Conv(snt.Module):
         down, across = height // tile, width // tile  # what is left over, no kernel reaches
         image = image[:, : down * tile, : across * tile]
         tiles = tf.reshape(image, [-1, down, tile, across, tile * channels])
-        return tf.reshape(
-            tf.transpose(tiles, [0, 1, 3, 2, 4]), [-1, down, across, tile * tile * channels]
-        )
+        if image.dtype == tf.uint8 and tile * channels == 4:
+            # A row of a tile moves faster as one number.
+            rows = tf.transpose(tf.bitcast(tiles, tf.int32), [0, 1, 3, 2])
+            tiles = tf.bitcast(rows, tf.uint8)
+        else:
+            tiles = tf.transpose(tiles, [0, 1, 3, 2, 4])
+        return tf.reshape(tiles, [-1, down, across, tile * tile * channels])
 
     def __call__(self, image: tf.Tensor) -> tf.Tensor:
         """Features of each image by itself, as `arrange` laid it out."""

@@ -4,70 +4,95 @@ Entries carry single frames, so that a frame crosses the wire once; the state ho
 the entry that is read next. Where `first` is true nothing was before: earlier frames are zeros.
 """
 
+from typing import Any
+
 import tensorflow as tf
 
 
 class FrameStack:
-    """[..., height, width, C] -> [..., height, width, n x C], the oldest frame's channels first."""
+    """[..., C] -> [..., n x C], the oldest frame's channels first; of each part of a frame.
 
-    def __init__(self, n: int, observation: tf.TensorSpec):
-        self._n, self._dtype = n, observation.dtype
-        *rest, self._channels = observation.shape.as_list()
-        self.shape = [*rest, n * self._channels]  # of what it gives
+    `frame`: a spec of one frame without leading axes, or a nest of specs of its parts. All frames,
+    stacks and states here are such nests.
+    """
 
-    def initial_state(self, batch: int | tf.Tensor) -> tf.Tensor:
+    def __init__(self, n: int, frame: Any):
+        self._n, self._frame = n, frame
+
+    def initial_state(self, batch: int | tf.Tensor) -> Any:
         """No frames: what a stack is but for its newest, [B, ..., (n-1) x C]."""
-        return tf.zeros([batch, *self.shape[:-1], self.shape[-1] - self._channels], self._dtype)
 
-    def step(
-        self, frame: tf.Tensor, first: tf.Tensor, state: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+        def nothing(spec: tf.TensorSpec) -> tf.Tensor:
+            *rest, channels = spec.shape.as_list()
+            return tf.zeros([batch, *rest, (self._n - 1) * channels], spec.dtype)
+
+        return tf.nest.map_structure(nothing, self._frame)
+
+    def step(self, frame: Any, first: tf.Tensor, state: Any) -> tuple[Any, Any]:
         """(stack [B, ...], state) from a frame [B, *shape], first [B] and the frames before."""
-        (before,) = self._unless(first, [(~first, state)])
-        stack = tf.concat([before, frame], -1)
-        return stack, stack[..., self._channels :]
+        before = tf.cond(tf.reduce_any(first), lambda: _restart(first, state), lambda: state)
+        stack = tf.nest.map_structure(lambda old, new: tf.concat([old, new], -1), before, frame)
+        return stack, self._state(stack)
 
-    def unroll(
-        self, frames: tf.Tensor, first: tf.Tensor, state: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def unroll(self, frames: Any, first: tf.Tensor, state: Any) -> tuple[Any, Any]:
         """(stacks [T, B, ...], state) from frames [T, B, *shape], first [T, B], frames before."""
-        time = tf.shape(first)[0]
-        before = tf.stack(tf.split(state, self._n - 1, -1))
-        known = tf.concat([before, frames], 0)  # [n-1+T, B, *shape]
-        layers: list[tuple[tf.Tensor, tf.Tensor]] = []
+        sources = self._sources(first)
+
+        def stacked(frames: tf.Tensor, state: tf.Tensor) -> tf.Tensor:
+            shape = frames.shape[2:].as_list()
+            before = tf.stack(tf.split(state, self._n - 1, -1))  # [n-1, B, *shape]
+            known = tf.concat(
+                [tf.zeros([1, *shape], frames.dtype)]
+                + [tf.reshape(part, [-1, *shape]) for part in (before, frames)],
+                axis=0,
+            )
+            earlier = [tf.gather(known, source) for source in sources]
+            joined = _join([*earlier, tf.reshape(frames, [-1, *shape])])
+            return tf.reshape(joined, tf.concat([tf.shape(first), joined.shape[1:]], 0))
+
+        stacks = tf.nest.map_structure(stacked, frames, state)
+        return stacks, self._state(tf.nest.map_structure(lambda stack: stack[-1], stacks))
+
+    def _sources(self, first: tf.Tensor) -> list[tf.Tensor]:
+        """Where the earlier frames of each entry are, the oldest first: n-1 of int32 [T x B].
+
+        Counted in one row of a frame of zeros, the n-1 before the unroll, and the T of it, B each.
+        Zeros come by their own number: to mask what was copied took twice as long as to copy it.
+        """
+        time, batch = tf.unstack(tf.shape(first))
+        newest = 1 + (self._n - 1) * batch + tf.reshape(tf.range(time * batch), [time, batch])
+        sources: list[tf.Tensor] = []
         same = tf.ones_like(first)
         for back in range(1, self._n):
             # Of the episode that entry t is in, if none of the entries since was its first.
             since = tf.pad(first[: tf.maximum(time - back + 1, 0)], [[back - 1, 0], [0, 0]])
             same &= ~since[:time]
-            begin = self._n - 1 - back
-            layers.insert(0, (same, known[begin : begin + time]))
-        stacks = self._join([*self._unless(first, layers), frames])
-        return stacks, stacks[-1, ..., self._channels :]
+            sources.insert(0, tf.reshape(tf.where(same, newest - back * batch, 0), [-1]))
+        return sources
 
-    def _unless(
-        self, first: tf.Tensor, layers: list[tuple[tf.Tensor, tf.Tensor]]
-    ) -> list[tf.Tensor]:
-        """Each layer where it is of the same episode, else zeros.
+    def _state(self, stack: Any) -> Any:
+        """A stack [B, ...] without its oldest frame."""
+        return tf.nest.map_structure(
+            lambda stack, frame: stack[..., frame.shape[-1] :], stack, self._frame
+        )
 
-        Most often no episode begins, and then there is nothing to do: masking costs more than all
-        else here.
-        """
 
-        def masked() -> list[tf.Tensor]:
-            axes = [1] * len(self.shape)
-            return [
-                tf.where(tf.reshape(same, tf.concat([tf.shape(same), axes], 0)), layer, 0)
-                for same, layer in layers
-            ]
+def _restart(first: tf.Tensor, state: Any) -> Any:
+    """Zeros where `first` is true."""
 
-        return tf.cond(tf.reduce_any(first), masked, lambda: [layer for _, layer in layers])
+    def restarted(part: tf.Tensor) -> tf.Tensor:
+        axes = [-1] + [1] * (part.shape.rank - 1)
+        return tf.where(tf.reshape(first, axes), tf.zeros([], part.dtype), part)
 
-    def _join(self, layers: list[tf.Tensor]) -> tf.Tensor:
-        """n of [T, B, *shape], oldest first, as [T, B, ..., n x C]."""
-        if self._channels > 4:
-            return tf.concat(layers, -1)
-        # Few channels: a transpose of [n, all else, C] is much faster than copying runs so short.
-        flat = tf.reshape(tf.stack(layers), [self._n, -1, self._channels])
-        sizes = tf.concat([tf.shape(layers[-1])[:2], self.shape], 0)
-        return tf.reshape(tf.transpose(flat, [1, 0, 2]), sizes)
+    return tf.nest.map_structure(restarted, state)
+
+
+def _join(layers: list[tf.Tensor]) -> tf.Tensor:
+    """n of [N, ..., C], oldest first, as [N, ..., n x C]."""
+    *_, channels = shape = layers[0].shape.as_list()
+    if channels > 4:
+        return tf.concat(layers, -1)
+    # Few channels: a transpose of [n, all else, C] is much faster than copying runs so short.
+    n = len(layers)
+    flat = tf.transpose(tf.reshape(tf.stack(layers), [n, -1, channels]), [1, 0, 2])
+    return tf.reshape(flat, [-1, *shape[1:-1], n * channels])

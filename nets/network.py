@@ -52,6 +52,13 @@ class Core(Protocol):
         """(features [T, B, F], last state) from inputs [T, B, I], first [T, B] and a state."""
 
 
+class Picture(NamedTuple):
+    """An image of bytes, or a stack of such; each frame is summed once, not once in each stack."""
+
+    image: Any  # uint8 [..., H, W, C], arranged
+    sums: Any  # float32 [..., 2], or of n frames [..., n x 2]; see `_sums`
+
+
 class State(NamedTuple):
     """What a network carries from one entry to the next; () for a part that it does not have."""
 
@@ -76,9 +83,12 @@ class Network(snt.Module):
         self._torso, self._core, self._num_actions = torso, core, num_actions
         self._shape = observation.shape.as_list()
         self._bytes = observation.dtype == tf.uint8
+        self._pictures = self._bytes and len(self._shape) == 3
         nothing = tf.zeros([1, *self._shape], observation.dtype)
-        arranged = tf.TensorSpec(torso.arrange(nothing).shape[1:], observation.dtype)
-        self._stack = FrameStack(frame_stack, arranged) if frame_stack > 1 else None
+        frame = tf.nest.map_structure(
+            lambda part: tf.TensorSpec(part.shape[1:], part.dtype), self._seen(nothing)
+        )
+        self._stack = FrameStack(frame_stack, frame) if frame_stack > 1 else None
         self._precision = tf.float32  # of the variables, which are made now
         features, _ = self.step(
             nothing,
@@ -105,7 +115,7 @@ class Network(snt.Module):
     ) -> tuple[tf.Tensor, State]:
         """(features float32 [B, F], state) after reading one entry."""
         frames, core = state
-        seen = self._torso.arrange(observation)
+        seen = self._seen(observation)
         if self._stack:
             seen, frames = self._stack.step(seen, first, frames)
         read = self._read(seen, reward, action, first)
@@ -123,24 +133,30 @@ class Network(snt.Module):
     ) -> tuple[tf.Tensor, State]:
         """(features float32 [T, B, F], last state) after reading T entries."""
         frames, core = state
-        seen = self._torso.arrange(tf.reshape(observation, [-1, *self._shape]))
+        seen = self._seen(tf.reshape(observation, [-1, *self._shape]))
         if self._stack:
-            seen = tf.reshape(seen, [*_sizes(first), *seen.shape[1:]])
+            sizes = _sizes(first)
+            seen = tf.nest.map_structure(lambda x: tf.reshape(x, [*sizes, *x.shape[1:]]), seen)
             seen, frames = self._stack.unroll(seen, first, frames)
-            seen = tf.reshape(seen, [-1, *seen.shape[2:]])
+            seen = tf.nest.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[2:]]), seen)
         read = self._read(seen, *[tf.reshape(x, [-1]) for x in (reward, action, first)])  # [T*B, I]
         read = tf.reshape(read, [*_sizes(first), read.shape[-1]])
         if self._core:
             read, core = self._core.unroll(read, first, core)
         return read, State(frames, core)
 
-    def _read(
-        self, observation: tf.Tensor, reward: tf.Tensor, action: tf.Tensor, first: tf.Tensor
-    ) -> tf.Tensor:
-        """What one entry shows by itself: [N, I]; the observation is arranged and stacked."""
-        seen = tf.cast(observation, tf.float32)
-        if self._bytes:
-            seen = _contrast(seen) if len(self._shape) == 3 else seen / 255.0
+    def _seen(self, observation: tf.Tensor) -> Any:
+        """Observations [N, *shape] arranged; of pictures in bytes, with what `_contrast` needs."""
+        arranged = self._torso.arrange(tf.convert_to_tensor(observation))
+        return Picture(arranged, _sums(arranged)) if self._pictures else arranged
+
+    def _read(self, seen: Any, reward: tf.Tensor, action: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
+        """What one entry shows by itself: [N, I]; `seen` is stacked."""
+        if self._pictures:
+            seen = _contrast(seen)
+        else:
+            seen = tf.cast(seen, tf.float32)
+            seen = seen / 255.0 if self._bytes else seen
         last_reward = tf.where(first, 0.0, reward)[:, None]
         last_action = tf.one_hot(tf.where(first, -1, action), self._num_actions)  # -1: all zeros
         return tf.concat([self._features(seen), last_reward, last_action], axis=-1)
@@ -170,15 +186,26 @@ def _cast(modules: Sequence[snt.Module], dtype: tf.DType) -> Iterator[None]:
                 attributes.update(variables)
 
 
-def _contrast(image: tf.Tensor) -> tf.Tensor:
+def _sums(image: tf.Tensor) -> tf.Tensor:
+    """float32 [N, 2] of bytes [N, H, W, C]: the sum of each image's, and of their squares."""
+    numbers = tf.cast(tf.reshape(image, [-1, image.shape[1:].num_elements()]), tf.float32)
+    return tf.stack([tf.reduce_sum(numbers, 1), tf.reduce_sum(numbers**2, 1)], 1)
+
+
+def _contrast(picture: Picture) -> tf.Tensor:
     """Each image [H, W, C] of bytes as differences from its own mean, in its standard deviations.
 
     Most of a game's picture never changes. Read as bytes / 255 it drowns what does, a ball of a few
     pixels: in recorded Pong the features' mean was 20 times what they varied by, and after 80,000
     steps the value had a correlation with the reward ahead of 0.12; read this way, of 0.67.
     """
-    mean, variance = tf.nn.moments(image, [1, 2, 3], keepdims=True)
-    return (image - mean) * tf.math.rsqrt(variance + 1.0)  # 1: all pixels may be equal
+    image, sums = picture
+    each = tf.cast(tf.reshape(sums, [-1, sums.shape[-1] // 2, 2]), tf.float64)  # of each frame
+    means = tf.reduce_sum(each, 1) / image.shape[1:].num_elements()
+    mean, square = tf.unstack(means[:, :, None, None, None], axis=1)
+    # In float64: of a bright picture both are large, and nearly the same. 1: pixels may be equal.
+    scale = tf.math.rsqrt(square - mean**2 + 1.0)
+    return (tf.cast(image, tf.float32) - tf.cast(mean, tf.float32)) * tf.cast(scale, tf.float32)
 
 
 def _sizes(x: tf.Tensor) -> list[Any]:

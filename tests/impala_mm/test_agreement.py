@@ -1,10 +1,12 @@
 """What a run's processes agree on: names that mean nothing are refused, in a sentence."""
 
 import pytest
+import tensorflow as tf
 from in_threads import together
 
-from impala_mm import agreement
+from impala_mm import agreement, devices
 from impala_mm.config import Config
+from impala_mm.environments import EnvironmentSpec
 
 
 @pytest.mark.parametrize(
@@ -60,3 +62,27 @@ def test_libraries_that_differ_are_refused_too():
     of = lambda group: {"run_id": 0, "emulator": emulators[group.rank]}  # noqa: E731
     for found in together(2, lambda group: agreement.compare(group, Config(), of(group))):
         assert "emulator differ: 0.11 on 0, 0.12 on 1" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("asked", "shape", "can", "due"),
+    [
+        ("auto", [84, 84, 1], True, "bfloat16"),
+        ("auto", [84, 84, 1], False, "float32"),
+        ("auto", [4], True, "float32"),
+        ("float32", [84, 84, 1], True, "float32"),
+        ("bfloat16", [84, 84, 1], False, "bfloat16"),
+    ],
+)
+def test_precision_is_chosen_by_processor_and_observations_or_as_asked(
+    monkeypatch, asked, shape, can, due
+):
+    monkeypatch.setattr(devices, "computes_bfloat16", lambda: can)
+    spec = EnvironmentSpec("", tf.TensorSpec(shape, tf.uint8), 2, 1, None)
+    assert agreement.precision(Config(precision=asked), spec) == due
+
+
+def test_auto_is_resolved_before_a_network_is_made_of_it(monkeypatch):
+    monkeypatch.setattr(devices, "computes_bfloat16", lambda: True)
+    made = agreement.make(Config(level_name="CartPole-v1", precision="auto"), 0)
+    assert made.weights > 0

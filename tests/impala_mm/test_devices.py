@@ -16,6 +16,7 @@ def host(monkeypatch):
     def of(number):
         gpus = [SimpleNamespace(name=f"/physical_device:GPU:{i}") for i in range(number)]
         taken = {"visible": None, "grow": []}
+        monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: gpus)
         monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus)
         monkeypatch.setattr(
             tf.config, "set_visible_devices", lambda of, kind: taken.update(visible=of)
@@ -64,3 +65,33 @@ def test_a_gpu_that_is_not_there_is_refused_by_the_flag_that_asked_for_it(host, 
     with pytest.raises(SystemExit):
         devices.choose("actor_device", "gpu", 0)
     assert "--actor_device=gpu: TensorFlow sees no GPU here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "can"),
+    [
+        ("fma avx512f avx512_bf16", True),
+        ("amx_bf16 amx_tile", True),
+        ("avx2 not_avx512_bf16", False),
+    ],
+)
+def test_a_cpu_computes_in_bfloat16_where_its_flags_say_so(host, tmp_path, flags, can):
+    host(0)
+    cpuinfo = tmp_path / "cpuinfo"
+    assert not devices.computes_bfloat16(cpuinfo), "there is no such file on a Mac"
+    cpuinfo.write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
+    assert devices.computes_bfloat16(cpuinfo) == can
+
+
+@pytest.mark.parametrize(
+    ("details", "can"),
+    [
+        ({"compute_capability": (8, 0)}, True),
+        ({"compute_capability": (7, 5)}, False),
+        ({}, False),
+    ],
+)
+def test_a_gpu_computes_in_bfloat16_from_its_capability_on(host, monkeypatch, details, can):
+    host(1)
+    monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda gpu: details)
+    assert devices.computes_bfloat16() == can

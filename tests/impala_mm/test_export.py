@@ -143,7 +143,7 @@ def test_elsewhere_an_export_does_what_the_policy_does_and_its_example_runs(tmp_
     assert kept == set(signatures["initial_state"]["outputs"]) == kept & set(given_back)
     described = json.loads((pong / "export" / "signature.json").read_text())
     assert described["actions"] == ["NOOP", "FIRE", "RIGHT", "LEFT", "RIGHTFIRE", "LEFTFIRE"]
-    frames = described["signatures"]["serving_default"]["inputs"]["state_frames"]
+    frames = described["signatures"]["serving_default"]["inputs"]["state_frames_image"]
     assert (frames["shape"], frames["dtype"]) == ([None, 21, 21, 3 * 16], "uint8")
 
 

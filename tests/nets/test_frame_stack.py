@@ -83,4 +83,4 @@ def test_a_network_of_single_frames_is_the_one_of_stacks(name):
     for t in range(T):
         step, state = network.step(frames[t], *(x[t] for x in (*rest, first)), state)
         np.testing.assert_allclose(step, features[t], atol=1e-5)
-    np.testing.assert_array_equal(state.frames, last.frames)
+    tf.nest.map_structure(np.testing.assert_array_equal, state.frames, last.frames)

@@ -6,7 +6,7 @@ import sonnet as snt
 import tensorflow as tf
 
 import nets
-from nets import conv
+from nets import conv, network
 from nets.lstm import LSTM, State
 
 ACTIONS = 4
@@ -267,6 +267,18 @@ def test_the_contrast_is_of_all_frames_that_are_seen_at_once():
     expected = seen(dark[:1], dark[1:])
     np.testing.assert_allclose(seen(bright[:1], bright[1:]), expected, rtol=0.02, atol=0.02)
     assert np.abs(seen(dark[:1], bright[1:]) - expected).max() > 0.5
+
+
+@pytest.mark.parametrize("range_", [(0, 256), (0, 3), (40, 200), (253, 256)])
+def test_the_contrast_of_a_stack_is_right_however_bright_it_is(range_):
+    """It comes of sums of each frame: where all is bright, their squares hide what differs."""
+    frames = np.random.default_rng(0).integers(*range_, [2, 84, 84, 4]).astype(np.uint8)
+    sums = [network._sums(tf.constant(frames[..., i : i + 1])) for i in range(4)]
+    seen = network._contrast(network.Picture(tf.constant(frames), tf.concat(sums, -1)))
+    pixels = np.float64(frames)
+    mean, variance = (f(pixels, axis=(1, 2, 3), keepdims=True) for f in (np.mean, np.var))
+    expected = (pixels - mean) / np.sqrt(variance + 1)
+    np.testing.assert_allclose(seen, expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("grey", [0, 200])

@@ -67,7 +67,7 @@ def test_a_step_and_an_unroll_of_one_network_may_be_traced_at_once():
 def test_a_torso_that_fails_keeps_its_weights():
     network = _made("SimpleConvNetAgent", "bfloat16")
     count = len(network.trainable_variables)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="must be 4-dimensional"):
-        network._features(tf.zeros([2, 3]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="divisible by filter depth"):
+        network._features(tf.zeros([2, 36, 36, 5]))
     assert len(network.trainable_variables) == count > 0
     _learnt(network, SMALL)

@@ -1,0 +1,60 @@
+"""What one step costs on the wire, by the counters of the network interfaces."""
+
+import json
+import signal
+import sys
+import time
+
+import pytest
+from conftest import ROOT
+from supervising import until
+
+from impala_mm import agreement, flags
+from impala_mm.config import Config
+from impala_mm.trajectory import Codec
+
+EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
+PONG = ("--level_name=PongNoFrameskip-v4", "--agent_name=ShallowConvAgent")
+PIXELS, LENGTH = 84 * 84, Config().unroll_length
+# Each frame once, the repeated entry and the 3 before it once an unroll; 200 for all else.
+MOST = PIXELS * (LENGTH + 4) / LENGTH + 200
+
+
+def test_an_unroll_holds_each_frame_once():
+    pytest.importorskip("ale_py")
+    (config,), _ = flags.parse(["experiment.py", *PONG], "", Config)
+    unroll = agreement.make(config, number=0).algorithm.unroll
+    pixels = PIXELS * (LENGTH + 4)
+    assert pixels < Codec(unroll).size <= MOST * LENGTH - 100 * LENGTH, "half is left for headers"
+
+
+@pytest.mark.slow
+def test_an_actor_sends_no_more_than_its_frames_once(lan):
+    learner, actor = lan.learner1, lan.actor1
+    for machine in (learner, actor):
+        token = machine.home / ".config" / "impala_mm" / "token"
+        token.parent.mkdir(parents=True)
+        token.write_text("of-this-run\n")
+        token.chmod(0o600)
+    command = (*EXPERIMENT, *PONG, f"--learner_hosts={learner.address}:8001")
+    # Batches of just the unrolls of one message: what arrives is learnt from, to the last.
+    numbers = ("--batch_size=4", "--num_envs=4", "--total_environment_frames=1e9")
+    learning = learner.start(*command, *numbers, "--job_name=learner", "--logdir=/root/run")
+    learning.until("weights", seconds=90)
+    before = learner.bytes_received(), actor.bytes_received()
+    acting = actor.start(*command, *numbers, "--job_name=actor")
+    rows = learner.path("/root/run/metrics.jsonl")
+
+    def steps():
+        lines = rows.read_text().splitlines() if rows.exists() else []
+        return json.loads(lines[-1])["steps"] if lines else 0
+
+    until(lambda: steps() > 5000, seconds=120)
+    acting.process.send_signal(signal.SIGTERM)
+    acting.process.wait(timeout=30)
+    time.sleep(6)  # one more row at least
+    learning.process.send_signal(signal.SIGUSR1)
+    assert learning.process.wait(timeout=30) == 0, learning.printed()
+    up, down = learner.bytes_received() - before[0], actor.bytes_received() - before[1]
+    print(f"{steps()} steps: {up / steps():.0f} bytes up and {down / steps():.0f} down per step")
+    assert PIXELS * (LENGTH + 4) / LENGTH < up / steps() <= MOST
