@@ -24,6 +24,8 @@ from typing import NamedTuple
 import numpy as np
 import stages
 
+_LEAST_WITHIN, _LEAST = 3, 6  # lines that count, in the window and of means since the start
+
 
 class Pattern(NamedTuple):
     """How a program's lines are read."""
@@ -125,15 +127,18 @@ def rate(lines: Sequence[Line], seconds: float) -> float:
     """Steps per second over the last of them; Failed where they are too few."""
     lines = [line for line in lines if line.average == lines[-1].average] if lines else []
     within = [line for line in lines if line.at >= lines[-1].at - seconds]
-    if len(within) < 2 or (lines[-1].average and len(lines) < 5):
-        raise Failed(f"{len(lines)} lines that count are too few: more --seconds")
+    if len(within) < _LEAST_WITHIN or (lines[-1].average and len(lines) < _LEAST):
+        raise Failed(f"{len(lines)} lines that count are too few")
     so_far = counts(lines)
     first = len(lines) - len(within)
     return float((so_far[-1] - so_far[first]) / (lines[-1].at - lines[first].at))
 
 
 def run(peer: Peer, seconds: float, warm: float, patience: float = 300.0) -> Ran:
-    """Starts it, waits for its first line that counts, `warm` more seconds, and measures."""
+    """Starts it, waits for its first line that counts, `warm` more seconds, and measures.
+
+    A slow one is measured for longer: until it has printed enough.
+    """
     process = subprocess.Popen(
         shlex.split(peer.command),
         stdin=subprocess.DEVNULL,
@@ -158,12 +163,17 @@ def run(peer: Peer, seconds: float, warm: float, patience: float = 300.0) -> Ran
             time.sleep(0.1)
         time.sleep(warm)
         begin, cpu = time.monotonic(), stages.session(process.pid)
-        while time.monotonic() - begin < seconds and thread.is_alive():
+        while thread.is_alive() and time.monotonic() < begin + patience:
+            new = sum(line.at > begin for line in list(lines))
+            enough = new >= _LEAST_WITHIN and len(lines) >= _LEAST
+            if enough and time.monotonic() - begin >= seconds:
+                break
             time.sleep(0.1)
-        cores = (stages.session(process.pid) - cpu) / (time.monotonic() - begin)
+        took = time.monotonic() - begin
+        cores = (stages.session(process.pid) - cpu) / took
         if not thread.is_alive():
             raise Failed("\n".join([f"{peer.name} ended while it was measured", *said[-5:]]))
-        return Ran(rate(list(lines), seconds), cores, said[-1])
+        return Ran(rate(list(lines), took), cores, said[-1])
     finally:
         _end(process.pid)
         process.wait()

@@ -268,7 +268,7 @@ def test_frames_with_those_skipped_are_divided():
 
 
 def test_who_printed_too_little_is_not_guessed_at():
-    lines = [peers.Line(float(i), 100.0, True) for i in range(3)]
+    lines = [peers.Line(float(i), 100.0, True) for i in range(5)]
     with pytest.raises(peers.Failed, match="too few"):
         peers.rate(lines, 10.0)
     with pytest.raises(peers.Failed, match="too few"):
