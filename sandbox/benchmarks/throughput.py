@@ -212,6 +212,7 @@ class Sitting:
     def measure(self, points: list[Point], rivals: list[peers.Peer]) -> None:
         """Components, sweep, components; then the peers."""
         sweep = self._sweep
+        print("measuring the components first: minutes, where emulators start", flush=True)
         wire = components.measure_wire(self._config, sweep.component_seconds, _hint)
         with components.Bench(self._config, sweep.component_seconds, _hint) as bench:
             before = bench.measure(wire)
