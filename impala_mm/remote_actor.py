@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from impala_mm import transport
+from impala_mm import threads, transport
 from impala_mm.environments import Environments, Step
 from impala_mm.heartbeat import Heartbeat
 from impala_mm.remote import Asking, StepCodec
@@ -67,6 +67,7 @@ class RemoteActor(threading.Thread):
 
     def run(self) -> None:
         """The thread: until told to stop, whatever the learners do."""
+        threads.name_this("playing")
         try:
             faults = [Faults(environments, self._say) for environments, _ in self._groups]
             while not self._stop_asked.is_set():

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from impala_mm import devices
+from impala_mm import devices, threads
 from impala_mm.server import Server
 from impala_mm.trajectory import Batch, Codec
 
@@ -52,6 +52,7 @@ class QueueSource:
         """Every unroll is used once, whatever its priority."""
 
     def _prefetch(self) -> None:
+        threads.name_this("prefetch")
         device = devices.training()
 
         @tf.function(autograph=False)
