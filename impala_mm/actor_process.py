@@ -6,7 +6,7 @@ import threading
 import traceback
 from typing import Any, NoReturn
 
-from impala_mm import children, flags, heartbeat, processes
+from impala_mm import children, demand, flags, heartbeat, processes
 from impala_mm.config import Config
 
 
@@ -41,9 +41,7 @@ def act(config: Config) -> NoReturn:
     # Apart for each environment of each actor.
     seed = config.seed * 1_000_003 + config.task * 10_007
     playing = environments.make(level, config.num_envs, seed, **agreement.options(config))
-    pull_secs = config.min_pull_secs
-    if pull_secs < 0:
-        pull_secs = layout.size / 12.5e6  # a tenth of 1 Gbit/s, in bytes
+    pull_secs = demand.pull_secs(config.min_pull_secs, layout.size)
     identity |= {"actor": config.task, "level": level}
     link = Link(learners, start, identity, token, pull_secs, algorithm.max_lag, say, stop)
     code = 1
