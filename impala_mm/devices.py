@@ -7,7 +7,7 @@ import os
 
 import tensorflow as tf
 
-from impala_mm import flags
+from impala_mm import flags, threads
 
 
 def choose(flag: str, wish: str, number: int) -> str:
@@ -16,6 +16,13 @@ def choose(flag: str, wish: str, number: int) -> str:
     CUDA_VISIBLE_DEVICES may have left this process a GPU of its own, or the same several to all of
     a host: then `number`, its place among them, picks.
     """
+    said = _choose(flag, wish, number)
+    with threads.named("tf_intra"):  # TensorFlow starts its threads when it is first asked
+        tf.config.list_logical_devices()
+    return said
+
+
+def _choose(flag: str, wish: str, number: int) -> str:
     gpus = tf.config.list_physical_devices("GPU")
     if wish == "gpu" and not gpus:
         flags.refuse(

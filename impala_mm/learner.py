@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from impala_mm import sync
+from impala_mm import sync, threads
 from impala_mm.algorithms import Algorithm, Context
 from impala_mm.config import Config
 from impala_mm.exchange import Exchange
@@ -86,6 +86,7 @@ class Learner(threading.Thread):
 
     def run(self) -> None:
         """The thread: steps until a limit is reached or a learner is to stop."""
+        threads.name_this("training")
         try:
             assert self._lockstep
             asked, rest = time.monotonic(), 0.0

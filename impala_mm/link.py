@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from impala_mm import transport
+from impala_mm import threads, transport
 from impala_mm.host_share import HostShare
 from impala_mm.ledger import FOREIGN
 
@@ -110,6 +110,7 @@ class Link(threading.Thread):
 
     def run(self) -> None:
         """Connects, then sends each group and pulls after it; from the start when that fails."""
+        threads.name_this("link")
         try:
             group = sent = None
             one = len(self._addresses) == 1

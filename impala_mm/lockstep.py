@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from impala_mm import threads
 from impala_mm.group import Group
 from impala_mm.source import Source
 from impala_mm.trajectory import Batch
@@ -65,6 +66,7 @@ class Lockstep:
         return turn
 
     def _run(self) -> None:
+        threads.name_this("lockstep")
         going = True
         while going:
             turn = self._agree()

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
+from impala_mm import threads
 from impala_mm.balance import Need
 from impala_mm.group import Group
 from impala_mm.metrics import Part
@@ -42,6 +43,7 @@ class Pulse(threading.Thread):
 
     def run(self) -> None:
         """Until all are done."""
+        threads.name_this("pulse")
         try:
             done = False
             while not done:

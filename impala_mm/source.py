@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from impala_mm import threads
 from impala_mm.server import Server
 from impala_mm.trajectory import Batch, Codec
 
@@ -51,6 +52,7 @@ class QueueSource:
         """Every unroll is used once, whatever its priority."""
 
     def _prefetch(self) -> None:
+        threads.name_this("prefetch")
         device = "/GPU:0" if tf.config.list_logical_devices("GPU") else "/CPU:0"
 
         @tf.function(autograph=False)

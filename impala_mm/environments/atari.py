@@ -25,6 +25,7 @@ import ale_py
 import numpy as np
 from ale_py.vector_env import AtariVectorEnv
 
+from impala_mm import threads
 from impala_mm.environments import EnvironmentSpec, Episode, Step
 from impala_mm.environments.atari_games import Game
 
@@ -35,13 +36,21 @@ _LIFE, _GAME = 0, 1  # rows of the statistics: a training episode, and the whole
 def open_vector(game: Game, num_envs: int, **look: Any) -> AtariVectorEnv:
     """The C++ vector, with the settings that are ours and not its own defaults.
 
-    `look`: what of its pictures is to be otherwise.
+    `look`: what of its pictures or its threads is to be otherwise.
     """
-    settings: dict[str, Any] = {"img_height": game.height, "img_width": game.width} | look
+    settings: dict[str, Any] = {
+        "img_height": game.height,
+        "img_width": game.width,
+        "num_threads": 1,  # an actor is one process of many; 0 would take all cores
+    } | look
+    with threads.named("environment"):
+        return _open(game, num_envs, settings)
+
+
+def _open(game: Game, num_envs: int, settings: dict[str, Any]) -> AtariVectorEnv:
     return AtariVectorEnv(
         game.rom,
         num_envs,
-        num_threads=1,  # an actor is one process of many; 0 would take all cores
         # We cut ourselves: cut by it, a game's last picture is not its last, but mostly the one
         # before, and its value is learnt from. (So it is when a game is over; nothing reads that.)
         max_num_frames_per_episode=2**30,

@@ -1,0 +1,52 @@
+"""Threads have names that the kernel knows."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from impala_mm import threads
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/thread-self/comm").exists(), reason="this kernel knows no names of threads"
+)
+
+
+def _names():
+    return [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+
+
+def test_a_thread_started_within_has_the_name_and_its_starter_has_its_own_again():
+    mine = Path("/proc/thread-self/comm").read_text()
+    stop = threading.Event()
+    with threads.named("environment"):
+        thread = threading.Thread(target=stop.wait)
+        thread.start()
+    try:
+        assert "environment" in _names()
+        assert Path("/proc/thread-self/comm").read_text() == mine
+    finally:
+        stop.set()
+        thread.join()
+    assert "environment" not in _names()
+
+
+def test_a_thread_names_itself_and_no_other():
+    mine, seen = Path("/proc/thread-self/comm").read_text(), []
+
+    def run():
+        threads.name_this("a name that is too long")
+        seen.append(Path("/proc/thread-self/comm").read_text().strip())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen == ["a name that is too long"[:15]]
+    assert Path("/proc/thread-self/comm").read_text() == mine
+
+
+def test_where_the_kernel_knows_no_names_nothing_happens(monkeypatch):
+    monkeypatch.setattr(threads, "_NAME", Path("/nowhere/comm"))
+    with threads.named("environment"):
+        threads.name_this("link")
+    assert "environment" not in _names()
