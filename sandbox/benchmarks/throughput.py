@@ -1,148 +1,314 @@
-"""Steps per second of a real run, beside what its parts would allow, measured in the same sitting.
+"""How fast real runs are, beside what this machine's parts allow, measured in one sitting.
 
-    python sandbox/benchmarks/throughput.py --level_name=catch [any flag of experiment.py]
+    python sandbox/benchmarks/throughput.py --agent_name=SimpleConvNetAgent
+    python sandbox/benchmarks/throughput.py --actors=2 --envs=32 --repeats=1 --seconds=6
+    python sandbox/benchmarks/throughput.py --peer='cleanrl=python ppo_atari_envpool.py ...'
 
-First each part alone, on one thread: stepping the environments, inference, packing unrolls and
-unpacking batches, training. Then the run itself, a learner and its actors as processes, for
---max_seconds (default 30). Microseconds are core-microseconds per step;
+Each point of a grid (actors x environments of each x where inference is done) is a run of
+experiment.py, a learner and actors in processes of their own, learning on; every flag of
+experiment.py goes through to it. The level is Pong unless --level_name says another. The points
+take turns, --repeats times, and the middle run counts. Before and after, `components.py` measures
+what a step costs at least, and
 
-    efficiency = achieved steps/s / (cores / (environment + inference + training))
+    efficiency = steps per second / (cores / (t_env + t_infer + t_train))
 
-and what the run's processes took of the CPU, by role, says where the rest went.
+Where a component changed by more than a tenth meanwhile, the machine did other things: the sweep is
+made again, twice at most. Printed are steps per second, efficiency, CPU seconds per 1,000 steps by
+what they were spent on (`stages.py`), and cores that stood idle. `speed.md` says how to read it.
+
+A --peer's command runs beside our best point, ours and theirs in turn. Its steps are read from what
+it prints: CleanRL's `SPS: N`, Sample Factory's `Total num frames: N` (frames, skipped ones
+included, so divided by 4), or whatever --peer_pattern says. Ctrl-C prints what there is.
 """
 
+import dataclasses
 import itertools
 import json
-import os
-import re
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from impala_mm import tensorflow_import
+import components
+import peers
+import runs
+import tables
+from components import Components
 
-tensorflow_import.load()
-
-import numpy as np
-import tensorflow as tf
-
-from impala_mm import agreement, environments, exchange, flags, group
-from impala_mm.actor import Player
-from impala_mm.algorithms import Context
+from impala_mm import flags
 from impala_mm.config import Config
-from impala_mm.trajectory import Batch, Codec
+from impala_mm.flags import flag
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-_SECONDS = 3.0  # that each part is measured
-
-
-def per_call(call: Callable[[], object]) -> float:
-    """CPU seconds of this process for each call, once it is warm."""
-    call(), call()
-    count, begin, cpu = 0, time.monotonic(), time.process_time()
-    while time.monotonic() - begin < _SECONDS:
-        call()
-        count += 1
-    return (time.process_time() - cpu) / count
+_STEADY = 0.1  # by which components may change while the runs they are held against are made
+_AGAIN = 2  # times that a sweep is made again
+_START = 12.0  # seconds that a run takes to start, train, and end; a guess until there was one
+_PLACES = ("actor", "learner")
+_PONG = "PongNoFrameskip-v4"
 
 
-def parts(config: Config) -> dict[str, float]:
-    """Core-microseconds per step of each part."""
-    algorithm, _, levels, _, _ = agreement.make(config, 0)
-    level, spec = next(iter(levels.items()))
-    playing = environments.make(level, config.num_envs, 1, **agreement.options(config))
-    envs, length, batch = config.num_envs, config.unroll_length, config.batch_size
-    playing.reset()
-    random = np.random.default_rng(0)
-    actions = random.integers(spec.num_actions, size=[1000, envs]).astype(np.int32)
-    turn = iter(range(10**9))
-    found = {"environment": per_call(lambda: playing.step(actions[next(turn) % 1000])) / envs}
-    playing.episodes()
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """Flags of this program besides those of experiment.py."""
 
-    player = Player(algorithm, playing, envs)
-    entry, state = player._entry(0), player._state
-    found["inference"] = per_call(lambda: player._act(entry, state)) / envs
-    whole = per_call(player.play) / envs / length
-    found["packing"] = max(whole - found["environment"] - found["inference"], 0.0)
-
-    codec = Codec(algorithm.unroll)
-    contents: list[bytes] = []
-    while len(contents) < batch:
-        contents += player.play()
-    content = tf.constant(contents[:batch])
-    decode = tf.function(codec.decode, autograph=False)
-    found["unpacking"] = per_call(lambda: decode(content)) / batch / length
-    one = tf.ones([batch])
-    known = Batch(*decode(content), tf.range(batch), one, tf.zeros([batch], tf.int64), one > 0)
-    context = Context(tf.constant(0.0), tf.constant(1e9), tf.constant(0.0))
-    alone = exchange.Exchange(group.Alone(), config)
-    update = tf.function(lambda b, c: algorithm.update(b, c, alone), autograph=False)
-    found["training"] = per_call(lambda: update(known, context)) / batch / length
-    playing.close()
-    return {name: seconds * 1e6 for name, seconds in found.items()}
-
-
-def run(argv: list[str], seconds: float) -> tuple[float, dict[str, float]]:
-    """(steps per second, core-seconds per second by role) of the second half of a real run."""
-    with tempfile.TemporaryDirectory() as logdir:
-        command = [sys.executable, str(ROOT / "experiment.py"), *argv, f"--logdir={logdir}"]
-        command += [f"--max_seconds={seconds}", "--stop_at_return=1e9"]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        rows_file, marks = Path(logdir) / "metrics.jsonl", []
-        while process.poll() is None:
-            time.sleep(0.25)
-            lines = rows_file.read_text().splitlines() if rows_file.exists() else []
-            row = json.loads(lines[-1]) if lines else {"seconds": 0.0, "steps": 0}
-            marks.append((row["seconds"], row["steps"], _cpu(process.pid)))
-        if process.returncode:
-            sys.exit(f"error: the run ended with code {process.returncode}")
-    # Between two rows, both seen soon after they were written.
-    changed = [b for a, b in itertools.pairwise(marks) if b[0] > a[0]]
-    begin = next(mark for mark in changed if mark[0] >= seconds / 2)
-    end = changed[-2]
-    span = end[0] - begin[0]
-    used = {role: (end[2][role] - begin[2][role]) / span for role in end[2]}
-    return (end[1] - begin[1]) / span, used
+    # fmt: off
+    actors: str = flag(
+        "1,2,3", group="Sweep",
+        text="Numbers of actors.")
+    envs: str = flag(
+        "16,32", group="Sweep",
+        text="Environments of each actor.")
+    places: str = flag(
+        "actor,learner", group="Sweep",
+        text="Where inference is done; learner only where experiment.py has --inference.")
+    repeats: int = flag(
+        3, group="Sweep", least=1,
+        text="Runs of each point; the one with the middle steps per second counts.")
+    seconds: float = flag(
+        15, group="Sweep", least=1,
+        text="Seconds for which a run, and a peer, is measured once it is warm.")
+    component_seconds: float = flag(
+        0.6, group="Sweep", least=0.01,
+        text="Seconds for which each point of the components is measured.")
+    out: str = flag(
+        "", group="Sweep",
+        text="Folder for throughput.json, .svg and .png. Unset: runs/throughput-<time>.")
+    peer: tuple[str, ...] = flag(
+        (), group="Peers",
+        text="NAME=COMMAND: a program to be measured beside our best point; may be repeated.")
+    peer_pattern: tuple[str, ...] = flag(
+        (), group="Peers",
+        text="NAME=REGEX: its lines that count, by a group (?P<steps>...), a count since the "
+             "start, or (?P<average>...), a mean rate since the start.")
+    peer_divide: tuple[str, ...] = flag(
+        (), group="Peers",
+        text="NAME=NUMBER: how many of what it counts are a step; 4 where Atari's frames are.")
+    peer_warm: float = flag(
+        20, group="Peers", least=0,
+        text="Seconds from a peer's first line that counts until it is measured.")
+    # fmt: on
 
 
-def _cpu(learner: int) -> dict[str, float]:
-    """CPU seconds so far of the learner and of its actors."""
-    used = {"learner": 0.0, "actors": 0.0}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(") ")[2].split()
-        except OSError:  # it ended meanwhile
-            continue
-        role = "learner" if stat.parent.name == str(learner) else "actors"
-        if role == "learner" or int(fields[1]) == learner:
-            used[role] += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return used
+class Point(NamedTuple):
+    """One of the grid."""
+
+    place: str  # of inference: actor or learner
+    actors: int
+    envs: int  # of each actor
+
+
+class Found(NamedTuple):
+    """What a sitting brought; `save` writes it."""
+
+    runs: dict[Point, list[runs.Ran]]
+    before: Components
+    after: Components | None  # None where the sitting was cut short
+    sweeps: int  # made until the components held still, or it was enough
+    beside: dict[str, list[tuple[runs.Ran, peers.Ran]]]  # by peer: ours and theirs, in turn
+
+    @property
+    def least(self) -> float:
+        """Core-seconds that a step takes at least: the mean of before and after."""
+        return (self.before.total + (self.after or self.before).total) / 2
+
+    @property
+    def limit(self) -> float:
+        """Steps per second, were there nothing else to do."""
+        return self.before.host["cores"] / self.least
+
+    @property
+    def spread(self) -> dict[str, float]:
+        """Of each component: by which share it was greater afterwards."""
+        if not self.after:
+            return {}
+        before, after = self.before, self.after
+        return {part: getattr(after, part) / getattr(before, part) - 1 for part in components.PARTS}
+
+
+def middle(rans: Sequence[Any]) -> Any:
+    """Of runs, that with the middle steps per second; of an even number, the slower one."""
+    return sorted(rans, key=lambda ran: ran.steps)[(len(rans) - 1) // 2]
+
+
+def best(found: dict[Point, list[runs.Ran]]) -> Point:
+    """Where most steps per second were made."""
+    return max(found, key=lambda point: middle(found[point]).steps)
+
+
+def grid(sweep: Sweep) -> list[Point]:
+    """All points; ValueError says what is wrong with the flags."""
+    has_inference = any(f.name == "inference" for f in dataclasses.fields(Config))
+    places = [place for place in _words(sweep.places) if place != "learner" or has_inference]
+    for place in places:
+        if place not in _PLACES:
+            raise ValueError(f"--places={sweep.places}: {place} is neither actor nor learner")
+    numbers = []
+    for name in ("actors", "envs"):
+        words = _words(getattr(sweep, name))
+        if not all(word.isdecimal() and int(word) for word in words):
+            raise ValueError(f"--{name}={getattr(sweep, name)}: numbers such as 1,2 are due")
+        numbers.append([int(word) for word in words])
+    if not places:
+        raise ValueError(f"--places={sweep.places}: experiment.py has no --inference yet")
+    return [Point(*point) for point in itertools.product(places, *numbers)]
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",")]
+
+
+def turns(points: Sequence[Point], repeats: int) -> Iterable[Point]:
+    """Round robin: what happens to the machine happens to all points."""
+    for _ in range(repeats):
+        yield from points
+
+
+def until_steady(
+    sweep: Callable[[], Any], measure: Callable[[], Components], before: Components
+) -> tuple[Any, Components, Components, int]:
+    """Sweeps until the components hold still: (what the last one found, before, after, sweeps)."""
+    for count in range(1, _AGAIN + 2):
+        found = sweep()
+        after = measure()
+        held = Found({}, before, after, count, {})
+        print(tables.spread(held), flush=True)
+        if max(map(abs, held.spread.values())) <= _STEADY or count > _AGAIN:
+            break
+        print("a component changed by more than a tenth: the sweep is made again", flush=True)
+        before = after
+    return found, held.before, after, count
+
+
+class Progress:
+    """A line for each run, with the time that is left."""
+
+    def __init__(self, count: int, seconds: float):
+        self._count, self._done = count, 0
+        self._guess, self._began = seconds + _START, time.monotonic()
+
+    def left(self) -> str:
+        """As far as it can be told."""
+        done, took = self._done, time.monotonic() - self._began
+        seconds = (self._count - done) * (took / done if done else self._guess)
+        return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"{seconds:.0f} s left"
+
+    def __call__(self, said: str) -> None:
+        """One more is done."""
+        self._done += 1
+        print(f"[{self._done}/{self._count}] {said}; {self.left()}", flush=True)
+
+
+class Sitting:
+    """All that is measured in one go, kept as it comes."""
+
+    def __init__(self, config: Config, given: list[str], sweep: Sweep):
+        self._config, self._sweep = config, sweep
+        own = {f.name for f in dataclasses.fields(Sweep)} | {"num_actors", "num_envs", "inference"}
+        own |= {"logdir", "stop_at_return", "max_seconds", "learner_hosts"}
+        names = ["level_name", *(name for name in given if name not in own | {"level_name"})]
+        self._flags = [f"--{name}={getattr(config, name)}" for name in names]
+        self.found: Found | None = None
+
+    def measure(self, points: list[Point], rivals: list[peers.Peer]) -> None:
+        """Components, sweep, components; then the peers."""
+        sweep = self._sweep
+        wire = components.measure_wire(self._config, sweep.component_seconds, _hint)
+        with components.Bench(self._config, sweep.component_seconds, _hint) as bench:
+            before = bench.measure(wire)
+            print(components.table(before), flush=True)
+            self.found = Found({}, before, None, 1, {})
+            ran, before, after, count = until_steady(
+                lambda: self._run_all(points), lambda: bench.measure(wire), before
+            )
+        self.found = Found(ran, before, after, count, {})
+        for rival in rivals:
+            self._beside(rival)
+
+    def _run_all(self, points: list[Point]) -> dict[Point, list[runs.Ran]]:
+        found: dict[Point, list[runs.Ran]] = {}
+        assert self.found
+        self.found = self.found._replace(runs=found)  # Ctrl-C shows what is in it by then
+        said = Progress(len(points) * self._sweep.repeats, self._sweep.seconds)
+        for point in turns(points, self._sweep.repeats):
+            ran = self._run(point)
+            found.setdefault(point, []).append(ran)
+            said(f"{tables.name(point)}: {ran.steps:,.0f} steps/s")
+        return found
+
+    def _run(self, point: Point) -> runs.Ran:
+        argv = [*self._flags, f"--num_actors={point.actors}", f"--num_envs={point.envs}"]
+        if any(f.name == "inference" for f in dataclasses.fields(Config)):
+            argv.append(f"--inference={point.place}")
+        argv.append(f"--learner_hosts={runs.free_address()}")
+        return runs.run(argv, self._sweep.seconds, point.place)
+
+    def _beside(self, rival: peers.Peer) -> None:
+        assert self.found
+        pairs = self.found.beside.setdefault(rival.name, [])
+        point, sweep = best(self.found.runs), self._sweep
+        said = Progress(2 * sweep.repeats, sweep.seconds + sweep.peer_warm / 2)
+        for _ in range(sweep.repeats):
+            ours = self._run(point)
+            said(f"ours, {tables.name(point)}: {ours.steps:,.0f} steps/s")
+            theirs = peers.run(rival, sweep.seconds, sweep.peer_warm)
+            said(f"{rival.name}: {theirs.steps:,.0f} steps/s")
+            pairs.append((ours, theirs))
+
+
+def _hint(text: str) -> None:
+    """Of what takes a while, where somebody sits there."""
+    if sys.stdout.isatty():
+        print(f"\r\033[Kcomponents: {text}\r", end="", flush=True)
+
+
+def save(found: Found, folder: Path) -> None:
+    """Everything as JSON, and the picture."""
+    folder.mkdir(parents=True, exist_ok=True)
+    record = {
+        "least_core_seconds_per_step": found.least,
+        "limit": found.limit,
+        "sweeps": found.sweeps,
+        "spread": found.spread,
+        "before": components.to_json(found.before),
+        "after": components.to_json(found.after) if found.after else None,
+        "points": [
+            point._asdict() | {"runs": [ran._asdict() for ran in rans]}
+            for point, rans in found.runs.items()
+        ],
+        "peers": {
+            name: [{"ours": ours._asdict(), "theirs": theirs._asdict()} for ours, theirs in pairs]
+            for name, pairs in found.beside.items()
+        },
+    }
+    (folder / "throughput.json").write_text(json.dumps(record, indent=1) + "\n")
+    if found.runs:
+        tables.draw(found, folder / "throughput.svg", folder / "throughput.png")
+    print(f"wrote {folder}/throughput.json")
 
 
 def main() -> None:
     """Measures and prints."""
-    if "--help" in sys.argv:
-        sys.exit(__doc__)
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
-    (config,), _ = flags.parse(sys.argv, __doc__ or "", Config)
-    cores = len(os.sched_getaffinity(0))
-    found = parts(config)
-    print(f"{config.level_name}, {config.num_envs} environments per actor, batch of")
-    print(f"{config.batch_size} x {config.unroll_length} steps, {config.num_actors} actors")
-    for name, micro in found.items():
-        print(f"  {name:12} {micro:8.1f} us per step")
-    bound = cores * 1e6 / (found["environment"] + found["inference"] + found["training"])
-    seconds = min(config.max_seconds, 30.0)
-    argv = [a for a in sys.argv[1:] if not re.match("--(max_seconds|logdir)=", a)]
-    achieved, used = run(argv, seconds)
-    print(f"  {achieved:,.0f} steps/s; the parts allow {bound:,.0f} on {cores} cores")
-    print(f"  efficiency {achieved / bound:.2f}")
-    for role, share in used.items():
-        print(f"  {role:12} {share:8.2f} cores, {share / achieved * 1e6:8.1f} us per step")
+    (config, sweep), given = flags.parse(sys.argv, __doc__ or "", Config, Sweep)
+    try:
+        points = grid(sweep)
+        rivals = peers.named(sweep.peer, sweep.peer_pattern, sweep.peer_divide)
+    except ValueError as error:
+        flags.refuse(str(error))
+    if "level_name" not in given:
+        config = dataclasses.replace(config, level_name=_PONG)
+    sitting, code = Sitting(config, given, sweep), 0
+    try:
+        sitting.measure(points, rivals)
+    except KeyboardInterrupt:
+        code = 130
+    except (runs.Failed, peers.Failed) as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = 1
+    if found := sitting.found:
+        print(tables.of_runs(found))
+        print(tables.of_peers(found), end="")
+        save(found, Path(sweep.out or f"runs/throughput-{time.strftime('%Y%m%d-%H%M%S')}"))
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -35,13 +35,13 @@ def test_a_thread_names_itself_and_no_other():
     mine, seen = Path("/proc/thread-self/comm").read_text(), []
 
     def run():
-        threads.name_this("a name that is too long")
+        threads.name_this("a_name_that_is_too_long")
         seen.append(Path("/proc/thread-self/comm").read_text().strip())
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert seen == ["a name that is too long"[:15]]
+    assert seen == ["a_name_that_is_too_long"[:15]]
     assert Path("/proc/thread-self/comm").read_text() == mine
 
 
