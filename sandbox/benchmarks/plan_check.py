@@ -23,7 +23,7 @@ import plan as planner
 import runs
 from runs import Ran
 
-from impala_mm import capacity, flags
+from impala_mm import capacity, demand, flags
 from impala_mm.config import Config
 from impala_mm.demand import Fit, Host, Plan, Set
 
@@ -104,7 +104,9 @@ def check(shapes: list[Shape], repeats: int, seconds: float, part_seconds: float
     fit = capacity.fitted(plans[:FITTED], medians[:FITTED])
     rows = []
     for number, (shape, each) in enumerate(zip(shapes, plans, strict=True)):
-        found = capacity.predict(each._replace(fit=fit))
+        fitted = each._replace(fit=fit)
+        found = capacity.predict(fitted)
+        cores = [of.cores / of.steps for of in ran[number]]
         rows.append(
             {
                 "shape": shape.name,
@@ -116,6 +118,9 @@ def check(shapes: list[Shape], repeats: int, seconds: float, part_seconds: float
                 "measured": medians[number],
                 "unfitted": capacity.predict(each).total,
                 "predicted": found.total,
+                # Core-seconds, which hardly change with what else this machine does.
+                "step": statistics.median(cores),
+                "predicted_step": a_step(fitted, found.total),
                 "error": found.total / medians[number] - 1,
                 "limits": planner.finite(found.limits[0]),
                 "binds": found.limits[0].binds,
@@ -125,6 +130,13 @@ def check(shapes: list[Shape], repeats: int, seconds: float, part_seconds: float
         )
     about = {"seconds": time.monotonic() - began, "host": components.host()}
     return {"fit": fit._asdict(), "shapes": rows, **about}
+
+
+def a_step(plan: Plan, rate: float) -> float:
+    """Core-seconds of all that a step takes, on this machine alone."""
+    (own,), (host,) = plan.sets, plan.hosts.values()
+    taken = host.kind.cores - demand.left(plan, rate)[own.learner]
+    return taken / rate + demand.of_actor(plan, host.kind).cores
 
 
 def run(shape: Shape, seconds: float) -> Ran:
@@ -144,14 +156,15 @@ def table(record: dict[str, Any]) -> str:
         f"{host['cores']} cores, {host['processor']}; in a run an actor's step costs "
         f"{fit.actor:.2f} times what it costs alone, a learner's {fit.learner:.2f} times",
         "",
-        "| network, actors x environments, batch | steps/s | predicted | error | binds |",
-        "|---|---|---|---|---|",
+        "| network, actors x environments, batch | steps/s | predicted | error | binds | core-us a "
+        "step | predicted |",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in record["shapes"]:
         error = "fitted" if row["fitted"] else f"{row['error']:+.0%}"
         lines.append(
             f"| {row['shape']} | {row['measured']:,.0f} | {row['predicted']:,.0f} | {error} | "
-            f"{row['binds']} |"
+            f"{row['binds']} | {row['step'] * 1e6:,.0f} | {row['predicted_step'] * 1e6:,.0f} |"
         )
     if max(max(row["others"]) for row in record["shapes"]) > 0.2:
         lines += ["", "others used this machine meanwhile: these figures say little"]
