@@ -195,7 +195,8 @@ def host() -> dict[str, Any]:
 class Process:
     """A measuring process."""
 
-    def __init__(self, config: Config, threads: int):
+    def __init__(self, config: Config, threads: int, gpus: bool = True):
+        """It sees the GPUs that this process sees, if any, or none."""
         given = [
             f"--{f.name}={getattr(config, f.name)}"
             for f in dataclasses.fields(config)
@@ -206,6 +207,7 @@ class Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env=os.environ | ({} if gpus else {"CUDA_VISIBLE_DEVICES": ""}),
             start_new_session=True,  # Ctrl-C is for who measures
         )
 

@@ -37,7 +37,8 @@ class Saved(NamedTuple):
 def measure(config: Config, seconds: float, say: Say = lambda _: None) -> Saved:
     """Each part for so many seconds; half a minute in all, most of it starting processes."""
     cores, envs, batch = len(os.sched_getaffinity(0)), config.num_envs, config.batch_size
-    crowd = [components.Process(config, 1) for _ in range(max(2, cores))]
+    gpus = config.actor_device == "gpu"
+    crowd = [Process(config, 1, gpus) for _ in range(max(2, cores))]
     try:
         say(f"an actor's part: {envs} environments")
         playing, environment, inference = (
@@ -57,7 +58,7 @@ def measure(config: Config, seconds: float, say: Say = lambda _: None) -> Saved:
         pulling, serving = _both(learner, actor, seconds, "pull", 1)
     finally:
         _end(crowd)
-    trainer = components.Process(config, cores)
+    trainer = Process(config, cores, config.device != "cpu")
     try:
         say(f"a learner's part: {batch} unrolls of {config.unroll_length} steps")
         trainer.ask(prepare="training", batch=batch)

@@ -1,7 +1,9 @@
 """What a plan of hosts can do: limits worked out by hand, and what must hold of any plan."""
 
+import itertools
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -236,6 +238,30 @@ def test_two_points_of_the_predecessors_table_predict_the_others(points, each, m
         found = predict(predecessor(actors, fit)).total
         assert found == pytest.approx(rate, rel=2e-3)
         assert found == pytest.approx(PUBLISHED[actors], rel=0.15)
+
+
+PAIRS = list(itertools.product((15, 25, 35), (45, 50, 110)))  # of its slope, and of its plateau
+
+
+def test_any_point_of_the_slope_and_any_of_the_plateau_predict_the_table():
+    worst = 0.0
+    for points in PAIRS:
+        fit = capacity.fitted([predecessor(n) for n in points], [PUBLISHED[n] for n in points])
+        found = {n: predict(predecessor(n, fit)).total / rate for n, rate in PUBLISHED.items()}
+        worst = max(worst, *(abs(ratio - 1) for ratio in found.values()))
+    assert worst == pytest.approx(0.122, abs=0.003)
+
+
+@pytest.mark.parametrize(("power", "worst"), [(16, 0.18), (8, 0.33), (4, 0.69)])
+def test_a_minimum_that_is_rounded_off_predicts_it_worse(power, worst):
+    """rate^-p = (actors x each)^-p + most^-p is linear in what it is fitted by."""
+    errors = []
+    for points in PAIRS:
+        rows = [[float(n) ** -power, 1.0] for n in points]
+        each, most = np.linalg.solve(rows, [(PUBLISHED[n] / 6000) ** -power for n in points])
+        found = {n: 6000 * (float(n) ** -power * each + most) ** (-1 / power) for n in PUBLISHED}
+        errors += [abs(found[n] / rate - 1) for n, rate in PUBLISHED.items()]
+    assert max(errors) == pytest.approx(worst, abs=0.006)
 
 
 def test_a_fit_finds_the_factors_that_made_its_rates():
