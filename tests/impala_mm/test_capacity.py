@@ -245,9 +245,10 @@ PAIRS = list(itertools.product((15, 25, 35), (45, 50, 110)))  # of its slope, an
 
 def test_any_point_of_the_slope_and_any_of_the_plateau_predict_the_table():
     worst = 0.0
-    for points in PAIRS:
-        fit = capacity.fitted([predecessor(n) for n in points], [PUBLISHED[n] for n in points])
+    for slope, plateau in PAIRS:
+        fit = Fit(actor=200 * slope / PUBLISHED[slope], learner=5000 / PUBLISHED[plateau])
         found = {n: predict(predecessor(n, fit)).total / rate for n, rate in PUBLISHED.items()}
+        assert (found[slope], found[plateau]) == pytest.approx((1, 1), rel=1e-3)
         worst = max(worst, *(abs(ratio - 1) for ratio in found.values()))
     assert worst == pytest.approx(0.122, abs=0.003)
 
