@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
-from impala_mm import children, choice, flags, heartbeat, processes
+from impala_mm import children, choice, demand, flags, heartbeat, processes
 from impala_mm.config import Config
 
 
@@ -94,9 +94,7 @@ def _plays(
     level = _level(config, levels)
     count = choice.environments(config, levels[level].observation)
     playing = environments.make(level, count, _seed(config), **agreement.options(config))
-    pull_secs = config.min_pull_secs
-    if pull_secs < 0:
-        pull_secs = layout.size / 12.5e6  # a tenth of 1 Gbit/s, in bytes
+    pull_secs = demand.pull_secs(config.min_pull_secs, layout.size)
     identity |= {"actor": config.task, "level": level}
     token, lag = processes.token(config), algorithm.max_lag
     link = Link(learners, start, identity, token, pull_secs, lag, say, stop)

@@ -3,11 +3,13 @@
 Every stage of a run waits for the slowest. Learners that wait for nothing bind themselves; learners
 that wait for unrolls wait for the actors, or, where these wait to hand them over, for the network
 between; learners that wait for each other all alike wait for the all-reduce. `metrics` says what
-the shares are of; `tests/test_verdicts.py` makes each of these run.
+the shares are of, `capacity` how many actors they call for; `tests/test_verdicts.py` makes each of
+these run.
 """
 
-import math
 from typing import Any
+
+from impala_mm import capacity
 
 _LEARNERS_WAIT = 0.1  # of their time, for unrolls, from which they do not bind
 # Of their time, with learners that wait, too: 0.4 and more was seen over slow links, 0.24 at most
@@ -85,16 +87,19 @@ def _busy(row: dict[str, Any]) -> str:
 
 def _more(wait: float, actors: int | None) -> str:
     """How many actors would leave no time to wait."""
-    times = 1 / (1 - min(wait, 0.99))
+    could = capacity.seen(1.0, wait, held=0.0)  # in units of what the run does
     if actors is None:
-        return f"some {times:.1f} times as many"
-    return f"some {math.ceil(actors * times)} actors (now {actors})"
+        return f"some {could.learner:.1f} times as many"
+    return f"some {capacity.enough(could.learner, 1 / actors)} actors (now {actors})"
 
 
 def _fewer(held: float, actors: int | None) -> str:
     """How many actors would be as good, if fewer are."""
-    enough = math.ceil((actors or 1) * (1 - held))
-    return f", or {enough} of the {actors} actors would do" if actors and enough < actors else ""
+    if not actors:
+        return ""
+    could = capacity.seen(1.0, wait=0.0, held=held)
+    enough = capacity.enough(could.learner, could.supply / actors)
+    return f", or {enough} of the {actors} actors would do" if enough < actors else ""
 
 
 def _of_several(row: dict[str, Any], wait: float, moves: bool) -> str:

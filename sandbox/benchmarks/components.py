@@ -106,7 +106,7 @@ class Bench:
         self._config, self._seconds, self._say = config, seconds, say
         cores = len(os.sched_getaffinity(0))
         counts = {1: cores, 2: cores // 2} if cores > 1 else {1: 1}
-        self._processes = {n: [_Process(config, n) for _ in range(c)] for n, c in counts.items()}
+        self._processes = {n: [Process(config, n) for _ in range(c)] for n, c in counts.items()}
 
     def __enter__(self) -> "Bench":
         return self
@@ -122,8 +122,8 @@ class Bench:
             for part in PARTS:
                 for batch in _batches(part, self._config):
                     self._say(f"{part}, {batch} at once, {threads} thread{'s' * (threads > 1)}")
-                    _all(processes, prepare=part, batch=batch)
-                    answers = _all(processes, go=self._seconds, part=part, batch=batch)
+                    together(processes, prepare=part, batch=batch)
+                    answers = together(processes, go=self._seconds, part=part, batch=batch)
                     cpu = sum(a["cpu"] for a in answers) / sum(a["steps"] for a in answers)
                     found.append(Measured(part, batch, threads, cpu))
         best = {part: min(m.seconds for m in found if m.part == part) for part in PARTS}
@@ -153,7 +153,7 @@ def measure_wire(config: Config, seconds: float = 1.0, say: Say = lambda _: None
     """Both ends, one thread each."""
     say("the wire")
     envs = config.num_envs
-    learner, actor = _Process(config, 1), _Process(config, 1)
+    learner, actor = Process(config, 1), Process(config, 1)
 
     def both(part: str, batch: int) -> tuple[float, float]:
         """CPU seconds each time that the actor does this part: (its own, the learner's)."""
@@ -192,10 +192,11 @@ def host() -> dict[str, Any]:
     }
 
 
-class _Process:
+class Process:
     """A measuring process."""
 
-    def __init__(self, config: Config, threads: int):
+    def __init__(self, config: Config, threads: int, gpus: bool = True):
+        """It sees the GPUs that this process sees, if any, or none."""
         given = [
             f"--{f.name}={getattr(config, f.name)}"
             for f in dataclasses.fields(config)
@@ -206,6 +207,7 @@ class _Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env=os.environ | ({} if gpus else {"CUDA_VISIBLE_DEVICES": ""}),
             start_new_session=True,  # Ctrl-C is for who measures
         )
 
@@ -235,7 +237,7 @@ class _Process:
         self._process.wait()
 
 
-def _all(processes: list[_Process], **what: Any) -> list[dict[str, Any]]:
+def together(processes: list[Process], **what: Any) -> list[dict[str, Any]]:
     """What they answer who do the same at the same time."""
     for process in processes:
         process.tell(**what)

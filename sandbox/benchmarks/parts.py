@@ -139,6 +139,20 @@ class Parts:
         self.said = {"parameter_bytes": len(layout.pack())}
         return lambda: server.publish(next(turn), layout.pack()), 1
 
+    def playing(self, batch: int) -> tuple[Call, int]:
+        """All that an actor's own thread does, encoding included."""
+        algorithm = self._acting.algorithm
+        player = Player(algorithm, self._open(batch, int.from_bytes(os.urandom(3))), batch)
+        return lambda: (player.play(), player.episodes()), batch * algorithm.unroll.length
+
+    def loading(self, batch: int) -> tuple[Call, int]:
+        """Takes over parameters that were pulled; counted in such."""
+        del batch
+        layout = self._acting.layout
+        vector = layout.pack()
+        self.said = {"trained": self._acting.weights}
+        return lambda: layout.unpack(vector), 1
+
     def serve(self, batch: int) -> tuple[Call, int]:
         """Listens, and makes batches of what comes."""
         server = self._server(batch)

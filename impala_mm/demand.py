@@ -1,0 +1,201 @@
+"""What a run of a given rate takes of its hosts' cores and links; `capacity` asks how much fits.
+
+The costs come from measurements of each kind of host (`sandbox/benchmarks/plan.py` makes them), the
+hosts from a CSV. Rates are steps/s of each worker set: learners step together, so all have the
+same. Pure arithmetic; it imports nothing of the rest.
+"""
+
+import math
+from typing import NamedTuple
+
+_GBIT = 125e6  # bytes/s
+_ACTION_BYTES = 8  # down per step, with inference at the learner
+
+
+class Kind(NamedTuple):
+    """A kind of host, measured with one environment, network and shape.
+
+    Seconds are core-seconds per step where nothing else is said.
+    """
+
+    cores: float
+    environment: float  # an actor's one thread: this,
+    inference: float  # this,
+    packing: float  # and Python around them and encoding, one after the other
+    sending: float  # an actor's other threads, beside that
+    loading: float  # an actor's one thread, for a whole new policy
+    pulling: float  # for one pull of the parameters, at an actor's host
+    training: float
+    training_secs: float  # seconds per step, not of cores: an update alone, on all cores or a GPU
+    receiving: float  # beside training: from the wire into the queue, and decoded
+    publishing: float  # for one update
+    serving: float  # for one pull, at the learner's host
+    central: float  # inference at the learner
+    central_secs: float  # seconds per step, not of cores
+
+
+class Shape(NamedTuple):
+    """What the flags make of a run, and what then crosses the wire."""
+
+    num_envs: int  # of an actor
+    unroll_length: int
+    batch_size: int  # unrolls of each learner and update
+    unroll_bytes: float  # up, for each unroll
+    parameter_bytes: float  # down, for each pull
+    gradient_bytes: float  # of one update, of one learner
+    min_pull_secs: float  # between pulls of one host
+    inference: str = "actor"  # or "learner": observations go up and actions down, no parameters
+
+
+class Host(NamedTuple):
+    """One machine."""
+
+    kind: Kind
+    gbit: float = math.inf  # of its link, each way
+
+
+class Set(NamedTuple):
+    """A worker set: a learner and the actors that feed it."""
+
+    learner: str  # its host
+    actors: dict[str, int]  # how many, by host
+
+
+class Fit(NamedTuple):
+    """How many times its measured cost a step costs in a run: caches, scheduling, Python's lock."""
+
+    actor: float = 1.0
+    learner: float = 1.0
+
+
+class Plan(NamedTuple):
+    """What is to run, and where."""
+
+    hosts: dict[str, Host]
+    sets: list[Set]
+    shape: Shape
+    fit: Fit = Fit()
+
+
+def pull_secs(asked: float, parameter_bytes: float) -> float:
+    """Between pulls of one host: as --min_pull_secs says; negative: a tenth of 1 Gbit/s."""
+    return parameter_bytes / (0.1 * _GBIT) if asked < 0 else asked
+
+
+class Cost(NamedTuple):
+    """Of one step, in one process."""
+
+    seconds: float  # in which no other step of it is made
+    cores: float  # core-seconds, all its threads together
+
+
+def of_actor(plan: Plan, kind: Kind) -> Cost:
+    """Stepping environments, and what goes with it."""
+    shape = plan.shape
+    serial = kind.environment + kind.packing
+    if shape.inference == "actor":
+        serial += kind.inference + kind.loading / (shape.num_envs * shape.unroll_length)
+    return _cost(serial, serial + kind.sending, plan.fit.actor)
+
+
+def of_learner(plan: Plan, kind: Kind) -> Cost:
+    """Training, and what goes with it."""
+    shape = plan.shape
+    if shape.inference == "learner":
+        seconds = kind.training_secs + kind.central_secs
+        return _cost(seconds, kind.training + kind.receiving + kind.central, plan.fit.learner)
+    publishing = kind.publishing / (shape.batch_size * shape.unroll_length)
+    seconds, cores = kind.training_secs + publishing, kind.training + kind.receiving + publishing
+    return _cost(seconds, cores, plan.fit.learner)
+
+
+def _cost(seconds: float, cores: float, times: float) -> Cost:
+    return Cost(max(seconds * times, 1e-12), max(cores * times, 1e-12))  # to divide by
+
+
+def left(plan: Plan, rate: float) -> dict[str, float]:
+    """Cores of each host that learners at such a rate, and pulls, leave to the actors."""
+    cores = {name: host.kind.cores for name, host in plan.hosts.items()}
+    for own in plan.sets:
+        cores[own.learner] -= rate * of_learner(plan, plan.hosts[own.learner].kind).cores
+    for name, host in plan.hosts.items():
+        for learner, pulls in _pulls(plan, rate, name).items():
+            cores[name] -= pulls * host.kind.pulling * plan.fit.actor
+            cores[learner] -= pulls * plan.hosts[learner].kind.serving * plan.fit.learner
+    return cores
+
+
+def played(plan: Plan, cores: dict[str, float], need: float) -> list[float]:
+    """What each set's actors play with so many cores of each host, if that is no more than needed.
+
+    Actors share their host's cores evenly; what one set is held back from is the others'.
+    """
+    cores, waiting, rates = dict(cores), set(range(len(plan.sets))), [0.0] * len(plan.sets)
+    while waiting:
+        crowd = {name: sum(plan.sets[s].actors.get(name, 0) for s in waiting) for name in cores}
+        found: dict[int, dict[str, float]] = {}  # by set and host
+        for number in waiting:
+            found[number] = {}
+            for name, count in plan.sets[number].actors.items():
+                cost, share = of_actor(plan, plan.hosts[name].kind), cores[name] / crowd[name]
+                found[number][name] = count * min(1 / cost.seconds, share / cost.cores)
+            rates[number] = sum(found[number].values())
+        fed = {number for number in waiting if rates[number] >= need}
+        if not fed:
+            break
+        for number in fed:
+            for name, rate in found[number].items():
+                taken = rate * need / rates[number] if rates[number] else 0.0
+                cores[name] -= taken * of_actor(plan, plan.hosts[name].kind).cores
+            rates[number] = need
+        waiting -= fed
+    return rates
+
+
+def carried(plan: Plan, rate: float, own: Set | None = None) -> bool:
+    """Whether the links of all hosts, or those of one set, carry such a rate of every set."""
+    shape, hosts = plan.shape, plan.hosts
+    up, down = dict.fromkeys(hosts, 0.0), dict.fromkeys(hosts, 0.0)  # bytes/s that leave, that come
+    for each in plan.sets:
+        for name, count in each.actors.items():
+            if name != each.learner:
+                part = rate * count / sum(each.actors.values())
+                up[name] += part * shape.unroll_bytes / shape.unroll_length
+                down[each.learner] += part * shape.unroll_bytes / shape.unroll_length
+                if shape.inference == "learner":
+                    up[each.learner] += part * _ACTION_BYTES
+                    down[name] += part * _ACTION_BYTES
+    for name in hosts:
+        for learner, pulls in _pulls(plan, rate, name).items():
+            if learner != name:
+                up[learner] += pulls * shape.parameter_bytes
+                down[name] += pulls * shape.parameter_bytes
+    ring = {each.learner for each in plan.sets}  # of the all-reduce
+    updates = rate / (shape.batch_size * shape.unroll_length)
+    for name in ring:
+        for link in (up, down):
+            link[name] += updates * shape.gradient_bytes * 2 * (len(ring) - 1) / len(ring)
+    touched = hosts if own is None else {own.learner, *own.actors}
+    return all(max(up[n], down[n]) <= hosts[n].gbit * _GBIT for n in touched)
+
+
+def _pulls(plan: Plan, rate: float, name: str) -> dict[str, float]:
+    """A second, of one host's actors together, by learners' hosts.
+
+    One pull serves them all, at most every min_pull_secs, and none is made without something new,
+    nor before an actor has sent what it played.
+    """
+    shape = plan.shape
+    parts: dict[str, float] = {}  # steps/s
+    for own in plan.sets:
+        if own.actors.get(name):
+            part = rate * own.actors[name] / sum(own.actors.values())
+            parts[own.learner] = parts.get(own.learner, 0.0) + part
+    total = sum(parts.values())
+    if shape.inference == "learner" or not total:
+        return {}
+    versions = rate / (shape.batch_size * shape.unroll_length)
+    pulls = min(versions, total / (shape.num_envs * shape.unroll_length))
+    if shape.min_pull_secs > 0:
+        pulls = min(pulls, 1 / shape.min_pull_secs)
+    return {learner: pulls * part / total for learner, part in parts.items()}

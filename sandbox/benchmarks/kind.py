@@ -1,0 +1,173 @@
+"""What a step costs on this kind of host, at a run's own shape; `plan.py` predicts runs from it.
+
+`components.py` looks for the batch at which each part is cheapest. Here each part is measured as
+the flags will have it: --num_envs environments at once, updates of --batch_size unrolls, Python
+between them included. Its measuring processes (`parts.py`) do it: where a run has one thread, as
+many work side by side as there are cores; an update has all cores to itself.
+"""
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import components
+from components import Process
+
+from impala_mm import demand, flags
+from impala_mm.config import Config
+from impala_mm.demand import Cost, Kind, Shape
+
+Say = Callable[[str], None]
+_NAMES = {"level_name", "num_envs", "algorithm", "agent_name", "precision"}
+
+
+class Saved(NamedTuple):
+    """A kind of host, as it lies in a file."""
+
+    kind: Kind
+    shape: Shape
+    settings: dict[str, Any]  # flags that it depends on
+    host: dict[str, Any]  # processor and versions
+
+
+def measure(config: Config, seconds: float, say: Say = lambda _: None) -> Saved:
+    """Each part for so many seconds; half a minute in all, most of it starting processes."""
+    cores, envs, batch = len(os.sched_getaffinity(0)), config.num_envs, config.batch_size
+    gpus = config.actor_device == "gpu"
+    crowd = [Process(config, 1, gpus) for _ in range(max(2, cores))]
+    try:
+        say(f"an actor's part: {envs} environments")
+        playing, environment, inference = (
+            _crowded(crowd[:cores], seconds, part, envs)
+            for part in ("playing", "environment", "inference")
+        )
+        learner, actor = crowd[:2]
+        say("the wire between them")
+        trained = actor.ask(prepare="loading", batch=1)["trained"]
+        loading = _alone(actor, seconds, "loading", 1).cores
+        parameter_bytes = learner.ask(prepare="publishing", batch=1)["parameter_bytes"]
+        publishing = _alone(learner, seconds, "publishing", 1).cores
+        address = learner.ask(prepare="serve", batch=envs)["address"]
+        unroll_bytes = actor.ask(prepare="send", batch=envs, address=address)["unroll_bytes"]
+        sending, receiving = _both(learner, actor, seconds, "send", envs)
+        actor.ask(prepare="pull", batch=1, address=address)
+        pulling, serving = _both(learner, actor, seconds, "pull", 1)
+    finally:
+        _end(crowd)
+    trainer = Process(config, cores, config.device != "cpu")
+    try:
+        say(f"a learner's part: {batch} unrolls of {config.unroll_length} steps")
+        trainer.ask(prepare="training", batch=batch)
+        training = _alone(trainer, seconds, "training", batch)
+        many = min(256, 4 * envs)
+        trainer.ask(prepare="inference", batch=many)
+        central = _alone(trainer, seconds, "inference", many)
+    finally:
+        _end([trainer])
+    kind = Kind(
+        cores=cores,
+        environment=environment,
+        inference=inference,
+        packing=max(0.0, playing - environment - inference),
+        sending=sending / config.unroll_length,
+        loading=loading,
+        pulling=max(0.0, pulling - loading),
+        training=training.cores,
+        training_secs=training.seconds,
+        receiving=receiving / config.unroll_length,
+        publishing=publishing,
+        serving=serving,
+        central=central.cores,
+        central_secs=central.seconds,
+    )
+    shape = Shape(
+        num_envs=envs,
+        unroll_length=config.unroll_length,
+        batch_size=batch,
+        unroll_bytes=unroll_bytes,
+        parameter_bytes=parameter_bytes,
+        gradient_bytes=trained * (2 if config.gradient_dtype == "float16" else 4),
+        min_pull_secs=demand.pull_secs(config.min_pull_secs, parameter_bytes),
+    )
+    return Saved(kind, shape, settings(config), components.host())
+
+
+def settings(config: Config) -> dict[str, Any]:
+    """The flags that decide what is measured."""
+    return {
+        f.name: getattr(config, f.name)
+        for f in dataclasses.fields(config)
+        if f.name in _NAMES or (f.metadata["group"] in {"Data", "Environment"} and not _own(f))
+    }
+
+
+def save(found: Saved, path: str) -> None:
+    """For `load`."""
+    named = found._replace(kind=found.kind._asdict(), shape=found.shape._asdict())
+    try:
+        Path(path).write_text(json.dumps(named._asdict(), indent=1) + "\n")
+    except OSError as error:
+        flags.refuse(f"--save={path}: {error.strerror}")
+
+
+def load(path: str, config: Config) -> Saved:
+    """What `save` wrote, of a run with these flags."""
+    try:
+        held = json.loads(Path(path).read_text())
+        found = Saved(**held | {"kind": Kind(**held["kind"]), "shape": Shape(**held["shape"])})
+    except OSError as error:
+        flags.refuse(f"{path}: {error.strerror}")
+    except (ValueError, KeyError, TypeError):
+        flags.refuse(f"{path}: this is no measurement of a host; plan.py --save={path} writes one")
+    now = settings(config)
+    for name, was in found.settings.items():
+        if now.get(name, was) != was:
+            flags.refuse(
+                f"{path} was measured with --{name}={was}, and this run has --{name}={now[name]}: "
+                f"measure that host again, or give the same"
+            )
+    return found
+
+
+def _own(f: dataclasses.Field) -> bool:
+    return bool(f.metadata["own"])
+
+
+def _crowded(crowd: list[Process], seconds: float, part: str, batch: int) -> float:
+    """Core-seconds of a step where all of them do the same."""
+    components.together(crowd, prepare=part, batch=batch)
+    answers = components.together(crowd, go=seconds, part=part, batch=batch)
+    return sum(a["cpu"] for a in answers) / sum(a["steps"] for a in answers)
+
+
+def _alone(process: Process, seconds: float, part: str, batch: int) -> Cost:
+    """Of a step where nothing else runs; the part is ready.
+
+    Of its time the best fifth counts: what else this machine does meanwhile only adds to it.
+    """
+    times, cores, steps = [], 0.0, 0
+    for _ in range(5):
+        begin = time.monotonic()
+        answer = process.ask(go=seconds / 5, part=part, batch=batch)
+        times.append((time.monotonic() - begin) / answer["steps"])
+        cores, steps = cores + answer["cpu"], steps + answer["steps"]
+    return Cost(seconds=min(times), cores=cores / steps)
+
+
+def _both(
+    learner: Process, actor: Process, seconds: float, part: str, batch: int
+) -> tuple[float, float]:
+    """CPU seconds each time that the actor does it: its own, and the learner's that answers."""
+    before = learner.ask()["cpu"]
+    answer = actor.ask(go=seconds, part=part, batch=batch)
+    after = learner.ask()["cpu"]
+    return answer["cpu"] / answer["steps"], (after - before) / answer["steps"]
+
+
+def _end(processes: list[Process]) -> None:
+    for process in processes:
+        process.end()

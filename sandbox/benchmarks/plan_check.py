@@ -1,0 +1,182 @@
+"""Are the planner's predictions true here? Fitted on two shapes of run, checked at five others.
+
+    python sandbox/benchmarks/plan_check.py [--save=plan_check.json] [--repeats=3] [--seconds=20]
+    python sandbox/benchmarks/plan_check.py --only=1,2,3                       some shapes alone
+
+Each of SHAPES is measured part by part, as `plan.py` does it, and then run for real: experiment.py
+with a learner and actors on this machine, so often, all shapes in turn. The first two decide by how
+much a step costs more in a run than alone, for actors and for the learner; the others are
+predicted with that and held against the medians of their runs. It takes half an hour as it is.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import components
+import kind
+import plan as planner
+import runs
+from runs import Ran
+
+from impala_mm import capacity, demand, flags
+from impala_mm.config import Config
+from impala_mm.demand import Fit, Host, Plan, Set
+
+_PONG = "--level_name=PongNoFrameskip-v4"
+
+
+class Shape(NamedTuple):
+    """Of a run on this machine."""
+
+    name: str
+    actors: int
+    flags: tuple[str, ...]
+
+
+def _shape(name: str, actors: int, envs: int, batch: int, length: int, *more: str) -> Shape:
+    sizes = (f"--num_envs={envs}", f"--batch_size={batch}", f"--unroll_length={length}")
+    return Shape(f"{name}, {actors} x {envs}, {batch} x {length}", actors, (*more, *sizes))
+
+
+_SHALLOW = ("Shallow", (_PONG, "--agent_name=ShallowConvAgent"))
+_SIMPLE = ("Simple", (_PONG, "--agent_name=SimpleConvNetAgent"))
+# Named before anything was measured: the first two are fitted, the others checked.
+SHAPES = [
+    _shape("Simple", 1, 16, 8, 20, *_SIMPLE[1]),
+    _shape("Shallow", 2, 32, 32, 20, *_SHALLOW[1]),
+    _shape("Simple", 2, 32, 32, 20, *_SIMPLE[1]),
+    _shape("Shallow", 1, 16, 8, 20, *_SHALLOW[1]),
+    _shape("Shallow", 3, 16, 16, 40, *_SHALLOW[1]),
+    _shape("catch", 2, 16, 8, 20, "--level_name=catch"),
+    _shape("CartPole", 1, 32, 16, 40, "--level_name=CartPole-v1"),
+]
+FITTED = 2
+
+
+def main() -> None:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--save", default="", help="file for all figures, and for plan.py --fit")
+    parser.add_argument("--repeats", type=int, default=3, help="real runs of each shape")
+    parser.add_argument("--seconds", type=float, default=20, help="of each, once it trains")
+    parser.add_argument("--part_seconds", type=float, default=1.0, help="of each part, alone")
+    parser.add_argument("--only", default="", help="numbers of shapes, from 1; default: all")
+    given = parser.parse_args()
+    if given.repeats < 1 or given.seconds <= 0 or given.part_seconds <= 0:
+        parser.error("--repeats, --seconds and --part_seconds must be above 0")
+    try:
+        numbers = [int(n) for n in given.only.split(",") if n] or range(1, len(SHAPES) + 1)
+        shapes = [SHAPES[number - 1] for number in numbers if number > 0 or parser.error("")]
+    except (ValueError, IndexError):
+        parser.error(f"--only={given.only}: numbers from 1 to {len(SHAPES)}, as in 1,2,5")
+    record = check(shapes, given.repeats, given.seconds, given.part_seconds)
+    print(table(record))
+    if given.save:
+        Path(given.save).write_text(json.dumps(record, indent=1) + "\n")
+
+
+def check(shapes: list[Shape], repeats: int, seconds: float, part_seconds: float) -> dict[str, Any]:
+    """Measures, runs, fits and predicts."""
+    began = time.monotonic()
+    plans = []
+    for shape in shapes:
+        _say(f"{shape.name}: its parts")
+        (config,), _ = flags.parse(["plan_check", *shape.flags], "", Config)
+        found = kind.measure(config, part_seconds)
+        set_ = Set("localhost", {"localhost": shape.actors})
+        plans.append(Plan({"localhost": Host(found.kind)}, [set_], found.shape))
+    ran: list[list[Ran]] = [[] for _ in shapes]
+    for turn in range(repeats):
+        for shape, of in zip(shapes, ran, strict=True):
+            of.append(run(shape, seconds))
+            _say(
+                f"{shape.name}: run {turn + 1} of {repeats}, {of[-1].steps:,.0f} steps/s; others "
+                f"took {of[-1].others:.2f} cores"
+            )
+    medians = [statistics.median(each.steps for each in of) for of in ran]
+    fit = capacity.fitted(plans[:FITTED], medians[:FITTED])
+    rows = []
+    for number, (shape, each) in enumerate(zip(shapes, plans, strict=True)):
+        fitted = each._replace(fit=fit)
+        found = capacity.predict(fitted)
+        cores = [of.cores / of.steps for of in ran[number]]
+        rows.append(
+            {
+                "shape": shape.name,
+                "flags": shape.flags,
+                "actors": shape.actors,
+                "fitted": number < FITTED,
+                "rates": [each.steps for each in ran[number]],
+                "others": [each.others for each in ran[number]],
+                "measured": medians[number],
+                "unfitted": capacity.predict(each).total,
+                "predicted": found.total,
+                # Core-seconds, which hardly change with what else this machine does.
+                "step": statistics.median(cores),
+                "predicted_step": a_step(fitted, found.total),
+                "error": found.total / medians[number] - 1,
+                "limits": planner.finite(found.limits[0]),
+                "binds": found.limits[0].binds,
+                "kind": each.hosts["localhost"].kind._asdict(),
+                "bytes": each.shape._asdict(),
+            }
+        )
+    about = {"seconds": time.monotonic() - began, "host": components.host()}
+    return {"fit": fit._asdict(), "shapes": rows, **about}
+
+
+def a_step(plan: Plan, rate: float) -> float:
+    """Core-seconds of all that a step takes, on this machine alone."""
+    (own,), (host,) = plan.sets, plan.hosts.values()
+    taken = host.kind.cores - demand.left(plan, rate)[own.learner]
+    return taken / rate + demand.of_actor(plan, host.kind).cores
+
+
+def run(shape: Shape, seconds: float) -> Ran:
+    """A real run of it, some seconds of it measured."""
+    address = f"--learner_hosts={runs.free_address()}"
+    told = [*shape.flags, f"--num_actors={shape.actors}", address]
+    try:
+        return runs.run([*told, "--total_environment_frames=1e12"], seconds)
+    except runs.Failed as error:
+        sys.exit(f"error: {error}")
+
+
+def table(record: dict[str, Any]) -> str:
+    """For people, and for the page."""
+    fit, host = Fit(**record["fit"]), record["host"]
+    lines = [
+        f"{host['cores']} cores, {host['processor']}; in a run an actor's step costs "
+        f"{fit.actor:.2f} times what it costs alone, a learner's {fit.learner:.2f} times",
+        "",
+        "| network, actors x environments, batch | steps/s | predicted | error | binds | core-us a "
+        "step | predicted |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in record["shapes"]:
+        error = "fitted" if row["fitted"] else f"{row['error']:+.0%}"
+        lines.append(
+            f"| {row['shape']} | {row['measured']:,.0f} | {row['predicted']:,.0f} | {error} | "
+            f"{row['binds']} | {row['step'] * 1e6:,.0f} | {row['predicted_step'] * 1e6:,.0f} |"
+        )
+    if max(max(row["others"]) for row in record["shapes"]) > 0.2:
+        lines += ["", "others used this machine meanwhile: these figures say little"]
+    checked = [abs(row["error"]) for row in record["shapes"] if not row["fitted"]]
+    if checked:
+        lines += ["", f"largest error of those that were not fitted: {max(checked):.0%}"]
+    return "\n".join(lines)
+
+
+def _say(text: str) -> None:
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""What a plan of hosts can do: limits worked out by hand, and what must hold of any plan."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from impala_mm import capacity
+from impala_mm.capacity import Limits, enough, predict, seen, straggling
+from impala_mm.demand import Fit, Host, Kind, Plan, Set, Shape
+
+FREE = Kind(*[0.0] * len(Kind._fields))
+# An actor plays 500 steps/s (2.0 ms of its thread, 2.5 of cores), a learner trains on 1,000 with a
+# core and a half.
+KIND = FREE._replace(
+    cores=4,
+    environment=0.0010,
+    inference=0.0008,
+    packing=0.0002,
+    sending=0.0005,
+    training=0.0012,
+    training_secs=0.0010,
+    receiving=0.0003,
+)
+# 10 kB a step up, 1 MB a pull.
+SHAPE = Shape(
+    num_envs=10,
+    unroll_length=20,
+    batch_size=5,
+    unroll_bytes=200e3,
+    parameter_bytes=1e6,
+    gradient_bytes=1e6,
+    min_pull_secs=0.1,
+)
+ALONE = Fit()
+
+
+def plan(sets, shape=SHAPE, fit=ALONE, gbit=math.inf, **cores):
+    """Of sets written as (learner's host, {host: actors})."""
+    names = {name for learner, actors in sets for name in (learner, *actors)}
+    hosts = {n: Host(KIND._replace(cores=cores.get(n, KIND.cores)), gbit) for n in sorted(names)}
+    return Plan(hosts, [Set(*each) for each in sets], shape, fit)
+
+
+def test_actors_with_a_core_each_supply_what_their_thread_plays():
+    found = predict(plan([("gpu", {"cpu": 1})]))
+    assert found.limits[0].supply == pytest.approx(500, rel=1e-4)
+    assert found.total == pytest.approx(500, rel=1e-4)
+    assert found.limits[0].binds == "supply"
+    assert found.enough == [2]
+
+
+def test_more_actors_than_cores_share_them():
+    """4 cores / 2.5 ms of cores per step."""
+    found = predict(plan([("gpu", {"cpu": 7})]))
+    assert found.limits[0].supply == pytest.approx(1600, rel=1e-4)
+    assert found.limits[0].binds == "learner"
+    assert found.total == pytest.approx(1000, rel=1e-4)
+
+
+def test_actors_and_a_learner_of_one_host_share_its_cores():
+    """2 cores / (2.5 + 1.5 ms of cores per step); 1.0 ms of a core for actors of 2.0 ms a step."""
+    found = predict(plan([("here", {"here": 3})], here=2))
+    assert found.limits[0] == pytest.approx(Limits(800, 1000, math.inf, 500), rel=1e-4)
+    assert found.limits[0].binds == "cores"
+    assert found.enough == [1]
+    assert found.total == pytest.approx(500, rel=1e-4)
+
+
+def test_an_actor_that_leaves_its_host_idle_is_not_said_to_share_its_cores():
+    found = predict(plan([("here", {"here": 1})], here=8))
+    assert found.limits[0].cores == math.inf
+    assert found.limits[0].binds == "supply"
+    assert found.enough == [2]
+
+
+def test_a_link_carries_unrolls_one_way_and_parameters_the_other():
+    """0.04 Gbit/s are 5 MB/s; unrolls of 10 kB a step: 500 steps/s, and 5 MB/s of pulls."""
+    found = predict(plan([("gpu", {"cpu": 4})], gbit=0.04))
+    assert found.limits[0].network == pytest.approx(500, rel=1e-4)
+    assert found.limits[0].binds == "network"
+    assert found.enough == [1]
+    # Two updates of 100 steps make 2 policies for 200 steps/s: 2 MB/s down, had they gone up too.
+    slower = predict(plan([("gpu", {"cpu": 4})], gbit=0.016))
+    assert slower.limits[0].network == pytest.approx(200, rel=1e-4)
+
+
+def test_learners_on_other_hosts_exchange_gradients():
+    """Each of 2 learners sends 1 MB for each 100 steps: as many bytes a step as unrolls here."""
+    sets = [("gpu0", {"gpu0": 4}), ("gpu1", {"gpu1": 4})]
+    assert predict(plan(sets, gbit=0.04)).limits[0].network == pytest.approx(500, rel=1e-4)
+    together = [("gpu", {"gpu": 4}), ("gpu", {"gpu": 4})]
+    assert predict(plan(together, gbit=0.04)).limits[0].network == math.inf
+
+
+def test_one_pull_serves_all_actors_of_a_host():
+    """Down: at most 10 pulls/s x 1 MB. 40 actors on one host fit into 0.1 Gbit/s, on 40 not."""
+    shape = SHAPE._replace(unroll_bytes=0.0)
+    assert predict(plan([("gpu", {"cpu": 40})], shape, gbit=0.1)).limits[0].network == math.inf
+    apart = plan([("gpu", {f"cpu{i}": 1 for i in range(40)})], shape, gbit=0.1)
+    # Each pulls after each of its unrolls: rate / (10 x 20) pulls/s of all, 1 MB each, 12.5 MB/s.
+    assert predict(apart).limits[0].network == pytest.approx(2500, rel=1e-4)
+
+
+def test_inference_at_the_learner_pulls_nothing_and_spares_the_actors_network():
+    shape = SHAPE._replace(inference="learner", unroll_bytes=0.0)
+    found = predict(plan([("gpu", {f"cpu{i}": 1 for i in range(40)})], shape, gbit=0.1))
+    # 8 bytes a step of 12.5 MB/s.
+    assert found.limits[0].network == pytest.approx(12.5e6 / 8, rel=1e-4)
+    assert found.limits[0].supply == pytest.approx(40 / 0.0012, rel=1e-4)
+
+
+def test_learners_in_lockstep_go_as_the_slowest():
+    found = predict(plan([("gpu0", {"cpu0": 1}), ("gpu1", {"cpu1": 2})]))
+    assert found.slowest == 0
+    assert found.rate == pytest.approx(500, rel=1e-4)
+    assert found.total == pytest.approx(1000, rel=1e-4)
+
+
+def test_a_set_that_is_held_back_leaves_its_cores_to_the_others():
+    """Evenly shared, 5 cores would give 6 actors 333 steps/s each: two sets 667 and 1,333. At 1,000
+    each set takes 2.5 cores, and its learner all it can.
+    """
+    found = predict(plan([("gpu0", {"cpu": 2}), ("gpu1", {"cpu": 4})], cpu=5))
+    assert found.limits[0].supply == pytest.approx(1000, rel=1e-4)
+    assert found.rate == pytest.approx(1000 * straggling(2), rel=1e-4)
+
+
+@pytest.mark.parametrize(("learners", "left"), [(1, 1.0), (2, 0.968), (4, 0.943), (8, 0.928)])
+def test_stragglers_cost_what_drawn_times_cost(learners, left):
+    """As sandbox/multi_learner.md has it, from draws."""
+    assert straggling(learners) == pytest.approx(left, abs=0.001)
+
+
+def test_what_a_running_run_waits_says_what_it_could_do():
+    found = seen(100.0, wait=0.5, held=0.2)
+    assert (found.supply, found.learner) == pytest.approx((125.0, 200.0))
+    assert enough(found.learner, 125.0 / 5) == 8
+    assert enough(300.0, 0.1 * 1000) == 3, "no fourth for a rounding error"
+
+
+# -- what holds of any plan
+
+COSTS = st.floats(1e-5, 1e-2)
+
+
+@st.composite
+def plans(draw):
+    """Two sets on hosts that they share, or not."""
+    costs = [draw(COSTS) for _ in Kind._fields[1:]]
+    names = ["a", "b", "c"]
+    hosts = {
+        name: Host(Kind(draw(st.integers(1, 16)), *costs), draw(st.floats(0.01, 10)))
+        for name in names
+    }
+    sets = [
+        Set(draw(st.sampled_from(names)), {draw(st.sampled_from(names)): draw(st.integers(1, 50))})
+        for _ in range(draw(st.integers(1, 2)))
+    ]
+    shape = SHAPE._replace(
+        parameter_bytes=draw(st.floats(1e3, 1e7)),
+        min_pull_secs=draw(st.floats(0, 1)),
+        inference=draw(st.sampled_from(["actor", "learner"])),
+    )
+    return Plan(hosts, sets, shape)
+
+
+@settings(max_examples=30, deadline=None)
+@given(plans(), st.integers(1, 20))
+def test_more_actors_never_supply_less(before, more):
+    own = before.sets[0]
+    ((host, count),) = own.actors.items()
+    sets = [own._replace(actors={host: count + more}), *before.sets[1:]]
+    one, other = predict(before), predict(before._replace(sets=sets))
+    assert other.limits[0].supply >= one.limits[0].supply * (1 - 1e-6)
+    if len(sets) == 1:  # with two, more of one set's take cores from the other's
+        assert other.total >= one.total * (1 - 1e-4)
+
+
+@settings(max_examples=30, deadline=None)
+@given(plans(), st.floats(1, 10))
+def test_more_bandwidth_or_cheaper_steps_never_give_less(before, times):
+    hosts = {n: host._replace(gbit=host.gbit * times) for n, host in before.hosts.items()}
+    one = predict(before).total
+    assert predict(before._replace(hosts=hosts)).total >= one * (1 - 1e-4)
+    cheaper = before._replace(fit=Fit(1 / times, 1 / times))
+    assert predict(cheaper).total >= one * (1 - 1e-4)
+
+
+@settings(max_examples=30, deadline=None)
+@given(plans())
+def test_a_prediction_keeps_to_its_limits_and_loses_nothing_without_a_reason(each):
+    hosts = {
+        name: host._replace(kind=host.kind._replace(pulling=0.0, serving=0.0))
+        for name, host in each.hosts.items()
+    }
+    found = predict(each._replace(hosts=hosts))  # pulls take cores of no limit's name
+    assert found.rate <= min(limits.rate for limits in found.limits) * (1 + 1e-4)
+    assert found.total == pytest.approx(found.rate * len(each.sets))
+    assert found.rate > 0
+    if len(each.sets) == 1:
+        assert found.rate >= 0.999 * found.limits[0].rate
+
+
+# -- against figures that others published
+
+# Steps/s by actors, one learner on a GPU, actors on machines of 4 cores: the predecessor's table.
+PUBLISHED = {15: 2300, 25: 4300, 35: 6000, 45: 6200, 50: 6200, 110: 6300}
+
+
+def predecessor(actors, fit=ALONE):
+    """Its two parameters are 200 an actor and 5,000 of the learner before the fit."""
+    kind = FREE._replace(cores=1000, environment=5e-3, training_secs=2e-4)
+    hosts = {"gpu": Host(kind), "cpu": Host(kind)}
+    return Plan(hosts, [Set("gpu", {"cpu": actors})], SHAPE, fit)
+
+
+@pytest.mark.parametrize(
+    ("points", "each", "most", "predicted"),
+    [
+        # 2,300 / 15 = 153.3 an actor; x 25 = 3,833 and x 35 = 5,367; then 6,300.
+        ((15, 110), 153.3, 6300, {25: 3833, 35: 5367, 45: 6300, 50: 6300}),
+        # 4,300 / 25 = 172 an actor; x 15 = 2,580 and x 35 = 6,020; then 6,200.
+        ((25, 45), 172.0, 6200, {15: 2580, 35: 6020, 50: 6200, 110: 6200}),
+        # 6,000 / 35 = 171.4 an actor; x 15 = 2,571 and x 25 = 4,286; then 6,200.
+        ((35, 50), 171.4, 6200, {15: 2571, 25: 4286, 45: 6200, 110: 6200}),
+    ],
+)
+def test_two_points_of_the_predecessors_table_predict_the_others(points, each, most, predicted):
+    fit = capacity.fitted([predecessor(n) for n in points], [PUBLISHED[n] for n in points])
+    limits = predict(predecessor(1, fit)).limits[0]
+    assert limits.supply == pytest.approx(each, rel=2e-3)
+    assert limits.learner == pytest.approx(most, rel=2e-3)
+    for actors, rate in predicted.items():
+        found = predict(predecessor(actors, fit)).total
+        assert found == pytest.approx(rate, rel=2e-3)
+        assert found == pytest.approx(PUBLISHED[actors], rel=0.15)
+
+
+PAIRS = list(itertools.product((15, 25, 35), (45, 50, 110)))  # of its slope, and of its plateau
+
+
+def test_any_point_of_the_slope_and_any_of_the_plateau_predict_the_table():
+    worst = 0.0
+    for slope, plateau in PAIRS:
+        fit = Fit(actor=200 * slope / PUBLISHED[slope], learner=5000 / PUBLISHED[plateau])
+        found = {n: predict(predecessor(n, fit)).total / rate for n, rate in PUBLISHED.items()}
+        assert (found[slope], found[plateau]) == pytest.approx((1, 1), rel=1e-3)
+        worst = max(worst, *(abs(ratio - 1) for ratio in found.values()))
+    assert worst == pytest.approx(0.122, abs=0.003)
+
+
+@pytest.mark.parametrize(("power", "worst"), [(16, 0.18), (8, 0.33), (4, 0.69)])
+def test_a_minimum_that_is_rounded_off_predicts_it_worse(power, worst):
+    """rate^-p = (actors x each)^-p + most^-p is linear in what it is fitted by."""
+    errors = []
+    for points in PAIRS:
+        rows = [[float(n) ** -power, 1.0] for n in points]
+        each, most = np.linalg.solve(rows, [(PUBLISHED[n] / 6000) ** -power for n in points])
+        found = {n: 6000 * (float(n) ** -power * each + most) ** (-1 / power) for n in PUBLISHED}
+        errors += [abs(found[n] / rate - 1) for n, rate in PUBLISHED.items()]
+    assert max(errors) == pytest.approx(worst, abs=0.006)
+
+
+def test_a_fit_finds_the_factors_that_made_its_rates():
+    fit = Fit(1.3, 0.8)
+    two = [plan([("here", {"here": 3})], here=2), plan([("gpu", {"cpu": 1})])]
+    rates = [predict(each._replace(fit=fit)).total for each in two]
+    assert capacity.fitted(two, rates) == pytest.approx(fit, rel=2e-3)
