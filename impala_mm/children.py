@@ -21,6 +21,7 @@ class Actors:
 
     def __init__(self, argv: list[str], count: int, logdir: Path, log_max_mb: float):
         self._argv, self._logdir, self._log_max = argv, logdir, log_max_mb * 2**20
+        self.count = count  # of all that there are to be
         self._processes: dict[int, subprocess.Popen] = {}
         self._deaths: dict[int, int] = dict.fromkeys(range(count), 0)  # one soon after the other
         self._born: dict[int, float] = {}

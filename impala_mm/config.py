@@ -162,7 +162,7 @@ class Config:
     intra_op_threads: int = flag(
         0, group="Processes", least=0, own=True,
         text="TensorFlow's threads within an operation. 0: a learner's share of the host's cores, "
-             "1 in an actor.")
+             "half of them beside actors that it started, 1 in an actor.")
     inter_op_threads: int = flag(
         0, group="Processes", least=0, own=True,
         text="TensorFlow's threads across operations. 0: 2 for a learner, 1 for an actor.")
