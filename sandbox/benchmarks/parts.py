@@ -136,8 +136,13 @@ class Parts:
         del batch
         server = self._server(1)
         layout, turn = self._acting.layout, iter(range(10**9))
-        self.said = {"parameter_bytes": len(layout.pack())}
-        return lambda: server.publish(next(turn), layout.pack()), 1
+        self.said = {"parameter_bytes": len(layout.pack(layout.values()))}
+
+        def once() -> None:
+            packed = layout.pack(layout.values())  # as for a version that somebody pulls
+            server.publish(next(turn), lambda: packed)
+
+        return once, 1
 
     def playing(self, batch: int) -> tuple[Call, int]:
         """All that an actor's own thread does, encoding included."""
@@ -149,14 +154,15 @@ class Parts:
         """Takes over parameters that were pulled; counted in such."""
         del batch
         layout = self._acting.layout
-        vector = layout.pack()
+        vector = layout.pack(layout.values())
         self.said = {"trained": self._acting.weights}
         return lambda: layout.unpack(vector), 1
 
     def serve(self, batch: int) -> tuple[Call, int]:
         """Listens, and makes batches of what comes."""
         server = self._server(batch)
-        server.publish(0, self._acting.layout.pack())
+        layout = self._acting.layout
+        server.publish(0, lambda: layout.pack(layout.values()))
         source = QueueSource(server, Codec(self._acting.algorithm.unroll), batch)
 
         def drain() -> None:

@@ -1,0 +1,75 @@
+"""What `auto` stands for, and how it is said."""
+
+import os
+from typing import NamedTuple
+
+import pytest
+
+from impala_mm import choice
+from impala_mm.config import Config
+from impala_mm.flags import parse
+
+
+class Shape(list):
+    """As TensorFlow has it, as far as a choice needs it."""
+
+    def num_elements(self):
+        product = 1
+        for size in self:
+            product *= size
+        return product
+
+
+class Observation(NamedTuple):
+    """A TensorSpec's part that matters."""
+
+    shape: Shape
+
+
+PICTURE, NUMBERS = Observation(Shape([84, 84, 1])), Observation(Shape([4]))
+
+
+def _config(*flags):
+    return parse(["program", *flags], "", Config)[0][0]
+
+
+def test_numbers_may_be_auto_and_are_what_is_given_else():
+    auto = _config("--num_actors=auto", "--num_envs=auto")
+    assert choice.actors(auto) == len(os.sched_getaffinity(0))
+    assert (choice.environments(auto, PICTURE), choice.environments(auto, NUMBERS)) == (32, 16)
+    given = _config("--num_actors=0", "--num_envs=5")
+    assert choice.actors(given) == 0
+    assert choice.environments(given, PICTURE) == choice.games(given) == 5
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--num_envs=many", "--num_envs=many: needs a whole number or auto"),
+        ("--num_envs=0", "--num_envs=0: it must be at least 1"),
+        ("--num_actors=-2", "--num_actors=-2: it must be at least 0"),
+        ("--batch_size=auto", "--batch_size=auto: needs a whole number"),
+        ("--inference=here", "--inference=here: it must be actor, learner or auto"),
+    ],
+)
+def test_what_is_no_number_is_refused_in_words(flag, said, capsys):
+    with pytest.raises(SystemExit):
+        _config(flag)
+    printed = capsys.readouterr().err
+    assert said.split(": ", 1)[1] in printed
+    assert said.split("=")[0].lstrip("-") in printed
+
+
+def test_a_place_is_chosen_by_the_gpu_and_by_what_there_is_to_infer():
+    auto = _config("--inference=auto")
+    assert choice.inference(auto, 2_000_000, "/GPU:0", None).value == "learner"
+    for weights, device, max_lag, why in (
+        (2_000_000, "/CPU:0", None, "no GPU"),
+        (7_700, "/GPU:0", None, "7,700 weights"),
+        (2_000_000, "/GPU:0", 0, "wait for the next policy"),
+    ):
+        chosen = choice.inference(auto, weights, device, max_lag)
+        assert chosen.value == "actor"
+        assert why in chosen.why
+    told = choice.inference(_config("--inference=learner"), 7_700, "/CPU:0", 0)
+    assert told == choice.Choice("learner", "")
