@@ -57,7 +57,8 @@ class Inference:
         self._nonce = -1  # of the learner's process
         self._heard: Callable[[int], None] = lambda actor: None
         self._ended: Callable[[Asking, np.ndarray], None] = lambda asking, episodes: None
-        self.calls = self.batches = self.steps = 0  # so far
+        self.calls = self.batches = 0  # so far
+        self._steps, self._counted = 0, (0, 0)  # steps so far; batches and steps at the last count
 
     def serve(
         self,
@@ -85,6 +86,11 @@ class Inference:
         with self._lock:
             for of in [of for of in self._groups if of[0] == actor]:
                 self._rows.free(self._groups.pop(of).rows)
+
+    def mean_batch(self) -> float:
+        """Environments that were inferred at once, since it was asked last; 0: none."""
+        (batches, steps), self._counted = self._counted, (self.batches, self._steps)
+        return (self._steps - steps) / max(self.batches - batches, 1)
 
     # -- one call, in a graph
 
@@ -230,7 +236,7 @@ class Inference:
             for name in fields
         ]
         self.calls, self.batches = self.calls + len(there), self.batches + 1
-        self.steps += len(parts[1])
+        self._steps += len(parts[1])
         beginning = [group.rows for group in there if group.assembly.starts]
         return [_joined([group.rows for group in there]), _joined(beginning), *parts]
 
@@ -255,8 +261,7 @@ class Inference:
             with_them = tf.nest.pack_sequence_as(
                 self._spec.step.extras, [np.array(part[begin:end]) for part in extras]
             )
-            group.chosen = np.array(actions[begin:end], np.int32), with_them
-            answers.append(group.chosen[0].tobytes())
+            answers.append(group.choose(np.array(actions[begin:end], np.int32), with_them))
             begin = end
         return np.array(answers, object)
 

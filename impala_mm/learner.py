@@ -142,6 +142,7 @@ class Learner(threading.Thread):
         self._publish()
         values["policy_lag"] = self.updates - 1 - float(np.mean(batch.version))
         values["queue_fill"] = self._server.fill()
+        values |= self._server.inferred()
         self.meter.add(values, turn.mine)
         for arrival in self._server.arrivals():
             self.meter.add_episodes(arrival.level, arrival.episodes)

@@ -4,6 +4,7 @@ Its calls come one after the other, numbered; what was answered is kept for the 
 repeated because its answer got lost.
 """
 
+import time
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from impala_mm.assembly import Assembly
 from impala_mm.environments import Step
 from impala_mm.ledger import ACCEPTED, LOST, RUNNING
 
+_LONG = 60.0  # seconds in which an inference is over, the first, which is compiled, too
 ACT = -1  # of a call: it is new, and to be inferred
 
 
@@ -26,6 +28,8 @@ class RemoteGroup:
         self.rows = np.full([environments], -1, np.int32)  # of the tables, once it has begun
         self.chosen: tuple[np.ndarray, Any] | None = None  # the last actions and their extras
         self._number, self._running = -1, False  # of the last call, and whether it is one still
+        self._begun_at = 0.0  # time.monotonic() when the last call came, which is to be inferred
+        self._inferring = False  # the last call is in a batch, or waits to be
         self._answer = b""  # the last call's
         self._oldest, self._complete = -1, False  # version that acted in this unroll; all is there
 
@@ -36,12 +40,22 @@ class RemoteGroup:
 
     def begin(self, number: int) -> tuple[int, bytes]:
         """Whether call `number` is to be inferred, and the answer if it was before."""
-        if number == self._number:
-            return (RUNNING, b"") if self._running else (ACCEPTED, self._answer)
+        if number == self._number and not self._running:
+            return ACCEPTED, self._answer
+        # Where an inference failed, its calls did, too; what was begun in it is of no use.
+        failed = self._inferring and time.monotonic() - self._begun_at > _LONG
+        if number == self._number and not failed:
+            return RUNNING, b""
         if number != self._number + 1:
             return LOST, b""
-        self._number, self._running = number, True
+        self._number, self._running, self._begun_at = number, True, time.monotonic()
+        self._inferring = True
         return ACT, b""
+
+    def choose(self, actions: np.ndarray, extras: Any) -> bytes:
+        """What is to follow on its newest entry, int32 [E] and nest of [E, ...]: its answer."""
+        self.chosen, self._inferring = (actions, extras), False
+        return actions.tobytes()
 
     def end(self, answer: bytes) -> None:
         """The last call is answered."""

@@ -125,6 +125,11 @@ class Server:
         if self._inference:
             self._inference.publish(version, values)
 
+    def inferred(self) -> dict[str, float]:
+        """How many environments one inference here was for, in the mean since the last call."""
+        batch = self._inference.mean_batch() if self._inference else 0.0
+        return {"inference_batch": batch} if batch else {}
+
     def arrivals(self) -> list[Arrival]:
         """What came with unrolls since the last call."""
         with self._lock:

@@ -10,7 +10,7 @@ import telling
 import tensorflow as tf
 from in_process import decoded, outputs
 
-from impala_mm import transport
+from impala_mm import remote_group, transport
 from impala_mm.environments import Step
 from impala_mm.remote import Asking, StepCodec
 from impala_mm.remote_actor import sizes
@@ -111,6 +111,28 @@ def test_a_step_of_the_wrong_size_is_refused_alone(there):
             hand.client, hand.asking._replace(number=1), b"short", NO_EPISODES
         ).actions()
     other.ask(0).actions()
+
+
+def test_who_was_in_an_inference_that_failed_is_told_so_and_begins_anew(there, monkeypatch):
+    hand = Hand(there)
+    hand.ask(0).actions()
+    codec = there.inference._codec
+    decode = codec.decode
+
+    def fails(content, environments):
+        raise MemoryError("the GPU is full")
+
+    monkeypatch.setattr(codec, "decode", fails)
+    with pytest.raises(transport.Unreachable, match="the GPU is full"):
+        hand.ask(1).actions()
+    monkeypatch.setattr(codec, "decode", decode)
+    monkeypatch.setattr(remote_group, "_LONG", 0.0)
+    with pytest.raises(transport.Lost):
+        hand.ask(1).actions()
+    anew = Hand(there, incarnation=2)
+    for number in range(4):
+        anew.ask(number).actions()
+    there.taken(2)
 
 
 def test_who_begins_anew_has_no_part_in_what_was_begun_before(there):
