@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
-from impala_mm import children, choice, demand, flags, heartbeat, processes
+from impala_mm import children, choice, compression, demand, flags, heartbeat, processes
 from impala_mm.config import Config
 
 
@@ -97,7 +97,8 @@ def _plays(
     pull_secs = demand.pull_secs(config.min_pull_secs, layout.size)
     identity |= {"actor": config.task, "level": level}
     token, lag = processes.token(config), algorithm.max_lag
-    link = Link(learners, start, identity, token, pull_secs, lag, say, stop)
+    pack = compression.PACKS[choice.compression(config, levels[level].observation)]
+    link = Link(learners, start, identity, token, pull_secs, lag, say, stop, pack)
 
     def run() -> None:
         alive = heartbeat.of_this_process()
@@ -130,7 +131,10 @@ def _steps(
     ]
     identity = agreement.steps(config, levels) | {"actor": config.task, "level": level}
     token, alive = processes.token(config), heartbeat.of_this_process()
-    playing = remote_actor.RemoteActor(learners, start, identity, token, groups, say, stop, alive)
+    pack = compression.PACKS[choice.compression(config, observation)]
+    playing = remote_actor.RemoteActor(
+        learners, start, identity, token, groups, say, stop, alive, pack
+    )
 
     def end() -> None:
         for group, _ in groups:

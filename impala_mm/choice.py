@@ -36,6 +36,17 @@ def environments(config: Config, observation: Any) -> int:
     return 32 if observation.shape.num_elements() >= _IMAGE else 16
 
 
+def compression(config: Config, observation: Any) -> str:
+    """Of what an actor sends: it pays off for images, whatever the wire.
+
+    `observation` is the TensorSpec of one.
+    """
+    if config.compression != "auto":
+        return config.compression
+    image = observation.shape.rank == 3 and observation.dtype.name == "uint8"
+    return "lz4" if image else "none"
+
+
 def games(config: Config) -> int:
     """How many are tested at a time: no matter of speed alone, since results name it."""
     return 16 if config.num_envs == AUTO else config.num_envs

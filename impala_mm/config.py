@@ -184,6 +184,10 @@ class Config:
     parameter_dtype: str = flag(
         "float32", group="Data", choices=("float32", "float16"),
         text="Type of trained weights on the wire to the actors.")
+    compression: str = flag(
+        "auto", group="Data", choices=("auto", "none", "lz4"), own=True,
+        text="Of what an actor sends: unrolls, or with inference=learner observations. Learners "
+             "take either, so actors may differ. auto: lz4 for images of uint8, else none.")
 
     # -- Environment
     num_action_repeats: int = flag(

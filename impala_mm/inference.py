@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.algorithms import Algorithm
+from impala_mm.compression import unpacked
 from impala_mm.ledger import ACCEPTED, DISPLACED, FOREIGN, LOST
 from impala_mm.parameters import Layout
 from impala_mm.remote import Asking, StepCodec
@@ -217,12 +218,14 @@ class Inference:
             asking = Asking(*map(int, numbers))
             with self._lock:
                 group = self._groups.get(asking.of)
-                if group and len(content) != self._codec.size * len(group.rows):
+            raw = unpacked(content, self._codec.size * len(group.rows)) if group else None
+            with self._lock:
+                if raw is None or self._groups.get(asking.of) is not group:
                     group = None
                 elif group and not group.begun:
                     group.rows = self._rows.take(len(group.rows))
-            if group:
-                group.write(self._codec.decode(content, len(group.rows)), self._version)
+            if group and raw:
+                group.write(self._codec.decode(raw, len(group.rows)), self._version)
             self._batch.append(group)
         self._grow()
         step = self._spec.step

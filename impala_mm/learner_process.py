@@ -203,7 +203,7 @@ def _put_together(
         say(f"inference at the {place.value}: {place.why}")
     changed = {"run_id": run_id, "learners": addresses, "inference": place.value}
     identity = agreed.identity | changed
-    server = _listen(config, address, token, identity, capacity, say, agreed)
+    server = _listen(config, address, token, identity, capacity, say, agreed, codec.size)
     say(f"listens at {config.bind_address or address} ({time.monotonic() - began:.1f} s)")
     server.rank = group.rank
     limits = Limits(config, spec.reward_threshold if len(agreed.levels) == 1 else None)
@@ -281,6 +281,7 @@ def _listen(
     capacity: int,
     say: Any,
     agreed: "Agreement",
+    unroll_bytes: int,
 ) -> "Server":
     from impala_mm.server import Server  # noqa: PLC0415
 
@@ -292,7 +293,9 @@ def _listen(
     if identity["inference"] == "learner":
         inference = _inference(config, agreed)
     try:
-        return Server(address, bind_address, token, identity, capacity, say, inference)
+        return Server(
+            address, bind_address, token, identity, capacity, say, inference, unroll_bytes
+        )
     except OSError as error:
         flags.refuse(f"the learner cannot listen: {error}")
 

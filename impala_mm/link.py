@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from impala_mm import threads, transport
+from impala_mm import compression, threads, transport
 from impala_mm.host_share import HostShare
 from impala_mm.ledger import FOREIGN
 from impala_mm.waiting import Say, Waiting
@@ -56,13 +56,17 @@ class Link(threading.Thread):
         max_lag: int | None,
         say: Say,
         stop: threading.Event,
+        pack: compression.Pack = compression.as_it_is,
     ):
-        """`addresses` of learners, the first to be tried first; it stays with an only one."""
+        """`addresses` of learners, the first to be tried first; it stays with an only one.
+
+        Each unroll is sent as `pack` makes it.
+        """
         super().__init__(name="link", daemon=True)
         self._addresses, self._at = list(addresses), 0  # at: the learner that it feeds
         self._identity, self._token = identity, token
         self._pull_secs, self._max_lag = pull_secs, max_lag
-        self._say, self._ending = say, stop
+        self._say, self._ending, self._pack = say, stop, pack
         self._groups: queue.Queue[Group] = queue.Queue(maxsize=1)
         self._incarnation = secrets.randbits(62)
         self._sequence = 0
@@ -163,9 +167,10 @@ class Link(threading.Thread):
 
     def _next_group(self) -> Group | None:
         try:
-            return self._groups.get(timeout=0.2)
+            group = self._groups.get(timeout=0.2)
         except queue.Empty:
             return None
+        return group._replace(contents=[self._pack(content) for content in group.contents])
 
     def _send(self, client: transport.Client, group: Group) -> None:
         header = transport.Header(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from impala_mm import threads, transport
+from impala_mm import compression, threads, transport
 from impala_mm.environments import Environments, Step
 from impala_mm.heartbeat import Heartbeat
 from impala_mm.remote import Asking, StepCodec
@@ -52,14 +52,15 @@ class RemoteActor(threading.Thread):
         say: Say,
         stop: threading.Event,
         heartbeat: Heartbeat,
+        pack: compression.Pack = compression.as_it_is,
     ):
         """`groups`: environments that step together, and how many they are; `addresses` of
-        learners, that of number `start` to be tried first.
+        learners, that of number `start` to be tried first. Each step is sent as `pack` makes it.
         """
         super().__init__(name="playing", daemon=True)
         self._addresses, self._at = list(addresses), start
         self._identity, self._token, self._say, self._stop_asked = identity, token, say, stop
-        self._groups = groups
+        self._groups, self._pack = groups, pack
         self._heartbeat = heartbeat
         self._dropped = 0  # unrolls that were begun and go nowhere, since a learner was told
         self.waits = True  # for a learner, and not for an environment
@@ -87,6 +88,7 @@ class RemoteActor(threading.Thread):
                 Stepping(environments, length, self._heartbeat),
                 Asking(client.nonce, self._identity["actor"], incarnation, i, -1, 0, 0, 0, 0, 0, e),
                 StepCodec(environments.spec.observation),
+                self._pack,
             )
             for i, (environments, e) in enumerate(self._groups)
         ]
@@ -151,16 +153,18 @@ class RemoteActor(threading.Thread):
 class _Turn:
     """A group, and what it asked for."""
 
-    def __init__(self, stepping: Stepping, asking: Asking, codec: StepCodec):
-        self.stepping, self.asking, self._codec = stepping, asking, codec
+    def __init__(
+        self, stepping: Stepping, asking: Asking, codec: StepCodec, pack: compression.Pack
+    ):
+        self.stepping, self.asking, self._codec, self._pack = stepping, asking, codec, pack
         self._asked: transport.Asked | None = None
 
     def ask(self, client: transport.Client, step: Step, said: dict[str, int]) -> None:
         """For the actions after this step; `said` are fields of `Asking`."""
         blank = self.asking._replace(dropped=0, acting=0, stepping=0, waiting=0, playing=0)
         self.asking = blank._replace(number=blank.number + 1, **said)
-        episodes = self.stepping.episodes()
-        self._asked = transport.Asked(client, self.asking, self._codec.encode(step), episodes)
+        episodes, content = self.stepping.episodes(), self._pack(self._codec.encode(step))
+        self._asked = transport.Asked(client, self.asking, content, episodes)
 
     def actions(self) -> np.ndarray:
         """Waits for them."""

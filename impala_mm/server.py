@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from impala_mm import ports
 from impala_mm.balance import SETTLED, Need, better_place
+from impala_mm.compression import unpacked
 from impala_mm.inference import Inference
 from impala_mm.ledger import ACCEPTED, DENIED, DISPLACED, FOREIGN, LOST, RUNNING, STALE, Ledger
 from impala_mm.pieces import Pieces
@@ -53,10 +54,13 @@ class Server:
         queue_capacity: int,
         on_event: Callable[[str], None] = print,
         inference: Inference | None = None,
+        unroll_bytes: int | None = None,
     ):
         """Listens on `bind_address`; compares `identity` with that of each actor that says hello.
 
-        With `inference` it acts for actors, too.
+        With `inference` it acts for actors, too. `unroll_bytes`: of each unroll before it was
+        compressed, if it was; what cannot be one is dropped. None: all goes into the queue as it
+        comes.
 
         Raises OSError, naming the address and its holder, where another process has the port.
         """
@@ -68,7 +72,7 @@ class Server:
         self.capacity = queue_capacity
         self._identity = {"learners": [address]} | identity
         self._identity |= {"protocol": PROTOCOL, "nonce": self.nonce}
-        self._on_event = on_event
+        self._on_event, self._unroll_bytes = on_event, unroll_bytes
         self._ledger = Ledger()
         self._pieces = Pieces()
         self._snapshots = Snapshots(MESSAGE)
@@ -181,6 +185,13 @@ class Server:
                 lambda: _python(self._no_token, [], tf.string),
             )
 
+        def as_they_were(header: tf.Tensor, content: tf.Tensor) -> tf.Tensor:
+            return tf.cond(  # through Python only where there is something to do
+                tf.reduce_all(tf.equal(tf.strings.length(content), self._unroll_bytes)),
+                lambda: content,
+                lambda: _python(self._unpack, [header, content], tf.string, [None]),
+            )
+
         @registered(numbers, tf.TensorSpec([None], tf.string), tf.TensorSpec([None, 3], tf.float32))
         def enqueue(given, header, sent, finished):
             def into_the_queue():
@@ -189,6 +200,8 @@ class Server:
                     lambda: _python(self._assemble, [header], tf.string, [None]),
                     lambda: sent,
                 )
+                if self._unroll_bytes is not None:
+                    content = as_they_were(header, content)
                 versions = tf.fill([tf.size(content)], header[-2])
                 with tf.control_dependencies([self.queue.enqueue_many([content, versions])]):
                     return _python(self._end, [header, finished], tf.int64)
@@ -354,6 +367,19 @@ class Server:
 
     def _assemble(self, numbers: np.ndarray) -> np.ndarray:
         return np.array(self._pieces.take(Header(*map(int, numbers)).message), object)
+
+    def _unpack(self, numbers: np.ndarray, contents: np.ndarray) -> np.ndarray:
+        """Unrolls as they were before their actor compressed them; without what can be none."""
+        assert self._unroll_bytes is not None
+        found = [unpacked(content, self._unroll_bytes) for content in contents]
+        whole = [content for content in found if content is not None]
+        if unreadable := len(found) - len(whole):
+            self.dropped += unreadable
+            self._on_event(
+                f"actor {Header(*map(int, numbers)).actor} sent {unreadable} unrolls that are "
+                f"neither {self._unroll_bytes} bytes long nor compressed from as many: dropped"
+            )
+        return np.array(whole, object)
 
     def _get_parameters(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(version, total bytes, nonce), a piece; version -1: there is none that is wanted."""

@@ -29,7 +29,7 @@ from impala_mm import ports
 from impala_mm.ledger import ACCEPTED, DENIED, DISPLACED, FOREIGN, LOST, RUNNING, STALE
 from impala_mm.remote import Asking
 
-PROTOCOL = 4
+PROTOCOL = 5
 MESSAGE = 3 << 20  # bytes of content per message; gRPC's own limit is 4 MiB
 
 

@@ -9,6 +9,7 @@ from conftest import free_port
 
 from impala_mm import agreement, environments, transport
 from impala_mm.algorithms import entry_spec
+from impala_mm.compression import as_it_is
 from impala_mm.config import Config
 from impala_mm.heartbeat import Heartbeat
 from impala_mm.inference import Inference
@@ -60,14 +61,14 @@ class Remote:
         """The identity of an actor that is taken."""
         return self.identity | {"protocol": transport.PROTOCOL, "actor": actor, "level": "L"}
 
-    def act(self, level, sizes, actor=0, seed=0):
+    def act(self, level, sizes, actor=0, seed=0, pack=as_it_is):
         """An actor, playing, with groups of so many environments."""
         groups = [
             (environments.make(level, size, seed=seed + sum(sizes[:i])), size)
             for i, size in enumerate(sizes)
         ]
         arguments = [self.address], 0, self.me(actor), TOKEN, groups, self.said.append
-        self._actors.append(RemoteActor(*arguments, self.stop, Heartbeat()))
+        self._actors.append(RemoteActor(*arguments, self.stop, Heartbeat(), pack))
         self._actors[-1].start()
         return self._actors[-1]
 

@@ -22,7 +22,7 @@ from impala_mm.config import Config
 from impala_mm.demand import Cost, Kind, Shape
 
 Say = Callable[[str], None]
-_NAMES = {"level_name", "num_envs", "algorithm", "agent_name", "precision"}
+_NAMES = {"level_name", "num_envs", "algorithm", "agent_name", "precision", "compression"}
 
 
 class Saved(NamedTuple):

@@ -26,9 +26,10 @@ processes.load_tensorflow(_THREADS, _THREADS)
 import numpy as np
 import tensorflow as tf
 
-from impala_mm import agreement, environments, exchange, flags, group, transport
+from impala_mm import agreement, choice, environments, exchange, flags, group, transport
 from impala_mm.actor import Player
 from impala_mm.algorithms import Context
+from impala_mm.compression import PACKS
 from impala_mm.config import Config
 from impala_mm.environments import atari
 from impala_mm.server import Server
@@ -174,16 +175,19 @@ class Parts:
         return lambda: server, 1
 
     def send(self, batch: int, address: str) -> tuple[Call, int]:
-        """Sends `batch` unrolls in a message, until the other end has them."""
+        """Compresses `batch` unrolls and sends them in a message, until the other end has them."""
         client = self._client(address)
         contents, turn = self._unrolls(batch), iter(range(10**9))
-        self.said = {"unroll_bytes": sum(map(len, contents)) / batch}
+        step = self._acting.algorithm.unroll.step
+        pack = PACKS[choice.compression(self._config, step.observation)]
+        self.said = {"unroll_bytes": sum(map(len, map(pack, contents))) / batch}
         nothing = dict.fromkeys(transport.Header._fields, 0)
         names = {"nonce": client.nonce, "run": client.run, "incarnation": 1}
 
         def once() -> None:
             header = transport.Header(**nothing | names | {"sequence": next(turn)})
-            code = client.enqueue(header, contents, np.zeros([0, 3], np.float32))
+            packed = [pack(content) for content in contents]
+            code = client.enqueue(header, packed, np.zeros([0, 3], np.float32))
             assert code == transport.ACCEPTED, code
 
         return once, batch
@@ -229,6 +233,7 @@ class Parts:
             self._acting.identity | {"run_id": "measured"},
             2 * batch,
             lambda message: None,
+            unroll_bytes=Codec(self._acting.algorithm.unroll).size,
         )
         return server
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 from in_process import decoded, outputs
 
 from impala_mm import remote_group, transport
+from impala_mm.compression import as_it_is, compressed
 from impala_mm.environments import Step
 from impala_mm.remote import Asking, StepCodec
 from impala_mm.remote_actor import sizes
@@ -22,10 +23,10 @@ NO_EPISODES = np.zeros([0, 3], np.float32)
 class Hand:
     """An actor made by hand: one group, whose observations are its steps' numbers."""
 
-    def __init__(self, there, actor=0, incarnation=1, environments=2):
+    def __init__(self, there, actor=0, incarnation=1, environments=2, pack=as_it_is):
         self.client = transport.Client(there.address, remotely.TOKEN, timeout=5)
         self.client.hello(there.me(actor) | {"incarnation": incarnation, "host": "h"})
-        self._codec = StepCodec(there.algorithm.unroll.step.observation)
+        self._codec, self._pack = StepCodec(there.algorithm.unroll.step.observation), pack
         nobody = Asking(self.client.nonce, actor, incarnation, 0, 0, 0, 0, 0, 0, 0, environments)
         self.asking = nobody
 
@@ -35,7 +36,7 @@ class Hand:
         no = np.zeros([e], bool)
         seen = np.full([e, 3], number if value is None else value, np.float32)
         step = Step(np.zeros([e]), no, no, seen, np.full([e], number == 0), no)
-        content = self._codec.encode(step)
+        content = self._pack(self._codec.encode(step))
         asking = self.asking._replace(number=number, **changes)
         return transport.Asked(self.client, asking, content, NO_EPISODES)
 
@@ -103,13 +104,12 @@ def test_who_is_not_known_is_told_so_and_holds_up_nobody(there):
         hand.ask(2).actions()
 
 
-def test_a_step_of_the_wrong_size_is_refused_alone(there):
+@pytest.mark.parametrize("content", [b"short", b"", compressed(bytes(10**7)), bytes(10**4)])
+def test_a_step_of_the_wrong_size_is_refused_alone(there, content):
     hand, other = Hand(there), Hand(there, actor=1)
     hand.ask(0).actions()
     with pytest.raises(transport.Lost):
-        transport.Asked(
-            hand.client, hand.asking._replace(number=1), b"short", NO_EPISODES
-        ).actions()
+        transport.Asked(hand.client, hand.asking._replace(number=1), content, NO_EPISODES).actions()
     other.ask(0).actions()
 
 
@@ -133,6 +133,34 @@ def test_who_was_in_an_inference_that_failed_is_told_so_and_begins_anew(there, m
     for number in range(4):
         anew.ask(number).actions()
     there.taken(2)
+
+
+def test_steps_that_are_compressed_are_read_as_those_that_are_not(there):
+    small = Hand(there, environments=32, pack=compressed)
+    plain = Hand(there, actor=1, environments=32)
+    for number in range(4):
+        assert small.ask(number).actions().shape == plain.ask(number).actions().shape == (32,)
+    entries, _, _ = there.taken(64)
+    for environment in (0, 31, 32, 63):
+        np.testing.assert_array_equal(entries.observation[:, environment, 0], [0, 1, 2, 3])
+        np.testing.assert_array_equal(entries.first[:, environment], [True, False, False, False])
+
+
+def test_an_actor_that_steps_sends_what_its_compression_makes_of_it(there):
+    sizes = []
+
+    def pack(content):
+        packed = compressed(content)
+        sizes.append((len(content), len(packed)))
+        return packed
+
+    there.act("telling:Telling-v0", [40, 40], pack=pack)
+    witness = telling.Witness()
+    for _ in range(3):
+        entries, _, _ = there.taken(80)
+        witness.sees(entries.observation.numpy(), entries.first.numpy())
+    assert len(witness.lives) == 80
+    assert all(after < before for before, after in sizes)
 
 
 def test_who_begins_anew_has_no_part_in_what_was_begun_before(there):

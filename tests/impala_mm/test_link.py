@@ -10,6 +10,7 @@ from conftest import free_port
 from impala_mm import link as linking
 from impala_mm import transport
 from impala_mm.balance import Need
+from impala_mm.compression import as_it_is, compressed, unpacked
 from impala_mm.host_share import HostShare
 from impala_mm.link import Group, Link
 from impala_mm.server import Server
@@ -27,9 +28,9 @@ def here(tmp_path, monkeypatch):
     server = Server(address, address, "token", IDENTITY | {"run_id": "r"}, 100, events.append)
     stop, links, said = threading.Event(), [], []
 
-    def join(actor, pull_secs=0.0, max_lag=None):
+    def join(actor, pull_secs=0.0, max_lag=None, pack=as_it_is):
         me = IDENTITY | {"protocol": transport.PROTOCOL, "actor": actor}
-        links.append(Link([address], 0, me, "token", pull_secs, max_lag, said.append, stop))
+        links.append(Link([address], 0, me, "token", pull_secs, max_lag, said.append, stop, pack))
         links[-1].start()
         if max_lag is None or server._snapshots.version >= 0:
             assert links[-1].connected.wait(10)
@@ -83,6 +84,18 @@ def test_actors_of_one_host_share_one_pull(here):
         assert {one.newest.vector for one in links} == {b"%d" % version}
         assert len(pulls) <= version + 3, "now and then two may pull, one after the other"
     assert len(pulls) <= 9
+
+
+def test_unrolls_are_sent_as_the_actor_packs_them(here):
+    """This server was not told how long an unroll is: it takes them as they come."""
+    server, join = here
+    server.publish(0, lambda: b"0")
+    one, unroll = join(0, pack=compressed), bytes(1000)
+    assert one.send(_group(one, unroll, unroll))
+    contents, _ = server.queue.dequeue_many(2)
+    for content in contents.numpy():
+        assert len(content) < 100
+        assert unpacked(content, 1000) == unroll
 
 
 def test_an_actor_pulls_no_more_often_than_it_may(here):

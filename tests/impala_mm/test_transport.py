@@ -11,6 +11,7 @@ import tensorflow as tf
 from conftest import free_port
 
 from impala_mm import transport
+from impala_mm.compression import compressed
 from impala_mm.ledger import ACCEPTED, DENIED, FOREIGN, STALE
 from impala_mm.server import Server
 from impala_mm.transport import Header
@@ -24,10 +25,13 @@ NO_EPISODES = np.zeros([0, 3], np.float32)
 def serve():
     servers = []
 
-    def _serve(capacity=8, events=None, **changes):
+    def _serve(capacity=8, events=None, unroll_bytes=None, **changes):
         address = f"127.0.0.1:{free_port()}"
         on_event = (lambda event: None) if events is None else events.append
-        server = Server(address, address, TOKEN, IDENTITY | changes, capacity, on_event)
+        identity = IDENTITY | changes
+        server = Server(
+            address, address, TOKEN, identity, capacity, on_event, unroll_bytes=unroll_bytes
+        )
         servers.append(server)
         return server, address
 
@@ -83,6 +87,50 @@ def test_an_unroll_far_above_the_message_limit_arrives_whole(serve):
     assert contents.numpy()[0] == large
     assert contents.numpy()[1] == b"small"
     assert len(server._pieces) == 0
+
+
+def test_unrolls_arrive_as_they_were_before_some_were_compressed(serve):
+    server, address = serve(unroll_bytes=10_000)
+    client = _join(address)
+    zeros, noise = bytes(10_000), os.urandom(10_000)
+    packed = compressed(zeros)
+    assert len(packed) < 100
+    for sequence, sent in enumerate([[packed, noise, compressed(noise)], [noise], [packed]]):
+        assert client.enqueue(_header(client, sequence), sent, NO_EPISODES) == ACCEPTED
+    contents, versions = server.queue.dequeue_many(5)
+    assert contents.numpy().tolist() == [zeros, noise, noise, noise, zeros]
+    assert versions.numpy().tolist() == [7] * 5
+    assert server.dropped == 0
+
+
+def test_a_compressed_unroll_above_the_message_limit_arrives_as_it_was(serve):
+    large = os.urandom(4_000_000) + bytes(4_000_000)
+    server, address = serve(unroll_bytes=len(large))
+    client = _join(address)
+    packed = compressed(large)
+    assert transport.MESSAGE < len(packed) < len(large)
+    assert client.enqueue(_header(client, 0), [packed], NO_EPISODES) == ACCEPTED
+    assert server.queue.dequeue()[0].numpy() == large
+
+
+@pytest.mark.parametrize(
+    "rubbish", [b"", b"x" * 50, compressed(bytes(10_001)), compressed(bytes(10**7)), bytes(10_001)]
+)
+def test_what_cannot_be_an_unroll_is_dropped_alone_and_said(serve, rubbish):
+    events = []
+    server, address = serve(events=events, unroll_bytes=10_000)
+    client, good = _join(address, actor=4), bytes(10_000)
+    header = _header(client, 0, actor=4)
+    assert client.enqueue(header, [rubbish, compressed(good)], NO_EPISODES) == ACCEPTED
+    header = _header(client, 1, actor=4)
+    assert client.enqueue(header, [rubbish], NO_EPISODES) == ACCEPTED
+    header = _header(client, 2, actor=4)
+    assert client.enqueue(header, [good], NO_EPISODES) == ACCEPTED
+    assert server.queue.dequeue_many(2)[0].numpy().tolist() == [good, good]
+    assert int(server.queue.size()) == 0
+    assert server.dropped == 2
+    sentence = "actor 4 sent 1 unrolls that are neither 10000 bytes long nor compressed from"
+    assert [event.startswith(sentence) for event in events] == [False, True, True]
 
 
 def test_a_full_queue_holds_its_senders_back_and_no_other_call(serve):
