@@ -52,8 +52,8 @@ class Wire(NamedTuple):
     unroll_bytes: float  # of one unroll, as it is sent
     parameter_bytes: float  # of the acting parameters, as they are sent
     pack: float  # of the actor, per unroll: cutting and encoding it
-    send: float  # of the actor, per unroll: sending it, --num_envs of them in a message
-    receive: float  # of the learner, per unroll: taking it in, and laying it into a batch
+    send: float  # of the actor, per unroll: compressing and sending it, --num_envs in a message
+    receive: float  # of the learner, per unroll: taking it in, unpacked, and into a batch
     pull: float  # of the actor, per pull of parameters: fetching and loading them
     serve: float  # of the learner, per pull: answering it
     publish: float  # of the learner, per update: making the parameters what actors get
@@ -138,7 +138,9 @@ def measure(config: Config, seconds: float = 1.0, say: Say = lambda _: None) -> 
         return bench.measure(wire)
 
 
-_SETTINGS = ("level_name", "agent_name", "precision", "unroll_length", "batch_size", "num_envs")
+_SETTINGS = tuple(
+    "level_name agent_name precision unroll_length batch_size num_envs compression".split()
+)
 
 
 def _batches(part: str, config: Config) -> list[int]:

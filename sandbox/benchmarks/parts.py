@@ -174,15 +174,15 @@ class Parts:
         self.said = {"address": self._address}
         return lambda: server, 1
 
-    def send(self, batch: int, address: str) -> tuple[Call, int]:
+    def send(self, batch: int, address: str, actor: int = 0) -> tuple[Call, int]:
         """Compresses `batch` unrolls and sends them in a message, until the other end has them."""
-        client = self._client(address)
+        client = self._client(address, actor)
         contents, turn = self._unrolls(batch), iter(range(10**9))
         step = self._acting.algorithm.unroll.step
         pack = PACKS[choice.compression(self._config, step.observation)]
         self.said = {"unroll_bytes": sum(map(len, map(pack, contents))) / batch}
         nothing = dict.fromkeys(transport.Header._fields, 0)
-        names = {"nonce": client.nonce, "run": client.run, "incarnation": 1}
+        names = {"nonce": client.nonce, "run": client.run, "actor": actor, "incarnation": 1}
 
         def once() -> None:
             header = transport.Header(**nothing | names | {"sequence": next(turn)})
@@ -237,9 +237,9 @@ class Parts:
         )
         return server
 
-    def _client(self, address: str) -> transport.Client:
+    def _client(self, address: str, actor: int = 0) -> transport.Client:
         client = transport.Client(address, _TOKEN)
-        me = {"actor": 0, "level": "", "incarnation": 1, "host": "here"}
+        me = {"actor": actor, "level": "", "incarnation": 1, "host": "here"}
         client.hello(self._acting.identity | {"run_id": "measured"} | me)
         return client
 
