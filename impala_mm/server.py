@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from impala_mm import ports
+from impala_mm import calls, ports
 from impala_mm.balance import SETTLED, Need, better_place
 from impala_mm.compression import unpacked
 from impala_mm.inference import Inference
-from impala_mm.ledger import ACCEPTED, DENIED, DISPLACED, FOREIGN, LOST, RUNNING, STALE, Ledger
+from impala_mm.ledger import ACCEPTED, DISPLACED, FOREIGN, LOST, RUNNING, STALE, Ledger
 from impala_mm.pieces import Pieces
 from impala_mm.remote import Asking
 from impala_mm.snapshots import Snapshots
@@ -31,6 +31,7 @@ from impala_mm.transport import (
     Unreachable,
     run_number,
 )
+from impala_mm.welcome import NO_TOKEN, refusal
 
 
 class Arrival(NamedTuple):
@@ -72,7 +73,7 @@ class Server:
         self.capacity = queue_capacity
         self._identity = {"learners": [address]} | identity
         self._identity |= {"protocol": PROTOCOL, "nonce": self.nonce}
-        self._on_event, self._unroll_bytes = on_event, unroll_bytes
+        self._on_event, self.unroll_bytes = on_event, unroll_bytes
         self._ledger = Ledger()
         self._pieces = Pieces()
         self._snapshots = Snapshots(MESSAGE)
@@ -94,7 +95,7 @@ class Server:
 
         ports.check_free(bind_address)
         self._server = tf.distribute.experimental.rpc.Server.create("grpc", bind_address)
-        for name, function in self._functions(token).items():
+        for name, function in calls.offered(token, self, inference).items():
             self._server.register(name, function)
         self._server.start()
         # A port taken in the meantime raises nothing: only our own answer proves that we listen.
@@ -164,99 +165,9 @@ class Server:
         self._closed = True
         self.queue.close(cancel_pending_enqueues=True)
 
-    # -- the four functions; their Python parts hold no lock while they wait, and never wait long
+    # -- what `calls` asks; none of it holds a lock while it waits, or waits long
 
-    def _functions(self, token: str) -> dict[str, Any]:
-        text, numbers = tf.TensorSpec([], tf.string), tf.TensorSpec([len(Header._fields)], tf.int64)
-        denied = tf.constant(DENIED, tf.int64)
-
-        def registered(*arguments: tf.TensorSpec) -> Callable[[Any], Any]:
-            # AutoGraph would leave a file in /tmp for each function of a process that is killed.
-            return tf.function(input_signature=[text, *arguments], autograph=False)
-
-        def if_known(given: tf.Tensor, answer: Any, otherwise: Any) -> Any:
-            return tf.cond(tf.equal(given, token), answer, otherwise)
-
-        @registered(text)
-        def hello(given, request):
-            return if_known(
-                given,
-                lambda: _python(self._hello, [request], tf.string),
-                lambda: _python(self._no_token, [], tf.string),
-            )
-
-        def as_they_were(header: tf.Tensor, content: tf.Tensor) -> tf.Tensor:
-            return tf.cond(  # through Python only where there is something to do
-                tf.reduce_all(tf.equal(tf.strings.length(content), self._unroll_bytes)),
-                lambda: content,
-                lambda: _python(self._unpack, [header, content], tf.string, [None]),
-            )
-
-        @registered(numbers, tf.TensorSpec([None], tf.string), tf.TensorSpec([None, 3], tf.float32))
-        def enqueue(given, header, sent, finished):
-            def into_the_queue():
-                content = tf.cond(
-                    header[-1] > 0,
-                    lambda: _python(self._assemble, [header], tf.string, [None]),
-                    lambda: sent,
-                )
-                if self._unroll_bytes is not None:
-                    content = as_they_were(header, content)
-                versions = tf.fill([tf.size(content)], header[-2])
-                with tf.control_dependencies([self.queue.enqueue_many([content, versions])]):
-                    return _python(self._end, [header, finished], tf.int64)
-
-            def begin():
-                code = _python(self._begin, [header], tf.int64)
-                return tf.cond(tf.equal(code, ACCEPTED), into_the_queue, lambda: code)
-
-            def answer():
-                code = begin()
-                with tf.control_dependencies([code]):  # as it is after this message
-                    return _python(self._answer, [header, code], tf.int64, [4])
-
-            return if_known(given, answer, lambda: tf.stack([denied, 0, -1, -1]))
-
-        @registered(numbers, tf.TensorSpec([2], tf.int64), text)
-        def piece(given, header, place, content):
-            keep = [header, place, content]
-            return if_known(given, lambda: _python(self._piece, keep, tf.int64), lambda: denied)
-
-        @registered(tf.TensorSpec([4], tf.int64))
-        def get_parameters(given, wanted):
-            def answer():
-                found, content = tf.numpy_function(
-                    self._get_parameters, [wanted], [tf.int64, tf.string]
-                )
-                return tf.ensure_shape(found, [3]), tf.ensure_shape(content, [])
-
-            nothing = tf.constant([-1, 0, -1], tf.int64), tf.constant(b"")
-            return if_known(given, answer, lambda: nothing)
-
-        offered = {
-            "hello": hello,
-            "enqueue": enqueue,
-            "piece": piece,
-            "get_parameters": get_parameters,
-        }
-        if inference := self._inference:
-
-            @registered(
-                tf.TensorSpec([len(Asking._fields)], tf.int64),
-                text,
-                tf.TensorSpec([None, 3], tf.float32),
-            )
-            def infer(given, header, content, finished):
-                return if_known(
-                    given,
-                    lambda: inference.answer(header, content, finished, self.queue),
-                    lambda: (tf.stack([denied, -1]), tf.constant(b"")),
-                )
-
-            offered["infer"] = infer
-        return offered
-
-    def _answer(self, numbers: np.ndarray, code: np.int64) -> np.ndarray:
+    def answer(self, numbers: np.ndarray, code: np.int64) -> np.ndarray:
         """A message's code, the queue's fill, the newest version, and the learner to go to from now
         on (-1: stay).
         """
@@ -277,25 +188,18 @@ class Server:
                 self._changed_at = time.monotonic()
             return to
 
-    def _hello(self, request: bytes) -> np.ndarray:
+    def hello(self, request: bytes) -> np.ndarray:
+        """Who we are, or why this actor is refused; as JSON."""
         if self._closed:
             raise RuntimeError("the run has ended")  # for the caller, as if nobody were here
         asked = json.loads(request)
         answer = dict(self._identity)
         if not asked.get("probe"):
-            for key, words in _WORDS.items():
-                if asked.get("inference") == "learner" and key in _OF_ITS_OWN_NETWORK:
-                    continue
-                if asked.get(key) != self._identity.get(key):
-                    answer["refused"] = (
-                        f"this actor's {words} is {asked.get(key)}, the learner's is "
-                        f"{self._identity.get(key)}"
-                    )
-                    break
             actor = int(asked["actor"])
-            if "refused" in answer:
+            if refused := refusal(asked, self._identity):
+                answer["refused"] = refused
                 self.refused += 1
-                self._on_event(f"actor {actor} on {asked['host']} refused: {answer['refused']}")
+                self._on_event(f"actor {actor} on {asked['host']} refused: {refused}")
             else:
                 self._levels[actor] = asked.get("level", "")
                 if known := set(asked.get("learners", ())) == set(self._identity["learners"]):
@@ -310,17 +214,14 @@ class Server:
                 self._on_event(f"actor {actor} on {asked['host']} joined")
         return np.array(json.dumps(answer).encode(), object)
 
-    def _no_token(self) -> np.ndarray:
+    def no_token(self) -> np.ndarray:
+        """What is said to whoever has none."""
         self.refused += 1
         self._on_event("a caller without the run's token was refused")
-        refused = (
-            "the learner's token is another: copy its token file to this host "
-            "(scp LEARNER:.config/impala_mm/token ~/.config/impala_mm/token), or name it with "
-            "--token_file"
-        )
-        return np.array(json.dumps({"refused": refused, "nonce": -1}).encode(), object)
+        return np.array(json.dumps({"refused": NO_TOKEN, "nonce": -1}).encode(), object)
 
-    def _begin(self, numbers: np.ndarray) -> np.int64:
+    def begin(self, numbers: np.ndarray) -> np.int64:
+        """Whether this message's unrolls go into the queue: a code of the ledger's."""
         header = Header(*map(int, numbers))
         message = header.message
         if header.nonce != self.nonce or header.run != self.run:
@@ -337,7 +238,8 @@ class Server:
         self.stale += code == STALE
         return np.int64(code)
 
-    def _end(self, numbers: np.ndarray, finished: np.ndarray) -> np.int64:
+    def end(self, numbers: np.ndarray, finished: np.ndarray) -> np.int64:
+        """They are in the queue."""
         header = Header(*map(int, numbers))
         self._ledger.end(*header.message)
         self.dropped += header.dropped
@@ -358,30 +260,32 @@ class Server:
                 times = {name: getattr(asking, name) / 1e6 for name in Times._fields}
                 self._arrivals.append(Arrival(asking.actor, level, finished, times))
 
-    def _piece(self, numbers: np.ndarray, place: np.ndarray, content: bytes) -> np.int64:
+    def piece(self, numbers: np.ndarray, place: np.ndarray, content: bytes) -> np.int64:
+        """Keeps a part of a message; `place`: of which of its unrolls, and which part of it."""
         header = Header(*map(int, numbers))
         if header.nonce != self.nonce:
             return np.int64(FOREIGN)
         self._pieces.put(header.message, int(place[0]), int(place[1]), bytes(content))
         return np.int64(ACCEPTED)
 
-    def _assemble(self, numbers: np.ndarray) -> np.ndarray:
+    def assemble(self, numbers: np.ndarray) -> np.ndarray:
+        """The unrolls of a message that came in pieces."""
         return np.array(self._pieces.take(Header(*map(int, numbers)).message), object)
 
-    def _unpack(self, numbers: np.ndarray, contents: np.ndarray) -> np.ndarray:
+    def unpack(self, numbers: np.ndarray, contents: np.ndarray) -> np.ndarray:
         """Unrolls as they were before their actor compressed them; without what can be none."""
-        assert self._unroll_bytes is not None
-        found = [unpacked(content, self._unroll_bytes) for content in contents]
+        assert self.unroll_bytes is not None
+        found = [unpacked(content, self.unroll_bytes) for content in contents]
         whole = [content for content in found if content is not None]
         if unreadable := len(found) - len(whole):
             self.dropped += unreadable
             self._on_event(
                 f"actor {Header(*map(int, numbers)).actor} sent {unreadable} unrolls that are "
-                f"neither {self._unroll_bytes} bytes long nor compressed from as many: dropped"
+                f"neither {self.unroll_bytes} bytes long nor compressed from as many: dropped"
             )
         return np.array(whole, object)
 
-    def _get_parameters(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def parameters(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(version, total bytes, nonce), a piece; version -1: there is none that is wanted."""
         version, offset, reader, at_least = map(int, wanted)
         total, content = 0, b""
@@ -390,26 +294,3 @@ class Server:
         else:
             version, total, content = self._snapshots.read(version, offset, reader)
         return np.array([version, total, self.nonce]), np.array(content, object)
-
-
-_WORDS = {
-    "protocol": "protocol version",
-    "inference": "place of inference (--inference)",
-    "level_name": "environment (--level_name)",
-    "options": "environment's options",
-    "emulator": "emulator",
-    "algorithm": "algorithm (--algorithm)",
-    "reward_clipping": "--reward_clipping",
-    "network": "network (--agent_name)",
-    "steps": "observations and number of actions",
-    "unroll": "unroll layout (--unroll_length, observations, actions)",
-    "acting": "layout of parameters",
-}
-_OF_ITS_OWN_NETWORK = {"network", "unroll", "acting"}  # which an actor that only steps has none of
-
-
-def _python(
-    function: Callable[..., Any], inputs: list[tf.Tensor], dtype: tf.DType, shape: Any = ()
-) -> tf.Tensor:
-    """What a method of ours answers, of a shape that is known."""
-    return tf.ensure_shape(tf.numpy_function(function, inputs, dtype), shape)
