@@ -78,7 +78,7 @@ def test_after_50_kills_of_4_actors_no_unroll_mixes_environments_or_skips_a_step
             for _ in range(moments.randrange(3)):
                 learn(moments.randrange(1, 20))
             actors[task].kill()
-            while int(there.server.queue.size()):  # what it had sent
+            for _ in range(int(there.server.queue.size())):  # what it had sent, too
                 learn(1)
             known[task] = lives(task)
             actors[task] = start(task)
