@@ -55,7 +55,7 @@ class Inference:
         )
         self._name = f"inference-{secrets.token_hex(8)}"  # else two of a process would share it
         self._incarnations: dict[int, int] = {}  # of each actor
-        self._nonce = -1  # of the learner's process
+        self._nonce, self._closed = -1, False  # of the learner's process; whether its run is over
         self._heard: Callable[[int], None] = lambda actor: None
         self._ended: Callable[[Asking, np.ndarray], None] = lambda asking, episodes: None
         self.calls = self.batches = 0  # so far
@@ -71,6 +71,10 @@ class Inference:
         of each call that was answered, and what episodes it said had ended.
         """
         self._nonce, self._heard, self._ended = nonce, heard, ended
+
+    def close(self) -> None:
+        """From now on nobody is answered: unrolls have nowhere to go."""
+        self._closed = True
 
     def publish(self, version: int, values: Sequence[tf.Tensor]) -> None:
         """Values of the acting variables, for the batches after this one."""
@@ -140,6 +144,8 @@ class Inference:
 
     def _begin(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What a call is: new, a repetition, or no longer to be answered."""
+        if self._closed:
+            raise RuntimeError("the run has ended")  # for the caller, as if nobody were here
         asking = Asking(*map(int, numbers))
         code, before = FOREIGN, b""
         with self._lock:

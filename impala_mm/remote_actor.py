@@ -5,7 +5,6 @@ waiting overlap, in one thread. What the learner does with a step is `inference`
 learner is away waits, says so, and begins anew, with resets, with the next that answers.
 """
 
-import contextlib
 import secrets
 import socket
 import threading
@@ -171,12 +170,16 @@ class _Turn:
         assert self._asked
         return self._asked.actions()
 
+    def settle(self) -> None:
+        """Waits until nothing is on its way any more."""
+        if self._asked:
+            self._asked.settle()
+
 
 def _let_go(client: transport.Client, turns: Sequence[_Turn]) -> None:
     """Holds a client until its calls are over: TensorFlow crashes where it is freed before."""
     for turn in turns:
-        with contextlib.suppress(Exception):
-            turn.actions()
+        turn.settle()
     del client
 
 

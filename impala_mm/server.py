@@ -163,6 +163,8 @@ class Server:
     def close(self) -> None:
         """Lets go of actors that wait, and takes no new ones; what was being sent is dropped."""
         self._closed = True
+        if self._inference:
+            self._inference.close()
         self.queue.close(cancel_pending_enqueues=True)
 
     # -- what `calls` asks; none of it holds a lock while it waits, or waits long

@@ -250,6 +250,11 @@ class Asked:
             delay = min(delay * 1.5, 1.0)
             self._call = self._client.ask(self._said[0], b"", np.zeros([0, 3], np.float32))
 
+    def settle(self) -> None:
+        """Waits until nothing is on its way any more, whatever came of it."""
+        if self._call:
+            self._call.get_error()
+
 
 def result_of(function: str, call: Any) -> Any:
     """Waits for a call; Unreachable where it did not come to its end."""

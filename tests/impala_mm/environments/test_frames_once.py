@@ -63,7 +63,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(
-    ("num_envs", "steps"), [(2, 240), pytest.param(8, 5000, marks=pytest.mark.slow)]
+    ("num_envs", "steps"), [(2, 600), pytest.param(8, 5000, marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("rom", CASES)
 def test_stacks_are_those_of_ales_own_vector_bit_for_bit(rom, num_envs, steps):
