@@ -133,7 +133,7 @@ def _steps(
     token, alive = processes.token(config), heartbeat.of_this_process()
     pack = compression.PACKS[choice.compression(config, observation)]
     playing = remote_actor.RemoteActor(
-        learners, start, identity, token, groups, say, stop, alive, pack
+        learners[start], identity, token, groups, say, stop, alive, pack
     )
 
     def end() -> None:

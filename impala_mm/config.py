@@ -136,7 +136,7 @@ class Config:
         "balance", group="Processes", choices=("balance", "fixed"),
         text="Which learner an actor feeds. It begins with that of --learner; balance: a learner "
              "with a full queue sends one to the learner that waits longest, at most one in 5 s, "
-             "and a learner that is away is left; fixed: it stays.")
+             "and a learner that is away is left; fixed: it stays, as all do whose learner infers.")
     inference: str = flag(
         "actor", group="Processes", choices=("actor", "learner", "auto"),
         text="Where actions are chosen. actor: each actor has the network, and pulls newer "

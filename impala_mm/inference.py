@@ -14,6 +14,7 @@ between two batches.
 import secrets
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -22,7 +23,7 @@ from impala_mm.algorithms import Algorithm
 from impala_mm.compression import unpacked
 from impala_mm.ledger import ACCEPTED, DISPLACED, FOREIGN, LOST
 from impala_mm.parameters import Layout
-from impala_mm.remote import Asking, StepCodec
+from impala_mm.remote import TRIES, Asking, StepCodec
 from impala_mm.remote_group import ACT, RemoteGroup, Rows
 from impala_mm.trajectory import Entry
 
@@ -43,11 +44,13 @@ class Inference:
         self._newest: tuple[int, Sequence[tf.Tensor]] = -1, ()
         self._version = -1  # of the variables that act
         self._rows = Rows()
+        self._left: list[np.ndarray] = []  # rows of groups that are gone
         initial = algorithm.initial_state(1)
-        self._tables = [  # of core states, a row for each environment
-            tf.Variable(tf.zeros_like(part)[:0], False, shape=[None, *part.shape[1:]])
-            for part in tf.nest.flatten(initial)
-        ]
+        with tf.device(device):
+            self._tables = [  # of core states, a row for each environment
+                tf.Variable(_kept(part)[:0], False, shape=[None, *_kept(part).shape[1:]])
+                for part in tf.nest.flatten(initial)
+            ]
         self._state = initial  # its structure
         self._batch: list[RemoteGroup | None] = []  # whose calls are being answered; None: nobody's
         self._inferring = tf.function(self._infer, autograph=False).get_concrete_function(
@@ -81,8 +84,14 @@ class Inference:
         self._newest = version, values
 
     def join(self, actor: int, incarnation: int) -> None:
-        """From now on this incarnation is the actor; what others had begun is dropped."""
+        """From now on this incarnation is the actor; what others had begun is dropped.
+
+        An earlier connection of the same life, whose hello was heard late, changes nothing.
+        """
         with self._lock:
+            known = self._incarnations.get(actor, 0)
+            if known >> TRIES == incarnation >> TRIES and known > incarnation:
+                return
             self._incarnations[actor] = incarnation
         self.forget(actor)
 
@@ -90,7 +99,8 @@ class Inference:
         """Drops what an actor had begun: it has left, or begins anew."""
         with self._lock:
             for of in [of for of in self._groups if of[0] == actor]:
-                self._rows.free(self._groups.pop(of).rows)
+                # Some may be in the batch that is being inferred: the next frees them.
+                self._left.append(self._groups.pop(of).rows)
 
     def mean_batch(self) -> float:
         """Environments that were inferred at once, since it was asked last; 0: none."""
@@ -167,9 +177,14 @@ class Inference:
 
     def _whole(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The group's unrolls that are whole, and their versions."""
+        asking = Asking(*map(int, numbers))
         with self._lock:
-            group = self._groups.get(Asking(*map(int, numbers)).of)
-        contents, version = group.cut() if group else ([], 0)
+            group = self._groups.get(asking.of)
+        try:
+            contents, version = group.cut() if group else ([], 0)
+        except BaseException:
+            self.forget(asking.actor)  # else its calls would wait for this one for ever
+            raise
         versions = np.full([len(contents)], version, np.int64)
         return np.array(contents, object), versions
 
@@ -197,19 +212,26 @@ class Inference:
             tf.ensure_shape(part, [None, *s.shape]) for part, s in zip(entry, read, strict=True)
         )
         with tf.control_dependencies([rows]), tf.device(self._device):
-            starts = [tf.gather(table, beginning) for table in self._tables]
-            flat = [tf.gather(table, rows) for table in self._tables]
-            state = tf.nest.pack_sequence_as(self._state, flat)
+            starts = tf.nest.flatten(self._read(beginning))
+            state = self._read(rows)
             entries = Entry(action, reward, None, None, observation, first, None)
             actions, state, extras = self._algorithm.act(entries, state, tf.ones_like(reward))
             written = [
-                table.scatter_update(tf.IndexedSlices(part, rows))
+                table.scatter_update(tf.IndexedSlices(_kept(part), rows))
                 for table, part in zip(self._tables, tf.nest.flatten(state), strict=True)
             ]
         with tf.control_dependencies(written):
             results = [actions, *tf.nest.flatten(extras)]
             answers = tf.numpy_function(self._acted, [*results, *starts], tf.string)
         return tf.ensure_shape(answers, [None])
+
+    def _read(self, rows: tf.Tensor) -> Any:
+        """The core states of these rows, nest of [M, ...]."""
+        parts = [
+            _as_it_was(tf.gather(table, rows), part)
+            for table, part in zip(self._tables, tf.nest.flatten(self._state), strict=True)
+        ]
+        return tf.nest.pack_sequence_as(self._state, parts)
 
     def _arrive(self, headers: np.ndarray, contents: np.ndarray) -> list[np.ndarray]:
         """Writes each call's step; what is to be read next, of all: rows [M], beginning [K] (rows
@@ -220,6 +242,10 @@ class Inference:
             self._layout.assign(values)
             self._version = version
         self._batch = []
+        with self._lock:
+            left, self._left = self._left, []
+        for rows in left:
+            self._rows.free(rows)
         for numbers, content in zip(headers, contents, strict=True):
             asking = Asking(*map(int, numbers))
             with self._lock:
@@ -286,3 +312,23 @@ class Inference:
 def _joined(rows: list[np.ndarray]) -> np.ndarray:
     """int32 [K] of all."""
     return np.concatenate([np.zeros([0], np.int32), *rows])
+
+
+def _kept(part: tf.Tensor) -> tf.Tensor:
+    """A part of states [N, ...] as its table has it: whole numbers as float32, bit for bit.
+
+    Where tables of whole numbers are on a GPU, TensorFlow scatters them on the CPU, all of a table.
+    """
+    size = part.shape[1:].num_elements() * part.dtype.size
+    if not part.dtype.is_integer or part.dtype.size > 4 or size % 4:
+        return part
+    if part.dtype.size == 4:
+        return tf.bitcast(part, tf.float32)
+    return tf.bitcast(tf.reshape(part, [-1, size // 4, 4 // part.dtype.size]), tf.float32)
+
+
+def _as_it_was(kept: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    """States [N, ...] of the type and shape of `like`, from what a table has."""
+    if kept.dtype == like.dtype:
+        return kept
+    return tf.reshape(tf.bitcast(kept, like.dtype), [-1, *like.shape[1:]])

@@ -264,13 +264,18 @@ def _inference(config: Config, agreed: "Agreement") -> "Inference":
     from impala_mm import agreement, devices  # noqa: PLC0415
     from impala_mm.inference import Inference  # noqa: PLC0415
 
-    if agreed.algorithm.max_lag is not None:
+    refuse_inference(config, agreed)
+    copy = agreement.make(agreement.acting(config), place().rank)
+    return Inference(copy.algorithm, copy.layout, devices.training())
+
+
+def refuse_inference(config: Config, agreed: "Agreement") -> None:
+    """Where --inference=learner cannot be."""
+    if config.inference == "learner" and agreed.algorithm.max_lag is not None:
         flags.refuse(
             f"--inference=learner: --algorithm={config.algorithm} has its actors wait for the next "
             f"policy, which only --inference=actor can"
         )
-    copy = agreement.make(agreement.acting(config), place().rank)
-    return Inference(copy.algorithm, copy.layout, devices.training())
 
 
 def _listen(

@@ -41,6 +41,11 @@ def run(config: Config, argv: list[str]) -> NoReturn:
     ending: list[int] = []
     processes.on_ending(lambda number, _: ending.append(number))
     num_actors = choice.actors(config)
+    if num_actors < config.num_learners and config.inference == "learner":
+        flags.refuse(
+            f"--inference=learner: {num_actors} actors cannot feed {config.num_learners} learners, "
+            f"since each stays with its own: --num_actors={config.num_learners} or more"
+        )
     if num_actors < config.num_learners:
         say(
             f"{config.num_learners} learners and {num_actors} actors: a learner without one "

@@ -12,6 +12,8 @@ import tensorflow as tf
 
 from impala_mm.environments import Step
 
+TRIES = 20  # bits of an incarnation that count the connections of one life of an actor's process
+
 
 class Asking(NamedTuple):
     """Who asks, and what the actor did with its time; travels as int64 [11]."""

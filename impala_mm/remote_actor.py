@@ -2,7 +2,8 @@
 
 Its environments are in groups. While the learner infers for one, another steps; so stepping and
 waiting overlap, in one thread. What the learner does with a step is `inference`'s. An actor whose
-learner is away waits, says so, and begins anew, with resets, with the next that answers.
+learner is away waits, says so, and begins anew, with resets, when it is back: its games' states are
+the learner's, so it goes to no other.
 """
 
 import secrets
@@ -18,7 +19,7 @@ import tensorflow as tf
 from impala_mm import compression, threads, transport
 from impala_mm.environments import Environments, Step
 from impala_mm.heartbeat import Heartbeat
-from impala_mm.remote import Asking, StepCodec
+from impala_mm.remote import TRIES, Asking, StepCodec
 from impala_mm.stepping import Faults, Stepping
 from impala_mm.waiting import Say, Waiting
 
@@ -43,8 +44,7 @@ class RemoteActor(threading.Thread):
 
     def __init__(
         self,
-        addresses: Sequence[str],
-        start: int,
+        address: str,
         identity: dict[str, Any],
         token: str,
         groups: Sequence[tuple[Environments, int]],
@@ -53,11 +53,12 @@ class RemoteActor(threading.Thread):
         heartbeat: Heartbeat,
         pack: compression.Pack = compression.as_it_is,
     ):
-        """`groups`: environments that step together, and how many they are; `addresses` of
-        learners, that of number `start` to be tried first. Each step is sent as `pack` makes it.
+        """`groups`: environments that step together, and how many they are; each of their steps is
+        sent as `pack` makes it.
         """
         super().__init__(name="playing", daemon=True)
-        self._addresses, self._at = list(addresses), start
+        self._address = address
+        self._life, self._tries = secrets.randbits(62 - TRIES), 0
         self._identity, self._token, self._say, self._stop_asked = identity, token, say, stop
         self._groups, self._pack = groups, pack
         self._heartbeat = heartbeat
@@ -92,10 +93,13 @@ class RemoteActor(threading.Thread):
             for i, (environments, e) in enumerate(self._groups)
         ]
         clock = _Clock()
-        for turn in turns:  # the first says it
-            dropped, self._dropped = self._dropped, 0
-            turn.ask(client, turn.stepping.reset(), {"dropped": dropped})
         try:
+            for turn in turns:  # the first says what was dropped
+                self.waits = False
+                step = turn.stepping.reset()
+                self.waits = True
+                turn.ask(client, step, {"dropped": self._dropped})
+                self._dropped = 0
             while not self._stop_asked.is_set():
                 for turn, of in zip(turns, faults, strict=True):
                     asked = time.perf_counter()
@@ -118,33 +122,37 @@ class RemoteActor(threading.Thread):
 
     def _answer(self, client: transport.Client, turn: "_Turn") -> np.ndarray | None:
         """The actions, int32 [E]; None when told to stop, or where the learner is away."""
-        waiting = Waiting("for room in the learner's queue", self._say, self._stop_asked)
+        what = "for the learner's answer (its queue may be full)"
+        waiting = Waiting(what, self._say, self._stop_asked, silent=10.0)
         while not self._stop_asked.is_set():
             try:
                 return turn.actions()
+            except transport.StillRunning:
+                waiting.pause(0.01, most=1.0)
             except transport.Unreachable as error:
                 if not client.is_there():
                     self._say(f"the learner does not answer ({error}); trying again")
                     break
-                waiting.pause(0.01, most=0.1)
+                if not error.late:
+                    self._say(f"the learner could not answer: {error}")
+                waiting.pause(0.01, most=1.0)
         return None
 
     def _connect(self) -> tuple[transport.Client | None, int, int]:
         """(a learner that takes us, this incarnation, steps of an unroll); None: told to stop."""
-        what = f"for the learner at {' or '.join(self._addresses)}"
-        waiting = Waiting(what, self._say, self._stop_asked)
+        waiting = Waiting(f"for the learner at {self._address}", self._say, self._stop_asked)
         while not self._stop_asked.is_set():
-            address, incarnation = self._addresses[self._at], secrets.randbits(62)
+            # Later ones are greater: a hello that its caller gave up may be heard after the next.
+            self._tries += 1
+            incarnation = (self._life << TRIES) + self._tries
             try:
-                client = transport.Client(address, self._token)
+                client = transport.Client(self._address, self._token)
                 me = {"incarnation": incarnation, "host": socket.gethostname()}
                 answer = client.hello(self._identity | me)
             except transport.Unreachable:
-                self._at = (self._at + 1) % len(self._addresses)
-                if self._at == 0:
-                    waiting.pause(0.2, most=5.0)
+                waiting.pause(0.2, most=5.0)
                 continue
-            self._say(f"joined the learner at {address}, which acts for it")
+            self._say(f"joined the learner at {self._address}, which acts for it")
             return client, incarnation, int(answer["length"])
         return None, 0, 0
 

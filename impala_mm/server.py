@@ -197,6 +197,8 @@ class Server:
         asked = json.loads(request)
         answer = dict(self._identity)
         if not asked.get("probe"):
+            if self._inference and self._snapshots.version < 0:
+                raise RuntimeError("there is no policy yet")  # the caller comes again
             actor = int(asked["actor"])
             if refused := refusal(asked, self._identity):
                 answer["refused"] = refused

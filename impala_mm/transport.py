@@ -76,6 +76,15 @@ class Refused(Exception):
 class Unreachable(Exception):
     """No answer in time; the learner may be away, or busy."""
 
+    def __init__(self, message: str, late: bool = False):
+        """`late`: no more is known than that its time was over."""
+        super().__init__(message)
+        self.late = late
+
+
+class StillRunning(Exception):
+    """The call that this one repeats has not come to its end: ask again in a while."""
+
 
 class Lost(Exception):
     """The learner does not know what it acted for: it is another, or had given this actor up."""
@@ -231,24 +240,22 @@ class Asked:
         """Waits for them: int32 [E].
 
         Lost where the learner does not know this group any more; Unreachable where no answer came
-        in time: waiting once more asks again, and brings what the first call would have brought.
+        in time, StillRunning where an earlier call has to: waiting once more asks again, and brings
+        what the first call would have brought.
         """
-        delay = 0.01
-        while True:
-            call, self._call = self._call or self._client.ask(*self._said), None
-            numbers, actions = result_of("infer", call)
-            code, self._client.version = map(int, numbers.numpy())
-            if code == ACCEPTED:
-                return np.frombuffer(actions.numpy(), np.int32)
-            if code == DENIED:
-                raise Refused("the learner's token is another")
-            if code == DISPLACED:
-                raise Refused("another process is this actor now: give each its own --task")
-            if code != RUNNING:
-                raise Lost
-            time.sleep(delay)  # our own earlier call still waits
-            delay = min(delay * 1.5, 1.0)
-            self._call = self._client.ask(self._said[0], b"", np.zeros([0, 3], np.float32))
+        call, self._call = self._call or self._client.ask(*self._said), None
+        numbers, actions = result_of("infer", call)
+        code, self._client.version = map(int, numbers.numpy())
+        if code == ACCEPTED:
+            return np.frombuffer(actions.numpy(), np.int32)
+        if code == DENIED:
+            raise Refused("the learner's token is another")
+        if code == DISPLACED:
+            raise Refused("another process is this actor now: give each its own --task")
+        if code != RUNNING:
+            raise Lost
+        self._said = self._said[0], b"", np.zeros([0, 3], np.float32)  # they are there
+        raise StillRunning
 
     def settle(self) -> None:
         """Waits until nothing is on its way any more, whatever came of it."""
@@ -261,7 +268,10 @@ def result_of(function: str, call: Any) -> Any:
     code, message = call.get_error()  # `is_ok` would compare in TensorFlow: half a millisecond
     if int(code):
         first = message.numpy().decode(errors="replace").split("\n")[0]
-        raise Unreachable(f"{function}: {first or f'error {int(code)}'}")
+        late = int(code) in {tf.errors.DEADLINE_EXCEEDED, tf.errors.UNAVAILABLE}
+        # Not by way of a name here: this frame would keep itself, and with it the call, which
+        # TensorFlow deletes in whatever graph is traced when the garbage is collected.
+        raise Unreachable(f"{function}: {first or f'error {int(code)}'}", late)
     return call.get_value()
 
 

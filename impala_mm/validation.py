@@ -52,6 +52,7 @@ def _training(config: Config) -> str:
     from impala_mm import agreement  # noqa: PLC0415
 
     made = agreement.make(config, 0)
+    learner_process.refuse_inference(config, made)
     spaces = agreement.spaces(made.spec)
     begins = _begins(config, made) if config.job_name != "actor" else ""
     return (

@@ -16,6 +16,7 @@ _LEARNERS_WAIT = 0.1  # of their time, for unrolls, from which they do not bind
 # elsewhere (many processes on two cores).
 _ACTORS_WAIT = 0.3
 _EXCHANGE = 0.3  # of each learner's time, in averaging with the others, from which that binds
+_INFERENCE = 0.5  # of actors' time, in waiting for the learner's actions, from which these bind
 _FULL = 0.5  # of the queue, from which actors are held back
 
 
@@ -46,21 +47,9 @@ def verdict(row: dict[str, Any], actors: int | None) -> str:
 
 def _of_all(row: dict[str, Any], wait: float, moves: bool, actors: int | None) -> str:
     several = len(_each(row, "wait_share")) > 1
-    waits = f"the learner{'s wait' if several else ' waits'}"
     held = row.get("actor/waiting_share", 0.0)
-    if wait > _LEARNERS_WAIT and not moves:
-        return f"{waits} for unrolls, and none came: see what the actors say, or add some"
-    if wait > _LEARNERS_WAIT and held > _ACTORS_WAIT:
-        return (
-            f"the network between actors and learner binds: {waits} {wait:.0%} of the time for "
-            f"unrolls, actors {held:.0%} of theirs to hand them over; fewer bytes "
-            f"(--parameter_dtype=float16, a larger --min_pull_secs), more learners on other hosts "
-            f"or a faster link would help"
-        )
     if wait > _LEARNERS_WAIT:
-        feed = f"would feed {'them' if several else 'it'}"
-        busy, more = _busy(row), _more(wait, actors)
-        return f"the actors bind: {waits} {wait:.0%} of the time{busy}; {more} {feed}"
+        return _starved(row, wait, moves, actors)
     if row.get("queue_fill", 0.0) <= _FULL:
         return "learner and actors are balanced"
     trains = f"{row['train_share']:.0%} of the time"
@@ -74,6 +63,29 @@ def _of_all(row: dict[str, Any], wait: float, moves: bool, actors: int | None) -
         f"{binds}, actors wait {held:.0%} of theirs; a GPU or another learner would help"
         f"{_fewer(held, actors)}"
     )
+
+
+def _starved(row: dict[str, Any], wait: float, moves: bool, actors: int | None) -> str:
+    """What learners wait for that have no unrolls."""
+    held, acting = row.get("actor/waiting_share", 0.0), row.get("actor/acting_share", 0.0)
+    several = len(_each(row, "wait_share")) > 1
+    who = f"the learner{'s wait' if several else ' waits'}"
+    waits = f"{who} {wait:.0%} of the time"
+    if not moves:
+        return f"{who} for unrolls, and none came: see what the actors say, or add some"
+    if "inference_batch" in row and acting > _INFERENCE:
+        return (
+            f"inference binds: {waits} for unrolls, actors {acting:.0%} of theirs for the "
+            f"learner's actions; a GPU, more --num_envs or --inference=actor would help"
+        )
+    if held > _ACTORS_WAIT:
+        return (
+            f"the network between actors and learner binds: {waits} for unrolls, actors {held:.0%} "
+            f"of theirs to hand them over; fewer bytes (--parameter_dtype=float16, a larger "
+            f"--min_pull_secs), more learners on other hosts or a faster link would help"
+        )
+    feed = f"would feed {'them' if several else 'it'}"
+    return f"the actors bind: {waits}{_busy(row)}; {_more(wait, actors)} {feed}"
 
 
 def _busy(row: dict[str, Any]) -> str:

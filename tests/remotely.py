@@ -1,6 +1,7 @@
 """A learner that infers, and actors that only step, in the test's own process over real calls."""
 
 import contextlib
+import gc
 import threading
 import time
 
@@ -43,7 +44,7 @@ class Random:
 class Remote:
     """A server whose learner infers by `algorithm`, and what actors have it learn."""
 
-    def __init__(self, algorithm, variables=(), capacity=100, identity=None):
+    def __init__(self, algorithm, variables=(), capacity=100, identity=None, published=True):
         self.algorithm = algorithm
         layout = Layout(variables, variables, "float32")
         self.inference = Inference(algorithm, layout)
@@ -54,7 +55,8 @@ class Remote:
         self.server = Server(
             self.address, self.address, TOKEN, known, capacity, self.events.append, self.inference
         )
-        self.server.publish(0, lambda: b"", layout.values())
+        if published:
+            self.server.publish(0, lambda: b"", layout.values())
         self._codec, self._actors = Codec(algorithm.unroll), []
 
     def me(self, actor):
@@ -67,7 +69,7 @@ class Remote:
             (environments.make(level, size, seed=seed + sum(sizes[:i])), size)
             for i, size in enumerate(sizes)
         ]
-        arguments = [self.address], 0, self.me(actor), TOKEN, groups, self.said.append
+        arguments = self.address, self.me(actor), TOKEN, groups, self.said.append
         self._actors.append(RemoteActor(*arguments, self.stop, Heartbeat(), pack))
         self._actors[-1].start()
         return self._actors[-1]
@@ -94,6 +96,7 @@ class Remote:
 @contextlib.contextmanager
 def remote(algorithm, **options):
     """A `Remote` that ends."""
+    gc.collect()  # calls that a failure's traceback kept: TensorFlow deletes them in graphs traced
     made = Remote(algorithm, **options)
     _KEPT.append(made)
     try:

@@ -1,5 +1,6 @@
 """Inference at the learner, over real calls: what is repeated, who vanishes, and what is learnt."""
 
+import contextlib
 import threading
 import time
 
@@ -10,11 +11,12 @@ import telling
 import tensorflow as tf
 from in_process import decoded, outputs
 
-from impala_mm import remote_group, transport
+from impala_mm import inference, remote_group, transport
 from impala_mm.compression import as_it_is, compressed
 from impala_mm.environments import Step
-from impala_mm.remote import Asking, StepCodec
+from impala_mm.remote import TRIES, Asking, StepCodec
 from impala_mm.remote_actor import sizes
+from impala_mm.remote_group import RemoteGroup
 from impala_mm.trajectory import Codec
 
 NO_EPISODES = np.zeros([0, 3], np.float32)
@@ -30,15 +32,18 @@ class Hand:
         nobody = Asking(self.client.nonce, actor, incarnation, 0, 0, 0, 0, 0, 0, 0, environments)
         self.asking = nobody
 
-    def ask(self, number, value=None, **changes):
-        """The actions after step `number`, at which all environments show `value`."""
+    def step(self, number, value=None):
+        """Step `number` on the wire, at which all environments show `value`."""
         e = self.asking.environments
         no = np.zeros([e], bool)
         seen = np.full([e, 3], number if value is None else value, np.float32)
         step = Step(np.zeros([e]), no, no, seen, np.full([e], number == 0), no)
-        content = self._pack(self._codec.encode(step))
+        return self._pack(self._codec.encode(step))
+
+    def ask(self, number, value=None, **changes):
+        """The actions after that step."""
         asking = self.asking._replace(number=number, **changes)
-        return transport.Asked(self.client, asking, content, NO_EPISODES)
+        return transport.Asked(self.client, asking, self.step(number, value), NO_EPISODES)
 
 
 @pytest.fixture
@@ -69,10 +74,14 @@ def test_a_call_that_is_repeated_while_it_waits_for_room_waits_with_it():
             hand.ask(number).actions()
         waits = [hand.ask(2), hand.ask(2)]
         answers = []
-        threads = [
-            threading.Thread(target=lambda call=call: answers.append(call.actions()))
-            for call in waits
-        ]
+
+        def patiently(call):
+            while True:
+                with contextlib.suppress(transport.StillRunning):
+                    return answers.append(call.actions())
+                time.sleep(0.02)
+
+        threads = [threading.Thread(target=patiently, args=[call]) for call in waits]
         for thread in threads:
             thread.start()
         time.sleep(0.5)
@@ -161,6 +170,91 @@ def test_an_actor_that_steps_sends_what_its_compression_makes_of_it(there):
         witness.sees(entries.observation.numpy(), entries.first.numpy())
     assert len(witness.lives) == 80
     assert all(after < before for before, after in sizes)
+
+
+def test_what_fails_after_the_inference_is_lost_and_waited_for_by_nobody(there, monkeypatch):
+    hand = Hand(there)
+    for number in range(3):
+        hand.ask(number).actions()
+
+    def fails():
+        raise MemoryError("no room for unrolls")
+
+    (group,) = there.inference._groups.values()
+    monkeypatch.setattr(group.assembly, "cut", fails)
+    with pytest.raises(transport.Unreachable, match="no room for unrolls"):
+        hand.ask(3).actions()
+    with pytest.raises(transport.Lost):
+        hand.ask(3).actions()
+
+
+def test_a_hello_that_is_heard_late_displaces_nobody(there):
+    life = 5 << TRIES
+    hand = Hand(there, incarnation=life + 2)
+    hand.ask(0).actions()
+    Hand(there, incarnation=life + 1)
+    hand.ask(1).actions()
+    Hand(there, incarnation=life + 3)
+    with pytest.raises(transport.Refused, match="another process is this actor"):
+        hand.ask(2).actions()
+
+
+def test_rows_of_a_group_in_a_batch_are_given_to_no_other_in_it(there):
+    hand, acts = Hand(there), there.inference
+    hand.ask(0).actions()
+    other, decode = Hand(there, actor=1), acts._codec.decode
+    taken, take = [], acts._rows.take
+
+    def joins_meanwhile(content, environments):
+        acts.forget(0)  # as its next hello does, in another thread
+        return decode(content, environments)
+
+    def takes(many):
+        taken.append(take(many).tolist())
+        return np.array(taken[-1], np.int32)
+
+    acts._codec.decode, acts._rows.take = joins_meanwhile, takes
+    two = np.array([list(hand.asking._replace(number=1)), list(other.asking)])
+    with acts._lock:
+        acts._groups[other.asking.of] = RemoteGroup(there.algorithm, 2)
+    content = hand.step(1)
+    acts._arrive(two, np.array([content, content], object))
+    assert taken == [[2, 3]]
+    acts._arrive(two[:0], np.array([], object))
+    assert acts._rows.take(2).tolist() == [0, 1], "they are free now"
+
+
+def test_before_there_is_a_policy_an_actor_is_taken_by_nobody():
+    algorithm = remotely.Random("telling:Telling-v0", length=1)
+    with remotely.remote(algorithm, published=False) as there:
+        with pytest.raises(transport.Unreachable, match="there is no policy yet"):
+            Hand(there)
+        actor = there.act("telling:Telling-v0", [1])
+        time.sleep(0.5)
+        assert not there.inference.calls
+        there.server.publish(7, lambda: b"", [])
+        assert set(there.taken(3)[2]) == {7}
+        assert actor.failure is None
+
+
+def test_states_of_any_type_are_the_same_after_a_table():
+    parts = [
+        tf.constant([[1.5, -0.0], [np.inf, 1e-40]]),
+        tf.constant(np.random.default_rng(0).integers(256, size=[3, 5, 4]), tf.uint8),
+        tf.constant([[1, 2, 3], [4, 5, 6]], tf.uint8),
+        tf.constant([2**31 - 1, -1, 0x7F800001]),  # as a float32, the last is a NaN that signals
+        tf.constant([2**62, -1], tf.int64),
+        tf.constant([[True], [False]]),
+    ]
+    for part in parts:
+        kept = inference._kept(part)
+        table = tf.Variable(tf.zeros_like(kept), shape=[None, *kept.shape[1:]])
+        rows = tf.range(part.shape[0])[::-1]
+        table.scatter_update(tf.IndexedSlices(kept, rows))
+        back = inference._as_it_was(tf.gather(table, rows), part)
+        assert back.dtype == part.dtype
+        np.testing.assert_array_equal(back, part)
+    assert inference._kept(parts[1]).dtype == tf.float32
 
 
 def test_who_begins_anew_has_no_part_in_what_was_begun_before(there):
