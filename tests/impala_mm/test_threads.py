@@ -19,16 +19,16 @@ def _names():
 def test_a_thread_started_within_has_the_name_and_its_starter_has_its_own_again():
     mine = Path("/proc/thread-self/comm").read_text()
     stop = threading.Event()
-    with threads.named("environment"):
+    with threads.named("of_this_test"):
         thread = threading.Thread(target=stop.wait)
         thread.start()
     try:
-        assert "environment" in _names()
+        assert "of_this_test" in _names()
         assert Path("/proc/thread-self/comm").read_text() == mine
     finally:
         stop.set()
         thread.join()
-    assert "environment" not in _names()
+    assert "of_this_test" not in _names()
 
 
 def test_a_thread_names_itself_and_no_other():
@@ -47,6 +47,6 @@ def test_a_thread_names_itself_and_no_other():
 
 def test_where_the_kernel_knows_no_names_nothing_happens(monkeypatch):
     monkeypatch.setattr(threads, "_NAME", Path("/nowhere/comm"))
-    with threads.named("environment"):
+    with threads.named("of_this_test"):
         threads.name_this("link")
-    assert "environment" not in _names()
+    assert "of_this_test" not in _names()
