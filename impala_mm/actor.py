@@ -40,7 +40,7 @@ class Player:
         self._state = algorithm.initial_state(num_envs)
         self._assembly = Assembly(algorithm.unroll, num_envs, self._state)
         self._assembly.begin(environments.reset())
-        self._act = flat_act(algorithm, num_envs)
+        self._act = _flat_act(algorithm, num_envs)
         self.acting = self.stepping = 0.0  # seconds that the last unrolls took, by part
 
     def play(self) -> list[bytes]:
@@ -64,7 +64,7 @@ class Player:
         return self._stepping.episodes()
 
 
-def flat_act(algorithm: Algorithm, num_envs: int) -> Callable[[Entry, Any], tuple[Any, Any, Any]]:
+def _flat_act(algorithm: Algorithm, num_envs: int) -> Callable[[Entry, Any], tuple[Any, Any, Any]]:
     """The algorithm's act for this many environments, as a function of (entry, core state).
 
     Called with flat tensors, and only with those fields that act() may read: tf.function's own

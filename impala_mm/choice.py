@@ -1,6 +1,6 @@
 """What `auto` stands for: numbers and places, from cores, GPU and network, with the reason.
 
-The rules are read off the tables of `sandbox/speed.md`; each is said where it is applied.
+Those about GPUs are what we expect: no table was measured on one. What was chosen is said.
 """
 
 import os
@@ -16,7 +16,7 @@ _LARGE = 100_000  # weights of a network that is worth a GPU's time
 class Choice(NamedTuple):
     """What was chosen, and why; why is empty where the user had chosen."""
 
-    value: int | str
+    value: str
     why: str = ""
 
 

@@ -247,10 +247,8 @@ class Server:
         header = Header(*map(int, numbers))
         self._ledger.end(*header.message)
         self.dropped += header.dropped
+        self._arrived(header, finished)
         with self._lock:
-            level = self._levels[header.actor]
-            times = {name: getattr(header, name) / 1e6 for name in Times._fields}
-            self._arrivals.append(Arrival(header.actor, level, finished, times))
             if header.actor in self.actors:  # else it was sent to another learner meanwhile
                 self.actors[header.actor] = time.monotonic()
         return np.int64(ACCEPTED)
@@ -259,10 +257,14 @@ class Server:
         """A call was inferred, and its unrolls are in the queue."""
         self.dropped += asking.dropped
         if asking.playing or len(finished):
-            with self._lock:
-                level = self._levels[asking.actor]
-                times = {name: getattr(asking, name) / 1e6 for name in Times._fields}
-                self._arrivals.append(Arrival(asking.actor, level, finished, times))
+            self._arrived(asking, finished)
+
+    def _arrived(self, said: Header | Asking, finished: np.ndarray) -> None:
+        """What an actor did with its time, and which episodes ended."""
+        with self._lock:
+            level = self._levels[said.actor]
+            times = {name: getattr(said, name) / 1e6 for name in Times._fields}
+            self._arrivals.append(Arrival(said.actor, level, finished, times))
 
     def piece(self, numbers: np.ndarray, place: np.ndarray, content: bytes) -> np.int64:
         """Keeps a part of a message; `place`: of which of its unrolls, and which part of it."""

@@ -9,23 +9,18 @@ of the last; `per hour` is the slope of a straight line through all but the firs
 """
 
 import argparse
-import json
-import signal
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import runs
 import stages
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 _PONG = "--level_name=PongNoFrameskip-v4"
 _LOOK = 2.0  # seconds between two looks
-_START = 180.0  # seconds after which a run that has not trained will not
 
 
 class Memory(NamedTuple):
@@ -58,39 +53,21 @@ def course(seconds: list[float], sizes: list[float]) -> Memory:
 
 def run(argv: list[str], minutes: float) -> dict[str, Memory]:
     """Of a run with these flags, by role."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, str(ROOT / "experiment.py"), *argv, f"--logdir={folder}/run"]
-        command += ["--stop_at_return=1e9", "--max_seconds=1e9"]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
-        try:
-            _wait_until_it_trains(process, Path(folder, "run", "metrics.jsonl"))
-            begin, seconds = time.monotonic(), list[float]()
-            looks: dict[str, list[float]] = {"learner": [], "actor": []}
-            while time.monotonic() - begin < 60 * minutes or len(seconds) < 10:
-                sizes: dict[str, list[float]] = {"learner": [], "actor": []}
-                for each, threads in stages.snapshot(process.pid).items():
-                    sizes[threads.role].append(pss(each))
-                for role, found in sizes.items():
-                    looks[role].append(statistics.mean(found or [0.0]))
-                seconds.append(time.monotonic() - begin)
-                if process.poll() is not None:
-                    sys.exit(f"error: the run ended with code {process.returncode}")
-                time.sleep(min(_LOOK, 6 * minutes))
-        finally:
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-            process.wait()
+    with runs.started(argv) as (process, rows):
+        runs.wait_until_it_trains(process, rows)
+        begin, seconds = time.monotonic(), list[float]()
+        looks: dict[str, list[float]] = {"learner": [], "actor": []}
+        while time.monotonic() - begin < 60 * minutes or len(seconds) < 10:
+            sizes: dict[str, list[float]] = {"learner": [], "actor": []}
+            for each, threads in stages.snapshot(process.pid).items():
+                sizes[threads.role].append(pss(each))
+            for role, found in sizes.items():
+                looks[role].append(statistics.mean(found or [0.0]))
+            seconds.append(time.monotonic() - begin)
+            if process.poll() is not None:
+                raise runs.Failed(f"the run ended with code {process.returncode}")
+            time.sleep(min(_LOOK, 6 * minutes))
     return {role: course(seconds, sizes) for role, sizes in looks.items()}
-
-
-def _wait_until_it_trains(process: subprocess.Popen, rows: Path) -> None:
-    deadline = time.monotonic() + _START
-    while time.monotonic() < deadline and process.poll() is None:
-        lines = rows.read_text().splitlines() if rows.exists() else []
-        if any(json.loads(line)["updates"] for line in lines[:-1]):
-            return
-        time.sleep(0.5)
-    sys.exit(f"error: the run does not train (code {process.poll()})")
 
 
 def main() -> None:
@@ -105,7 +82,11 @@ def main() -> None:
     for place in ("actor", "learner"):
         for actors in map(int, given.actors.split(",")):
             argv = [_PONG, f"--num_actors={actors}", f"--inference={place}", *rest]
-            for role, memory in run(argv, given.minutes).items():
+            try:
+                found = run(argv, given.minutes)
+            except runs.Failed as error:
+                sys.exit(f"error: {error}")
+            for role, memory in found.items():
                 what = f"{role}, {actors} actor{'s' * (actors > 1)}, inference at the {place}"
                 print(f"{what}\n{memory.begins:29.0f}{memory.ends:9.0f}{memory.per_hour:+11.1f}")
             sys.stdout.flush()

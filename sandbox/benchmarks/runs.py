@@ -3,6 +3,7 @@
 `throughput.py` starts one for each point of its grid, again and again.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,6 +41,16 @@ class Failed(Exception):
 
 def run(flags: Sequence[str], seconds: float, place: str = "actor") -> Ran:
     """Starts a run with these flags, waits until it trains, measures for `seconds`, ends it."""
+    with started(flags) as (process, rows):
+        return _watch(process, rows, seconds, place)
+
+
+@contextlib.contextmanager
+def started(flags: Sequence[str]) -> Iterator[tuple[subprocess.Popen, Path]]:
+    """A run with these flags and its metrics.jsonl; it ends with the block, or with this process.
+
+    A `Failed` from within says what the run printed last.
+    """
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(ROOT / "experiment.py"), *flags]
         command += [f"--logdir={folder}/run", "--stop_at_return=1e9", "--max_seconds=1e9"]
@@ -53,7 +64,7 @@ def run(flags: Sequence[str], seconds: float, place: str = "actor") -> Ran:
                 preexec_fn=lambda: ctypes.CDLL(None).prctl(1, signal.SIGTERM),  # noqa: PLW1509
             )
             try:
-                return _watch(process, Path(folder, "run", "metrics.jsonl"), seconds, place)
+                yield process, Path(folder, "run", "metrics.jsonl")
             except Failed as error:
                 said.seek(0)
                 last = "\n".join(said.read().strip().splitlines()[-5:])
@@ -91,6 +102,11 @@ def _watch(process: subprocess.Popen, rows: Path, seconds: float, place: str) ->
         unknown={name: value / took / steps for name, value in unknown.items()},
         metrics=metrics,
     )
+
+
+def wait_until_it_trains(process: subprocess.Popen, rows: Path) -> None:
+    """Raises Failed where it does not."""
+    _Mark(process, rows, 0.0, _START)
 
 
 class _Mark:
