@@ -8,7 +8,7 @@ next that answers; it never ends for that.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,47 +25,112 @@ from impala_mm.stepping import Faults, Stepping
 from impala_mm.trajectory import Entry
 from impala_mm.waiting import Say
 
+# From entries [E, ...] and a state, flat, to actions int32 [E], the state after and extras.
+_Act = Callable[[Entry, list[tf.Tensor]], tuple[np.ndarray, list[tf.Tensor], Any]]
+
 
 class Player:
-    """Steps E environments by a policy, and cuts what happens into unrolls."""
+    """Steps groups of environments by a policy, and cuts what happens into unrolls.
+
+    The groups take turns: while the network reads what one shows, the others step, each in a thread
+    of its own. A single group needs none.
+    """
 
     def __init__(
         self,
         algorithm: Algorithm,
-        environments: Environments,
-        num_envs: int,
+        groups: Sequence[tuple[Environments, int]],
         heartbeat: Heartbeat | None = None,
     ):
-        self._stepping = Stepping(environments, algorithm.unroll.length, heartbeat or Heartbeat())
-        self._state = algorithm.initial_state(num_envs)
-        self._assembly = Assembly(algorithm.unroll, num_envs, self._state)
-        self._assembly.begin(environments.reset())
-        self._act = _flat_act(algorithm, num_envs)
+        """`groups`: environments that step together, and how many they are."""
+        acts = {size: _flat_act(algorithm, size) for size in {size for _, size in groups}}
+        alive, aside = heartbeat or Heartbeat(), len(groups) > 1
+        self._groups = [
+            _Playing(
+                algorithm,
+                Stepping(environments, algorithm.unroll.length, alive, aside),
+                size,
+                acts[size],
+            )
+            for environments, size in groups
+        ]
+        self._turn = 0  # whose
+        self._loaded: Any = None
+        self.acted_by: Any = None  # what `load` gave when the last unrolls began
         self.acting = self.stepping = 0.0  # seconds that the last unrolls took, by part
 
-    def play(self) -> list[bytes]:
-        """Plays T steps; the unrolls of all environments that came through them whole."""
-        assembly, whole = self._assembly, False
-        stepped, acting = self._stepping.seconds, 0.0
-        while not whole:
-            asked = time.perf_counter()
-            if assembly.starts:
-                assembly.begins_with(self._state)
-            action, self._state, extras = self._act(assembly.newest, self._state)
-            actions = action.numpy()
-            acting += time.perf_counter() - asked
-            step = self._stepping.step(actions)
-            whole = assembly.write(step, actions, extras)
-        self.acting, self.stepping = acting, self._stepping.seconds - stepped
-        return assembly.cut()
+    def play(self, load: Callable[[], Any] = lambda: None) -> list[bytes]:
+        """Plays T steps; the unrolls of all environments that came through them whole.
+
+        `load` is called before an unroll's first action, and may change the policy.
+        """
+        contents: list[bytes] = []
+        self.acting = self.stepping = 0.0
+        first, last = self._groups[0], self._groups[-1]
+        while True:
+            group = self._groups[self._turn]
+            begin = time.perf_counter()
+            ended = group.write()
+            self.stepping += time.perf_counter() - begin
+            if ended is not None:
+                contents += ended
+                if group is last:  # it acts with the next call
+                    return contents
+            if group.begins:
+                if group is first:
+                    self._loaded = load()
+                if group is last:  # what the others played until now, it has cut by now
+                    self.acted_by = self._loaded
+            begin = time.perf_counter()
+            group.act()
+            self.acting += time.perf_counter() - begin
+            self._turn = (self._turn + 1) % len(self._groups)
 
     def episodes(self) -> np.ndarray:
         """float32 [K, 3] of (1 for a whole game else 0, return, steps) that ended since."""
-        return self._stepping.episodes()
+        return np.concatenate([group.stepping.episodes() for group in self._groups])
+
+    def close(self) -> None:
+        """Ends the threads that step."""
+        for group in self._groups:
+            group.stepping.close()
 
 
-def _flat_act(algorithm: Algorithm, num_envs: int) -> Callable[[Entry, Any], tuple[Any, Any, Any]]:
-    """The algorithm's act for this many environments, as a function of (entry, core state).
+class _Playing:
+    """A group."""
+
+    def __init__(self, algorithm: Algorithm, stepping: Stepping, size: int, act: _Act):
+        self.stepping, self._act = stepping, act
+        state = algorithm.initial_state(size)
+        self._state, self._flat = state, tf.nest.flatten(state)
+        self._assembly = Assembly(algorithm.unroll, size, state)
+        self._assembly.begin(stepping.reset())
+        self._chosen: tuple[np.ndarray, Any] | None = None  # for the step that runs
+        self.begins = True  # an unroll
+
+    def act(self) -> None:
+        """Chooses what follows on the newest entries, and starts that step."""
+        assembly = self._assembly
+        if assembly.starts:
+            assembly.begins_with(tf.nest.pack_sequence_as(self._state, self._flat))
+        actions, self._flat, extras = self._act(assembly.newest, self._flat)
+        self._chosen, self.begins = (actions, extras), False
+        self.stepping.start(actions)
+
+    def write(self) -> list[bytes] | None:
+        """What the step that runs brings; unrolls where it ends one."""
+        if not self._chosen:
+            return None
+        whole = self._assembly.write(self.stepping.finish(), *self._chosen)
+        self._chosen = None
+        if not whole:
+            return None
+        self.begins = True
+        return self._assembly.cut()
+
+
+def _flat_act(algorithm: Algorithm, num_envs: int) -> _Act:
+    """The algorithm's act for this many environments, from and to the core state's flat tensors.
 
     Called with flat tensors, and only with those fields that act() may read: tf.function's own
     handling of nested arguments costs more than a small network.
@@ -73,32 +138,32 @@ def _flat_act(algorithm: Algorithm, num_envs: int) -> Callable[[Entry, Any], tup
     exploration = tf.ones([num_envs])
     step, state = algorithm.unroll.step, algorithm.initial_state(num_envs)
     read = (step.observation, step.reward, step.action, step.first)
-    structure: list[Any] = []
+    length = len(tf.nest.flatten(state))
 
     @tf.function(autograph=False)
     def act(observation, reward, action, first, *flat_state):
         entry = Entry(action, reward, None, None, observation, first, None)
-        answer = algorithm.act(entry, tf.nest.pack_sequence_as(state, flat_state), exploration)
-        structure[:] = [answer]
-        return tf.nest.flatten(answer)
+        before = tf.nest.pack_sequence_as(state, flat_state)
+        chosen, after, extras = algorithm.act(entry, before, exploration)
+        return [chosen, *tf.nest.flatten(after), *tf.nest.flatten(extras)]
 
     concrete = act.get_concrete_function(
         *[tf.TensorSpec([num_envs, *s.shape], s.dtype) for s in read],
         *[tf.TensorSpec(s.shape, s.dtype) for s in tf.nest.flatten(state)],
     )
 
-    def call(entry: Entry, state: Any) -> tuple[Any, Any, Any]:
+    def call(entry: Entry, flat: list[tf.Tensor]) -> tuple[np.ndarray, list[tf.Tensor], Any]:
         arrays = (entry.observation, entry.reward, entry.action, entry.first)
-        flat = concrete(*map(tf.constant, arrays), *tf.nest.flatten(state))
-        return tf.nest.pack_sequence_as(structure[0], flat)
+        chosen, *rest = concrete(*map(tf.constant, arrays), *flat)
+        extras = tf.nest.pack_sequence_as(step.extras, rest[length:])
+        return chosen.numpy(), rest[:length], extras
 
     return call
 
 
 def run(
     algorithm: Algorithm,
-    environments: Environments,
-    num_envs: int,
+    groups: Sequence[tuple[Environments, int]],
     layout: Layout,
     link: Link,
     say: Say,
@@ -113,20 +178,28 @@ def run(
             raise link.failure
         if stop.is_set():
             return
-    player = Player(algorithm, environments, num_envs, heartbeat)
+    player = Player(algorithm, groups, heartbeat)
+    faults = [Faults(environments, say) for environments, _ in groups]
     loaded = (-1, -1)  # the run and the version of the parameters in use
-    faults = Faults(environments, say)
-    begin, waited = time.perf_counter(), 0.0
-    while not stop.is_set():
+
+    def load() -> tuple[int, int]:
+        nonlocal loaded
         assert link.newest
         newest = link.newest
         if (newest.run, newest.version) != loaded:
             layout.unpack(newest.vector)
             loaded = newest.run, newest.version
-        contents = player.play()
-        faults.after_unroll()
+        return loaded
+
+    begin, waited = time.perf_counter(), 0.0
+    while not stop.is_set():
+        contents = player.play(load)
+        for of in faults:
+            of.after_unroll()
         ready = time.perf_counter()
         times = transport.Times(player.acting, player.stepping, waited, ready - begin)
-        if not link.send(Group(*loaded, contents, player.episodes(), times), heartbeat.beat):
+        number, version = player.acted_by
+        unrolls = Group(number, version, contents, player.episodes(), times)
+        if not link.send(unrolls, heartbeat.beat):
             return
         begin, waited = ready, time.perf_counter() - ready

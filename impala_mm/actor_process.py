@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import os
 import signal
 import threading
 import traceback
@@ -10,6 +11,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from impala_mm import children, choice, compression, demand, flags, heartbeat, processes
 from impala_mm.config import Config
+
+_NICE = 10  # a learner beside it comes first: while it has unrolls, nothing is gained by more
 
 
 def act(config: Config) -> NoReturn:
@@ -24,6 +27,7 @@ def act(config: Config) -> NoReturn:
             stop.set()
 
     processes.on_ending(end)
+    os.nice(_NICE)
     learners = processes.addresses(config)
     start = first_learner(config, len(learners))
     if config.learner_assignment == "fixed":
@@ -87,13 +91,13 @@ def _plays(
     config: Config, learners: list[str], start: int, say: processes.Sayer, stop: threading.Event
 ) -> _Ready:
     """One that has the network."""
-    from impala_mm import actor, agreement, environments  # noqa: PLC0415
+    from impala_mm import actor, agreement  # noqa: PLC0415
     from impala_mm.link import Link  # noqa: PLC0415
 
     algorithm, layout, levels, identity, _ = agreement.make(agreement.acting(config), config.task)
     level = _level(config, levels)
     count = choice.environments(config, levels[level].observation)
-    playing = environments.make(level, count, _seed(config), **agreement.options(config))
+    groups = _groups(config, level, choice.groups(config, count, levels[level].observation))
     pull_secs = demand.pull_secs(config.min_pull_secs, layout.size)
     identity |= {"actor": config.task, "level": level}
     token, lag = processes.token(config), algorithm.max_lag
@@ -102,11 +106,11 @@ def _plays(
 
     def run() -> None:
         alive = heartbeat.of_this_process()
-        actor.run(algorithm, playing, count, layout, link, say, stop, alive)
+        actor.run(algorithm, groups, layout, link, say, stop, alive)
 
     def end() -> None:
         link.close()
-        playing.close()
+        _close(groups)
 
     return _Ready(run, end)
 
@@ -115,7 +119,7 @@ def _steps(
     config: Config, learners: list[str], start: int, say: processes.Sayer, stop: threading.Event
 ) -> _Ready:
     """One that only steps environments: its learner infers."""
-    from impala_mm import agreement, environments, remote_actor  # noqa: PLC0415
+    from impala_mm import agreement, remote_actor  # noqa: PLC0415
 
     levels = agreement.levels_of(config)
     level = _level(config, levels)
@@ -124,11 +128,7 @@ def _steps(
         sizes = remote_actor.sizes(choice.environments(config, observation), observation)
     except ValueError as error:
         flags.refuse(f"--inference=learner: {error}; --inference=actor sends none of them alone")
-    options, seed = agreement.options(config), _seed(config)
-    groups = [
-        (environments.make(level, size, seed + sum(sizes[:i]), **options), size)
-        for i, size in enumerate(sizes)
-    ]
+    groups = _groups(config, level, sizes)
     identity = agreement.steps(config, levels) | {"actor": config.task, "level": level}
     token, alive = processes.token(config), heartbeat.of_this_process()
     pack = compression.PACKS[choice.compression(config, observation)]
@@ -136,11 +136,23 @@ def _steps(
         learners[start], identity, token, groups, say, stop, alive, pack
     )
 
-    def end() -> None:
-        for group, _ in groups:
-            group.close()
+    return _Ready(lambda: remote_actor.run(playing, stop, alive), lambda: _close(groups))
 
-    return _Ready(lambda: remote_actor.run(playing, stop, alive), end)
+
+def _groups(config: Config, level: str, sizes: list[int]) -> list[tuple[Any, int]]:
+    """This actor's environments, in groups of so many: (Environments, size)."""
+    from impala_mm import agreement, environments  # noqa: PLC0415
+
+    options, seed = agreement.options(config), _seed(config)
+    return [
+        (environments.make(level, size, seed + sum(sizes[:i]), **options), size)
+        for i, size in enumerate(sizes)
+    ]
+
+
+def _close(groups: list[tuple[Any, int]]) -> None:
+    for environments, _ in groups:
+        environments.close()
 
 
 def _level(config: Config, levels: dict[str, Any]) -> str:

@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorboard.plugins.histogram import metadata
 
 from impala_mm.tracking import Tracking
 
 _BUCKETS = 30  # of a histogram
+_HISTOGRAM = metadata.create_summary_metadata(display_name=None, description=None)
 
 
 class Chronicle:
@@ -66,7 +68,17 @@ class Chronicle:
         try:
             with self._events.as_default(step=int(frames)):
                 for name, values in named.items():
-                    tf.summary.histogram(name, values, buckets=_BUCKETS)
+                    tf.summary.write(name, _histogram(values), metadata=_HISTOGRAM)
             self._events.flush()
         except (OSError, tf.errors.OpError) as error:
             self._say(f"histograms could not be written ({error}); training goes on")
+
+
+def _histogram(values: np.ndarray) -> np.ndarray:
+    """As TensorBoard reads it: float64 [K, 3] of (left edge, right edge, count).
+
+    `tf.summary.histogram` would count by a matrix of [values, K]: 3 CPU seconds and 400 MB for a
+    network of 1.7 million weights.
+    """
+    counts, edges = np.histogram(values[np.isfinite(values)], _BUCKETS)
+    return np.stack([edges[:-1], edges[1:], counts], axis=1)

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import ClassVar
 
-from impala_mm.flags import OldName, flag
+from impala_mm.flags import AUTO, OldName, flag
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +131,8 @@ class Config:
         text="Learners that a process without job_name starts, under an mpirun of its own.")
     num_actors: int = flag(
         2, group="Processes", least=0, own=True, auto=True,
-        text="Actors that a process without job_name starts. auto: one for each core.")
+        text="Actors that a process without job_name starts; an actor is told how many it is one "
+             "of. auto: one for each core.")
     learner_assignment: str = flag(
         "balance", group="Processes", choices=("balance", "fixed"),
         text="Which learner an actor feeds. It begins with that of --learner; balance: a learner "
@@ -147,6 +148,11 @@ class Config:
         16, group="Processes", least=1, own=True, auto=True,
         text="Environments per actor; their observations go through the network as one batch. "
              "auto: 32 of those that show images, else 16.")
+    env_groups: int = flag(
+        AUTO, group="Processes", least=1, own=True, auto=True,
+        text="Groups of an actor's environments that take turns: while the network reads what one "
+             "shows, the others step, each in a thread. auto: 2 where --num_actors leaves cores "
+             "idle and images are played, else 1. With --inference=learner they are always 2.")
     token_file: str = flag(
         "", group="Processes", own=True,
         text="File of the secret that actors show to learners. Unset: one of this user's own, made "
@@ -162,7 +168,7 @@ class Config:
     intra_op_threads: int = flag(
         0, group="Processes", least=0, own=True,
         text="TensorFlow's threads within an operation. 0: a learner's share of the host's cores, "
-             "half of them beside actors that it started, 1 in an actor.")
+             "1 in an actor.")
     inter_op_threads: int = flag(
         0, group="Processes", least=0, own=True,
         text="TensorFlow's threads across operations. 0: 2 for a learner, 1 for an actor.")

@@ -193,6 +193,7 @@ def _help(program: str, about: str, fields: Any, old: dict[str, OldName]) -> str
         choices = f" Choices: {', '.join(f.metadata['choices'])}." if f.metadata["choices"] else ""
         default = str(f.default).lower() if f.type is bool else repr(f.default)
         default = "none" if f.default == () else default
+        default = "auto" if f.metadata["auto"] and f.default == AUTO else default
         lines.append(f"  --{f.name}")
         wrapped = textwrap.wrap(f"{f.metadata['text']}{choices} Default: {default}.", width - 6)
         lines += [f"      {line}" for line in wrapped]

@@ -116,8 +116,6 @@ def _learn(
     here = place()
     cores = len(os.sched_getaffinity(0))
     share = max(1, cores // here.local_size) if here.local_size > 1 else 0
-    if actors.count:  # an operation cut for all cores waits for those that actors are on
-        share = max(1, cores // 2)
     processes.load_tensorflow(config.intra_op_threads or share, config.inter_op_threads or 2)
     from impala_mm import agreement, checkpoint, devices, learner, sync, watch  # noqa: PLC0415
     from impala_mm import group as groups  # noqa: PLC0415

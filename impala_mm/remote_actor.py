@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from impala_mm import compression, threads, transport
+from impala_mm import choice, compression, threads, transport
 from impala_mm.environments import Environments, Step
 from impala_mm.heartbeat import Heartbeat
 from impala_mm.remote import TRIES, Asking, StepCodec
@@ -35,8 +35,7 @@ def sizes(num_envs: int, observation: tf.TensorSpec) -> list[int]:
             f"an observation of {each / 1e6:.1f} MB is too large to be sent for every step"
         )
     most = transport.MESSAGE // each
-    groups = min(num_envs, max(2, -(-num_envs // most)))
-    return [num_envs // groups + (i < num_envs % groups) for i in range(groups)]
+    return choice.shares(num_envs, min(num_envs, max(2, -(-num_envs // most))))
 
 
 class RemoteActor(threading.Thread):

@@ -5,10 +5,13 @@ Broken environments are made anew where an unroll ends: their newest entry then 
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 
-from impala_mm.environments import Environments, Step
+from impala_mm import threads
+from impala_mm.environments import Environments, Episode, Step
 from impala_mm.heartbeat import Heartbeat
 
 _FAULTS = 10  # environments rebuilt within the last 1,000 unrolls before the actor gives up
@@ -21,7 +24,15 @@ class Stopped(Exception):
 class Stepping:
     """E environments in unrolls of T steps."""
 
-    def __init__(self, environments: Environments, length: int, heartbeat: Heartbeat):
+    def __init__(
+        self, environments: Environments, length: int, heartbeat: Heartbeat, aside: bool = False
+    ):
+        """`aside`: they step in a thread of their own, while the caller does other things."""
+        self._pool: ThreadPoolExecutor | None = None
+        if aside:
+            self._pool = ThreadPoolExecutor(1, "stepping", threads.name_this, ("stepping",))
+        self._running: Callable[[], Step]
+        self._finished: list[Episode] = []
         self._environments, self._length, self._heartbeat = environments, length, heartbeat
         self._repeats = environments.spec.action_repeats
         self._steps = 0  # of this unroll
@@ -35,9 +46,19 @@ class Stepping:
 
     def step(self, actions: np.ndarray) -> Step:
         """One step of each; after the last of an unroll the broken ones show their resets."""
-        begin = time.perf_counter()
-        step = self._environments.step(actions)
-        self.seconds += time.perf_counter() - begin
+        self.start(actions)
+        return self.finish()
+
+    def start(self, actions: np.ndarray) -> None:
+        """Begins a step; `finish` brings it."""
+        if self._pool:
+            self._running = self._pool.submit(self._step, actions).result
+        else:
+            self._running = partial(self._step, actions)
+
+    def finish(self) -> Step:
+        """The step that was begun."""
+        step = self._running()
         self._heartbeat.frames += int((~step.first).sum()) * self._repeats
         self._heartbeat.beat()
         self._broken = self._broken | step.fault
@@ -46,6 +67,7 @@ class Stepping:
             for environment in np.flatnonzero(self._broken).tolist():
                 self._rebuild(environment, step)
             self._broken = np.zeros([], bool)
+        self._finished += self._environments.episodes()
         return step
 
     @property
@@ -55,10 +77,21 @@ class Stepping:
 
     def episodes(self) -> np.ndarray:
         """float32 [K, 3] of (1 for a whole game else 0, return, steps) that ended since."""
-        finished = self._environments.episodes()
+        finished, self._finished = self._finished, []
         return np.array(
             [(e.whole_game, e.episode_return, e.length) for e in finished], np.float32
         ).reshape([-1, 3])
+
+    def close(self) -> None:
+        """Ends the thread; no step may run."""
+        if self._pool:
+            self._pool.shutdown()
+
+    def _step(self, actions: np.ndarray) -> Step:
+        begin = time.perf_counter()
+        step = self._environments.step(actions)
+        self.seconds += time.perf_counter() - begin
+        return step
 
     def _rebuild(self, environment: int, step: Step) -> None:
         try:
@@ -81,12 +114,13 @@ class Faults:
 
     def after_unroll(self) -> None:
         """Raises Stopped where it is too much."""
-        faults = self._environments.faults
+        new = self._environments.faults[self._known :]
         self._unrolls += 1
-        for fault in faults[self._known :]:
+        for fault in new:
             self._say(f"{fault}; it is made anew, its unroll dropped")
             self._at.append(self._unrolls)
-        self._known = len(faults)
+        self._known += len(new)
         self._at = [at for at in self._at if at > self._unrolls - 1000]
         if len(self._at) >= _FAULTS:
-            raise Stopped(f"{len(self._at)} faults of environments, the last: {faults[-1]}")
+            last = self._environments.faults[-1]
+            raise Stopped(f"{len(self._at)} faults of environments, the last: {last}")

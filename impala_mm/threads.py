@@ -4,6 +4,7 @@
 own names stay within Python, and what libraries start is called after the thread that started it:
 
     environment    steps the environments in C++                (an actor's)
+    stepping       steps a group of environments                (an actor's, where it has several)
     tf_intra       works within TensorFlow's operations         (its other threads: tf_Compute)
     link           an actor's connection to its learner
     playing        an actor's main part, where its learner infers

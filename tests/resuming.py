@@ -57,7 +57,7 @@ class Stream(QueueSource):
 def record():
     """ALL batches of unrolls, by a policy that has learnt nothing."""
     tf.random.set_seed(5)
-    player = Player(_algorithm(), environments.make(CONFIG.level_name, BATCH, seed=5), BATCH)
+    player = Player(_algorithm(), [(environments.make(CONFIG.level_name, BATCH, seed=5), BATCH)])
     return [player.play() for _ in range(ALL)]
 
 

@@ -148,7 +148,7 @@ class Parts:
     def playing(self, batch: int) -> tuple[Call, int]:
         """All that an actor's own thread does, encoding included."""
         algorithm = self._acting.algorithm
-        player = Player(algorithm, self._open(batch, int.from_bytes(os.urandom(3))), batch)
+        player = Player(algorithm, [(self._open(batch, int.from_bytes(os.urandom(3))), batch)])
         return lambda: (player.play(), player.episodes()), batch * algorithm.unroll.length
 
     def loading(self, batch: int) -> tuple[Call, int]:
@@ -220,7 +220,7 @@ class Parts:
         """Played, so that what shrinks on the wire is what does so in a run."""
         playing = self._open(batch, 1)
         try:
-            return Player(self._acting.algorithm, playing, batch).play()[:batch]
+            return Player(self._acting.algorithm, [(playing, batch)]).play()[:batch]
         finally:
             playing.close()
 

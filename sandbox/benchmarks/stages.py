@@ -26,6 +26,7 @@ _NAMED = {
     "training": "training",
     "lockstep": "Python",
     "pulse": "Python",
+    "stepping": "Python",
     "playing": "Python",
 }
 _TENSORFLOW = ("tf_intra", "tf_Compute", "tf_graph_runner")

@@ -84,7 +84,7 @@ def _unrolls_from_afar(length, count, overlap=1):
 
 def _unrolls(length, count, num_envs=1, overlap=1):
     algorithm = Scripted(length, overlap)
-    player = Player(algorithm, environments.make("Counting-v0", num_envs, seed=0), num_envs)
+    player = Player(algorithm, [(environments.make("Counting-v0", num_envs, seed=0), num_envs)])
     codec = Codec(algorithm.unroll)
     return [codec.decode(tf.constant(player.play())) for _ in range(count)]
 
@@ -171,7 +171,7 @@ def test_the_unroll_with_a_fault_is_dropped_and_the_next_begins_with_a_reset():
 
     algorithm = Scripted(4)
     vector = environments.make(level(Breaks), 2, seed=0)
-    player = Player(algorithm, vector, 2)
+    player = Player(algorithm, [(vector, 2)])
     counts = [len(player.play()) for _ in range(2)]
     assert counts == [2, 1], "the second environment breaks in the second unroll"
     assert "RuntimeError: the emulator is gone" in vector.faults[-1]
@@ -219,6 +219,6 @@ def test_an_environment_that_cannot_be_made_anew_ends_the_actor_after_some_tries
     vector = environments.make(level(Once), 1, seed=0)
     layout = Layout([], [], "float32")
     with pytest.raises(Stopped, match=r"10 faults .* made anew: RuntimeError: there is no second"):
-        run(Scripted(4), vector, 1, layout, link, said.append, threading.Event(), Heartbeat())
+        run(Scripted(4), [(vector, 1)], layout, link, said.append, threading.Event(), Heartbeat())
     assert len(said) == 10
     assert all(group.contents == [] for group in link.sent)

@@ -25,7 +25,7 @@ def _one_update(squared_error, changed=lambda batch: batch, **settings):
     config = Config(level_name="catch", unroll_length=5, num_envs=4, **settings)
     algorithm = in_process.make(config)
     algorithm._squared_error.assign(squared_error)
-    played = Player(algorithm, environments.make("catch", 4, seed=0), 4).play()
+    played = Player(algorithm, [(environments.make("catch", 4, seed=0), 4)]).play()
     metrics = in_process.updater(algorithm, config, changed)(played, over=0.0)
     return algorithm, {name: float(value) for name, value in metrics.items()}
 

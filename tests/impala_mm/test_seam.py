@@ -52,7 +52,7 @@ def entries():
     config = Config(level_name="catch")
     spec = environments.spec("catch")
     algorithm = dqn_like.make(config, spec)
-    player = Player(algorithm, environments.make("catch", HELD, seed=0), HELD)
+    player = Player(algorithm, [(environments.make("catch", HELD, seed=0), HELD)])
     return Codec(algorithm.unroll).decode(tf.constant(player.play()))[0]
 
 

@@ -80,7 +80,7 @@ def _learnt(game, length):
     config = Config(**settings)
     algorithm = in_process.make(config)
     update = in_process.updater(algorithm, config)
-    player = Player(algorithm, environments.make(config.level_name, STEPS, seed=0), STEPS)
+    player = Player(algorithm, [(environments.make(config.level_name, STEPS, seed=0), STEPS)])
     played = [player.play() for _ in range(STEPS + 1)]
     for i in range(UPDATES):
         update(played[i % len(played)], over=i / UPDATES)

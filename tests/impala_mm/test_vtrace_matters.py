@@ -79,7 +79,7 @@ def _with_and_without(seed):
         loss_reduction="mean",
     )
     actor = AtRandom(in_process.make(config))
-    playing = Player(actor, environments.make("catch", ENVS, seed=1000 * seed), ENVS)
+    playing = Player(actor, [(environments.make("catch", ENVS, seed=1000 * seed), ENVS)])
     data = [playing.play() for _ in range(GROUPS)]
     runs = [_trained(config, data, changed) for changed in (_as_recorded, _as_if_its_own)]
     return tuple(map(_greedy_return, runs))

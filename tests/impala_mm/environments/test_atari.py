@@ -373,7 +373,7 @@ class Still:
 
 def test_an_actor_drops_the_unrolls_of_a_fault_and_plays_on(breaking, monkeypatch):
     algorithm = Still(4)
-    player = Player(algorithm, breaking, 3)
+    player = Player(algorithm, [(breaking, 3)])
     assert len(player.play()) == 3
     monkeypatch.setattr(Breaks, "raising", True)
     assert player.play() == []

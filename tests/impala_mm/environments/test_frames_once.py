@@ -72,7 +72,7 @@ def test_stacks_are_those_of_ales_own_vector_bit_for_bit(rom, num_envs, steps):
     game = levels.find(f"{rom.capitalize()}NoFrameskip-v4").game(Options(**options))
     playing = atari.Atari(atari_games.describe(game), game, num_envs, seed=3)
     algorithm = Watching(playing.spec, seed=4)
-    player = Player(algorithm, playing, num_envs)
+    player = Player(algorithm, [(playing, num_envs)])
     decode = Codec(algorithm.unroll).decode
     vector, reference = _reference(game, num_envs, seed=3, **limit)
     restarted = lost = cut = 0
