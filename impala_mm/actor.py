@@ -132,8 +132,8 @@ class _Playing:
 def _flat_act(algorithm: Algorithm, num_envs: int) -> _Act:
     """The algorithm's act for this many environments, from and to the core state's flat tensors.
 
-    Called with flat tensors, and only with those fields that act() may read: tf.function's own
-    handling of nested arguments costs more than a small network.
+    Called as one operation on flat tensors, and only with those fields that act() may read:
+    tf.function's own handling of its arguments costs more than a small network.
     """
     exploration = tf.ones([num_envs])
     step, state = algorithm.unroll.step, algorithm.initial_state(num_envs)
@@ -152,9 +152,14 @@ def _flat_act(algorithm: Algorithm, num_envs: int) -> _Act:
         *[tf.TensorSpec(s.shape, s.dtype) for s in tf.nest.flatten(state)],
     )
 
+    variables = concrete.captured_inputs
+    kinds = [output.dtype for output in concrete.outputs]
+
     def call(entry: Entry, flat: list[tf.Tensor]) -> tuple[np.ndarray, list[tf.Tensor], Any]:
         arrays = (entry.observation, entry.reward, entry.action, entry.first)
-        chosen, *rest = concrete(*map(tf.constant, arrays), *flat)
+        chosen, *rest = tf.raw_ops.StatefulPartitionedCall(
+            args=[*map(tf.constant, arrays), *flat, *variables], Tout=kinds, f=concrete
+        )
         extras = tf.nest.pack_sequence_as(step.extras, rest[length:])
         return chosen.numpy(), rest[:length], extras
 
