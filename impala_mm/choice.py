@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from impala_mm.config import Config
 from impala_mm.flags import AUTO
 
-_IMAGE = 1000  # numbers of an observation from which reading it costs more than calling the network
+_IMAGE = 1000  # numbers of an observation that is large
 _LARGE = 100_000  # weights of a network that is worth a GPU's time
 
 
@@ -33,7 +33,12 @@ def environments(config: Config, observation: Any) -> int:
     """
     if config.num_envs != AUTO:
         return config.num_envs
-    return 32 if observation.shape.num_elements() >= _IMAGE else 16
+    return 32 if large(observation) else 16
+
+
+def large(observation: Any) -> bool:
+    """Whether to read one, of this TensorSpec, costs more than to call the network."""
+    return observation.shape.num_elements() >= _IMAGE
 
 
 def groups(config: Config, count: int, observation: Any) -> list[int]:
@@ -44,8 +49,7 @@ def groups(config: Config, count: int, observation: Any) -> list[int]:
     wanted = config.env_groups
     if wanted == AUTO:
         spare = actors(config) < len(os.sched_getaffinity(0))
-        large = observation.shape.num_elements() >= _IMAGE
-        wanted = 2 if spare and large else 1
+        wanted = 2 if spare and large(observation) else 1
     return shares(count, min(wanted, count))
 
 

@@ -46,8 +46,10 @@ def measure(config: Config, seconds: float, say: Say = lambda _: None) -> Saved:
             for part in ("playing", "environment", "inference")
         )
         learner, actor = crowd[:2]
+        halved = _crowded(crowd[:cores], seconds, "inference", -(-envs // 2))
         say("the wire between them")
-        trained = actor.ask(prepare="loading", batch=1)["trained"]
+        loads = actor.ask(prepare="loading", batch=1)
+        trained, turns = loads["trained"], 0 if loads["large"] else 1
         loading = _alone(actor, seconds, "loading", 1).cores
         parameter_bytes = learner.ask(prepare="publishing", batch=1)["parameter_bytes"]
         publishing = _alone(learner, seconds, "publishing", 1).cores
@@ -83,6 +85,7 @@ def measure(config: Config, seconds: float, say: Say = lambda _: None) -> Saved:
         serving=serving,
         central=central.cores,
         central_secs=central.seconds,
+        halved=halved,
     )
     shape = Shape(
         num_envs=envs,
@@ -92,6 +95,7 @@ def measure(config: Config, seconds: float, say: Say = lambda _: None) -> Saved:
         parameter_bytes=parameter_bytes,
         gradient_bytes=trained * (2 if config.gradient_dtype == "float16" else 4),
         min_pull_secs=demand.pull_secs(config.min_pull_secs, parameter_bytes),
+        env_groups=turns if config.env_groups == flags.AUTO else config.env_groups,
     )
     return Saved(kind, shape, settings(config), components.host())
 

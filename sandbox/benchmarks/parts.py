@@ -156,7 +156,8 @@ class Parts:
         del batch
         layout = self._acting.layout
         vector = layout.pack(layout.values())
-        self.said = {"trained": self._acting.weights}
+        level = next(iter(self._acting.levels.values()))
+        self.said = {"trained": self._acting.weights, "large": choice.large(level.observation)}
         return lambda: layout.unpack(vector), 1
 
     def serve(self, batch: int) -> tuple[Call, int]:

@@ -134,9 +134,9 @@ def check(shapes: list[Shape], repeats: int, seconds: float, part_seconds: float
 
 def a_step(plan: Plan, rate: float) -> float:
     """Core-seconds of all that a step takes, on this machine alone."""
-    (own,), (host,) = plan.sets, plan.hosts.values()
+    (own,), ((name, host),) = plan.sets, plan.hosts.items()
     taken = host.kind.cores - demand.left(plan, rate)[own.learner]
-    return taken / rate + demand.of_actor(plan, host.kind).cores
+    return taken / rate + demand.of_actor(plan, name).cores
 
 
 def run(shape: Shape, seconds: float) -> Ran:

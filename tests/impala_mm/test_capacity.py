@@ -53,6 +53,22 @@ def test_actors_with_a_core_each_supply_what_their_thread_plays():
     assert found.enough == [2]
 
 
+def test_an_actor_whose_groups_take_turns_is_as_fast_as_the_slower_of_stepping_and_acting():
+    """1 ms of environment; 0.8 and 0.2 ms of acting, 1.2 where batches are half as large."""
+
+    def supply(actors, env_groups, halved=0.0, cpu=4):
+        made = plan([("gpu", {"cpu": actors})], SHAPE._replace(env_groups=env_groups), cpu=cpu)
+        kind = made.hosts["cpu"].kind._replace(halved=halved)
+        made.hosts["cpu"] = made.hosts["cpu"]._replace(kind=kind)
+        return predict(made).limits[0].supply
+
+    assert supply(1, env_groups=2) == pytest.approx(1000, rel=1e-4)
+    assert supply(1, env_groups=2, halved=0.0012) == pytest.approx(1 / 0.0014, rel=1e-4)
+    assert supply(1, env_groups=2, cpu=1) == pytest.approx(1 / 0.0025, rel=1e-4)
+    assert supply(3, env_groups=0, halved=0.0012) == pytest.approx(4 / 0.0029, rel=1e-4)
+    assert supply(4, env_groups=0, halved=0.0012) == pytest.approx(4 / 0.0025, rel=1e-4)
+
+
 def test_more_actors_than_cores_share_them():
     """4 cores / 2.5 ms of cores per step."""
     found = predict(plan([("gpu", {"cpu": 7})]))
