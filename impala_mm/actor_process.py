@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from impala_mm import children, choice, compression, demand, flags, heartbeat, processes
 from impala_mm.config import Config
+from impala_mm.heartbeat import Heartbeat
 
 _NICE = 10  # a learner beside it comes first: while it has unrolls, nothing is gained by more
 
@@ -39,11 +40,12 @@ def act(config: Config) -> NoReturn:
     device = devices.choose("actor_device", config.actor_device, config.task)
     if config.actor_device == "gpu":
         say(f"acts on {device}")
+    alive = heartbeat.of_this_process()
     if config.inference == "auto":
-        place = _asked_place(learners, start, processes.token(config), say, stop)
+        place = _asked_place(learners, start, processes.token(config), say, stop, alive)
         config = dataclasses.replace(config, inference=place)
     play = _steps if config.inference == "learner" else _plays
-    ready = play(config, learners, start, say, stop)
+    ready = play(config, learners, start, say, stop, alive)
     code = 1
     try:
         ready.run()
@@ -59,7 +61,12 @@ def act(config: Config) -> NoReturn:
 
 
 def _asked_place(
-    learners: list[str], start: int, token: str, say: processes.Sayer, stop: threading.Event
+    learners: list[str],
+    start: int,
+    token: str,
+    say: processes.Sayer,
+    stop: threading.Event,
+    alive: Heartbeat,
 ) -> str:
     """Where actions are chosen, as the first learner that answers says."""
     from impala_mm import transport  # noqa: PLC0415
@@ -73,6 +80,7 @@ def _asked_place(
             client = transport.Client(learners[number % len(learners)], token)
             return client.hello({"probe": True}).get("inference", "actor")
         except transport.Unreachable:
+            alive.beat()
             waiting.pause(0.2, most=5.0)
         except transport.Refused as error:
             say(f"error: {error}")
@@ -88,7 +96,12 @@ class _Ready(NamedTuple):
 
 
 def _plays(
-    config: Config, learners: list[str], start: int, say: processes.Sayer, stop: threading.Event
+    config: Config,
+    learners: list[str],
+    start: int,
+    say: processes.Sayer,
+    stop: threading.Event,
+    alive: Heartbeat,
 ) -> _Ready:
     """One that has the network."""
     from impala_mm import actor, agreement  # noqa: PLC0415
@@ -105,7 +118,6 @@ def _plays(
     link = Link(learners, start, identity, token, pull_secs, lag, say, stop, pack)
 
     def run() -> None:
-        alive = heartbeat.of_this_process()
         actor.run(algorithm, groups, layout, link, say, stop, alive)
 
     def end() -> None:
@@ -116,7 +128,12 @@ def _plays(
 
 
 def _steps(
-    config: Config, learners: list[str], start: int, say: processes.Sayer, stop: threading.Event
+    config: Config,
+    learners: list[str],
+    start: int,
+    say: processes.Sayer,
+    stop: threading.Event,
+    alive: Heartbeat,
 ) -> _Ready:
     """One that only steps environments: its learner infers."""
     from impala_mm import agreement, remote_actor  # noqa: PLC0415
@@ -130,7 +147,7 @@ def _steps(
         flags.refuse(f"--inference=learner: {error}; --inference=actor sends none of them alone")
     groups = _groups(config, level, sizes)
     identity = agreement.steps(config, levels) | {"actor": config.task, "level": level}
-    token, alive = processes.token(config), heartbeat.of_this_process()
+    token = processes.token(config)
     pack = compression.PACKS[choice.compression(config, observation)]
     playing = remote_actor.RemoteActor(
         learners[start], identity, token, groups, say, stop, alive, pack
