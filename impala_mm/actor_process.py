@@ -18,7 +18,7 @@ _NICE = 10  # a learner beside it comes first: while it has unrolls, nothing is 
 
 def act(config: Config) -> NoReturn:
     """Plays until the run or the user ends it."""
-    children.die_with_parent()
+    ours = children.die_with_parent()
     say = processes.Sayer(f"actor {config.task}")
     stop, ending = threading.Event(), []
 
@@ -40,12 +40,11 @@ def act(config: Config) -> NoReturn:
     device = devices.choose("actor_device", config.actor_device, config.task)
     if config.actor_device == "gpu":
         say(f"acts on {device}")
-    alive = heartbeat.of_this_process()
+    alive, token = heartbeat.of_this_process(), processes.token(config)
+    here = _Here(config, ours, learners, start, token, say, stop, alive)
     if config.inference == "auto":
-        place = _asked_place(learners, start, processes.token(config), say, stop, alive)
-        config = dataclasses.replace(config, inference=place)
-    play = _steps if config.inference == "learner" else _plays
-    ready = play(config, learners, start, say, stop, alive)
+        here = here._replace(config=dataclasses.replace(config, inference=_asked_place(here)))
+    ready = _steps(here) if here.config.inference == "learner" else _plays(here)
     code = 1
     try:
         ready.run()
@@ -60,30 +59,37 @@ def act(config: Config) -> NoReturn:
     processes.leave(code)
 
 
-def _asked_place(
-    learners: list[str],
-    start: int,
-    token: str,
-    say: processes.Sayer,
-    stop: threading.Event,
-    alive: Heartbeat,
-) -> str:
+class _Here(NamedTuple):
+    """What an actor of either kind is made of."""
+
+    config: Config
+    ours: bool  # experiment.py started it, and others beside it
+    learners: list[str]  # addresses
+    start: int  # of these, that with which it begins
+    token: str
+    say: processes.Sayer
+    stop: threading.Event
+    alive: Heartbeat
+
+
+def _asked_place(here: _Here) -> str:
     """Where actions are chosen, as the first learner that answers says."""
     from impala_mm import transport  # noqa: PLC0415
     from impala_mm.waiting import Waiting  # noqa: PLC0415
 
-    waiting = Waiting(f"for a learner at {' or '.join(learners)}", say, stop)
-    for number in itertools.count(start):
-        if stop.is_set():
+    learners = here.learners
+    waiting = Waiting(f"for a learner at {' or '.join(learners)}", here.say, here.stop)
+    for number in itertools.count(here.start):
+        if here.stop.is_set():
             break
         try:
-            client = transport.Client(learners[number % len(learners)], token)
+            client = transport.Client(learners[number % len(learners)], here.token)
             return client.hello({"probe": True}).get("inference", "actor")
         except transport.Unreachable:
-            alive.beat()
+            here.alive.beat()
             waiting.pause(0.2, most=5.0)
         except transport.Refused as error:
-            say(f"error: {error}")
+            here.say(f"error: {error}")
             processes.leave(1)
     return "actor"
 
@@ -95,30 +101,25 @@ class _Ready(NamedTuple):
     end: Callable[[], None]  # frees what it holds
 
 
-def _plays(
-    config: Config,
-    learners: list[str],
-    start: int,
-    say: processes.Sayer,
-    stop: threading.Event,
-    alive: Heartbeat,
-) -> _Ready:
+def _plays(here: _Here) -> _Ready:
     """One that has the network."""
     from impala_mm import actor, agreement  # noqa: PLC0415
     from impala_mm.link import Link  # noqa: PLC0415
 
+    config, say, stop = here.config, here.say, here.stop
     algorithm, layout, levels, identity, _ = agreement.make(agreement.acting(config), config.task)
     level = _level(config, levels)
-    count = choice.environments(config, levels[level].observation)
-    groups = _groups(config, level, choice.groups(config, count, levels[level].observation))
+    observation = levels[level].observation
+    count = choice.environments(config, observation)
+    groups = _groups(config, level, choice.groups(config, count, observation, here.ours))
     pull_secs = demand.pull_secs(config.min_pull_secs, layout.size)
     identity |= {"actor": config.task, "level": level}
-    token, lag = processes.token(config), algorithm.max_lag
-    pack = compression.PACKS[choice.compression(config, levels[level].observation)]
-    link = Link(learners, start, identity, token, pull_secs, lag, say, stop, pack)
+    pack = compression.PACKS[choice.compression(config, observation)]
+    learners, lag = (here.learners, here.start), algorithm.max_lag
+    link = Link(*learners, identity, here.token, pull_secs, lag, say, stop, pack)
 
     def run() -> None:
-        actor.run(algorithm, groups, layout, link, say, stop, alive)
+        actor.run(algorithm, groups, layout, link, say, stop, here.alive)
 
     def end() -> None:
         link.close()
@@ -127,17 +128,11 @@ def _plays(
     return _Ready(run, end)
 
 
-def _steps(
-    config: Config,
-    learners: list[str],
-    start: int,
-    say: processes.Sayer,
-    stop: threading.Event,
-    alive: Heartbeat,
-) -> _Ready:
+def _steps(here: _Here) -> _Ready:
     """One that only steps environments: its learner infers."""
     from impala_mm import agreement, remote_actor  # noqa: PLC0415
 
+    config, stop, alive = here.config, here.stop, here.alive
     levels = agreement.levels_of(config)
     level = _level(config, levels)
     try:
@@ -147,12 +142,11 @@ def _steps(
         flags.refuse(f"--inference=learner: {error}; --inference=actor sends none of them alone")
     groups = _groups(config, level, sizes)
     identity = agreement.steps(config, levels) | {"actor": config.task, "level": level}
-    token = processes.token(config)
     pack = compression.PACKS[choice.compression(config, observation)]
+    learner = here.learners[here.start]
     playing = remote_actor.RemoteActor(
-        learners[start], identity, token, groups, say, stop, alive, pack
+        learner, identity, here.token, groups, here.say, stop, alive, pack
     )
-
     return _Ready(lambda: remote_actor.run(playing, stop, alive), lambda: _close(groups))
 
 

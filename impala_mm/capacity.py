@@ -149,7 +149,7 @@ def _goes(plan: Plan, rate: float) -> bool:
 def _enough(plan: Plan, number: int) -> int:
     """Actors that feed a set's learner; each with a core, unless all of them share learners'."""
     own = plan.sets[number]
-    mean = sum(n / of_actor(plan, host).seconds for host, n in own.actors.items())
+    mean = sum(n / of_actor(plan, plan.hosts[h].kind).seconds for h, n in own.actors.items())
     more = own._replace(actors={name: 1000 * count for name, count in own.actors.items()})
     sets = [*plan.sets[:number], more, *plan.sets[number + 1 :]]
     limits = _limits(plan._replace(sets=sets), number)

@@ -83,11 +83,15 @@ class Actors:
         return lines[-1][:200] if lines else "it said nothing"
 
 
-def die_with_parent() -> None:
-    """Of a child of `Actors`: the kernel kills it when its learner ends, however that happens."""
+def die_with_parent() -> bool:
+    """Of a child of `Actors`: the kernel kills it when its learner ends, however that happens.
+
+    Whether this process is one.
+    """
     parent = int(os.environ.get(_PARENT, "0"))
     if not parent:
-        return
+        return False
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:  # it ended before we asked
         os._exit(1)
+    return True

@@ -41,14 +41,15 @@ def large(observation: Any) -> bool:
     return observation.shape.num_elements() >= _IMAGE
 
 
-def groups(config: Config, count: int, observation: Any) -> list[int]:
+def groups(config: Config, count: int, observation: Any, ours: bool) -> list[int]:
     """Sizes of those that `count` environments of an actor with a network step in.
 
-    Two let it step and act at once, for the price of batches half as large: where cores are left.
+    Two let it step and act at once, for the price of batches half as large: where cores are left,
+    as is known of `ours`: actors that experiment.py itself started.
     """
     wanted = config.env_groups
     if wanted == AUTO:
-        spare = actors(config) < len(os.sched_getaffinity(0))
+        spare = ours and actors(config) < len(os.sched_getaffinity(0))
         wanted = 2 if spare and large(observation) else 1
     return shares(count, min(wanted, count))
 

@@ -131,8 +131,7 @@ class Config:
         text="Learners that a process without job_name starts, under an mpirun of its own.")
     num_actors: int = flag(
         2, group="Processes", least=0, own=True, auto=True,
-        text="Actors that a process without job_name starts; an actor is told how many it is one "
-             "of. auto: one for each core.")
+        text="Actors that a process without job_name starts. auto: one for each core.")
     learner_assignment: str = flag(
         "balance", group="Processes", choices=("balance", "fixed"),
         text="Which learner an actor feeds. It begins with that of --learner; balance: a learner "
@@ -151,8 +150,9 @@ class Config:
     env_groups: int = flag(
         AUTO, group="Processes", least=1, own=True, auto=True,
         text="Groups of an actor's environments that take turns: while the network reads what one "
-             "shows, the others step, each in a thread. auto: 2 where --num_actors leaves cores "
-             "idle and images are played, else 1. With --inference=learner they are always 2.")
+             "shows, the others step, each in a thread. auto: 2 where a process without job_name "
+             "starts fewer actors than there are cores, and images are played, else 1. With "
+             "--inference=learner they are always 2.")
     token_file: str = flag(
         "", group="Processes", own=True,
         text="File of the secret that actors show to learners. Unset: one of this user's own, made "

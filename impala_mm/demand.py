@@ -46,9 +46,7 @@ class Shape(NamedTuple):
     gradient_bytes: float  # of one update, of one learner
     min_pull_secs: float  # between pulls of one host
     inference: str = "actor"  # or "learner": observations go up and actions down, no parameters
-    env_groups: int = (
-        1  # of an actor with a network; 0: two where its host has cores left, else one
-    )
+    env_groups: int = 1  # of an actor with a network; they take turns
 
 
 class Host(NamedTuple):
@@ -93,14 +91,13 @@ class Cost(NamedTuple):
     cores: float  # core-seconds, all its threads together
 
 
-def of_actor(plan: Plan, name: str) -> Cost:
-    """Stepping environments on a host, and what goes with it."""
-    shape, kind = plan.shape, plan.hosts[name].kind
+def of_actor(plan: Plan, kind: Kind) -> Cost:
+    """Stepping environments, and what goes with it."""
+    shape = plan.shape
     if shape.inference == "learner":
         serial = kind.environment + kind.packing
         return _cost(serial, serial + kind.sending, plan.fit.actor)
-    there = sum(own.actors.get(name, 0) for own in plan.sets)
-    turns = shape.env_groups > 1 or (shape.env_groups == 0 and there < kind.cores)
+    turns = shape.env_groups > 1
     acting = kind.packing + kind.loading / (shape.num_envs * shape.unroll_length)
     acting += (kind.halved or kind.inference) if turns else kind.inference
     # In turns one group steps while the network acts for the other.
@@ -147,7 +144,7 @@ def played(plan: Plan, cores: dict[str, float], need: float) -> list[float]:
         for number in waiting:
             found[number] = {}
             for name, count in plan.sets[number].actors.items():
-                cost, share = of_actor(plan, name), cores[name] / crowd[name]
+                cost, share = of_actor(plan, plan.hosts[name].kind), cores[name] / crowd[name]
                 found[number][name] = count * min(1 / cost.seconds, share / cost.cores)
             rates[number] = sum(found[number].values())
         fed = {number for number in waiting if rates[number] >= need}
@@ -156,7 +153,7 @@ def played(plan: Plan, cores: dict[str, float], need: float) -> list[float]:
         for number in fed:
             for name, rate in found[number].items():
                 taken = rate * need / rates[number] if rates[number] else 0.0
-                cores[name] -= taken * of_actor(plan, name).cores
+                cores[name] -= taken * of_actor(plan, plan.hosts[name].kind).cores
             rates[number] = need
         waiting -= fed
     return rates

@@ -118,7 +118,7 @@ def actor(
 
 def of_row(worker: Worker) -> dict[str, str]:
     """The flags that an actor's row says."""
-    own = {"num_actors": str(worker.count)}
+    own = {}
     if worker.num_envs:
         own["num_envs"] = str(worker.num_envs)
     if worker.learner >= 0:

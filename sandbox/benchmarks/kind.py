@@ -48,8 +48,7 @@ def measure(config: Config, seconds: float, say: Say = lambda _: None) -> Saved:
         learner, actor = crowd[:2]
         halved = _crowded(crowd[:cores], seconds, "inference", -(-envs // 2))
         say("the wire between them")
-        loads = actor.ask(prepare="loading", batch=1)
-        trained, turns = loads["trained"], 0 if loads["large"] else 1
+        trained = actor.ask(prepare="loading", batch=1)["trained"]
         loading = _alone(actor, seconds, "loading", 1).cores
         parameter_bytes = learner.ask(prepare="publishing", batch=1)["parameter_bytes"]
         publishing = _alone(learner, seconds, "publishing", 1).cores
@@ -95,7 +94,9 @@ def measure(config: Config, seconds: float, say: Say = lambda _: None) -> Saved:
         parameter_bytes=parameter_bytes,
         gradient_bytes=trained * (2 if config.gradient_dtype == "float16" else 4),
         min_pull_secs=demand.pull_secs(config.min_pull_secs, parameter_bytes),
-        env_groups=turns if config.env_groups == flags.AUTO else config.env_groups,
+        env_groups=max(
+            1, config.env_groups
+        ),  # auto: the frontend starts as many as there are to be
     )
     return Saved(kind, shape, settings(config), components.host())
 

@@ -156,8 +156,7 @@ class Parts:
         del batch
         layout = self._acting.layout
         vector = layout.pack(layout.values())
-        level = next(iter(self._acting.levels.values()))
-        self.said = {"trained": self._acting.weights, "large": choice.large(level.observation)}
+        self.said = {"trained": self._acting.weights}
         return lambda: layout.unpack(vector), 1
 
     def serve(self, batch: int) -> tuple[Call, int]:

@@ -65,8 +65,8 @@ def test_an_actor_whose_groups_take_turns_is_as_fast_as_the_slower_of_stepping_a
     assert supply(1, env_groups=2) == pytest.approx(1000, rel=1e-4)
     assert supply(1, env_groups=2, halved=0.0012) == pytest.approx(1 / 0.0014, rel=1e-4)
     assert supply(1, env_groups=2, cpu=1) == pytest.approx(1 / 0.0025, rel=1e-4)
-    assert supply(3, env_groups=0, halved=0.0012) == pytest.approx(4 / 0.0029, rel=1e-4)
-    assert supply(4, env_groups=0, halved=0.0012) == pytest.approx(4 / 0.0025, rel=1e-4)
+    assert supply(3, env_groups=2, halved=0.0012) == pytest.approx(4 / 0.0029, rel=1e-4)
+    assert supply(3, env_groups=1, halved=0.0012) == pytest.approx(3 / 0.002, rel=1e-4)
 
 
 def test_more_actors_than_cores_share_them():

@@ -45,11 +45,12 @@ def test_numbers_may_be_auto_and_are_what_is_given_else():
 def test_groups_take_turns_where_cores_are_left_and_images_are_read():
     cores = len(os.sched_getaffinity(0))
     few, all_of_them = f"--num_actors={cores - 1}", f"--num_actors={cores}"
-    assert choice.groups(_config(few), 33, PICTURE) == [17, 16]
-    assert choice.groups(_config(few), 1, PICTURE) == [1]
-    assert choice.groups(_config(few), 33, NUMBERS) == [33]
-    assert choice.groups(_config(all_of_them), 33, PICTURE) == [33]
-    assert choice.groups(_config(all_of_them, "--env_groups=3"), 8, NUMBERS) == [3, 3, 2]
+    assert choice.groups(_config(few), 33, PICTURE, ours=True) == [17, 16]
+    assert choice.groups(_config(few), 1, PICTURE, ours=True) == [1]
+    assert choice.groups(_config(few), 33, PICTURE, ours=False) == [33]
+    assert choice.groups(_config(few), 33, NUMBERS, ours=True) == [33]
+    assert choice.groups(_config(all_of_them), 33, PICTURE, ours=True) == [33]
+    assert choice.groups(_config(all_of_them, "--env_groups=3"), 8, NUMBERS, False) == [3, 3, 2]
 
 
 @pytest.mark.parametrize(
