@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 import nets
-from impala_mm import algorithms, devices, environments, flags, transport
+from impala_mm import algorithms, choice, devices, environments, flags, transport
 from impala_mm.algorithms import Algorithm
 from impala_mm.config import Config
 from impala_mm.environments import EnvironmentSpec
@@ -97,7 +97,8 @@ def precision(config: Config, spec: EnvironmentSpec) -> str:
     """What the network computes in here; not compared, since processors may differ."""
     if config.precision != "auto":
         return config.precision
-    pictures = spec.observation.shape.rank == 3  # for what is smaller, casts cost what it saves
+    # For what is smaller, casts cost what it saves.
+    pictures = spec.observation.shape.rank == 3 and choice.large(spec.observation)
     return "bfloat16" if pictures and devices.computes_bfloat16() else "float32"
 
 

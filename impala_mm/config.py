@@ -229,11 +229,12 @@ class Config:
         "auto", group="Algorithm",
         text="Network, by name (nets/). auto: chosen by the shape of the observation alone.")
     precision: str = flag(
-        "float32", group="Algorithm", choices=("auto", "float32", "bfloat16"),
+        "auto", group="Algorithm", choices=("auto", "float32", "bfloat16"),
         text="In which the network reads observations. Its weights, memory and heads, and the "
              "loss, are float32 in any. bfloat16 is faster on processors that compute in it "
              "(NVIDIA A100 and later; CPUs with avx512_bf16 or amx_bf16) and slower on others: "
-             "there actors, and with auto learners too, keep to float32. auto: of pictures only.")
+             "there actors, and with auto learners too, keep to float32. auto: of large pictures "
+             "only.")
     discounting: float = flag(
         0.99, group="Algorithm", least=0, most=1,
         text="Discount of a reward per step that it lies ahead.")

@@ -186,12 +186,12 @@ def _put_together(
     capacity = config.queue_capacity or config.batch_size
     if folder:
         of = f" on {group.size} learners" if group.size > 1 else ""
+        levels, megabytes = " and ".join(agreed.levels), capacity * codec.size / 1e6
         say(
-            f"{' and '.join(agreed.levels)}, {config.algorithm} with {agreed.weights:,} weights"
-            f"{of}; the queue holds {capacity} unrolls ({capacity * codec.size / 1e6:.1f} MB)"
+            f"{levels}, {config.algorithm} with {agreed.weights:,} weights{of}, in "
+            f"{agreement.precision(config, spec)}; the queue holds {capacity} unrolls "
+            f"({megabytes:.1f} MB)"
         )
-        if config.precision == "auto":
-            say(f"computes in {agreement.precision(config, spec)}: --precision=auto")
         if spec.note:
             say(spec.note)
     place = choice.inference(config, agreed.weights, devices.training(), algorithm.max_lag)

@@ -69,6 +69,7 @@ def test_libraries_that_differ_are_refused_too():
     [
         ("auto", [84, 84, 1], True, "bfloat16"),
         ("auto", [84, 84, 1], False, "float32"),
+        ("auto", [10, 5, 1], True, "float32"),
         ("auto", [4], True, "float32"),
         ("float32", [84, 84, 1], True, "float32"),
         ("bfloat16", [84, 84, 1], False, "bfloat16"),
