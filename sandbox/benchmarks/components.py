@@ -6,32 +6,47 @@ Environment, inference and training are each measured alone: the smallest CPU ti
 batches (environments stepped at once, observations inferred at once, unrolls trained on at once) of
 8 to 256 and 1 or 2 threads. All cores are busy meanwhile: with 1 thread as many copies of the
 measuring process (`parts.py`) work side by side as there are cores, with 2 threads half as many.
-Training is measured in --precision, inference in float32, as actors do it. The wire's two ends are
-processes of their own: what an unroll costs who sends and who receives it, and the parameters.
+
+An emulator takes a fifth of a second to start. So environments and updates are measured at batches
+of 8, 16 and 32, and at a larger one only while the one before was more than 2% cheaper than all
+before it; the table says which were not tried. A `Bench` that measures again does so at each part's
+best batch and the ones beside it, which are ready by then.
+
+Training computes in --precision, inference as who acts does (`agreement.acting`: in --precision,
+too, but in float32 where the processor does not compute in bfloat16). `wire.py` measures what an
+unroll costs who sends and who receives it, and the parameters.
 
     limit = cores / (environment + inference + training)    steps per second, were nothing else
 
 `throughput.py` holds real runs against that limit.
 """
 
-import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import wire as wires
+from measuring import Process, together
+from progress import Ahead, Hint
+from wire import Wire
+
 from impala_mm import flags, provenance
 from impala_mm.config import Config
 from impala_mm.flags import flag
 
-HERE = Path(__file__).resolve().parent
 PARTS = ("environment", "inference", "training")
 BATCHES = (8, 16, 32, 64, 128, 256)
+_ALWAYS = {"environment": 3, "inference": 6, "training": 3}  # of BATCHES, the smallest first
+_PAYS = 0.02  # by which a batch must be cheaper than all smaller ones for a larger one to be tried
+_LIKELY = 64  # up to which batch that usually comes to
+# Seconds to start a process, an emulator, and a TensorFlow function; for guesses alone.
+_LOAD, _EMULATOR, _TRACE = 8.0, 0.15, 1.0
 _MOST_TRAINED = 2560  # steps in one update: from some 600 on a step costs the same
 _FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8")
 Say = Callable[[str], None]
@@ -44,19 +59,6 @@ class Measured(NamedTuple):
     batch: int  # environments, observations or unrolls at once
     threads: int  # of each measuring process; all of them together keep the cores busy
     seconds: float  # of one core's CPU time, per step
-
-
-class Wire(NamedTuple):
-    """What travels between an actor and its learner, and what that costs either. CPU seconds."""
-
-    unroll_bytes: float  # of one unroll, as it is sent
-    parameter_bytes: float  # of the acting parameters, as they are sent
-    pack: float  # of the actor, per unroll: cutting and encoding it
-    send: float  # of the actor, per unroll: compressing and sending it, --num_envs in a message
-    receive: float  # of the learner, per unroll: taking it in, unpacked, and into a batch
-    pull: float  # of the actor, per pull of parameters: fetching and loading them
-    serve: float  # of the learner, per pull: answering it
-    publish: float  # of the learner, per update: making the parameters what actors get
 
 
 class Components(NamedTuple):
@@ -96,10 +98,7 @@ def from_json(held: dict[str, Any]) -> Components:
 
 
 class Bench:
-    """The measuring processes: what was made ready stays so, and can be measured again.
-
-    Emulators take a fifth of a second each to start: the first time takes minutes.
-    """
+    """The measuring processes: what was made ready stays so, and can be measured again."""
 
     def __init__(self, config: Config, seconds: float, say: Say = lambda _: None):
         """Each point is measured for so many seconds; `say` hears what comes next."""
@@ -107,6 +106,8 @@ class Bench:
         cores = len(os.sched_getaffinity(0))
         counts = {1: cores, 2: cores // 2} if cores > 1 else {1: 1}
         self._processes = {n: [Process(config, n) for _ in range(c)] for n, c in counts.items()}
+        self._first: dict[tuple[str, int], dict[int, float]] = {}  # by part and threads, by batch
+        self._precision: dict[str, str] = {}  # that a part computes in
 
     def __enter__(self) -> "Bench":
         return self
@@ -116,24 +117,84 @@ class Bench:
             process.end()
 
     def measure(self, wire: Wire | None = None) -> Components:
-        """Every point, one after the other."""
+        """Each part at batch after batch; from the second time on, at the best and beside it."""
+        kinds = list(itertools.product(PARTS, self._processes))
+        likely = {(*k, batch): self._guess(*k, batch) for k in kinds for batch in self._likely(*k)}
+        ahead = Ahead(likely | {"start": 0.0 if self._first else _LOAD})
+        if not self._first:
+            self._say(f"measuring processes start; {ahead.left()}")
+            together([*itertools.chain(*self._processes.values())])
+            ahead.done("start", _LOAD)
         found: list[Measured] = []
-        for threads, processes in self._processes.items():
-            for part in PARTS:
-                for batch in _batches(part, self._config):
-                    self._say(f"{part}, {batch} at once, {threads} thread{'s' * (threads > 1)}")
-                    together(processes, prepare=part, batch=batch)
-                    answers = together(processes, go=self._seconds, part=part, batch=batch)
-                    cpu = sum(a["cpu"] for a in answers) / sum(a["steps"] for a in answers)
-                    found.append(Measured(part, batch, threads, cpu))
+        for part, threads in kinds:
+            at = functools.partial(self._point, ahead, part, threads)
+            if first := self._first.get((part, threads)):
+                costs = {batch: at(batch) for batch in near(first)}
+            else:
+                costs = climb(batches(part, self._config), _ALWAYS[part], at)
+                own = self._config.batch_size
+                if part == "training" and own not in costs:
+                    costs[own] = at(own)
+                self._first[part, threads] = costs
+            for name in likely:
+                if name[:2] == (part, threads):
+                    ahead.drop(name)
+            found += [Measured(part, batch, threads, cost) for batch, cost in costs.items()]
         best = {part: min(m.seconds for m in found if m.part == part) for part in PARTS}
         settings = {name: getattr(self._config, name) for name in _SETTINGS}
+        settings["precision"] = self._precision.get("training", self._config.precision)
+        settings["acting_precision"] = self._precision.get("inference", "")
         return Components(**best, wire=wire, measured=found, host=host(), settings=settings)
+
+    def _point(self, ahead: Ahead, part: str, threads: int, batch: int) -> float:
+        """Core-seconds per step, where all cores do the same."""
+        guess, s = self._guess(part, threads, batch), "s" * (threads > 1)
+        self._say(f"{part}, {batch} at once, {threads} thread{s}; {ahead.left()}")
+        processes = self._processes[threads]
+        told = together(processes, prepare=part, batch=batch)[0]
+        if "precision" in told:
+            self._precision[part] = told["precision"]
+        answers = together(processes, go=self._seconds, part=part, batch=batch)
+        ahead.done((part, threads, batch), guess)
+        return sum(a["cpu"] for a in answers) / sum(a["steps"] for a in answers)
+
+    def _likely(self, part: str, threads: int) -> list[int]:
+        """At which batches it will be measured next."""
+        if first := self._first.get((part, threads)):
+            return near(first)
+        every = batches(part, self._config)
+        return [b for i, b in enumerate(every) if i < _ALWAYS[part] or b <= _LIKELY]
+
+    def _guess(self, part: str, threads: int, batch: int) -> float:
+        """Seconds that a point takes."""
+        if batch in self._first.get((part, threads), {}):
+            return self._seconds
+        starts = batch * _EMULATOR if part == "environment" else _TRACE
+        return starts + self._seconds
+
+
+def climb(tried: list[int], always: int, at: Callable[[int], float]) -> dict[int, float]:
+    """What `at` says of the batches `tried`: of `always` >= 2, and then while a larger one paid."""
+    found: dict[int, float] = {}
+    for batch in tried:
+        if len(found) >= always:
+            *before, last = found.values()
+            if last > (1 - _PAYS) * min(before):
+                break
+        found[batch] = at(batch)
+    return found
+
+
+def near(found: dict[int, float]) -> list[int]:
+    """The batch that costs least, and those beside it."""
+    tried = sorted(found)
+    best = tried.index(min(tried, key=found.__getitem__))
+    return tried[max(best - 1, 0) : best + 2]
 
 
 def measure(config: Config, seconds: float = 1.0, say: Say = lambda _: None) -> Components:
     """Each part, and the wire, once."""
-    wire = measure_wire(config, seconds, say)
+    wire = wires.measure(config, seconds, say)
     with Bench(config, seconds, say) as bench:
         return bench.measure(wire)
 
@@ -143,43 +204,10 @@ _SETTINGS = tuple(
 )
 
 
-def _batches(part: str, config: Config) -> list[int]:
-    """Those that are tried; of training, as the run itself does it, too."""
-    if part != "training":
-        return list(BATCHES)
-    fit = {batch for batch in BATCHES if batch * config.unroll_length <= _MOST_TRAINED}
-    return sorted(fit | {config.batch_size})
-
-
-def measure_wire(config: Config, seconds: float = 1.0, say: Say = lambda _: None) -> Wire:
-    """Both ends, one thread each."""
-    say("the wire")
-    envs = config.num_envs
-    learner, actor = Process(config, 1), Process(config, 1)
-
-    def both(part: str, batch: int) -> tuple[float, float]:
-        """CPU seconds each time that the actor does this part: (its own, the learner's)."""
-        before = learner.ask()["cpu"]
-        answer = actor.ask(go=seconds, part=part, batch=batch)
-        cpu, times = answer["cpu"], answer["steps"]
-        return cpu / times, (learner.ask()["cpu"] - before) / times
-
-    try:
-        made = learner.ask(prepare="publishing", batch=1)
-        answer = learner.ask(go=seconds, part="publishing", batch=1)
-        publish = answer["cpu"] / answer["steps"]
-        address = learner.ask(prepare="serve", batch=envs)["address"]
-        actor.ask(prepare="packing", batch=envs)
-        pack, _ = both("packing", envs)
-        sent = actor.ask(prepare="send", batch=envs, address=address)
-        send, receive = both("send", envs)
-        actor.ask(prepare="pull", batch=1, address=address)
-        pull, serve = both("pull", 1)
-    finally:
-        learner.end()
-        actor.end()
-    size, parameters = sent["unroll_bytes"], made["parameter_bytes"]
-    return Wire(size, parameters, pack, send, receive, pull, serve, publish)
+def batches(part: str, config: Config) -> list[int]:
+    """Those that may be tried, besides the run's own --batch_size."""
+    longest = _MOST_TRAINED // config.unroll_length if part == "training" else BATCHES[-1]
+    return [batch for batch in BATCHES if batch <= longest]
 
 
 def host() -> dict[str, Any]:
@@ -194,58 +222,6 @@ def host() -> dict[str, Any]:
     }
 
 
-class Process:
-    """A measuring process."""
-
-    def __init__(self, config: Config, threads: int, gpus: bool = True):
-        """It sees the GPUs that this process sees, if any, or none."""
-        given = [
-            f"--{f.name}={getattr(config, f.name)}"
-            for f in dataclasses.fields(config)
-            if getattr(config, f.name) != f.default
-        ]
-        self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "parts.py"), str(threads), *given],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | ({} if gpus else {"CUDA_VISIBLE_DEVICES": ""}),
-            start_new_session=True,  # Ctrl-C is for who measures
-        )
-
-    def ask(self, **what: Any) -> dict[str, Any]:
-        """Its answer."""
-        self.tell(**what)
-        return self.hear()
-
-    def tell(self, **what: Any) -> None:
-        """Asks, and waits for no answer yet."""
-        assert self._process.stdin
-        with contextlib.suppress(BrokenPipeError):  # `hear` says so
-            self._process.stdin.write(json.dumps(what) + "\n")
-            self._process.stdin.flush()
-
-    def hear(self) -> dict[str, Any]:
-        """The answer to what it was told."""
-        assert self._process.stdout
-        line = self._process.stdout.readline()
-        if not line:
-            sys.exit(f"error: a measuring process ended with code {self._process.wait()}")
-        return json.loads(line)
-
-    def end(self) -> None:
-        """Ends it, whatever it does."""
-        self._process.kill()
-        self._process.wait()
-
-
-def together(processes: list[Process], **what: Any) -> list[dict[str, Any]]:
-    """What they answer who do the same at the same time."""
-    for process in processes:
-        process.tell(**what)
-    return [process.hear() for process in processes]
-
-
 def table(found: Components) -> str:
     """For people."""
     lines = [f"{found.host['processor']}; {' '.join(found.host['cpu_flags'])}"]
@@ -255,6 +231,8 @@ def table(found: Components) -> str:
         best = min(here, key=lambda m: m.seconds)
         points = ", ".join(f"{m.batch}/{m.threads}t {m.seconds * 1e6:.0f}" for m in here)
         lines.append(f"  {part:12} {best.seconds * 1e6:7.1f}   of {points}")
+    if left_out := _left_out(found):
+        lines.append(f"  not tried: {left_out}")
     cores = found.host["cores"]
     lines.append(
         f"  together     {found.total * 1e6:7.1f}: {found.limit:,.0f} steps/s on {cores} cores"
@@ -267,6 +245,25 @@ def table(found: Components) -> str:
             f"{1e6 * wire.publish:.0f}, pull {1e6 * wire.pull:.0f}, serve {1e6 * wire.serve:.0f}",
         ]
     return "\n".join(lines)
+
+
+def _left_out(found: Components) -> str:
+    """Batches, and why."""
+    said = []
+    for part in PARTS:
+        here = {(m.threads, m.batch) for m in found.measured if m.part == part}
+        firsts = []
+        for threads in sorted({threads for threads, _ in here}):
+            out = [batch for batch in BATCHES if (threads, batch) not in here]
+            firsts += [f"{out[0]}/{threads}t"] if out else []
+        if firsts:
+            said.append(f"{part} from {' and '.join(firsts)} on")
+    if not said:
+        return ""
+    return (
+        f"{', '.join(said)}: the batch before was not {_PAYS:.0%} cheaper than all smaller ones, "
+        f"or it is an update of more than {_MOST_TRAINED:,} steps"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -282,7 +279,9 @@ class Measuring:
 def main() -> None:
     """Measures and prints."""
     (config, ours), _ = flags.parse(sys.argv, __doc__ or "", Config, Measuring)
-    found = measure(config, ours.measured_seconds, say=lambda text: print(f"  {text}", flush=True))
+    hint = Hint("components")
+    found = measure(config, ours.measured_seconds, hint)
+    hint.end()
     print(table(found))
     if ours.save:
         Path(ours.save).write_text(json.dumps(to_json(found), indent=1) + "\n")

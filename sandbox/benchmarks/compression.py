@@ -14,7 +14,7 @@ import sys
 import time
 
 import numpy as np
-from components import Process
+from measuring import Process
 
 from impala_mm import agreement, environments, flags, processes
 from impala_mm.compression import PACKS, compressed, unpacked

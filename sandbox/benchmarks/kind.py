@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import components
-from components import Process
+import measuring
+from measuring import Process
 
 from impala_mm import demand, flags
 from impala_mm.config import Config
@@ -40,14 +41,14 @@ def measure(config: Config, seconds: float, say: Say = lambda _: None) -> Saved:
     gpus = config.actor_device == "gpu"
     crowd = [Process(config, 1, gpus) for _ in range(max(2, cores))]
     try:
-        say(f"an actor's part: {envs} environments")
+        say(f"1 of 3, an actor's part: {envs} environments; half a minute left, if others rest")
         playing, environment, inference = (
             _crowded(crowd[:cores], seconds, part, envs)
             for part in ("playing", "environment", "inference")
         )
         learner, actor = crowd[:2]
         halved = _crowded(crowd[:cores], seconds, "inference", -(-envs // 2))
-        say("the wire between them")
+        say("2 of 3, the wire between them")
         trained = actor.ask(prepare="loading", batch=1)["trained"]
         loading = _alone(actor, seconds, "loading", 1).cores
         parameter_bytes = learner.ask(prepare="publishing", batch=1)["parameter_bytes"]
@@ -61,7 +62,7 @@ def measure(config: Config, seconds: float, say: Say = lambda _: None) -> Saved:
         _end(crowd)
     trainer = Process(config, cores, config.device != "cpu")
     try:
-        say(f"a learner's part: {batch} unrolls of {config.unroll_length} steps")
+        say(f"3 of 3, a learner's part: {batch} unrolls of {config.unroll_length} steps")
         trainer.ask(prepare="training", batch=batch)
         training = _alone(trainer, seconds, "training", batch)
         many = min(256, 4 * envs)
@@ -144,8 +145,8 @@ def _own(f: dataclasses.Field) -> bool:
 
 def _crowded(crowd: list[Process], seconds: float, part: str, batch: int) -> float:
     """Core-seconds of a step where all of them do the same."""
-    components.together(crowd, prepare=part, batch=batch)
-    answers = components.together(crowd, go=seconds, part=part, batch=batch)
+    measuring.together(crowd, prepare=part, batch=batch)
+    answers = measuring.together(crowd, go=seconds, part=part, batch=batch)
     return sum(a["cpu"] for a in answers) / sum(a["steps"] for a in answers)
 
 

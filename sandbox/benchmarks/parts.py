@@ -73,8 +73,9 @@ class Parts:
         return step, batch
 
     def inference(self, batch: int) -> tuple[Call, int]:
-        """Acts on `batch` observations and carries the state on."""
+        """Acts on `batch` observations and carries the state on, as actors and learners do."""
         algorithm = self._acting.algorithm
+        self.said = {"precision": self._computes_in(agreement.acting(self._config))}
         state = algorithm.initial_state(batch)
         exploration = tf.ones([batch])
         entry = tf.nest.map_structure(tf.constant, self._entry([batch]))
@@ -102,6 +103,7 @@ class Parts:
         """Updates from one batch of `batch` unrolls, again and again."""
         self._training = self._training or agreement.make(self._config, 0)
         algorithm = self._training.algorithm
+        self.said = {"precision": self._computes_in(self._config)}
         spec = algorithm.unroll
         entries = self._entry([spec.length + spec.overlap, batch])
         start = tf.nest.map_structure(tf.convert_to_tensor, algorithm.initial_state(batch))
@@ -203,6 +205,9 @@ class Parts:
             layout.unpack(found[1])
 
         return once, 1
+
+    def _computes_in(self, config: Config) -> str:
+        return agreement.precision(config, self._acting.spec)
 
     def _entry(self, shape: list[int]) -> Entry:
         """Entries [*shape, ...] with noise for pictures, and nothing that ends."""

@@ -1,14 +1,14 @@
 """How fast real runs are, beside what this machine's parts allow, measured in one sitting.
 
-    python sandbox/benchmarks/throughput.py --agent_name=SimpleConvNetAgent
+    python sandbox/benchmarks/throughput.py --agent_name=SimpleConvNetAgent --batch_size=32
     python sandbox/benchmarks/throughput.py --actors=2 --envs=32 --repeats=1 --seconds=6
-    python sandbox/benchmarks/throughput.py --peer='cleanrl=python ppo_atari_envpool.py ...'
+    python sandbox/benchmarks/throughput.py --batch_size=32 --peer='cleanrl=python ...'
 
 Each point of a grid (actors x environments of each x where inference is done) is a run of
 experiment.py, a learner and actors in processes of their own, learning on; every flag of
-experiment.py goes through to it. The level is Pong unless --level_name says another. The points
-take turns, --repeats times, and the middle run counts. Before and after, `components.py` measures
-what a step costs at least, and
+experiment.py goes through to it, such as --env_groups. The level is Pong unless --level_name says
+another. The points take turns, --repeats times, and the middle run counts. Before and after,
+`components.py` measures what a step costs at least, and
 
     efficiency = steps per second / (cores / (t_env + t_infer + t_train))
 
@@ -19,6 +19,10 @@ what they were spent on (`stages.py`), and cores that stood idle. `speed.md` say
 A --peer's command runs beside our best point, ours and theirs in turn. Its steps are read from what
 it prints: CleanRL's `SPS: N`, Sample Factory's `Total num frames: N` (frames, skipped ones
 included, so divided by 4), or whatever --peer_pattern says. Ctrl-C prints what there is.
+
+With --batch_size's default, 8 unrolls, an update is of 160 steps, and costs each of them more, for
+the optimizer passes over all weights. --batch_size=32 (640 steps) is what is to be held against
+peers' minibatches of 512 steps.
 """
 
 import dataclasses
@@ -34,7 +38,9 @@ import components
 import peers
 import runs
 import tables
+import wire
 from components import Components
+from progress import Hint, Progress
 
 from impala_mm import flags
 from impala_mm.config import Config
@@ -42,7 +48,7 @@ from impala_mm.flags import flag
 
 _STEADY = 0.1  # by which components may change while the runs they are held against are made
 _AGAIN = 2  # times that a sweep is made again
-_START = 12.0  # seconds that a run takes to start, train, and end; a guess until there was one
+_START = 12.0  # seconds that a run takes to start, train, and end; a guess
 _PLACES = ("actor", "learner")
 _PONG = "PongNoFrameskip-v4"
 
@@ -179,25 +185,6 @@ def until_steady(
     return found, held.before, after, count
 
 
-class Progress:
-    """A line for each run, with the time that is left."""
-
-    def __init__(self, count: int, seconds: float):
-        self._count, self._done = count, 0
-        self._guess, self._began = seconds + _START, time.monotonic()
-
-    def left(self) -> str:
-        """As far as it can be told."""
-        done, took = self._done, time.monotonic() - self._began
-        seconds = (self._count - done) * (took / done if done else self._guess)
-        return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"{seconds:.0f} s left"
-
-    def __call__(self, said: str) -> None:
-        """One more is done."""
-        self._done += 1
-        print(f"[{self._done}/{self._count}] {said}; {self.left()}", flush=True)
-
-
 class Sitting:
     """All that is measured in one go, kept as it comes."""
 
@@ -211,16 +198,20 @@ class Sitting:
 
     def measure(self, points: list[Point], rivals: list[peers.Peer]) -> None:
         """Components, sweep, components; then the peers."""
-        sweep = self._sweep
-        print("measuring the components first: minutes, where emulators start", flush=True)
-        wire = components.measure_wire(self._config, sweep.component_seconds, _hint)
-        with components.Bench(self._config, sweep.component_seconds, _hint) as bench:
-            before = bench.measure(wire)
+        seconds, hint = self._sweep.component_seconds, Hint("components")
+
+        def measure() -> Components:
+            measured = bench.measure(measured_wire)
+            hint.end()
+            return measured
+
+        print("measuring the components first: a minute or two where emulators start", flush=True)
+        measured_wire = wire.measure(self._config, seconds, hint)
+        with components.Bench(self._config, seconds, hint) as bench:
+            before = measure()
             print(components.table(before), flush=True)
             self.found = Found({}, before, None, 1, {})
-            ran, before, after, count = until_steady(
-                lambda: self._run_all(points), lambda: bench.measure(wire), before
-            )
+            ran, before, after, count = until_steady(lambda: self._run_all(points), measure, before)
         self.found = Found(ran, before, after, count, {})
         for rival in rivals:
             self._beside(rival)
@@ -229,7 +220,7 @@ class Sitting:
         found: dict[Point, list[runs.Ran]] = {}
         assert self.found
         self.found = self.found._replace(runs=found)  # Ctrl-C shows what is in it by then
-        said = Progress(len(points) * self._sweep.repeats, self._sweep.seconds)
+        said = Progress(len(points) * self._sweep.repeats, self._sweep.seconds + _START)
         for point in turns(points, self._sweep.repeats):
             ran = self._run(point)
             found.setdefault(point, []).append(ran)
@@ -247,19 +238,13 @@ class Sitting:
         assert self.found
         pairs = self.found.beside.setdefault(rival.name, [])
         point, sweep = best(self.found.runs), self._sweep
-        said = Progress(2 * sweep.repeats, sweep.seconds + sweep.peer_warm / 2)
+        said = Progress(2 * sweep.repeats, sweep.seconds + sweep.peer_warm / 2 + _START)
         for _ in range(sweep.repeats):
             ours = self._run(point)
             said(f"ours, {tables.name(point)}: {ours.steps:,.0f} steps/s")
             theirs = peers.run(rival, sweep.seconds, sweep.peer_warm)
             said(f"{rival.name}: {theirs.steps:,.0f} steps/s")
             pairs.append((ours, theirs))
-
-
-def _hint(text: str) -> None:
-    """Of what takes a while, where somebody sits there."""
-    if sys.stdout.isatty():
-        print(f"\r\033[Kcomponents: {text}\r", end="", flush=True)
 
 
 def save(found: Found, folder: Path) -> None:

@@ -1,0 +1,57 @@
+"""What the wire between an actor and its learner costs either end; `components.py` asks.
+
+Both ends are measuring processes (`parts.py`) of this machine, with a thread each.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from measuring import Process
+
+from impala_mm.config import Config
+
+
+class Wire(NamedTuple):
+    """What travels between an actor and its learner, and what that costs either. CPU seconds."""
+
+    unroll_bytes: float  # of one unroll, as it is sent
+    parameter_bytes: float  # of the acting parameters, as they are sent
+    pack: float  # of the actor, per unroll: cutting and encoding it
+    send: float  # of the actor, per unroll: compressing and sending it, --num_envs in a message
+    receive: float  # of the learner, per unroll: taking it in, unpacked, and into a batch
+    pull: float  # of the actor, per pull of parameters: fetching and loading them
+    serve: float  # of the learner, per pull: answering it
+    publish: float  # of the learner, per update: making the parameters what actors get
+
+
+def measure(
+    config: Config, seconds: float = 1.0, say: Callable[[str], None] = lambda _: None
+) -> Wire:
+    """Each part of it for so many seconds."""
+    say("the wire, then the rest")
+    envs = config.num_envs
+    learner, actor = Process(config, 1), Process(config, 1)
+
+    def both(part: str, batch: int) -> tuple[float, float]:
+        """CPU seconds each time that the actor does this part: (its own, the learner's)."""
+        before = learner.ask()["cpu"]
+        answer = actor.ask(go=seconds, part=part, batch=batch)
+        cpu, times = answer["cpu"], answer["steps"]
+        return cpu / times, (learner.ask()["cpu"] - before) / times
+
+    try:
+        made = learner.ask(prepare="publishing", batch=1)
+        answer = learner.ask(go=seconds, part="publishing", batch=1)
+        publish = answer["cpu"] / answer["steps"]
+        address = learner.ask(prepare="serve", batch=envs)["address"]
+        actor.ask(prepare="packing", batch=envs)
+        pack, _ = both("packing", envs)
+        sent = actor.ask(prepare="send", batch=envs, address=address)
+        send, receive = both("send", envs)
+        actor.ask(prepare="pull", batch=1, address=address)
+        pull, serve = both("pull", 1)
+    finally:
+        learner.end()
+        actor.end()
+    size, parameters = sent["unroll_bytes"], made["parameter_bytes"]
+    return Wire(size, parameters, pack, send, receive, pull, serve, publish)
