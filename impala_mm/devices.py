@@ -44,6 +44,15 @@ def training() -> str:
     return "/GPU:0" if tf.config.list_logical_devices("GPU") else "/CPU:0"
 
 
+def why_not_compiled() -> str:
+    """What keeps XLA from compiling for this device, in a line; empty where it does."""
+    try:
+        tf.function(tf.exp, jit_compile=True)(tf.ones([]))  # CUDA's library has exp, if it is there
+    except Exception as error:
+        return next(iter(str(error).splitlines()), type(error).__name__)
+    return ""
+
+
 def computes_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """Whether what `choose` took has instructions for it; elsewhere it is much the slower way."""
     for gpu in tf.config.get_visible_devices("GPU"):

@@ -1,7 +1,7 @@
-"""What an algorithm's update may ask of all learners: average, and apply gradients as one."""
+"""What an algorithm's update may ask for: a gradient, and of all learners to apply it as one."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import sonnet as snt
 import tensorflow as tf
@@ -24,11 +24,32 @@ class Exchange:
         self.group = group
         self._clipping = config.gradients_clipping  # negative: off
         self._mode = config.gradients_clipping_mode
+        self._xla = config.xla
         self._waits: list[tf.Tensor] = []
+        self.differentiated = False  # whether `differentiate` was asked
 
     def mean(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """A tensor averaged over learners; `name` must be its own within an update."""
         return self.group.mean([tensor], name)[0]
+
+    def differentiate(
+        self, compute: Callable[[], Any], variables: Sequence[tf.Variable]
+    ) -> tuple[Any, list[tf.Tensor]]:
+        """(what `compute` returns, the gradients of its first item, a loss): both passes.
+
+        With --xla they are compiled as one. What follows is not: Horovod has no part in XLA, and
+        each variable's optimizer step is one kernel anyway.
+        """
+
+        def passes() -> tuple[Any, list[tf.Tensor]]:
+            with tf.GradientTape() as tape:
+                computed = compute()
+            return computed, tape.gradient(computed[0], variables)
+
+        self.differentiated = True
+        if self._xla:
+            return tf.function(passes, autograph=False, jit_compile=True)()
+        return passes()
 
     def average(self, gradients: Sequence[tf.Tensor], name: str = "gradients") -> list[tf.Tensor]:
         """The gradients averaged over learners; `apply` does it, and what comes after it."""

@@ -16,9 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm import sync, threads
-from impala_mm.algorithms import Algorithm, Context
+from impala_mm.algorithms import Algorithm
 from impala_mm.config import Config
-from impala_mm.exchange import Exchange
 from impala_mm.group import Group
 from impala_mm.lockstep import Lockstep, Turn
 from impala_mm.metrics import Meter
@@ -27,6 +26,7 @@ from impala_mm.profile import Profile
 from impala_mm.server import Server
 from impala_mm.source import Source
 from impala_mm.trajectory import Batch
+from impala_mm.update import Update
 
 _PATIENCE = 1.0  # seconds that others wait for the update that is being made
 
@@ -52,7 +52,7 @@ class Learner(threading.Thread):
         self._config, self._algorithm, self._group = config, algorithm, group
         self._source, self._server, self._layout = source, server, layout
         self._limits, self._repeats, self._profile = limits, action_repeats, profile
-        self._update = tf.function(self._one_update, autograph=False)
+        self._update = Update(algorithm, group, config, layout.values)
         self._asked_to_end = threading.Event()
         self._lockstep: Lockstep | None = None
         self.meter = Meter()
@@ -70,7 +70,7 @@ class Learner(threading.Thread):
 
     def begin(self, mean_return: Callable[[], float]) -> None:
         """Starts to train; rank 0 says what the mean return is."""
-        self._publish()
+        self._publish(self._layout.values())
         overlap = self._algorithm.unroll.overlap
         self._lockstep = Lockstep(self._source, self._group, overlap, mean_return)
         if self._asked_to_end.is_set():
@@ -121,25 +121,22 @@ class Learner(threading.Thread):
     def _step(self, turn: Turn, batch: Batch, times: dict[str, float]) -> float:
         """One update of all learners; when it was over."""
         begin = time.monotonic()
-        context = Context(
-            tf.constant(self.frames, tf.float32),
-            tf.constant(self._limits.frames, tf.float32),
-            tf.constant(turn.episode_return, tf.float32),
-        )
         with self.whole, self._profile.update():
-            results, priorities, waited = self._update(batch, context)
-            values = {name: float(value) for name, value in results.items()}
+            values, waited, priorities, acting = self._update(
+                batch, self.frames, self._limits.frames, turn.episode_return
+            )
             if not math.isfinite(values["grad_norm"]):
                 raise NotFinite(self.updates, values)
-            over, exchange = time.monotonic(), float(waited)
-            times["exchange"] = times.get("exchange", 0.0) + exchange
+            over = time.monotonic()
+            times["exchange"] = times.get("exchange", 0.0) + waited
             # Before the counts: a row that has the steps has their time, too.
-            self.meter.add_times(train=over - begin - exchange, **times)
+            self.meter.add_times(train=over - begin - waited, **times)
             self.updates += 1
             self.steps += turn.steps
-            self._check_sync()
+            if self._check_sync():
+                acting = self._layout.values()  # they were read before they were repaired
         self._source.feedback(batch.key, priorities)
-        self._publish()
+        self._publish(acting)
         values["policy_lag"] = self.updates - 1 - float(np.mean(batch.version))
         values["queue_fill"] = self._server.fill()
         values |= self._server.inferred()
@@ -150,23 +147,20 @@ class Learner(threading.Thread):
         self.actions = batch.unrolls.action
         return over
 
-    def _publish(self) -> None:
-        values = self._layout.values()  # packed when somebody asks: most versions nobody does
+    def _publish(self, values: list[tf.Tensor]) -> None:
+        """The acting variables' values; packed when somebody asks: most versions nobody does."""
         self._server.publish(self.updates, lambda: self._layout.pack(values), values)
 
-    def _one_update(
-        self, batch: Batch, context: Context
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
-        exchange = Exchange(self._group, self._config)
-        metrics, priorities = self._algorithm.update(batch, context, exchange)
-        return metrics, priorities, exchange.waited()
-
-    def _check_sync(self) -> None:
+    def _check_sync(self) -> int:
+        """How many variables it repaired; mostly it is not yet due."""
         every = self._config.check_sync_every
-        if self._group.size > 1 and every and self.updates % every == 0:
-            variables = self._algorithm.variables
-            self.sync_checks += 1
-            self.sync_repairs += sync.check(self._group, [*variables.trained, *variables.carried])
+        if self._group.size == 1 or not every or self.updates % every:
+            return 0
+        variables = self._algorithm.variables
+        repaired = sync.check(self._group, [*variables.trained, *variables.carried])
+        self.sync_checks += 1
+        self.sync_repairs += repaired
+        return repaired
 
     def _reached(self, episode_return: float) -> bool:
         """Whether a limit ends the run, on all learners alike; `ended` says which."""

@@ -117,11 +117,13 @@ def _learn(
     cores = len(os.sched_getaffinity(0))
     share = max(1, cores // here.local_size) if here.local_size > 1 else 0
     processes.load_tensorflow(config.intra_op_threads or share, config.inter_op_threads or 2)
-    from impala_mm import agreement, checkpoint, devices, learner, sync, watch  # noqa: PLC0415
+    from impala_mm import agreement, checkpoint, devices, learner, sync, update, watch  # noqa: PLC0415
     from impala_mm import group as groups  # noqa: PLC0415
 
     device = devices.choose("device", config.device, here.local_rank)
     say(f"TensorFlow loaded ({time.monotonic() - began:.1f} s); trains on {device}")
+    if config.xla and (why := devices.why_not_compiled()):
+        flags.refuse(f"--xla: XLA does not compile for {device} here: {why}")
     group = groups.join(config)
     path = folder.path if folder else Path()
     code = 2
@@ -149,7 +151,13 @@ def _learn(
         say(f"error: {error}; what was saved is good, the same command goes on from it")
         events.happened("end", f"error: {error}")
         return 1
-    except (agreement.Differ, checkpoint.Mismatch, learner.NotFinite, sync.Drifted) as error:
+    except (
+        agreement.Differ,
+        checkpoint.Mismatch,
+        learner.NotFinite,
+        sync.Drifted,
+        update.NothingCompiled,
+    ) as error:
         if folder:  # all learners raise the same
             say(f"error: {error}")
         events.happened("nan" if isinstance(error, learner.NotFinite) else "end", f"error: {error}")

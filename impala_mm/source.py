@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from typing import Any, Protocol
+from typing import Protocol
 
 import tensorflow as tf
 
@@ -33,7 +33,6 @@ class QueueSource:
     def __init__(self, server: Server, codec: Codec, batch_size: int):
         self._queue, self._codec, self._batch_size = server.queue, codec, batch_size
         self._ready: queue.Queue[Batch] = queue.Queue(maxsize=1)
-        self._keys = 0
         self._failure: BaseException | None = None
         threading.Thread(target=self._prefetch, name="prefetch", daemon=True).start()
 
@@ -53,27 +52,31 @@ class QueueSource:
 
     def _prefetch(self) -> None:
         threads.name_this("prefetch")
-        device = devices.training()
+        size, device = self._batch_size, devices.training()
+        with tf.device("/CPU:0"):
+            taken = tf.Variable(0, trainable=False, dtype=tf.int64)
 
         @tf.function(autograph=False)
-        def take() -> tuple[Any, Any, tf.Tensor]:
+        def take() -> Batch:
             with tf.device("/CPU:0"):
-                contents, versions = self._queue.dequeue_many(self._batch_size)
+                contents, versions = self._queue.dequeue_many(size)
                 unrolls = self._codec.decode(contents)
+                keys = taken.assign_add(size) - tf.range(size, 0, -1, tf.int64)
+                weight, fresh = tf.ones([size]), tf.fill([size], True)
+            # In one graph with the copy TensorFlow lays what is copied in pinned memory.
             with tf.device(device):
-                return *tf.nest.map_structure(tf.identity, unrolls), versions
+                entries, start = tf.nest.map_structure(tf.identity, unrolls)
+            # Who counts steps by it while the GPU trains would have to wait for the GPU.
+            entries = entries._replace(first=unrolls[0].first)
+            return Batch(entries, start, keys, weight, versions, fresh)
 
         while True:
             try:
-                entries, start, versions = take()
+                batch = take()
             except (tf.errors.OutOfRangeError, tf.errors.CancelledError):  # the run has ended
                 return
             except BaseException as error:
                 self._failure = error
                 return
-            size = self._batch_size
-            keys = tf.range(self._keys, self._keys + size, dtype=tf.int64)
-            self._keys += size
-            fresh = tf.ones([size], tf.bool)
-            self._ready.put(Batch(entries, start, keys, tf.ones([size]), versions, fresh))
+            self._ready.put(batch)
             self._ready.join()  # one ahead, no more: unrolls age while they wait

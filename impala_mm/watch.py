@@ -25,6 +25,7 @@ from impala_mm.metrics import Meter, Tally
 from impala_mm.pulse import Pulse, Report
 from impala_mm.server import Server
 from impala_mm.sync import Drifted
+from impala_mm.update import NothingCompiled
 from impala_mm.verdict import line, verdict
 
 _ROW_SECONDS = 2.0  # between rows of metrics
@@ -32,7 +33,7 @@ _LINE_SECONDS = 5.0  # between progress lines; the first comes with the first fr
 _STALL_SECONDS = 60.0  # without an update, after which it is told
 _SILENT_SECONDS = 20.0  # that others may be silent before this learner counts as hanging, too
 _GOODBYE_SECONDS = 10.0  # how long learners wait for each other at the end
-_ALIKE = (NotFinite, Drifted)  # failures that all learners have at the same step
+_ALIKE = (NotFinite, Drifted, NothingCompiled)  # failures that all learners have at the same step
 Say = Callable[[str], None]
 
 

@@ -69,15 +69,18 @@ class DQNLike:
         future = tf.reduce_max(self._values(self._target, self._heads[1], after), -1)
         goal = after.reward + self._gamma * tf.where(after.terminated, 0.0, future)  # [T, B]
         for name in ("first", "second"):
-            with tf.GradientTape() as tape:
-                values = self._values(self._online, self._heads[0], entries)[:-1]
-                chosen = tf.gather(values, after.action, batch_dims=2)
-                error = tf.where(after.first, 0.0, chosen - tf.stop_gradient(goal))
-                loss = 0.5 * tf.reduce_mean(error**2)
-            gradients = tape.gradient(loss, self.variables.trained)
+            (loss, error), gradients = exchange.differentiate(
+                lambda: self._loss(entries, after, goal), self.variables.trained
+            )
             applied = exchange.apply(self._optimizer, gradients, self.variables.trained, name)
         metrics = {"loss/total": loss, "grad_norm": applied.norm, "clipped_share": applied.clipped}
         return metrics, tf.reduce_mean(tf.abs(error), 0)
+
+    def _loss(self, entries, after, goal):
+        values = self._values(self._online, self._heads[0], entries)[:-1]
+        chosen = tf.gather(values, after.action, batch_dims=2)
+        error = tf.where(after.first, 0.0, chosen - goal)
+        return 0.5 * tf.reduce_mean(error**2), error
 
     def _values(self, network, head, entry):
         features, _ = network.unroll(

@@ -56,7 +56,8 @@ class _Multiplying:
     """The exchange, which multiplies gradients first."""
 
     def __init__(self, exchange, factor):
-        self._exchange, self._factor, self.mean = exchange, factor, exchange.mean
+        self._exchange, self._factor = exchange, factor
+        self.mean, self.differentiate = exchange.mean, exchange.differentiate
 
     def apply(self, optimizer, gradients, variables):
         gradients = [gradient * self._factor for gradient in gradients]

@@ -69,7 +69,8 @@ class Algorithm(Protocol):
         """Learns from one batch: (metrics, priorities float32 [B] fed back to the source).
 
         Runs inside one tf.function, without AutoGraph (`tf.cond`, not `if`, where a tensor decides;
-        or a tf.function of its own); as many optimizer steps as it likes.
+        or a tf.function of its own); as many optimizer steps as it likes. What it computes its
+        losses by goes to `exchange.differentiate`: that is what --xla compiles.
         """
 
 

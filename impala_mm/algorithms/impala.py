@@ -93,42 +93,15 @@ class Impala:
         self, batch: Batch, context: Context, exchange: Exchange
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """One V-trace update."""
-        config = self._config
-        entries = batch.unrolls
-        reward = losses.clip_reward(entries.reward, config.reward_clipping)  # [T+1, B]
-        with tf.GradientTape() as tape:
-            features, _ = self._network.unroll(
-                entries.observation, reward, entries.action, entries.first, batch.start
-            )  # [T+1, B, F]
-            logits = snt.BatchApply(self._policy_head)(features)  # [T+1, B, A]
-            baseline = tf.squeeze(snt.BatchApply(self._baseline_head)(features), -1)  # [T+1, B]
-            loss = losses.impala_loss(
-                policy_logits=logits,
-                values=baseline,
-                actions=entries.action,
-                rewards=reward,
-                terminated=entries.terminated,
-                first=entries.first,
-                behaviour_log_probs=Categorical(entries.extras).log_prob(entries.action),
-                weight=batch.weight,
-                discounting=config.discounting,
-                baseline_cost=config.baseline_cost / tf.maximum(self._squared_error, 1.0),
-                entropy_cost=config.entropy_cost,
-                reduction=config.loss_reduction,
-                lambda_=config.vtrace_lambda,
-                clip_rho_threshold=config.clip_rho_threshold,
-                clip_pg_rho_threshold=config.clip_pg_rho_threshold,
-                clip_c_threshold=config.clip_c_threshold,
-            )
+        config, trained = self._config, self.variables.trained
+        loss, gradients = exchange.differentiate(lambda: self._loss(batch), trained)
         self._optimizer.learning_rate.assign(
             optimizers.linear_decay(config.learning_rate, context.frames, context.total)
         )
-        trained = self.variables.trained
-        gradients = tape.gradient(loss.total, trained)
         applied = exchange.apply(self._optimizer, gradients, trained)
         error = 2.0 * exchange.mean(loss.baseline, name="squared_error")  # summed or averaged
         if config.loss_reduction == "sum":
-            error /= tf.cast(tf.size(reward[1:]), tf.float32)
+            error /= tf.cast(tf.size(batch.unrolls.reward[1:]), tf.float32)
         change = _PACE * (error - self._squared_error)
         self._squared_error.assign_add(tf.where(tf.math.is_finite(change), change, 0.0))
         metrics = {
@@ -142,3 +115,30 @@ class Impala:
             "clipped_share": applied.clipped,
         }
         return metrics, batch.weight
+
+    def _loss(self, batch: Batch) -> losses.Losses:
+        config, entries = self._config, batch.unrolls
+        reward = losses.clip_reward(entries.reward, config.reward_clipping)  # [T+1, B]
+        features, _ = self._network.unroll(
+            entries.observation, reward, entries.action, entries.first, batch.start
+        )  # [T+1, B, F]
+        logits = snt.BatchApply(self._policy_head)(features)  # [T+1, B, A]
+        baseline = tf.squeeze(snt.BatchApply(self._baseline_head)(features), -1)  # [T+1, B]
+        return losses.impala_loss(
+            policy_logits=logits,
+            values=baseline,
+            actions=entries.action,
+            rewards=reward,
+            terminated=entries.terminated,
+            first=entries.first,
+            behaviour_log_probs=Categorical(entries.extras).log_prob(entries.action),
+            weight=batch.weight,
+            discounting=config.discounting,
+            baseline_cost=config.baseline_cost / tf.maximum(self._squared_error, 1.0),
+            entropy_cost=config.entropy_cost,
+            reduction=config.loss_reduction,
+            lambda_=config.vtrace_lambda,
+            clip_rho_threshold=config.clip_rho_threshold,
+            clip_pg_rho_threshold=config.clip_pg_rho_threshold,
+            clip_c_threshold=config.clip_c_threshold,
+        )

@@ -67,6 +67,18 @@ def test_a_gpu_that_is_not_there_is_refused_by_the_flag_that_asked_for_it(host, 
     assert "--actor_device=gpu: TensorFlow sees no GPU here" in capsys.readouterr().err
 
 
+def test_xla_compiles_for_a_cpu():
+    assert devices.why_not_compiled() == ""
+
+
+def test_what_keeps_xla_from_compiling_is_said_in_a_line(monkeypatch):
+    def refuses(function, **options):
+        raise tf.errors.InternalError(None, None, "libdevice not found\n  looked here\n  and there")
+
+    monkeypatch.setattr(tf, "function", refuses)
+    assert devices.why_not_compiled() == "libdevice not found"
+
+
 @pytest.mark.parametrize(
     ("flags", "can"),
     [

@@ -1,8 +1,67 @@
-"""What a learner says of an error that is not its user's."""
+"""What a learner publishes, and what it says of an error that is not its user's."""
 
+from types import SimpleNamespace
+
+import in_process
+import numpy as np
 import pytest
+import tensorflow as tf
 
-from impala_mm.learner import in_short
+from impala_mm import group, sync
+from impala_mm.actor import Player
+from impala_mm.config import Config
+from impala_mm.environments import make
+from impala_mm.learner import Learner, Limits, in_short
+from impala_mm.lockstep import Turn
+from impala_mm.parameters import Layout
+from impala_mm.profile import Profile
+from impala_mm.trajectory import Codec
+
+
+class Two(group.Alone):
+    """Two learners that do the same."""
+
+    size = 2
+
+
+@pytest.mark.parametrize("repairs", [False, True])
+def test_what_is_published_is_what_the_variables_are_after_update_and_repair(
+    repairs, monkeypatch, tmp_path
+):
+    config = Config(level_name="catch", batch_size=2, unroll_length=3, check_sync_every=1)
+    algorithm = in_process.make(config)
+    acting = algorithm.variables.acting
+    before = [variable.numpy() for variable in acting]
+    played = Player(algorithm, [(make("catch", 2, seed=0), 2)]).play()
+    batch = in_process.decoded(Codec(algorithm.unroll), tf.constant(played))
+
+    def check(group, variables):
+        if repairs:
+            variables[0].assign_add(tf.ones_like(variables[0]))
+        return int(repairs)
+
+    monkeypatch.setattr(sync, "check", check)
+    published = []
+    server = SimpleNamespace(
+        publish=lambda version, pack, values: published.append((version, pack(), values)),
+        fill=lambda: 0.0,
+        inferred=dict,
+        arrivals=list,
+    )
+    source = SimpleNamespace(feedback=lambda keys, priorities: None)
+    layout = Layout(acting, algorithm.variables.trained, "float32")
+    limits, profile = Limits(config, None), Profile("", tmp_path, print)
+    learner = Learner(
+        config, algorithm, Two(), source, server, layout, limits, action_repeats=1, profile=profile
+    )
+    learner._step(Turn(batch, 6, 6, 0.0, 0.0), batch, {})
+    ((version, packed, values),) = published
+    assert version == 1
+    assert packed == b"".join(variable.numpy().tobytes() for variable in acting)
+    for variable, value, old in zip(acting, values, before, strict=True):
+        np.testing.assert_array_equal(value, variable)
+        assert not np.array_equal(value, old)
+    assert learner.sync_repairs == repairs
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,10 @@
 """Batches from the queue: the next is ready, and what goes wrong on the way is not silent."""
 
+import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -60,3 +64,40 @@ def test_a_closed_queue_ends_it_quietly():
     queue.close(cancel_pending_enqueues=True)
     time.sleep(0.3)
     assert source.next(timeout=0.1) is None
+
+
+STAGING = """
+import tensorflow as tf
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+
+import test_source
+from impala_mm import devices
+
+devices.training = lambda: "/CPU:1"
+queue, source = test_source._source()
+queue.enqueue_many([[test_source._unroll(i) for i in range(2)], [0, 1]])
+batch = source.next(timeout=60)
+for name, tensor in [*batch.unrolls._asdict().items(), *batch._asdict().items()]:
+    if tf.is_tensor(tensor):
+        print(name, tensor.backing_device[-5:])
+"""
+
+
+@pytest.mark.slow
+def test_a_batch_lies_where_training_reads_it_but_for_what_is_read_here():
+    """A second device of a process of its own stands for the GPU. Flags are few bytes."""
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+    printed = subprocess.run(
+        [sys.executable, "-c", STAGING],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    ).stdout
+    where = dict(line.split() for line in printed.splitlines())
+    there = {name for name, device in where.items() if device == "CPU:1"}
+    assert there == {"reward", "terminated", "truncated", "observation"}
+    assert where["first"] == where["weight"] == where["version"] == where["key"] == "CPU:0"
