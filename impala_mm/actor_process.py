@@ -29,6 +29,7 @@ def act(config: Config) -> NoReturn:
 
     processes.on_ending(end)
     os.nice(_NICE)
+    processes.stay_small()
     learners = processes.addresses(config)
     start = first_learner(config, len(learners))
     if config.learner_assignment == "fixed":

@@ -5,6 +5,7 @@ learner's actors started, in the first tenths of a second.
 """
 
 import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ from impala_mm import flags, ports, secret, tensorflow_import
 from impala_mm.config import Config
 from impala_mm.log import Log
 
+_M_ARENA_MAX = -8  # of glibc's malloc.h
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
@@ -22,6 +24,17 @@ def on_ending(handler: Any) -> None:
     for number in _ENDING:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+def stay_small() -> None:
+    """For who is one of many on its host; before NumPy is loaded, and before threads are started.
+
+    NumPy would start a thread for each core, and glibc keep freed memory for each thread apart.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if "MALLOC_ARENA_MAX" not in os.environ:
+        with contextlib.suppress(OSError, AttributeError):  # another libc has it not
+            ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def leave(code: int) -> NoReturn:

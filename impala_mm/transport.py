@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from impala_mm import ports
+from impala_mm import ports, rpc
 from impala_mm.ledger import ACCEPTED, DENIED, DISPLACED, FOREIGN, LOST, RUNNING, STALE
 from impala_mm.remote import Asking
 
@@ -107,15 +107,16 @@ class Client:
         except OSError as error:
             raise Unreachable(f"nothing answers at {address} ({error.strerror or error})") from None
         try:
-            self._rpc = tf.distribute.experimental.rpc.Client.create(
+            client = tf.distribute.experimental.rpc.Client.create(
                 "grpc", address, name=secrets.token_hex(8), timeout_in_ms=min(self._timeout, 5000)
             )
         except tf.errors.OpError as error:
             raise Unreachable(f"nothing answers at {address} ({type(error).__name__})") from None
+        self._rpc = rpc.Caller(client, self._timeout)
 
     def hello(self, request: dict[str, Any]) -> dict[str, Any]:
         """The learner's identity; Refused with its sentence where it will not have us."""
-        answer = self._call("hello", json.dumps(request).encode(), result=_TEXT)
+        [answer] = self._call("hello", json.dumps(request).encode(), result=_TEXT)
         identity = json.loads(answer.numpy())
         if "refused" in identity:
             raise Refused(identity["refused"])
@@ -127,7 +128,8 @@ class Client:
         """Whether the learner we said hello to answers still: then its queue is full, no more."""
         try:
             request = json.dumps({"probe": True}).encode()
-            answer = self._call("hello", request, result=_TEXT, timeout=min(self._timeout, 5000))
+            timeout = min(self._timeout, 5000)
+            [answer] = self._call("hello", request, result=_TEXT, timeout=timeout)
         except Unreachable:
             return False
         return json.loads(answer.numpy())["nonce"] == self.nonce
@@ -157,7 +159,7 @@ class Client:
                 header = header._replace(pieces=self._send_pieces(header, contents))
             else:
                 header, inline = header._replace(pieces=0), list(contents)
-            answer = self._call(
+            [answer] = self._call(
                 "enqueue",
                 tf.constant(list(header), tf.int64),
                 tf.constant(inline, tf.string, [len(inline)]),
@@ -184,7 +186,7 @@ class Client:
                 part = content[offset : offset + MESSAGE]
                 place = tf.constant([unroll, index], tf.int64)
                 self._call(
-                    "piece", tf.constant(list(header), tf.int64), place, part, result=_NUMBER
+                    "piece", tf.constant(list(header), tf.int64), place, part, result=_NUMBERS
                 )
                 count += 1
         return count
@@ -197,7 +199,7 @@ class Client:
         version, parts, done, total = -1, [], 0, 1
         while done < total:
             wanted = tf.constant([version, done, self._reader, min_version], tf.int64)
-            found, content = self._call("get_parameters", wanted, result=(_NUMBERS, _TEXT))
+            found, content = self._call("get_parameters", wanted, result=_BOTH)
             got, total, nonce = map(int, found.numpy())
             if nonce not in {self.nonce, -1}:
                 raise Unreachable("get_parameters: another learner answers here now")
@@ -210,23 +212,19 @@ class Client:
             done += len(parts[-1])
         return version, b"".join(parts)
 
-    def ask(self, asking: Asking, content: bytes, episodes: np.ndarray) -> Any:
+    def ask(self, asking: Asking, content: bytes, episodes: np.ndarray) -> rpc.Call:
         """Hands a group's step over, for its next actions: a call that `Asked` waits for."""
         # Of a list TensorFlow would look at each number; and hardly ever has an episode ended.
-        header, ended = np.array(asking, np.int64), episodes if len(episodes) else self._no_episodes
-        arguments = tf.constant(header), tf.constant(content), ended
-        return self._begin("infer", arguments, (_NUMBERS, _TEXT))
+        header = tf.constant(np.array(asking, np.int64))
+        ended = tf.constant(episodes) if len(episodes) else self._no_episodes
+        arguments = [self._token, header, tf.constant(content), ended]
+        return self._rpc.begin("infer", arguments, _BOTH)
 
-    def _begin(self, function: str, arguments: Sequence[Any], result: Any, timeout: int = 0) -> Any:
-        return self._rpc.call(
-            function,
-            [self._token, *map(tf.convert_to_tensor, arguments)],
-            output_specs=result,
-            timeout_in_ms=timeout or self._timeout,
-        )
-
-    def _call(self, function: str, *arguments: Any, result: Any, timeout: int = 0) -> Any:
-        return result_of(function, self._begin(function, arguments, result, timeout))
+    def _call(
+        self, function: str, *arguments: Any, result: Sequence[tf.DType], timeout: int = 0
+    ) -> list[tf.Tensor]:
+        tensors = [self._token, *map(tf.convert_to_tensor, arguments)]
+        return result_of(function, self._rpc.begin(function, tensors, result, timeout))
 
 
 class Asked:
@@ -234,7 +232,7 @@ class Asked:
 
     def __init__(self, client: Client, asking: Asking, content: bytes, episodes: np.ndarray):
         self._client, self._said = client, (asking, content, episodes)
-        self._call: Any = client.ask(*self._said)
+        self._call: rpc.Call | None = client.ask(*self._said)
 
     def actions(self) -> np.ndarray:
         """Waits for them: int32 [E].
@@ -245,7 +243,7 @@ class Asked:
         """
         call, self._call = self._call or self._client.ask(*self._said), None
         numbers, actions = result_of("infer", call)
-        code, self._client.version = map(int, numbers.numpy())
+        code, self._client.version = numbers.numpy().tolist()
         if code == ACCEPTED:
             return np.frombuffer(actions.numpy(), np.int32)
         if code == DENIED:
@@ -260,21 +258,18 @@ class Asked:
     def settle(self) -> None:
         """Waits until nothing is on its way any more, whatever came of it."""
         if self._call:
-            self._call.get_error()
+            self._call.error()
 
 
-def result_of(function: str, call: Any) -> Any:
+def result_of(function: str, call: rpc.Call) -> list[tf.Tensor]:
     """Waits for a call; Unreachable where it did not come to its end."""
-    code, message = call.get_error()  # `is_ok` would compare in TensorFlow: half a millisecond
-    if int(code):
-        first = message.numpy().decode(errors="replace").split("\n")[0]
-        late = int(code) in {tf.errors.DEADLINE_EXCEEDED, tf.errors.UNAVAILABLE}
-        # Not by way of a name here: this frame would keep itself, and with it the call, which
-        # TensorFlow deletes in whatever graph is traced when the garbage is collected.
-        raise Unreachable(f"{function}: {first or f'error {int(code)}'}", late)
-    return call.get_value()
+    code, message = call.error()
+    if code:
+        first = message.split("\n")[0]
+        late = code in {tf.errors.DEADLINE_EXCEEDED, tf.errors.UNAVAILABLE}
+        # Not by way of a name here: this frame would keep itself, and with it the call.
+        raise Unreachable(f"{function}: {first or f'error {code}'}", late)
+    return call.answer()
 
 
-_TEXT = tf.TensorSpec([], tf.string)
-_NUMBER = tf.TensorSpec([], tf.int64)
-_NUMBERS = tf.TensorSpec([None], tf.int64)
+_TEXT, _NUMBERS, _BOTH = [tf.string], [tf.int64], [tf.int64, tf.string]

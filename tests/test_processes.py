@@ -158,7 +158,15 @@ def test_an_actor_that_does_not_belong_is_refused_with_both_names(by_hand):
     learner.until("a caller without the run's token was refused")
 
 
+# What no actor needs; of the first it has a stand-in, which loads nothing (`tensorflow_import`).
+_NOT_AN_ACTORS = (
+    r"h5py\..*|requests\..*|tensorflow\.lite\..*|.*\.compat\.v1\..*|keras\..*|absl\.testing.*|"
+    r"(tensorboard|pandas|matplotlib|wandb|av|cv2|horovod|mpi4py|paramiko|libtmux)(\..*)?"
+)
+
+
 def test_an_actor_asks_its_learner_where_actions_are_chosen(tmp_path):
+    """And imports what it needs, no more: many actors share the memory of a host."""
     flags = [
         "--level_name=catch",
         f"--learner_hosts=127.0.0.1:{free_port()}",
@@ -169,8 +177,11 @@ def test_an_actor_asks_its_learner_where_actions_are_chosen(tmp_path):
         f"--logdir={tmp_path / 'run'}",
     )
     actor = [*EXPERIMENT, "--job_name=actor", *flags]
-    asks = Process(*actor, "--inference=auto")
+    asks = Process(sys.executable, "-X", "importtime", *actor[1:], "--inference=auto")
     asks.until("joined the learner at .*, which acts for it")
+    imported = re.findall(r"^import time: .*\| +(\S+)$", asks.printed(), re.MULTILINE)
+    assert {"tensorflow.python.ops.math_ops", "impala_mm.remote_actor"} <= set(imported)
+    assert not [name for name in imported if re.fullmatch(_NOT_AN_ACTORS, name)]
     code, printed = run(*actor, "--task=1")
     assert code == 1
     expected = "this actor's place of inference (--inference) is actor, the learner's is learner"

@@ -288,8 +288,8 @@ def test_every_function_refuses_a_caller_without_the_token(serve):
     with pytest.raises(transport.Refused):
         stranger.enqueue(_header(stranger, 0), [b"x"], NO_EPISODES)
     assert stranger.get_parameters() is None
-    code = stranger._call(
-        "piece", tf.zeros([8], tf.int64), tf.zeros([2], tf.int64), b"x", result=transport._NUMBER
+    [code] = stranger._call(
+        "piece", tf.zeros([8], tf.int64), tf.zeros([2], tf.int64), b"x", result=[tf.int64]
     )
     assert int(code) == DENIED
     assert len(server._pieces) == 0
