@@ -91,7 +91,7 @@ class Player:
         return np.concatenate([group.stepping.episodes() for group in self._groups])
 
     def close(self) -> None:
-        """Ends the threads that step."""
+        """Ends the threads that step, once their steps are over: who closes environments waits."""
         for group in self._groups:
             group.stepping.close()
 
@@ -151,7 +151,6 @@ def _flat_act(algorithm: Algorithm, num_envs: int) -> _Act:
         *[tf.TensorSpec([num_envs, *s.shape], s.dtype) for s in read],
         *[tf.TensorSpec(s.shape, s.dtype) for s in tf.nest.flatten(state)],
     )
-
     variables = concrete.captured_inputs
     kinds = [output.dtype for output in concrete.outputs]
 
@@ -184,7 +183,7 @@ def run(
         if stop.is_set():
             return
     player = Player(algorithm, groups, heartbeat)
-    faults = [Faults(environments, say) for environments, _ in groups]
+    faults = Faults([environments for environments, _ in groups], say)
     loaded = (-1, -1)  # the run and the version of the parameters in use
 
     def load() -> tuple[int, int]:
@@ -197,14 +196,16 @@ def run(
         return loaded
 
     begin, waited = time.perf_counter(), 0.0
-    while not stop.is_set():
-        contents = player.play(load)
-        for of in faults:
-            of.after_unroll()
-        ready = time.perf_counter()
-        times = transport.Times(player.acting, player.stepping, waited, ready - begin)
-        number, version = player.acted_by
-        unrolls = Group(number, version, contents, player.episodes(), times)
-        if not link.send(unrolls, heartbeat.beat):
-            return
-        begin, waited = ready, time.perf_counter() - ready
+    try:
+        while not stop.is_set():
+            contents = player.play(load)
+            faults.after_unroll()
+            ready = time.perf_counter()
+            times = transport.Times(player.acting, player.stepping, waited, ready - begin)
+            number, version = player.acted_by
+            unrolls = Group(number, version, contents, player.episodes(), times)
+            if not link.send(unrolls, heartbeat.beat):
+                return
+            begin, waited = ready, time.perf_counter() - ready
+    finally:
+        player.close()

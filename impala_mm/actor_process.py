@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import os
 import signal
 import threading
 import traceback
@@ -12,8 +11,6 @@ from typing import Any, NamedTuple, NoReturn
 from impala_mm import children, choice, compression, demand, flags, heartbeat, processes
 from impala_mm.config import Config
 from impala_mm.heartbeat import Heartbeat
-
-_NICE = 10  # a learner beside it comes first: while it has unrolls, nothing is gained by more
 
 
 def act(config: Config) -> NoReturn:
@@ -28,7 +25,7 @@ def act(config: Config) -> NoReturn:
             stop.set()
 
     processes.on_ending(end)
-    os.nice(_NICE)
+    processes.give_way()
     processes.stay_small()
     learners = processes.addresses(config)
     start = first_learner(config, len(learners))
@@ -112,12 +109,16 @@ def _plays(here: _Here) -> _Ready:
     level = _level(config, levels)
     observation = levels[level].observation
     count = choice.environments(config, observation)
-    groups = _groups(config, level, choice.groups(config, count, observation, here.ours))
+    lag = algorithm.max_lag
+    try:
+        sizes = choice.groups(config, count, observation, here.ours, lag)
+    except ValueError as error:
+        flags.refuse(str(error))
+    groups = _groups(config, level, sizes)
     pull_secs = demand.pull_secs(config.min_pull_secs, layout.size)
     identity |= {"actor": config.task, "level": level}
     pack = compression.PACKS[choice.compression(config, observation)]
-    learners, lag = (here.learners, here.start), algorithm.max_lag
-    link = Link(*learners, identity, here.token, pull_secs, lag, say, stop, pack)
+    link = Link(here.learners, here.start, identity, here.token, pull_secs, lag, say, stop, pack)
 
     def run() -> None:
         actor.run(algorithm, groups, layout, link, say, stop, here.alive)

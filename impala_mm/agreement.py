@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 import nets
-from impala_mm import algorithms, choice, devices, environments, flags, transport
+from impala_mm import algorithms, devices, environments, flags, transport
 from impala_mm.algorithms import Algorithm
 from impala_mm.config import Config
 from impala_mm.environments import EnvironmentSpec
@@ -50,7 +50,6 @@ def make(config: Config, number: int) -> Agreement:
     tf.random.set_seed(config.seed + 1000 * number)
     levels = levels_of(config)
     spec = next(iter(levels.values()))
-    config = dataclasses.replace(config, precision=precision(config, spec))
     try:
         algorithm = algorithms.make(config, spec)
     except (nets.UnknownNetwork, nets.Unsuitable) as error:
@@ -91,15 +90,6 @@ def steps(config: Config, levels: dict[str, EnvironmentSpec]) -> dict[str, Any]:
         "emulator": spec.emulator,
         "steps": f"{spaces(spec)}",
     }
-
-
-def precision(config: Config, spec: EnvironmentSpec) -> str:
-    """What the network computes in here; not compared, since processors may differ."""
-    if config.precision != "auto":
-        return config.precision
-    # For what is smaller, casts cost what it saves.
-    pictures = spec.observation.shape.rank == 3 and choice.large(spec.observation)
-    return "bfloat16" if pictures and devices.computes_bfloat16() else "float32"
 
 
 def spaces(spec: EnvironmentSpec) -> dict[str, Any]:

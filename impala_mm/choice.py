@@ -41,13 +41,23 @@ def large(observation: Any) -> bool:
     return observation.shape.num_elements() >= _IMAGE
 
 
-def groups(config: Config, count: int, observation: Any, ours: bool) -> list[int]:
+def groups(
+    config: Config, count: int, observation: Any, ours: bool, max_lag: int | None
+) -> list[int]:
     """Sizes of those that `count` environments of an actor with a network step in.
 
     Two let it step and act at once, for the price of batches half as large: where cores are left,
-    as is known of `ours`: actors that experiment.py itself started.
+    as is known of `ours`: actors that experiment.py itself started. `max_lag` is the algorithm's;
+    raises ValueError where it forbids what was asked for.
     """
     wanted = config.env_groups
+    if max_lag is not None:  # while one waits for the next policy the others would act by the last
+        if wanted > 1:
+            raise ValueError(
+                f"--env_groups={wanted}: --algorithm={config.algorithm} has its actors wait for "
+                f"the next policy, which groups that take turns cannot: --env_groups=1"
+            )
+        wanted = 1
     if wanted == AUTO:
         spare = ours and actors(config) < len(os.sched_getaffinity(0))
         wanted = 2 if spare and large(observation) else 1

@@ -80,5 +80,6 @@ def _histogram(values: np.ndarray) -> np.ndarray:
     `tf.summary.histogram` would count by a matrix of [values, K]: 3 CPU seconds and 400 MB for a
     network of 1.7 million weights.
     """
-    counts, edges = np.histogram(values[np.isfinite(values)], _BUCKETS)
+    # In float64: between float32s that hardly differ there is no room for buckets.
+    counts, edges = np.histogram(values[np.isfinite(values)].astype(np.float64), _BUCKETS)
     return np.stack([edges[:-1], edges[1:], counts], axis=1)

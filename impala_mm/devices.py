@@ -8,7 +8,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from impala_mm import flags, threads
+from impala_mm import choice, flags, threads
 
 
 def choose(flag: str, wish: str, number: int) -> str:
@@ -51,6 +51,18 @@ def why_not_compiled() -> str:
     except Exception as error:
         return next(iter(str(error).splitlines()), type(error).__name__)
     return ""
+
+
+def precision(wish: str, observation: tf.TensorSpec) -> str:
+    """What a network computes in here that reads such observations: `wish`, unless that is auto.
+
+    It is not compared: a run's processors may differ.
+    """
+    if wish != "auto":
+        return wish
+    # For what is smaller, casts cost what it saves.
+    pictures = observation.shape.rank == 3 and choice.large(observation)
+    return "bfloat16" if pictures and computes_bfloat16() else "float32"
 
 
 def computes_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:

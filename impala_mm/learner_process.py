@@ -195,10 +195,10 @@ def _put_together(
     if folder:
         of = f" on {group.size} learners" if group.size > 1 else ""
         levels, megabytes = " and ".join(agreed.levels), capacity * codec.size / 1e6
+        precision = devices.precision(config.precision, spec.observation)
         say(
             f"{levels}, {config.algorithm} with {agreed.weights:,} weights{of}, in "
-            f"{agreement.precision(config, spec)}; the queue holds {capacity} unrolls "
-            f"({megabytes:.1f} MB)"
+            f"{precision}; the queue holds {capacity} unrolls ({megabytes:.1f} MB)"
         )
         if spec.note:
             say(spec.note)

@@ -9,12 +9,14 @@ import ctypes
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any, NoReturn
 
 from impala_mm import flags, ports, secret, tensorflow_import
 from impala_mm.config import Config
 from impala_mm.log import Log
 
+_NICE = 10
 _M_ARENA_MAX = -8  # of glibc's malloc.h
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
@@ -35,6 +37,15 @@ def stay_small() -> None:
     if "MALLOC_ARENA_MAX" not in os.environ:
         with contextlib.suppress(OSError, AttributeError):  # another libc has it not
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+
+
+def give_way() -> None:
+    """To the learner beside it, and to whoever else computes here."""
+    os.nice(_NICE)
+    # Where the kernel shares out time by session, and not by process, that is said by session.
+    if os.getsid(0) == os.getpid():
+        with contextlib.suppress(OSError):  # it does not
+            Path("/proc/self/autogroup").write_text(str(_NICE))
 
 
 def leave(code: int) -> NoReturn:

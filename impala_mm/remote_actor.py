@@ -69,7 +69,7 @@ class RemoteActor(threading.Thread):
         """The thread: until told to stop, whatever the learners do."""
         threads.name_this("playing")
         try:
-            faults = [Faults(environments, self._say) for environments, _ in self._groups]
+            faults = Faults([environments for environments, _ in self._groups], self._say)
             while not self._stop_asked.is_set():
                 self.waits = True
                 client, incarnation, length = self._connect()
@@ -79,7 +79,7 @@ class RemoteActor(threading.Thread):
             self.failure = error
 
     def _play(
-        self, client: transport.Client, incarnation: int, length: int, faults: Sequence[Faults]
+        self, client: transport.Client, incarnation: int, length: int, faults: Faults
     ) -> None:
         """Until the learner is away, or knows nothing of what was begun."""
         turns = [
@@ -100,7 +100,7 @@ class RemoteActor(threading.Thread):
                 turn.ask(client, step, {"dropped": self._dropped})
                 self._dropped = 0
             while not self._stop_asked.is_set():
-                for turn, of in zip(turns, faults, strict=True):
+                for turn in turns:
                     asked = time.perf_counter()
                     actions = self._answer(client, turn)
                     clock.waited += time.perf_counter() - asked
@@ -108,9 +108,10 @@ class RemoteActor(threading.Thread):
                         return
                     self.waits = False
                     step = turn.stepping.step(actions)
-                    if ends := turn.stepping.between_unrolls:
-                        of.after_unroll()
-                    said = clock.times(turns) if ends and turn is turns[-1] else {}
+                    said = {}
+                    if turn.stepping.between_unrolls and turn is turns[-1]:
+                        faults.after_unroll()
+                        said = clock.times(turns)
                     turn.ask(client, step, said)
                     self.waits = True
         except transport.Lost:

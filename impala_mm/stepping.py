@@ -4,7 +4,7 @@ Broken environments are made anew where an unroll ends: their newest entry then 
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -105,22 +105,25 @@ class Stepping:
 
 
 class Faults:
-    """Says what breaks, and gives up where it is too much."""
+    """Says what breaks in groups of environments, and gives up where it is too much."""
 
-    def __init__(self, environments: Environments, say: Callable[[str], None]):
-        self._environments, self._say = environments, say
-        self._known = self._unrolls = 0
+    def __init__(self, groups: Sequence[Environments], say: Callable[[str], None]):
+        self._groups, self._say = groups, say
+        self._known = [0] * len(groups)
+        self._unrolls, self._last = 0, ""
         self._at: list[int] = []  # the unroll at which each fault was
 
     def after_unroll(self) -> None:
-        """Raises Stopped where it is too much."""
-        new = self._environments.faults[self._known :]
+        """Of all groups; raises Stopped where it is too much."""
         self._unrolls += 1
-        for fault in new:
-            self._say(f"{fault}; it is made anew, its unroll dropped")
-            self._at.append(self._unrolls)
-        self._known += len(new)
+        for number, environments in enumerate(self._groups):
+            new = environments.faults[self._known[number] :]
+            self._known[number] += len(new)
+            of = f"group {number}: " if len(self._groups) > 1 else ""
+            for fault in new:
+                self._last = f"{of}{fault}"
+                self._say(f"{self._last}; it is made anew, its unroll dropped")
+                self._at.append(self._unrolls)
         self._at = [at for at in self._at if at > self._unrolls - 1000]
         if len(self._at) >= _FAULTS:
-            last = self._environments.faults[-1]
-            raise Stopped(f"{len(self._at)} faults of environments, the last: {last}")
+            raise Stopped(f"{len(self._at)} faults of environments, the last: {self._last}")

@@ -24,8 +24,6 @@ UNUSED = (
     "tensorflow._api.v2.__internal__.distribute",
     "tensorflow._api.v2.feature_column",
     "tensorflow._api.v2.__internal__.feature_column",
-    "h5py",
-    "requests",
 )
 _NOISE = (b"WARNING: All log messages before absl::InitializeLog", b"I0000 ")
 

@@ -160,7 +160,7 @@ def test_an_actor_that_does_not_belong_is_refused_with_both_names(by_hand):
 
 # What no actor needs; of the first it has a stand-in, which loads nothing (`tensorflow_import`).
 _NOT_AN_ACTORS = (
-    r"h5py\..*|requests\..*|tensorflow\.lite\..*|.*\.compat\.v1\..*|keras\..*|absl\.testing.*|"
+    r"tensorflow\.lite\..*|.*\.compat\.v1\..*|keras\..*|absl\.testing.*|"
     r"(tensorboard|pandas|matplotlib|wandb|av|cv2|horovod|mpi4py|paramiko|libtmux)(\..*)?"
 )
 

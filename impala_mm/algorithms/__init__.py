@@ -5,12 +5,13 @@ learner calls `update`; transport, queue and assembly see only `unroll` and the 
 `variables.acting`. A new algorithm is a new module here, or anywhere: --algorithm=package.module.
 """
 
+import dataclasses
 import importlib
 from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
-from impala_mm import flags
+from impala_mm import devices, flags
 from impala_mm.config import Config
 from impala_mm.environments import EnvironmentSpec
 from impala_mm.exchange import Exchange
@@ -90,6 +91,9 @@ def entry_spec(environment: EnvironmentSpec, extras: Any) -> Entry:
 
 def make(config: Config, environment: EnvironmentSpec) -> Algorithm:
     """The algorithm that --algorithm names, for this environment."""
+    config = dataclasses.replace(
+        config, precision=devices.precision(config.precision, environment.observation)
+    )
     name = config.algorithm
     module = f"{__name__}.{name}" if name in BUILT_IN else name
     try:

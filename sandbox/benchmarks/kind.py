@@ -95,9 +95,7 @@ def measure(config: Config, seconds: float, say: Say = lambda _: None) -> Saved:
         parameter_bytes=parameter_bytes,
         gradient_bytes=trained * (2 if config.gradient_dtype == "float16" else 4),
         min_pull_secs=demand.pull_secs(config.min_pull_secs, parameter_bytes),
-        env_groups=max(
-            1, config.env_groups
-        ),  # auto: the frontend starts as many as there are to be
+        env_groups=max(1, config.env_groups),  # auto: one, as the frontend's actors have
     )
     return Saved(kind, shape, settings(config), components.host())
 

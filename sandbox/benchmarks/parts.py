@@ -26,7 +26,7 @@ processes.load_tensorflow(_THREADS, _THREADS)
 import numpy as np
 import tensorflow as tf
 
-from impala_mm import agreement, choice, environments, exchange, flags, group, transport
+from impala_mm import agreement, choice, devices, environments, exchange, flags, group, transport
 from impala_mm.actor import Player
 from impala_mm.algorithms import Context
 from impala_mm.compression import PACKS
@@ -207,7 +207,7 @@ class Parts:
         return once, 1
 
     def _computes_in(self, config: Config) -> str:
-        return agreement.precision(config, self._acting.spec)
+        return devices.precision(config.precision, self._acting.spec.observation)
 
     def _entry(self, shape: list[int]) -> Entry:
         """Entries [*shape, ...] with noise for pictures, and nothing that ends."""

@@ -6,7 +6,6 @@ from in_threads import together
 
 from impala_mm import agreement, devices
 from impala_mm.config import Config
-from impala_mm.environments import EnvironmentSpec
 
 
 @pytest.mark.parametrize(
@@ -79,8 +78,7 @@ def test_precision_is_chosen_by_processor_and_observations_or_as_asked(
     monkeypatch, asked, shape, can, due
 ):
     monkeypatch.setattr(devices, "computes_bfloat16", lambda: can)
-    spec = EnvironmentSpec("", tf.TensorSpec(shape, tf.uint8), 2, 1, None)
-    assert agreement.precision(Config(precision=asked), spec) == due
+    assert devices.precision(asked, tf.TensorSpec(shape, tf.uint8)) == due
 
 
 def test_auto_is_resolved_before_a_network_is_made_of_it(monkeypatch):

@@ -45,12 +45,20 @@ def test_numbers_may_be_auto_and_are_what_is_given_else():
 def test_groups_take_turns_where_cores_are_left_and_images_are_read():
     cores = len(os.sched_getaffinity(0))
     few, all_of_them = f"--num_actors={cores - 1}", f"--num_actors={cores}"
-    assert choice.groups(_config(few), 33, PICTURE, ours=True) == [17, 16]
-    assert choice.groups(_config(few), 1, PICTURE, ours=True) == [1]
-    assert choice.groups(_config(few), 33, PICTURE, ours=False) == [33]
-    assert choice.groups(_config(few), 33, NUMBERS, ours=True) == [33]
-    assert choice.groups(_config(all_of_them), 33, PICTURE, ours=True) == [33]
-    assert choice.groups(_config(all_of_them, "--env_groups=3"), 8, NUMBERS, False) == [3, 3, 2]
+    assert choice.groups(_config(few), 33, PICTURE, True, None) == [17, 16]
+    assert choice.groups(_config(few), 1, PICTURE, True, None) == [1]
+    assert choice.groups(_config(few), 33, PICTURE, False, None) == [33]  # how many it is one of?
+    assert choice.groups(_config(few), 33, NUMBERS, True, None) == [33]
+    assert choice.groups(_config(all_of_them), 33, PICTURE, True, None) == [33]
+    three = _config(all_of_them, "--env_groups=3")
+    assert choice.groups(three, 8, NUMBERS, False, None) == [3, 3, 2]
+
+
+def test_groups_do_not_take_turns_where_actors_wait_for_the_next_policy():
+    few = f"--num_actors={len(os.sched_getaffinity(0)) - 1}"
+    assert choice.groups(_config(few), 33, PICTURE, True, 0) == [33]
+    with pytest.raises(ValueError, match=r"--env_groups=2: .* wait for the next policy"):
+        choice.groups(_config("--env_groups=2"), 33, PICTURE, True, 1)
 
 
 @pytest.mark.parametrize(

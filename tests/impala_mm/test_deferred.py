@@ -86,9 +86,8 @@ import sys
 waiting = [name for name in tensorflow_import.UNUSED if type(sys.modules[name]) is _Deferred]
 assert waiting == list(tensorflow_import.UNUSED), waiting
 import tensorflow.compat.v1 as tf1
-import h5py, requests
-print(requests.__version__, h5py.File, requests.Session, tf1.placeholder)
-print(tf.compat.v1.Session, tf.compat.v2.nn.relu, tf.test.TestCase, tf.lite.Interpreter)
+print(tf1.placeholder, tf.compat.v1.Session)
+print(tf.compat.v2.nn.relu, tf.test.TestCase, tf.lite.Interpreter)
 print(tf.feature_column.numeric_column, tf.__internal__.test, tf.__internal__.distribute.interim)
 """
 

@@ -3,6 +3,7 @@
 import functools
 import itertools
 import threading
+import time
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,11 @@ import tensorflow as tf
 from counting import Counting
 
 from impala_mm import environments
-from impala_mm.actor import Player
+from impala_mm.actor import Player, run
+from impala_mm.heartbeat import Heartbeat
+from impala_mm.link import Newest
+from impala_mm.parameters import Layout
+from impala_mm.stepping import Faults, Stopped
 from impala_mm.trajectory import Codec, Entry, UnrollSpec
 
 LENGTH = 5
@@ -138,3 +143,57 @@ def test_a_step_that_fails_aside_fails_the_actor():
     with pytest.raises(RuntimeError, match="the emulator is gone"):
         player.play()
     player.close()
+
+
+def test_environments_are_not_closed_while_a_thread_steps_them():
+    """As an actor ends: one group's step is still on its way when `run` returns."""
+    running, closed_meanwhile = threading.Event(), []
+
+    class Slow:
+        def __init__(self):
+            self._environments = made(0, 1)[0]
+
+        def step(self, actions):
+            running.set()
+            time.sleep(0.2)
+            step = self._environments.step(actions)
+            running.clear()
+            return step
+
+        def __getattr__(self, name):
+            return getattr(self._environments, name)
+
+    class Ends:
+        """A link that has had enough of it."""
+
+        newest, failure, connected = Newest(0, 1, b""), None, threading.Event()
+        start = staticmethod(lambda: None)
+        connected.set()
+
+        def send(self, group, meanwhile):
+            closed_meanwhile.append(running.wait(5))
+            return False
+
+    layout = Layout([], [], "float32")
+    run(Obeys(), [(Slow(), 1), (Slow(), 1)], layout, Ends(), print, threading.Event(), Heartbeat())
+    assert closed_meanwhile == [True], "a step was on its way as the last unrolls were sent"
+    assert not running.is_set()
+
+
+def test_faults_of_all_groups_count_together():
+    class Broken:
+        def __init__(self):
+            self.faults = []
+
+    groups, said = [Broken(), Broken()], []
+    faults = Faults(groups, said.append)
+    for i in range(9):
+        groups[i % 2].faults.append(f"environment {i}")
+        faults.after_unroll()
+    groups[1].faults.append("environment 9")
+    with pytest.raises(
+        Stopped, match="10 faults of environments, the last: group 1: environment 9"
+    ):
+        faults.after_unroll()
+    assert said[0] == "group 0: environment 0; it is made anew, its unroll dropped"
+    assert len(said) == 10
