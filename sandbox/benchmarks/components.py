@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import wire as wires
-from measuring import Process, together
+from measuring import Process, crowded, together
 from progress import Ahead, Hint
 from wire import Wire
 
@@ -154,9 +154,9 @@ class Bench:
         told = together(processes, prepare=part, batch=batch)[0]
         if "precision" in told:
             self._precision[part] = told["precision"]
-        answers = together(processes, go=self._seconds, part=part, batch=batch)
+        cost = crowded(processes, self._seconds, part, batch)
         ahead.done((part, threads, batch), guess)
-        return sum(a["cpu"] for a in answers) / sum(a["steps"] for a in answers)
+        return cost
 
     def _likely(self, part: str, threads: int) -> list[int]:
         """At which batches it will be measured next."""

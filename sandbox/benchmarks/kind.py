@@ -55,9 +55,9 @@ def measure(config: Config, seconds: float, say: Say = lambda _: None) -> Saved:
         publishing = _alone(learner, seconds, "publishing", 1).cores
         address = learner.ask(prepare="serve", batch=envs)["address"]
         unroll_bytes = actor.ask(prepare="send", batch=envs, address=address)["unroll_bytes"]
-        sending, receiving = _both(learner, actor, seconds, "send", envs)
+        sending, receiving = measuring.both_ends(learner, actor, seconds, "send", envs)
         actor.ask(prepare="pull", batch=1, address=address)
-        pulling, serving = _both(learner, actor, seconds, "pull", 1)
+        pulling, serving = measuring.both_ends(learner, actor, seconds, "pull", 1)
     finally:
         _end(crowd)
     trainer = Process(config, cores, config.device != "cpu")
@@ -144,8 +144,7 @@ def _own(f: dataclasses.Field) -> bool:
 def _crowded(crowd: list[Process], seconds: float, part: str, batch: int) -> float:
     """Core-seconds of a step where all of them do the same."""
     measuring.together(crowd, prepare=part, batch=batch)
-    answers = measuring.together(crowd, go=seconds, part=part, batch=batch)
-    return sum(a["cpu"] for a in answers) / sum(a["steps"] for a in answers)
+    return measuring.crowded(crowd, seconds, part, batch)
 
 
 def _alone(process: Process, seconds: float, part: str, batch: int) -> Cost:
@@ -160,16 +159,6 @@ def _alone(process: Process, seconds: float, part: str, batch: int) -> Cost:
         times.append((time.monotonic() - begin) / answer["steps"])
         cores, steps = cores + answer["cpu"], steps + answer["steps"]
     return Cost(seconds=min(times), cores=cores / steps)
-
-
-def _both(
-    learner: Process, actor: Process, seconds: float, part: str, batch: int
-) -> tuple[float, float]:
-    """CPU seconds each time that the actor does it: its own, and the learner's that answers."""
-    before = learner.ask()["cpu"]
-    answer = actor.ask(go=seconds, part=part, batch=batch)
-    after = learner.ask()["cpu"]
-    return answer["cpu"] / answer["steps"], (after - before) / answer["steps"]
 
 
 def _end(processes: list[Process]) -> None:

@@ -67,3 +67,19 @@ def together(processes: list[Process], **what: Any) -> list[dict[str, Any]]:
     for process in processes:
         process.tell(**what)
     return [process.hear() for process in processes]
+
+
+def crowded(processes: list[Process], seconds: float, part: str, batch: int) -> float:
+    """Core-seconds of a step where all of them do the same; the part is ready."""
+    answers = together(processes, go=seconds, part=part, batch=batch)
+    return sum(a["cpu"] for a in answers) / sum(a["steps"] for a in answers)
+
+
+def both_ends(
+    learner: Process, actor: Process, seconds: float, part: str, batch: int
+) -> tuple[float, float]:
+    """CPU seconds each time that the actor does it: its own, and the learner's that answers."""
+    before = learner.ask()["cpu"]
+    answer = actor.ask(go=seconds, part=part, batch=batch)
+    after = learner.ask()["cpu"]
+    return answer["cpu"] / answer["steps"], (after - before) / answer["steps"]

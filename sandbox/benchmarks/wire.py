@@ -6,7 +6,7 @@ Both ends are measuring processes (`parts.py`) of this machine, with a thread ea
 from collections.abc import Callable
 from typing import NamedTuple
 
-from measuring import Process
+from measuring import Process, both_ends
 
 from impala_mm.config import Config
 
@@ -32,24 +32,17 @@ def measure(
     envs = config.num_envs
     learner, actor = Process(config, 1), Process(config, 1)
 
-    def both(part: str, batch: int) -> tuple[float, float]:
-        """CPU seconds each time that the actor does this part: (its own, the learner's)."""
-        before = learner.ask()["cpu"]
-        answer = actor.ask(go=seconds, part=part, batch=batch)
-        cpu, times = answer["cpu"], answer["steps"]
-        return cpu / times, (learner.ask()["cpu"] - before) / times
-
     try:
         made = learner.ask(prepare="publishing", batch=1)
         answer = learner.ask(go=seconds, part="publishing", batch=1)
         publish = answer["cpu"] / answer["steps"]
         address = learner.ask(prepare="serve", batch=envs)["address"]
         actor.ask(prepare="packing", batch=envs)
-        pack, _ = both("packing", envs)
+        pack, _ = both_ends(learner, actor, seconds, "packing", envs)
         sent = actor.ask(prepare="send", batch=envs, address=address)
-        send, receive = both("send", envs)
+        send, receive = both_ends(learner, actor, seconds, "send", envs)
         actor.ask(prepare="pull", batch=1, address=address)
-        pull, serve = both("pull", 1)
+        pull, serve = both_ends(learner, actor, seconds, "pull", 1)
     finally:
         learner.end()
         actor.end()
