@@ -18,6 +18,7 @@ from impala_mm import transport
 from impala_mm.algorithms import Algorithm
 from impala_mm.assembly import Assembly
 from impala_mm.environments import Environments
+from impala_mm.handing import hand, handed, taken
 from impala_mm.heartbeat import Heartbeat
 from impala_mm.link import Group, Link
 from impala_mm.parameters import Layout
@@ -25,8 +26,8 @@ from impala_mm.stepping import Faults, Stepping
 from impala_mm.trajectory import Entry
 from impala_mm.waiting import Say
 
-# From entries [E, ...] and a state, flat, to actions int32 [E], the state after and extras.
-_Act = Callable[[Entry, list[tf.Tensor]], tuple[np.ndarray, list[tf.Tensor], Any]]
+# From entries [E, ...] and a state to actions int32 [E], the state after and extras; both flat.
+_Act = Callable[[Entry, list[tf.Tensor]], tuple[np.ndarray, list[tf.Tensor], list[tf.Tensor]]]
 
 
 class Player:
@@ -102,18 +103,18 @@ class _Playing:
     def __init__(self, algorithm: Algorithm, stepping: Stepping, size: int, act: _Act):
         self.stepping, self._act = stepping, act
         state = algorithm.initial_state(size)
-        self._state, self._flat = state, tf.nest.flatten(state)
+        self._state: list[tf.Tensor] = tf.nest.flatten(state)
         self._assembly = Assembly(algorithm.unroll, size, state)
         self._assembly.begin(stepping.reset())
-        self._chosen: tuple[np.ndarray, Any] | None = None  # for the step that runs
+        self._chosen: tuple[np.ndarray, list[tf.Tensor]] | None = None  # for the step that runs
         self.begins = True  # an unroll
 
     def act(self) -> None:
         """Chooses what follows on the newest entries, and starts that step."""
         assembly = self._assembly
         if assembly.starts:
-            assembly.begins_with(tf.nest.pack_sequence_as(self._state, self._flat))
-        actions, self._flat, extras = self._act(assembly.newest, self._flat)
+            assembly.begins_with(self._state)
+        actions, self._state, extras = self._act(assembly.newest, self._state)
         self._chosen, self.begins = (actions, extras), False
         self.stepping.start(actions)
 
@@ -132,35 +133,40 @@ class _Playing:
 def _flat_act(algorithm: Algorithm, num_envs: int) -> _Act:
     """The algorithm's act for this many environments, from and to the core state's flat tensors.
 
-    Called as one operation on flat tensors, and only with those fields that act() may read:
+    Called as one operation on flat tensors, those fields that act() may read as one of them:
     tf.function's own handling of its arguments costs more than a small network.
     """
     exploration = tf.ones([num_envs])
     step, state = algorithm.unroll.step, algorithm.initial_state(num_envs)
-    read = (step.observation, step.reward, step.action, step.first)
+    read = [
+        tf.TensorSpec([num_envs, *s.shape], s.dtype)
+        for s in (step.observation, step.reward, step.action, step.first)
+    ]
     length = len(tf.nest.flatten(state))
 
     @tf.function(autograph=False)
-    def act(observation, reward, action, first, *flat_state):
+    def act(shown, *flat_state):
+        observation, reward, action, first = taken(shown, read)
         entry = Entry(action, reward, None, None, observation, first, None)
         before = tf.nest.pack_sequence_as(state, flat_state)
         chosen, after, extras = algorithm.act(entry, before, exploration)
         return [chosen, *tf.nest.flatten(after), *tf.nest.flatten(extras)]
 
     concrete = act.get_concrete_function(
-        *[tf.TensorSpec([num_envs, *s.shape], s.dtype) for s in read],
+        handed(read),
         *[tf.TensorSpec(s.shape, s.dtype) for s in tf.nest.flatten(state)],
     )
     variables = concrete.captured_inputs
     kinds = [output.dtype for output in concrete.outputs]
 
-    def call(entry: Entry, flat: list[tf.Tensor]) -> tuple[np.ndarray, list[tf.Tensor], Any]:
-        arrays = (entry.observation, entry.reward, entry.action, entry.first)
+    def call(
+        entry: Entry, flat: list[tf.Tensor]
+    ) -> tuple[np.ndarray, list[tf.Tensor], list[tf.Tensor]]:
+        shown = hand(entry.observation, entry.reward, entry.action, entry.first)
         chosen, *rest = tf.raw_ops.StatefulPartitionedCall(
-            args=[*map(tf.constant, arrays), *flat, *variables], Tout=kinds, f=concrete
+            args=[shown, *flat, *variables], Tout=kinds, f=concrete
         )
-        extras = tf.nest.pack_sequence_as(step.extras, rest[length:])
-        return chosen.numpy(), rest[:length], extras
+        return chosen.numpy(), rest[:length], rest[length:]
 
     return call
 

@@ -290,12 +290,9 @@ class Inference:
             end = begin + len(group.rows)
             if group.assembly.starts:
                 last = first + len(group.rows)
-                mine = [np.array(part[first:last]) for part in starts]
-                group.assembly.begins_with(tf.nest.pack_sequence_as(self._state, mine))
+                group.assembly.begins_with([np.array(part[first:last]) for part in starts])
                 first = last
-            with_them = tf.nest.pack_sequence_as(
-                self._spec.step.extras, [np.array(part[begin:end]) for part in extras]
-            )
+            with_them = [np.array(part[begin:end]) for part in extras]
             answers.append(group.choose(np.array(actions[begin:end], np.int32), with_them))
             begin = end
         return np.array(answers, object)

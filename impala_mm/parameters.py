@@ -1,10 +1,13 @@
 """The acting variables as one flat vector of bytes: what a learner publishes and actors load."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from impala_mm.handing import hand, taken
 from impala_mm.trajectory import digest
 
 
@@ -25,6 +28,7 @@ class Layout:
             [v.shape.num_elements() * t.size for v, t in zip(acting, self._wire, strict=True)]
         ).tolist()
         self.size = self._ends[-1] if self._ends else 0  # bytes
+        self._assign: Callable[..., Any] | None = None  # each variable's bytes to it
         # Not the names: they count the modules that a process made before.
         self.digest = digest(
             [tf.TensorSpec(v.shape, t) for v, t in zip(acting, self._wire, strict=True)]
@@ -49,8 +53,15 @@ class Layout:
 
     def unpack(self, vector: bytes) -> None:
         """Assigns the vector to the variables."""
-        begin = 0
-        for variable, wire, end in zip(self._variables, self._wire, self._ends, strict=True):
-            value = np.frombuffer(vector[begin:end], wire.as_numpy_dtype)
-            variable.assign(tf.cast(tf.reshape(value, variable.shape), variable.dtype))
-            begin = end
+        content = np.frombuffer(vector, np.uint8)
+        raw = [hand(content[i:j]) for i, j in itertools.pairwise([0, *self._ends])]
+        if self._assign is None:
+            traced = tf.function(self._assign_bytes, autograph=False)
+            self._assign = traced.get_concrete_function(*raw)
+        self._assign(*raw)
+
+    def _assign_bytes(self, *raw: tf.Tensor) -> None:
+        """Each variable's bytes to it."""
+        for variable, wire, part in zip(self._variables, self._wire, raw, strict=True):
+            (value,) = taken(part, [tf.TensorSpec(variable.shape, wire)])
+            variable.assign(tf.cast(value, variable.dtype))

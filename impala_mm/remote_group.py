@@ -5,7 +5,6 @@ repeated because its answer got lost.
 """
 
 import time
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,7 @@ class RemoteGroup:
             algorithm.unroll, environments, algorithm.initial_state(environments)
         )
         self.rows = np.full([environments], -1, np.int32)  # of the tables, once it has begun
-        self.chosen: tuple[np.ndarray, Any] | None = None  # the last actions and their extras
+        self.chosen: tuple[np.ndarray, list[np.ndarray]] | None = None  # the last, and extras
         self._number, self._running = -1, False  # of the last call, and whether it is one still
         self._begun_at = 0.0  # time.monotonic() when the last call came, which is to be inferred
         self._inferring = False  # the last call is in a batch, or waits to be
@@ -52,8 +51,8 @@ class RemoteGroup:
         self._inferring = True
         return ACT, b""
 
-    def choose(self, actions: np.ndarray, extras: Any) -> bytes:
-        """What is to follow on its newest entry, int32 [E] and nest of [E, ...]: its answer."""
+    def choose(self, actions: np.ndarray, extras: list[np.ndarray]) -> bytes:
+        """What is to follow on its newest entry, int32 [E] and, flat, [E, ...]: its answer."""
         self.chosen, self._inferring = (actions, extras), False
         return actions.tobytes()
 

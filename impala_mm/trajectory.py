@@ -23,11 +23,12 @@ Rewards in entries are raw; `losses.clip_reward` clips them for the network's in
 """
 
 import hashlib
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+
+from impala_mm.handing import interpreted
 
 
 class Entry(NamedTuple):
@@ -84,13 +85,17 @@ class Codec:
         self._sizes = [int(np.prod(shape)) * dtype.size for shape, dtype, _ in self._leaves]
         self.size = sum(self._sizes)  # bytes of one unroll
 
-    def encode(self, unroll: Unroll) -> bytes:
-        """One environment's unroll, of NumPy arrays."""
-        parts = []
-        for array, (shape, dtype, _) in zip(tf.nest.flatten(unroll), self._leaves, strict=True):
-            assert list(array.shape) == shape, f"{array.shape} where {shape} is due"
-            parts.append(np.asarray(array, dtype.as_numpy_dtype).tobytes())
-        return b"".join(parts)
+    def arrays(self, rows: np.ndarray) -> Unroll:
+        """Bytes of unrolls, uint8 [E, size], seen as what they mean: arrays in their memory.
+
+        Entries are [E, T+overlap, ...], start is [E, ...].
+        """
+        parts = np.split(rows, np.cumsum(self._sizes)[:-1], axis=1)
+        arrays = [
+            part.view(dtype.as_numpy_dtype).reshape([len(rows), *shape])
+            for part, (shape, dtype, _) in zip(parts, self._leaves, strict=True)
+        ]
+        return tf.nest.pack_sequence_as(self._structure, arrays)
 
     def decode(self, content: tf.Tensor) -> tuple[Entry, Any]:
         """B unrolls (string [B]) as entries [T+overlap, B, ...] and start [B, ...]; in a graph."""
@@ -100,21 +105,12 @@ class Codec:
         for part, (shape, dtype, timed) in zip(
             tf.split(raw, self._sizes, axis=1), self._leaves, strict=True
         ):
-            leaf = _reinterpret(part, shape, dtype)
+            leaf = interpreted(part, [None, *shape], dtype)
             if timed:  # [B, T, ...] -> [T, B, ...]
                 leaf = tf.transpose(leaf, [1, 0, *range(2, len(shape) + 1)])
             leaves.append(leaf)
         unroll = tf.nest.pack_sequence_as(self._structure, leaves)
         return unroll.entries, unroll.start
-
-
-def _reinterpret(raw: tf.Tensor, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
-    """Bytes uint8 [B, n] as [B, *shape] of `dtype`."""
-    if dtype == tf.bool:
-        return tf.reshape(tf.cast(raw, tf.bool), [-1, *shape])
-    if dtype.size == 1:
-        return tf.reshape(tf.bitcast(raw, dtype), [-1, *shape])
-    return tf.bitcast(tf.reshape(raw, [-1, *shape, dtype.size]), dtype)
 
 
 def digest(nest_of_specs: Any) -> str:

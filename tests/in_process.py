@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import numpy as np
 import sonnet as snt
 import tensorflow as tf
 
@@ -33,6 +34,17 @@ def updater(algorithm, config, changed=lambda batch: batch):
         return metrics
 
     return lambda contents, over: update(tf.constant(contents), tf.constant(over, tf.float32))
+
+
+def encoded(codec, unroll):
+    """One environment's unroll, of arrays, as it travels."""
+    rows = np.zeros([1, codec.size], np.uint8)
+    for array, value in zip(
+        tf.nest.flatten(codec.arrays(rows)), tf.nest.flatten(unroll), strict=True
+    ):
+        assert array.shape == (1, *np.shape(value))
+        array[0] = value
+    return rows.tobytes()
 
 
 def decoded(codec, contents):

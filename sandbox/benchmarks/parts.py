@@ -29,6 +29,7 @@ import tensorflow as tf
 from impala_mm import agreement, choice, devices, environments, exchange, flags, group, transport
 from impala_mm.actor import Player
 from impala_mm.algorithms import Context
+from impala_mm.assembly import Assembly
 from impala_mm.compression import PACKS
 from impala_mm.config import Config
 from impala_mm.environments import atari
@@ -122,15 +123,14 @@ class Parts:
         return once, batch * spec.length
 
     def packing(self, batch: int) -> tuple[Call, int]:
-        """Cuts what `batch` environments did into unrolls and encodes them; counted in unrolls."""
-        codec, content = Codec(self._acting.algorithm.unroll), self._unrolls(batch)
-        unpacked = tf.function(codec.decode, autograph=False)(tf.constant(content))
-        arrays = tf.nest.map_structure(np.asarray, unpacked)  # [T+1, B, ...] and [B, ...]
+        """Cuts what `batch` environments did into unrolls; counted in such."""
+        algorithm = self._acting.algorithm
+        state = tf.nest.flatten(algorithm.initial_state(batch))
+        assembly = Assembly(algorithm.unroll, batch, algorithm.initial_state(batch))
 
         def once() -> None:
-            for i in range(batch):
-                entries = tf.nest.map_structure(lambda a, i=i: a[:, i], arrays[0])
-                codec.encode((entries, tf.nest.map_structure(lambda a, i=i: a[i], arrays[1])))
+            assembly.begins_with(state)
+            assembly.cut()
 
         return once, batch
 

@@ -51,3 +51,16 @@ def test_a_digest_names_the_layout_and_not_the_variables():
     assert Layout(*_variables(0), "float16").digest not in digests
     variables, trained = _variables(0)
     assert Layout(variables[:2], trained, "float32").digest not in digests
+
+
+def test_variables_keep_what_was_unpacked_when_the_next_vector_comes():
+    (here, trained), (there, trained_there) = _variables(1), _variables(2)
+    mine, layout = Layout(here, trained, "float32"), Layout(there, trained_there, "float32")
+    vectors, held = [], []
+    for _ in range(3):
+        here[0].assign_add(tf.ones([7, 3]))
+        vectors.append(mine.pack(mine.values()))
+        layout.unpack(vectors[-1])
+        held.append(layout.values())
+    assert [layout.pack(values) for values in held] == vectors
+    assert len(set(vectors)) == 3

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import in_process
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -30,7 +31,7 @@ def _unroll(number):
     entries = tf.nest.map_structure(
         lambda s: np.full([3, *s.shape], number, s.dtype.as_numpy_dtype), SPEC.step
     )
-    return CODEC.encode(Unroll(entries, ()))
+    return in_process.encoded(CODEC, Unroll(entries, ()))
 
 
 def test_batches_hold_the_queues_unrolls_in_their_order_each_once():
