@@ -25,7 +25,8 @@ class Assembly:
 
     def __init__(self, spec: UnrollSpec, num_envs: int, initial_state: Any):
         """`initial_state`: the core's, nest of [E, ...]."""
-        self._length, self._overlap, self._step = spec.length, spec.overlap, spec.step
+        self._length, self._overlap = spec.length, spec.overlap
+        self._shown = spec.step.observation.dtype.as_numpy_dtype
         codec = Codec(spec)
         self._rows = np.zeros([num_envs, codec.size], np.uint8)
         self._entries, start = codec.arrays(self._rows)  # [E, T+overlap, ...], [E, ...]
@@ -87,7 +88,7 @@ class Assembly:
         return contents
 
     def _put(self, t: int, step: Step, actions: np.ndarray) -> None:
-        entries, seen = self._entries, self._step.observation.dtype.as_numpy_dtype
+        entries = self._entries
         entries.action[:, t] = actions
         entries.reward[:, t], entries.first[:, t] = step.reward, step.first
         entries.terminated[:, t], entries.truncated[:, t] = step.terminated, step.truncated
@@ -97,7 +98,7 @@ class Assembly:
             np.asarray(step.reward, np.float32),
             step.terminated,
             step.truncated,
-            np.asarray(step.observation, seen),
+            np.asarray(step.observation, self._shown),
             step.first,
             None,
         )

@@ -16,11 +16,11 @@ _ALIGNED = 64  # bytes: what begins at a multiple of it TensorFlow reads where i
 
 def hand(*arrays: np.ndarray) -> tf.Tensor:
     """The arrays' bytes, uint8 [N], each from a multiple of 64 on; `taken` is the other end."""
-    begins = _begins([array.nbytes for array in arrays])
-    memory = np.empty([begins[-1] + _ALIGNED], np.uint8)
+    *begins, end = _begins([array.nbytes for array in arrays])
+    memory = np.empty([end + _ALIGNED], np.uint8)
     skip = -memory.ctypes.data % _ALIGNED
-    memory = memory[skip : skip + begins[-1]]
-    for begin, array in zip(begins, arrays, strict=False):
+    memory = memory[skip : skip + end]
+    for begin, array in zip(begins, arrays, strict=True):
         memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)[...] = array
     return tf.experimental.dlpack.from_dlpack(memory.__dlpack__())
 
@@ -33,9 +33,10 @@ def handed(specs: Sequence[tf.TensorSpec]) -> tf.TensorSpec:
 def taken(raw: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
     """What was handed, in a graph."""
     sizes = [_bytes(spec) for spec in specs]
+    *begins, _ = _begins(sizes)
     return [
         interpreted(raw[begin : begin + size], spec.shape, spec.dtype)
-        for begin, size, spec in zip(_begins(sizes), sizes, specs, strict=False)
+        for begin, size, spec in zip(begins, sizes, specs, strict=True)
     ]
 
 

@@ -21,6 +21,7 @@ class Report(NamedTuple):
 
     part: Part  # what it measured since the last report
     need: Need  # of actors
+    beside: int  # actors that it shares its host with
     dropped: int  # messages, had before or meant for another process, since its start
     ended: str  # why it ended, or is to, by its own knowledge; empty while it does not know
     error: str  # what it failed of; empty where it did not

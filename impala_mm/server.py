@@ -5,6 +5,7 @@
 
 import json
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -78,6 +79,7 @@ class Server:
         self._pieces = Pieces()
         self._snapshots = Snapshots(MESSAGE)
         self._levels: dict[int, str] = {}  # what each actor plays
+        self._beside = set[int]()  # actors on this host
         self._lock = threading.Lock()  # of the next two
         self._arrivals: list[Arrival] = []
         self.actors: dict[int, float] = {}  # those that are here, and when we last heard of each
@@ -118,6 +120,11 @@ class Server:
         with self._lock:
             active = sum(now - heard < 2 * SETTLED for heard in self.actors.values())
             return Need(starved, fill, active, now - self._changed_at > SETTLED)
+
+    def beside(self) -> int:
+        """How many of the actors that are here share this host."""
+        with self._lock:
+            return len(self._beside & self.actors.keys())
 
     def publish(
         self, version: int, pack: Callable[[], bytes], values: Sequence[tf.Tensor] = ()
@@ -206,6 +213,8 @@ class Server:
                 self._on_event(f"actor {actor} on {asked['host']} refused: {refused}")
             else:
                 self._levels[actor] = asked.get("level", "")
+                here = asked["host"] == socket.gethostname()
+                (self._beside.add if here else self._beside.discard)(actor)
                 if known := set(asked.get("learners", ())) == set(self._identity["learners"]):
                     self._movable.add(actor)
                 else:

@@ -17,6 +17,7 @@ _LEARNERS_WAIT = 0.1  # of their time, for unrolls, from which they do not bind
 _ACTORS_WAIT = 0.3
 _EXCHANGE = 0.3  # of each learner's time, in averaging with the others, from which that binds
 _INFERENCE = 0.5  # of actors' time, in waiting for the learner's actions, from which these bind
+_CORES = 0.9  # of the learner's host, from which actors there would play no more if they were more
 _FULL = 0.5  # of the queue, from which actors are held back
 
 
@@ -85,7 +86,8 @@ def _starved(row: dict[str, Any], wait: float, moves: bool, actors: int | None) 
             f"--min_pull_secs), more learners on other hosts or a faster link would help"
         )
     feed = f"would feed {'them' if several else 'it'}"
-    return f"the actors bind: {waits}{_busy(row)}; {_more(wait, actors)} {feed}"
+    elsewhere = _elsewhere(row, actors)
+    return f"the actors bind: {waits}{_busy(row)}; {_more(wait, actors)} {feed}{elsewhere}"
 
 
 def _busy(row: dict[str, Any]) -> str:
@@ -95,6 +97,12 @@ def _busy(row: dict[str, Any]) -> str:
         return ""
     what = "in environments" if steps > acts else "computing actions"
     return f", they spend {max(steps, acts):.0%} of theirs {what}"
+
+
+def _elsewhere(row: dict[str, Any], actors: int | None) -> str:
+    """Where learners share their hosts with all actors, and there is no core left for more."""
+    full = row.get("cores_busy", 0.0) > _CORES and row.get("actors_beside") == actors
+    return ", on other hosts: the cores of this one are all busy" if actors and full else ""
 
 
 def _more(wait: float, actors: int | None) -> str:

@@ -16,6 +16,7 @@ from impala_mm.algorithms import Algorithm
 from impala_mm.checkpoint import Damaged, Mismatch, Missing
 from impala_mm.chronicle import Chronicle
 from impala_mm.config import Config
+from impala_mm.cores import Cores
 from impala_mm.environments import EnvironmentSpec
 from impala_mm.events import Events, Stall
 from impala_mm.group import Group
@@ -71,7 +72,7 @@ class Watch:
         self._reports: list[Report] = []  # of all learners, the last
         self._starved = 0.0  # share of its time that this learner waits for unrolls
         self._waited, self._timed = 0.0, 0.0  # seconds at the last report
-        self._heartbeat = heartbeat.of_learner()
+        self._heartbeat, self._cores = heartbeat.of_learner(), Cores()
         self._beaten, self._heard_at = -1, math.inf  # updates then; time.monotonic()
         self.seconds = 0.0  # of training, those before a resume included
         self.finished = ""  # why there is nothing left to do for a run that was resumed
@@ -183,6 +184,7 @@ class Watch:
         return Report(
             part=part,
             need=self._server.need(self._starved),
+            beside=self._server.beside(),
             dropped=self._server.dropped,
             ended=learner.ended,
             error=learner.ended if learner.failure else "",
@@ -214,10 +216,13 @@ class Watch:
                 return f"learner {rank} failed: {report.error}"
         return ""
 
-    def _actors(self) -> int:
-        """That feed any learner."""
-        others = [r.need.actors for rank, r in enumerate(self._reports) if rank != self._group.rank]
-        return len(self._server.actors) + sum(others)
+    def _actors(self) -> dict[str, int]:
+        """That feed any learner, and that share its host with it."""
+        others = [r for rank, r in enumerate(self._reports) if rank != self._group.rank]
+        return {
+            "actors": len(self._server.actors) + sum(r.need.actors for r in others),
+            "actors_beside": self._server.beside() + sum(r.beside for r in others),
+        }
 
     # -- rank 0's records
 
@@ -256,7 +261,7 @@ class Watch:
         }
         if self._config.check_sync_every and self._group.size > 1:
             row |= {"sync_checks": learner.sync_checks, "sync_repairs": learner.sync_repairs}
-        row["actors"] = self._actors()
+        row |= self._actors() | self._cores.busy()
         row["verdict"] = verdict(row, row["actors"])
         chronicle.write(row)
         return row

@@ -1,6 +1,7 @@
 """What a run's processes take of memory, what one more actor costs, and whether it stays so.
 
-    python sandbox/benchmarks/memory.py [--minutes=5] [--actors=1,2] [any flag of experiment.py]
+    python sandbox/benchmarks/memory.py [--minutes=5] [--actors=1,2] [--places=actor,learner] \\
+        [any flag of experiment.py]
 
 For each number of actors and each place of inference one real run on Pong, which is looked at every
 few seconds from its first update on. Memory is PSS: pages that several processes share count for
@@ -77,9 +78,10 @@ def main() -> None:
     )
     parser.add_argument("--minutes", type=float, default=5.0, help="of each run (5)")
     parser.add_argument("--actors", default="1,2", help="numbers of actors (1,2)")
+    parser.add_argument("--places", default="actor,learner", help="of inference (actor,learner)")
     given, rest = parser.parse_known_args()
     print("MiB of each process    begins     ends   per hour")
-    for place in ("actor", "learner"):
+    for place in given.places.split(","):
         for actors in map(int, given.actors.split(",")):
             argv = [_PONG, f"--num_actors={actors}", f"--inference={place}", *rest]
             try:

@@ -51,6 +51,12 @@ def test_a_learner_that_never_had_an_unroll_waits_all_the_time():
         ),
         ({"wait_share": 1.0, **MOVES}, 1, "waits 100% of the time; some 100 actors (now 1) would"),
         (
+            {"wait_share": 0.5, **MOVES, "cores_busy": 0.97, "actors_beside": 3},
+            3,
+            "some 6 actors (now 3) would feed it, on other hosts: the cores of this one are all "
+            "busy",
+        ),
+        (
             {"wait_share": 0.7, **MOVES, **ACTORS, "actor/waiting_share": 0.45},
             2,
             "the network between actors and learner binds: the learner waits 70% of the time for "
@@ -75,6 +81,13 @@ def test_a_learner_that_never_had_an_unroll_waits_all_the_time():
 def test_the_verdict_names_what_binds(row, actors, said):
     row = {"frames_per_second": 0.0, "train_share": 0.9} | row
     assert said in verdict(row, actors)
+
+
+@pytest.mark.parametrize(("busy", "beside"), [(0.8, 3), (0.97, 2), (None, 3)])
+def test_more_actors_are_sent_elsewhere_only_where_no_core_is_left_for_them(busy, beside):
+    row = {"wait_share": 0.5, **MOVES, "train_share": 0.5, "actors_beside": beside}
+    said = verdict(row | ({} if busy is None else {"cores_busy": busy}), 3)
+    assert said.endswith("some 6 actors (now 3) would feed it")
 
 
 def test_what_actors_waited_for_before_the_first_update_ended_tells_nothing(monkeypatch):
