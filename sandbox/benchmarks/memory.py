@@ -83,7 +83,8 @@ def main() -> None:
     print("MiB of each process    begins     ends   per hour")
     for place in given.places.split(","):
         for actors in map(int, given.actors.split(",")):
-            argv = [_PONG, f"--num_actors={actors}", f"--inference={place}", *rest]
+            where = f"--learner_hosts={runs.free_address()}"
+            argv = [_PONG, f"--num_actors={actors}", f"--inference={place}", where, *rest]
             try:
                 found = run(argv, given.minutes)
             except runs.Failed as error:
