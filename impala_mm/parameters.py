@@ -53,6 +53,8 @@ class Layout:
 
     def unpack(self, vector: bytes) -> None:
         """Assigns the vector to the variables."""
+        if len(vector) != self.size:
+            raise ValueError(f"{len(vector)} bytes of parameters where {self.size} are due")
         content = np.frombuffer(vector, np.uint8)
         raw = [hand(content[i:j]) for i, j in itertools.pairwise([0, *self._ends])]
         if self._assign is None:

@@ -64,3 +64,15 @@ def test_variables_keep_what_was_unpacked_when_the_next_vector_comes():
         held.append(layout.values())
     assert [layout.pack(values) for values in held] == vectors
     assert len(set(vectors)) == 3
+
+
+@pytest.mark.parametrize("cut", [slice(None, -1), slice(3), slice(0)])
+def test_a_vector_of_another_size_is_refused_and_changes_nothing(cut):
+    (here, trained), (there, trained_there) = _variables(1), _variables(2)
+    vector = Layout(here, trained, "float32").pack(here)
+    layout = Layout(there, trained_there, "float32")
+    before = layout.pack(layout.values())
+    for wrong in (vector[cut], vector + b"x"):
+        with pytest.raises(ValueError, match=rf"{len(wrong)} bytes .* {len(vector)} are due"):
+            layout.unpack(wrong)
+    assert layout.pack(layout.values()) == before
