@@ -21,7 +21,7 @@ class Assembly:
     One round is: read `newest`, act on it, step, `write`; after the last write of an unroll, `cut`.
     """
 
-    newest: Entry  # that is to be read next, [E, ...]; without extras
+    newest: Entry  # that is to be read next, [E, ...], before the next step; without extras
 
     def __init__(self, spec: UnrollSpec, num_envs: int, initial_state: Any):
         """`initial_state`: the core's, nest of [E, ...]."""
@@ -99,6 +99,6 @@ class Assembly:
             step.terminated,
             step.truncated,
             np.asarray(step.observation, self._shown),
-            step.first,
+            np.asarray(step.first, np.bool_),
             None,
         )

@@ -28,7 +28,7 @@ class Layout:
             [v.shape.num_elements() * t.size for v, t in zip(acting, self._wire, strict=True)]
         ).tolist()
         self.size = self._ends[-1] if self._ends else 0  # bytes
-        self._assign: Callable[..., Any] | None = None  # each variable's bytes to it
+        self._assign: Callable[..., Any] | None = None  # `_assign_bytes`, traced once it is needed
         # Not the names: they count the modules that a process made before.
         self.digest = digest(
             [tf.TensorSpec(v.shape, t) for v, t in zip(acting, self._wire, strict=True)]

@@ -21,7 +21,8 @@ class Report(NamedTuple):
 
     part: Part  # what it measured since the last report
     need: Need  # of actors
-    beside: int  # actors that it shares its host with
+    elsewhere: int  # of its actors, on other hosts
+    idle: float | None  # cores of its host since the last report, where they are known
     dropped: int  # messages, had before or meant for another process, since its start
     ended: str  # why it ended, or is to, by its own knowledge; empty while it does not know
     error: str  # what it failed of; empty where it did not

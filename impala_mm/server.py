@@ -79,9 +79,9 @@ class Server:
         self._pieces = Pieces()
         self._snapshots = Snapshots(MESSAGE)
         self._levels: dict[int, str] = {}  # what each actor plays
-        self._beside = set[int]()  # actors on this host
-        self._lock = threading.Lock()  # of the next two
+        self._lock = threading.Lock()  # of the next three
         self._arrivals: list[Arrival] = []
+        self._beside = set[int]()  # actors on this host, those that have left too
         self.actors: dict[int, float] = {}  # those that are here, and when we last heard of each
         self._inference = inference
         if inference:
@@ -121,10 +121,10 @@ class Server:
             active = sum(now - heard < 2 * SETTLED for heard in self.actors.values())
             return Need(starved, fill, active, now - self._changed_at > SETTLED)
 
-    def beside(self) -> int:
-        """How many of the actors that are here share this host."""
+    def elsewhere(self) -> int:
+        """How many of the actors that are here run on other hosts."""
         with self._lock:
-            return len(self._beside & self.actors.keys())
+            return len(self.actors.keys() - self._beside)
 
     def publish(
         self, version: int, pack: Callable[[], bytes], values: Sequence[tf.Tensor] = ()
@@ -213,8 +213,10 @@ class Server:
                 self._on_event(f"actor {actor} on {asked['host']} refused: {refused}")
             else:
                 self._levels[actor] = asked.get("level", "")
-                here = asked["host"] == socket.gethostname()
-                (self._beside.add if here else self._beside.discard)(actor)
+                with self._lock:
+                    self._beside.discard(actor)
+                    if asked.get("host") == socket.gethostname():
+                        self._beside.add(actor)
                 if known := set(asked.get("learners", ())) == set(self._identity["learners"]):
                     self._movable.add(actor)
                 else:

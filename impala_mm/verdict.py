@@ -17,7 +17,7 @@ _LEARNERS_WAIT = 0.1  # of their time, for unrolls, from which they do not bind
 _ACTORS_WAIT = 0.3
 _EXCHANGE = 0.3  # of each learner's time, in averaging with the others, from which that binds
 _INFERENCE = 0.5  # of actors' time, in waiting for the learner's actions, from which these bind
-_CORES = 0.9  # of the learner's host, from which actors there would play no more if they were more
+_IDLE = 0.2  # cores of a host, below which more actors there would play no more
 _FULL = 0.5  # of the queue, from which actors are held back
 
 
@@ -86,8 +86,7 @@ def _starved(row: dict[str, Any], wait: float, moves: bool, actors: int | None) 
             f"--min_pull_secs), more learners on other hosts or a faster link would help"
         )
     feed = f"would feed {'them' if several else 'it'}"
-    elsewhere = _elsewhere(row, actors)
-    return f"the actors bind: {waits}{_busy(row)}; {_more(wait, actors)} {feed}{elsewhere}"
+    return f"the actors bind: {waits}{_busy(row)}; {_more(wait, actors)} {feed}{_elsewhere(row)}"
 
 
 def _busy(row: dict[str, Any]) -> str:
@@ -99,10 +98,12 @@ def _busy(row: dict[str, Any]) -> str:
     return f", they spend {max(steps, acts):.0%} of theirs {what}"
 
 
-def _elsewhere(row: dict[str, Any], actors: int | None) -> str:
+def _elsewhere(row: dict[str, Any]) -> str:
     """Where learners share their hosts with all actors, and there is no core left for more."""
-    full = row.get("cores_busy", 0.0) > _CORES and row.get("actors_beside") == actors
-    return ", on other hosts: the cores of this one are all busy" if actors and full else ""
+    if row.get("actors_elsewhere") != 0 or row.get("idle_cores", _IDLE) >= _IDLE:
+        return ""
+    whose = "learners'" if len(_each(row, "wait_share")) > 1 else "learner's"
+    return f", on other hosts: all cores of the {whose} are busy"
 
 
 def _more(wait: float, actors: int | None) -> str:

@@ -184,7 +184,8 @@ class Watch:
         return Report(
             part=part,
             need=self._server.need(self._starved),
-            beside=self._server.beside(),
+            elsewhere=self._server.elsewhere(),
+            idle=self._cores.idle(),
             dropped=self._server.dropped,
             ended=learner.ended,
             error=learner.ended if learner.failure else "",
@@ -216,13 +217,15 @@ class Watch:
                 return f"learner {rank} failed: {report.error}"
         return ""
 
-    def _actors(self) -> dict[str, int]:
-        """That feed any learner, and that share its host with it."""
+    def _actors(self) -> dict[str, float]:
+        """How many feed any learner, and what tells where more of them would play more."""
         others = [r for rank, r in enumerate(self._reports) if rank != self._group.rank]
+        idle = [report.idle for report in self._reports]
+        known = [cores for cores in idle if cores is not None]
         return {
             "actors": len(self._server.actors) + sum(r.need.actors for r in others),
-            "actors_beside": self._server.beside() + sum(r.beside for r in others),
-        }
+            "actors_elsewhere": self._server.elsewhere() + sum(r.elsewhere for r in others),
+        } | ({"idle_cores": max(known)} if len(known) == len(idle) > 0 else {})
 
     # -- rank 0's records
 
@@ -261,7 +264,7 @@ class Watch:
         }
         if self._config.check_sync_every and self._group.size > 1:
             row |= {"sync_checks": learner.sync_checks, "sync_repairs": learner.sync_repairs}
-        row |= self._actors() | self._cores.busy()
+        row |= self._actors()
         row["verdict"] = verdict(row, row["actors"])
         chronicle.write(row)
         return row

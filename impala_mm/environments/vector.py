@@ -1,8 +1,8 @@
 """E environments in one process, stepped one after the other in a tight loop.
 
 Episodes end as `trajectory` says: the step that ends one is an entry with its last observation; the
-next call ignores the action and resets. A process's actor copies what it is given at once, so the
-arrays are allocated once and written over.
+next call ignores the action and resets. Who is given a step has copied it before the next begins:
+the arrays are allocated once and written over.
 """
 
 import contextlib

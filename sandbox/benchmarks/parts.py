@@ -148,7 +148,7 @@ class Parts:
         return once, 1
 
     def playing(self, batch: int) -> tuple[Call, int]:
-        """All that an actor's own thread does, encoding included."""
+        """All that an actor's own thread does, cutting unrolls included."""
         algorithm = self._acting.algorithm
         player = Player(algorithm, [(self._open(batch, int.from_bytes(os.urandom(3))), batch)])
         return lambda: (player.play(), player.episodes()), batch * algorithm.unroll.length

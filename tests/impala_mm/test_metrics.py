@@ -51,9 +51,9 @@ def test_a_learner_that_never_had_an_unroll_waits_all_the_time():
         ),
         ({"wait_share": 1.0, **MOVES}, 1, "waits 100% of the time; some 100 actors (now 1) would"),
         (
-            {"wait_share": 0.5, **MOVES, "cores_busy": 0.97, "actors_beside": 3},
+            {"wait_share": 0.5, **MOVES, "idle_cores": 0.1, "actors_elsewhere": 0},
             3,
-            "some 6 actors (now 3) would feed it, on other hosts: the cores of this one are all "
+            "some 6 actors (now 3) would feed it, on other hosts: all cores of the learner's are "
             "busy",
         ),
         (
@@ -83,10 +83,17 @@ def test_the_verdict_names_what_binds(row, actors, said):
     assert said in verdict(row, actors)
 
 
-@pytest.mark.parametrize(("busy", "beside"), [(0.8, 3), (0.97, 2), (None, 3)])
-def test_more_actors_are_sent_elsewhere_only_where_no_core_is_left_for_them(busy, beside):
-    row = {"wait_share": 0.5, **MOVES, "train_share": 0.5, "actors_beside": beside}
-    said = verdict(row | ({} if busy is None else {"cores_busy": busy}), 3)
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"idle_cores": 0.4, "actors_elsewhere": 0},
+        {"idle_cores": 0.0, "actors_elsewhere": 1},
+        {"actors_elsewhere": 0},
+        {"idle_cores": 0.0},
+    ],
+)
+def test_more_actors_are_sent_elsewhere_only_where_no_core_is_left_for_them(row):
+    said = verdict(row | {"wait_share": 0.5, **MOVES, "train_share": 0.5}, 3)
     assert said.endswith("some 6 actors (now 3) would feed it")
 
 
