@@ -33,6 +33,8 @@ class Kind(NamedTuple):
     central: float  # inference at the learner
     central_secs: float  # seconds per step, not of cores
     halved: float = 0.0  # inference in batches half as large; 0: it was not measured
+    asking: float = 0.0  # for actions, an actor's one thread beside its environments; 0: as before
+    answering: float = 0.0  # the learner, who infers, and makes batches of it, too; 0: as before
 
 
 class Shape(NamedTuple):
@@ -95,8 +97,8 @@ def of_actor(plan: Plan, kind: Kind) -> Cost:
     """Stepping environments, and what goes with it."""
     shape = plan.shape
     if shape.inference == "learner":
-        serial = kind.environment + kind.packing
-        return _cost(serial, serial + kind.sending, plan.fit.actor)
+        serial = kind.environment + (kind.asking or kind.packing + kind.sending)
+        return _cost(serial, serial, plan.fit.actor)
     turns = shape.env_groups > 1
     acting = kind.packing + kind.loading / (shape.num_envs * shape.unroll_length)
     acting += (kind.halved or kind.inference) if turns else kind.inference
@@ -110,7 +112,8 @@ def of_learner(plan: Plan, kind: Kind) -> Cost:
     shape = plan.shape
     if shape.inference == "learner":
         seconds = kind.training_secs + kind.central_secs
-        return _cost(seconds, kind.training + kind.receiving + kind.central, plan.fit.learner)
+        answering = kind.answering or kind.receiving + kind.central
+        return _cost(seconds, kind.training + answering, plan.fit.learner)
     publishing = kind.publishing / (shape.batch_size * shape.unroll_length)
     seconds, cores = kind.training_secs + publishing, kind.training + kind.receiving + publishing
     return _cost(seconds, cores, plan.fit.learner)

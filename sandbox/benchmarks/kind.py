@@ -47,7 +47,8 @@ def measure(config: Config, seconds: float, say: Say = lambda _: None) -> Saved:
             for part in ("playing", "environment", "inference")
         )
         learner, actor = crowd[:2]
-        halved = _crowded(crowd[:cores], seconds, "inference", -(-envs // 2))
+        half = -(-envs // 2)  # of an actor's environments, where they take turns
+        halved = _crowded(crowd[:cores], seconds, "inference", half)
         say("2 of 3, the wire between them")
         trained = actor.ask(prepare="loading", batch=1)["trained"]
         loading = _alone(actor, seconds, "loading", 1).cores
@@ -58,6 +59,9 @@ def measure(config: Config, seconds: float, say: Say = lambda _: None) -> Saved:
         sending, receiving = measuring.both_ends(learner, actor, seconds, "send", envs)
         actor.ask(prepare="pull", batch=1, address=address)
         pulling, serving = measuring.both_ends(learner, actor, seconds, "pull", 1)
+        address = learner.ask(prepare="attend", batch=batch)["address"]
+        actor.ask(prepare="asking", batch=half, address=address)
+        asking, answering = measuring.both_ends(learner, actor, seconds, "asking", half)
     finally:
         _end(crowd)
     trainer = Process(config, cores, config.device != "cpu")
@@ -86,6 +90,8 @@ def measure(config: Config, seconds: float, say: Say = lambda _: None) -> Saved:
         central=central.cores,
         central_secs=central.seconds,
         halved=halved,
+        asking=asking,
+        answering=answering,
     )
     shape = Shape(
         num_envs=envs,
@@ -95,6 +101,7 @@ def measure(config: Config, seconds: float, say: Say = lambda _: None) -> Saved:
         parameter_bytes=parameter_bytes,
         gradient_bytes=trained * (2 if config.gradient_dtype == "float16" else 4),
         min_pull_secs=demand.pull_secs(config.min_pull_secs, parameter_bytes),
+        inference="learner" if config.inference == "learner" else "actor",
         env_groups=max(1, config.env_groups),  # auto: one, as the frontend's actors have
     )
     return Saved(kind, shape, settings(config), components.host())

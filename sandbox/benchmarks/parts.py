@@ -5,9 +5,11 @@
 A line of JSON comes in, one goes out: `{"prepare": "training", "batch": 8}` makes a part ready and
 warm, unless it is; `{"go": SECONDS, "part": ...}` measures it, so that several of
 these processes can measure side by side, and again later. `{}` asks for the CPU time so far.
-`serve`, `send` and `pull` are the two ends of the wire, in a process each.
+`serve`, `send` and `pull` are the two ends of the wire, in a process each, and so are `attend` and
+`asking`.
 """
 
+import itertools
 import json
 import os
 import sys
@@ -32,7 +34,9 @@ from impala_mm.algorithms import Context
 from impala_mm.assembly import Assembly
 from impala_mm.compression import PACKS
 from impala_mm.config import Config
-from impala_mm.environments import atari
+from impala_mm.environments import Step, atari
+from impala_mm.inference import Inference
+from impala_mm.remote import Asking, StepCodec
 from impala_mm.server import Server
 from impala_mm.source import QueueSource
 from impala_mm.trajectory import Batch, Codec, Entry
@@ -163,18 +167,13 @@ class Parts:
 
     def serve(self, batch: int) -> tuple[Call, int]:
         """Listens, and makes batches of what comes."""
-        server = self._server(batch)
-        layout = self._acting.layout
-        server.publish(0, lambda: layout.pack(layout.values()))
-        source = QueueSource(server, Codec(self._acting.algorithm.unroll), batch)
+        return self._serving(self._server(batch), batch)
 
-        def drain() -> None:
-            while not server._closed:
-                source.next(0.2)
-
-        threading.Thread(target=drain, daemon=True).start()
-        self.said = {"address": self._address}
-        return lambda: server, 1
+    def attend(self, batch: int) -> tuple[Call, int]:
+        """Listens, chooses actions for who asks, and makes batches of what they did."""
+        made = agreement.make(agreement.acting(self._config), 0)
+        inference = Inference(made.algorithm, made.layout, devices.training())
+        return self._serving(self._server(batch, inference), batch)
 
     def send(self, batch: int, address: str, actor: int = 0) -> tuple[Call, int]:
         """Compresses `batch` unrolls and sends them in a message, until the other end has them."""
@@ -191,6 +190,28 @@ class Parts:
             packed = [pack(content) for content in contents]
             code = client.enqueue(header, packed, np.zeros([0, 3], np.float32))
             assert code == transport.ACCEPTED, code
+
+        return once, batch
+
+    def asking(self, batch: int, address: str) -> tuple[Call, int]:
+        """Sends a step of `batch` environments, and waits for the actions that follow."""
+        client, playing = self._client(address, inference="learner"), self._open(batch, 1)
+        codec, random = StepCodec(playing.spec.observation), np.random.default_rng(0)
+        pack = PACKS[choice.compression(self._config, playing.spec.observation)]
+        steps = []
+        for _ in range(50):
+            actions = random.integers(playing.spec.num_actions, size=batch).astype(np.int32)
+            step = playing.step(actions) if steps else playing.reset()
+            steps.append(Step(*map(np.copy, step)))  # of some its arrays are written over
+        playing.close()
+        blank = Asking(client.nonce, 0, 1, 0, -1, 0, 0, 0, 0, 0, batch)
+        numbers, nothing = itertools.count(), np.zeros([0, 3], np.float32)
+
+        def once() -> None:
+            number = next(numbers)
+            content = pack(codec.encode(steps[number % len(steps)]))
+            asked = transport.Asked(client, blank._replace(number=number), content, nothing)
+            assert len(asked.actions()) == batch
 
         return once, batch
 
@@ -229,22 +250,38 @@ class Parts:
         finally:
             playing.close()
 
-    def _server(self, batch: int) -> Server:
+    def _server(self, batch: int, inference: Inference | None = None) -> Server:
         self._address = runs.free_address()
-        server = Server(
+        place = "learner" if inference else "actor"
+        return Server(
             self._address,
             self._address,
             _TOKEN,
-            self._acting.identity | {"run_id": "measured"},
+            self._acting.identity | {"run_id": "measured", "inference": place},
             2 * batch,
             lambda message: None,
+            inference,
             unroll_bytes=Codec(self._acting.algorithm.unroll).size,
         )
-        return server
 
-    def _client(self, address: str, actor: int = 0) -> transport.Client:
+    def _serving(self, server: Server, batch: int) -> tuple[Call, int]:
+        """Its policy, and batches of what comes."""
+        layout = self._acting.layout
+        values = layout.values()
+        server.publish(0, lambda: layout.pack(values), values)
+        source = QueueSource(server, Codec(self._acting.algorithm.unroll), batch)
+
+        def drain() -> None:
+            while not server._closed:
+                source.next(0.2)
+
+        threading.Thread(target=drain, daemon=True).start()
+        self.said = {"address": self._address}
+        return lambda: server, 1
+
+    def _client(self, address: str, actor: int = 0, inference: str = "actor") -> transport.Client:
         client = transport.Client(address, _TOKEN)
-        me = {"actor": actor, "level": "", "incarnation": 1, "host": "here"}
+        me = {"actor": actor, "level": "", "incarnation": 1, "host": "here", "inference": inference}
         client.hello(self._acting.identity | {"run_id": "measured"} | me)
         return client
 

@@ -54,6 +54,7 @@ SHAPES = [
     _shape("Shallow", 3, 16, 16, 40, *_SHALLOW[1]),
     _shape("catch", 2, 16, 8, 20, "--level_name=catch"),
     _shape("CartPole", 1, 32, 16, 40, "--level_name=CartPole-v1"),
+    _shape("Simple, learner acts", 2, 32, 32, 20, *_SIMPLE[1], "--inference=learner"),
 ]
 FITTED = 2
 

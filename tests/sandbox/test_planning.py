@@ -140,7 +140,7 @@ def test_actors_are_dealt_as_the_frontend_deals_them():
     assert moved == [Set("a", {"y": 1, "x": 2}), Set("localhost", {"x": 3})]
 
 
-def test_two_shapes_are_fitted_and_foretell_five(monkeypatch):
+def test_two_shapes_are_fitted_and_foretell_the_others(monkeypatch):
     """Runs that cost 1.2 and 1.1 times what their parts do, wherever they are run."""
     true, shapes, plans = Fit(1.2, 1.1), iter(plan_check.SHAPES), {}
     costs = FREE._replace(cores=2, environment=4e-4, inference=2e-4)
@@ -163,7 +163,7 @@ def test_two_shapes_are_fitted_and_foretell_five(monkeypatch):
     monkeypatch.setattr(components, "host", lambda: {"cores": 2, "processor": "a machine"})
     record = plan_check.check(plan_check.SHAPES, 3, 1.0, 1.0)
     assert Fit(**record["fit"]) == pytest.approx(true, rel=1e-2)
-    assert [row["fitted"] for row in record["shapes"]] == [True] * 2 + [False] * 5
+    assert [row["fitted"] for row in record["shapes"]] == [True] * 2 + [False] * 6
     for row in record["shapes"]:
         assert len(row["rates"]) == 3
         assert row["error"] == pytest.approx(0, abs=0.02)
