@@ -30,11 +30,11 @@ class Kind(NamedTuple):
     receiving: float  # beside training: from the wire into the queue, and decoded
     publishing: float  # for one update
     serving: float  # for one pull, at the learner's host
-    central: float  # inference at the learner
-    central_secs: float  # seconds per step, not of cores
     halved: float = 0.0  # inference in batches half as large; 0: it was not measured
-    asking: float = 0.0  # for actions, an actor's one thread beside its environments; 0: as before
-    answering: float = 0.0  # the learner, who infers, and makes batches of it, too; 0: as before
+    # Where the learner infers; 0: it was not measured.
+    asking: float = 0.0  # for actions: an actor's one thread beside its environments
+    answering: float = 0.0  # the learner, inference and making batches of it included
+    central_secs: float = 0.0  # that inference, in seconds per step, not of cores
 
 
 class Shape(NamedTuple):
@@ -97,7 +97,7 @@ def of_actor(plan: Plan, kind: Kind) -> Cost:
     """Stepping environments, and what goes with it."""
     shape = plan.shape
     if shape.inference == "learner":
-        serial = kind.environment + (kind.asking or kind.packing + kind.sending)
+        serial = kind.environment + kind.asking
         return _cost(serial, serial, plan.fit.actor)
     turns = shape.env_groups > 1
     acting = kind.packing + kind.loading / (shape.num_envs * shape.unroll_length)
@@ -112,8 +112,7 @@ def of_learner(plan: Plan, kind: Kind) -> Cost:
     shape = plan.shape
     if shape.inference == "learner":
         seconds = kind.training_secs + kind.central_secs
-        answering = kind.answering or kind.receiving + kind.central
-        return _cost(seconds, kind.training + answering, plan.fit.learner)
+        return _cost(seconds, kind.training + kind.answering, plan.fit.learner)
     publishing = kind.publishing / (shape.batch_size * shape.unroll_length)
     seconds, cores = kind.training_secs + publishing, kind.training + kind.receiving + publishing
     return _cost(seconds, cores, plan.fit.learner)

@@ -59,9 +59,11 @@ def measure(config: Config, seconds: float, say: Say = lambda _: None) -> Saved:
         sending, receiving = measuring.both_ends(learner, actor, seconds, "send", envs)
         actor.ask(prepare="pull", batch=1, address=address)
         pulling, serving = measuring.both_ends(learner, actor, seconds, "pull", 1)
-        address = learner.ask(prepare="attend", batch=batch)["address"]
-        actor.ask(prepare="asking", batch=half, address=address)
-        asking, answering = measuring.both_ends(learner, actor, seconds, "asking", half)
+        asking = answering = 0.0
+        if config.inference == "learner":
+            address = learner.ask(prepare="attend", batch=batch)["address"]
+            actor.ask(prepare="asking", batch=half, address=address)
+            asking, answering = measuring.both_ends(learner, actor, seconds, "asking", half)
     finally:
         _end(crowd)
     trainer = Process(config, cores, config.device != "cpu")
@@ -69,9 +71,11 @@ def measure(config: Config, seconds: float, say: Say = lambda _: None) -> Saved:
         say(f"3 of 3, a learner's part: {batch} unrolls of {config.unroll_length} steps")
         trainer.ask(prepare="training", batch=batch)
         training = _alone(trainer, seconds, "training", batch)
-        many = min(256, 4 * envs)
-        trainer.ask(prepare="inference", batch=many)
-        central = _alone(trainer, seconds, "inference", many)
+        central_secs = 0.0
+        if config.inference == "learner":
+            many = min(256, 4 * envs)
+            trainer.ask(prepare="inference", batch=many)
+            central_secs = _alone(trainer, seconds, "inference", many).seconds
     finally:
         _end([trainer])
     kind = Kind(
@@ -87,8 +91,7 @@ def measure(config: Config, seconds: float, say: Say = lambda _: None) -> Saved:
         receiving=receiving / config.unroll_length,
         publishing=publishing,
         serving=serving,
-        central=central.cores,
-        central_secs=central.seconds,
+        central_secs=central_secs,
         halved=halved,
         asking=asking,
         answering=answering,
@@ -134,6 +137,8 @@ def load(path: str, config: Config) -> Saved:
         flags.refuse(f"{path}: {error.strerror}")
     except (ValueError, KeyError, TypeError):
         flags.refuse(f"{path}: this is no measurement of a host; plan.py --save={path} writes one")
+    if config.inference == "learner" and not found.kind.asking:
+        flags.refuse(f"{path} was measured without --inference=learner: measure that host with it")
     now = settings(config)
     for name, was in found.settings.items():
         if now.get(name, was) != was:

@@ -126,12 +126,12 @@ def test_inference_at_the_learner_pulls_nothing_and_spares_the_actors_network():
     found = predict(plan([("gpu", {f"cpu{i}": 1 for i in range(40)})], shape, gbit=0.1))
     # 8 bytes a step of 12.5 MB/s.
     assert found.limits[0].network == pytest.approx(12.5e6 / 8, rel=1e-4)
-    assert found.limits[0].supply == pytest.approx(40 / 0.0017, rel=1e-4)
+    assert found.limits[0].supply == pytest.approx(40 / 0.0010, rel=1e-4)
 
 
 def test_calls_for_actions_cost_actor_and_learner_what_was_measured():
     made = plan([("gpu", {"cpu": 2})], SHAPE._replace(inference="learner"))
-    kind = KIND._replace(asking=0.0003, answering=0.0068, central=0.1, central_secs=0.0005)
+    kind = KIND._replace(asking=0.0003, answering=0.0068, central_secs=0.0005)
     found = predict(made._replace(hosts={name: Host(kind) for name in made.hosts}))
     assert found.limits[0].supply == pytest.approx(2 / 0.0013, rel=1e-4)
     assert found.limits[0].learner == pytest.approx(4 / 0.0080, rel=1e-4), "its cores"

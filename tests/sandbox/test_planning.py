@@ -98,6 +98,7 @@ def test_a_fit_of_real_runs_is_applied(cluster, tmp_path):
         (["--measured=*=nowhere.json"], "nowhere.json: No such file or directory"),
         (["--measured=*=README.md"], "README.md: this is no measurement of a host"),
         (["--num_envs=99"], "was measured with --num_envs=16, and this run has --num_envs=99"),
+        (["--inference=learner"], "gpu.json was measured without --inference=learner"),
         (["--workers_csv_path=nowhere.csv"], "nowhere.csv: No such file"),
         (["--fit=README.md"], "--fit=README.md: this holds no fit"),
         (["--gbit=0"], "--gbit=0.0: it must be at least 0.001"),
@@ -175,7 +176,7 @@ def test_two_shapes_are_fitted_and_foretell_the_others(monkeypatch):
 @pytest.mark.slow
 def test_this_machine_is_measured_and_a_plan_made_of_it(tmp_path):
     path = tmp_path / "here.json"
-    code, printed = planned(f"--save={path}", "--measured_seconds=0.05")
+    code, printed = planned(f"--save={path}", "--measured_seconds=0.05", "--inference=learner")
     assert code == 0, printed
     found = kind.load(str(path), Config(level_name="catch"))
     assert found.shape.parameter_bytes > 1000
