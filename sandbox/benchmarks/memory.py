@@ -4,9 +4,11 @@
         [any flag of experiment.py]
 
 For each number of actors and each place of inference one real run on Pong, which is looked at every
-few seconds from its first update on. Memory is PSS: pages that several processes share count for
-each by its part, so that sums mean something. `begins` is the mean of the first tenth, `ends` that
-of the last; `per hour` is the slope of a straight line through all but the first tenth.
+few seconds from its first update on. `all` is PSS: pages that several processes share count for
+each by its part, so that sums mean something; it changes with whatever else shares them on this
+machine. `own` is what a process has for itself and never shares. `begins` is the mean of the first
+tenth, `ends` that of the last; `per hour` is the slope of a straight line through all but the first
+tenth.
 """
 
 import argparse
@@ -22,53 +24,69 @@ import stages
 
 _PONG = "--level_name=PongNoFrameskip-v4"
 _LOOK = 2.0  # seconds between two looks
+_TOLD = 60.0  # seconds between two lines that say how far it is
+_ROLES = ("learner", "actor")
 
 
-class Memory(NamedTuple):
-    """MiB of one role's processes, each in the mean."""
+class Size(NamedTuple):
+    """MiB of a process."""
+
+    all: float  # what it shares by its part
+    own: float
+
+
+class Course(NamedTuple):
+    """What became of a size, in MiB."""
 
     begins: float
     ends: float
     per_hour: float
 
 
-def pss(process: int) -> float:
-    """MiB that a process takes now; 0 once it has ended."""
+def size(process: int) -> Size:
+    """Of a process now; 0 once it has ended."""
     try:
         text = Path(f"/proc/{process}/smaps_rollup").read_text()
     except OSError:
-        return 0.0
-    return (
-        next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")) / 1024
-    )
+        return Size(0.0, 0.0)
+    found = {line.split()[0]: line.split()[1] for line in text.splitlines()[1:]}
+    return Size(*(int(found[name]) / 1024 for name in ("Pss:", "Anonymous:")))
 
 
-def course(seconds: list[float], sizes: list[float]) -> Memory:
-    """What became of a size, seen at these seconds; at least 10 looks."""
+def course(seconds: list[float], sizes: list[float]) -> Course:
+    """Of a size that was seen at these seconds; at least 10 looks."""
     tenth = max(len(sizes) // 10, 1)
     slope = np.polyfit(seconds[tenth:], sizes[tenth:], 1)[0] * 3600
-    return Memory(
+    return Course(
         statistics.mean(sizes[:tenth]), statistics.mean(sizes[-tenth:]), round(float(slope), 1)
     )
 
 
-def run(argv: list[str], minutes: float) -> dict[str, Memory]:
-    """Of a run with these flags, by role."""
+def run(argv: list[str], minutes: float) -> dict[str, list[Course]]:
+    """Of a run with these flags, by role: of all, and of its own."""
     with runs.started(argv) as (process, rows):
         runs.wait_until_it_trains(process, rows)
-        begin, seconds = time.monotonic(), list[float]()
-        looks: dict[str, list[float]] = {"learner": [], "actor": []}
+        begin, told, seconds = time.monotonic(), 0.0, list[float]()
+        looks: dict[str, list[Size]] = {role: [] for role in _ROLES}
         while time.monotonic() - begin < 60 * minutes or len(seconds) < 10:
-            sizes: dict[str, list[float]] = {"learner": [], "actor": []}
+            sizes: dict[str, list[Size]] = {role: [] for role in _ROLES}
             for each, threads in stages.snapshot(process.pid).items():
-                sizes[threads.role].append(pss(each))
+                sizes[threads.role].append(size(each))
             for role, found in sizes.items():
-                looks[role].append(statistics.mean(found or [0.0]))
+                several = zip(*(found or [Size(0.0, 0.0)]), strict=True)
+                looks[role].append(Size(*map(statistics.mean, several)))
             seconds.append(time.monotonic() - begin)
+            if seconds[-1] - told >= _TOLD:
+                told = seconds[-1]
+                now = ", ".join(f"{role} {looks[role][-1].own:.0f} MiB" for role in _ROLES)
+                print(f"  {told / 60:.0f} of {minutes:g} minutes: {now}", file=sys.stderr)
             if process.poll() is not None:
                 raise runs.Failed(f"the run ended with code {process.returncode}")
             time.sleep(min(_LOOK, 6 * minutes))
-    return {role: course(seconds, sizes) for role, sizes in looks.items()}
+    return {
+        role: [course(seconds, [getattr(look, name) for look in of]) for name in Size._fields]
+        for role, of in looks.items()
+    }
 
 
 def main() -> None:
@@ -80,7 +98,7 @@ def main() -> None:
     parser.add_argument("--actors", default="1,2", help="numbers of actors (1,2)")
     parser.add_argument("--places", default="actor,learner", help="of inference (actor,learner)")
     given, rest = parser.parse_known_args()
-    print("MiB of each process    begins     ends   per hour")
+    print("MiB of each process          all: begins     ends   own: begins     ends   per hour")
     for place in given.places.split(","):
         for actors in map(int, given.actors.split(",")):
             where = f"--learner_hosts={runs.free_address()}"
@@ -89,9 +107,10 @@ def main() -> None:
                 found = run(argv, given.minutes)
             except runs.Failed as error:
                 sys.exit(f"error: {error}")
-            for role, memory in found.items():
+            for role, (every, own) in found.items():
                 what = f"{role}, {actors} actor{'s' * (actors > 1)}, inference at the {place}"
-                print(f"{what}\n{memory.begins:29.0f}{memory.ends:9.0f}{memory.per_hour:+11.1f}")
+                print(f"{what}\n{every.begins:40.0f}{every.ends:9.0f}", end="")
+                print(f"{own.begins:14.0f}{own.ends:9.0f}{own.per_hour:+11.1f}")
             sys.stdout.flush()
 
 
