@@ -24,6 +24,7 @@ KIND = FREE._replace(
     training=0.0012,
     training_secs=0.0010,
     receiving=0.0003,
+    asking=0.0002,
 )
 # 10 kB a step up, 1 MB a pull.
 SHAPE = Shape(
@@ -126,7 +127,7 @@ def test_inference_at_the_learner_pulls_nothing_and_spares_the_actors_network():
     found = predict(plan([("gpu", {f"cpu{i}": 1 for i in range(40)})], shape, gbit=0.1))
     # 8 bytes a step of 12.5 MB/s.
     assert found.limits[0].network == pytest.approx(12.5e6 / 8, rel=1e-4)
-    assert found.limits[0].supply == pytest.approx(40 / 0.0010, rel=1e-4)
+    assert found.limits[0].supply == pytest.approx(40 / 0.0012, rel=1e-4)
 
 
 def test_calls_for_actions_cost_actor_and_learner_what_was_measured():
