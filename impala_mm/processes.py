@@ -29,9 +29,10 @@ def on_ending(handler: Any) -> None:
 
 
 def stay_small() -> None:
-    """For who is one of many on its host; before NumPy is loaded, and before threads are started.
+    """Before NumPy is loaded, and before threads are started.
 
-    NumPy would start a thread for each core, and glibc keep freed memory for each thread apart.
+    NumPy would start a thread for each core, and glibc would keep freed memory for each thread:
+    ever more of it.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if "MALLOC_ARENA_MAX" not in os.environ:

@@ -1,0 +1,44 @@
+"""A process that stays small: its threads share one arena of malloc."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+# Threads that allocate at the same time get an arena each, were they allowed to.
+_ARENAS = """
+import ctypes, re, sys, threading
+from impala_mm import processes
+{before}
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.fopen.restype = ctypes.c_void_p, ctypes.c_void_p
+together = threading.Barrier(4)
+def allocate():
+    together.wait()
+    for _ in range(100):
+        libc.malloc(ctypes.c_size_t(50_000))
+    together.wait()
+threads = [threading.Thread(target=allocate) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+path = sys.argv[1]
+told = ctypes.c_void_p(libc.fopen(path.encode(), b"w"))
+libc.malloc_info(0, told)
+libc.fclose(told)
+print(len(re.findall("<heap nr=", open(path).read())))
+"""
+
+
+@pytest.mark.parametrize(("before", "arenas"), [("processes.stay_small()", 1), ("", 5)])
+def test_threads_share_one_arena_in_a_process_that_stays_small(before, arenas, tmp_path):
+    code = _ARENAS.format(before=before)
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "arenas")],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"},
+        timeout=60,
+    )
+    assert int(ran.stdout) == arenas
