@@ -11,7 +11,7 @@ they read that entry, and last reward and last action are read as zeros.
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import sonnet as snt
@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from nets.frame_stack import FrameStack
 
+Scaled = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.DType], tf.Tensor]  # `_scaled`, or the same
 _SWAPPED = threading.Lock()  # held while a torso's modules have casts for variables
 
 
@@ -118,7 +119,7 @@ class Network(snt.Module):
         seen = self._seen(observation)
         if self._stack:
             seen, frames = self._stack.step(seen, first, frames)
-        read = self._read(seen, reward, action, first)
+        read = self._read(_scaled, seen, reward, action, first)
         if self._core:
             read, core = self._core.step(read, first, core)
         return read, State(frames, core)
@@ -139,7 +140,9 @@ class Network(snt.Module):
             seen = tf.nest.map_structure(lambda x: tf.reshape(x, [*sizes, *x.shape[1:]]), seen)
             seen, frames = self._stack.unroll(seen, first, frames)
             seen = tf.nest.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[2:]]), seen)
-        read = self._read(seen, *[tf.reshape(x, [-1]) for x in (reward, action, first)])  # [T*B, I]
+        flat = [tf.reshape(x, [-1]) for x in (reward, action, first)]
+        scaled = _scaled if tf.config.get_visible_devices("GPU") else _fused
+        read = self._read(scaled, seen, *flat)  # [T*B, I]
         read = tf.reshape(read, [*_sizes(first), read.shape[-1]])
         if self._core:
             read, core = self._core.unroll(read, first, core)
@@ -150,10 +153,17 @@ class Network(snt.Module):
         arranged = self._torso.arrange(tf.convert_to_tensor(observation))
         return Picture(arranged, _sums(arranged)) if self._pictures else arranged
 
-    def _read(self, seen: Any, reward: tf.Tensor, action: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
-        """What one entry shows by itself: [N, I]; `seen` is stacked."""
+    def _read(
+        self,
+        scaled: Scaled,
+        seen: Any,
+        reward: tf.Tensor,
+        action: tf.Tensor,
+        first: tf.Tensor,
+    ) -> tf.Tensor:
+        """What one entry shows by itself: [N, I]; `seen` is stacked, pictures yet to be scaled."""
         if self._pictures:
-            seen = _contrast(seen)
+            seen = _contrast(seen, self._precision, scaled)
         else:
             seen = tf.cast(seen, tf.float32)
             seen = seen / 255.0 if self._bytes else seen
@@ -192,7 +202,7 @@ def _sums(image: tf.Tensor) -> tf.Tensor:
     return tf.stack([tf.reduce_sum(numbers, 1), tf.reduce_sum(numbers**2, 1)], 1)
 
 
-def _contrast(picture: Picture) -> tf.Tensor:
+def _contrast(picture: Picture, dtype: tf.DType, scaled: Scaled) -> tf.Tensor:
     """Each image [H, W, C] of bytes as differences from its own mean, in its standard deviations.
 
     Most of a game's picture never changes. Read as bytes / 255 it drowns what does, a ball of a few
@@ -205,7 +215,17 @@ def _contrast(picture: Picture) -> tf.Tensor:
     mean, square = tf.unstack(means[:, :, None, None, None], axis=1)
     # In float64: of a bright picture both are large, and nearly the same. 1: pixels may be equal.
     scale = tf.math.rsqrt(square - mean**2 + 1.0)
-    return (tf.cast(image, tf.float32) - tf.cast(mean, tf.float32)) * tf.cast(scale, tf.float32)
+    return scaled(image, tf.cast(mean, tf.float32), tf.cast(scale, tf.float32), dtype)
+
+
+def _scaled(image: tf.Tensor, mean: tf.Tensor, scale: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """What lies above the mean, times the scale."""
+    return tf.cast((tf.cast(image, tf.float32) - mean) * scale, dtype)
+
+
+# In one pass over the pictures, where TensorFlow's operations make four, each of a batch that no
+# cache holds. For learners on a CPU: a GPU is not kept by it, and who serves a model may lack XLA.
+_fused = tf.function(_scaled, autograph=False, jit_compile=True)
 
 
 def _sizes(x: tf.Tensor) -> list[Any]:

@@ -269,12 +269,14 @@ def test_the_contrast_is_of_all_frames_that_are_seen_at_once():
     assert np.abs(seen(dark[:1], bright[1:]) - expected).max() > 0.5
 
 
+@pytest.mark.parametrize("scaled", [network._scaled, network._fused], ids=["scaled", "fused"])
 @pytest.mark.parametrize("range_", [(0, 256), (0, 3), (40, 200), (253, 256)])
-def test_the_contrast_of_a_stack_is_right_however_bright_it_is(range_):
+def test_the_contrast_of_a_stack_is_right_however_bright_it_is(range_, scaled):
     """It comes of sums of each frame: where all is bright, their squares hide what differs."""
     frames = np.random.default_rng(0).integers(*range_, [2, 84, 84, 4]).astype(np.uint8)
     sums = [network._sums(tf.constant(frames[..., i : i + 1])) for i in range(4)]
-    seen = network._contrast(network.Picture(tf.constant(frames), tf.concat(sums, -1)))
+    picture = network.Picture(tf.constant(frames), tf.concat(sums, -1))
+    seen = network._contrast(picture, tf.float32, scaled)
     pixels = np.float64(frames)
     mean, variance = (f(pixels, axis=(1, 2, 3), keepdims=True) for f in (np.mean, np.var))
     expected = (pixels - mean) / np.sqrt(variance + 1)
