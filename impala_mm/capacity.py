@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from impala_mm.demand import Fit, Plan, Set, carried, left, of_actor, of_learner, played
+from impala_mm.demand import Fit, Plan, Set, carried, left, of_actor, of_learner, pace, played
 
 _JITTER = 0.1  # by which the times of a learner's updates differ, each way
 _ALMOST = 1 - 1e-9  # what is less by rounding alone is not less
@@ -106,7 +106,7 @@ def _limits(plan: Plan, number: int) -> Limits:
     """Of one worker set, where the others keep up with it, and no more."""
     own = plan.sets[number]
     whole = {name: host.kind.cores for name, host in plan.hosts.items()}
-    supply = _largest(lambda rate: played(plan, whole, rate)[number] >= rate * _ALMOST)
+    supply = _largest(lambda rate: played(plan, whole, rate, {})[number] >= rate * _ALMOST)
     cores = _largest(lambda rate: _computed(plan, rate, number), supply)
     return Limits(
         supply=supply,
@@ -135,7 +135,8 @@ def _computed(plan: Plan, rate: float, number: int) -> bool:
     if not plan.sets[number].actors.keys() & {own.learner for own in plan.sets}:
         return True  # nothing was taken from its supply
     cores = left(plan, rate)
-    return min(cores.values()) >= 0 and played(plan, cores, rate)[number] >= rate * _ALMOST
+    own = played(plan, cores, rate, pace(plan, rate))[number]
+    return min(cores.values()) >= 0 and own >= rate * _ALMOST
 
 
 def _goes(plan: Plan, rate: float) -> bool:
@@ -143,7 +144,7 @@ def _goes(plan: Plan, rate: float) -> bool:
     cores = left(plan, rate)
     if min(cores.values()) < 0 or not carried(plan, rate):
         return False
-    return min(played(plan, cores, rate)) >= rate * _ALMOST
+    return min(played(plan, cores, rate, pace(plan, rate))) >= rate * _ALMOST
 
 
 def _enough(plan: Plan, number: int) -> int:

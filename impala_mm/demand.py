@@ -134,10 +134,30 @@ def left(plan: Plan, rate: float) -> dict[str, float]:
     return cores
 
 
-def played(plan: Plan, cores: dict[str, float], need: float) -> list[float]:
+def pace(plan: Plan, rate: float) -> dict[str, float]:
+    """What is left of its actors' own speed at each host, by name, beside learners at such a rate.
+
+    Actors give way: while an update is made they go as fast as the cores do that it leaves them.
+    What they do not need while there is none is idle, and makes up for nothing.
+    """
+    paces = dict.fromkeys(plan.hosts, 1.0)
+    for name, host in plan.hosts.items():
+        acting, learning = of_actor(plan, host.kind), of_learner(plan, host.kind)
+        needed = sum(s.actors.get(name, 0) for s in plan.sets) * acting.cores / acting.seconds
+        taken = sum(s.learner == name for s in plan.sets) * learning.cores / learning.seconds
+        if needed and taken:
+            share = min(max(host.kind.cores - taken, 0.0) / needed, 1.0)
+            paces[name] -= (1 - share) * min(rate * learning.seconds, 1.0)
+    return paces
+
+
+def played(
+    plan: Plan, cores: dict[str, float], need: float, paces: dict[str, float]
+) -> list[float]:
     """What each set's actors play with so many cores of each host, if that is no more than needed.
 
-    Actors share their host's cores evenly; what one set is held back from is the others'.
+    Actors share their host's cores evenly; what one set is held back from is the others'. `paces`
+    as of `pace`; hosts that are not in it have no learners.
     """
     cores, waiting, rates = dict(cores), set(range(len(plan.sets))), [0.0] * len(plan.sets)
     while waiting:
@@ -147,7 +167,8 @@ def played(plan: Plan, cores: dict[str, float], need: float) -> list[float]:
             found[number] = {}
             for name, count in plan.sets[number].actors.items():
                 cost, share = of_actor(plan, plan.hosts[name].kind), cores[name] / crowd[name]
-                found[number][name] = count * min(1 / cost.seconds, share / cost.cores)
+                alone = paces.get(name, 1.0) / cost.seconds
+                found[number][name] = count * min(alone, share / cost.cores)
             rates[number] = sum(found[number].values())
         fed = {number for number in waiting if rates[number] >= need}
         if not fed:

@@ -28,9 +28,8 @@ processes.load_tensorflow(_THREADS, _THREADS)
 import numpy as np
 import tensorflow as tf
 
-from impala_mm import agreement, choice, devices, environments, exchange, flags, group, transport
+from impala_mm import agreement, choice, devices, environments, flags, group, transport
 from impala_mm.actor import Player
-from impala_mm.algorithms import Context
 from impala_mm.assembly import Assembly
 from impala_mm.compression import PACKS
 from impala_mm.config import Config
@@ -40,6 +39,7 @@ from impala_mm.remote import Asking, StepCodec
 from impala_mm.server import Server
 from impala_mm.source import QueueSource
 from impala_mm.trajectory import Batch, Codec, Entry
+from impala_mm.update import Update
 
 Call = Callable[[], object]
 _TOKEN = "measured"
@@ -116,15 +116,8 @@ class Parts:
         unrolls = tf.nest.map_structure(tf.constant, entries)
         keys = tf.range(batch, dtype=tf.int64)
         known = Batch(unrolls, start, keys, one, tf.zeros([batch], tf.int64), one > 0)
-        context = Context(tf.constant(0.0), tf.constant(1e9), tf.constant(0.0))
-        alone = exchange.Exchange(group.Alone(), self._config)
-        update = tf.function(lambda b, c: algorithm.update(b, c, alone), autograph=False)
-
-        def once() -> None:
-            metrics, _ = update(known, context)
-            float(metrics["grad_norm"])
-
-        return once, batch * spec.length
+        update = Update(algorithm, group.Alone(), self._config, self._training.layout.values)
+        return lambda: update(known, 0.0, 1e9, 0.0), batch * spec.length
 
     def packing(self, batch: int) -> tuple[Call, int]:
         """Cuts what `batch` environments did into unrolls; counted in such."""

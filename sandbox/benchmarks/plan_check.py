@@ -4,8 +4,9 @@
     python sandbox/benchmarks/plan_check.py --only=1,2,3                       some shapes alone
 
 Each of SHAPES is measured part by part, as `plan.py` does it, and then run for real: experiment.py
-with a learner and actors on this machine, so often, all shapes in turn. The first two decide by how
-much a step costs more in a run than alone, for actors and for the learner; the others are
+with a learner and actors on this machine. So often, all shapes in turn, since machines that others
+share are faster and slower by the minute: medians count, of parts and of runs. The first two decide
+by how much a step costs more in a run than alone, for actors and for the learner; the others are
 predicted with that and held against the medians of their runs. It takes half an hour as it is.
 """
 
@@ -21,11 +22,12 @@ import components
 import kind
 import plan as planner
 import runs
+from kind import Saved
 from runs import Ran
 
 from impala_mm import capacity, demand, flags
 from impala_mm.config import Config
-from impala_mm.demand import Fit, Host, Plan, Set
+from impala_mm.demand import Fit, Host, Kind, Plan, Set
 
 _PONG = "--level_name=PongNoFrameskip-v4"
 
@@ -87,21 +89,22 @@ def main() -> None:
 def check(shapes: list[Shape], repeats: int, seconds: float, part_seconds: float) -> dict[str, Any]:
     """Measures, runs, fits and predicts."""
     began = time.monotonic()
-    plans = []
-    for shape in shapes:
-        _say(f"{shape.name}: its parts")
-        (config,), _ = flags.parse(["plan_check", *shape.flags], "", Config)
-        found = kind.measure(config, part_seconds)
-        set_ = Set("localhost", {"localhost": shape.actors})
-        plans.append(Plan({"localhost": Host(found.kind)}, [set_], found.shape))
+    parts: list[list[Saved]] = [[] for _ in shapes]
     ran: list[list[Ran]] = [[] for _ in shapes]
     for turn in range(repeats):
-        for shape, of in zip(shapes, ran, strict=True):
+        for shape, measured, of in zip(shapes, parts, ran, strict=True):
+            (config,), _ = flags.parse(["plan_check", *shape.flags], "", Config)
+            measured.append(kind.measure(config, part_seconds))
             of.append(run(shape, seconds))
             _say(
                 f"{shape.name}: run {turn + 1} of {repeats}, {of[-1].steps:,.0f} steps/s; others "
-                f"took {of[-1].others:.2f} cores"
+                f"took {of[-1].others:.2f} cores; {(time.monotonic() - began) / 60:.0f} minutes"
             )
+    plans = []
+    for shape, measured in zip(shapes, parts, strict=True):
+        typical = Kind(*map(statistics.median, zip(*(of.kind for of in measured), strict=True)))
+        set_ = Set("localhost", {"localhost": shape.actors})
+        plans.append(Plan({"localhost": Host(typical)}, [set_], measured[0].shape))
     medians = [statistics.median(each.steps for each in of) for of in ran]
     fit = capacity.fitted(plans[:FITTED], medians[:FITTED])
     rows = []

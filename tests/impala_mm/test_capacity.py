@@ -87,6 +87,17 @@ def test_actors_and_a_learner_of_one_host_share_its_cores():
     assert found.total == pytest.approx(500, rel=1e-4)
 
 
+def test_an_actor_stands_back_while_an_update_is_made_beside_it():
+    """Of 2 cores an update, 1 ms of a step, leaves a half, where the actor would use 1.25: for that
+    ms it plays at 0.4 of its speed, and then at all of it, 2.0 ms a step, with cores to spare.
+    """
+    found = predict(plan([("here", {"here": 1})], here=2))
+    assert found.limits[0].supply == pytest.approx(500, rel=1e-4)
+    assert found.limits[0].cores == pytest.approx(1 / (0.0020 + 0.6 * 0.0010), rel=1e-4)
+    assert found.limits[0].binds == "cores"
+    assert found.total == pytest.approx(found.limits[0].cores, rel=1e-4)
+
+
 def test_an_actor_that_leaves_its_host_idle_is_not_said_to_share_its_cores():
     found = predict(plan([("here", {"here": 1})], here=8))
     assert found.limits[0].cores == math.inf

@@ -1,5 +1,6 @@
 """sandbox/benchmarks/plan.py: a CSV and measurements become figures and a sentence."""
 
+import itertools
 import json
 import re
 import sys
@@ -143,7 +144,7 @@ def test_actors_are_dealt_as_the_frontend_deals_them():
 
 def test_two_shapes_are_fitted_and_foretell_the_others(monkeypatch):
     """Runs that cost 1.2 and 1.1 times what their parts do, wherever they are run."""
-    true, shapes, plans = Fit(1.2, 1.1), iter(plan_check.SHAPES), {}
+    true, shapes, plans = Fit(1.2, 1.1), itertools.cycle(plan_check.SHAPES), {}
     costs = FREE._replace(cores=2, environment=4e-4, inference=2e-4)
 
     def measured(config, seconds):
