@@ -72,11 +72,11 @@ def run(argv: list[str], minutes: float) -> dict[str, list[Course]]:
             sizes: dict[str, list[Size]] = {role: [] for role in _ROLES}
             for each, threads in stages.snapshot(process.pid).items():
                 sizes[threads.role].append(size(each))
-            for role, found in sizes.items():
-                several = zip(*(found or [Size(0.0, 0.0)]), strict=True)
-                looks[role].append(Size(*map(statistics.mean, several)))
-            seconds.append(time.monotonic() - begin)
-            if seconds[-1] - told >= _TOLD:
+            if all(sizes.values()):  # an actor that starts again is gone for a moment
+                for role, found in sizes.items():
+                    looks[role].append(Size(*map(statistics.mean, zip(*found, strict=True))))
+                seconds.append(time.monotonic() - begin)
+            if seconds and seconds[-1] - told >= _TOLD:
                 told = seconds[-1]
                 now = ", ".join(f"{role} {looks[role][-1].own:.0f} MiB" for role in _ROLES)
                 print(f"  {told / 60:.0f} of {minutes:g} minutes: {now}", file=sys.stderr)

@@ -9,6 +9,7 @@ serialization is the wire's two ends; an unroll's encoding is Python's in the ac
 the queue's. Environments that are stepped in Python count as Python, all but Atari's.
 """
 
+import contextlib
 import os
 from collections import defaultdict
 from pathlib import Path
@@ -49,12 +50,14 @@ def snapshot(root: int, proc: Path = Path("/proc")) -> dict[int, Threads]:
         try:
             words = (proc / str(process) / "cmdline").read_text().split("\0")
             total = _seconds((proc / str(process) / "stat").read_text())
-            threads = {}
-            for task in (proc / str(process) / "task").iterdir():
-                stat = (task / "stat").read_text()
-                threads[int(task.name)] = _name(stat), _seconds(stat)
+            tasks = list((proc / str(process) / "task").iterdir())
         except OSError:  # it ended meanwhile
             continue
+        threads = {}
+        for task in tasks:
+            with contextlib.suppress(OSError):  # this thread did
+                stat = (task / "stat").read_text()
+                threads[int(task.name)] = _name(stat), _seconds(stat)
         role = "actor" if _ACTOR in words else "learner"
         found[process] = Threads(role, process, total, threads)
     return found

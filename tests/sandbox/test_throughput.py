@@ -98,6 +98,15 @@ def test_a_session_is_counted_whole_and_others_are_not(tmp_path):
     assert stages.session(10, tmp_path) == 7.0
 
 
+def test_a_thread_that_ends_while_it_is_read_takes_no_other_along(tmp_path):
+    write_run(tmp_path, [1.0] * 13)
+    (tmp_path / "10" / "task" / "14" / "stat").unlink()
+    found = stages.snapshot(10, tmp_path)
+    assert found[10].total == 7.0
+    assert sorted(found[10].threads) == [10, 11, 12, 13, 15, 16]
+    assert set(found) == {10, 30}
+
+
 def test_the_stages_are_read_of_a_real_process():
     family = stages.snapshot(os.getpid())
     mine = family[os.getpid()]
