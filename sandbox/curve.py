@@ -4,16 +4,17 @@ python sandbox/curve.py [LOGDIR]        the newest folder of runs/ if none is na
 """
 
 import json
-import os
 import sys
 from pathlib import Path
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow is loaded for its types only
 
 import numpy as np
 from experiments import rows_of
 
-from impala_mm import environments
+from impala_mm import tensorflow_import
+
+tensorflow_import.load()  # for its types only
+
+from impala_mm import environments  # noqa: E402
 
 _WIDTH, _HEIGHT = 64, 12
 _EPISODES = 100

@@ -1,0 +1,34 @@
+"""sandbox/curve.py, with which `make train` ends."""
+
+import json
+import sys
+
+from conftest import ROOT, run
+
+
+def drawn(folder):
+    return run(sys.executable, ROOT / "sandbox" / "curve.py", folder, limit=60)
+
+
+def test_a_runs_curve_is_drawn_beside_a_random_policys_and_nothing_else_is_said(tmp_path):
+    rows = [{"frames": 100.0 * i, "seconds": float(i), "episode_return": i / 10} for i in range(10)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "settings.json").write_text(json.dumps({"level_name": "catch"}))
+    code, printed = drawn(tmp_path)
+    assert code == 0, printed
+    lines = printed.splitlines()
+    assert lines[:2] == ["", "catch: mean return of the last 100 games"]
+    assert lines[2].startswith("     0.90 ┤")
+    assert lines[2].endswith("•")
+    assert lines[13].startswith("     0.00 ┤•")
+    assert lines[15].split() == ["0", "900"]
+    assert "mean return 0.90; random: -0." in printed
+    assert lines[-1].endswith("the same run, and more, in a browser")
+
+
+def test_a_run_without_a_game_is_told_so(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"frames": 1.0, "seconds": 1.0}) + "\n")
+    (tmp_path / "settings.json").write_text(json.dumps({"level_name": "catch"}))
+    code, printed = drawn(tmp_path)
+    assert code == 1
+    assert printed.strip() == f"error: no game has ended yet in {tmp_path}"
