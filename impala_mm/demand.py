@@ -144,10 +144,12 @@ def pace(plan: Plan, rate: float) -> dict[str, float]:
     for name, host in plan.hosts.items():
         acting, learning = of_actor(plan, host.kind), of_learner(plan, host.kind)
         needed = sum(s.actors.get(name, 0) for s in plan.sets) * acting.cores / acting.seconds
-        taken = sum(s.learner == name for s in plan.sets) * learning.cores / learning.seconds
+        taken = sum(s.learner == name for s in plan.sets) * learning.cores
         if needed and taken:
-            share = min(max(host.kind.cores - taken, 0.0) / needed, 1.0)
-            paces[name] -= (1 - share) * min(rate * learning.seconds, 1.0)
+            # Learners that want more cores than there are take longer for it.
+            seconds = max(learning.seconds, taken / host.kind.cores)
+            share = min((host.kind.cores - taken / seconds) / needed, 1.0)
+            paces[name] -= (1 - share) * min(rate * seconds, 1.0)
     return paces
 
 
@@ -157,7 +159,7 @@ def played(
     """What each set's actors play with so many cores of each host, if that is no more than needed.
 
     Actors share their host's cores evenly; what one set is held back from is the others'. `paces`
-    as of `pace`; hosts that are not in it have no learners.
+    as of `pace`; at hosts that are not in it no update holds actors back.
     """
     cores, waiting, rates = dict(cores), set(range(len(plan.sets))), [0.0] * len(plan.sets)
     while waiting:

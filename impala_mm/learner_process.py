@@ -46,7 +46,7 @@ def rehearse(config: Config) -> NoReturn:
 
 def learn(config: Config, argv: list[str]) -> NoReturn:
     """Trains; without --job_name with actors of its own, which end with it."""
-    processes.stay_small()
+    processes.share_memory()
     began, here = time.monotonic(), place()
     if config.track and here.rank == 0:
         tracking.check()

@@ -29,12 +29,17 @@ def on_ending(handler: Any) -> None:
 
 
 def stay_small() -> None:
-    """Before NumPy is loaded, and before threads are started.
-
-    NumPy would start a thread for each core, and glibc would keep freed memory for each thread:
-    ever more of it.
+    """For who is one of many on its host; before NumPy is loaded, which would start a thread for
+    each core, and before threads are started.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    share_memory()
+
+
+def share_memory() -> None:
+    """All threads to come get theirs of one place: glibc would keep what is freed for each of them
+    apart, ever more of it.
+    """
     if "MALLOC_ARENA_MAX" not in os.environ:
         with contextlib.suppress(OSError, AttributeError):  # another libc has it not
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)

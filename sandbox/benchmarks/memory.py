@@ -71,10 +71,11 @@ def run(argv: list[str], minutes: float) -> dict[str, list[Course]]:
         while time.monotonic() - begin < 60 * minutes or len(seconds) < 10:
             sizes: dict[str, list[Size]] = {role: [] for role in _ROLES}
             for each, threads in stages.snapshot(process.pid).items():
-                sizes[threads.role].append(size(each))
+                if (found := size(each)).all:  # it has not ended meanwhile
+                    sizes[threads.role].append(found)
             if all(sizes.values()):  # an actor that starts again is gone for a moment
-                for role, found in sizes.items():
-                    looks[role].append(Size(*map(statistics.mean, zip(*found, strict=True))))
+                for role, several in sizes.items():
+                    looks[role].append(Size(*map(statistics.mean, zip(*several, strict=True))))
                 seconds.append(time.monotonic() - begin)
             if seconds and seconds[-1] - told >= _TOLD:
                 told = seconds[-1]

@@ -47,8 +47,9 @@ def _shape(name: str, actors: int, envs: int, batch: int, length: int, *more: st
 
 _SHALLOW = ("Shallow", (_PONG, "--agent_name=ShallowConvAgent"))
 _SIMPLE = ("Simple", (_PONG, "--agent_name=SimpleConvNetAgent"))
-# Named before they were measured: the first two are fitted, the others checked. In one an actor
-# binds, in the other the shared cores: two that share cores would not tell two factors apart.
+# Named before they were measured: the first two are fitted, the others checked. In one a single
+# actor leaves cores idle, in the other all are busy: two that fill the cores did not tell two
+# factors apart, so these were chosen after a first sitting.
 SHAPES = [
     _shape("Shallow", 1, 16, 8, 20, *_SHALLOW[1], "--env_groups=1"),
     _shape("Simple", 2, 32, 32, 20, *_SIMPLE[1]),

@@ -98,6 +98,12 @@ def test_an_actor_stands_back_while_an_update_is_made_beside_it():
     assert found.total == pytest.approx(found.limits[0].cores, rel=1e-4)
 
 
+def test_learners_that_want_more_cores_than_there_are_hold_an_actor_back_for_longer():
+    """Two updates, 1.5 ms of cores each, take 1.5 ms on 2 cores and leave none to the actor."""
+    made = plan([("here", {"here": 1}), ("here", {"there": 9})], here=2, there=64)
+    assert predict(made).limits[0].cores == pytest.approx(1 / (0.0020 + 0.0015), rel=1e-4)
+
+
 def test_an_actor_that_leaves_its_host_idle_is_not_said_to_share_its_cores():
     found = predict(plan([("here", {"here": 1})], here=8))
     assert found.limits[0].cores == math.inf

@@ -7,7 +7,7 @@ from conftest import ROOT, run
 
 
 def drawn(folder):
-    return run(sys.executable, ROOT / "sandbox" / "curve.py", folder, limit=60)
+    return run(sys.executable, ROOT / "sandbox" / "curve.py", folder, TF_CPP_MIN_LOG_LEVEL="3")
 
 
 def test_a_runs_curve_is_drawn_beside_a_random_policys_and_nothing_else_is_said(tmp_path):
