@@ -135,8 +135,8 @@ def _computed(plan: Plan, rate: float, number: int) -> bool:
     if not plan.sets[number].actors.keys() & {own.learner for own in plan.sets}:
         return True  # nothing was taken from its supply
     cores = left(plan, rate)
-    own = played(plan, cores, rate, pace(plan, rate))[number]
-    return min(cores.values()) >= 0 and own >= rate * _ALMOST
+    supply = played(plan, cores, rate, pace(plan, rate))[number]
+    return min(cores.values()) >= 0 and supply >= rate * _ALMOST
 
 
 def _goes(plan: Plan, rate: float) -> bool:

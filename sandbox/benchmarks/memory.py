@@ -25,6 +25,7 @@ import stages
 _PONG = "--level_name=PongNoFrameskip-v4"
 _LOOK = 2.0  # seconds between two looks
 _TOLD = 60.0  # seconds between two lines that say how far it is
+_GONE = 60.0  # seconds that a process may take to be back
 _ROLES = ("learner", "actor")
 
 
@@ -77,6 +78,8 @@ def run(argv: list[str], minutes: float) -> dict[str, list[Course]]:
                 for role, several in sizes.items():
                     looks[role].append(Size(*map(statistics.mean, zip(*several, strict=True))))
                 seconds.append(time.monotonic() - begin)
+            elif time.monotonic() - begin > (seconds[-1] if seconds else 0.0) + _GONE:
+                raise runs.Failed("it has no learner or no actor any more")
             if seconds and seconds[-1] - told >= _TOLD:
                 told = seconds[-1]
                 now = ", ".join(f"{role} {looks[role][-1].own:.0f} MiB" for role in _ROLES)
