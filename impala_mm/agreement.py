@@ -42,13 +42,16 @@ class Agreement(NamedTuple):
         return sum(int(v.shape.num_elements()) for v in self.algorithm.variables.trained)
 
 
-def make(config: Config, number: int) -> Agreement:
+def make(
+    config: Config, number: int, levels: dict[str, EnvironmentSpec] | None = None
+) -> Agreement:
     """Refuses, in a sentence, flags that nothing can be made of.
 
-    `number`: of this process among those of its role; its random numbers are its own.
+    `number`: of this process among those of its role; its random numbers are its own. `levels`:
+    those of the flags, where they were looked at before.
     """
     tf.random.set_seed(config.seed + 1000 * number)
-    levels = levels_of(config)
+    levels = levels or levels_of(config)
     spec = next(iter(levels.values()))
     try:
         algorithm = algorithms.make(config, spec)

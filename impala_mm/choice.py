@@ -64,6 +64,16 @@ def groups(
     return shares(count, min(wanted, count))
 
 
+def threads(config: Config, observation: Any, cores: int, gpu: bool) -> tuple[int, int]:
+    """A learner's on so many cores, 0 for all: within an operation, and across them.
+
+    An update of a small network is a hundred operations of some microseconds each: to hand them
+    from thread to thread costs more than it saves. `observation` is the TensorSpec of one.
+    """
+    few = not gpu and not large(observation)
+    return config.intra_op_threads or int(few) or cores, config.inter_op_threads or 2 - few
+
+
 def shares(count: int, groups: int) -> list[int]:
     """`count` in so many parts, as equal as can be."""
     return [count // groups + (i < count % groups) for i in range(groups)]

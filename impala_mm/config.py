@@ -167,11 +167,12 @@ class Config:
              "of its task's number.")
     intra_op_threads: int = flag(
         0, group="Processes", least=0, own=True,
-        text="TensorFlow's threads within an operation. 0: a learner's share of the host's cores, "
-             "1 in an actor.")
+        text="TensorFlow's threads within an operation. 0: 1 in an actor, and in a learner without "
+             "GPU that reads small observations; else a learner's share of the host's cores.")
     inter_op_threads: int = flag(
         0, group="Processes", least=0, own=True,
-        text="TensorFlow's threads across operations. 0: 2 for a learner, 1 for an actor.")
+        text="TensorFlow's threads across operations. 0: 1 in an actor, and in a learner without "
+             "GPU that reads small observations; else 2.")
 
     # -- Data
     batch_size: int = flag(

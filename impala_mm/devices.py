@@ -5,6 +5,7 @@ Called once TensorFlow is loaded, and before it has computed anything.
 
 import os
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
@@ -23,20 +24,25 @@ def choose(flag: str, wish: str, number: int) -> str:
     return said
 
 
+def gpus(wish: str) -> list[Any]:
+    """Those that a process sees which has this wish; nothing is chosen yet."""
+    return [] if wish == "cpu" else tf.config.list_physical_devices("GPU")
+
+
 def _choose(flag: str, wish: str, number: int) -> str:
-    gpus = tf.config.list_physical_devices("GPU")
-    if wish == "gpu" and not gpus:
+    seen = gpus(wish)
+    if wish == "gpu" and not seen:
         flags.refuse(
             f"--{flag}=gpu: TensorFlow sees no GPU here (`nvidia-smi` lists them, `make setup "
             f"DEVICE=gpu` installs TensorFlow for them, CUDA_VISIBLE_DEVICES may hide them)"
         )
-    if wish == "cpu" or not gpus:
+    if not seen:
         tf.config.set_visible_devices([], "GPU")
         return f"{len(os.sched_getaffinity(0))} CPU cores"
-    mine = gpus[number % len(gpus)]
+    mine = seen[number % len(seen)]
     tf.config.set_visible_devices([mine], "GPU")
     tf.config.experimental.set_memory_growth(mine, True)  # others may use what we do not
-    return f"{mine.name} of {len(gpus)}"
+    return f"{mine.name} of {len(seen)}"
 
 
 def training() -> str:

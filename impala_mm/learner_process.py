@@ -1,13 +1,11 @@
-"""A learner's process, from its flags to its exit code: the parts are put together here."""
+"""A learner's process, from its flags to its exit code."""
 
-import dataclasses
-import os
 import signal
 import sys
 import time
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from impala_mm import (
     children,
@@ -15,23 +13,15 @@ from impala_mm import (
     flags,
     ports,
     processes,
-    provenance,
     tensorflow_import,
+    told,
     tracking,
 )
 from impala_mm.config import Config
-from impala_mm.events import Events
 from impala_mm.log import Log
 from impala_mm.place import place, widen
 from impala_mm.run_folder import RunFolder
-
-if TYPE_CHECKING:
-    from impala_mm.agreement import Agreement
-    from impala_mm.group import Group
-    from impala_mm.inference import Inference
-    from impala_mm.learner import Learner
-    from impala_mm.server import Server
-    from impala_mm.watch import Watch
+from impala_mm.told import Told
 
 
 def rehearse(config: Config) -> NoReturn:
@@ -69,35 +59,19 @@ def learn(config: Config, argv: list[str]) -> NoReturn:
         say.log = Log(folder.path / "learner.log", config.log_max_mb)
     count = 0 if config.job_name or not folder else choice.actors(config)
     actors = children.Actors(argv, count, folder.path if folder else Path(), config.log_max_mb)
-    told = _told(config, folder, say)
+    who = told.told(config, folder, say)
     try:
-        code = _learn(config, address, folder, actors, began, told)
+        code = _learn(config, address, folder, actors, began, who)
     except Exception as error:
         if say.log:
             say.log.write(traceback.format_exc())
-        told.events.happened("end", f"error: {error}")
+        who.events.happened("end", f"error: {error}")
         raise
     finally:
         actors.end()
-        if told.tracked:
-            told.tracked.end()
+        if who.tracked:
+            who.tracked.end()
     processes.leave(code)
-
-
-class _Told(NamedTuple):
-    """Who is told of a run, besides its own folder."""
-
-    say: processes.Sayer
-    events: Events
-    tracked: tracking.Tracking | None
-
-
-def _told(config: Config, folder: RunFolder | None, say: processes.Sayer) -> _Told:
-    if not folder:
-        return _Told(say, Events("", Path(), say), None)
-    events = Events(config.on_event, folder.path, say)
-    tracked = tracking.Tracking(folder.path, dataclasses.asdict(config), say)
-    return _Told(say, events, tracked if config.track else None)
 
 
 def _learn(
@@ -106,22 +80,20 @@ def _learn(
     folder: RunFolder | None,
     actors: children.Actors,
     began: float,
-    told: _Told,
+    who: Told,
 ) -> int:
     """From its signals to its exit code."""
-    say, events, _ = told
+    say, events, _ = who
     ending: list[int] = []  # the signals that asked for an end
     processes.on_ending(lambda number, _: ending.append(number))
     if folder:
         say(f"logs to {folder.path}; {_how_to_look(folder.path)}")
-    here = place()
-    cores = len(os.sched_getaffinity(0))
-    share = max(1, cores // here.local_size) if here.local_size > 1 else 0
-    processes.load_tensorflow(config.intra_op_threads or share, config.inter_op_threads or 2)
-    from impala_mm import agreement, checkpoint, devices, learner, sync, update, watch  # noqa: PLC0415
+    processes.load_tensorflow()
+    from impala_mm import agreement, devices, learner, learner_parts, watch  # noqa: PLC0415
     from impala_mm import group as groups  # noqa: PLC0415
 
-    device = devices.choose("device", config.device, here.local_rank)
+    levels = agreement.levels_of(config)
+    device = learner_parts.compute(config, levels)
     say(f"TensorFlow loaded ({time.monotonic() - began:.1f} s); trains on {device}")
     if config.xla and (why := devices.why_not_compiled()):
         flags.refuse(f"--xla: XLA does not compile for {device} here: {why}")
@@ -129,7 +101,9 @@ def _learn(
     path = folder.path if folder else Path()
     code = 2
     try:
-        watching, learning = _put_together(config, group, address, folder, began, told)
+        watching, learning = learner_parts.put_together(
+            config, levels, group, address, folder, began, who
+        )
 
         def meanwhile() -> None:
             actors.watch(say)
@@ -152,96 +126,13 @@ def _learn(
         say(f"error: {error}; what was saved is good, the same command goes on from it")
         events.happened("end", f"error: {error}")
         return 1
-    except (
-        agreement.Differ,
-        checkpoint.Mismatch,
-        learner.NotFinite,
-        sync.Drifted,
-        update.NothingCompiled,
-    ) as error:
-        if folder:  # all learners raise the same
+    except learner_parts.FAILURES as error:
+        if folder:
             say(f"error: {error}")
         events.happened("nan" if isinstance(error, learner.NotFinite) else "end", f"error: {error}")
         group.gather(None, "said")
     group.leave()
     return code
-
-
-def _put_together(
-    config: Config,
-    group: "Group",
-    address: str,
-    folder: RunFolder | None,
-    began: float,
-    told: _Told,
-) -> "tuple[Watch, Learner]":
-    """A learner, listening and with the variables that it begins with."""
-    say = told.say
-    from impala_mm import agreement, devices  # noqa: PLC0415
-    from impala_mm.checkpoint import About, Checkpoints  # noqa: PLC0415
-    from impala_mm.chronicle import Chronicle  # noqa: PLC0415
-    from impala_mm.keeper import Keeper  # noqa: PLC0415
-    from impala_mm.learner import Learner, Limits  # noqa: PLC0415
-    from impala_mm.profile import Profile  # noqa: PLC0415
-    from impala_mm.source import QueueSource  # noqa: PLC0415
-    from impala_mm.trajectory import Codec  # noqa: PLC0415
-    from impala_mm.watch import Records, Watch  # noqa: PLC0415
-
-    agreed = agreement.make(config, group.rank)
-    agreement.compare(group, config, agreed.identity)
-    addresses = agreement.addresses(group, address)
-    algorithm, spec = agreed.algorithm, agreed.spec
-    codec = Codec(algorithm.unroll)
-    capacity = config.queue_capacity or config.batch_size
-    if folder:
-        of = f" on {group.size} learners" if group.size > 1 else ""
-        levels, megabytes = " and ".join(agreed.levels), capacity * codec.size / 1e6
-        precision = devices.precision(config.precision, spec.observation)
-        say(
-            f"{levels}, {config.algorithm} with {agreed.weights:,} weights{of}, in "
-            f"{precision}; the queue holds {capacity} unrolls ({megabytes:.1f} MB)"
-        )
-        if spec.note:
-            say(spec.note)
-    place = choice.inference(config, agreed.weights, devices.training(), algorithm.max_lag)
-    mine = agreed.identity["run_id"], processes.token(config), place
-    run_id, token, place = group.gather(mine, "run")[0]
-    if folder and place.why:
-        say(f"inference at the {place.value}: {place.why}")
-    changed = {"run_id": run_id, "learners": addresses, "inference": place.value}
-    identity = agreed.identity | changed
-    server = _listen(config, address, token, identity, capacity, say, agreed, codec.size)
-    say(f"listens at {config.bind_address or address} ({time.monotonic() - began:.1f} s)")
-    server.rank = group.rank
-    limits = Limits(config, spec.reward_threshold if len(agreed.levels) == 1 else None)
-    learning = Learner(
-        config,
-        algorithm,
-        group,
-        QueueSource(server, codec, config.batch_size),
-        server,
-        agreed.layout,
-        limits,
-        spec.action_repeats,
-        Profile(config.profile if folder else "", folder.path if folder else Path(), say),
-    )
-    records = None
-    if folder:
-        checkpoints = Checkpoints(folder.path, algorithm.variables, config.keep_checkpoints)
-        settings = dataclasses.asdict(config)
-        about = About(group.size, settings, agreed.made_of, provenance.versions())
-        keeper = Keeper(config, checkpoints, algorithm.variables, about, limits, told.events, say)
-        records = Records(Chronicle(folder.path, say, told.tracked), keeper, told.events)
-    watching = Watch(
-        config, group, algorithm, learning, server, agreed.levels, limits, records, say
-    )
-    watching.resume()
-    if folder:
-        try:
-            folder.write_start(addresses, learning.frames)
-        except OSError as error:
-            flags.refuse(f"--logdir={folder.path}: {error.strerror}")
-    return watching, learning
 
 
 def refuse_what_cannot_be(config: Config) -> None:
@@ -264,52 +155,6 @@ def _address(config: Config, rank: int) -> str:
             f"name one for each"
         )
     return addresses[rank]
-
-
-def _inference(config: Config, agreed: "Agreement") -> "Inference":
-    """It acts by a copy of the network, which does not change while an update is made."""
-    from impala_mm import agreement, devices  # noqa: PLC0415
-    from impala_mm.inference import Inference  # noqa: PLC0415
-
-    refuse_inference(config, agreed)
-    copy = agreement.make(agreement.acting(config), place().rank)
-    return Inference(copy.algorithm, copy.layout, devices.training())
-
-
-def refuse_inference(config: Config, agreed: "Agreement") -> None:
-    """Where --inference=learner cannot be."""
-    if config.inference == "learner" and agreed.algorithm.max_lag is not None:
-        flags.refuse(
-            f"--inference=learner: --algorithm={config.algorithm} has its actors wait for the next "
-            f"policy, which only --inference=actor can"
-        )
-
-
-def _listen(
-    config: Config,
-    address: str,
-    token: str,
-    identity: dict[str, Any],
-    capacity: int,
-    say: Any,
-    agreed: "Agreement",
-    unroll_bytes: int,
-) -> "Server":
-    from impala_mm.server import Server  # noqa: PLC0415
-
-    bind_address = config.bind_address or address
-    warning = ports.only_here(bind_address) if config.job_name else ""
-    if warning:
-        say(warning)
-    inference = None
-    if identity["inference"] == "learner":
-        inference = _inference(config, agreed)
-    try:
-        return Server(
-            address, bind_address, token, identity, capacity, say, inference, unroll_bytes
-        )
-    except OSError as error:
-        flags.refuse(f"the learner cannot listen: {error}")
 
 
 def _result(row: dict[str, Any], ended: str, logdir: Path) -> str:

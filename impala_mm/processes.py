@@ -89,14 +89,19 @@ def addresses(config: Config) -> list[str]:
     return found
 
 
-def load_tensorflow(intra: int, inter: int, device: str = "auto") -> None:
-    """With so many threads within an operation and across them; 0: all cores.
+def load_tensorflow(intra: int = 0, inter: int = 0, device: str = "auto") -> None:
+    """With threads as `compute_with` has them.
 
     Who computes on the cpu sees no GPU: CUDA itself takes memory of all that it sees.
     """
     if device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     tensorflow_import.load()
+    compute_with(intra, inter)
+
+
+def compute_with(intra: int, inter: int) -> None:
+    """So many threads within an operation and across them, 0: all cores; before any computes."""
     import tensorflow as tf  # noqa: PLC0415
 
     tf.config.threading.set_intra_op_parallelism_threads(intra)

@@ -49,10 +49,10 @@ def _training(config: Config) -> str:
         learner_process.refuse_what_cannot_be(config)
         _refuse_unwritable(config.logdir)
     processes.load_tensorflow(1, 1, "cpu")
-    from impala_mm import agreement  # noqa: PLC0415
+    from impala_mm import agreement, learner_parts  # noqa: PLC0415
 
     made = agreement.make(config, 0)
-    learner_process.refuse_inference(config, made)
+    learner_parts.refuse_inference(config, made)
     spaces = agreement.spaces(made.spec)
     begins = _begins(config, made) if config.job_name != "actor" else ""
     return (

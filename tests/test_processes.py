@@ -134,6 +134,10 @@ def test_a_learner_without_unrolls_ends_at_once_when_asked(tmp_path):
     }
     for number, learner in learners.items():
         learner.until("listens at")
+        names = [
+            path.read_text() for path in Path(f"/proc/{learner.process.pid}").glob("task/*/comm")
+        ]
+        assert names.count("tf_intra\n") == 1, "observations are small"
         learner.process.send_signal(number)
     for number, learner in learners.items():
         assert learner.process.wait(timeout=10) == EXIT_CODES[number]

@@ -3,7 +3,7 @@
 `components.py` looks for the batch at which each part is cheapest. Here each part is measured as
 the flags will have it: --num_envs environments at once, updates of --batch_size unrolls, Python
 between them included. Its measuring processes (`parts.py`) do it: where a run has one thread, as
-many work side by side as there are cores; an update has all cores to itself.
+many work side by side as there are cores; an update is alone, with the threads of a learner.
 """
 
 import dataclasses
@@ -66,7 +66,7 @@ def measure(config: Config, seconds: float, say: Say = lambda _: None) -> Saved:
             asking, answering = measuring.both_ends(learner, actor, seconds, "asking", half)
     finally:
         _end(crowd)
-    trainer = Process(config, cores, config.device != "cpu")
+    trainer = Process(config, 0, config.device != "cpu")
     try:
         say(f"3 of 3, a learner's part: {batch} unrolls of {config.unroll_length} steps")
         trainer.ask(prepare="training", batch=batch)

@@ -21,7 +21,7 @@ class Process:
     """One of them."""
 
     def __init__(self, config: Config, threads: int, gpus: bool = True):
-        """It sees the GPUs that this process sees, if any, or none."""
+        """It sees the GPUs that this process sees, if any, or none; 0 threads: as a learner has."""
         given = [
             f"--{f.name}={getattr(config, f.name)}"
             for f in dataclasses.fields(config)

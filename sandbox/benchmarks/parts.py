@@ -2,6 +2,7 @@
 
     python sandbox/benchmarks/parts.py THREADS [flags of experiment.py]
 
+THREADS of 0: those that a learner has which is alone on its host.
 A line of JSON comes in, one goes out: `{"prepare": "training", "batch": 8}` makes a part ready and
 warm, unless it is; `{"go": SECONDS, "part": ...}` measures it, so that several of
 these processes can measure side by side, and again later. `{}` asks for the CPU time so far.
@@ -284,6 +285,10 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever else is printed is no answer
     (config,), _ = flags.parse(sys.argv, __doc__ or "", Config)
+    if not _THREADS:
+        spec = next(iter(agreement.levels_of(config).values()))
+        gpu = bool(devices.gpus(config.device))
+        processes.compute_with(*choice.threads(config, spec.observation, 0, gpu))
     parts = Parts(config, _THREADS)
     ready: dict[tuple[str, int], tuple[Call, int]] = {}
     for line in sys.stdin:
