@@ -69,8 +69,8 @@ def measure(config: Config, seconds: float, say: Say = lambda _: None) -> Saved:
     trainer = Process(config, 0, config.device != "cpu")
     try:
         say(f"3 of 3, a learner's part: {batch} unrolls of {config.unroll_length} steps")
-        trainer.ask(prepare="training", batch=batch)
-        training = _alone(trainer, seconds, "training", batch)
+        trainer.ask(prepare="learning", batch=batch)
+        training = _alone(trainer, seconds, "learning", batch)
         central_secs = 0.0
         if config.inference == "learner":
             many = min(256, 4 * envs)

@@ -6,20 +6,19 @@ THREADS of 0: those that a learner has which is alone on its host.
 A line of JSON comes in, one goes out: `{"prepare": "training", "batch": 8}` makes a part ready and
 warm, unless it is; `{"go": SECONDS, "part": ...}` measures it, so that several of
 these processes can measure side by side, and again later. `{}` asks for the CPU time so far.
-`serve`, `send` and `pull` are the two ends of the wire, in a process each, and so are `attend` and
-`asking`.
+`serve`, `send` and `pull` are the two ends of the wire (`ends.py`), in a process each, and so are
+`attend` and `asking`.
 """
 
-import itertools
+import dataclasses
 import json
+import math
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
-
-import runs
 
 from impala_mm import processes
 
@@ -28,36 +27,26 @@ processes.load_tensorflow(_THREADS, _THREADS)
 
 import numpy as np
 import tensorflow as tf
+from ends import Call, Ends
 
-from impala_mm import agreement, choice, devices, environments, flags, group, transport
+from impala_mm import agreement, devices, flags, group, learner_parts
 from impala_mm.actor import Player
 from impala_mm.assembly import Assembly
-from impala_mm.compression import PACKS
 from impala_mm.config import Config
-from impala_mm.environments import Step, atari
-from impala_mm.inference import Inference
-from impala_mm.remote import Asking, StepCodec
-from impala_mm.server import Server
-from impala_mm.source import QueueSource
-from impala_mm.trajectory import Batch, Codec, Entry
+from impala_mm.environments import atari
+from impala_mm.learner import Learner, Limits
+from impala_mm.profile import Profile
+from impala_mm.trajectory import Batch, Entry
 from impala_mm.update import Update
 
-Call = Callable[[], object]
-_TOKEN = "measured"
 
-
-class Parts:
-    """Each method makes a part ready: (what runs it once, how many steps that makes)."""
+class Parts(Ends):
+    """What is not the wire's."""
 
     def __init__(self, config: Config, threads: int):
-        self._config, self._threads = config, threads
-        self._acting = agreement.make(agreement.acting(config), 0)
+        super().__init__(config)
+        self._threads = threads
         self._training: agreement.Agreement | None = None
-        level = next(iter(self._acting.levels))
-        self._open = lambda envs, seed: environments.make(
-            level, envs, seed, **agreement.options(config)
-        )
-        self.said: dict[str, Any] = {}  # what the last part that was made ready told besides
 
     def environment(self, batch: int) -> tuple[Call, int]:
         """Steps `batch` environments by random actions."""
@@ -107,9 +96,34 @@ class Parts:
 
     def training(self, batch: int) -> tuple[Call, int]:
         """Updates from one batch of `batch` unrolls, again and again."""
+        made, known = self._trained(batch)
+        self.said = {"precision": self._computes_in(self._config)}
+        update = Update(made.algorithm, group.Alone(), self._config, made.layout.values)
+        return lambda: update(known, 0.0, 1e9, 0.0), batch * made.algorithm.unroll.length
+
+    def learning(self, batch: int) -> tuple[Call, int]:
+        """The same as a learner makes them: agreed on, counted, offered to actors."""
+        (algorithm, layout, *_), known = self._trained(batch)
+        config = dataclasses.replace(self._config, total_environment_frames=math.inf)
+        source, limits = _Again(known), Limits(config, None)
+        profile = Profile("", Path(), print)
+        learner = Learner(
+            config, algorithm, group.Alone(), source, self._server(1), layout, limits, 1, profile
+        )
+        learner.begin(lambda: math.nan)
+        source.let.release()  # one is made ready while another is trained on
+
+        def once() -> None:
+            source.let.release()
+            while not source.done.acquire(timeout=0.5):
+                assert not learner.ended, learner.ended
+
+        return once, batch * algorithm.unroll.length
+
+    def _trained(self, batch: int) -> tuple[agreement.Agreement, Batch]:
+        """What is trained, and what on."""
         self._training = self._training or agreement.make(self._config, 0)
         algorithm = self._training.algorithm
-        self.said = {"precision": self._computes_in(self._config)}
         spec = algorithm.unroll
         entries = self._entry([spec.length + spec.overlap, batch])
         start = tf.nest.map_structure(tf.convert_to_tensor, algorithm.initial_state(batch))
@@ -117,8 +131,7 @@ class Parts:
         unrolls = tf.nest.map_structure(tf.constant, entries)
         keys = tf.range(batch, dtype=tf.int64)
         known = Batch(unrolls, start, keys, one, tf.zeros([batch], tf.int64), one > 0)
-        update = Update(algorithm, group.Alone(), self._config, self._training.layout.values)
-        return lambda: update(known, 0.0, 1e9, 0.0), batch * spec.length
+        return self._training, known
 
     def packing(self, batch: int) -> tuple[Call, int]:
         """Cuts what `batch` environments did into unrolls; counted in such."""
@@ -131,19 +144,6 @@ class Parts:
             assembly.cut()
 
         return once, batch
-
-    def publishing(self, batch: int) -> tuple[Call, int]:
-        """Packs the parameters and makes them what actors get; counted in publications."""
-        del batch
-        server = self._server(1)
-        layout, turn = self._acting.layout, iter(range(10**9))
-        self.said = {"parameter_bytes": len(layout.pack(layout.values()))}
-
-        def once() -> None:
-            packed = layout.pack(layout.values())  # as for a version that somebody pulls
-            server.publish(next(turn), lambda: packed)
-
-        return once, 1
 
     def playing(self, batch: int) -> tuple[Call, int]:
         """All that an actor's own thread does, cutting unrolls included."""
@@ -158,68 +158,6 @@ class Parts:
         vector = layout.pack(layout.values())
         self.said = {"trained": self._acting.weights}
         return lambda: layout.unpack(vector), 1
-
-    def serve(self, batch: int) -> tuple[Call, int]:
-        """Listens, and makes batches of what comes."""
-        return self._serving(self._server(batch), batch)
-
-    def attend(self, batch: int) -> tuple[Call, int]:
-        """Listens, chooses actions for who asks, and makes batches of what they did."""
-        made = agreement.make(agreement.acting(self._config), 0)
-        inference = Inference(made.algorithm, made.layout, devices.training())
-        return self._serving(self._server(batch, inference), batch)
-
-    def send(self, batch: int, address: str, actor: int = 0) -> tuple[Call, int]:
-        """Compresses `batch` unrolls and sends them in a message, until the other end has them."""
-        client = self._client(address, actor)
-        contents, turn = self._unrolls(batch), iter(range(10**9))
-        step = self._acting.algorithm.unroll.step
-        pack = PACKS[choice.compression(self._config, step.observation)]
-        self.said = {"unroll_bytes": sum(map(len, map(pack, contents))) / batch}
-        nothing = dict.fromkeys(transport.Header._fields, 0)
-        names = {"nonce": client.nonce, "run": client.run, "actor": actor, "incarnation": 1}
-
-        def once() -> None:
-            header = transport.Header(**nothing | names | {"sequence": next(turn)})
-            packed = [pack(content) for content in contents]
-            code = client.enqueue(header, packed, np.zeros([0, 3], np.float32))
-            assert code == transport.ACCEPTED, code
-
-        return once, batch
-
-    def asking(self, batch: int, address: str) -> tuple[Call, int]:
-        """Sends a step of `batch` environments, and waits for the actions that follow."""
-        client, playing = self._client(address, inference="learner"), self._open(batch, 1)
-        codec, random = StepCodec(playing.spec.observation), np.random.default_rng(0)
-        pack = PACKS[choice.compression(self._config, playing.spec.observation)]
-        steps = []
-        for _ in range(50):
-            actions = random.integers(playing.spec.num_actions, size=batch).astype(np.int32)
-            step = playing.step(actions) if steps else playing.reset()
-            steps.append(Step(*map(np.copy, step)))  # of some its arrays are written over
-        playing.close()
-        blank = Asking(client.nonce, 0, 1, 0, -1, 0, 0, 0, 0, 0, batch)
-        numbers, nothing = itertools.count(), np.zeros([0, 3], np.float32)
-
-        def once() -> None:
-            number = next(numbers)
-            content = pack(codec.encode(steps[number % len(steps)]))
-            asked = transport.Asked(client, blank._replace(number=number), content, nothing)
-            assert len(asked.actions()) == batch
-
-        return once, batch
-
-    def pull(self, batch: int, address: str) -> tuple[Call, int]:
-        """Fetches the parameters and loads them."""
-        del batch
-        client, layout = self._client(address), self._acting.layout
-
-        def once() -> None:
-            found = client.get_parameters()
-            assert found
-            layout.unpack(found[1])
-
-        return once, 1
 
     def _computes_in(self, config: Config) -> str:
         return devices.precision(config.precision, self._acting.spec.observation)
@@ -236,48 +174,19 @@ class Parts:
 
         return tf.nest.map_structure(make, self._acting.algorithm.unroll.step)
 
-    def _unrolls(self, batch: int) -> list[bytes]:
-        """Played, so that what shrinks on the wire is what does so in a run."""
-        playing = self._open(batch, 1)
-        try:
-            return Player(self._acting.algorithm, [(playing, batch)]).play()[:batch]
-        finally:
-            playing.close()
 
-    def _server(self, batch: int, inference: Inference | None = None) -> Server:
-        self._address = runs.free_address()
-        place = "learner" if inference else "actor"
-        return Server(
-            self._address,
-            self._address,
-            _TOKEN,
-            self._acting.identity | {"run_id": "measured", "inference": place},
-            2 * batch,
-            lambda message: None,
-            inference,
-            unroll_bytes=Codec(self._acting.algorithm.unroll).size,
-        )
+class _Again:
+    """A source of one batch, as often as it is let."""
 
-    def _serving(self, server: Server, batch: int) -> tuple[Call, int]:
-        """Its policy, and batches of what comes."""
-        layout = self._acting.layout
-        values = layout.values()
-        server.publish(0, lambda: layout.pack(values), values)
-        source = QueueSource(server, Codec(self._acting.algorithm.unroll), batch)
+    def __init__(self, batch: Batch):
+        self._batch = batch
+        self.let, self.done = threading.Semaphore(0), threading.Semaphore(0)
 
-        def drain() -> None:
-            while not server._closed:
-                source.next(0.2)
+    def next(self, timeout: float) -> Batch | None:
+        return self._batch if self.let.acquire(timeout=timeout) else None
 
-        threading.Thread(target=drain, daemon=True).start()
-        self.said = {"address": self._address}
-        return lambda: server, 1
-
-    def _client(self, address: str, actor: int = 0, inference: str = "actor") -> transport.Client:
-        client = transport.Client(address, _TOKEN)
-        me = {"actor": actor, "level": "", "incarnation": 1, "host": "here", "inference": inference}
-        client.hello(self._acting.identity | {"run_id": "measured"} | me)
-        return client
+    def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
+        self.done.release()
 
 
 def main() -> None:
@@ -286,9 +195,7 @@ def main() -> None:
     os.dup2(2, 1)  # whatever else is printed is no answer
     (config,), _ = flags.parse(sys.argv, __doc__ or "", Config)
     if not _THREADS:
-        spec = next(iter(agreement.levels_of(config).values()))
-        gpu = bool(devices.gpus(config.device))
-        processes.compute_with(*choice.threads(config, spec.observation, 0, gpu))
+        learner_parts.compute(config, agreement.levels_of(config))
     parts = Parts(config, _THREADS)
     ready: dict[tuple[str, int], tuple[Call, int]] = {}
     for line in sys.stdin:

@@ -1,0 +1,157 @@
+"""The two ends of the wire, parts of `parts.py`: what a learner does there, and what an actor does.
+
+To be imported once TensorFlow is.
+"""
+
+import itertools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import runs
+
+from impala_mm import agreement, choice, devices, environments, transport
+from impala_mm.actor import Player
+from impala_mm.compression import PACKS
+from impala_mm.config import Config
+from impala_mm.environments import Step
+from impala_mm.inference import Inference
+from impala_mm.remote import Asking, StepCodec
+from impala_mm.server import Server
+from impala_mm.source import QueueSource
+from impala_mm.trajectory import Codec
+
+Call = Callable[[], object]
+_TOKEN = "measured"
+
+
+class Ends:
+    """Each method makes a part ready: (what runs it once, how many steps that makes)."""
+
+    def __init__(self, config: Config):
+        self._config = config
+        self._acting = agreement.make(agreement.acting(config), 0)
+        level = next(iter(self._acting.levels))
+        self._open = lambda envs, seed: environments.make(
+            level, envs, seed, **agreement.options(config)
+        )
+        self.said: dict[str, Any] = {}  # what the last part that was made ready told besides
+
+    def publishing(self, batch: int) -> tuple[Call, int]:
+        """Packs the parameters and makes them what actors get; counted in publications."""
+        del batch
+        server = self._server(1)
+        layout, turn = self._acting.layout, iter(range(10**9))
+        self.said = {"parameter_bytes": len(layout.pack(layout.values()))}
+
+        def once() -> None:
+            packed = layout.pack(layout.values())  # as for a version that somebody pulls
+            server.publish(next(turn), lambda: packed)
+
+        return once, 1
+
+    def serve(self, batch: int) -> tuple[Call, int]:
+        """Listens, and makes batches of what comes."""
+        return self._serving(self._server(batch), batch)
+
+    def attend(self, batch: int) -> tuple[Call, int]:
+        """Listens, chooses actions for who asks, and makes batches of what they did."""
+        made = agreement.make(agreement.acting(self._config), 0)
+        inference = Inference(made.algorithm, made.layout, devices.training())
+        return self._serving(self._server(batch, inference), batch)
+
+    def send(self, batch: int, address: str, actor: int = 0) -> tuple[Call, int]:
+        """Compresses `batch` unrolls and sends them in a message, until the other end has them."""
+        client = self._client(address, actor)
+        contents, turn = self._unrolls(batch), iter(range(10**9))
+        step = self._acting.algorithm.unroll.step
+        pack = PACKS[choice.compression(self._config, step.observation)]
+        self.said = {"unroll_bytes": sum(map(len, map(pack, contents))) / batch}
+        nothing = dict.fromkeys(transport.Header._fields, 0)
+        names = {"nonce": client.nonce, "run": client.run, "actor": actor, "incarnation": 1}
+
+        def once() -> None:
+            header = transport.Header(**nothing | names | {"sequence": next(turn)})
+            packed = [pack(content) for content in contents]
+            code = client.enqueue(header, packed, np.zeros([0, 3], np.float32))
+            assert code == transport.ACCEPTED, code
+
+        return once, batch
+
+    def asking(self, batch: int, address: str) -> tuple[Call, int]:
+        """Sends a step of `batch` environments, and waits for the actions that follow."""
+        client, playing = self._client(address, inference="learner"), self._open(batch, 1)
+        codec, random = StepCodec(playing.spec.observation), np.random.default_rng(0)
+        pack = PACKS[choice.compression(self._config, playing.spec.observation)]
+        steps = []
+        for _ in range(50):
+            actions = random.integers(playing.spec.num_actions, size=batch).astype(np.int32)
+            step = playing.step(actions) if steps else playing.reset()
+            steps.append(Step(*map(np.copy, step)))  # of some its arrays are written over
+        playing.close()
+        blank = Asking(client.nonce, 0, 1, 0, -1, 0, 0, 0, 0, 0, batch)
+        numbers, nothing = itertools.count(), np.zeros([0, 3], np.float32)
+
+        def once() -> None:
+            number = next(numbers)
+            content = pack(codec.encode(steps[number % len(steps)]))
+            asked = transport.Asked(client, blank._replace(number=number), content, nothing)
+            assert len(asked.actions()) == batch
+
+        return once, batch
+
+    def pull(self, batch: int, address: str) -> tuple[Call, int]:
+        """Fetches the parameters and loads them."""
+        del batch
+        client, layout = self._client(address), self._acting.layout
+
+        def once() -> None:
+            found = client.get_parameters()
+            assert found
+            layout.unpack(found[1])
+
+        return once, 1
+
+    def _unrolls(self, batch: int) -> list[bytes]:
+        """Played, so that what shrinks on the wire is what does so in a run."""
+        playing = self._open(batch, 1)
+        try:
+            return Player(self._acting.algorithm, [(playing, batch)]).play()[:batch]
+        finally:
+            playing.close()
+
+    def _server(self, batch: int, inference: Inference | None = None) -> Server:
+        self._address = runs.free_address()
+        place = "learner" if inference else "actor"
+        return Server(
+            self._address,
+            self._address,
+            _TOKEN,
+            self._acting.identity | {"run_id": "measured", "inference": place},
+            2 * batch,
+            lambda message: None,
+            inference,
+            unroll_bytes=Codec(self._acting.algorithm.unroll).size,
+        )
+
+    def _serving(self, server: Server, batch: int) -> tuple[Call, int]:
+        """Its policy, and batches of what comes."""
+        layout = self._acting.layout
+        values = layout.values()
+        server.publish(0, lambda: layout.pack(values), values)
+        source = QueueSource(server, Codec(self._acting.algorithm.unroll), batch)
+
+        def drain() -> None:
+            while not server._closed:
+                source.next(0.2)
+
+        threading.Thread(target=drain, daemon=True).start()
+        self.said = {"address": self._address}
+        return lambda: server, 1
+
+    def _client(self, address: str, actor: int = 0, inference: str = "actor") -> transport.Client:
+        client = transport.Client(address, _TOKEN)
+        me = {"actor": actor, "level": "", "incarnation": 1, "host": "here", "inference": inference}
+        client.hello(self._acting.identity | {"run_id": "measured"} | me)
+        return client
