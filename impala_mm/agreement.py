@@ -1,6 +1,6 @@
 """What the processes of a run make of the same flags, and must agree on: algorithm, levels, wire.
 
-`learner_process` and `actor_process` make it; the actor's `identity` goes with its hello, and
+`learner_parts` and `actor_process` make it; the actor's `identity` goes with its hello, and
 the learner refuses what differs from its own. Learners compare theirs, and their flags, at start.
 """
 

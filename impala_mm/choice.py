@@ -64,14 +64,16 @@ def groups(
     return shares(count, min(wanted, count))
 
 
-def threads(config: Config, observation: Any, cores: int, gpu: bool) -> tuple[int, int]:
-    """A learner's on so many cores, 0 for all: within an operation, and across them.
+def one_thread(config: Config, observation: Any, gpu: bool, ours: bool) -> bool:
+    """Whether a learner, with a GPU or without, does best by one thread of TensorFlow's.
 
     An update of a small network is a hundred operations of some microseconds each: to hand them
-    from thread to thread costs more than it saves. `observation` is the TensorSpec of one.
+    from thread to thread costs more than it saves. But the thread in which XLA compiles answers
+    nobody meanwhile, and Python of an algorithm that is not `ours` may wait in it for another one.
+    `observation` is the TensorSpec of one.
     """
-    few = not gpu and not large(observation)
-    return config.intra_op_threads or int(few) or cores, config.inter_op_threads or 2 - few
+    given = config.intra_op_threads or config.inter_op_threads
+    return ours and not (gpu or given or config.xla or large(observation))
 
 
 def shares(count: int, groups: int) -> list[int]:

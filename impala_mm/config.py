@@ -167,12 +167,13 @@ class Config:
              "of its task's number.")
     intra_op_threads: int = flag(
         0, group="Processes", least=0, own=True,
-        text="TensorFlow's threads within an operation. 0: 1 in an actor, and in a learner without "
-             "GPU that reads small observations; else a learner's share of the host's cores.")
+        text="TensorFlow's threads within an operation. 0: a learner's share of the host's cores, "
+             "1 in an actor or evaluator. Where neither this nor inter_op_threads is given: 1 in a "
+             "learner of small observations without GPU, xla or algorithm of your own, too.")
     inter_op_threads: int = flag(
         0, group="Processes", least=0, own=True,
-        text="TensorFlow's threads across operations. 0: 1 in an actor, and in a learner without "
-             "GPU that reads small observations; else 2.")
+        text="TensorFlow's threads across operations. 0: 1, but 2 in a learner, unless it is such "
+             "a one of small observations.")
 
     # -- Data
     batch_size: int = flag(

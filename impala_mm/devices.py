@@ -5,7 +5,6 @@ Called once TensorFlow is loaded, and before it has computed anything.
 
 import os
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 
@@ -18,31 +17,32 @@ def choose(flag: str, wish: str, number: int) -> str:
     CUDA_VISIBLE_DEVICES may have left this process a GPU of its own, or the same several to all of
     a host: then `number`, its place among them, picks.
     """
-    said = _choose(flag, wish, number)
-    with threads.named("tf_intra"):  # TensorFlow starts its threads when it is first asked
-        tf.config.list_logical_devices()
+    said = look(flag, wish, number)
+    start()
     return said
 
 
-def gpus(wish: str) -> list[Any]:
-    """Those that a process sees which has this wish; nothing is chosen yet."""
-    return [] if wish == "cpu" else tf.config.list_physical_devices("GPU")
+def start() -> None:
+    """TensorFlow starts its threads when it is first asked for devices."""
+    with threads.named("tf_intra"):
+        tf.config.list_logical_devices()
 
 
-def _choose(flag: str, wish: str, number: int) -> str:
-    seen = gpus(wish)
-    if wish == "gpu" and not seen:
+def look(flag: str, wish: str, number: int) -> str:
+    """As `choose` does, and starts nothing yet."""
+    gpus = tf.config.list_physical_devices("GPU")
+    if wish == "gpu" and not gpus:
         flags.refuse(
             f"--{flag}=gpu: TensorFlow sees no GPU here (`nvidia-smi` lists them, `make setup "
             f"DEVICE=gpu` installs TensorFlow for them, CUDA_VISIBLE_DEVICES may hide them)"
         )
-    if not seen:
+    if wish == "cpu" or not gpus:
         tf.config.set_visible_devices([], "GPU")
         return f"{len(os.sched_getaffinity(0))} CPU cores"
-    mine = seen[number % len(seen)]
+    mine = gpus[number % len(gpus)]
     tf.config.set_visible_devices([mine], "GPU")
     tf.config.experimental.set_memory_growth(mine, True)  # others may use what we do not
-    return f"{mine.name} of {len(seen)}"
+    return f"{mine.name} of {len(gpus)}"
 
 
 def training() -> str:

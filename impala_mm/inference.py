@@ -52,6 +52,8 @@ class Inference:
                 for part in tf.nest.flatten(initial)
             ]
         self._state = initial  # its structure
+        # Whoever computed this in a call might wait there for the thread that the call is in.
+        self._start = [np.asarray(part) for part in tf.nest.flatten(initial)]
         self._batch: list[RemoteGroup | None] = []  # whose calls are being answered; None: nobody's
         self._inferring = tf.function(self._infer, autograph=False).get_concrete_function(
             tf.TensorSpec([None, len(Asking._fields)], tf.int64), tf.TensorSpec([None], tf.string)
@@ -168,7 +170,7 @@ class Inference:
                 code = LOST
             else:
                 if group is None:
-                    group = RemoteGroup(self._algorithm, asking.environments)
+                    group = RemoteGroup(self._spec, asking.environments, self._start)
                     self._groups[asking.of] = group
                 code, before = group.begin(asking.number)
         if code not in {FOREIGN, DISPLACED}:

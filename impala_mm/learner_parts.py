@@ -1,16 +1,20 @@
-"""What a learner is made of: `compute` chooses threads and a device, `put_together` makes the rest.
+"""What a learner is made of: `look` finds levels, threads, device; `put_together` makes the rest.
 
 To be imported once TensorFlow is; `learner_process` runs what comes of it.
 """
 
+import contextlib
 import dataclasses
 import os
 import time
 from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
+
 from impala_mm import (
     agreement,
+    algorithms,
     checkpoint,
     choice,
     devices,
@@ -50,13 +54,23 @@ FAILURES = (
 )
 
 
-def compute(config: Config, levels: dict[str, EnvironmentSpec]) -> str:
-    """Takes threads and a device, by flags and levels; the device in words."""
+def look(config: Config) -> tuple[dict[str, EnvironmentSpec], str]:
+    """(the levels, the device in words): what decides by how many threads is computed, and where.
+
+    Nothing may have been computed before.
+    """
     here, cores = place(), len(os.sched_getaffinity(0))
     share = max(1, cores // here.local_size) if here.local_size > 1 else 0
-    spec, gpu = next(iter(levels.values())), bool(devices.gpus(config.device))
-    processes.compute_with(*choice.threads(config, spec.observation, share, gpu))
-    return devices.choose("device", config.device, here.local_rank)
+    processes.compute_with(config.intra_op_threads or share, config.inter_op_threads or 2)
+    device = devices.look("device", config.device, here.local_rank)
+    levels = agreement.levels_of(config)
+    spec, gpu = next(iter(levels.values())), bool(tf.config.get_visible_devices("GPU"))
+    if choice.one_thread(config, spec.observation, gpu, config.algorithm in algorithms.BUILT_IN):
+        with contextlib.suppress(RuntimeError):  # a level has computed already, with more
+            processes.compute_with(1, 1)
+            device = "one CPU core, since observations are small"
+    devices.start()
+    return levels, device
 
 
 def put_together(

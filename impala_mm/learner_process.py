@@ -89,11 +89,10 @@ def _learn(
     if folder:
         say(f"logs to {folder.path}; {_how_to_look(folder.path)}")
     processes.load_tensorflow()
-    from impala_mm import agreement, devices, learner, learner_parts, watch  # noqa: PLC0415
+    from impala_mm import devices, learner, learner_parts, watch  # noqa: PLC0415
     from impala_mm import group as groups  # noqa: PLC0415
 
-    levels = agreement.levels_of(config)
-    device = learner_parts.compute(config, levels)
+    levels, device = learner_parts.look(config)
     say(f"TensorFlow loaded ({time.monotonic() - began:.1f} s); trains on {device}")
     if config.xla and (why := devices.why_not_compiled()):
         flags.refuse(f"--xla: XLA does not compile for {device} here: {why}")

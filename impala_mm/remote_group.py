@@ -5,13 +5,14 @@ repeated because its answer got lost.
 """
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
-from impala_mm.algorithms import Algorithm
 from impala_mm.assembly import Assembly
 from impala_mm.environments import Step
 from impala_mm.ledger import ACCEPTED, LOST, RUNNING
+from impala_mm.trajectory import UnrollSpec
 
 _LONG = 60.0  # seconds in which an inference is over, the first, which is compiled, too
 ACT = -1  # of a call: it is new, and to be inferred
@@ -20,10 +21,10 @@ ACT = -1  # of a call: it is new, and to be inferred
 class RemoteGroup:
     """Environments of an actor that step together, as their learner knows them."""
 
-    def __init__(self, algorithm: Algorithm, environments: int):
-        self.assembly = Assembly(
-            algorithm.unroll, environments, algorithm.initial_state(environments)
-        )
+    def __init__(self, unroll: UnrollSpec, environments: int, start: Sequence[np.ndarray]):
+        """`start`: the core state that an episode begins with, flat, of [1, ...]."""
+        starts = [np.repeat(part, environments, axis=0) for part in start]
+        self.assembly = Assembly(unroll, environments, starts)
         self.rows = np.full([environments], -1, np.int32)  # of the tables, once it has begun
         self.chosen: tuple[np.ndarray, list[np.ndarray]] | None = None  # the last, and extras
         self._number, self._running = -1, False  # of the last call, and whether it is one still

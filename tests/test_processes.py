@@ -137,7 +137,8 @@ def test_a_learner_without_unrolls_ends_at_once_when_asked(tmp_path):
         names = [
             path.read_text() for path in Path(f"/proc/{learner.process.pid}").glob("task/*/comm")
         ]
-        assert names.count("tf_intra\n") == 1, "observations are small"
+        assert (names.count("tf_intra\n"), names.count("tf_Compute\n")) == (1, 1)
+        assert "trains on one CPU core, since observations are small" in learner.printed()
         learner.process.send_signal(number)
     for number, learner in learners.items():
         assert learner.process.wait(timeout=10) == EXIT_CODES[number]
@@ -266,6 +267,28 @@ def test_a_dqn_like_algorithm_trains_through_the_same_actors_and_transport(tmp_p
     )
     assert code == 0, printed
     assert "ended: the mean return has reached 0.3" in printed
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--level_name=tests.computing:Computing-v0"],
+        ["--level_name=catch", "--algorithm=tests.computing", "--agent_name=MLPLSTMAgent"],
+    ],
+    ids=["level", "algorithm"],
+)
+def test_levels_and_algorithms_may_compute_with_tensorflow_where_they_please(flags, tmp_path):
+    code, printed = run(
+        *EXPERIMENT,
+        *flags,
+        "--inference=learner",
+        f"--learner_hosts=localhost:{free_port()}",
+        f"--logdir={tmp_path}",
+        "--total_environment_frames=5000",
+    )
+    assert code == 0, printed
+    assert "trains on one CPU core" not in printed
+    assert _rows(tmp_path)[-1]["updates"] > 10
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,10 @@ from impala_mm.config import Config
 from impala_mm.demand import Cost, Kind, Shape
 
 Say = Callable[[str], None]
-_NAMES = {"level_name", "num_envs", "algorithm", "agent_name", "precision", "compression"}
+_NAMES = {
+    *("level_name", "num_envs", "algorithm", "agent_name", "precision", "compression"),
+    *("intra_op_threads", "inter_op_threads"),
+}
 
 
 class Saved(NamedTuple):

@@ -195,7 +195,7 @@ def main() -> None:
     os.dup2(2, 1)  # whatever else is printed is no answer
     (config,), _ = flags.parse(sys.argv, __doc__ or "", Config)
     if not _THREADS:
-        learner_parts.compute(config, agreement.levels_of(config))
+        learner_parts.look(config)
     parts = Parts(config, _THREADS)
     ready: dict[tuple[str, int], tuple[Call, int]] = {}
     for line in sys.stdin:

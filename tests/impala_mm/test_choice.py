@@ -61,15 +61,17 @@ def test_groups_do_not_take_turns_where_actors_wait_for_the_next_policy():
         choice.groups(_config("--env_groups=2"), 33, PICTURE, True, 1)
 
 
-def test_a_learner_of_small_observations_computes_with_one_thread_but_on_a_gpu():
-    mine = _config()
-    assert choice.threads(mine, NUMBERS, cores=4, gpu=False) == (1, 1)
-    assert choice.threads(mine, NUMBERS, cores=4, gpu=True) == (4, 2)
-    assert choice.threads(mine, PICTURE, cores=4, gpu=False) == (4, 2)
-    assert choice.threads(mine, PICTURE, cores=0, gpu=False) == (0, 2)  # all of them
-    given = _config("--intra_op_threads=3", "--inter_op_threads=5")
-    assert choice.threads(given, NUMBERS, 4, False) == choice.threads(given, PICTURE, 4, True)
-    assert choice.threads(given, NUMBERS, cores=4, gpu=False) == (3, 5)
+def test_one_thread_is_for_small_observations_on_a_cpu_by_an_algorithm_of_ours():
+    def one(*flags, observation=NUMBERS, gpu=False, ours=True):
+        return choice.one_thread(_config(*flags), observation, gpu, ours)
+
+    assert one()
+    assert not one("--xla")
+    assert not one("--intra_op_threads=1")
+    assert not one("--inter_op_threads=2")
+    assert not one(observation=PICTURE)
+    assert not one(gpu=True)
+    assert not one(ours=False)
 
 
 @pytest.mark.parametrize(

@@ -216,7 +216,7 @@ def test_rows_of_a_group_in_a_batch_are_given_to_no_other_in_it(there):
     acts._codec.decode, acts._rows.take = joins_meanwhile, takes
     two = np.array([list(hand.asking._replace(number=1)), list(other.asking)])
     with acts._lock:
-        acts._groups[other.asking.of] = RemoteGroup(there.algorithm, 2)
+        acts._groups[other.asking.of] = RemoteGroup(there.algorithm.unroll, 2, [])
     content = hand.step(1)
     acts._arrive(two, np.array([content, content], object))
     assert taken == [[2, 3]]
