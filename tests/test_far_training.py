@@ -205,11 +205,11 @@ def test_this_machine_may_be_one_of_the_hosts(far, first):
         f"actor,localhost,,,,,{sys.executable},",
         far.row("actor", "actor1"),
     )
-    frontend = far.start(rows, "--total_environment_frames=30000", "--stop_at_return=2")
+    frontend = far.start(rows, "--total_environment_frames=100000", "--stop_at_return=2")
     frontend.until(r"[1-9][\d,]* frames \|", 120)
     assert {p["state"] for p in far.status()["processes"]} == {"running"}
     assert frontend.process.wait(120) == 0, frontend.printed()
-    assert "30,000 frames are reached" in frontend.printed()
+    assert "100,000 frames are reached" in frontend.printed()
     assert far.left() == {}
     assert _rows(far.lan)[-1]["actors"] == 2
 
