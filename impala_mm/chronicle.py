@@ -38,10 +38,11 @@ class Chronicle:
         try:
             self._file.write(json.dumps(row) + "\n")
             self._file.flush()
-            with self._events.as_default(step=int(row["frames"])):
+            # NumPy's: of each of Python's numbers TensorFlow keeps a tensor for ever, 0.8 kB.
+            with self._events.as_default(step=np.int64(row["frames"])):
                 for name, value in numbers.items():
                     if name != "frames":
-                        tf.summary.scalar(name, value)
+                        tf.summary.scalar(name, np.float32(value))
             self._events.flush()
         except (OSError, tf.errors.OpError) as error:
             if self._writes:
@@ -66,7 +67,7 @@ class Chronicle:
     def write_histograms(self, frames: float, named: dict[str, np.ndarray]) -> None:
         """Distributions of values, for TensorBoard; 30 numbers each."""
         try:
-            with self._events.as_default(step=int(frames)):
+            with self._events.as_default(step=np.int64(frames)):
                 for name, values in named.items():
                     tf.summary.write(name, _histogram(values), metadata=_HISTOGRAM)
             self._events.flush()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from impala_mm import checkpoint, evaluation, summary
@@ -113,9 +114,9 @@ class Evaluator:
         suffix = f"/{result.level}" if len(self._levels) > 1 else ""
         named = {"return": row["mean"], "length": row["mean_length"]}
         named |= {name: row[name] for name in ("deviation", "human_normalised") if name in row}
-        with self._events.as_default(step=int(result.frames)):
+        with self._events.as_default(step=np.int64(result.frames)):  # NumPy's, as in `chronicle`
             for name, value in named.items():
-                tf.summary.scalar(f"evaluation/{name}{suffix}", value)
+                tf.summary.scalar(f"evaluation/{name}{suffix}", np.float32(value))
         self._events.flush()
 
 
