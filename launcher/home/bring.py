@@ -289,6 +289,8 @@ def judge(name: str, there: About, here: About | None, ours: bool, alike: bool) 
     more = there[_SIZE] - here[_SIZE]
     if alike and more >= 0:
         return "append" if more else "nothing"
+    # What was put aside as NAME.log.1 is nobody's work, unless the log is.
+    ours |= name.endswith(".log.1") and name.removesuffix(".1") not in _LIVE
     if alike and (name in _LIVE or not ours):  # the copy has more
         return "keep"
     if name.endswith(".log"):
