@@ -18,7 +18,7 @@ from impala_mm import transport
 from impala_mm.algorithms import Algorithm
 from impala_mm.assembly import Assembly
 from impala_mm.environments import Environments
-from impala_mm.handing import hand, handed, taken
+from impala_mm.handing import direct, hand, handed, taken
 from impala_mm.heartbeat import Heartbeat
 from impala_mm.link import Group, Link
 from impala_mm.parameters import Layout
@@ -133,8 +133,7 @@ class _Playing:
 def _flat_act(algorithm: Algorithm, num_envs: int) -> _Act:
     """The algorithm's act for this many environments, from and to the core state's flat tensors.
 
-    Called as one operation on flat tensors, those fields that act() may read as one of them:
-    tf.function's own handling of its arguments costs more than a small network.
+    The fields that act() may read go in as one of them.
     """
     exploration = tf.ones([num_envs])
     step, state = algorithm.unroll.step, algorithm.initial_state(num_envs)
@@ -156,16 +155,13 @@ def _flat_act(algorithm: Algorithm, num_envs: int) -> _Act:
         handed(read),
         *[tf.TensorSpec(s.shape, s.dtype) for s in tf.nest.flatten(state)],
     )
-    variables = concrete.captured_inputs
-    kinds = [output.dtype for output in concrete.outputs]
+    chosen_by = direct(concrete)
 
     def call(
         entry: Entry, flat: list[tf.Tensor]
     ) -> tuple[np.ndarray, list[tf.Tensor], list[tf.Tensor]]:
         shown = hand(entry.observation, entry.reward, entry.action, entry.first)
-        chosen, *rest = tf.raw_ops.StatefulPartitionedCall(
-            args=[shown, *flat, *variables], Tout=kinds, f=concrete
-        )
+        chosen, *rest = chosen_by(shown, *flat)
         return chosen.numpy(), rest[:length], rest[length:]
 
     return call

@@ -38,35 +38,31 @@ def offered(token: str, server: "Server", inference: "Inference | None") -> dict
             lambda: _python(server.no_token, [], tf.string),
         )
 
-    def as_they_were(header: tf.Tensor, content: tf.Tensor) -> tf.Tensor:
+    def as_they_were(header: tf.Tensor, sent: tf.Tensor) -> tf.Tensor:
+        ready = tf.equal(header[-1], 0)  # it did not come in pieces
+        if server.unroll_bytes is not None:
+            sizes = tf.strings.length(sent)
+            ready &= tf.reduce_all(tf.equal(sizes, server.unroll_bytes))
         return tf.cond(  # through Python only where there is something to do
-            tf.reduce_all(tf.equal(tf.strings.length(content), server.unroll_bytes)),
-            lambda: content,
-            lambda: _python(server.unpack, [header, content], tf.string, [None]),
+            ready,
+            lambda: sent,
+            lambda: _python(server.as_they_were, [header, sent], tf.string, [None]),
         )
 
     @registered(numbers, tf.TensorSpec([None], tf.string), tf.TensorSpec([None, 3], tf.float32))
     def enqueue(given, header, sent, finished):
         def into_the_queue():
-            content = tf.cond(
-                header[-1] > 0,
-                lambda: _python(server.assemble, [header], tf.string, [None]),
-                lambda: sent,
-            )
-            if server.unroll_bytes is not None:
-                content = as_they_were(header, content)
+            content = as_they_were(header, sent)
             versions = tf.fill([tf.size(content)], header[-2])
             with tf.control_dependencies([server.queue.enqueue_many([content, versions])]):
-                return _python(server.end, [header, finished], tf.int64)
-
-        def begin():
-            code = _python(server.begin, [header], tf.int64)
-            return tf.cond(tf.equal(code, ACCEPTED), into_the_queue, lambda: code)
+                return tf.constant(ACCEPTED, tf.int64)
 
         def answer():
-            code = begin()
+            code = _python(server.begin, [header], tf.int64)
+            code = tf.cond(tf.equal(code, ACCEPTED), into_the_queue, lambda: code)
             with tf.control_dependencies([code]):  # as it is after this message
-                return _python(server.answer, [header, code], tf.int64, [4])
+                fill = server.queue.size()
+            return _python(server.end, [header, code, finished, fill], tf.int64, [4])
 
         return if_known(given, answer, lambda: tf.stack([denied, 0, -1, -1]))
 

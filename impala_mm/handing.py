@@ -1,12 +1,14 @@
-"""NumPy arrays handed to TensorFlow by one copy instead of two or three: for what is handed often.
+"""The way into TensorFlow by one copy and one operation: for what goes it often.
 
 `tf.constant` copies an array, so that later changes of it do not show, and once more where the copy
 does not lie at a multiple of 64 bytes. And it takes a third of a millisecond whatever it copies,
-where something else was in the processor's caches before.
+where something else was in the processor's caches before. To call a tf.function costs more than a
+small network does.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -48,6 +50,17 @@ def interpreted(raw: tf.Tensor, shape: Sequence[int | None], dtype: tf.DType) ->
     if dtype.size == 1:
         return tf.reshape(tf.bitcast(raw, dtype), sizes)
     return tf.bitcast(tf.reshape(raw, [*sizes, dtype.size]), dtype)
+
+
+def direct(concrete: Any) -> Callable[..., list[tf.Tensor]]:
+    """A concrete function of flat tensors as one operation, without tf.function's own handling."""
+    captured = concrete.captured_inputs
+    kinds = [output.dtype for output in concrete.outputs]
+
+    def call(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        return tf.raw_ops.StatefulPartitionedCall(args=[*tensors, *captured], Tout=kinds, f=concrete)
+
+    return call
 
 
 def _begins(sizes: Sequence[int]) -> list[int]:

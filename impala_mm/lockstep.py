@@ -7,7 +7,7 @@
 `next` gives a learner its batch once every learner has one. While a step runs the next is agreed
 on, so agreeing costs nothing where batches are plenty. A learner that is to stop, for a signal or a
 source that failed, needs no batch to say so: it answers for the next step, and all end after the
-same.
+same. A learner that is alone has nobody to agree with, and no thread for it.
 """
 
 import math
@@ -48,7 +48,8 @@ class Lockstep:
         self._turns: queue.Queue[Turn] = queue.Queue(maxsize=1)
         self._failure: BaseException | None = None
         self.ready = math.inf  # time.monotonic() when it had the batch it holds; infinite: it waits
-        threading.Thread(target=self._run, name="lockstep", daemon=True).start()
+        if group.size > 1:
+            threading.Thread(target=self._run, name="lockstep", daemon=True).start()
 
     def stop(self) -> None:
         """All learners are to stop, after a step or two."""
@@ -56,6 +57,8 @@ class Lockstep:
 
     def next(self, timeout: float) -> Turn | None:
         """The next step, or None where it is not agreed on within `timeout` seconds."""
+        if self._group.size == 1:
+            return self._alone(timeout)
         try:
             turn = self._turns.get(timeout=timeout)
         except queue.Empty:
@@ -64,6 +67,15 @@ class Lockstep:
         if turn.batch is None and self._failure:
             raise self._failure
         return turn
+
+    def _alone(self, timeout: float) -> Turn | None:
+        """The next step of the only learner."""
+        batch = None if self._stopping.is_set() else self._source.next(timeout)
+        if batch:
+            steps = self._steps(batch)
+            return Turn(batch, steps, steps, self._mean_return(), time.monotonic())
+        stops = Turn(None, 0, 0, math.nan, time.monotonic())
+        return stops if self._stopping.is_set() else None
 
     def _run(self) -> None:
         threads.name_this("lockstep")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.handing import hand, taken
+from impala_mm.handing import direct, hand, handed, taken
 from impala_mm.trajectory import digest
 
 
@@ -20,19 +20,17 @@ class Layout:
         """Trained weights travel as `wire_dtype`; all else as it is: a count overflows float16."""
         self._variables = list(acting)
         halved = {id(v) for v in trained} if wire_dtype != "float32" else set()
-        self._wire = [
-            tf.as_dtype(wire_dtype) if id(v) in halved and v.dtype == tf.float32 else v.dtype
+        half = tf.as_dtype(wire_dtype)
+        self._specs = [  # as they travel
+            tf.TensorSpec(v.shape, half if id(v) in halved and v.dtype == tf.float32 else v.dtype)
             for v in acting
         ]
-        self._ends = np.cumsum(
-            [v.shape.num_elements() * t.size for v, t in zip(acting, self._wire, strict=True)]
-        ).tolist()
+        sizes = [spec.shape.num_elements() * spec.dtype.size for spec in self._specs]
+        self._ends = np.cumsum(sizes).tolist()
         self.size = self._ends[-1] if self._ends else 0  # bytes
         self._assign: Callable[..., Any] | None = None  # `_assign_bytes`, traced once it is needed
         # Not the names: they count the modules that a process made before.
-        self.digest = digest(
-            [tf.TensorSpec(v.shape, t) for v, t in zip(acting, self._wire, strict=True)]
-        )
+        self.digest = digest(self._specs)
 
     def values(self) -> list[tf.Tensor]:
         """The variables' values now; call it between two updates.
@@ -43,7 +41,7 @@ class Layout:
 
     def pack(self, values: Sequence[tf.Tensor]) -> bytes:
         """Values as the vector."""
-        cast = [tf.cast(v, t).numpy() for v, t in zip(values, self._wire, strict=True)]
+        cast = [tf.cast(v, s.dtype).numpy() for v, s in zip(values, self._specs, strict=True)]
         return b"".join(value.tobytes() for value in cast)
 
     def assign(self, values: Sequence[tf.Tensor]) -> None:
@@ -56,14 +54,13 @@ class Layout:
         if len(vector) != self.size:
             raise ValueError(f"{len(vector)} bytes of parameters where {self.size} are due")
         content = np.frombuffer(vector, np.uint8)
-        raw = [hand(content[i:j]) for i, j in itertools.pairwise([0, *self._ends])]
+        raw = hand(*[content[i:j] for i, j in itertools.pairwise([0, *self._ends])])
         if self._assign is None:
             traced = tf.function(self._assign_bytes, autograph=False)
-            self._assign = traced.get_concrete_function(*raw)
-        self._assign(*raw)
+            self._assign = direct(traced.get_concrete_function(handed(self._specs)))
+        self._assign(raw)
 
-    def _assign_bytes(self, *raw: tf.Tensor) -> None:
+    def _assign_bytes(self, raw: tf.Tensor) -> None:
         """Each variable's bytes to it."""
-        for variable, wire, part in zip(self._variables, self._wire, raw, strict=True):
-            (value,) = taken(part, [tf.TensorSpec(variable.shape, wire)])
+        for variable, value in zip(self._variables, taken(raw, self._specs), strict=True):
             variable.assign(tf.cast(value, variable.dtype))

@@ -176,15 +176,6 @@ class Server:
 
     # -- what `calls` asks; none of it holds a lock while it waits, or waits long
 
-    def answer(self, numbers: np.ndarray, code: np.int64) -> np.ndarray:
-        """A message's code, the queue's fill, the newest version, and the learner to go to from now
-        on (-1: stay).
-        """
-        fill, to = int(self.queue.size()), -1
-        if len(self.needs) > 1 and code in {ACCEPTED, RUNNING}:
-            to = self._send_on(Header(*map(int, numbers)).actor)
-        return np.array([code, fill, self._snapshots.version, to])
-
     def _send_on(self, actor: int) -> int:
         """The learner that is to have this actor, if it may go and is needed there; else -1."""
         mine = self.need(0.0)
@@ -253,16 +244,23 @@ class Server:
         self.stale += code == STALE
         return np.int64(code)
 
-    def end(self, numbers: np.ndarray, finished: np.ndarray) -> np.int64:
-        """They are in the queue."""
-        header = Header(*map(int, numbers))
-        self._ledger.end(*header.message)
-        self.dropped += header.dropped
-        self._arrived(header, finished)
-        with self._lock:
-            if header.actor in self.actors:  # else it was sent to another learner meanwhile
-                self.actors[header.actor] = time.monotonic()
-        return np.int64(ACCEPTED)
+    def end(
+        self, numbers: np.ndarray, code: np.int64, finished: np.ndarray, fill: np.int32
+    ) -> np.ndarray:
+        """What a message is told: its code (ACCEPTED: its unrolls are in the queue), the queue's
+        fill, the newest version, and the learner to go to from now on (-1: stay).
+        """
+        header, to = Header(*map(int, numbers)), -1
+        if code == ACCEPTED:
+            self._ledger.end(*header.message)
+            self.dropped += header.dropped
+            self._arrived(header, finished)
+            with self._lock:
+                if header.actor in self.actors:  # else it was sent to another learner meanwhile
+                    self.actors[header.actor] = time.monotonic()
+        if len(self.needs) > 1 and code in {ACCEPTED, RUNNING}:
+            to = self._send_on(header.actor)
+        return np.array([code, fill, self._snapshots.version, to])
 
     def _inferred(self, asking: Asking, finished: np.ndarray) -> None:
         """A call was inferred, and its unrolls are in the queue."""
@@ -285,19 +283,20 @@ class Server:
         self._pieces.put(header.message, int(place[0]), int(place[1]), bytes(content))
         return np.int64(ACCEPTED)
 
-    def assemble(self, numbers: np.ndarray) -> np.ndarray:
-        """The unrolls of a message that came in pieces."""
-        return np.array(self._pieces.take(Header(*map(int, numbers)).message), object)
-
-    def unpack(self, numbers: np.ndarray, contents: np.ndarray) -> np.ndarray:
-        """Unrolls as they were before their actor compressed them; without what can be none."""
-        assert self.unroll_bytes is not None
-        found = [unpacked(content, self.unroll_bytes) for content in contents]
-        whole = [content for content in found if content is not None]
+    def as_they_were(self, numbers: np.ndarray, sent: np.ndarray) -> np.ndarray:
+        """A message's unrolls before their actor compressed them or sent them in pieces; without
+        what can be none.
+        """
+        header = Header(*map(int, numbers))
+        found = self._pieces.take(header.message) if header.pieces else list(sent)
+        if self.unroll_bytes is None:
+            return np.array(found, object)
+        unpacked_ones = [unpacked(content, self.unroll_bytes) for content in found]
+        whole = [content for content in unpacked_ones if content is not None]
         if unreadable := len(found) - len(whole):
             self.dropped += unreadable
             self._on_event(
-                f"actor {Header(*map(int, numbers)).actor} sent {unreadable} unrolls that are "
+                f"actor {header.actor} sent {unreadable} unrolls that are "
                 f"neither {self.unroll_bytes} bytes long nor compressed from as many: dropped"
             )
         return np.array(whole, object)

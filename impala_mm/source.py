@@ -14,7 +14,7 @@ from impala_mm.trajectory import Batch, Codec
 class Source(Protocol):
     """Where batches come from: today the actors' queue; later replay, or a mix.
 
-    `next` is asked a step ahead, by another thread than `feedback`.
+    Of several learners `next` is asked a step ahead, by another thread than `feedback`.
     """
 
     def next(self, timeout: float) -> Batch | None:

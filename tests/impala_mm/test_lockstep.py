@@ -2,12 +2,14 @@
 
 import math
 import queue
+import threading
 import time
 
 import pytest
 import tensorflow as tf
 from in_threads import InThreads, Meeting
 
+from impala_mm.group import Alone
 from impala_mm.lockstep import Lockstep
 from impala_mm.trajectory import Batch, Entry
 
@@ -139,3 +141,39 @@ def test_the_next_batch_is_asked_for_when_the_last_was_taken_and_no_earlier(two)
     while batches.qsize():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+@pytest.fixture
+def alone():
+    source, mine = Source(), threading.current_thread()
+
+    def mean_return():
+        assert threading.current_thread() is mine, "a thread between them would only cost time"
+        return 12.5
+
+    return Lockstep(source, Alone(), 1, mean_return), source.batches
+
+
+def test_who_is_alone_waits_for_its_own_batch_and_for_nobody_else(alone):
+    step, batches = alone
+    assert step.next(timeout=0.05) is None
+    batches.put(_batch(resets=2))
+    turn = step.next(timeout=10)
+    assert turn.batch is not None
+    assert (turn.steps, turn.mine, turn.episode_return) == (T * B - 2, T * B - 2, 12.5)
+    assert turn.ready <= time.monotonic()
+
+
+def test_who_is_alone_stops_without_a_batch_and_leaves_those_that_are_there(alone):
+    step, batches = alone
+    batches.put(_batch())
+    step.stop()
+    assert step.next(timeout=10).batch is None
+    assert batches.qsize() == 1
+
+
+def test_who_is_alone_hears_that_its_source_failed(alone):
+    step, batches = alone
+    batches.put(ValueError("cut short"))
+    with pytest.raises(ValueError, match="cut short"):
+        step.next(timeout=10)
