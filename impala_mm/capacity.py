@@ -76,14 +76,17 @@ def straggling(learners: int, jitter: float = _JITTER) -> float:
     return 1 / (1 + jitter * (learners - 1) / (learners + 1))
 
 
-def fitted(plans: Sequence[Plan], rates: Sequence[float]) -> Fit:
-    """The Fit under which these plans come nearest to the total rates that were measured."""
+def fitted(plans: Sequence[Plan], rates: Sequence[float], trust: float = 1e-8) -> Fit:
+    """The Fit under which these plans come nearest to the total rates that were measured.
+
+    `trust`: in the plans' costs; with 1 they are as good as a rate, and a factor must be worth it.
+    As it is, they only say which of two fits it is that are as good.
+    """
 
     def error(fit: Fit) -> float:
         found = [_rate(plan._replace(fit=fit)) * len(plan.sets) for plan in plans]
         misses = [math.log(f / r) ** 2 for f, r in zip(found, rates, strict=True)]
-        # Of two that are as good, that which is nearer to what was measured alone.
-        return sum(misses) + 1e-8 * (math.log(fit.actor) ** 2 + math.log(fit.learner) ** 2)
+        return sum(misses) + trust * (math.log(fit.actor) ** 2 + math.log(fit.learner) ** 2)
 
     # A limit that does not bind has no slope: many starts.
     ways = [2 ** (power / 5) for power in range(-10, 11)]
@@ -118,9 +121,9 @@ def _limits(plan: Plan, number: int) -> Limits:
 
 def _learner(plan: Plan, own: Set) -> float:
     """Of a set's learner, where only others like it share its host."""
-    kind = plan.hosts[own.learner].kind
-    cost, beside = of_learner(plan, kind), sum(o.learner == own.learner for o in plan.sets)
-    alone = min(1 / cost.seconds, kind.cores / (cost.cores * beside))
+    cores = plan.hosts[own.learner].kind.cores
+    cost, beside = of_learner(plan, own.learner), sum(o.learner == own.learner for o in plan.sets)
+    alone = min(1 / cost.seconds, cores / (cost.cores * beside))
     return alone * straggling(len(plan.sets))
 
 
@@ -150,7 +153,7 @@ def _goes(plan: Plan, rate: float) -> bool:
 def _enough(plan: Plan, number: int) -> int:
     """Actors that feed a set's learner; each with a core, unless all of them share learners'."""
     own = plan.sets[number]
-    mean = sum(n / of_actor(plan, plan.hosts[h].kind).seconds for h, n in own.actors.items())
+    mean = sum(n / of_actor(plan, name).seconds for name, n in own.actors.items())
     more = own._replace(actors={name: 1000 * count for name, count in own.actors.items()})
     sets = [*plan.sets[:number], more, *plan.sets[number + 1 :]]
     limits = _limits(plan._replace(sets=sets), number)

@@ -30,8 +30,12 @@ class Kind(NamedTuple):
     receiving: float  # beside training: from the wire into the queue, and decoded
     publishing: float  # for one update
     serving: float  # for one pull, at the learner's host
-    halved: float = 0.0  # inference in batches half as large; 0: it was not measured
-    # Where the learner infers; 0: it was not measured.
+    # Of all that follow 0 says that it was not measured.
+    halved: float = 0.0  # inference in batches half as large
+    # How many times its cost a step costs where a learner and actors use the same cores:
+    actor_beside: float = 0.0
+    learner_beside: float = 0.0
+    # Where the learner infers:
     asking: float = 0.0  # for actions: an actor's one thread beside its environments
     answering: float = 0.0  # the learner, inference and making batches of it included
     central_secs: float = 0.0  # that inference, in seconds per step, not of cores
@@ -66,7 +70,7 @@ class Set(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """How many times its measured cost a step costs in a run: caches, scheduling, Python's lock."""
+    """How many times its measured cost a step costs in a run, by what is not measured."""
 
     actor: float = 1.0
     learner: float = 1.0
@@ -93,29 +97,33 @@ class Cost(NamedTuple):
     cores: float  # core-seconds, all its threads together
 
 
-def of_actor(plan: Plan, kind: Kind) -> Cost:
-    """Stepping environments, and what goes with it."""
-    shape = plan.shape
+def of_actor(plan: Plan, name: str) -> Cost:
+    """Stepping environments on this host, and what goes with it."""
+    shape, kind, times = plan.shape, plan.hosts[name].kind, plan.fit.actor
+    if any(own.learner == name for own in plan.sets):
+        times *= kind.actor_beside or 1.0
     if shape.inference == "learner":
         serial = kind.environment + kind.asking
-        return _cost(serial, serial, plan.fit.actor)
+        return _cost(serial, serial, times)
     turns = shape.env_groups > 1
     acting = kind.packing + kind.loading / (shape.num_envs * shape.unroll_length)
     acting += (kind.halved or kind.inference) if turns else kind.inference
     # In turns one group steps while the network acts for the other.
     both = (max if turns else sum)([kind.environment, acting])
-    return _cost(both, kind.environment + acting + kind.sending, plan.fit.actor)
+    return _cost(both, kind.environment + acting + kind.sending, times)
 
 
-def of_learner(plan: Plan, kind: Kind) -> Cost:
-    """Training, and what goes with it."""
-    shape = plan.shape
+def of_learner(plan: Plan, name: str) -> Cost:
+    """Training on this host, and what goes with it."""
+    shape, kind, times = plan.shape, plan.hosts[name].kind, plan.fit.learner
+    if any(own.actors.get(name) for own in plan.sets):
+        times *= kind.learner_beside or 1.0
     if shape.inference == "learner":
         seconds = kind.training_secs + kind.central_secs
-        return _cost(seconds, kind.training + kind.answering, plan.fit.learner)
+        return _cost(seconds, kind.training + kind.answering, times)
     publishing = kind.publishing / (shape.batch_size * shape.unroll_length)
     seconds, cores = kind.training_secs + publishing, kind.training + kind.receiving + publishing
-    return _cost(seconds, cores, plan.fit.learner)
+    return _cost(seconds, cores, times)
 
 
 def _cost(seconds: float, cores: float, times: float) -> Cost:
@@ -126,7 +134,7 @@ def left(plan: Plan, rate: float) -> dict[str, float]:
     """Cores of each host that learners at such a rate, and pulls, leave to the actors."""
     cores = {name: host.kind.cores for name, host in plan.hosts.items()}
     for own in plan.sets:
-        cores[own.learner] -= rate * of_learner(plan, plan.hosts[own.learner].kind).cores
+        cores[own.learner] -= rate * of_learner(plan, own.learner).cores
     for name, host in plan.hosts.items():
         for learner, pulls in _pulls(plan, rate, name).items():
             cores[name] -= pulls * host.kind.pulling * plan.fit.actor
@@ -142,7 +150,7 @@ def pace(plan: Plan, rate: float) -> dict[str, float]:
     """
     paces = dict.fromkeys(plan.hosts, 1.0)
     for name, host in plan.hosts.items():
-        acting, learning = of_actor(plan, host.kind), of_learner(plan, host.kind)
+        acting, learning = of_actor(plan, name), of_learner(plan, name)
         needed = sum(s.actors.get(name, 0) for s in plan.sets) * acting.cores / acting.seconds
         taken = sum(s.learner == name for s in plan.sets) * learning.cores
         if needed and taken:
@@ -168,7 +176,7 @@ def played(
         for number in waiting:
             found[number] = {}
             for name, count in plan.sets[number].actors.items():
-                cost, share = of_actor(plan, plan.hosts[name].kind), cores[name] / crowd[name]
+                cost, share = of_actor(plan, name), cores[name] / crowd[name]
                 alone = paces.get(name, 1.0) / cost.seconds
                 found[number][name] = count * min(alone, share / cost.cores)
             rates[number] = sum(found[number].values())
@@ -178,7 +186,7 @@ def played(
         for number in fed:
             for name, rate in found[number].items():
                 taken = rate * need / rates[number] if rates[number] else 0.0
-                cores[name] -= taken * of_actor(plan, plan.hosts[name].kind).cores
+                cores[name] -= taken * of_actor(plan, name).cores
             rates[number] = need
         waiting -= fed
     return rates

@@ -58,7 +58,9 @@ def direct(concrete: Any) -> Callable[..., list[tf.Tensor]]:
     kinds = [output.dtype for output in concrete.outputs]
 
     def call(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        return tf.raw_ops.StatefulPartitionedCall(args=[*tensors, *captured], Tout=kinds, f=concrete)
+        return tf.raw_ops.StatefulPartitionedCall(
+            args=[*tensors, *captured], Tout=kinds, f=concrete
+        )
 
     return call
 

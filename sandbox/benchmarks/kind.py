@@ -2,10 +2,13 @@
 
 `components.py` looks for the batch at which each part is cheapest. Here each part is measured as
 the flags will have it: --num_envs environments at once, updates of --batch_size unrolls, Python
-between them included. Its measuring processes (`parts.py`) do it: where a run has one thread, as
-many work side by side as there are cores; an update is alone, with the threads of a learner.
+between them included. Its measuring processes (`parts.py`) do it: what an actor's one thread does,
+as many do side by side as there are cores; an update is made alone, with the threads of a learner.
+How much dearer both are beside each other is measured then, and the wire while the others play:
+small things cost more where threads that compute take the caches and the cores meanwhile.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -39,66 +42,17 @@ class Saved(NamedTuple):
 
 
 def measure(config: Config, seconds: float, say: Say = lambda _: None) -> Saved:
-    """Each part for so many seconds; half a minute in all, most of it starting processes."""
-    cores, envs, batch = len(os.sched_getaffinity(0)), config.num_envs, config.batch_size
-    gpus = config.actor_device == "gpu"
-    crowd = [Process(config, 1, gpus) for _ in range(max(2, cores))]
-    try:
-        say(f"1 of 3, an actor's part: {envs} environments; half a minute left, if others rest")
-        playing, environment, inference = (
-            _crowded(crowd[:cores], seconds, part, envs)
-            for part in ("playing", "environment", "inference")
-        )
-        learner, actor = crowd[:2]
-        half = -(-envs // 2)  # of an actor's environments, where they take turns
-        halved = _crowded(crowd[:cores], seconds, "inference", half)
-        say("2 of 3, the wire between them")
-        trained = actor.ask(prepare="loading", batch=1)["trained"]
-        loading = _alone(actor, seconds, "loading", 1).cores
-        parameter_bytes = learner.ask(prepare="publishing", batch=1)["parameter_bytes"]
-        publishing = _alone(learner, seconds, "publishing", 1).cores
-        address = learner.ask(prepare="serve", batch=envs)["address"]
-        unroll_bytes = actor.ask(prepare="send", batch=envs, address=address)["unroll_bytes"]
-        sending, receiving = measuring.both_ends(learner, actor, seconds, "send", envs)
-        actor.ask(prepare="pull", batch=1, address=address)
-        pulling, serving = measuring.both_ends(learner, actor, seconds, "pull", 1)
-        asking = answering = 0.0
-        if config.inference == "learner":
-            address = learner.ask(prepare="attend", batch=batch)["address"]
-            actor.ask(prepare="asking", batch=half, address=address)
-            asking, answering = measuring.both_ends(learner, actor, seconds, "asking", half)
-    finally:
-        _end(crowd)
-    trainer = Process(config, 0, config.device != "cpu")
-    try:
-        say(f"3 of 3, a learner's part: {batch} unrolls of {config.unroll_length} steps")
-        trainer.ask(prepare="learning", batch=batch)
-        training = _alone(trainer, seconds, "learning", batch)
-        central_secs = 0.0
-        if config.inference == "learner":
-            many = min(256, 4 * envs)
-            trainer.ask(prepare="inference", batch=many)
-            central_secs = _alone(trainer, seconds, "inference", many).seconds
-    finally:
-        _end([trainer])
-    kind = Kind(
-        cores=cores,
-        environment=environment,
-        inference=inference,
-        packing=max(0.0, playing - environment - inference),
-        sending=sending / config.unroll_length,
-        loading=loading,
-        pulling=max(0.0, pulling - loading),
-        training=training.cores,
-        training_secs=training.seconds,
-        receiving=receiving / config.unroll_length,
-        publishing=publishing,
-        serving=serving,
-        central_secs=central_secs,
-        halved=halved,
-        asking=asking,
-        answering=answering,
-    )
+    """Each part for so many seconds; most of a minute in all, much of it starting processes."""
+    envs, batch = config.num_envs, config.batch_size
+    with contextlib.closing(_Bench(config, seconds)) as bench:
+        say(f"1 of 3, an actor's part: {envs} environments; most of a minute left, if others rest")
+        actor = bench.actor()
+        say(f"2 of 3, a learner's part: {batch} unrolls of {config.unroll_length} steps")
+        learner = bench.learner()
+        say("3 of 3, the two beside each other, and the wire between them")
+        beside = bench.beside()
+        wire, (unroll_bytes, parameter_bytes, trained) = bench.wire()
+    kind = Kind(cores=bench.cores, **actor, **learner, **beside, **wire)
     shape = Shape(
         num_envs=envs,
         unroll_length=config.unroll_length,
@@ -111,6 +65,123 @@ def measure(config: Config, seconds: float, say: Say = lambda _: None) -> Saved:
         env_groups=max(1, config.env_groups),  # auto: one, as the frontend's actors have
     )
     return Saved(kind, shape, settings(config), components.host())
+
+
+class _Bench:
+    """Processes that do what actors do, as many as there are cores, and one that is a learner.
+
+    Each method gives fields of Kind; in this order.
+    """
+
+    def __init__(self, config: Config, seconds: float):
+        self._config, self._seconds = config, seconds
+        self._envs, self._half = (
+            config.num_envs,
+            -(-config.num_envs // 2),
+        )  # where groups take turns
+        self._acts = config.inference != "learner"
+        self.cores = len(os.sched_getaffinity(0))
+        self._actors = [
+            Process(config, 1, config.actor_device == "gpu") for _ in range(max(2, self.cores))
+        ]
+        self._learner = Process(config, 0, config.device != "cpu")
+
+    def actor(self) -> dict[str, float]:
+        """What an actor's own thread does, on all cores at once."""
+        crowd = self._actors[: self.cores]
+
+        def crowded(part: str, batch: int) -> float:
+            measuring.together(crowd, prepare=part, batch=batch)
+            return measuring.crowded(crowd, self._seconds, part, batch)
+
+        self._playing = crowded("playing", self._envs)
+        environment = self._stepping = crowded("environment", self._envs)
+        inference = crowded("inference", self._envs)
+        return {
+            "environment": environment,
+            "inference": min(inference, max(self._playing - environment, 0.0)),
+            "packing": max(self._playing - environment - inference, 0.0),
+            "halved": crowded("inference", self._half),
+        }
+
+    def learner(self) -> dict[str, float]:
+        """Updates while nothing else runs."""
+        size, central_secs = self._config.batch_size, 0.0
+        self._learner.ask(prepare="learning", batch=size)
+        self._training = _alone(self._learner, self._seconds, "learning", size)
+        if not self._acts:
+            many = min(256, 4 * self._envs)
+            self._learner.ask(prepare="inference", batch=many)
+            central_secs = _alone(self._learner, self._seconds, "inference", many).seconds
+        return {
+            "training": self._training.cores,
+            "training_secs": self._training.seconds,
+            "central_secs": central_secs,
+        }
+
+    def beside(self) -> dict[str, float]:
+        """How much dearer both are where a learner trains on what is played beside it."""
+        size, training = self._config.batch_size, self._training
+        alone = self._playing if self._acts else self._stepping
+        every = max(training.seconds, (alone + training.cores) / self.cores)
+        every *= size * self._config.unroll_length
+        lasts = max(self._seconds, 3 * every)
+        crowd = self._actors[: self.cores]
+        self._go_on(crowd, lasts)
+        learnt = self._learner.ask(go=lasts, part="learning", batch=size, every=every)
+        played = [process.hear() for process in crowd]
+        return {
+            "actor_beside": measuring.of_a_step(played) / alone,
+            "learner_beside": measuring.of_a_step([learnt]) / training.cores,
+        }
+
+    def wire(self) -> tuple[dict[str, float], tuple[float, float, float]]:
+        """What crosses it, while the others play; and the bytes of an unroll, of the parameters and
+        of those of them that are trained.
+        """
+        (actor, *others), learner = self._actors, self._learner
+        envs, half, seconds = self._envs, self._half, self._seconds
+        address = learner.ask(prepare="serve", batch=envs)["address"]
+        trained = actor.ask(prepare="loading", batch=1)["trained"]
+        unroll_bytes = actor.ask(prepare="send", batch=envs, address=address)["unroll_bytes"]
+        actor.ask(prepare="pull", batch=1, address=address)
+        parameter_bytes = learner.ask(prepare="publishing", batch=1)["parameter_bytes"]
+        self._go_on(others, 4 * seconds)
+        loading = _alone(actor, seconds, "loading", 1).cores
+        publishing = _alone(learner, seconds, "publishing", 1).cores
+        sending, receiving = measuring.both_ends(learner, actor, seconds, "send", envs)
+        pulling, serving = measuring.both_ends(learner, actor, seconds, "pull", 1)
+        for process in others:
+            process.hear()
+        asking = answering = 0.0
+        if not self._acts:
+            address = learner.ask(prepare="attend", batch=self._config.batch_size)["address"]
+            actor.ask(prepare="asking", batch=half, address=address)
+            self._go_on(others, seconds)
+            asking, answering = measuring.both_ends(learner, actor, seconds, "asking", half)
+            for process in others:
+                process.hear()
+        costs = {
+            "sending": sending / self._config.unroll_length,
+            "loading": loading,
+            "pulling": max(0.0, pulling - loading),
+            "receiving": receiving / self._config.unroll_length,
+            "publishing": publishing,
+            "serving": serving,
+            "asking": asking,
+            "answering": answering,
+        }
+        return costs, (unroll_bytes, parameter_bytes, trained)
+
+    def _go_on(self, crowd: list[Process], seconds: float) -> None:
+        """They do what such actors do, and can be heard afterwards."""
+        part = "playing" if self._acts else "environment"
+        for process in crowd:
+            process.tell(go=seconds, part=part, batch=self._envs)
+
+    def close(self) -> None:
+        for process in (*self._actors, self._learner):
+            process.end()
 
 
 def settings(config: Config) -> dict[str, Any]:
@@ -156,14 +227,8 @@ def _own(f: dataclasses.Field) -> bool:
     return bool(f.metadata["own"])
 
 
-def _crowded(crowd: list[Process], seconds: float, part: str, batch: int) -> float:
-    """Core-seconds of a step where all of them do the same."""
-    measuring.together(crowd, prepare=part, batch=batch)
-    return measuring.crowded(crowd, seconds, part, batch)
-
-
 def _alone(process: Process, seconds: float, part: str, batch: int) -> Cost:
-    """Of a step where nothing else runs; the part is ready.
+    """Of a step where no other measures; the part is ready.
 
     Of its time the best fifth counts: what else this machine does meanwhile only adds to it.
     """
@@ -174,8 +239,3 @@ def _alone(process: Process, seconds: float, part: str, batch: int) -> Cost:
         times.append((time.monotonic() - begin) / answer["steps"])
         cores, steps = cores + answer["cpu"], steps + answer["steps"]
     return Cost(seconds=min(times), cores=cores / steps)
-
-
-def _end(processes: list[Process]) -> None:
-    for process in processes:
-        process.end()

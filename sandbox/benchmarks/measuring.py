@@ -71,7 +71,11 @@ def together(processes: list[Process], **what: Any) -> list[dict[str, Any]]:
 
 def crowded(processes: list[Process], seconds: float, part: str, batch: int) -> float:
     """Core-seconds of a step where all of them do the same; the part is ready."""
-    answers = together(processes, go=seconds, part=part, batch=batch)
+    return of_a_step(together(processes, go=seconds, part=part, batch=batch))
+
+
+def of_a_step(answers: list[dict[str, Any]]) -> float:
+    """Core-seconds, from what they say who measured a part."""
     return sum(a["cpu"] for a in answers) / sum(a["steps"] for a in answers)
 
 

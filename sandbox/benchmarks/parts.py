@@ -2,10 +2,11 @@
 
     python sandbox/benchmarks/parts.py THREADS [flags of experiment.py]
 
-THREADS of 0: those that a learner has which is alone on its host.
+THREADS of 0: those that a learner has which is alone on its host. Others give way, as actors do.
 A line of JSON comes in, one goes out: `{"prepare": "training", "batch": 8}` makes a part ready and
 warm, unless it is; `{"go": SECONDS, "part": ...}` measures it, so that several of
-these processes can measure side by side, and again later. `{}` asks for the CPU time so far.
+these processes can measure side by side, and again later; with `"every": SECONDS` it begins no
+sooner after it began. `{}` asks for the CPU time so far.
 `serve`, `send` and `pull` are the two ends of the wire (`ends.py`), in a process each, and so are
 `attend` and `asking`.
 """
@@ -194,7 +195,9 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever else is printed is no answer
     (config,), _ = flags.parse(sys.argv, __doc__ or "", Config)
-    if not _THREADS:
+    if _THREADS:
+        processes.give_way()
+    else:
         learner_parts.look(config)
     parts = Parts(config, _THREADS)
     ready: dict[tuple[str, int], tuple[Call, int]] = {}
@@ -212,6 +215,7 @@ def main() -> None:
             while time.monotonic() - begin < asked["go"] or count < 2:
                 once()
                 count += 1
+                time.sleep(max(0.0, begin + count * asked.get("every", 0.0) - time.monotonic()))
             answer = {"cpu": time.process_time() - cpu, "steps": count * steps}
         else:
             answer = {"cpu": time.process_time()}

@@ -107,7 +107,7 @@ def check(shapes: list[Shape], repeats: int, seconds: float, part_seconds: float
         set_ = Set("localhost", {"localhost": shape.actors})
         plans.append(Plan({"localhost": Host(typical)}, [set_], measured[0].shape))
     medians = [statistics.median(each.steps for each in of) for of in ran]
-    fit = capacity.fitted(plans[:FITTED], medians[:FITTED])
+    fit = capacity.fitted(plans[:FITTED], medians[:FITTED], trust=1.0)
     rows = []
     for number, (shape, each) in enumerate(zip(shapes, plans, strict=True)):
         fitted = each._replace(fit=fit)
@@ -140,9 +140,9 @@ def check(shapes: list[Shape], repeats: int, seconds: float, part_seconds: float
 
 def a_step(plan: Plan, rate: float) -> float:
     """Core-seconds of all that a step takes, on this machine alone."""
-    (own,), (host,) = plan.sets, plan.hosts.values()
-    taken = host.kind.cores - demand.left(plan, rate)[own.learner]
-    return taken / rate + demand.of_actor(plan, host.kind).cores
+    (name,) = plan.hosts
+    taken = plan.hosts[name].kind.cores - demand.left(plan, rate)[name]
+    return taken / rate + demand.of_actor(plan, name).cores
 
 
 def run(shape: Shape, seconds: float) -> Ran:

@@ -104,6 +104,23 @@ def test_learners_that_want_more_cores_than_there_are_hold_an_actor_back_for_lon
     assert predict(made).limits[0].cores == pytest.approx(1 / (0.0020 + 0.0015), rel=1e-4)
 
 
+def test_a_step_costs_more_where_a_learner_and_actors_use_the_same_cores():
+    """2 cores / (1.2 x 2.5 + 1.5 x 1.5 ms of cores per step); on hosts of their own as before."""
+
+    def costs(sets, **cores):
+        made = plan(sets, **cores)
+        for name, host in made.hosts.items():
+            dearer = host.kind._replace(actor_beside=1.2, learner_beside=1.5)
+            made.hosts[name] = host._replace(kind=dearer)
+        return predict(made).limits[0]
+
+    both = costs([("here", {"here": 3})], here=2)
+    assert both.cores == pytest.approx(2 / (1.2 * 0.0025 + 1.5 * 0.0015), rel=1e-4)
+    assert both.learner == pytest.approx(1000 / 1.5, rel=1e-4)
+    apart = costs([("gpu", {"cpu": 3})])
+    assert (apart.supply, apart.learner) == pytest.approx((1500, 1000), rel=1e-4)
+
+
 def test_an_actor_that_leaves_its_host_idle_is_not_said_to_share_its_cores():
     found = predict(plan([("here", {"here": 1})], here=8))
     assert found.limits[0].cores == math.inf
@@ -197,8 +214,11 @@ def plans(draw):
     """Two sets on hosts that they share, or not."""
     costs = [draw(COSTS) for _ in Kind._fields[1:]]
     names = ["a", "b", "c"]
+    kind = Kind(1, *costs)._replace(
+        actor_beside=draw(st.floats(1, 2)), learner_beside=draw(st.floats(1, 2))
+    )
     hosts = {
-        name: Host(Kind(draw(st.integers(1, 16)), *costs), draw(st.floats(0.01, 10)))
+        name: Host(kind._replace(cores=draw(st.integers(1, 16))), draw(st.floats(0.01, 10)))
         for name in names
     }
     sets = [

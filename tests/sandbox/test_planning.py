@@ -164,14 +164,19 @@ def test_two_shapes_are_fitted_and_foretell_the_others(monkeypatch):
     monkeypatch.setattr(plan_check, "run", ran)
     monkeypatch.setattr(components, "host", lambda: {"cores": 2, "processor": "a machine"})
     record = plan_check.check(plan_check.SHAPES, 3, 1.0, 1.0)
-    assert Fit(**record["fit"]) == pytest.approx(true, rel=1e-2)
+    fit = Fit(**record["fit"])
+    assert 1 < fit.actor < true.actor, "what was measured alone counts as much as a run"
+    assert 1.05 < fit.learner < true.learner
     assert [row["fitted"] for row in record["shapes"]] == [True] * 2 + [False] * 6
     for row in record["shapes"]:
         assert len(row["rates"]) == 3
-        assert row["error"] == pytest.approx(0, abs=0.02)
-        assert row["unfitted"] > 1.05 * row["measured"]
+        alone = row["unfitted"] / row["measured"] - 1
+        assert alone > 0.05
+        assert 0 < row["error"] < 0.6 * alone
     json.dumps(record, allow_nan=False)
-    assert "largest error of those that were not fitted: 0%" in plan_check.table(record)
+    worst = max(row["error"] for row in record["shapes"][2:])
+    said = f"largest error of those that were not fitted: {worst:.0%}"
+    assert said in plan_check.table(record)
 
 
 @pytest.mark.slow
