@@ -17,10 +17,13 @@ _ALMOST = 1 - 1e-9  # what is less by rounding alone is not less
 
 
 class Limits(NamedTuple):
-    """Of a worker set; inf where it has no such limit. Of equal ones the first is said to bind."""
+    """Of a worker set; inf where it has no such limit. Of equal ones the first is said to bind.
 
-    supply: float  # what its actors could play, had they their hosts for themselves
-    learner: float  # what its learner could train on, had learners their hosts for themselves
+    Where a learner and actors share a host, each step counts at what it costs there.
+    """
+
+    supply: float  # what its actors could play, had they all cores of their hosts
+    learner: float  # what its learner could train on, had learners all cores of their hosts
     network: float = math.inf  # what the links of its hosts carry
     cores: float = math.inf  # where actors share hosts with learners: what all of them can do
 

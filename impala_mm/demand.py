@@ -32,9 +32,9 @@ class Kind(NamedTuple):
     serving: float  # for one pull, at the learner's host
     # Of all that follow 0 says that it was not measured.
     halved: float = 0.0  # inference in batches half as large
-    # How many times its cost a step costs where a learner and actors use the same cores:
-    actor_beside: float = 0.0
-    learner_beside: float = 0.0
+    # How many times its cost a step costs where a learner and actors use all cores between them:
+    actor_beside: float = 0.0  # environment, inference and packing
+    learner_beside: float = 0.0  # training
     # Where the learner infers:
     asking: float = 0.0  # for actions: an actor's one thread beside its environments
     answering: float = 0.0  # the learner, inference and making batches of it included
@@ -99,31 +99,54 @@ class Cost(NamedTuple):
 
 def of_actor(plan: Plan, name: str) -> Cost:
     """Stepping environments on this host, and what goes with it."""
-    shape, kind, times = plan.shape, plan.hosts[name].kind, plan.fit.actor
-    if any(own.learner == name for own in plan.sets):
-        times *= kind.actor_beside or 1.0
+    return _acting(plan, name, _dearer(plan, name, plan.hosts[name].kind.actor_beside))
+
+
+def _acting(plan: Plan, name: str, times: float = 1.0) -> Cost:
+    """Where what is computed costs so many times what it costs alone."""
+    shape, kind = plan.shape, plan.hosts[name].kind
+    environment = kind.environment * times
     if shape.inference == "learner":
-        serial = kind.environment + kind.asking
-        return _cost(serial, serial, times)
+        serial = environment + kind.asking
+        return _cost(serial, serial, plan.fit.actor)
     turns = shape.env_groups > 1
-    acting = kind.packing + kind.loading / (shape.num_envs * shape.unroll_length)
-    acting += (kind.halved or kind.inference) if turns else kind.inference
+    acting = (kind.halved or kind.inference) if turns else kind.inference
+    acting = (acting + kind.packing) * times
+    acting += kind.loading / (shape.num_envs * shape.unroll_length)
     # In turns one group steps while the network acts for the other.
-    both = (max if turns else sum)([kind.environment, acting])
-    return _cost(both, kind.environment + acting + kind.sending, times)
+    both = (max if turns else sum)([environment, acting])
+    return _cost(both, environment + acting + kind.sending, plan.fit.actor)
 
 
 def of_learner(plan: Plan, name: str) -> Cost:
     """Training on this host, and what goes with it."""
-    shape, kind, times = plan.shape, plan.hosts[name].kind, plan.fit.learner
-    if any(own.actors.get(name) for own in plan.sets):
-        times *= kind.learner_beside or 1.0
+    return _learning(plan, name, _dearer(plan, name, plan.hosts[name].kind.learner_beside))
+
+
+def _learning(plan: Plan, name: str, times: float = 1.0) -> Cost:
+    """Where what the cores compute costs so many times what it costs alone."""
+    shape, kind = plan.shape, plan.hosts[name].kind
+    training = kind.training * times
+    # Of an update on a GPU the cores hold up no more than they do of it.
+    seconds = kind.training_secs + (times - 1) * min(kind.training, kind.training_secs)
     if shape.inference == "learner":
-        seconds = kind.training_secs + kind.central_secs
-        return _cost(seconds, kind.training + kind.answering, times)
+        seconds += kind.central_secs
+        return _cost(seconds, training + kind.answering, plan.fit.learner)
     publishing = kind.publishing / (shape.batch_size * shape.unroll_length)
-    seconds, cores = kind.training_secs + publishing, kind.training + kind.receiving + publishing
-    return _cost(seconds, cores, times)
+    return _cost(seconds + publishing, training + kind.receiving + publishing, plan.fit.learner)
+
+
+def _dearer(plan: Plan, name: str, beside: float) -> float:
+    """How many times its cost a step costs on a host: as was measured on busy cores, less so where
+    some are idle, and 1 where no learner is beside actors.
+    """
+    actors = sum(own.actors.get(name, 0) for own in plan.sets)
+    learners = sum(own.learner == name for own in plan.sets)
+    if not actors or not learners:
+        return 1.0
+    acting, learning = _acting(plan, name), _learning(plan, name)
+    wanted = actors * acting.cores / acting.seconds + learners * learning.cores / learning.seconds
+    return 1 + max(beside - 1, 0.0) * min(wanted / plan.hosts[name].kind.cores, 1.0)
 
 
 def _cost(seconds: float, cores: float, times: float) -> Cost:

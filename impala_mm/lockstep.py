@@ -70,12 +70,14 @@ class Lockstep:
 
     def _alone(self, timeout: float) -> Turn | None:
         """The next step of the only learner."""
-        batch = None if self._stopping.is_set() else self._source.next(timeout)
-        if batch:
-            steps = self._steps(batch)
-            return Turn(batch, steps, steps, self._mean_return(), time.monotonic())
-        stops = Turn(None, 0, 0, math.nan, time.monotonic())
-        return stops if self._stopping.is_set() else None
+        stops = self._stopping.is_set()
+        batch = self._source.next(0.0 if stops else timeout)  # asked anyway: it may have failed
+        if stops:
+            return Turn(None, 0, 0, math.nan, time.monotonic())
+        if batch is None:
+            return None
+        steps = self._steps(batch)
+        return Turn(batch, steps, steps, self._mean_return(), time.monotonic())
 
     def _run(self) -> None:
         threads.name_this("lockstep")

@@ -10,7 +10,8 @@ own names stay within Python, and what libraries start is called after the threa
     playing        an actor's main part, where its learner infers
     prefetch       takes unrolls out of the queue and makes batches of them
     training       calls the updates
-    lockstep, pulse
+    lockstep       agrees on the next step with other learners
+    pulse
 """
 
 import contextlib

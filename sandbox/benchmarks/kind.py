@@ -44,13 +44,14 @@ class Saved(NamedTuple):
 def measure(config: Config, seconds: float, say: Say = lambda _: None) -> Saved:
     """Each part for so many seconds; most of a minute in all, much of it starting processes."""
     envs, batch = config.num_envs, config.batch_size
-    with contextlib.closing(_Bench(config, seconds)) as bench:
+    with contextlib.ExitStack() as ends:
+        bench = _Bench(config, seconds, ends)
         say(f"1 of 3, an actor's part: {envs} environments; most of a minute left, if others rest")
         actor = bench.actor()
         say(f"2 of 3, a learner's part: {batch} unrolls of {config.unroll_length} steps")
         learner = bench.learner()
         say("3 of 3, the two beside each other, and the wire between them")
-        beside = bench.beside()
+        beside = bench.beside(actor, learner)
         wire, (unroll_bytes, parameter_bytes, trained) = bench.wire()
     kind = Kind(cores=bench.cores, **actor, **learner, **beside, **wire)
     shape = Shape(
@@ -73,34 +74,34 @@ class _Bench:
     Each method gives fields of Kind; in this order.
     """
 
-    def __init__(self, config: Config, seconds: float):
-        self._config, self._seconds = config, seconds
-        self._envs, self._half = (
-            config.num_envs,
-            -(-config.num_envs // 2),
-        )  # where groups take turns
+    def __init__(self, config: Config, seconds: float, ends: contextlib.ExitStack):
+        self._config, self._seconds, self._envs = config, seconds, config.num_envs
+        self._half = -(-config.num_envs // 2)  # of an actor's environments, where they take turns
         self._acts = config.inference != "learner"
         self.cores = len(os.sched_getaffinity(0))
-        self._actors = [
-            Process(config, 1, config.actor_device == "gpu") for _ in range(max(2, self.cores))
-        ]
-        self._learner = Process(config, 0, config.device != "cpu")
+
+        def started(threads: int, gpus: bool) -> Process:
+            process = Process(config, threads, gpus)
+            ends.callback(process.end)
+            return process
+
+        self._actors = [started(1, config.actor_device == "gpu") for _ in range(self.cores)]
+        self._learner = started(0, config.device != "cpu")
 
     def actor(self) -> dict[str, float]:
         """What an actor's own thread does, on all cores at once."""
-        crowd = self._actors[: self.cores]
 
         def crowded(part: str, batch: int) -> float:
-            measuring.together(crowd, prepare=part, batch=batch)
-            return measuring.crowded(crowd, self._seconds, part, batch)
+            measuring.together(self._actors, prepare=part, batch=batch)
+            return measuring.crowded(self._actors, self._seconds, part, batch)
 
-        self._playing = crowded("playing", self._envs)
-        environment = self._stepping = crowded("environment", self._envs)
-        inference = crowded("inference", self._envs)
+        playing, environment, inference = (
+            crowded(part, self._envs) for part in ("playing", "environment", "inference")
+        )
         return {
             "environment": environment,
-            "inference": min(inference, max(self._playing - environment, 0.0)),
-            "packing": max(self._playing - environment - inference, 0.0),
+            "inference": min(inference, max(playing - environment, 0.0)),
+            "packing": max(playing - environment - inference, 0.0),
             "halved": crowded("inference", self._half),
         }
 
@@ -108,31 +109,31 @@ class _Bench:
         """Updates while nothing else runs."""
         size, central_secs = self._config.batch_size, 0.0
         self._learner.ask(prepare="learning", batch=size)
-        self._training = _alone(self._learner, self._seconds, "learning", size)
+        training = _alone(self._learner, self._seconds, "learning", size)
         if not self._acts:
             many = min(256, 4 * self._envs)
             self._learner.ask(prepare="inference", batch=many)
             central_secs = _alone(self._learner, self._seconds, "inference", many).seconds
         return {
-            "training": self._training.cores,
-            "training_secs": self._training.seconds,
+            "training": training.cores,
+            "training_secs": training.seconds,
             "central_secs": central_secs,
         }
 
-    def beside(self) -> dict[str, float]:
+    def beside(self, actor: dict[str, float], learner: dict[str, float]) -> dict[str, float]:
         """How much dearer both are where a learner trains on what is played beside it."""
-        size, training = self._config.batch_size, self._training
-        alone = self._playing if self._acts else self._stepping
-        every = max(training.seconds, (alone + training.cores) / self.cores)
+        size, training = self._config.batch_size, learner["training"]
+        does = ("environment", "inference", "packing") if self._acts else ("environment",)
+        alone = sum(actor[part] for part in does)
+        every = max(learner["training_secs"], (alone + training) / self.cores)
         every *= size * self._config.unroll_length
         lasts = max(self._seconds, 3 * every)
-        crowd = self._actors[: self.cores]
-        self._go_on(crowd, lasts)
+        self._go_on(self._actors, lasts)
         learnt = self._learner.ask(go=lasts, part="learning", batch=size, every=every)
-        played = [process.hear() for process in crowd]
+        played = [process.hear() for process in self._actors]
         return {
             "actor_beside": measuring.of_a_step(played) / alone,
-            "learner_beside": measuring.of_a_step([learnt]) / training.cores,
+            "learner_beside": measuring.of_a_step([learnt]) / training,
         }
 
     def wire(self) -> tuple[dict[str, float], tuple[float, float, float]]:
@@ -179,10 +180,6 @@ class _Bench:
         for process in crowd:
             process.tell(go=seconds, part=part, batch=self._envs)
 
-    def close(self) -> None:
-        for process in (*self._actors, self._learner):
-            process.end()
-
 
 def settings(config: Config) -> dict[str, Any]:
     """The flags that decide what is measured."""
@@ -211,8 +208,12 @@ def load(path: str, config: Config) -> Saved:
         flags.refuse(f"{path}: {error.strerror}")
     except (ValueError, KeyError, TypeError):
         flags.refuse(f"{path}: this is no measurement of a host; plan.py --save={path} writes one")
-    if config.inference == "learner" and not found.kind.asking:
-        flags.refuse(f"{path} was measured without --inference=learner: measure that host with it")
+    asked, measured = config.inference == "learner", found.shape.inference == "learner"
+    if asked != measured:
+        flags.refuse(
+            f"{path} was measured {'with' if measured else 'without'} --inference=learner: measure "
+            f"that host {'with' if asked else 'without'} it"
+        )
     now = settings(config)
     for name, was in found.settings.items():
         if now.get(name, was) != was:

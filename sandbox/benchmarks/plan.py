@@ -5,10 +5,10 @@
         --measured='gpu*=gpu.json' --measured='*=cpu.json' --gbit=10
 
 The first measures what a step costs on the machine it runs on, with that environment, network and
-shape of run, in less than a minute. The second predicts: for each worker set the steps/s that its actors
-could supply, its learner could train on and the network could carry; which of them binds; how many
-actors would feed the learner; and the steps/s of all sets together. Hosts of the CSV that no
---measured names are taken to be like this machine, which is then measured first.
+shape of run, in less than a minute. The second predicts: for each worker set the steps/s that its
+actors could supply, its learner could train on and the network could carry; which of them binds;
+how many actors would feed the learner; and the steps/s of all sets together. Hosts of the CSV that
+no --measured names are taken to be like this machine, which is then measured first.
 
 All flags of experiment.py are understood; those that it matters to must be the same in both calls.
 sandbox/planning.md holds predictions against real runs.

@@ -105,20 +105,33 @@ def test_learners_that_want_more_cores_than_there_are_hold_an_actor_back_for_lon
 
 
 def test_a_step_costs_more_where_a_learner_and_actors_use_the_same_cores():
-    """2 cores / (1.2 x 2.5 + 1.5 x 1.5 ms of cores per step); on hosts of their own as before."""
+    """1.2 times 2.0 of an actor's 2.5 ms of cores, 1.5 times 1.2 of a learner's 1.5; its second is
+    half as long again. On hosts of their own all is as before.
+    """
 
-    def costs(sets, **cores):
+    def costs(sets, on_gpu=False, **cores):
         made = plan(sets, **cores)
         for name, host in made.hosts.items():
             dearer = host.kind._replace(actor_beside=1.2, learner_beside=1.5)
+            if on_gpu:
+                dearer = dearer._replace(training=0.0002)
             made.hosts[name] = host._replace(kind=dearer)
         return predict(made).limits[0]
 
     both = costs([("here", {"here": 3})], here=2)
-    assert both.cores == pytest.approx(2 / (1.2 * 0.0025 + 1.5 * 0.0015), rel=1e-4)
-    assert both.learner == pytest.approx(1000 / 1.5, rel=1e-4)
+    assert both.cores == pytest.approx(
+        2 / (1.2 * 0.0020 + 0.0005 + 1.5 * 0.0012 + 0.0003), rel=1e-4
+    )
+    assert both.learner == pytest.approx(1 / 0.0015, rel=1e-4)
     apart = costs([("gpu", {"cpu": 3})])
     assert (apart.supply, apart.learner) == pytest.approx((1500, 1000), rel=1e-4)
+    # Of 64 cores one actor wants 1.25 and the learner 1.5: hardly anything is dearer.
+    idle = costs([("here", {"here": 1})], here=64)
+    assert idle.learner == pytest.approx(1000 / (1 + 0.5 * 2.75 / 64), rel=1e-4)
+    assert idle.supply == pytest.approx(500 / (1 + 0.2 * 2.75 / 64), rel=1e-4)
+    # Of an update's 1 ms on a GPU the cores have a part in 0.2.
+    gpu = costs([("here", {"here": 3})], on_gpu=True, here=2)
+    assert gpu.learner == pytest.approx(1 / 0.0011, rel=1e-4)
 
 
 def test_an_actor_that_leaves_its_host_idle_is_not_said_to_share_its_cores():

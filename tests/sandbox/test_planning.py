@@ -99,7 +99,7 @@ def test_a_fit_of_real_runs_is_applied(cluster, tmp_path):
         (["--measured=*=nowhere.json"], "nowhere.json: No such file or directory"),
         (["--measured=*=README.md"], "README.md: this is no measurement of a host"),
         (["--num_envs=99"], "was measured with --num_envs=16, and this run has --num_envs=99"),
-        (["--inference=learner"], "gpu.json was measured without --inference=learner"),
+        (["--inference=learner"], "measured without --inference=learner: measure that host with"),
         (["--workers_csv_path=nowhere.csv"], "nowhere.csv: No such file"),
         (["--fit=README.md"], "--fit=README.md: this holds no fit"),
         (["--gbit=0"], "--gbit=0.0: it must be at least 0.001"),
@@ -189,9 +189,13 @@ def test_this_machine_is_measured_and_a_plan_made_of_it(tmp_path):
     assert found.shape.unroll_bytes > 20 * 50  # pictures of 10 x 5, 20 steps
     assert min(found.kind._replace(packing=1.0, pulling=1.0)) > 0
     assert found.kind.training_secs < 0.01
-    code, printed = planned(csv(tmp_path, "learner,a,,", "actor,a,2,"), f"--measured=*={path}")
+    given = csv(tmp_path, "learner,a,,", "actor,a,2,"), f"--measured=*={path}"
+    code, printed = planned(*given, "--inference=learner")
     assert code == 0, printed
     assert "predicted, all together:" in printed
+    code, printed = planned(*given)
+    assert code == 2
+    assert "was measured with --inference=learner: measure that host without it" in printed
 
 
 @pytest.mark.slow
