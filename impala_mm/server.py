@@ -291,8 +291,8 @@ class Server:
         found = self._pieces.take(header.message) if header.pieces else list(sent)
         if self.unroll_bytes is None:
             return np.array(found, object)
-        unpacked_ones = [unpacked(content, self.unroll_bytes) for content in found]
-        whole = [content for content in unpacked_ones if content is not None]
+        size = self.unroll_bytes
+        whole = [content for each in found if (content := unpacked(each, size)) is not None]
         if unreadable := len(found) - len(whole):
             self.dropped += unreadable
             self._on_event(
