@@ -10,7 +10,18 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from impala_mm.demand import Fit, Plan, Set, carried, left, of_actor, of_learner, pace, played
+from impala_mm.demand import (
+    Fit,
+    Plan,
+    Set,
+    carried,
+    learners_at,
+    left,
+    of_actor,
+    of_learner,
+    pace,
+    played,
+)
 
 _JITTER = 0.1  # by which the times of a learner's updates differ, each way
 _ALMOST = 1 - 1e-9  # what is less by rounding alone is not less
@@ -125,7 +136,7 @@ def _limits(plan: Plan, number: int) -> Limits:
 def _learner(plan: Plan, own: Set) -> float:
     """Of a set's learner, where only others like it share its host."""
     cores = plan.hosts[own.learner].kind.cores
-    cost, beside = of_learner(plan, own.learner), sum(o.learner == own.learner for o in plan.sets)
+    cost, beside = of_learner(plan, own.learner), learners_at(plan, own.learner)
     alone = min(1 / cost.seconds, cores / (cost.cores * beside))
     return alone * straggling(len(plan.sets))
 

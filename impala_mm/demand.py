@@ -140,13 +140,23 @@ def _dearer(plan: Plan, name: str, beside: float) -> float:
     """How many times its cost a step costs on a host: as was measured on busy cores, less so where
     some are idle, and 1 where no learner is beside actors.
     """
-    actors = sum(own.actors.get(name, 0) for own in plan.sets)
-    learners = sum(own.learner == name for own in plan.sets)
-    if not actors or not learners:
+    learners = learners_at(plan, name)
+    actors = _actors_at(plan, name) if learners else 0
+    if not actors:
         return 1.0
     acting, learning = _acting(plan, name), _learning(plan, name)
     wanted = actors * acting.cores / acting.seconds + learners * learning.cores / learning.seconds
     return 1 + max(beside - 1, 0.0) * min(wanted / plan.hosts[name].kind.cores, 1.0)
+
+
+def learners_at(plan: Plan, name: str) -> int:
+    """How many have this host."""
+    return [own.learner for own in plan.sets].count(name)
+
+
+def _actors_at(plan: Plan, name: str) -> int:
+    """Of all sets."""
+    return sum(own.actors.get(name, 0) for own in plan.sets)
 
 
 def _cost(seconds: float, cores: float, times: float) -> Cost:
@@ -174,8 +184,8 @@ def pace(plan: Plan, rate: float) -> dict[str, float]:
     paces = dict.fromkeys(plan.hosts, 1.0)
     for name, host in plan.hosts.items():
         acting, learning = of_actor(plan, name), of_learner(plan, name)
-        needed = sum(s.actors.get(name, 0) for s in plan.sets) * acting.cores / acting.seconds
-        taken = sum(s.learner == name for s in plan.sets) * learning.cores
+        needed = _actors_at(plan, name) * acting.cores / acting.seconds
+        taken = learners_at(plan, name) * learning.cores
         if needed and taken:
             # Learners that want more cores than there are take longer for it.
             seconds = max(learning.seconds, taken / host.kind.cores)

@@ -13,7 +13,7 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -128,9 +128,8 @@ class _Bench:
         every = max(learner["training_secs"], (alone + training) / self.cores)
         every *= size * self._config.unroll_length
         lasts = max(self._seconds, 3 * every)
-        self._go_on(self._actors, lasts)
-        learnt = self._learner.ask(go=lasts, part="learning", batch=size, every=every)
-        played = [process.hear() for process in self._actors]
+        with self._playing(self._actors, lasts) as played:
+            learnt = self._learner.ask(go=lasts, part="learning", batch=size, every=every)
         return {
             "actor_beside": measuring.of_a_step(played) / alone,
             "learner_beside": measuring.of_a_step([learnt]) / training,
@@ -147,21 +146,17 @@ class _Bench:
         unroll_bytes = actor.ask(prepare="send", batch=envs, address=address)["unroll_bytes"]
         actor.ask(prepare="pull", batch=1, address=address)
         parameter_bytes = learner.ask(prepare="publishing", batch=1)["parameter_bytes"]
-        self._go_on(others, 4 * seconds)
-        loading = _alone(actor, seconds, "loading", 1).cores
-        publishing = _alone(learner, seconds, "publishing", 1).cores
-        sending, receiving = measuring.both_ends(learner, actor, seconds, "send", envs)
-        pulling, serving = measuring.both_ends(learner, actor, seconds, "pull", 1)
-        for process in others:
-            process.hear()
+        with self._playing(others, 4 * seconds):
+            loading = _alone(actor, seconds, "loading", 1).cores
+            publishing = _alone(learner, seconds, "publishing", 1).cores
+            sending, receiving = measuring.both_ends(learner, actor, seconds, "send", envs)
+            pulling, serving = measuring.both_ends(learner, actor, seconds, "pull", 1)
         asking = answering = 0.0
         if not self._acts:
             address = learner.ask(prepare="attend", batch=self._config.batch_size)["address"]
             actor.ask(prepare="asking", batch=half, address=address)
-            self._go_on(others, seconds)
-            asking, answering = measuring.both_ends(learner, actor, seconds, "asking", half)
-            for process in others:
-                process.hear()
+            with self._playing(others, seconds):
+                asking, answering = measuring.both_ends(learner, actor, seconds, "asking", half)
         costs = {
             "sending": sending / self._config.unroll_length,
             "loading": loading,
@@ -174,11 +169,14 @@ class _Bench:
         }
         return costs, (unroll_bytes, parameter_bytes, trained)
 
-    def _go_on(self, crowd: list[Process], seconds: float) -> None:
-        """They do what such actors do, and can be heard afterwards."""
-        part = "playing" if self._acts else "environment"
+    @contextlib.contextmanager
+    def _playing(self, crowd: list[Process], seconds: float) -> Iterator[list[dict[str, Any]]]:
+        """They do what such actors do meanwhile; what they answer is there afterwards."""
+        part, answers = "playing" if self._acts else "environment", list[dict[str, Any]]()
         for process in crowd:
             process.tell(go=seconds, part=part, batch=self._envs)
+        yield answers
+        answers += [process.hear() for process in crowd]
 
 
 def settings(config: Config) -> dict[str, Any]:

@@ -103,7 +103,7 @@ class Parts(Ends):
         return lambda: update(known, 0.0, 1e9, 0.0), batch * made.algorithm.unroll.length
 
     def learning(self, batch: int) -> tuple[Call, int]:
-        """The same as a learner makes them: agreed on, counted, offered to actors."""
+        """The same as a learner makes them: counted, and offered to actors."""
         (algorithm, layout, *_), known = self._trained(batch)
         config = dataclasses.replace(self._config, total_environment_frames=math.inf)
         source, limits = _Again(known), Limits(config, None)
@@ -215,7 +215,9 @@ def main() -> None:
             while time.monotonic() - begin < asked["go"] or count < 2:
                 once()
                 count += 1
-                time.sleep(max(0.0, begin + count * asked.get("every", 0.0) - time.monotonic()))
+                early = begin + count * asked.get("every", 0.0) - time.monotonic()
+                if early > 0:  # a sleep of no time takes some, too
+                    time.sleep(early)
             answer = {"cpu": time.process_time() - cpu, "steps": count * steps}
         else:
             answer = {"cpu": time.process_time()}

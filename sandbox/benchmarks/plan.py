@@ -74,7 +74,7 @@ class Planning:
         text="Gbit/s of each host's link, each way.")
     fit: str = flag(
         "", group="Plan",
-        text="File of plan_check.py: by how much steps cost more in runs than alone. Unset: not "
+        text="File of plan_check.py: by how much steps cost more in runs than measured. Unset: not "
              "at all.")
     json: bool = flag(False, group="Plan", text="Print JSON instead of words.")
     save: str = flag(

@@ -6,8 +6,8 @@
 Each of SHAPES is measured part by part, as `plan.py` does it, and then run for real: experiment.py
 with a learner and actors on this machine. So often, all shapes in turn, since machines that others
 share are faster and slower by the minute: medians count, of parts and of runs. The first two decide
-by how much a step costs more in a run than alone, for actors and for the learner; the others are
-predicted with that and held against the medians of their runs. It takes half an hour as it is.
+by how much a step costs more in a run than was measured, for actors and for the learner; the others
+are predicted with that and held against the medians of their runs. It takes half an hour as it is.
 """
 
 import argparse
@@ -160,7 +160,7 @@ def table(record: dict[str, Any]) -> str:
     fit, host = Fit(**record["fit"]), record["host"]
     lines = [
         f"{host['cores']} cores, {host['processor']}; in a run an actor's step costs "
-        f"{fit.actor:.2f} times what it costs alone, a learner's {fit.learner:.2f} times",
+        f"{fit.actor:.2f} times what was measured, a learner's {fit.learner:.2f} times",
         "",
         "| network, actors x environments, batch | steps/s | predicted | error | binds | core-us a "
         "step | predicted |",
