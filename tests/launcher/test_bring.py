@@ -1,8 +1,6 @@
 """Copies of a run's folder, with both ends on this machine: that they are what was copied."""
 
 import contextlib
-import hashlib
-import json
 import os
 import shutil
 import socket
@@ -11,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from folders import Folder, save, whole
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -22,90 +21,6 @@ from launcher.hosts.there import Lost
 
 _NAMES = ("a.log", "b.log", "metrics.jsonl", "settings.json", "events/x", "d", "d/e")
 _WORDS = st.binary(max_size=6)
-
-
-class Folder:
-    """A run's, as its processes change it."""
-
-    def __init__(self, path):
-        self.path = path
-        path.mkdir()
-
-    def _room(self, name):
-        path = self.path / name
-        for above in path.relative_to(self.path).parents:
-            if (self.path / above).is_file() or (self.path / above).is_symlink():
-                (self.path / above).unlink()
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        elif path.is_symlink():
-            path.unlink()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path
-
-    def append(self, name, data):
-        with self._room(name).open("ab") as file:
-            file.write(data)
-
-    def rewrite(self, name, data):
-        self._room(name).write_bytes(data)
-
-    def replace(self, name, data):
-        path = self._room(name)
-        work = path.with_name("work")
-        work.write_bytes(data)
-        work.replace(path)
-
-    def rotate(self, name, data):
-        path = self._room(name)
-        if path.exists() and name.endswith(".log"):
-            path.replace(path.with_name(f"{path.name}.1"))
-            path.write_bytes(data)
-
-    def trim(self, name, data):
-        path = self._room(name)
-        if path.exists() and name.endswith(".log"):
-            shutil.copyfile(path, path.with_name(f"{path.name}.1"))
-            path.write_bytes(data)
-
-    def remove(self, name, _):
-        self._room(name).unlink(missing_ok=True)
-
-    def link(self, name, _):
-        path = self._room(name)
-        if path.name == "d":
-            path.unlink(missing_ok=True)
-            path.symlink_to("settings.json")
-
-    def save(self, name, data, episode_return=None, milestone=False):
-        """A checkpoint, as learners write it."""
-        folder = self.path / "checkpoints" / f"{len(name):010d}"
-        if folder.exists():
-            shutil.rmtree(folder)
-        save(folder, data, episode_return, milestone)
-
-    def unsave(self, name, _):
-        shutil.rmtree(self.path / "checkpoints" / f"{len(name):010d}", ignore_errors=True)
-
-
-def save(folder, data, episode_return=None, milestone=False):
-    folder.mkdir(parents=True)
-    files = {}
-    for name, content in (("variables.data", data), ("variables.index", data[::-1])):
-        (folder / name).write_bytes(content)
-        files[name] = [len(content), hashlib.sha256(content).hexdigest()]
-    about = {"files": files, "episode_return": episode_return, "milestone": milestone}
-    (folder / "about.json").write_text(json.dumps(about))
-
-
-def whole(folder):
-    """Whether all checkpoints that anybody would see are."""
-    for path in (folder / "checkpoints").glob("[0-9]*"):
-        files = json.loads((path / "about.json").read_text())["files"]
-        for name, written in files.items():
-            content = (path / name).read_bytes()
-            assert [len(content), hashlib.sha256(content).hexdigest()] == written
-    return True
 
 
 class Cut(Files):

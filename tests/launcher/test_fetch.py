@@ -10,8 +10,8 @@ import time
 
 import pytest
 from conftest import ROOT
+from folders import save, whole
 from supervising import until
-from test_bring import save, whole
 
 from launcher.host.registry import Record
 
