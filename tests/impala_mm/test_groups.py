@@ -147,14 +147,18 @@ def test_a_step_that_fails_aside_fails_the_actor():
 
 def test_environments_are_not_closed_while_a_thread_steps_them():
     """As an actor ends: one group's step is still on its way when `run` returns."""
-    running, closed_meanwhile = threading.Event(), []
+    running, sent, running_as_sent = threading.Event(), threading.Event(), []
 
     class Slow:
         def __init__(self):
-            self._environments = made(0, 1)[0]
+            self._environments, self._steps = made(0, 1)[0], 0
 
         def step(self, actions):
-            running.set()
+            self._steps += 1
+            if self._steps <= LENGTH:
+                return self._environments.step(actions)
+            running.set()  # the first of the next unroll: it goes on while the last one is sent
+            assert sent.wait(20)
             time.sleep(0.2)
             step = self._environments.step(actions)
             running.clear()
@@ -171,12 +175,14 @@ def test_environments_are_not_closed_while_a_thread_steps_them():
         connected.set()
 
         def send(self, group, meanwhile):
-            closed_meanwhile.append(running.wait(5))
+            running_as_sent.append(running.wait(20))
+            sent.set()
             return False
 
     layout = Layout([], [], "float32")
-    run(Obeys(), [(Slow(), 1), (Slow(), 1)], layout, Ends(), print, threading.Event(), Heartbeat())
-    assert closed_meanwhile == [True], "a step was on its way as the last unrolls were sent"
+    groups = [(Slow(), 1), made(0, 1)]
+    run(Obeys(), groups, layout, Ends(), print, threading.Event(), Heartbeat())
+    assert running_as_sent == [True], "no step was on its way as the last unrolls were sent"
     assert not running.is_set()
 
 
