@@ -101,8 +101,13 @@ class Everywhere:
                 say(f"{place} answers again: what an earlier run had left there has ended")
 
     def _somebody_answers_and_goes_on(self) -> bool:
-        over = (*FINAL, "lost", "away")
-        return any(state["state"] not in over for state in self.run.states().values())
+        return any(self._answers_and_goes_on(state) for state in self.run.states().values())
+
+    def _answers_and_goes_on(self, state: dict[str, Any]) -> bool:
+        if state["state"] != "away":
+            return state["state"] not in (*FINAL, "lost")
+        there = self.hosts.there.get(state["place"])
+        return there is not None and not there.why  # another frontend left it: it speaks to us soon
 
     def _each(self, op: str, places: list[str], **arguments: Any) -> dict[str, int]:
         """Of those that are in touch: what they returned, if it is a number."""

@@ -71,7 +71,7 @@ def test_processes_of_other_hosts_run_in_tmux_there_and_end_with_the_run(far):
     frontend.process.send_signal(signal.SIGINT)
     assert frontend.process.wait(30) == 130, frontend.printed()
     assert "got SIGUSR1" in frontend.printed()
-    assert far.left() == {}
+    assert far.left() == {}, frontend.printed()
     code, printed = far.run("--stop")
     assert code == 0, printed
     state = lan.actor2.home / ".local/state/impala_mm/hosts/actor2"
@@ -84,6 +84,7 @@ def test_a_laptop_that_is_closed_kills_nothing_and_another_terminal_ends_it(far)
     far.of(["learner1"], ACTORS)
     frontend = far.start("--workers_csv_path=/root/workers.csv")
     frontend.until(r"\nup\n", 20)
+    far.until_all("running")
     laptop = far.lan.laptop
     laptop.kill_all()  # no connection is closed
     time.sleep(1)
@@ -92,7 +93,7 @@ def test_a_laptop_that_is_closed_kills_nothing_and_another_terminal_ends_it(far)
     code, printed = far.run("--stop")
     assert code == 0, printed
     assert "impala has ended, after" in printed
-    assert far.left() == {}
+    assert far.left() == {}, printed
 
 
 @pytest.mark.slow
@@ -217,7 +218,7 @@ def test_actors_of_a_running_run_come_and_go_on_other_hosts(far):
     assert not [line for line in far.left().get("actor1", []) if "task.json" in line]
     frontend.process.send_signal(signal.SIGINT)
     assert frontend.process.wait(40) == 130
-    assert far.left() == {}
+    assert far.left() == {}, frontend.printed()
 
 
 @pytest.mark.slow
@@ -229,7 +230,7 @@ def test_fifty_processes_of_a_host_are_one_connection_and_start_in_seconds(far):
     assert sum("sshd: root" in line for line in far.lan.actor1.processes()) <= 1
     frontend.process.send_signal(signal.SIGINT)
     assert frontend.process.wait(60) == 130
-    assert far.left() == {}
+    assert far.left() == {}, frontend.printed()
 
 
 @pytest.mark.slow
@@ -249,7 +250,7 @@ def test_hosts_may_share_a_home(tmp_path):
         }
         frontend.process.send_signal(signal.SIGINT)
         assert frontend.process.wait(40) == 130, frontend.printed()
-        assert far.left() == {}
+        assert far.left() == {}, frontend.printed()
 
 
 @pytest.mark.slow
@@ -266,8 +267,9 @@ def test_a_name_that_goes_on_there_for_somebody_else_is_refused(far):
     state.rename(state.with_name("refused"))
     state.with_name("elsewhere").rename(state)
     assert {p["state"] for p in far.status()["processes"]} == {"running"}
-    assert far.run("--stop")[0] == 0
-    assert far.left() == {}
+    code, printed = far.run("--stop")
+    assert code == 0, printed
+    assert far.left() == {}, printed
 
 
 @pytest.mark.slow
@@ -282,7 +284,7 @@ def test_a_laptop_without_network_ends_nothing(far):
     assert frontend.process.poll() is None
     frontend.process.send_signal(signal.SIGINT)
     assert frontend.process.wait(40) == 130
-    assert far.left() == {}
+    assert far.left() == {}, frontend.printed()
 
 
 @pytest.mark.slow
@@ -302,7 +304,7 @@ def test_learners_start_again_on_their_host_when_it_was_booted(far, disk):
     far.until_all("running")
     frontend.process.send_signal(signal.SIGINT)
     assert frontend.process.wait(40) == 130, frontend.printed()
-    assert far.left() == {}
+    assert far.left() == {}, frontend.printed()
 
 
 @pytest.mark.slow
@@ -316,7 +318,7 @@ def test_ctrl_c_while_the_learners_host_is_away_is_heard_when_it_is_back(far):
     far.lan.learner1.restore()
     assert frontend.process.wait(60) == 130, frontend.printed()
     assert "got SIGUSR1" in frontend.printed()
-    assert far.left() == {}
+    assert far.left() == {}, frontend.printed()
 
 
 @pytest.mark.slow
@@ -338,7 +340,7 @@ def test_one_of_two_frontends_mends_and_hosts_that_were_added_are_mended_too(far
     assert said.count("started again: actor-0") == said.count("started again: actor-1") == 1
     assert far.run("--stop")[0] == 0
     assert (first.process.wait(20), second.process.wait(20)) == (0, 0)
-    assert far.left() == {}
+    assert far.left() == {}, first.printed()
 
 
 @pytest.mark.slow
@@ -349,7 +351,7 @@ def test_a_host_by_two_names_is_one(far):
     far.until_all("running")
     frontend.process.send_signal(signal.SIGINT)
     assert frontend.process.wait(40) == 130
-    assert far.left() == {}
+    assert far.left() == {}, frontend.printed()
 
 
 @pytest.mark.slow
@@ -370,4 +372,4 @@ def test_a_host_that_is_gone_for_good_and_taken_out_is_waited_for_no_more(far):
     assert sum("standing_in" in line for line in far.lan.actor1.processes()) == 1
     code, printed = far.run("--stop")
     assert code == 0, printed
-    assert far.left() == {}
+    assert far.left() == {}, printed

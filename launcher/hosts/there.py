@@ -166,6 +166,8 @@ class There:
                 self.why = line.why or _SILENT
                 line.close()
                 self._line = None
+            if self._closed.is_set():  # we hung up: that is no news of the host, for anybody
+                return
             self._ear.lost(self.place, self.why)
             if self._closed.wait(pause):
                 return
