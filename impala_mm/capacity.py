@@ -135,10 +135,13 @@ def _limits(plan: Plan, number: int) -> Limits:
 
 def _learner(plan: Plan, own: Set) -> float:
     """Of a set's learner, where only others like it share its host."""
-    cores = plan.hosts[own.learner].kind.cores
-    cost, beside = of_learner(plan, own.learner), learners_at(plan, own.learner)
-    alone = min(1 / cost.seconds, cores / (cost.cores * beside))
-    return alone * straggling(len(plan.sets))
+    each = plan.hosts[own.learner].kind.cores / learners_at(plan, own.learner)
+
+    def fits(rate: float) -> bool:
+        cost = of_learner(plan, own.learner, rate)
+        return rate * max(cost.seconds, cost.cores / each) <= straggling(len(plan.sets))
+
+    return min(_largest(fits), 1e12)  # to count actors by
 
 
 def _rate(plan: Plan) -> float:
@@ -165,14 +168,14 @@ def _goes(plan: Plan, rate: float) -> bool:
 
 
 def _enough(plan: Plan, number: int) -> int:
-    """Actors that feed a set's learner; each with a core, unless all of them share learners'."""
+    """Actors that feed a set's learner; with cores of their own, unless all share learners'."""
     own = plan.sets[number]
-    mean = sum(n / of_actor(plan, name).seconds for name, n in own.actors.items())
     more = own._replace(actors={name: 1000 * count for name, count in own.actors.items()})
     sets = [*plan.sets[:number], more, *plan.sets[number + 1 :]]
     limits = _limits(plan._replace(sets=sets), number)
     shared = own.actors.keys() <= {each.learner for each in plan.sets}
     limit = min(limits.learner, limits.network, limits.cores if shared else math.inf)
+    mean = sum(n / of_actor(plan, name, limit).seconds for name, n in own.actors.items())
     return enough(limit, mean / sum(own.actors.values()))
 
 

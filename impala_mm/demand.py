@@ -31,7 +31,9 @@ class Kind(NamedTuple):
     publishing: float  # for one update
     serving: float  # for one pull, at the learner's host
     # Of all that follow 0 says that it was not measured.
-    halved: float = 0.0  # inference in batches half as large
+    # Where an actor's groups of environments take turns, environment, inference and packing:
+    turning: float = 0.0
+    turning_secs: float = 0.0  # seconds per step, not of cores: while one steps, another acts
     # How many times its cost a step costs where a learner and actors use all cores between them:
     actor_beside: float = 0.0  # environment, inference and packing
     learner_beside: float = 0.0  # training
@@ -97,30 +99,30 @@ class Cost(NamedTuple):
     cores: float  # core-seconds, all its threads together
 
 
-def of_actor(plan: Plan, name: str) -> Cost:
-    """Stepping environments on this host, and what goes with it."""
-    return _acting(plan, name, _dearer(plan, name, plan.hosts[name].kind.actor_beside))
+def of_actor(plan: Plan, name: str, rate: float) -> Cost:
+    """Stepping environments on this host, and what goes with it, where each set has such a rate."""
+    times = _dearer(plan.hosts[name].kind.actor_beside, _busy(plan, name, rate))
+    return _acting(plan, name, times)
 
 
 def _acting(plan: Plan, name: str, times: float = 1.0) -> Cost:
     """Where what is computed costs so many times what it costs alone."""
     shape, kind = plan.shape, plan.hosts[name].kind
-    environment = kind.environment * times
     if shape.inference == "learner":
-        serial = environment + kind.asking
+        serial = kind.environment * times + kind.asking
         return _cost(serial, serial, plan.fit.actor)
-    turns = shape.env_groups > 1
-    acting = (kind.halved or kind.inference) if turns else kind.inference
-    acting = (acting + kind.packing) * times
-    acting += kind.loading / (shape.num_envs * shape.unroll_length)
-    # In turns one group steps while the network acts for the other.
-    both = (max if turns else sum)([environment, acting])
-    return _cost(both, environment + acting + kind.sending, plan.fit.actor)
+    cores = seconds = kind.environment + kind.inference + kind.packing
+    if shape.env_groups > 1 and kind.turning:
+        cores, seconds = kind.turning, kind.turning_secs
+    loading = kind.loading / (shape.num_envs * shape.unroll_length)
+    cores, seconds = cores * times + loading, seconds * times + loading
+    return _cost(seconds, cores + kind.sending, plan.fit.actor)
 
 
-def of_learner(plan: Plan, name: str) -> Cost:
-    """Training on this host, and what goes with it."""
-    return _learning(plan, name, _dearer(plan, name, plan.hosts[name].kind.learner_beside))
+def of_learner(plan: Plan, name: str, rate: float) -> Cost:
+    """Training on this host, and what goes with it, where each set has such a rate."""
+    times = _dearer(plan.hosts[name].kind.learner_beside, _busy(plan, name, rate))
+    return _learning(plan, name, times)
 
 
 def _learning(plan: Plan, name: str, times: float = 1.0) -> Cost:
@@ -136,17 +138,27 @@ def _learning(plan: Plan, name: str, times: float = 1.0) -> Cost:
     return _cost(seconds + publishing, training + kind.receiving + publishing, plan.fit.learner)
 
 
-def _dearer(plan: Plan, name: str, beside: float) -> float:
-    """How many times its cost a step costs on a host: as was measured on busy cores, less so where
-    some are idle, and 1 where no learner is beside actors.
-    """
+def _dearer(beside: float, busy: float) -> float:
+    """How many times its cost a step costs: as was measured on busy cores, less where few are."""
+    return 1 + max(beside - 1, 0.0) * busy
+
+
+def _busy(plan: Plan, name: str, rate: float) -> float:
+    """The share of a host's cores that such a rate takes, if a learner is beside actors there."""
     learners = learners_at(plan, name)
-    actors = _actors_at(plan, name) if learners else 0
-    if not actors:
-        return 1.0
-    acting, learning = _acting(plan, name), _learning(plan, name)
-    wanted = actors * acting.cores / acting.seconds + learners * learning.cores / learning.seconds
-    return 1 + max(beside - 1, 0.0) * min(wanted / plan.hosts[name].kind.cores, 1.0)
+    parts = [s.actors.get(name, 0) / sum(s.actors.values()) for s in plan.sets] if learners else []
+    if not any(parts):
+        return 0.0
+    kind = plan.hosts[name].kind
+
+    def taken(busy: float) -> float:
+        acting = _acting(plan, name, _dearer(kind.actor_beside, busy)).cores
+        learning = _learning(plan, name, _dearer(kind.learner_beside, busy)).cores
+        return rate * (sum(parts) * acting + learners * learning) / kind.cores
+
+    # What is busy makes steps dearer, and so busier: busy = none + busy * (full - none).
+    none, full = taken(0.0), taken(1.0)
+    return none / (1 - (full - none)) if full < 1 else 1.0
 
 
 def learners_at(plan: Plan, name: str) -> int:
@@ -167,7 +179,7 @@ def left(plan: Plan, rate: float) -> dict[str, float]:
     """Cores of each host that learners at such a rate, and pulls, leave to the actors."""
     cores = {name: host.kind.cores for name, host in plan.hosts.items()}
     for own in plan.sets:
-        cores[own.learner] -= rate * of_learner(plan, own.learner).cores
+        cores[own.learner] -= rate * of_learner(plan, own.learner, rate).cores
     for name, host in plan.hosts.items():
         for learner, pulls in _pulls(plan, rate, name).items():
             cores[name] -= pulls * host.kind.pulling * plan.fit.actor
@@ -183,7 +195,7 @@ def pace(plan: Plan, rate: float) -> dict[str, float]:
     """
     paces = dict.fromkeys(plan.hosts, 1.0)
     for name, host in plan.hosts.items():
-        acting, learning = of_actor(plan, name), of_learner(plan, name)
+        acting, learning = of_actor(plan, name, rate), of_learner(plan, name, rate)
         needed = _actors_at(plan, name) * acting.cores / acting.seconds
         taken = learners_at(plan, name) * learning.cores
         if needed and taken:
@@ -203,13 +215,14 @@ def played(
     as of `pace`; at hosts that are not in it no update holds actors back.
     """
     cores, waiting, rates = dict(cores), set(range(len(plan.sets))), [0.0] * len(plan.sets)
+    costs = {name: of_actor(plan, name, need) for name in cores}
     while waiting:
         crowd = {name: sum(plan.sets[s].actors.get(name, 0) for s in waiting) for name in cores}
         found: dict[int, dict[str, float]] = {}  # by set and host
         for number in waiting:
             found[number] = {}
             for name, count in plan.sets[number].actors.items():
-                cost, share = of_actor(plan, name), cores[name] / crowd[name]
+                cost, share = costs[name], cores[name] / crowd[name]
                 alone = paces.get(name, 1.0) / cost.seconds
                 found[number][name] = count * min(alone, share / cost.cores)
             rates[number] = sum(found[number].values())
@@ -219,7 +232,7 @@ def played(
         for number in fed:
             for name, rate in found[number].items():
                 taken = rate * need / rates[number] if rates[number] else 0.0
-                cores[name] -= taken * of_actor(plan, name).cores
+                cores[name] -= taken * costs[name].cores
             rates[number] = need
         waiting -= fed
     return rates

@@ -4,7 +4,9 @@ To be imported once TensorFlow is.
 """
 
 import itertools
+import os
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -102,14 +104,12 @@ class Ends:
         return once, batch
 
     def pull(self, batch: int, address: str) -> tuple[Call, int]:
-        """Fetches the parameters and loads them."""
+        """Fetches the parameters."""
         del batch
-        client, layout = self._client(address), self._acting.layout
+        client = self._client(address)
 
         def once() -> None:
-            found = client.get_parameters()
-            assert found
-            layout.unpack(found[1])
+            assert client.get_parameters()
 
         return once, 1
 
@@ -143,8 +143,12 @@ class Ends:
         source = QueueSource(server, Codec(self._acting.algorithm.unroll), batch)
 
         def drain() -> None:
-            while not server._closed:
-                source.next(0.2)
+            try:
+                while not server._closed:
+                    source.next(0.2)
+            except Exception:
+                traceback.print_exc()
+                os._exit(1)  # who sends would wait for ever
 
         threading.Thread(target=drain, daemon=True).start()
         self.said = {"address": self._address}

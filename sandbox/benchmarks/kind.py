@@ -4,14 +4,16 @@
 the flags will have it: --num_envs environments at once, updates of --batch_size unrolls, Python
 between them included. Its measuring processes (`parts.py`) do it: what an actor's one thread does,
 as many do side by side as there are cores; an update is made alone, with the threads of a learner.
-How much dearer both are beside each other is measured then, and the wire while the others play:
-small things cost more where threads that compute take the caches and the cores meanwhile.
+How much dearer both are beside each other is measured then, and the wire about as often as a run
+uses it, while actors play on all cores: small things cost more where threads that compute take the
+caches and the cores meanwhile.
 """
 
 import contextlib
 import dataclasses
 import json
 import os
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +28,7 @@ from impala_mm.config import Config
 from impala_mm.demand import Cost, Kind, Shape
 
 Say = Callable[[str], None]
+_TURNS = 3  # beside each other: machines that others share change by the second
 _NAMES = {
     *("level_name", "num_envs", "algorithm", "agent_name", "precision", "compression"),
     *("intra_op_threads", "inter_op_threads"),
@@ -63,13 +66,14 @@ def measure(config: Config, seconds: float, say: Say = lambda _: None) -> Saved:
         gradient_bytes=trained * (2 if config.gradient_dtype == "float16" else 4),
         min_pull_secs=demand.pull_secs(config.min_pull_secs, parameter_bytes),
         inference="learner" if config.inference == "learner" else "actor",
-        env_groups=max(1, config.env_groups),  # auto: one, as the frontend's actors have
+        env_groups=_groups(config),
     )
     return Saved(kind, shape, settings(config), components.host())
 
 
 class _Bench:
-    """Processes that do what actors do, as many as there are cores, and one that is a learner.
+    """Processes that do what actors do, as many as there are cores, and one that is a learner; and
+    one for an actor's other threads.
 
     Each method gives fields of Kind; in this order.
     """
@@ -78,6 +82,7 @@ class _Bench:
         self._config, self._seconds, self._envs = config, seconds, config.num_envs
         self._half = -(-config.num_envs // 2)  # of an actor's environments, where they take turns
         self._acts = config.inference != "learner"
+        self._plays = "playing" if self._acts else "environment"  # the part that is an actor's
         self.cores = len(os.sched_getaffinity(0))
 
         def started(threads: int, gpus: bool) -> Process:
@@ -85,11 +90,14 @@ class _Bench:
             ends.callback(process.end)
             return process
 
-        self._actors = [started(1, config.actor_device == "gpu") for _ in range(self.cores)]
+        *self._actors, self._sender = (
+            started(1, config.actor_device == "gpu") for _ in range(self.cores + 1)
+        )
         self._learner = started(0, config.device != "cpu")
+        self._round = 0.0  # seconds that an actor plays before it sends, where all cores are busy
 
     def actor(self) -> dict[str, float]:
-        """What an actor's own thread does, on all cores at once."""
+        """What an actor does on all cores at once; and one whose groups take turns, alone."""
 
         def crowded(part: str, batch: int) -> float:
             measuring.together(self._actors, prepare=part, batch=batch)
@@ -98,12 +106,17 @@ class _Bench:
         playing, environment, inference = (
             crowded(part, self._envs) for part in ("playing", "environment", "inference")
         )
-        return {
+        found = {
             "environment": environment,
             "inference": min(inference, max(playing - environment, 0.0)),
             "packing": max(playing - environment - inference, 0.0),
-            "halved": crowded("inference", self._half),
         }
+        if _groups(self._config) > 1 and self._acts:
+            one = self._actors[0]
+            one.ask(prepare="turning", batch=self._envs)
+            turning = _alone(one, self._seconds, "turning", self._envs)  # it takes several cores
+            found |= {"turning": turning.cores, "turning_secs": turning.seconds}
+        return found
 
     def learner(self) -> dict[str, float]:
         """Updates while nothing else runs."""
@@ -122,35 +135,43 @@ class _Bench:
 
     def beside(self, actor: dict[str, float], learner: dict[str, float]) -> dict[str, float]:
         """How much dearer both are where a learner trains on what is played beside it."""
-        size, training = self._config.batch_size, learner["training"]
+        size, length = self._config.batch_size, self._config.unroll_length
         does = ("environment", "inference", "packing") if self._acts else ("environment",)
-        alone = sum(actor[part] for part in does)
-        every = max(learner["training_secs"], (alone + training) / self.cores)
-        every *= size * self._config.unroll_length
+        acting, training = sum(actor[part] for part in does), learner["training"]
+        both = acting + training
+        self._round = self._envs * length * both
+        every = size * length * max(learner["training_secs"], both / self.cores)
         lasts = max(self._seconds, 3 * every)
-        with self._playing(self._actors, lasts) as played:
-            learnt = self._learner.ask(go=lasts, part="learning", batch=size, every=every)
+        actors, learners = [], []
+        for _ in range(_TURNS):
+            with self._playing(self._actors, lasts) as played:
+                learnt = self._learner.ask(go=lasts, part="learning", batch=size, every=every)
+            actors.append(measuring.of_a_step(played))
+            learners.append(measuring.of_a_step([learnt]))
+        # Of what the parts were said to cost: their product is what was measured here.
         return {
-            "actor_beside": measuring.of_a_step(played) / alone,
-            "learner_beside": measuring.of_a_step([learnt]) / training,
+            "actor_beside": statistics.median(actors) / acting,
+            "learner_beside": statistics.median(learners) / training,
         }
 
     def wire(self) -> tuple[dict[str, float], tuple[float, float, float]]:
-        """What crosses it, while the others play; and the bytes of an unroll, of the parameters and
-        of those of them that are trained.
+        """What crosses it, and what goes with that; and the bytes of an unroll, of the parameters
+        and of those of them that are trained.
         """
-        (actor, *others), learner = self._actors, self._learner
+        (actor, *others), learner, sender = self._actors, self._learner, self._sender
         envs, half, seconds = self._envs, self._half, self._seconds
         address = learner.ask(prepare="serve", batch=envs)["address"]
         trained = actor.ask(prepare="loading", batch=1)["trained"]
-        unroll_bytes = actor.ask(prepare="send", batch=envs, address=address)["unroll_bytes"]
-        actor.ask(prepare="pull", batch=1, address=address)
+        unroll_bytes = sender.ask(prepare="send", batch=envs, address=address)["unroll_bytes"]
+        sender.ask(prepare="pull", batch=1, address=address)
         parameter_bytes = learner.ask(prepare="publishing", batch=1)["parameter_bytes"]
-        with self._playing(others, 4 * seconds):
+        with self._playing(others, 2 * seconds):  # both by threads that have just computed
             loading = _alone(actor, seconds, "loading", 1).cores
             publishing = _alone(learner, seconds, "publishing", 1).cores
-            sending, receiving = measuring.both_ends(learner, actor, seconds, "send", envs)
-            pulling, serving = measuring.both_ends(learner, actor, seconds, "pull", 1)
+        every = min(self._round, seconds / 4)
+        with self._playing(self._actors, 2 * seconds):
+            sending, receiving = measuring.both_ends(learner, sender, seconds, "send", envs, every)
+            pulling, serving = measuring.both_ends(learner, sender, seconds, "pull", 1, every)
         asking = answering = 0.0
         if not self._acts:
             address = learner.ask(prepare="attend", batch=self._config.batch_size)["address"]
@@ -160,7 +181,7 @@ class _Bench:
         costs = {
             "sending": sending / self._config.unroll_length,
             "loading": loading,
-            "pulling": max(0.0, pulling - loading),
+            "pulling": pulling,
             "receiving": receiving / self._config.unroll_length,
             "publishing": publishing,
             "serving": serving,
@@ -172,9 +193,9 @@ class _Bench:
     @contextlib.contextmanager
     def _playing(self, crowd: list[Process], seconds: float) -> Iterator[list[dict[str, Any]]]:
         """They do what such actors do meanwhile; what they answer is there afterwards."""
-        part, answers = "playing" if self._acts else "environment", list[dict[str, Any]]()
+        answers: list[dict[str, Any]] = []
         for process in crowd:
-            process.tell(go=seconds, part=part, batch=self._envs)
+            process.tell(go=seconds, part=self._plays, batch=self._envs)
         yield answers
         answers += [process.hear() for process in crowd]
 
@@ -185,7 +206,7 @@ def settings(config: Config) -> dict[str, Any]:
         f.name: getattr(config, f.name)
         for f in dataclasses.fields(config)
         if f.name in _NAMES or (f.metadata["group"] in {"Data", "Environment"} and not _own(f))
-    }
+    } | {"env_groups": _groups(config)}
 
 
 def save(found: Saved, path: str) -> None:
@@ -205,7 +226,10 @@ def load(path: str, config: Config) -> Saved:
     except OSError as error:
         flags.refuse(f"{path}: {error.strerror}")
     except (ValueError, KeyError, TypeError):
-        flags.refuse(f"{path}: this is no measurement of a host; plan.py --save={path} writes one")
+        flags.refuse(
+            f"{path}: this is no measurement of a host, or another version's; "
+            f"plan.py --save={path} writes one"
+        )
     asked, measured = config.inference == "learner", found.shape.inference == "learner"
     if asked != measured:
         flags.refuse(
@@ -220,6 +244,11 @@ def load(path: str, config: Config) -> Saved:
                 f"measure that host again, or give the same"
             )
     return found
+
+
+def _groups(config: Config) -> int:
+    """Of an actor's environments; auto: one, as the frontend's actors have."""
+    return max(1, config.env_groups)
 
 
 def _own(f: dataclasses.Field) -> bool:

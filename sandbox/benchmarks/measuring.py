@@ -80,10 +80,13 @@ def of_a_step(answers: list[dict[str, Any]]) -> float:
 
 
 def both_ends(
-    learner: Process, actor: Process, seconds: float, part: str, batch: int
+    learner: Process, actor: Process, seconds: float, part: str, batch: int, every: float = 0.0
 ) -> tuple[float, float]:
-    """CPU seconds each time that the actor does it: its own, and the learner's that answers."""
+    """CPU seconds each time that the actor does it: its own, and the learner's that answers.
+
+    It does it once in `every` seconds, or at once again.
+    """
     before = learner.ask()["cpu"]
-    answer = actor.ask(go=seconds, part=part, batch=batch)
+    answer = actor.ask(go=seconds, part=part, batch=batch, every=every)
     after = learner.ask()["cpu"]
     return answer["cpu"] / answer["steps"], (after - before) / answer["steps"]

@@ -30,7 +30,7 @@ import numpy as np
 import tensorflow as tf
 from ends import Call, Ends
 
-from impala_mm import agreement, devices, flags, group, learner_parts
+from impala_mm import agreement, choice, devices, flags, group, learner_parts
 from impala_mm.actor import Player
 from impala_mm.assembly import Assembly
 from impala_mm.config import Config
@@ -148,9 +148,17 @@ class Parts(Ends):
 
     def playing(self, batch: int) -> tuple[Call, int]:
         """All that an actor's own thread does, cutting unrolls included."""
+        return self._plays([batch])
+
+    def turning(self, batch: int) -> tuple[Call, int]:
+        """The same in groups that take turns, with the threads that step them."""
+        return self._plays(choice.shares(batch, min(batch, self._config.env_groups)))
+
+    def _plays(self, sizes: list[int]) -> tuple[Call, int]:
         algorithm = self._acting.algorithm
-        player = Player(algorithm, [(self._open(batch, int.from_bytes(os.urandom(3))), batch)])
-        return lambda: (player.play(), player.episodes()), batch * algorithm.unroll.length
+        groups = [(self._open(size, int.from_bytes(os.urandom(3))), size) for size in sizes]
+        player = Player(algorithm, groups)
+        return lambda: (player.play(), player.episodes()), sum(sizes) * algorithm.unroll.length
 
     def loading(self, batch: int) -> tuple[Call, int]:
         """Takes over parameters that were pulled; counted in such."""

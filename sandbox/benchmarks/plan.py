@@ -5,7 +5,7 @@
         --measured='gpu*=gpu.json' --measured='*=cpu.json' --gbit=10
 
 The first measures what a step costs on the machine it runs on, with that environment, network and
-shape of run, in less than a minute. The second predicts: for each worker set the steps/s that its
+shape of run, in about a minute. The second predicts: for each worker set the steps/s that its
 actors could supply, its learner could train on and the network could carry; which of them binds;
 how many actors would feed the learner; and the steps/s of all sets together. Hosts of the CSV that
 no --measured names are taken to be like this machine, which is then measured first.
@@ -91,6 +91,10 @@ def main() -> None:
     (ours, config), given = flags.parse(sys.argv, __doc__ or "", Planning, Config)
     if "level_name" not in given:
         config = dataclasses.replace(config, level_name=_LEVEL)
+    if config.num_envs == flags.AUTO:
+        flags.refuse("--num_envs=auto: give the number that it becomes (32 for pictures, else 16)")
+    if config.inference == "auto":
+        flags.refuse("--inference=auto: give the place that it becomes (the start lines say it)")
     say = lambda text: print(f"  {text}", file=sys.stderr, flush=True)  # noqa: E731
     if ours.save:
         kind.save(_measured_here(config, ours, say), ours.save)
@@ -241,7 +245,7 @@ def verdict(plan: Plan, found: Prediction) -> str:
     if limits.binds == "supply":
         next_one = limits._replace(supply=math.inf)
         return (
-            f"the actors{of} bind: {needed} with a core each (now {now}) would reach the "
+            f"the actors{of} bind: {needed} with cores of their own (now {now}) would reach the "
             f"{next_one.rate:,.0f} steps/s that {_OF[next_one.binds]}"
         )
     if limits.binds == "learner":
@@ -267,4 +271,7 @@ def _rate(rate: float) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -142,7 +142,7 @@ def a_step(plan: Plan, rate: float) -> float:
     """Core-seconds of all that a step takes, on this machine alone."""
     (name,) = plan.hosts
     taken = plan.hosts[name].kind.cores - demand.left(plan, rate)[name]
-    return taken / rate + demand.of_actor(plan, name).cores
+    return taken / rate + demand.of_actor(plan, name, rate).cores
 
 
 def run(shape: Shape, seconds: float) -> Ran:

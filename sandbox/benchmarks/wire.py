@@ -19,7 +19,7 @@ class Wire(NamedTuple):
     pack: float  # of the actor, per unroll: cutting and encoding it
     send: float  # of the actor, per unroll: compressing and sending it, --num_envs in a message
     receive: float  # of the learner, per unroll: taking it in, unpacked, and into a batch
-    pull: float  # of the actor, per pull of parameters: fetching and loading them
+    pull: float  # of the actor, per pull of parameters: fetching them
     serve: float  # of the learner, per pull: answering it
     publish: float  # of the learner, per update: making the parameters what actors get
 

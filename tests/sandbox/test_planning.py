@@ -69,7 +69,7 @@ def test_a_plan_says_what_binds_and_how_many_actors_would_balance_it(cluster):
     assert "predicted, all together:           1,000 steps/s" in printed
     last = printed.strip().splitlines()[-1]
     assert last == (
-        "the actors bind: 3 with a core each (now 2) would reach the 1,500 steps/s that its "
+        "the actors bind: 3 with cores of their own (now 2) would reach the 1,500 steps/s that its "
         "learner could train on"
     )
 
@@ -100,6 +100,9 @@ def test_a_fit_of_real_runs_is_applied(cluster, tmp_path):
         (["--measured=*=nowhere.json"], "nowhere.json: No such file or directory"),
         (["--measured=*=README.md"], "README.md: this is no measurement of a host"),
         (["--num_envs=99"], "was measured with --num_envs=16, and this run has --num_envs=99"),
+        (["--env_groups=2"], "was measured with --env_groups=1, and this run has --env_groups=2"),
+        (["--num_envs=auto"], "--num_envs=auto: give the number that it becomes"),
+        (["--inference=auto"], "--inference=auto: give the place that it becomes"),
         (["--inference=learner"], "measured without --inference=learner: measure that host with"),
         (["--workers_csv_path=nowhere.csv"], "nowhere.csv: No such file"),
         (["--fit=README.md"], "--fit=README.md: this holds no fit"),
@@ -188,7 +191,7 @@ def test_this_machine_is_measured_and_a_plan_made_of_it(tmp_path):
     found = kind.load(str(path), Config(level_name="catch", inference="learner"))
     assert found.shape.parameter_bytes > 1000
     assert found.shape.unroll_bytes > 20 * 50  # pictures of 10 x 5, 20 steps
-    assert min(found.kind._replace(packing=1.0, pulling=1.0)) > 0
+    assert min(found.kind._replace(packing=1.0, turning=1.0, turning_secs=1.0)) > 0
     assert found.kind.training_secs < 0.01
     given = csv(tmp_path, "learner,a,,", "actor,a,2,"), f"--measured=*={path}"
     code, printed = planned(*given, "--inference=learner")
