@@ -7,7 +7,8 @@ Each of SHAPES is measured part by part, as `plan.py` does it, and then run for 
 with a learner and actors on this machine. So often, all shapes in turn, since machines that others
 share are faster and slower by the minute: medians count, of parts and of runs. The first two decide
 by how much a step costs more in a run than was measured, for actors and for the learner; the others
-are predicted with that and held against the medians of their runs. It takes half an hour as it is.
+are predicted with that and held against the medians of their runs. It takes half an hour as it is;
+Ctrl-C prints and saves what there is.
 """
 
 import argparse
@@ -81,61 +82,89 @@ def main() -> None:
         shapes = [SHAPES[number - 1] for number in numbers if number > 0 or parser.error("")]
     except (ValueError, IndexError):
         parser.error(f"--only={given.only}: numbers from 1 to {len(SHAPES)}, as in 1,2,5")
-    record = check(shapes, given.repeats, given.seconds, given.part_seconds)
-    print(table(record))
-    if given.save:
-        Path(given.save).write_text(json.dumps(record, indent=1) + "\n")
+    measured, began, code = [Measured(shape, [], []) for shape in shapes], time.monotonic(), 0
+    try:
+        measure(measured, given.repeats, given.seconds, given.part_seconds)
+    except KeyboardInterrupt:
+        code = 130
+    except runs.Failed as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = 1
+    if whole := [each for each in measured if each.ran]:
+        record = check(whole) | {"seconds": time.monotonic() - began, "host": components.host()}
+        print(table(record))
+        if given.save:
+            Path(given.save).write_text(json.dumps(record, indent=1) + "\n")
+    sys.exit(code)
 
 
-def check(shapes: list[Shape], repeats: int, seconds: float, part_seconds: float) -> dict[str, Any]:
-    """Measures, runs, fits and predicts."""
+class Measured(NamedTuple):
+    """What was found of a shape, once a turn."""
+
+    shape: Shape
+    parts: list[Saved]
+    ran: list[Ran]
+
+    def plan(self) -> Plan:
+        """Of what its parts typically cost."""
+        kinds = zip(*(each.kind for each in self.parts), strict=True)
+        host = Host(Kind(*map(statistics.median, kinds)))
+        return Plan(
+            {"localhost": host},
+            [Set("localhost", {"localhost": self.shape.actors})],
+            self.parts[0].shape,
+        )
+
+    @property
+    def rate(self) -> float:
+        """Steps per second that its runs typically had."""
+        return statistics.median(each.steps for each in self.ran)
+
+
+def measure(shapes: list[Measured], repeats: int, seconds: float, part_seconds: float) -> None:
+    """Parts and runs of all, in turn."""
     began = time.monotonic()
-    parts: list[list[Saved]] = [[] for _ in shapes]
-    ran: list[list[Ran]] = [[] for _ in shapes]
     for turn in range(repeats):
-        for shape, measured, of in zip(shapes, parts, ran, strict=True):
+        for shape, parts, ran in shapes:
             (config,), _ = flags.parse(["plan_check", *shape.flags], "", Config)
-            measured.append(kind.measure(config, part_seconds))
-            of.append(run(shape, seconds))
+            parts.append(kind.measure(config, part_seconds))
+            ran.append(run(shape, seconds))
             _say(
-                f"{shape.name}: run {turn + 1} of {repeats}, {of[-1].steps:,.0f} steps/s; others "
-                f"took {of[-1].others:.2f} cores; {(time.monotonic() - began) / 60:.0f} minutes"
+                f"{shape.name}: run {turn + 1} of {repeats}, {ran[-1].steps:,.0f} steps/s; others "
+                f"took {ran[-1].others:.2f} cores; {(time.monotonic() - began) / 60:.0f} minutes"
             )
-    plans = []
-    for shape, measured in zip(shapes, parts, strict=True):
-        typical = Kind(*map(statistics.median, zip(*(of.kind for of in measured), strict=True)))
-        set_ = Set("localhost", {"localhost": shape.actors})
-        plans.append(Plan({"localhost": Host(typical)}, [set_], measured[0].shape))
-    medians = [statistics.median(each.steps for each in of) for of in ran]
-    fit = capacity.fitted(plans[:FITTED], medians[:FITTED], trust=1.0)
+
+
+def check(shapes: list[Measured]) -> dict[str, Any]:
+    """Fits the first, and predicts all."""
+    plans = [each.plan() for each in shapes]
+    fit = capacity.fitted(plans[:FITTED], [each.rate for each in shapes[:FITTED]], trust=1.0)
     rows = []
-    for number, (shape, each) in enumerate(zip(shapes, plans, strict=True)):
-        fitted = each._replace(fit=fit)
+    for number, (each, plan) in enumerate(zip(shapes, plans, strict=True)):
+        fitted = plan._replace(fit=fit)
         found = capacity.predict(fitted)
-        cores = [of.cores / of.steps for of in ran[number]]
         rows.append(
             {
-                "shape": shape.name,
-                "flags": shape.flags,
-                "actors": shape.actors,
+                "shape": each.shape.name,
+                "flags": each.shape.flags,
+                "actors": each.shape.actors,
                 "fitted": number < FITTED,
-                "rates": [each.steps for each in ran[number]],
-                "others": [each.others for each in ran[number]],
-                "measured": medians[number],
-                "unfitted": capacity.predict(each).total,
+                "rates": [ran.steps for ran in each.ran],
+                "others": [ran.others for ran in each.ran],
+                "measured": each.rate,
+                "unfitted": capacity.predict(plan).total,
                 "predicted": found.total,
                 # Core-seconds, which hardly change with what else this machine does.
-                "step": statistics.median(cores),
+                "step": statistics.median(ran.cores / ran.steps for ran in each.ran),
                 "predicted_step": a_step(fitted, found.total),
-                "error": found.total / medians[number] - 1,
+                "error": found.total / each.rate - 1,
                 "limits": planner.finite(found.limits[0]),
                 "binds": found.limits[0].binds,
-                "kind": each.hosts["localhost"].kind._asdict(),
-                "bytes": each.shape._asdict(),
+                "kind": plan.hosts["localhost"].kind._asdict(),
+                "bytes": plan.shape._asdict(),
             }
         )
-    about = {"seconds": time.monotonic() - began, "host": components.host()}
-    return {"fit": fit._asdict(), "shapes": rows, **about}
+    return {"fit": fit._asdict(), "shapes": rows}
 
 
 def a_step(plan: Plan, rate: float) -> float:
@@ -149,10 +178,7 @@ def run(shape: Shape, seconds: float) -> Ran:
     """A real run of it, some seconds of it measured."""
     address = f"--learner_hosts={runs.free_address()}"
     told = [*shape.flags, f"--num_actors={shape.actors}", address]
-    try:
-        return runs.run([*told, "--total_environment_frames=1e12"], seconds)
-    except runs.Failed as error:
-        sys.exit(f"error: {error}")
+    return runs.run([*told, "--total_environment_frames=1e12"], seconds)
 
 
 def table(record: dict[str, Any]) -> str:

@@ -11,7 +11,6 @@ from conftest import ROOT, run
 
 sys.path.append(str(ROOT / "sandbox" / "benchmarks"))  # as its scripts find each other
 
-import components
 import kind
 import plan
 import plan_check
@@ -166,8 +165,9 @@ def test_two_shapes_are_fitted_and_foretell_the_others(monkeypatch):
 
     monkeypatch.setattr(plan_check.kind, "measure", measured)
     monkeypatch.setattr(plan_check, "run", ran)
-    monkeypatch.setattr(components, "host", lambda: {"cores": 2, "processor": "a machine"})
-    record = plan_check.check(plan_check.SHAPES, 3, 1.0, 1.0)
+    sitting = [plan_check.Measured(shape, [], []) for shape in plan_check.SHAPES]
+    plan_check.measure(sitting, 3, 1.0, 1.0)
+    record = plan_check.check(sitting) | {"host": {"cores": 2, "processor": "a machine"}}
     fit = Fit(**record["fit"])
     assert 1 < fit.actor < true.actor, "what was measured alone counts as much as a run"
     assert 1.05 < fit.learner < true.learner
@@ -181,6 +181,30 @@ def test_two_shapes_are_fitted_and_foretell_the_others(monkeypatch):
     worst = max(row["error"] for row in record["shapes"][2:])
     said = f"largest error of those that were not fitted: {worst:.0%}"
     assert said in plan_check.table(record)
+
+
+def test_a_check_that_is_interrupted_prints_and_saves_what_it_has(monkeypatch, tmp_path, capsys):
+    ran = iter([500.0, 800.0])
+
+    def run(shape, seconds):
+        if (rate := next(ran, None)) is None:
+            raise KeyboardInterrupt
+        return plan_check.Ran(rate, 2.0, 0.0, {}, {}, {})
+
+    of = kind.Saved(ACTOR._replace(training=1e-3, training_secs=1e-3), SHAPE, {}, {})
+    monkeypatch.setattr(plan_check.kind, "measure", lambda config, seconds: of)
+    monkeypatch.setattr(plan_check, "run", run)
+    path = tmp_path / "check.json"
+    monkeypatch.setattr(sys, "argv", ["plan_check", f"--save={path}"])
+    with pytest.raises(SystemExit) as ended:
+        plan_check.main()
+    assert ended.value.code == 130
+    assert [row["rates"] for row in json.loads(path.read_text())["shapes"]] == [[500.0], [800.0]]
+    assert capsys.readouterr().out.count("| fitted |") == 2
+    with pytest.raises(SystemExit) as ended:  # where there is nothing yet
+        plan_check.main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.slow
