@@ -179,7 +179,7 @@ def test_an_actor_asks_its_learner_where_actions_are_chosen(tmp_path):
     ]
     learner = Process(
         *(*EXPERIMENT, "--job_name=learner", "--inference=learner", *flags),
-        f"--logdir={tmp_path / 'run'}",
+        *(f"--logdir={tmp_path / 'run'}", "--total_environment_frames=1e9"),
     )
     actor = [*EXPERIMENT, "--job_name=actor", *flags]
     asks = Process(sys.executable, "-X", "importtime", *actor[1:], "--inference=auto")
