@@ -58,12 +58,12 @@ class Link(threading.Thread):
         stop: threading.Event,
         pack: compression.Pack = compression.as_it_is,
     ):
-        """`addresses` of learners, the first to be tried first; it stays with an only one.
+        """`addresses` of learners, number `start` to be tried first; it stays with an only one.
 
         Each unroll is sent as `pack` makes it.
         """
         super().__init__(name="link", daemon=True)
-        self._addresses, self._at = list(addresses), 0  # at: the learner that it feeds
+        self._addresses, self._at = list(addresses), start  # at: the learner that it feeds
         self._identity, self._token = identity, token
         self._pull_secs, self._max_lag = pull_secs, max_lag
         self._say, self._ending, self._pack = say, stop, pack
@@ -253,6 +253,7 @@ class Link(threading.Thread):
         """Waits, for ever, for a learner that takes us; None when told to stop."""
         what = "the learner" if len(self._addresses) == 1 else "a learner"
         waiting = Waiting(f"for {what} at {', '.join(self._addresses)}", self._say, self._ending)
+        missed = 0
         while not self._ending.is_set():
             address = self._addresses[self._at]
             try:
@@ -261,7 +262,8 @@ class Link(threading.Thread):
                 found = self._first_policy(client, waiting)
             except transport.Unreachable:
                 self._at = (self._at + 1) % len(self._addresses)
-                if self._at == 0:
+                missed += 1
+                if missed % len(self._addresses) == 0:
                     waiting.pause(0.2, most=5.0)
                 continue
             if found is None:

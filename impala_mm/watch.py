@@ -236,7 +236,7 @@ class Watch:
         if clocks.row.due(now) or first:
             row = self._write_row(records.chronicle)
             if clocks.line.due(now) or first:
-                clocks.silent = False
+                clocks.silent = clocks.silent and not first
                 self._say(line(row, self._limits.frames))
         if clocks.stall.begins(learner.updates, now):
             message = f"nothing was learnt for {_STALL_SECONDS:g} s"

@@ -257,9 +257,9 @@ def several(tmp_path, monkeypatch):
     stop, links, said = threading.Event(), [], []
     learners = Run(said)
 
-    def join(*addresses, max_lag=None):
+    def join(*addresses, start=0, max_lag=None):
         me = IDENTITY | {"protocol": transport.PROTOCOL, "actor": len(links)}
-        links.append(Link(addresses, 0, me, "token", 0.0, max_lag, said.append, stop))
+        links.append(Link(addresses, start, me, "token", 0.0, max_lag, said.append, stop))
         links[-1].start()
         assert links[-1].connected.wait(10)
         return links[-1]
@@ -327,6 +327,34 @@ def test_where_a_learner_is_absent_the_next_is_joined(several):
     learners, join = several
     join(learners.absent, learners.addresses[1])
     assert list(learners.servers[1].actors) == [0]
+
+
+def test_an_actor_begins_with_its_own_learner(several):
+    learners, join = several
+    for actor in range(4):
+        join(*learners.addresses, start=actor % 2)
+    assert [sorted(server.actors) for server in learners.servers] == [[0, 2], [1, 3]]
+
+
+def test_while_all_are_away_each_round_begins_with_its_own(monkeypatch):
+    """Or all actors that wait for learners would meet at the first one."""
+    tried, stop = [], threading.Event()
+
+    class Away:
+        def __init__(self, address, token):
+            tried.append(address)
+            raise transport.Unreachable("away")
+
+    def pause(waiting, first, most):
+        tried.append("pause")
+        if tried.count("pause") == 3:
+            stop.set()
+
+    monkeypatch.setattr(transport, "Client", Away)
+    monkeypatch.setattr(linking.Waiting, "pause", pause)
+    link = Link(["a", "b", "c"], 1, {}, "", 0.0, None, print, stop)
+    link.run()
+    assert tried == ["b", "c", "a", "pause"] * 3
 
 
 @pytest.fixture

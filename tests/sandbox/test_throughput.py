@@ -339,7 +339,8 @@ def test_a_tiny_sweep_prints_writes_and_leaves_nothing_behind(tmp_path):
     (point,) = kept["points"]
     (ran,) = point["runs"]
     assert ran["steps"] > 0
-    assert all(ran["by_stage"][s] > 0 for s in ("inference", "training", "Python"))
+    # Inference of four environments may take place in the thread that asks for it, as Python.
+    assert all(ran["by_stage"][s] > 0 for s in ("serialization", "training", "Python"))
     assert ran["by_stage"]["other"] < 0.2 * sum(ran["by_stage"].values())
     wire = components.from_json(kept["before"]).wire
     assert min(wire) > 0
