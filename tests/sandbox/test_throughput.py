@@ -328,7 +328,7 @@ def test_a_peer_is_run_measured_and_ended(tmp_path):
 def test_a_tiny_sweep_prints_writes_and_leaves_nothing_behind(tmp_path):
     code, printed = run(
         sys.executable,
-        *(BENCHMARKS / "throughput.py", "--level_name=catch", "--actors=1", "--envs=4"),
+        *(BENCHMARKS / "throughput.py", "--actors=1", "--envs=4"),  # catch's inference is too small
         *("--places=actor", "--repeats=1", "--seconds=2", "--component_seconds=0.02"),
         f"--out={tmp_path}/out",
         limit=300,
@@ -339,8 +339,7 @@ def test_a_tiny_sweep_prints_writes_and_leaves_nothing_behind(tmp_path):
     (point,) = kept["points"]
     (ran,) = point["runs"]
     assert ran["steps"] > 0
-    # Inference of four environments may take place in the thread that asks for it, as Python.
-    assert all(ran["by_stage"][s] > 0 for s in ("serialization", "training", "Python"))
+    assert all(ran["by_stage"][s] > 0 for s in ("inference", "training", "Python"))
     assert ran["by_stage"]["other"] < 0.2 * sum(ran["by_stage"].values())
     wire = components.from_json(kept["before"]).wire
     assert min(wire) > 0
