@@ -15,8 +15,8 @@ mpirun -np 2 python experiment.py --mode=rehearsal           checks the all-redu
 import signal
 import sys
 
-from impala_mm import flags
-from impala_mm.config import Config
+from impala_mm.config import flags
+from impala_mm.config.settings import Config
 
 
 def main(argv: list[str]) -> None:
@@ -26,32 +26,33 @@ def main(argv: list[str]) -> None:
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
     (config,), given = flags.parse(argv, __doc__ or "", Config)
     # Below the flags, so that --help and a misspelt flag answer at once.
-    from impala_mm import (  # noqa: PLC0415
-        actor_process,
-        evaluation_process,
-        evaluator_process,
+    from impala_mm.jobs import (  # noqa: PLC0415
+        actor,
+        evaluate,
+        evaluator,
         export,
-        learner_process,
+        learner,
         local_cluster,
-        place,
-        validation,
+        rehearse,
+        validate,
     )
+    from impala_mm.runtime import rank  # noqa: PLC0415
 
     if config.validate:
-        validation.validate(config, given)
+        validate.validate(config, given)
     if config.mode == "rehearsal":
-        learner_process.rehearse(config)
+        rehearse.rehearse(config)
     if config.mode == "test":
-        evaluation_process.test(config, given)
+        evaluate.test(config, given)
     if config.mode == "export":
         export.export(config)
     if config.job_name == "evaluator":
-        evaluator_process.follow(config, given)
+        evaluator.follow(config, given)
     if config.job_name == "actor":
-        actor_process.act(config)
-    if config.num_learners > 1 and not config.job_name and place.place().size == 1:
+        actor.act(config)
+    if config.num_learners > 1 and not config.job_name and rank.place().size == 1:
         local_cluster.run(config, argv)
-    learner_process.learn(config, argv)
+    learner.learn(config, argv)
 
 
 if __name__ == "__main__":

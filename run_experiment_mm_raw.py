@@ -16,11 +16,13 @@ import os
 import signal
 import sys
 
-from impala_mm import flags, ports, run_folder
-from impala_mm.config import Config
-from launcher import frontend
-from launcher.asked import Asked, Refused
-from launcher.config import LauncherConfig
+from impala_mm.config import flags
+from impala_mm.config.settings import Config
+from impala_mm.records import run_folder
+from impala_mm.runtime import ports
+from launcher.commands import dispatch
+from launcher.plan.request import Asked, Refused
+from launcher.plan.settings import LauncherConfig
 
 
 def main(argv: list[str]) -> None:
@@ -38,7 +40,7 @@ def main(argv: list[str]) -> None:
         check_free=ports.check_free,
     )
     try:
-        code = frontend.main(asked)
+        code = dispatch.main(asked)
     except Refused as error:
         flags.refuse(str(error))
     except KeyboardInterrupt:  # nothing was started yet

@@ -14,8 +14,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from launcher import status
-from launcher.host.registry import Run
+from launcher.node.run_registry import Run
+from launcher.running import status
 
 _ROOT = Path(__file__).resolve().parent.parent
 _NAME = "pictured"

@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from experiments import rows_of
+from documented_runs import rows_of
 
-from impala_mm import tensorflow_import
+from impala_mm.runtime import tensorflow_import
 
 tensorflow_import.load()  # for its types only
 
-from impala_mm import environments  # noqa: E402
+from impala_mm.environments import types  # noqa: E402
+from impala_mm.environments.make import level_spec, make_environments  # noqa: E402
 
 _WIDTH, _HEIGHT = 64, 12
 _EPISODES = 100
@@ -37,10 +38,10 @@ def chart(frames: list[float], values: list[float]) -> str:
 
 def random_return(level_name: str, options: dict) -> float:
     """Mean return of a policy that chooses at random, over whole games."""
-    known = environments.spec(level_name, **options).scores
+    known = level_spec(level_name, **options).scores
     if known:  # of Atari: 100 games would take minutes
         return known[0]
-    playing = environments.make(level_name, 8, seed=0, **options)
+    playing = make_environments(level_name, 8, seed=0, **options)
     actions = np.random.default_rng(0)
     returns: list[float] = []
     playing.reset()
@@ -68,7 +69,7 @@ def main() -> None:
     level = settings["level_name"]
     print(f"\n{level}: mean return of the last 100 games")
     print(chart([row["frames"] for row in known], [row["episode_return"] for row in known]))
-    options = {name: settings[name] for name in environments.FLAGS if name in settings}
+    options = {name: settings[name] for name in types.FLAGS if name in settings}
     result = known[-1]["episode_return"]
     random = np.mean([random_return(one.strip(), options) for one in level.split(",")])
     print(f"\nmean return {result:.2f}; random: {random:.2f}   ({logdir})")

@@ -18,13 +18,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import figure
 import numpy as np
+import plot_style
 import report
-import series
-from series import PANELS, Curve, Group, Panel, Run, Unreadable
+import run_series
+from run_series import PANELS, Curve, Group, Panel, Run, Unreadable
 
-from impala_mm import flags
+from impala_mm.config import flags
 
 _WIDTH, _TALL, _LOW = 10.0, 3.0, 1.5  # inches: of the picture, of a return's row, of others
 
@@ -35,7 +35,7 @@ def draw(groups: list[Group], panels: Sequence[Panel], title: str) -> Any:
     if not rows:
         raise Unreadable(f"none of the runs has {' or '.join(p.key for p in panels)} yet")
     heights = [_TALL if panel.name == "return" else _LOW for panel, _ in rows]
-    pictured, axes = figure.pyplot().subplots(
+    pictured, axes = plot_style.pyplot().subplots(
         len(rows),
         2,
         figsize=(_WIDTH, sum(heights) + 0.7),
@@ -44,7 +44,7 @@ def draw(groups: list[Group], panels: Sequence[Panel], title: str) -> Any:
         squeeze=False,
         layout="constrained",
     )
-    colours = [figure.COLOURS[i % len(figure.COLOURS)] for i in range(len(groups))]
+    colours = [plot_style.COLOURS[i % len(plot_style.COLOURS)] for i in range(len(groups))]
     several = len({group.runs[0].level for group in groups}) > 1
     for (panel, here), pair in zip(rows, axes, strict=True):
         level = f", {here[0].runs[0].level}" if several and panel.name == "return" else ""
@@ -64,7 +64,7 @@ def draw(groups: list[Group], panels: Sequence[Panel], title: str) -> Any:
 def _legend(pictured: Any, labels: list[str], colours: list[str], title: str) -> None:
     """Above all panels, under the title, in as many columns as find room."""
     pictured.legend(
-        [figure.pyplot().Line2D([], [], color=colour, linewidth=3) for colour in colours],
+        [plot_style.pyplot().Line2D([], [], color=colour, linewidth=3) for colour in colours],
         labels,
         loc="outside upper left",
         ncols=max(1, min(len(labels), 110 // (max(map(len, labels)) + 7))),
@@ -90,16 +90,16 @@ def _draw_panel(
     unit, name = 1.0, "environment frames"
     if x == "seconds":
         longest = max(run.last("seconds") or 0.0 for group, _ in groups for run in group.runs)
-        unit, short = figure.clock(longest)
+        unit, short = plot_style.clock(longest)
         name = f"time of training ({short})"
     ends = []
     for group, colour in groups:
-        curves = [c for run in group.runs if (c := series.curve(run, x, panel.key))]
+        curves = [c for run in group.runs if (c := run_series.curve(run, x, panel.key))]
         _draw_group(axis, [c._replace(x=c.x / unit) for c in curves], colour)
         at = max(float(c.x[-1]) for c in curves) / unit
         ends.append((at, float(np.mean([c.middle[-1] for c in curves])), colour))
-    axis.xaxis.set_major_formatter(figure.number)
-    axis.yaxis.set_major_formatter(figure.number)
+    axis.xaxis.set_major_formatter(plot_style.number)
+    axis.yaxis.set_major_formatter(plot_style.number)
     axis.locator_params(axis="y", nbins=6 if panel.name == "return" else 4)
     axis.locator_params(axis="x", nbins=7)
     axis.margins(x=0.02, y=0.08)
@@ -117,7 +117,7 @@ def _draw_group(axis: Any, curves: list[Curve], colour: str) -> None:
     for each in curves:
         dot = {"marker": "o", "markersize": 4} if each.x.size == 1 else {}
         axis.plot(each.x, each.middle, color=colour, linewidth=width, alpha=alpha, **dot)
-    banded = curves[0] if len(curves) == 1 else series.together(curves)
+    banded = curves[0] if len(curves) == 1 else run_series.together(curves)
     if banded and (banded.high > banded.low).any():
         axis.fill_between(banded.x, banded.low, banded.high, color=colour, alpha=0.18, linewidth=0)
         if len(curves) > 1:
@@ -158,7 +158,7 @@ def _read(folders: Sequence[Path]) -> list[Run]:
     runs = []
     for folder in folders:
         try:
-            runs.append(series.read(folder))
+            runs.append(run_series.read(folder))
         except Unreadable as error:
             if len(folders) == 1:
                 flags.refuse(str(error))
@@ -206,13 +206,13 @@ def main() -> None:
             for run in runs:
                 print(f"wrote {report.write(run)}")
             return
-        groups = series.grouped(runs, given.group)
+        groups = run_series.grouped(runs, given.group)
         out = given.out or (runs[0].folder if len(runs) == 1 else Path()) / "curves"
         out = out.with_suffix("") if out.suffix in (".png", ".svg") else out
         pictured = draw(groups, panels, _title(groups))
         out.parent.mkdir(parents=True, exist_ok=True)
         paths = [out.with_name(out.name + ending) for ending in (".png", ".svg")]
-        figure.save(pictured, *paths)
+        plot_style.save(pictured, *paths)
     except Unreadable as error:
         flags.refuse(str(error))
     except OSError as error:

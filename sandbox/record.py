@@ -17,8 +17,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import figure
-from experiments import EXPERIMENTS, REFERENCE, ROOT, command, machine, play, rows_of
+import plot_style
+from documented_runs import EXPERIMENTS, REFERENCE, ROOT, command, machine, play, rows_of
 
 _POINTS = 200
 _PAGE = REFERENCE.parent / "curves.md"
@@ -84,10 +84,10 @@ def draw() -> None:
         runs = [json.loads(p.read_text()) for p in sorted(REFERENCE.glob(f"{name}-*.json"))]
         if not runs:
             continue
-        drawn, axes = figure.pyplot().subplots(
+        drawn, axes = plot_style.pyplot().subplots(
             1, 2, figsize=(9, 3), sharey=True, layout="constrained"
         )
-        unit, short = figure.clock(max(run["seconds"] for run in runs))
+        unit, short = plot_style.clock(max(run["seconds"] for run in runs))
         for run in runs:
             frames, seconds, returns = zip(*run["curve"], strict=True)
             axes[0].plot(frames, returns, label=f"seed {run['seed']}")
@@ -95,10 +95,10 @@ def draw() -> None:
         axes[0].set(xlabel="environment frames", ylabel="mean return, last 100 games")
         axes[1].set(xlabel=f"time of training ({short})")
         for panel in axes:
-            panel.xaxis.set_major_formatter(figure.number)
+            panel.xaxis.set_major_formatter(plot_style.number)
         axes[0].legend()
         drawn.suptitle(name, x=0.01, ha="left", weight="bold")
-        figure.save(drawn, REFERENCE / f"{name}.svg")
+        plot_style.save(drawn, REFERENCE / f"{name}.svg")
         table += [
             f"| {name} | `{run['command']}` | {run['episode_return']:.2f} | {run['frames']:,.0f} | "
             f"{run['seconds']:,.0f} s |"

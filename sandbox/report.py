@@ -13,13 +13,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import chart
-import findings
-import series
-from figure import clock, duration, number
-from series import PANELS, Panel, Run
+import run_series
+import run_summary
+import svg_chart
+from plot_style import clock, duration, number
+from run_series import PANELS, Panel, Run
 
-from impala_mm import provenance
+from impala_mm.runtime import provenance
 
 _HERE = Path(__file__).resolve().parent
 _VIDEO_MB, _VIDEOS_MB = 5, 20  # up to which a video, and all together, are in the page itself
@@ -70,10 +70,10 @@ def _head(run: Run, name: str) -> str:
         (_count(run.last("updates")), "updates"),
     ]
     if final is not None:
-        tiles.insert(1, (f"{findings.best_return(run)[0]:.2f}", "best return"))
-    said = " ".join(findings.headline(run))
+        tiles.insert(1, (f"{run_summary.best_return(run)[0]:.2f}", "best return"))
+    said = " ".join(run_summary.headline(run))
     what = ", ".join(str(run.settings[k]) for k in ("algorithm", "agent_name") if k in run.settings)
-    bound = findings.bound(run)
+    bound = run_summary.bound(run)
     written = time.strftime(
         "%Y-%m-%d %H:%M", time.localtime((run.folder / "metrics.jsonl").stat().st_mtime)
     )
@@ -101,9 +101,9 @@ def _curves(run: Run) -> str:
         drawn = []
         for way in ways:
             title, scale = axes[way]
-            curve = series.curve(run, "frames" if way == "frames" else "seconds", panel.key)
+            curve = run_series.curve(run, "frames" if way == "frames" else "seconds", panel.key)
             if curve:
-                picture = chart.draw(curve, panel.title, title, scale, panel.share)
+                picture = svg_chart.draw(curve, panel.title, title, scale, panel.share)
                 drawn.append(f'<div class="by-{way}">{picture}</div>')
         heading = f"<h3>{panel.title} <small>{panel.unit}</small></h3>"
         return f'<figure class="card">{heading}{"".join(drawn)}</figure>' if drawn else ""
@@ -133,8 +133,8 @@ def _curves(run: Run) -> str:
 def _evaluations(folder: Path) -> str:
     """Whole games that were played with its checkpoints."""
     rows = []
-    for record in findings.lines(folder / "evaluations.jsonl"):
-        returns, lengths = findings.games(record), findings.games(record, "lengths")
+    for record in run_summary.lines(folder / "evaluations.jsonl"):
+        returns, lengths = run_summary.games(record), run_summary.games(record, "lengths")
         rows.append(
             [
                 _when(record.get("time")),
@@ -172,14 +172,14 @@ def _commands(run: Run) -> str:
         "Next",
         "".join(
             f'<p class="soft">{_escape(what)}</p><pre>{_escape(command)}</pre>'
-            for what, command in findings.commands(run)
+            for what, command in run_summary.commands(run)
         ),
     )
 
 
 def _settings(run: Run) -> str:
     """Changed flags first; the others on demand."""
-    rows = findings.settings(run)
+    rows = run_summary.settings(run)
     changed = [[f"--{name}", value, default] for name, value, default, is_new in rows if is_new]
     same = [[f"--{name}", value] for name, value, _, is_new in rows if not is_new]
     if not rows:
@@ -192,7 +192,7 @@ def _settings(run: Run) -> str:
 
 def _checkpoints(folder: Path) -> str:
     rows = []
-    for about in findings.checkpoints(folder):
+    for about in run_summary.checkpoints(folder):
         marks = [word for word in ("best", "milestone") if about.get(word)]
         value = about.get("episode_return")
         rows.append(
@@ -214,7 +214,7 @@ def _checkpoints(folder: Path) -> str:
 
 def _starts(folder: Path) -> str:
     """Each time it was started: when, where, by which command and with which code."""
-    starts = findings.lines(folder / "starts.jsonl")
+    starts = run_summary.lines(folder / "starts.jsonl")
     rows = [
         [
             _when(start.get("time")),
@@ -228,7 +228,7 @@ def _starts(folder: Path) -> str:
         for learners in [start.get("learners")]
     ]
     names = ["when", "host", "machine", "learners", "revision", "command"]
-    saved = findings.checkpoints(folder)
+    saved = run_summary.checkpoints(folder)
     versions = (starts or saved or [{}])[-1].get("versions")
     said = ""
     if isinstance(versions, dict):

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments import EXPERIMENTS, REFERENCE, machine, play, rows_of
+from documented_runs import EXPERIMENTS, REFERENCE, machine, play, rows_of
 
 SLACK = 1.5
 _WAY = (0.25, 0.5, 0.75, 1.0)

@@ -7,10 +7,10 @@ import shutil
 import subprocess
 import sys
 
-from conftest import ROOT, Process, free_port, run
+from processes import ROOT, Process, free_port, run
 from supervising import until
 
-from launcher.host.task import read_json
+from launcher.node.task import read_json
 
 FRONTEND = (sys.executable, str(ROOT / "run_experiment_mm_raw.py"))
 STRANGE = "a 'b\" $(c); d"

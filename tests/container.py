@@ -13,7 +13,7 @@ from pathlib import Path
 
 import dockerfile
 import pytest
-from conftest import ROOT, Process
+from processes import ROOT, Process
 
 HOME = "/home/impala"
 _PASSWD = f"root:x:0:0::/root:/bin/sh\nimpala:x:1000:1000::{HOME}:/bin/bash\n"

@@ -6,14 +6,14 @@ import shutil
 import sys
 from pathlib import Path
 
-from conftest import ROOT
+from processes import ROOT
 
 _CALL = """
 import json, sys
 from launcher import touch, workers
 from launcher.deploy import hosts as deploy
 from launcher.config import LauncherConfig
-from launcher.hosts.machines import Hosts, targets
+from launcher.remote.hosts import Hosts, targets
 from launcher.ssh.config import Settings
 config = LauncherConfig(deploy=True, wheelhouse=sys.argv[1])
 rows, _ = workers.read("/root/workers.csv")

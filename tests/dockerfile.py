@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from conftest import ROOT
+from processes import ROOT
 
 
 class Instruction(NamedTuple):

@@ -7,9 +7,10 @@ import sonnet as snt
 import tensorflow as tf
 
 import nets
-from impala_mm import optimizers
-from impala_mm.algorithms import Judgement, Variables, entry_spec
-from impala_mm.trajectory import UnrollSpec
+from impala_mm.algorithms import optimizers
+from impala_mm.algorithms.interface import Judgement, entry_spec
+from impala_mm.data.trajectory import UnrollSpec
+from impala_mm.data.variables import Variables
 
 NOTHING = nets.State((), ())  # what a network without memory carries
 

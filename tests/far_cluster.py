@@ -5,7 +5,7 @@ import json
 import sys
 import time
 
-from conftest import ROOT
+from processes import ROOT
 from supervising import until
 
 FRONTEND = (sys.executable, str(ROOT / "run_experiment_mm_raw.py"))
@@ -81,6 +81,9 @@ class FarCluster:
         for host in self.lan.hosts.values():
             for line in host.processes() if host.up else ():
                 program = line.split()[0].rpartition("/")[2]
-                if program not in ("tmux", "sshd:") and "launcher.host import far" not in line:
+                if (
+                    program not in ("tmux", "sshd:")
+                    and "launcher.node import agent_main" not in line
+                ):
                     found.setdefault(host.name, []).append(line)
         return found

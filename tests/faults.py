@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.algorithms import impala
-from impala_mm.place import place
+from impala_mm.runtime.rank import place
 
 
 def make(config, environment):

@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from conftest import Process
 from machine import PROGRAMS, Machine, mac, network
+from processes import Process
 
-from launcher.host.kernel import descendants
+from launcher.node.procfs import descendants
 
 _LOGIN = {
     "PATH": PROGRAMS,

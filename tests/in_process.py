@@ -6,15 +6,17 @@ import numpy as np
 import sonnet as snt
 import tensorflow as tf
 
-from impala_mm import algorithms, environments, exchange, group
-from impala_mm.algorithms import Context
-from impala_mm.trajectory import Batch, Codec
+from impala_mm.algorithms import registry
+from impala_mm.algorithms.interface import Context
+from impala_mm.data.trajectory import Batch, Codec
+from impala_mm.distributed import gradients, group
+from impala_mm.environments.make import level_spec
 
 
 def make(config):
     """The algorithm that a learner of this configuration has."""
     tf.random.set_seed(config.seed)
-    return algorithms.make(config, environments.spec(config.level_name))
+    return registry.make(config, level_spec(config.level_name))
 
 
 def updater(algorithm, config, changed=lambda batch: batch):
@@ -23,7 +25,7 @@ def updater(algorithm, config, changed=lambda batch: batch):
     `changed` is what happens to the batch before the algorithm sees it.
     """
     codec = Codec(algorithm.unroll)
-    alone = exchange.Exchange(group.Alone(), config)
+    alone = gradients.Exchange(group.Alone(), config)
 
     signature = [tf.TensorSpec([None], tf.string), tf.TensorSpec([])]
 

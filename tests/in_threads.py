@@ -4,7 +4,7 @@ import threading
 
 import tensorflow as tf
 
-from impala_mm import group
+from impala_mm.distributed import group
 
 
 class Meeting:

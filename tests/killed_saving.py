@@ -13,9 +13,9 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from impala_mm import checkpoint
-from impala_mm.algorithms import Variables
-from impala_mm.checkpoint import About, Checkpoints
+from impala_mm.data.variables import Variables
+from impala_mm.records import checkpoint
+from impala_mm.records.checkpoint import About, Checkpoints
 
 
 def save_for_ever(folder, mib, told):

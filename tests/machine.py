@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from conftest import ROOT
+from processes import ROOT
 
 PROGRAMS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _FOLDERS = ("/etc/ssh", "/home", "/root", "/tmp", "/var/log", "/var/tmp")  # of a host's own disk

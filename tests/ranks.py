@@ -12,11 +12,11 @@ import in_process
 import numpy as np
 import tensorflow as tf
 
-from impala_mm import group
-from impala_mm.algorithms import Context
-from impala_mm.config import Config
-from impala_mm.exchange import Exchange
-from impala_mm.trajectory import Batch
+from impala_mm.algorithms.interface import Context
+from impala_mm.config.settings import Config
+from impala_mm.data.trajectory import Batch
+from impala_mm.distributed import group
+from impala_mm.distributed.gradients import Exchange
 
 T, B, UPDATES, LONG, CLIP = 5, 8, 20, 200, 0.02
 NETWORKS = ("MLPAgent", "MLPLSTMAgent")

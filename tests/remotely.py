@@ -6,18 +6,20 @@ import threading
 import time
 
 import tensorflow as tf
-from conftest import free_port
+from processes import free_port
 
-from impala_mm import agreement, environments, transport
-from impala_mm.algorithms import entry_spec
-from impala_mm.compression import as_it_is
-from impala_mm.config import Config
-from impala_mm.heartbeat import Heartbeat
-from impala_mm.inference import Inference
-from impala_mm.parameters import Layout
-from impala_mm.remote_actor import RemoteActor
-from impala_mm.server import Server
-from impala_mm.trajectory import Codec, UnrollSpec
+from impala_mm.actor.stepping_actor import RemoteActor
+from impala_mm.algorithms import agent
+from impala_mm.algorithms.interface import entry_spec
+from impala_mm.config.settings import Config
+from impala_mm.data.compression import as_it_is
+from impala_mm.data.parameter_layout import Layout
+from impala_mm.data.trajectory import Codec, UnrollSpec
+from impala_mm.environments.make import level_spec, make_environments
+from impala_mm.inference.batched_inference import Inference
+from impala_mm.runtime.heartbeat import Heartbeat
+from impala_mm.transport import messages
+from impala_mm.transport.server import Server
 
 TOKEN = "token"
 _KEPT = []  # TensorFlow's threads may come back to a server after its last call: none is freed
@@ -29,7 +31,7 @@ class Random:
     max_lag = None
 
     def __init__(self, level_name, length):
-        spec = environments.spec(level_name)
+        spec = level_spec(level_name)
         self.unroll = UnrollSpec(length, 1, entry_spec(spec, ()), ())
         self._actions = spec.num_actions
 
@@ -61,12 +63,12 @@ class Remote:
 
     def me(self, actor):
         """The identity of an actor that is taken."""
-        return self.identity | {"protocol": transport.PROTOCOL, "actor": actor, "level": "L"}
+        return self.identity | {"protocol": messages.PROTOCOL, "actor": actor, "level": "L"}
 
     def act(self, level, sizes, actor=0, seed=0, pack=as_it_is):
         """An actor, playing, with groups of so many environments."""
         groups = [
-            (environments.make(level, size, seed=seed + sum(sizes[:i])), size)
+            (make_environments(level, size, seed=seed + sum(sizes[:i])), size)
             for i, size in enumerate(sizes)
         ]
         arguments = self.address, self.me(actor), TOKEN, groups, self.said.append
@@ -109,5 +111,5 @@ def network(level_name, agent_name, **settings):
     """(IMPALA for this level and network, its variables)."""
     config = Config(level_name=level_name, agent_name=agent_name, **settings)
     tf.random.set_seed(1)
-    agreed = agreement.make(config, 0)
+    agreed = agent.make(config, 0)
     return agreed.algorithm, agreed.algorithm.variables.acting

@@ -9,22 +9,25 @@ import time
 from pathlib import Path
 
 import tensorflow as tf
-from conftest import free_port
+from processes import free_port
 
-from impala_mm import algorithms, environments, group
-from impala_mm.actor import Player
-from impala_mm.checkpoint import About, Checkpoints
-from impala_mm.chronicle import Chronicle
-from impala_mm.config import Config
-from impala_mm.events import Events
-from impala_mm.keeper import Keeper
-from impala_mm.learner import Learner, Limits
-from impala_mm.parameters import Layout
-from impala_mm.profile import Profile
-from impala_mm.server import Server
-from impala_mm.source import QueueSource
-from impala_mm.trajectory import Batch, Codec
-from impala_mm.watch import Records, Watch
+from impala_mm.actor.actor import Player
+from impala_mm.algorithms import registry
+from impala_mm.config.settings import Config
+from impala_mm.data.parameter_layout import Layout
+from impala_mm.data.trajectory import Batch, Codec
+from impala_mm.distributed import group
+from impala_mm.environments.make import level_spec, make_environments
+from impala_mm.learner.batch_source import QueueSource
+from impala_mm.learner.checkpointing import Keeper
+from impala_mm.learner.learner import Learner
+from impala_mm.learner.limits import Limits
+from impala_mm.learner.monitor import Records, Watch
+from impala_mm.learner.profiler import Profile
+from impala_mm.records.checkpoint import About, Checkpoints
+from impala_mm.records.hooks import Events
+from impala_mm.records.metrics_writer import Chronicle
+from impala_mm.transport.server import Server
 
 ALL, BATCH = 40, 4
 CONFIG = Config(
@@ -57,7 +60,7 @@ class Stream(QueueSource):
 def record():
     """ALL batches of unrolls, by a policy that has learnt nothing."""
     tf.random.set_seed(5)
-    player = Player(_algorithm(), [(environments.make(CONFIG.level_name, BATCH, seed=5), BATCH)])
+    player = Player(_algorithm(), [(make_environments(CONFIG.level_name, BATCH, seed=5), BATCH)])
     return [player.play() for _ in range(ALL)]
 
 
@@ -76,7 +79,7 @@ def train(logdir, updates, contents, say=print):
     checkpoints = Checkpoints(logdir, algorithm.variables, keep=2)
     about = About(1, {}, {}, {})
     keeper = Keeper(CONFIG, checkpoints, algorithm.variables, about, limits, events, say)
-    levels = {CONFIG.level_name: environments.spec(CONFIG.level_name)}
+    levels = {CONFIG.level_name: level_spec(CONFIG.level_name)}
     records = Records(Chronicle(logdir, say), keeper, events)
     watch = Watch(CONFIG, alone, algorithm, learner, server, levels, limits, records, say)
     watch.resume()
@@ -84,7 +87,7 @@ def train(logdir, updates, contents, say=print):
 
 
 def _algorithm():
-    return algorithms.make(CONFIG, environments.spec(CONFIG.level_name))
+    return registry.make(CONFIG, level_spec(CONFIG.level_name))
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@ import json
 
 import numpy as np
 
-from impala_mm import agreement, checkpoint
-from impala_mm.config import Config
+from impala_mm.algorithms import agent
+from impala_mm.config.settings import Config
+from impala_mm.records import checkpoint
 
 
 def save(logdir, updates=1, frames=1000.0, sure=False, **settings):
@@ -15,7 +16,7 @@ def save(logdir, updates=1, frames=1000.0, sure=False, **settings):
     `sure`: its weights are large, so that what the agent sees decides what it does.
     """
     config = Config(**settings)
-    made = agreement.make(config, number=0)
+    made = agent.make(config, number=0)
     if sure:
         draws = np.random.default_rng(7)
         for variable in made.algorithm.variables.trained:

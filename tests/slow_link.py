@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 
-from conftest import free_port
+from processes import free_port
 
 _PIECE = 4096  # bytes
 

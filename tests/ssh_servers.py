@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import paramiko
-from conftest import free_port
+from processes import free_port
 
-from launcher.host import kernel
+from launcher.node import procfs
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
@@ -69,7 +69,7 @@ class Sshd:
     def end(self):
         """Once its connections have: it reaps them, and nobody else might."""
         until = time.monotonic() + 3
-        while kernel.descendants(self.process.pid) and time.monotonic() < until:
+        while procfs.descendants(self.process.pid) and time.monotonic() < until:
             time.sleep(0.01)
         self.process.terminate()
         self.process.wait()

@@ -8,10 +8,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from conftest import ROOT
+from processes import ROOT
 
-from launcher.host.kernel import lives
-from launcher.host.task import Task, read_json, write_json
+from launcher.node.procfs import lives
+from launcher.node.task import Task, read_json, write_json
 
 
 def until(holds, seconds=10.0):
@@ -52,7 +52,7 @@ class Supervised:
         write_json(task, Task(**settings | changes)._asdict())
         self._shown = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
-            [sys.executable, "-ES", "-m", "launcher.host.supervisor", task],
+            [sys.executable, "-ES", "-m", "launcher.node.supervisor", task],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=self._shown,

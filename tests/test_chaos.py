@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import remotely
 import telling
-from conftest import ROOT, Process, free_port
+from processes import ROOT, Process, free_port
 
-from impala_mm import agreement
-from impala_mm.config import Config
-from impala_mm.flags import parse
+from impala_mm.algorithms import agent
+from impala_mm.config.flags import parse
+from impala_mm.config.settings import Config
+from impala_mm.environments import from_flags
 
 pytestmark = pytest.mark.slow
 EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
@@ -48,7 +49,7 @@ def test_after_50_kills_of_4_actors_no_unroll_mixes_environments_or_skips_a_step
     """The learner infers; each observation tells who made it, in which life, and which it is."""
     flags = ["--level_name=telling:Telling-v0", "--inference=learner", "--num_envs=6"]
     (config,), _ = parse(["", *flags], "", Config)
-    identity = agreement.steps(config, agreement.levels_of(config))
+    identity = agent.steps(config, from_flags.levels_of(config))
     token = tmp_path / "token"
     token.write_text(remotely.TOKEN)
     token.chmod(0o600)

@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Process, free_port, needs_horovod, run
+from processes import Process, free_port, needs_horovod, run
 from supervising import until
 
-from launcher.host.kernel import descendants
-from launcher.host.task import read_json
+from launcher.node.procfs import descendants
+from launcher.node.task import read_json
 
 pytestmark = pytest.mark.slow
 

@@ -4,10 +4,10 @@ import dataclasses
 import sys
 
 import pytest
-from conftest import ROOT, run
+from processes import ROOT, run
 
-from impala_mm.config import Config
-from launcher.config import LauncherConfig
+from impala_mm.config.settings import Config
+from launcher.plan.settings import LauncherConfig
 
 PROGRAMS = {
     "experiment.py": (Config,),

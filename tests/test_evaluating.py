@@ -5,7 +5,7 @@ import signal
 import sys
 
 import pytest
-from conftest import EXIT_CODES, ROOT, Process, run
+from processes import EXIT_CODES, ROOT, Process, run
 from saved_run import evaluations, save
 
 EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))

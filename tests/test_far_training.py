@@ -8,8 +8,8 @@ import sys
 import time
 
 import pytest
-from conftest import needs_horovod
 from far_cluster import FarCluster
+from processes import needs_horovod
 from supervising import until
 
 pytestmark = [pytest.mark.slow, needs_horovod]

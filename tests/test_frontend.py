@@ -16,12 +16,12 @@ import time
 
 import pytest
 from cluster import FRONTEND
-from conftest import Process, free_port, run
+from processes import Process, free_port, run
 from supervising import until
 
-from launcher.asked import Asked, read_csv
-from launcher.config import LauncherConfig
-from launcher.host.kernel import lives, started
+from launcher.node.procfs import lives, started
+from launcher.plan.request import Asked, read_csv
+from launcher.plan.settings import LauncherConfig
 
 needs_tmux = pytest.mark.skipif(not shutil.which("tmux"), reason="there is no tmux here")
 

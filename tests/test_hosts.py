@@ -10,8 +10,8 @@ from pathlib import Path
 
 import hosts
 import pytest
-from conftest import ROOT, Process
 from hosts import Lan
+from processes import ROOT, Process
 from supervising import until
 
 pytestmark = pytest.mark.slow

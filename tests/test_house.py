@@ -4,10 +4,10 @@ import ast
 import subprocess
 import sys
 
-from conftest import ROOT, run
+from processes import ROOT, run
 
-from impala_mm import heartbeat
-from launcher.host import task
+from impala_mm.runtime import heartbeat
+from launcher.node import task
 
 # A module of the left may import the project's modules of the right, besides its own package.
 ALLOWED = {

@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from conftest import ROOT, Process, free_port, needs_horovod, run
+from processes import ROOT, Process, free_port, needs_horovod, run
 
 EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 

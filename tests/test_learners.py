@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Process, free_port, needs_horovod, run, started
+from processes import ROOT, Process, free_port, needs_horovod, run, started
 
 pytestmark = [needs_horovod, pytest.mark.timeout(240)]
 EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))

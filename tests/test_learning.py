@@ -4,7 +4,7 @@ import json
 import sys
 
 import pytest
-from conftest import ROOT, free_port, run
+from processes import ROOT, free_port, run
 
 pytestmark = pytest.mark.slow
 

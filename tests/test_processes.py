@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import EXIT_CODES, ROOT, Process, free_port, run, started
+from processes import EXIT_CODES, ROOT, Process, free_port, run, started
 from supervising import until
 
 EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))

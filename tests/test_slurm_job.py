@@ -12,7 +12,7 @@ import subprocess
 
 import pytest
 from cluster import FRONTEND
-from conftest import free_port, needs_horovod
+from processes import free_port, needs_horovod
 from supervising import until
 
 needs_slurm = pytest.mark.skipif(

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import EXIT_CODES, ROOT, Process, free_port, run
+from processes import EXIT_CODES, ROOT, Process, free_port, run
 
 EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, needs_horovod
+from processes import ROOT, needs_horovod
 
 pytestmark = [needs_horovod, pytest.mark.slow]
 EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))

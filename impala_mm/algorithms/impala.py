@@ -7,19 +7,20 @@ returns are large (CartPole's reach 500) they drown the policy's gradient otherw
 policy about: by 0.3 nats per action between acting and learning in CartPole, by 0.01 so.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import sonnet as snt
 import tensorflow as tf
 
 import nets
-from impala_mm import losses, optimizers
-from impala_mm.algorithms import Context, Judgement, Variables, entry_spec
-from impala_mm.config import Config
-from impala_mm.distributions import Categorical
-from impala_mm.environments import EnvironmentSpec
-from impala_mm.exchange import Exchange
-from impala_mm.trajectory import Batch, Entry, UnrollSpec
+from impala_mm.algorithms import losses, optimizers, vtrace
+from impala_mm.algorithms.distributions import Categorical
+from impala_mm.algorithms.interface import Context, Judgement, entry_spec
+from impala_mm.config.settings import Config
+from impala_mm.data.trajectory import Batch, Entry, UnrollSpec
+from impala_mm.data.variables import Variables
+from impala_mm.distributed.gradients import Exchange
+from impala_mm.environments.types import EnvironmentSpec
 
 _PACE = 0.01  # at which the mean of squared errors moves towards that of each batch
 
@@ -116,7 +117,7 @@ class Impala:
         }
         return metrics, batch.weight
 
-    def _loss(self, batch: Batch) -> losses.Losses:
+    def _loss(self, batch: Batch) -> "Losses":
         config, entries = self._config, batch.unrolls
         reward = losses.clip_reward(entries.reward, config.reward_clipping)  # [T+1, B]
         features, _ = self._network.unroll(
@@ -124,7 +125,7 @@ class Impala:
         )  # [T+1, B, F]
         logits = snt.BatchApply(self._policy_head)(features)  # [T+1, B, A]
         baseline = tf.squeeze(snt.BatchApply(self._baseline_head)(features), -1)  # [T+1, B]
-        return losses.impala_loss(
+        return impala_loss(
             policy_logits=logits,
             values=baseline,
             actions=entries.action,
@@ -142,3 +143,77 @@ class Impala:
             clip_pg_rho_threshold=config.clip_pg_rho_threshold,
             clip_c_threshold=config.clip_c_threshold,
         )
+
+
+class Losses(NamedTuple):
+    """Scalars, float32."""
+
+    total: tf.Tensor  # policy + baseline_cost x baseline + entropy_cost x entropy
+    policy: tf.Tensor
+    baseline: tf.Tensor
+    entropy: tf.Tensor  # the negative entropy: to minimise it is to explore
+    shift: tf.Tensor  # log-probability that the actions lost since they were chosen; in no total
+
+
+def impala_loss(
+    *,
+    policy_logits: tf.Tensor,
+    values: tf.Tensor,
+    actions: tf.Tensor,
+    rewards: tf.Tensor,
+    terminated: tf.Tensor,
+    first: tf.Tensor,
+    behaviour_log_probs: tf.Tensor,
+    weight: tf.Tensor,
+    discounting: float,
+    baseline_cost: float | tf.Tensor,
+    entropy_cost: float,
+    reduction: str = "sum",
+    lambda_: float = 1.0,
+    clip_rho_threshold: float | None = 1.0,
+    clip_pg_rho_threshold: float | None = 1.0,
+    clip_c_threshold: float | None = 1.0,
+) -> Losses:
+    """Policy, baseline and entropy loss of B unrolls by V-trace.
+
+    Network outputs at entries 0..T: policy_logits [T+1, B, A], values [T+1, B]. Fields of these
+    entries, [T+1, B]: actions, rewards (clipped), terminated, first, and behaviour_log_probs, the
+    log-probability that the behaviour policy gave to the entry's action. Whether an entry is
+    truncated does not matter: the value of what it shows is the bootstrap, as it is anywhere.
+
+    weight [B] multiplies all terms of its column. A column of weight 0 may hold anything, NaN
+    included: it adds 0 to every loss and to every gradient.
+    """
+    policy_logits, values = tf.cast(policy_logits, tf.float32), tf.cast(values, tf.float32)
+    # Made harmless before anything is computed from it: masked afterwards, its gradient is NaN.
+    values = tf.where(weight > 0, values, 0.0)
+    steps = losses.transitions(
+        values=values,
+        actions=actions,
+        rewards=rewards,
+        terminated=terminated,
+        first=first,
+        behaviour_log_probs=behaviour_log_probs,
+        weight=weight,
+        discounting=discounting,
+    )
+    policy = Categorical(tf.where(steps.live[..., tf.newaxis], policy_logits[:-1], 0.0))
+    log_probs = policy.log_prob(steps.actions)
+    targets = vtrace.from_importance_weights(
+        tf.where(steps.live, log_probs - steps.behaviour_log_probs, 0.0),
+        steps.discounts,
+        steps.rewards,
+        values[:-1],
+        values[-1],
+        clip_rho_threshold=clip_rho_threshold,
+        clip_pg_rho_threshold=clip_pg_rho_threshold,
+        lambda_=lambda_,
+        clip_c_threshold=clip_c_threshold,
+    )
+    policy_loss = losses.reduce(-log_probs * targets.pg_advantages, steps.live, weight, reduction)
+    errors = targets.vs - values[:-1]
+    baseline_loss = losses.reduce(0.5 * tf.square(errors), steps.live, weight, reduction)
+    entropy_loss = losses.reduce(-policy.entropy(), steps.live, weight, reduction)
+    total = policy_loss + baseline_cost * baseline_loss + entropy_cost * entropy_loss
+    shift = losses.reduce(steps.behaviour_log_probs - log_probs, steps.live, weight, reduction)
+    return Losses(total, policy_loss, baseline_loss, entropy_loss, tf.stop_gradient(shift))

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from impala_mm.environments import Options, levels
+from impala_mm.environments import levels
+from impala_mm.environments.types import Options
 
 
 def action_names(level_name: str, num_actions: int, **options: Any) -> list[str]:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import gymnasium
 
-from impala_mm.environments import BadLevel, Options
+from impala_mm.environments.types import BadLevel, Options
 
 if TYPE_CHECKING:
-    from impala_mm.environments.atari_games import Game
+    from impala_mm.environments.atari.games import Game
 
 _OURS = {"catch": "impala_mm/Catch-v0", "memory": "impala_mm/Memory-v0"}
 gymnasium.register("impala_mm/Catch-v0", "impala_mm.environments.catch:Catch", reward_threshold=0.9)
@@ -48,9 +48,9 @@ class Level(NamedTuple):
         """The game of Atari's that it is, if it is one that the C++ vector plays."""
         if self.registered is None or not importlib.util.find_spec("ale_py"):
             return None
-        from impala_mm.environments import atari_games  # noqa: PLC0415
+        from impala_mm.environments.atari import games  # noqa: PLC0415
 
-        return atari_games.read(self.name, self.registered, options)
+        return games.read(self.name, self.registered, options)
 
 
 def find(level_name: str) -> Level:
@@ -113,12 +113,12 @@ def _draws(registered: gymnasium.envs.registration.EnvSpec) -> bool:
 
 
 def _opens_classic(level_name: str, name: str) -> Callable[[bool], Any]:
-    from impala_mm.environments import classic_gym  # noqa: PLC0415
+    from impala_mm.environments import gym_adapter  # noqa: PLC0415
 
-    def opens(drawn: bool) -> classic_gym.ClassicGym:
+    def opens(drawn: bool) -> gym_adapter.ClassicGym:
         try:
-            return classic_gym.ClassicGym(name, drawn)
-        except (classic_gym.gym.error.Error, ImportError) as error:
+            return gym_adapter.ClassicGym(name, drawn)
+        except (gym_adapter.gym.error.Error, ImportError) as error:
             raise BadLevel(f"{level_name} cannot be made: {_line(error)}") from error
 
     return opens
@@ -127,9 +127,9 @@ def _opens_classic(level_name: str, name: str) -> Callable[[bool], Any]:
 def _classic_registry() -> Mapping[str, Any]:
     """Classic gym's ids; none where it is not installed."""
     with contextlib.suppress(ImportError):
-        from impala_mm.environments import classic_gym  # noqa: PLC0415
+        from impala_mm.environments import gym_adapter  # noqa: PLC0415
 
-        return classic_gym.gym.envs.registry
+        return gym_adapter.gym.envs.registry
     return {}
 
 

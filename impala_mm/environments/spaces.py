@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from impala_mm.environments import BadLevel
+from impala_mm.environments.types import BadLevel
 
 
 class Reading(NamedTuple):

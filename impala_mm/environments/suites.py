@@ -2,7 +2,7 @@
 
 import re
 
-from impala_mm.environments import atari_scores
+from impala_mm.environments.atari import scores
 
 SUITES = ("atari57",)
 _DEFAULT = "PongNoFrameskip-v4"
@@ -15,7 +15,7 @@ def levels(name: str, like: str) -> list[str]:
     assert name in SUITES
     matches = [kind.fullmatch(level) for level in (like, _DEFAULT) for kind in _KINDS]
     before, after = next(match for match in matches if match).groups()
-    return [f"{before}{_in_ids(rom)}{after}" for rom in atari_scores.roms()]
+    return [f"{before}{_in_ids(rom)}{after}" for rom in scores.roms()]
 
 
 def _in_ids(rom: str) -> str:

@@ -1,1 +1,5 @@
-"""What is looked at before anything is started (`run`)."""
+"""The checks before a start: flags, ports, versions, disks, GPUs, links.
+
+`commands.launch` calls it.
+Must not import `commands`.
+"""

@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import plan
 from launcher.checks.finding import Finding
-from launcher.config import LauncherConfig
-from launcher.ground import Ground
-from launcher.hosts.machines import Hosts
-from launcher.hosts.there import Failed, Lost
-from launcher.plan import Process
-from launcher.workers import Worker
+from launcher.plan import process_plan
+from launcher.plan.host_environment import Ground
+from launcher.plan.process_plan import Process
+from launcher.plan.settings import LauncherConfig
+from launcher.plan.workers_csv import Worker
+from launcher.remote.hosts import Hosts
+from launcher.remote.remote_node import Failed, Lost
 
 _GIB = 1.0  # that a run's folder should have room for
 _SECONDS = 120.0  # for a program that is asked
@@ -172,7 +172,7 @@ class Checkup:
     def _ask(self, process: Process, *command: str) -> tuple[int, str]:
         """As the process itself would run: after its set-up, in its folder."""
         return self._hosts[self._place].ask(
-            plan.set_up(process.worker, self._config, list(command)),
+            process_plan.set_up(process.worker, self._config, list(command)),
             workdir=process.workdir,
             environment=process.environment,
             seconds=_SECONDS,

@@ -1,1 +1,5 @@
-"""The project brought to other hosts and set up there (`hosts`)."""
+"""The project copied to other hosts and set up there.
+
+`--deploy` calls it.
+Must not import `running` or `commands`.
+"""

@@ -1,1 +1,5 @@
-"""SSH to other hosts, as the user's own `ssh` would go there; `connection` is where to begin."""
+"""Connections to other hosts: the SSH configuration, keys, known hosts, passwords.
+
+`remote` connects by it.
+Must import nothing of the launcher outside itself.
+"""

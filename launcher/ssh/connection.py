@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 import paramiko
 
-from launcher.ssh import carrier, config, keys, known_hosts
-from launcher.ssh.config import Route, Settings, Target, Unreachable, route
+from launcher.ssh import keys, known_hosts, proxy_transport, ssh_config
+from launcher.ssh.authentication import HungUp, Login
 from launcher.ssh.known_hosts import HostKeyRefused
-from launcher.ssh.login import HungUp, Login
+from launcher.ssh.ssh_config import Route, Settings, Target, Unreachable, route
 
 _HANDSHAKE_SECONDS = 15.0  # until the host has shown its key
 _ANSWER_SECONDS = 20.0  # for each try of a login
@@ -86,7 +86,7 @@ def connect(target: Target, settings: Settings) -> Connection:
 
 def connect_with(credential: Credential) -> paramiko.SSHClient:
     """From another machine: no configuration; its own keys only where none is given."""
-    way = config.own_route(*credential[:4])
+    way = ssh_config.own_route(*credential[:4])
     own = not credential.key and not credential.password
     agent = keys.Agent(way.agent if own else "")
     found, troubles = keys.keys(way, agent) if own else ([], [])
@@ -96,7 +96,7 @@ def connect_with(credential: Credential) -> paramiko.SSHClient:
     login = Login(way, found, credential.password, troubles, remedy)
     judge = Judge({credential.host_key.split()[0]}, functools.partial(_is, way, credential))
     with contextlib.closing(agent):
-        return _enter(way, login, judge, lambda: carrier.dial(way))
+        return _enter(way, login, judge, lambda: proxy_transport.dial(way))
 
 
 def _is(way: Route, credential: Credential, key: paramiko.PKey) -> None:
@@ -126,14 +126,14 @@ def _arrive(
 def _carrier(way: Route, settings: Settings, passed: tuple[str, ...]) -> Any:
     """What `way` says its connection goes through."""
     if way.proxy_command:
-        return carrier.run_proxy(way)
+        return proxy_transport.run_proxy(way)
     if not way.proxy_jump:
-        return carrier.dial(way)
+        return proxy_transport.dial(way)
     *before, hop = way.proxy_jump
     if len(passed) == _MOST_JUMPS:
         raise Unreachable(f"ProxyJump goes round in circles: {' via '.join(passed)}")
     try:
-        to = route(config.jump(hop), settings)
+        to = route(ssh_config.jump(hop), settings)
         if before:  # they lead to it, whatever it says itself
             to = to._replace(proxy_jump=tuple(before), proxy_command="")
         client, _ = _arrive(to, settings, "", _IN_CONFIG, (*passed, hop))
@@ -146,7 +146,7 @@ def _carrier(way: Route, settings: Settings, passed: tuple[str, ...]) -> Any:
     except (paramiko.SSHException, EOFError, OSError) as error:
         client.close()
         raise Unreachable(f"{way.shown} cannot be reached from {hop}: {error}") from None
-    return carrier.Carrier(channel, client.close)
+    return proxy_transport.Carrier(channel, client.close)
 
 
 def _enter(

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import paramiko
 from paramiko.agent import AgentKey, AgentSSH
 
-from launcher.ssh.config import Route, Unreachable
+from launcher.ssh.ssh_config import Route, Unreachable
 
 _AGENT_SECONDS = 10.0  # for an answer; it may ask its user first
 _CLASSES: dict[str, type[paramiko.PKey]] = {

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import paramiko
 
-from launcher.ssh.config import Route, Unreachable
+from launcher.ssh.ssh_config import Route, Unreachable
 
 _LOCK_SECONDS = 10.0  # for others who write to the same file
 

@@ -5,7 +5,7 @@
 Environment, inference and training are each measured alone: the smallest CPU time per step over
 batches (environments stepped at once, observations inferred at once, unrolls trained on at once) of
 8 to 256 and 1 or 2 threads. All cores are busy meanwhile: with 1 thread as many copies of the
-measuring process (`parts.py`) work side by side as there are cores, with 2 threads half as many.
+measuring process (`worker.py`) work side by side as there are cores, with 2 threads half as many.
 
 An emulator takes a fifth of a second to start. So environments and updates are measured at batches
 of 8, 16 and 32, and at a larger one only while the one before was more than 2% cheaper than all
@@ -31,14 +31,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import wire as wires
-from measuring import Process, crowded, together
+import wire_costs as wires
 from progress import Ahead, Hint
-from wire import Wire
+from wire_costs import Wire
+from worker_client import Process, crowded, together
 
-from impala_mm import flags, provenance
-from impala_mm.config import Config
-from impala_mm.flags import flag
+from impala_mm.config import flags
+from impala_mm.config.flags import flag
+from impala_mm.config.settings import Config
+from impala_mm.runtime import provenance
 
 PARTS = ("environment", "inference", "training")
 BATCHES = (8, 16, 32, 64, 128, 256)

@@ -3,7 +3,7 @@
     python sandbox/benchmarks/compression.py --level_name=PongNoFrameskip-v4 [more flags]
 
 Unrolls: one learner's end and an actor's end for each way of sending, in processes of their own
-(`parts.py`), turn by turn; what is sent was played. Steps, as actors send them with
+(`worker.py`), turn by turn; what is sent was played. Steps, as actors send them with
 --inference=learner: only what packing and unpacking a group of --num_envs takes, since the call
 itself is inference's.
 """
@@ -14,11 +14,14 @@ import sys
 import time
 
 import numpy as np
-from measuring import Process
+from worker_client import Process
 
-from impala_mm import agreement, environments, flags, processes
-from impala_mm.compression import PACKS, compressed, unpacked
-from impala_mm.config import Config
+from impala_mm.config import flags
+from impala_mm.config.settings import Config
+from impala_mm.data.compression import PACKS, compressed, unpacked
+from impala_mm.environments import from_flags
+from impala_mm.environments.make import make_environments
+from impala_mm.runtime import lifecycle
 
 _TURNS, _SECONDS = 7, 0.6
 
@@ -56,11 +59,11 @@ def unrolls(config: Config) -> None:
 
 def steps(config: Config) -> None:
     """Prints bytes of a step of one environment, and CPU time of packing and unpacking it."""
-    processes.load_tensorflow(1, 1)
-    from impala_mm.remote import StepCodec  # noqa: PLC0415
+    lifecycle.load_tensorflow(1, 1)
+    from impala_mm.data.step_codec import StepCodec  # noqa: PLC0415
 
-    level, envs = next(iter(agreement.levels_of(config))), config.num_envs
-    playing = environments.make(level, envs, 1, **agreement.options(config))
+    level, envs = next(iter(from_flags.levels_of(config))), config.num_envs
+    playing = make_environments(level, envs, 1, **from_flags.options(config))
     codec, random = StepCodec(playing.spec.observation), np.random.default_rng(0)
     playing.reset()
     actions = random.integers(playing.spec.num_actions, size=[150, envs]).astype(np.int32)

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import runs
-import stages
+import real_run
+import thread_cpu
 
 _PONG = "--level_name=PongNoFrameskip-v4"
 _LOOK = 2.0  # seconds between two looks
@@ -65,13 +65,13 @@ def course(seconds: list[float], sizes: list[float]) -> Course:
 
 def run(argv: list[str], minutes: float) -> dict[str, list[Course]]:
     """Of a run with these flags, by role: of all, and of its own."""
-    with runs.started(argv) as (process, rows):
-        runs.wait_until_it_trains(process, rows)
+    with real_run.started(argv) as (process, rows):
+        real_run.wait_until_it_trains(process, rows)
         begin, told, seconds = time.monotonic(), 0.0, list[float]()
         looks: dict[str, list[Size]] = {role: [] for role in _ROLES}
         while time.monotonic() - begin < 60 * minutes or len(seconds) < 10:
             sizes: dict[str, list[Size]] = {role: [] for role in _ROLES}
-            for each, threads in stages.snapshot(process.pid).items():
+            for each, threads in thread_cpu.snapshot(process.pid).items():
                 if (found := size(each)).all:  # it has not ended meanwhile
                     sizes[threads.role].append(found)
             if all(sizes.values()):  # an actor that starts again is gone for a moment
@@ -79,13 +79,13 @@ def run(argv: list[str], minutes: float) -> dict[str, list[Course]]:
                     looks[role].append(Size(*map(statistics.mean, zip(*several, strict=True))))
                 seconds.append(time.monotonic() - begin)
             elif time.monotonic() - begin > (seconds[-1] if seconds else 0.0) + _GONE:
-                raise runs.Failed("it has no learner or no actor any more")
+                raise real_run.Failed("it has no learner or no actor any more")
             if seconds and seconds[-1] - told >= _TOLD:
                 told = seconds[-1]
                 now = ", ".join(f"{role} {looks[role][-1].own:.0f} MiB" for role in _ROLES)
                 print(f"  {told / 60:.0f} of {minutes:g} minutes: {now}", file=sys.stderr)
             if process.poll() is not None:
-                raise runs.Failed(f"the run ended with code {process.returncode}")
+                raise real_run.Failed(f"the run ended with code {process.returncode}")
             time.sleep(min(_LOOK, 6 * minutes))
     return {
         role: [course(seconds, [getattr(look, name) for look in of]) for name in Size._fields]
@@ -105,11 +105,11 @@ def main() -> None:
     print("MiB of each process          all: begins     ends   own: begins     ends   per hour")
     for place in given.places.split(","):
         for actors in map(int, given.actors.split(",")):
-            where = f"--learner_hosts={runs.free_address()}"
+            where = f"--learner_hosts={real_run.free_address()}"
             argv = [_PONG, f"--num_actors={actors}", f"--inference={place}", where, *rest]
             try:
                 found = run(argv, given.minutes)
-            except runs.Failed as error:
+            except real_run.Failed as error:
                 sys.exit(f"error: {error}")
             for role, (every, own) in found.items():
                 what = f"{role}, {actors} actor{'s' * (actors > 1)}, inference at the {place}"

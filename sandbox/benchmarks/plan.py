@@ -24,16 +24,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import kind
-from kind import Saved
+import host_costs
+import throughput_model
+from cost_model import Fit, Host, Plan, Set
+from host_costs import Saved
+from throughput_model import Limits, Prediction
 
-from impala_mm import capacity, flags
-from impala_mm.capacity import Limits, Prediction
-from impala_mm.config import Config
-from impala_mm.demand import Fit, Host, Plan, Set
-from impala_mm.flags import flag
-from launcher import workers
-from launcher.workers import Worker
+from impala_mm.config import flags
+from impala_mm.config.flags import flag
+from impala_mm.config.settings import Config
+from launcher.plan import workers_csv
+from launcher.plan.workers_csv import Worker
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _LEVEL = "PongNoFrameskip-v4"  # where --level_name is not given
@@ -97,17 +98,17 @@ def main() -> None:
         flags.refuse("--inference=auto: give the place that it becomes (the start lines say it)")
     say = lambda text: print(f"  {text}", file=sys.stderr, flush=True)  # noqa: E731
     if ours.save:
-        kind.save(_measured_here(config, ours, say), ours.save)
+        host_costs.save(_measured_here(config, ours, say), ours.save)
         print(f"{ours.save} holds this machine's costs: --measured=HOST={ours.save}")
         return
     try:
-        rows, notes = workers.read(ours.workers_csv_path)
-    except workers.BadCsv as error:
+        rows, notes = workers_csv.read(ours.workers_csv_path)
+    except workers_csv.BadCsv as error:
         flags.refuse(str(error).replace("\n", "; "))
     for note in notes:
         say(f"note: {note}")
     plan = make(rows, config, ours, lambda: _measured_here(config, ours, say))
-    found = capacity.predict(plan)
+    found = throughput_model.predict(plan)
     print(json.dumps(as_json(plan, found), indent=1) if ours.json else words(plan, found))
 
 
@@ -130,7 +131,7 @@ def make(
         if not equals or not pattern or not path:
             flags.refuse(f"--measured={each}: write HOST=FILE, as in 'gpu*=gpu.json'")
         patterns.setdefault(pattern, path)
-        files[path] = kind.load(path, config)
+        files[path] = host_costs.load(path, config)
     names = dict.fromkeys(name for own in worker_sets for name in (own.learner, *own.actors))
     hosts: dict[str, Saved] = {}
     for name in names:
@@ -154,7 +155,7 @@ def _measured_here(config: Config, ours: Planning, say: Callable[[str], None]) -
         said = [line for line in ran.stderr.splitlines() if line.startswith("error: ")]
         flags.refuse((said or [f"error: {ran.stderr}"])[-1].removeprefix("error: "))
     say("measures this machine:")
-    return kind.measure(config, ours.measured_seconds, say)
+    return host_costs.measure(config, ours.measured_seconds, say)
 
 
 def as_given(config: Config) -> list[str]:

@@ -20,15 +20,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import components
-import kind
+import cost_model
+import host_costs
 import plan as planner
-import runs
-from kind import Saved
-from runs import Ran
+import real_run
+import throughput_model
+from cost_model import Fit, Host, Kind, Plan, Set
+from host_costs import Saved
+from real_run import Ran
 
-from impala_mm import capacity, demand, flags
-from impala_mm.config import Config
-from impala_mm.demand import Fit, Host, Kind, Plan, Set
+from impala_mm.config import flags
+from impala_mm.config.settings import Config
 
 _PONG = "--level_name=PongNoFrameskip-v4"
 
@@ -87,7 +89,7 @@ def main() -> None:
         measure(measured, given.repeats, given.seconds, given.part_seconds)
     except KeyboardInterrupt:
         code = 130
-    except runs.Failed as error:
+    except real_run.Failed as error:
         print(f"error: {error}", file=sys.stderr)
         code = 1
     if whole := [each for each in measured if each.ran]:
@@ -127,7 +129,7 @@ def measure(shapes: list[Measured], repeats: int, seconds: float, part_seconds: 
     for turn in range(repeats):
         for shape, parts, ran in shapes:
             (config,), _ = flags.parse(["plan_check", *shape.flags], "", Config)
-            parts.append(kind.measure(config, part_seconds))
+            parts.append(host_costs.measure(config, part_seconds))
             ran.append(run(shape, seconds))
             _say(
                 f"{shape.name}: run {turn + 1} of {repeats}, {ran[-1].steps:,.0f} steps/s; others "
@@ -138,11 +140,13 @@ def measure(shapes: list[Measured], repeats: int, seconds: float, part_seconds: 
 def check(shapes: list[Measured]) -> dict[str, Any]:
     """Fits the first, and predicts all."""
     plans = [each.plan() for each in shapes]
-    fit = capacity.fitted(plans[:FITTED], [each.rate for each in shapes[:FITTED]], trust=1.0)
+    fit = throughput_model.fitted(
+        plans[:FITTED], [each.rate for each in shapes[:FITTED]], trust=1.0
+    )
     rows = []
     for number, (each, plan) in enumerate(zip(shapes, plans, strict=True)):
         fitted = plan._replace(fit=fit)
-        found = capacity.predict(fitted)
+        found = throughput_model.predict(fitted)
         rows.append(
             {
                 "shape": each.shape.name,
@@ -152,7 +156,7 @@ def check(shapes: list[Measured]) -> dict[str, Any]:
                 "rates": [ran.steps for ran in each.ran],
                 "others": [ran.others for ran in each.ran],
                 "measured": each.rate,
-                "unfitted": capacity.predict(plan).total,
+                "unfitted": throughput_model.predict(plan).total,
                 "predicted": found.total,
                 # Core-seconds, which hardly change with what else this machine does.
                 "step": statistics.median(ran.cores / ran.steps for ran in each.ran),
@@ -170,15 +174,15 @@ def check(shapes: list[Measured]) -> dict[str, Any]:
 def a_step(plan: Plan, rate: float) -> float:
     """Core-seconds of all that a step takes, on this machine alone."""
     (name,) = plan.hosts
-    taken = plan.hosts[name].kind.cores - demand.left(plan, rate)[name]
-    return taken / rate + demand.of_actor(plan, name, rate).cores
+    taken = plan.hosts[name].kind.cores - cost_model.left(plan, rate)[name]
+    return taken / rate + cost_model.of_actor(plan, name, rate).cores
 
 
 def run(shape: Shape, seconds: float) -> Ran:
     """A real run of it, some seconds of it measured."""
-    address = f"--learner_hosts={runs.free_address()}"
+    address = f"--learner_hosts={real_run.free_address()}"
     told = [*shape.flags, f"--num_actors={shape.actors}", address]
-    return runs.run([*told, "--total_environment_frames=1e12"], seconds)
+    return real_run.run([*told, "--total_environment_frames=1e12"], seconds)
 
 
 def table(record: dict[str, Any]) -> str:

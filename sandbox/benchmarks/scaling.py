@@ -27,11 +27,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from impala_mm import tensorflow_import
+from impala_mm.runtime import tensorflow_import
 
 tensorflow_import.load()
 
-import simulated  # noqa: E402
+import simulated_algorithm  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RECORD = Path(__file__).with_suffix(".json")
@@ -73,7 +73,7 @@ def rate(rows: list[dict], key: str) -> tuple[float, int, int]:
 def bound(milliseconds: float, learners: int, first: int, last: int) -> float:
     """What waiting for the slowest allows, of the updates from first to last."""
     drawn = [
-        [simulated.seconds(milliseconds, rank, update) for rank in range(learners)]
+        [simulated_algorithm.seconds(milliseconds, rank, update) for rank in range(learners)]
         for update in range(first, last)
     ]
     return statistics.mean(map(statistics.mean, drawn)) / statistics.mean(map(max, drawn))
@@ -134,11 +134,11 @@ def compare(learners: list[int], frames: int, rounds: int) -> list[dict]:
 def draw(record: dict, target: Path) -> None:
     """Efficiency by learners, a panel for each time, and the bound above it."""
     sys.path.append(str(ROOT / "sandbox"))
-    import figure  # noqa: PLC0415
+    import plot_style  # noqa: PLC0415
 
     rows = record["simulated"]
     times = sorted({row["ms"] for row in rows})
-    drawn, panels = figure.pyplot().subplots(
+    drawn, panels = plot_style.pyplot().subplots(
         1, len(times), figsize=(9, 3), sharey=True, layout="constrained", squeeze=False
     )
     for panel, ms in zip(panels[0], times, strict=True):
@@ -155,7 +155,7 @@ def draw(record: dict, target: Path) -> None:
         panel.minorticks_off()
     panels[0][0].set_ylabel("efficiency")
     panels[0][0].legend()
-    figure.save(drawn, target)
+    plot_style.save(drawn, target)
 
 
 def tabulate(record: dict) -> None:

@@ -32,19 +32,20 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import components
-import peers
-import runs
-import tables
-import wire
+import peer_programs
+import real_run
+import throughput_tables
+import wire_costs
 from components import Components
 from progress import Hint, Progress
+from throughput_tables import Found, Point, middle
 
-from impala_mm import flags
-from impala_mm.config import Config
-from impala_mm.flags import flag
+from impala_mm.config import flags
+from impala_mm.config.flags import flag
+from impala_mm.config.settings import Config
 
 _STEADY = 0.1  # by which components may change while the runs they are held against are made
 _AGAIN = 2  # times that a sweep is made again
@@ -95,48 +96,7 @@ class Sweep:
     # fmt: on
 
 
-class Point(NamedTuple):
-    """One of the grid."""
-
-    place: str  # of inference: actor or learner
-    actors: int
-    envs: int  # of each actor
-
-
-class Found(NamedTuple):
-    """What a sitting brought; `save` writes it."""
-
-    runs: dict[Point, list[runs.Ran]]
-    before: Components
-    after: Components | None  # None where the sitting was cut short
-    sweeps: int  # made until the components held still, or it was enough
-    beside: dict[str, list[tuple[runs.Ran, peers.Ran]]]  # by peer: ours and theirs, in turn
-
-    @property
-    def least(self) -> float:
-        """Core-seconds that a step takes at least: the mean of before and after."""
-        return (self.before.total + (self.after or self.before).total) / 2
-
-    @property
-    def limit(self) -> float:
-        """Steps per second, were there nothing else to do."""
-        return self.before.host["cores"] / self.least
-
-    @property
-    def spread(self) -> dict[str, float]:
-        """Of each component: by which share it was greater afterwards."""
-        if not self.after:
-            return {}
-        before, after = self.before, self.after
-        return {part: getattr(after, part) / getattr(before, part) - 1 for part in components.PARTS}
-
-
-def middle(rans: Sequence[Any]) -> Any:
-    """Of runs, that with the middle steps per second; of an even number, the slower one."""
-    return sorted(rans, key=lambda ran: ran.steps)[(len(rans) - 1) // 2]
-
-
-def best(found: dict[Point, list[runs.Ran]]) -> Point:
+def best(found: dict[Point, list[real_run.Ran]]) -> Point:
     """Where most steps per second were made."""
     return max(found, key=lambda point: middle(found[point]).steps)
 
@@ -177,7 +137,7 @@ def until_steady(
         found = sweep()
         after = measure()
         held = Found({}, before, after, count, {})
-        print(tables.spread(held), flush=True)
+        print(throughput_tables.spread(held), flush=True)
         if max(map(abs, held.spread.values())) <= _STEADY or count > _AGAIN:
             break
         print("a component changed by more than a tenth: the sweep is made again", flush=True)
@@ -196,7 +156,7 @@ class Sitting:
         self._flags = [f"--{name}={getattr(config, name)}" for name in names]
         self.found: Found | None = None
 
-    def measure(self, points: list[Point], rivals: list[peers.Peer]) -> None:
+    def measure(self, points: list[Point], rivals: list[peer_programs.Peer]) -> None:
         """Components, sweep, components; then the peers."""
         seconds, hint = self._sweep.component_seconds, Hint("components")
 
@@ -206,7 +166,7 @@ class Sitting:
             return measured
 
         print("measuring the components first: a minute or two where emulators start", flush=True)
-        measured_wire = wire.measure(self._config, seconds, hint)
+        measured_wire = wire_costs.measure(self._config, seconds, hint)
         with components.Bench(self._config, seconds, hint) as bench:
             before = measure()
             print(components.table(before), flush=True)
@@ -216,33 +176,33 @@ class Sitting:
         for rival in rivals:
             self._beside(rival)
 
-    def _run_all(self, points: list[Point]) -> dict[Point, list[runs.Ran]]:
-        found: dict[Point, list[runs.Ran]] = {}
+    def _run_all(self, points: list[Point]) -> dict[Point, list[real_run.Ran]]:
+        found: dict[Point, list[real_run.Ran]] = {}
         assert self.found
         self.found = self.found._replace(runs=found)  # Ctrl-C shows what is in it by then
         said = Progress(len(points) * self._sweep.repeats, self._sweep.seconds + _START)
         for point in turns(points, self._sweep.repeats):
             ran = self._run(point)
             found.setdefault(point, []).append(ran)
-            said(f"{tables.name(point)}: {ran.steps:,.0f} steps/s")
+            said(f"{throughput_tables.name(point)}: {ran.steps:,.0f} steps/s")
         return found
 
-    def _run(self, point: Point) -> runs.Ran:
+    def _run(self, point: Point) -> real_run.Ran:
         argv = [*self._flags, f"--num_actors={point.actors}", f"--num_envs={point.envs}"]
         if any(f.name == "inference" for f in dataclasses.fields(Config)):
             argv.append(f"--inference={point.place}")
-        argv.append(f"--learner_hosts={runs.free_address()}")
-        return runs.run(argv, self._sweep.seconds, point.place)
+        argv.append(f"--learner_hosts={real_run.free_address()}")
+        return real_run.run(argv, self._sweep.seconds, point.place)
 
-    def _beside(self, rival: peers.Peer) -> None:
+    def _beside(self, rival: peer_programs.Peer) -> None:
         assert self.found
         pairs = self.found.beside.setdefault(rival.name, [])
         point, sweep = best(self.found.runs), self._sweep
         said = Progress(2 * sweep.repeats, sweep.seconds + sweep.peer_warm / 2 + _START)
         for _ in range(sweep.repeats):
             ours = self._run(point)
-            said(f"ours, {tables.name(point)}: {ours.steps:,.0f} steps/s")
-            theirs = peers.run(rival, sweep.seconds, sweep.peer_warm)
+            said(f"ours, {throughput_tables.name(point)}: {ours.steps:,.0f} steps/s")
+            theirs = peer_programs.run(rival, sweep.seconds, sweep.peer_warm)
             said(f"{rival.name}: {theirs.steps:,.0f} steps/s")
             pairs.append((ours, theirs))
 
@@ -268,7 +228,7 @@ def save(found: Found, folder: Path) -> None:
     }
     (folder / "throughput.json").write_text(json.dumps(record, indent=1) + "\n")
     if found.runs:
-        tables.draw(found, folder / "throughput.svg", folder / "throughput.png")
+        throughput_tables.draw(found, folder / "throughput.svg", folder / "throughput.png")
     print(f"wrote {folder}/throughput.json")
 
 
@@ -277,7 +237,7 @@ def main() -> None:
     (config, sweep), given = flags.parse(sys.argv, __doc__ or "", Config, Sweep)
     try:
         points = grid(sweep)
-        rivals = peers.named(sweep.peer, sweep.peer_pattern, sweep.peer_divide)
+        rivals = peer_programs.named(sweep.peer, sweep.peer_pattern, sweep.peer_divide)
     except ValueError as error:
         flags.refuse(str(error))
     if "level_name" not in given:
@@ -287,12 +247,12 @@ def main() -> None:
         sitting.measure(points, rivals)
     except KeyboardInterrupt:
         code = 130
-    except (runs.Failed, peers.Failed) as error:
+    except (real_run.Failed, peer_programs.Failed) as error:
         print(f"error: {error}", file=sys.stderr)
         code = 1
     if found := sitting.found:
-        print(tables.of_runs(found))
-        print(tables.of_peers(found), end="")
+        print(throughput_tables.of_runs(found))
+        print(throughput_tables.of_peers(found), end="")
         save(found, Path(sweep.out or f"runs/throughput-{time.strftime('%Y%m%d-%H%M%S')}"))
     sys.exit(code)
 

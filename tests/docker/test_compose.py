@@ -12,11 +12,11 @@ import container
 import dockerfile
 import pytest
 import yaml
-from conftest import ROOT, needs_horovod, run
 from container import Container
+from processes import ROOT, needs_horovod, run
 
-from impala_mm import flags
-from impala_mm.config import Config
+from impala_mm.config import flags
+from impala_mm.config.settings import Config
 
 DOCKER = ROOT / "docker"
 # Of the compose specification, what is used here, and what its value must look like.

@@ -12,7 +12,7 @@ from pathlib import Path
 import horovod_wheel
 import pytest
 import steps
-from conftest import ROOT, needs_horovod, run
+from processes import ROOT, needs_horovod, run
 
 TARGET = horovod_wheel.Target("2.21.0", "cp311-x86_64", "openmpi-5.0.11", "none")
 

@@ -11,9 +11,9 @@ import sys
 import dockerfile
 import install
 import pytest
-from conftest import ROOT, Process, free_port, run
+from processes import ROOT, Process, free_port, run
 
-from launcher import workers
+from launcher.plan import workers_csv
 
 ACTOR, LEARNER = (ROOT / "docker" / f"{name}.Dockerfile" for name in ("actor", "learner"))
 BOTH = pytest.mark.parametrize("path", [ACTOR, LEARNER], ids=lambda path: path.stem)
@@ -92,7 +92,7 @@ def test_the_page_s_csv_names_containers_as_they_are(tmp_path):
     page = (ROOT / "docker" / "images.md").read_text()
     path = tmp_path / "workers.csv"
     path.write_text(re.search(r"^```\n(job,.*?)```", page, re.M | re.S)[1])
-    rows, notes = workers.read(str(path))
+    rows, notes = workers_csv.read(str(path))
     assert not notes
     assert {row.job for row in rows} == {"learner", "actor"}
     told = {(row.ssh_port, row.ssh_username, row.workdir, row.python) for row in rows}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import install
 import pytest
-from conftest import ROOT
+from processes import ROOT
 from steps import Problem
 
 

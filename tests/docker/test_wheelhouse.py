@@ -77,4 +77,4 @@ def test_a_compiled_horovod_travels_in_it_and_makes_a_compiler_needless(
 
 
 def test_learners_get_what_reaches_the_other_learners():
-    assert "launcher" in install.EXTRAS["learner"], "paramiko, for launcher.agent"
+    assert "launcher" in install.EXTRAS["learner"], "paramiko, for launcher.remote.mpirun_ssh"

@@ -3,7 +3,7 @@
 import json
 import sys
 
-from conftest import ROOT, run
+from processes import ROOT, run
 
 
 def drawn(folder):

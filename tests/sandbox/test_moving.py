@@ -7,12 +7,12 @@ import subprocess
 
 import pytest
 from cluster import FRONTEND
-from conftest import ROOT, run
+from processes import ROOT, run
 
-from impala_mm import flags
-from impala_mm.config import Config
-from launcher.config import LauncherConfig
-from launcher.workers import COLUMNS
+from impala_mm.config import flags
+from impala_mm.config.settings import Config
+from launcher.plan.settings import LauncherConfig
+from launcher.plan.workers_csv import COLUMNS
 
 PAGE = (ROOT / "sandbox" / "moving.md").read_text()
 OURS = {f.name: f for config in (LauncherConfig, Config) for f in dataclasses.fields(config)}

@@ -4,7 +4,7 @@ import json
 import sys
 
 import pytest
-from conftest import ROOT, run
+from processes import ROOT, run
 
 REFERENCE = ROOT / "sandbox" / "reference"
 

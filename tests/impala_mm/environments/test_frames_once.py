@@ -4,15 +4,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm.actor import Player
-from impala_mm.algorithms import entry_spec
-from impala_mm.environments import Options
-from impala_mm.trajectory import Codec, UnrollSpec
+from impala_mm.actor.actor import Player
+from impala_mm.algorithms.interface import entry_spec
+from impala_mm.data.trajectory import Codec, UnrollSpec
+from impala_mm.environments.types import Options
 from nets.frame_stack import FrameStack
 
 vector_env = pytest.importorskip("ale_py.vector_env")
 
-from impala_mm.environments import atari, atari_games, levels  # noqa: E402
+from impala_mm.environments import levels  # noqa: E402
+from impala_mm.environments.atari import games  # noqa: E402
+from impala_mm.environments.atari import vector as atari  # noqa: E402
 
 LENGTH = 20
 
@@ -70,7 +72,7 @@ def test_stacks_are_those_of_ales_own_vector_bit_for_bit(rom, num_envs, steps):
     """As the actor stacks them for itself, and as the learner does from an unroll's bytes."""
     options, limit = CASES[rom]
     game = levels.find(f"{rom.capitalize()}NoFrameskip-v4").game(Options(**options))
-    playing = atari.Atari(atari_games.describe(game), game, num_envs, seed=3)
+    playing = atari.Atari(games.describe(game), game, num_envs, seed=3)
     algorithm = Watching(playing.spec, seed=4)
     player = Player(algorithm, [(playing, num_envs)])
     decode = Codec(algorithm.unroll).decode

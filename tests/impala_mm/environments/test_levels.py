@@ -7,19 +7,20 @@ import gymnasium
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import ROOT
 from counting import Counting, level
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
+from processes import ROOT
 
-from impala_mm import environments
-from impala_mm.environments import BadLevel, EnvironmentSpec, classic_gym
+from impala_mm.environments import gym_adapter, types
+from impala_mm.environments.make import level_spec, make_environments
+from impala_mm.environments.types import BadLevel, EnvironmentSpec
 
-gym = classic_gym.gym
+gym = gym_adapter.gym
 FLOATS = np.float32
 
 
 def test_the_spec_of_a_gymnasium_id():
-    assert environments.spec("CartPole-v1") == EnvironmentSpec(
+    assert level_spec("CartPole-v1") == EnvironmentSpec(
         "CartPole-v1", tf.TensorSpec([4], tf.float32), 2, 1, 475.0
     )
 
@@ -39,7 +40,7 @@ def test_the_spec_of_a_gymnasium_id():
     ],
 )
 def test_ids_that_are_known(name, shape, actions, threshold):
-    spec = environments.spec(name)
+    spec = level_spec(name)
     assert spec == EnvironmentSpec(
         name, tf.TensorSpec(shape, tf.float32), actions, 1, threshold, frame_stack=1, note=""
     )
@@ -58,13 +59,13 @@ def test_ids_that_are_known(name, shape, actions, threshold):
 )
 def test_atari_options_are_refused_elsewhere(options, sentence):
     with pytest.raises(BadLevel, match=sentence) as refused:
-        environments.spec("catch", **options)
+        level_spec("catch", **options)
     assert str(refused.value).startswith("catch is no game of Atari's, and ")
-    assert environments.spec("catch", life_loss_ends=False).num_actions == 3
+    assert level_spec("catch", life_loss_ends=False).num_actions == 3
 
 
 def test_an_environment_of_classic_gym_plays_as_in_gym():
-    envs = environments.make("gym:CartPole-v1", 2, seed=3)
+    envs = make_environments("gym:CartPole-v1", 2, seed=3)
     theirs = gym.make("CartPole-v1", disable_env_checker=True)
     observation, _ = theirs.reset(seed=4)
     np.testing.assert_array_equal(envs.reset().observation[1], observation)
@@ -107,16 +108,16 @@ def test_a_module_of_ones_own_registers_its_environment(tmp_path, monkeypatch, l
     )
     (tmp_path / f"my_{library}_package.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    spec = environments.spec(f"my_{library}_package:{name}")
+    spec = level_spec(f"my_{library}_package:{name}")
     assert spec.reward_threshold == 1.5
     if library == "gym":
-        assert environments.spec(name).num_actions == 2, "gym's ids need no prefix"
+        assert level_spec(name).num_actions == 2, "gym's ids need no prefix"
         assert name not in gymnasium.registry
-    envs = environments.make(f"my_{library}_package:{name}", 1, seed=0)
+    envs = make_environments(f"my_{library}_package:{name}", 1, seed=0)
     envs.reset()
     assert envs.step(np.array([1])).terminated.all()
     with pytest.raises(BadLevel, match=f"did you mean my_{library}_package:{name}"):
-        environments.spec(f"my_{library}_package:{name}".replace("Mine", "Mines"))
+        level_spec(f"my_{library}_package:{name}".replace("Mine", "Mines"))
 
 
 def test_an_environment_from_before_gym_026_is_translated():
@@ -136,7 +137,7 @@ def test_an_environment_from_before_gym_026_is_translated():
             return self._place, 1.0, bool(cut), cut
 
     gym.register("OldSchool-v0", entry_point=Old)
-    envs = environments.make("OldSchool-v0", 1, seed=2)
+    envs = make_environments("OldSchool-v0", 1, seed=2)
     assert envs.reset().observation.tolist() == [[0, 0, 1, 0, 0]]
     assert not envs.step(np.array([0])).truncated.any()
     step = envs.step(np.array([0]))
@@ -173,7 +174,7 @@ def test_an_environment_from_before_gym_026_is_translated():
 )
 def test_a_name_that_does_not_work_is_answered_in_one_sentence(name, sentence):
     with pytest.raises(BadLevel) as refused:
-        environments.make(name, 1, seed=0)
+        make_environments(name, 1, seed=0)
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -186,7 +187,7 @@ def test_an_environment_that_lacks_a_package_says_which(library):
     name = f"{library.__name__}Lacking-v0"
     library.register(name, entry_point=lacks_one)
     with pytest.raises(BadLevel, match=f"^{name} cannot be made: Box2D is missing: pip install"):
-        environments.make(name, 1, seed=0)
+        make_environments(name, 1, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -211,20 +212,20 @@ def test_unsupported_spaces_are_refused_and_the_environment_closed(which, space,
 
     name = level(Odd)
     with pytest.raises(BadLevel, match=sentence) as refused:
-        environments.spec(name)
+        level_spec(name)
     assert str(refused.value).startswith(f"{name} ")
     assert len(closed) == 1
 
 
 def test_a_learner_needs_no_gymnasium():
-    tree = ast.parse(Path(environments.__file__).read_text())
+    tree = ast.parse(Path(types.__file__).read_text())
     imported = {alias.name for n in tree.body if isinstance(n, ast.Import) for alias in n.names}
     imported |= {n.module for n in tree.body if isinstance(n, ast.ImportFrom)}
     assert imported == {"typing", "numpy", "tensorflow"}
 
 
 def test_the_own_environment_of_the_sandbox_is_solved_by_walking_on():
-    envs = environments.make("sandbox.own_environment:Corridor-v0", 1, seed=0)
+    envs = make_environments("sandbox.own_environment:Corridor-v0", 1, seed=0)
     envs.reset()
     for _ in range(10):
         step = envs.step(np.array([1]))
@@ -254,7 +255,7 @@ def _shows(space, observation):
 
 
 def _first(name, **options):
-    envs = environments.make(name, 1, seed=0, **options)
+    envs = make_environments(name, 1, seed=0, **options)
     seen = envs.reset().observation
     assert envs.faults == []
     assert seen.shape[1:] == tuple(envs.spec.observation.shape)
@@ -281,8 +282,8 @@ def test_boxes_keep_uint8_and_are_float32_otherwise(space, observation, dtype):
 def test_a_discrete_observation_becomes_one_hot():
     assert _first(_shows(Discrete(4), 2)).tolist() == [0, 0, 1, 0]
     assert _first(_shows(Discrete(4, start=-1), np.int64(-1))).tolist() == [1, 0, 0, 0]
-    assert environments.spec("FrozenLake-v1").observation == tf.TensorSpec([16], tf.float32)
-    envs = environments.make(_shows(Discrete(4), -1), 1, seed=0)
+    assert level_spec("FrozenLake-v1").observation == tf.TensorSpec([16], tf.float32)
+    envs = make_environments(_shows(Discrete(4), -1), 1, seed=0)
     assert envs.reset().fault.all()
     assert "observation -1 is not one of 4 from 0 on" in envs.faults[0]
 
@@ -300,7 +301,7 @@ def test_images_are_resized_by_area():
 
 
 def test_an_image_of_the_wrong_size_is_a_fault_even_where_it_is_resized():
-    envs = environments.make(
+    envs = make_environments(
         _shows(Box(0, 1, (8, 8), FLOATS), np.zeros((9, 9))), 1, seed=0, width=4, height=4
     )
     assert envs.reset().fault.all()
@@ -310,5 +311,5 @@ def test_an_image_of_the_wrong_size_is_a_fault_even_where_it_is_resized():
 @pytest.mark.parametrize(("name", "shape"), [("CartPole-v1", "[4]"), ("FrozenLake-v1", "[16]")])
 def test_what_is_no_image_is_not_resized(name, shape):
     with pytest.raises(BadLevel) as refused:
-        environments.spec(name, width=84, height=84)
+        level_spec(name, width=84, height=84)
     assert f"{name} observes {shape}: leave them 0" in str(refused.value)

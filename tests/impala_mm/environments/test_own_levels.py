@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from impala_mm import environments
+from impala_mm.environments.make import make_environments
 
 
 def _mean_return(name, policy, games=400, num_envs=20):
     """Of whole games; the policy takes a Step and returns actions [E]."""
-    envs = environments.make(name, num_envs, seed=0)
+    envs = make_environments(name, num_envs, seed=0)
     step, returns = envs.reset(), []
     while len(returns) < games:
         step = envs.step(policy(step))
@@ -34,7 +34,7 @@ def test_at_random_catch_returns_about_minus_six_tenths():
 
 
 def test_a_game_of_catch_as_seen():
-    envs = environments.make("catch", 1, seed=0)
+    envs = make_environments("catch", 1, seed=0)
     board = envs.reset().observation[0].copy()
     assert board[0].sum() == 1
     assert board[-1].tolist() == [0, 0, 1, 0, 0]
@@ -87,7 +87,7 @@ def test_without_memory_half_is_the_most(policy):
 
 
 def test_only_the_first_observation_shows_the_cue():
-    envs = environments.make("memory", 20, seed=0)
+    envs = make_environments("memory", 20, seed=0)
     cues = envs.reset().observation.copy()
     assert {tuple(cue) for cue in cues} == {(1, 0, 0, 0), (0, 1, 0, 0)}
     for t in range(1, 11):

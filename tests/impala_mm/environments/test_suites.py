@@ -4,8 +4,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from impala_mm import environments
 from impala_mm.environments import levels, suites
+from impala_mm.environments.make import level_spec, make_environments
 
 
 @pytest.mark.parametrize(
@@ -29,15 +29,15 @@ def test_every_game_of_the_suite_has_an_id_that_is_known(like, due):
 def test_all_18_actions_are_there_where_the_emulator_leaves_some_out():
     """Skiing has no use for FIRE: UPFIRE is UP there. A network of 18 actions plays it, too."""
     pytest.importorskip("ale_py")
-    skiing = environments.make("SkiingNoFrameskip-v4", 1, seed=0, full_action_space=True)
-    pong = environments.spec("PongNoFrameskip-v4", full_action_space=True)
+    skiing = make_environments("SkiingNoFrameskip-v4", 1, seed=0, full_action_space=True)
+    pong = level_spec("PongNoFrameskip-v4", full_action_space=True)
     assert skiing.spec.num_actions == pong.num_actions == 18
     from ale_py import Action  # noqa: PLC0415
 
     played = []
     for names in (["UPFIRE", "LEFTFIRE", "FIRE"], ["UP", "LEFT", "NOOP"]):
         actions = [list(Action.__members__).index(name) for name in names]
-        envs = environments.make(
+        envs = make_environments(
             "SkiingNoFrameskip-v4", 1, seed=0, no_ops=0, full_action_space=True
         )
         envs.reset()
@@ -49,7 +49,7 @@ def test_all_18_actions_are_there_where_the_emulator_leaves_some_out():
 
 def test_the_game_that_ale_py_names_v5_alone_is_as_the_others():
     pytest.importorskip("ale_py")
-    surround = environments.spec("SurroundNoFrameskip-v4")
+    surround = level_spec("SurroundNoFrameskip-v4")
     assert surround.action_repeats == 4
     assert surround.scores == (-10.0, 6.5)
     registered = gymnasium.registry

@@ -1,0 +1,129 @@
+"""Stepping environments, whoever chooses the actions: a Player in the actor, or the learner.
+
+Broken environments are made anew where an unroll ends: their newest entry then is the reset.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
+
+from impala_mm.environments.types import Environments, Episode, Step
+from impala_mm.runtime import thread_names
+from impala_mm.runtime.heartbeat import Heartbeat
+
+_FAULTS = 10  # environments rebuilt within the last 1,000 unrolls before the actor gives up
+
+
+class Stopped(Exception):
+    """The actor cannot go on; says why."""
+
+
+class Stepping:
+    """E environments in unrolls of T steps."""
+
+    def __init__(
+        self, environments: Environments, length: int, heartbeat: Heartbeat, aside: bool = False
+    ):
+        """`aside`: they step in a thread of their own, while the caller does other things."""
+        self._pool: ThreadPoolExecutor | None = None
+        if aside:
+            self._pool = ThreadPoolExecutor(1, "stepping", thread_names.name_this, ("stepping",))
+        self._running: Callable[[], Step]
+        self._finished: list[Episode] = []
+        self._environments, self._length, self._heartbeat = environments, length, heartbeat
+        self._repeats = environments.spec.action_repeats
+        self._steps = 0  # of this unroll
+        self._broken = np.zeros([], bool)  # [E], once there was a step
+        self.seconds = 0.0  # that all steps took
+
+    def reset(self) -> Step:
+        """All begin anew, and so does the unroll."""
+        self._steps, self._broken = 0, np.zeros([], bool)
+        return self._environments.reset()
+
+    def step(self, actions: np.ndarray) -> Step:
+        """One step of each; after the last of an unroll the broken ones show their resets."""
+        self.start(actions)
+        return self.finish()
+
+    def start(self, actions: np.ndarray) -> None:
+        """Begins a step; `finish` brings it."""
+        if self._pool:
+            self._running = self._pool.submit(self._step, actions).result
+        else:
+            self._running = partial(self._step, actions)
+
+    def finish(self) -> Step:
+        """The step that was begun."""
+        step = self._running()
+        self._heartbeat.frames += int((~step.first).sum()) * self._repeats
+        self._heartbeat.beat()
+        self._broken = self._broken | step.fault
+        self._steps = (self._steps + 1) % self._length
+        if self.between_unrolls:
+            for environment in np.flatnonzero(self._broken).tolist():
+                self._rebuild(environment, step)
+            self._broken = np.zeros([], bool)
+        self._finished += self._environments.episodes()
+        return step
+
+    @property
+    def between_unrolls(self) -> bool:
+        """Whether the last step ended an unroll."""
+        return self._steps == 0
+
+    def episodes(self) -> np.ndarray:
+        """float32 [K, 3] of (1 for a whole game else 0, return, steps) that ended since."""
+        finished, self._finished = self._finished, []
+        return np.array(
+            [(e.whole_game, e.episode_return, e.length) for e in finished], np.float32
+        ).reshape([-1, 3])
+
+    def close(self) -> None:
+        """Ends the thread; no step may run."""
+        if self._pool:
+            self._pool.shutdown()
+
+    def _step(self, actions: np.ndarray) -> Step:
+        begin = time.perf_counter()
+        step = self._environments.step(actions)
+        self.seconds += time.perf_counter() - begin
+        return step
+
+    def _rebuild(self, environment: int, step: Step) -> None:
+        try:
+            anew = self._environments.rebuild(environment)
+        except Exception as error:  # it stays broken, and this counts as one more fault
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            self._environments.faults.append(f"environment {environment}, made anew: {what}")
+            return
+        for name in ("reward", "terminated", "truncated", "observation", "first"):
+            getattr(step, name)[environment] = getattr(anew, name)[0]
+
+
+class Faults:
+    """Says what breaks in groups of environments, and gives up where it is too much."""
+
+    def __init__(self, groups: Sequence[Environments], say: Callable[[str], None]):
+        self._groups, self._say = groups, say
+        self._known = [0] * len(groups)
+        self._unrolls, self._last = 0, ""
+        self._at: list[int] = []  # the unroll at which each fault was
+
+    def after_unroll(self) -> None:
+        """Of all groups; raises Stopped where it is too much."""
+        self._unrolls += 1
+        for number, environments in enumerate(self._groups):
+            new = environments.faults[self._known[number] :]
+            self._known[number] += len(new)
+            of = f"group {number}: " if len(self._groups) > 1 else ""
+            for fault in new:
+                self._last = f"{of}{fault}"
+                self._say(f"{self._last}; it is made anew, its unroll dropped")
+                self._at.append(self._unrolls)
+        self._at = [at for at in self._at if at > self._unrolls - 1000]
+        if len(self._at) >= _FAULTS:
+            raise Stopped(f"{len(self._at)} faults of environments, the last: {self._last}")

@@ -1,0 +1,30 @@
+"""The algorithms by name: those of this package, and modules of users' own."""
+
+import dataclasses
+import importlib
+
+from impala_mm.algorithms.interface import Algorithm
+from impala_mm.config import flags
+from impala_mm.config.settings import Config
+from impala_mm.environments.types import EnvironmentSpec
+from impala_mm.runtime import devices
+
+BUILT_IN = ("impala",)
+
+
+def make(config: Config, environment: EnvironmentSpec) -> Algorithm:
+    """The algorithm that --algorithm names, for this environment."""
+    config = dataclasses.replace(
+        config, precision=devices.precision(config.precision, environment.observation)
+    )
+    name = config.algorithm
+    module = f"{__package__}.{name}" if name in BUILT_IN else name
+    try:
+        return importlib.import_module(module).make(config, environment)
+    except ModuleNotFoundError as error:
+        if error.name not in {module, module.split(".")[0]}:
+            raise
+        flags.refuse(
+            f"--algorithm={name}: there is no such algorithm; write {', '.join(BUILT_IN)} or the "
+            f"name of a module of yours (package.module)"
+        )

@@ -1,0 +1,37 @@
+"""What an actor and a learner that infers say to each other: a group's step, and who asks.
+
+An actor that only steps keeps its environments in groups: while the learner infers for one, another
+steps. Each call brings what a step of a group brought (`remote_actor` makes it, `inference` reads
+it); its answer is the group's next actions.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from impala_mm.environments.types import Step
+
+
+class StepCodec:
+    """A `Step` of E environments to bytes and back: each field's bytes, one after the other."""
+
+    def __init__(self, observation: tf.TensorSpec):
+        self._shape = observation.shape.as_list()
+        self._dtype = np.dtype(observation.dtype.as_numpy_dtype)
+        self.size = int(np.prod(self._shape)) * self._dtype.itemsize + 4 + 4  # of one environment
+
+    def encode(self, step: Step) -> bytes:
+        """All of its E environments."""
+        flags = np.stack([step.terminated, step.truncated, step.first, step.fault])
+        observation = np.ascontiguousarray(step.observation, self._dtype)
+        reward = np.asarray(step.reward, np.float32)
+        return b"".join([reward.tobytes(), flags.tobytes(), observation.data])
+
+    def decode(self, content: bytes, environments: int) -> Step:
+        """Read-only arrays over `content`, which `size` times `environments` bytes long."""
+        e = environments
+        reward = np.frombuffer(content, np.float32, e)
+        flags = np.frombuffer(content, np.bool_, 4 * e, offset=4 * e).reshape(4, e)
+        observation = np.frombuffer(content, self._dtype, offset=8 * e)
+        terminated, truncated, first, fault = flags
+        shaped = observation.reshape([e, *self._shape])
+        return Step(reward, terminated, truncated, shaped, first, fault)

@@ -1,0 +1,88 @@
+"""Are all learners' variables equal, bit for bit? Small differences are repaired, others refused.
+
+Each learner applies the same averaged gradient to equal variables, so they stay equal; hardware
+that rounds otherwise, or a faulty one, would let them drift unseen. `learner` calls `check` between
+two updates, on all ranks alike.
+"""
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from impala_mm.config.settings import Config
+from impala_mm.distributed.group import Group
+
+_SMALL = 1e-4  # of a variable's largest value: what rounding may come to
+
+
+class Drifted(Exception):
+    """Learners hold different variables; says which."""
+
+
+def check(group: Group, variables: Sequence[tf.Variable]) -> int:
+    """How many variables differed and now are rank 0's; Drifted where one differs too much."""
+    values = [variable.numpy() for variable in variables]
+    digests = group.gather([hashlib.sha256(v.tobytes()).digest() for v in values], "sync.digests")
+    differing = [i for i in range(len(values)) if len({d[i] for d in digests}) > 1]
+    if not differing:
+        return 0
+    theirs = group.gather([values[i] for i in differing] if group.rank == 0 else None, "sync.0")[0]
+    distances = [_distance(values[i], right) for i, right in zip(differing, theirs, strict=True)]
+    of_all = group.gather(distances, "sync.distances")
+    for place, i in enumerate(differing):
+        distance, rank = max((d[place], rank) for rank, d in enumerate(of_all))
+        if distance > _SMALL:
+            raise Drifted(
+                f"{variables[i].name} of learner {rank} differs from learner 0's by {distance:.1g} "
+                f"of its largest value: their updates are not the same"
+            )
+    for i, right in zip(differing, theirs, strict=True):
+        variables[i].assign(right)
+    return len(differing)
+
+
+def _distance(value: np.ndarray, right: np.ndarray) -> float:
+    """The largest difference, in units of the largest value."""
+    mine, other = (np.asarray(x, np.float64) for x in (value, right))
+    largest = np.abs(other).max(initial=0.0)
+    distance = float(np.abs(mine - other).max(initial=0.0) / (largest or 1.0))
+    return math.inf if math.isnan(distance) else distance
+
+
+class Differ(Exception):
+    """Learners of one run are not of one mind; says in what."""
+
+
+def compare(group: Group, config: Config, identity: dict[str, Any]) -> None:
+    """Raises Differ, on all learners alike, where flags or what was made of them differ."""
+    mine: dict[str, Hashable] = {
+        f"--{f.name}": getattr(config, f.name)
+        for f in dataclasses.fields(config)
+        if not f.metadata["own"]
+    }
+    mine |= {name: value for name, value in identity.items() if name != "run_id"}
+    everybodys = group.gather(mine, "agreement")
+    for name in mine:
+        ranks: dict[Hashable, list[str]] = {}
+        for rank, theirs in enumerate(everybodys):
+            ranks.setdefault(theirs.get(name), []).append(str(rank))
+        if len(ranks) > 1:
+            said = ", ".join(f"{value} on {' and '.join(on)}" for value, on in ranks.items())
+            raise Differ(f"the learners' {name} differ: {said}; give all of them the same")
+
+
+def addresses(group: Group, mine: str) -> list[str]:
+    """Of all learners, in the order of ranks; Differ where two have the same."""
+    everybodys = group.gather(mine, "addresses")
+    for rank, address in enumerate(everybodys):
+        if address in everybodys[:rank]:
+            raise Differ(
+                f"learners {everybodys.index(address)} and {rank} were both given {address}: each "
+                f"needs an entry of its own in --learner_hosts"
+            )
+    return everybodys

@@ -1,0 +1,171 @@
+"""Which learners there are, and how they reach each other: the only file that knows Horovod.
+
+A learner process asks `join()` once for its group. Alone, it has rank 0 of 1 and needs neither MPI
+nor Horovod; started by mpirun or horovodrun, it reaches the others through Horovod. `place()` tells
+the same before anything heavy is imported, from what the launcher left in the environment.
+"""
+
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from impala_mm.config.settings import Config
+from impala_mm.runtime.rank import place
+
+
+class Group(Protocol):
+    """The learners of a run, seen from one of them.
+
+    What has a name may be called in any order and from any thread: calls of one name meet.
+    """
+
+    rank: int
+    size: int
+
+    def mean(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
+        """Each tensor averaged over learners; usable inside a tf.function."""
+
+    def sum(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """A small tensor summed over learners, as it is: never compressed."""
+
+    def broadcast(self, variables: Sequence[tf.Variable]) -> None:
+        """Rank 0's values into every rank's variables."""
+
+    def gather(self, value: Any, name: str) -> list[Any]:
+        """Every rank's `value`, in the order of ranks; any picklable object."""
+
+    def leave(self) -> None:
+        """Takes leave of the others; they must not be asked for anything any more."""
+
+
+class Alone:
+    """The only learner."""
+
+    rank, size = 0, 1
+
+    def mean(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
+        """The tensors themselves."""
+        del name
+        return list(tensors)
+
+    def sum(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """The tensor itself."""
+        del name
+        return tensor
+
+    def broadcast(self, variables: Sequence[tf.Variable]) -> None:
+        """Nothing to do."""
+
+    def gather(self, value: Any, name: str) -> list[Any]:
+        """This rank's value."""
+        del name
+        return [value]
+
+    def leave(self) -> None:
+        """Nobody is left."""
+
+
+class Horovod:
+    """One of several learners."""
+
+    def __init__(self, config: Config) -> None:
+        for name, value in (
+            ("HOROVOD_FUSION_THRESHOLD", int(config.fusion_mb * 2**20)),
+            ("HOROVOD_CYCLE_TIME", config.cycle_ms),
+        ):
+            os.environ.setdefault(name, str(value))
+        # A learner that starves is no stall: the progress line names it.
+        os.environ.setdefault("HOROVOD_STALL_CHECK_DISABLE", "1")
+        # Not at the top: one learner works where Horovod could not be built.
+        import horovod.tensorflow as hvd  # noqa: PLC0415
+
+        hvd.init()
+        self._hvd = hvd
+        self.rank: int = hvd.rank()
+        self.size: int = hvd.size()
+        halves = config.gradient_dtype == "float16"
+        self._compression = hvd.Compression.fp16 if halves else hvd.Compression.none
+        self._grouped = config.allreduce == "grouped"
+        self._lock, self._graphs = threading.Lock(), dict[str, Any]()
+
+    def mean(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
+        """All in one message, or each as soon as it is there."""
+        options = {"op": self._hvd.Average, "compression": self._compression}
+        if self._grouped:
+            return self._hvd.grouped_allreduce(list(tensors), name=name, **options)
+        return [
+            self._hvd.allreduce(tensor, name=f"{name}.{i}", **options)
+            for i, tensor in enumerate(tensors)
+        ]
+
+    def sum(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """As it is."""
+
+        def graph(x: tf.Tensor) -> tf.Tensor:
+            return self._hvd.allreduce(x, op=self._hvd.Sum, name=name)
+
+        return self._named(name, graph, tf.TensorSpec(tensor.shape, tensor.dtype))(tensor)
+
+    def broadcast(self, variables: Sequence[tf.Variable]) -> None:
+        """Rank 0's values into every rank's variables."""
+        self._hvd.broadcast_variables(list(variables), root_rank=0)
+
+    def gather(self, value: Any, name: str) -> list[Any]:
+        """Every rank's value, pickled and gathered."""
+
+        def graph(content: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            sizes = self._hvd.allgather(tf.shape(content), name=f"{name}.sizes")
+            return sizes, self._hvd.allgather(content, name=name)
+
+        content = tf.constant(np.frombuffer(pickle.dumps(value), np.uint8))
+        sizes, contents = self._named(name, graph, tf.TensorSpec([None], tf.uint8))(content)
+        ends = np.cumsum(sizes.numpy()).tolist()
+        whole = contents.numpy().tobytes()
+        begins = [0, *ends[:-1]]
+        return [pickle.loads(whole[i:j]) for i, j in zip(begins, ends, strict=True)]
+
+    def _named(self, name: str, graph: Callable[..., Any], spec: tf.TensorSpec) -> Any:
+        """A collective that meets those of its name alone.
+
+        Called eagerly, all of a kind have one name, and those of two threads would meet.
+        """
+
+        def on_cpu(x: tf.Tensor) -> Any:
+            with tf.device("/CPU:0"):
+                return graph(x)
+
+        with self._lock:
+            if name not in self._graphs:
+                traced = tf.function(on_cpu, autograph=False)
+                self._graphs[name] = traced.get_concrete_function(spec)
+            return self._graphs[name]
+
+    def leave(self) -> None:
+        """Ends Horovod and with it MPI: a rank that left without would count as having failed."""
+        self._hvd.shutdown()
+
+
+def join(config: Config) -> Group:
+    """This process's place among the learners that were started together."""
+    size = place().size
+    if size == 1:
+        return Alone()
+    try:
+        group = Horovod(config)
+    except ImportError as error:
+        sys.exit(
+            f"error: {size} learners were started, and Horovod, which joins them, does not load "
+            f"({error}): build it with `make horovod`, or start one learner"
+        )
+    if group.size != size:
+        sys.exit(
+            f"error: the launcher started {size} processes, but Horovod sees {group.size}: "
+            f"this mpirun is not the MPI that Horovod was built with (`make horovod`)"
+        )
+    return group

@@ -1,0 +1,82 @@
+"""Makes environments by the name of their level."""
+
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from impala_mm.environments.types import BadLevel, Environments, EnvironmentSpec, Options
+
+if TYPE_CHECKING:
+    from impala_mm.environments.atari.games import Game
+    from impala_mm.environments.levels import Level
+    from impala_mm.environments.spaces import Reading
+
+
+def make_environments(
+    level_name: str, num_envs: int, seed: int, pictures: bool = False, **options: Any
+) -> Environments:
+    """`num_envs` copies of a level, number i seeded with `seed` + i; `options` as in `Options`.
+
+    With `pictures` number 0 can be looked at, which costs time and changes nothing of its play.
+
+    A level is the id of a gymnasium or classic gym environment, `gym:ID` where both know it and
+    gym's is meant, `my_package.module:ID` where importing a module registers it, or our own `catch`
+    and `memory`. Raises BadLevel.
+    """
+    level, game, chosen = _find(level_name, options)
+    if game:
+        from impala_mm.environments.atari import colour_screen, games, vector  # noqa: PLC0415
+
+        opens = colour_screen.InColour if pictures else vector.open_vector
+        return vector.Atari(games.describe(game), game, num_envs, seed, opens)
+    from impala_mm.environments import gym_vector  # noqa: PLC0415
+
+    reading, described = _look(level, chosen)
+    return gym_vector.Vector(described, reading, level.open, num_envs, seed, pictures)
+
+
+def level_spec(level_name: str, **options: Any) -> EnvironmentSpec:
+    """What `make` would make copies of."""
+    level, game, chosen = _find(level_name, options)
+    if game:
+        from impala_mm.environments.atari import games  # noqa: PLC0415
+
+        return games.describe(game)
+    return _look(level, chosen)[1]
+
+
+def _find(level_name: str, options: dict[str, Any]) -> tuple["Level", "Game | None", Options]:
+    """The level, and the Atari game that it is; refuses options that are Atari's elsewhere."""
+    # Only who plays needs gymnasium: a learner gets by with the names above.
+    from impala_mm.environments import levels  # noqa: PLC0415
+
+    chosen = Options(**options)
+    level = levels.find(level_name)
+    game = level.game(chosen)
+    if not game:
+        general = Options(*chosen[:3], life_loss_ends=chosen.life_loss_ends)
+        wrong = [name for name in chosen._fields if getattr(chosen, name) != getattr(general, name)]
+        if wrong:
+            raise BadLevel(
+                f"{level_name} is no game of Atari's, and {' and '.join(wrong)} "
+                f"{'is' if len(wrong) == 1 else 'are'} for these alone"
+            )
+    return level, game, chosen
+
+
+def _look(level: "Level", options: Options) -> tuple["Reading", EnvironmentSpec]:
+    """Makes one environment, reads its spaces, and closes it."""
+    from impala_mm.environments import spaces  # noqa: PLC0415
+
+    environment = level.open(False)
+    try:
+        reading = spaces.read(level.name, environment, options.width, options.height)
+    finally:
+        environment.close()
+    return reading, EnvironmentSpec(
+        level.name,
+        tf.TensorSpec(reading.shape, tf.as_dtype(reading.dtype)),
+        reading.num_actions,
+        options.num_action_repeats or 1,
+        level.reward_threshold,
+    )

@@ -1,0 +1,28 @@
+"""An observation as a picture for people, where its environment draws none of its own."""
+
+import numpy as np
+
+from impala_mm.environments.types import BadLevel
+
+_LEAST = 160  # pixels down, to which small pictures are enlarged
+
+
+def of(level_name: str, observation: np.ndarray) -> np.ndarray:
+    """uint8 [height, width, 3] of an image; raises BadLevel where it is none.
+
+    Numbers other than uint8 are spread from black to white; of several channels that are not
+    colours the last is shown.
+    """
+    image = observation[..., None] if observation.ndim == 2 else observation
+    if image.ndim != 3:
+        raise BadLevel(
+            f"{level_name} draws no pictures, and its observations {list(observation.shape)} are "
+            f"none: give it a render method and the render mode rgb_array"
+        )
+    if image.shape[2] != 3:
+        image = np.repeat(image[..., -1:], 3, axis=2)
+    if image.dtype != np.uint8:
+        low, high = float(image.min()), float(image.max())
+        image = ((image - low) * (255 / max(high - low, 1e-9))).astype(np.uint8)
+    times = -(-_LEAST // image.shape[0])
+    return image.repeat(times, axis=0).repeat(times, axis=1)

@@ -1,0 +1,129 @@
+"""A standing evaluator: each time that it looks, the newest checkpoint of a run, tested once.
+
+`evaluator_process` calls `look` every few seconds while the run trains. Checkpoints are pruned by
+their learner at any time, and may be damaged: those are passed over, and said.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from impala_mm.evaluation import games, statistics
+from impala_mm.evaluation import results as records
+from impala_mm.evaluation.games import Evaluation, Meanwhile
+from impala_mm.policy.policy import Policy
+from impala_mm.records import checkpoint
+from impala_mm.records.checkpoint import About, Damaged, Mismatch
+
+Say = Callable[[str], None]
+
+
+class Evaluator:
+    """Of one run. What it has had stands in evaluations.jsonl, so that it can be started again."""
+
+    def __init__(
+        self,
+        logdir: Path,
+        choose: Callable[[About], list[str]],
+        changes: dict[str, Any],
+        meanwhile: Meanwhile,
+        say: Say,
+        **how: Any,
+    ):
+        """`choose`: the levels, by a checkpoint; `changes` as of `Policy`; `how`: of `on_level`."""
+        self._logdir, self._choose, self._changes = logdir, choose, changes
+        self._levels: list[str] = []
+        self._how, self._meanwhile, self._say = how, meanwhile, say
+        self._policy: Policy | None = None
+        self._events: Any = None
+        self._bad: set[tuple[str, int]] = set()  # name of a checkpoint, time of its last change
+        # (level, updates) that this evaluator, or the one before it, has had.
+        self._had = {
+            (row.get("level"), row.get("updates"))
+            for row in records.read(logdir)
+            if row.get("by") == "evaluator" and row.get("deterministic") == how["deterministic"]
+        }
+        self.newest: About | None = None  # the last that was tested
+        self.frames = 0.0  # of the games played so far
+
+    def look(self) -> bool:
+        """Tests the newest checkpoint, if it is whole and was not tested yet; whether it was."""
+        for path in reversed(checkpoint.all_in(self._logdir / "checkpoints")):
+            mark = _mark(path)
+            if mark in self._bad or not path.name.isdigit():
+                continue
+            try:
+                if not self._due(path):
+                    return False
+                return self._test(path, checkpoint.verify(path))
+            except (Damaged, Mismatch) as error:
+                if mark == _mark(path):  # else it was pruned, or is written anew
+                    self._bad.add(mark)
+                    self._say(f"{error}; it is passed over")
+        return False
+
+    def _due(self, path: Path) -> bool:
+        """Whether a checkpoint of this number has levels that were not played with it."""
+        return not self._levels or any(
+            (level, int(path.name)) not in self._had for level in self._levels
+        )
+
+    def _test(self, path: Path, about: About) -> bool:
+        if self._policy is None:
+            self._levels = self._choose(about)
+            self._policy = Policy(path, about, self._levels[0], **self._changes)
+        else:
+            self._policy.load(path, about)
+        tested = False
+        for level in self._levels:
+            if (level, about.updates) in self._had:
+                continue
+            tested = True
+            result = games.on_level(
+                self._policy, level, meanwhile=self._meanwhile, say=self._say, **self._how
+            )
+            self.frames += sum(result.lengths) * self._policy.spec.action_repeats
+            if len(result.returns) < self._how["num_episodes"]:
+                return False
+            self._keep(result)
+        self.newest = about
+        return tested
+
+    def _keep(self, result: Evaluation) -> None:
+        """Writes it down, and says it."""
+        self._had.add((result.level, result.updates))
+        row = records.record(result, "evaluator")
+        try:
+            records.append(self._logdir, row)
+            self._draw(result, row)
+        except (OSError, tf.errors.OpError) as error:
+            self._say(f"an evaluation could not be written ({error})")
+        deviation = statistics.number(row.get("deviation", float("nan")))
+        self._say(
+            f"{result.level}: mean return {result.mean:.2f} (deviation {deviation}) of "
+            f"{len(result.returns)} games at {result.frames:,.0f} frames"
+        )
+
+    def _draw(self, result: Evaluation, row: dict[str, Any]) -> None:
+        """For TensorBoard, at the frames that the checkpoint was trained on."""
+        if self._events is None:
+            folder = self._logdir / "events-evaluation"
+            self._events = tf.summary.create_file_writer(str(folder))
+        suffix = f"/{result.level}" if len(self._levels) > 1 else ""
+        named = {"return": row["mean"], "length": row["mean_length"]}
+        named |= {name: row[name] for name in ("deviation", "human_normalised") if name in row}
+        with self._events.as_default(step=np.int64(result.frames)):  # NumPy's, as in `chronicle`
+            for name, value in named.items():
+                tf.summary.scalar(f"evaluation/{name}{suffix}", np.float32(value))
+        self._events.flush()
+
+
+def _mark(path: Path) -> tuple[str, int]:
+    """Another one where it was written anew, or is gone."""
+    try:
+        return path.name, path.stat().st_mtime_ns
+    except OSError:
+        return path.name, -1

@@ -1,0 +1,265 @@
+"""Whole games, played with what a run has learnt: raw returns, no ends at lost lives, no training.
+
+    result = impala_mm.evaluate("runs/c", num_episodes=100)
+    result.mean, result.returns, result.lengths
+
+Copies of the level play in parallel, each a number of games that is fixed beforehand. Taking
+whichever games end first instead would favour the short ones. `evaluation_process` and `evaluator`
+call this, and write down what comes of it.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from impala_mm.data.trajectory import Entry
+from impala_mm.environments import from_flags, types
+from impala_mm.environments.make import level_spec, make_environments
+from impala_mm.environments.types import Environments, Step
+from impala_mm.evaluation import statistics
+from impala_mm.evaluation.viewers import Onlooker, Sight
+from impala_mm.policy.policy import Policy
+from impala_mm.records import checkpoint
+
+IDLE_STEPS = 1000  # without reward, after which a deterministic game of Atari is cut
+_READ = ("action", "reward", "observation", "first")  # of an entry, by who acts
+_FAULTS = 10  # environments made anew, before it is given up
+# Environments are seeded far from those of actors.
+_APART = 500_000_000
+
+
+class Game(NamedTuple):
+    """One whole game."""
+
+    episode_return: float  # raw
+    length: int  # steps
+    idle: bool  # it was cut, for nothing had been gained for so long
+
+
+class Evaluation(NamedTuple):
+    """The games of one level."""
+
+    level: str
+    checkpoint: str  # its folder
+    updates: int
+    frames: float  # that the policy was trained on
+    deterministic: bool
+    seed: int
+    num_envs: int
+    options: dict[str, Any]  # of the environments
+    scores: tuple[float, float] | None  # mean returns of random play and of a human, if known
+    returns: list[float]
+    lengths: list[int]  # in steps
+    idle: int  # of these were cut, for nothing had been gained for so long
+
+    @property
+    def mean(self) -> float:
+        """Of the returns."""
+        return statistics.summarise(self.returns).mean
+
+    @property
+    def human_normalised(self) -> list[float]:
+        """The returns, where 0 is random play and 1 a human; empty where that is not known."""
+        return statistics.normalised(self.returns, self.scores) if self.scores else []
+
+
+class Unplayable(Exception):
+    """The environments fail again and again; says how."""
+
+
+Meanwhile = Callable[[Sequence[Game], int], bool]  # (games, steps so far) -> whether to go on
+
+
+def evaluate(
+    logdir: str | Path,
+    num_episodes: int = 10,
+    level_name: str = "",
+    deterministic: bool = False,
+    best: bool = False,
+    num_envs: int = 16,
+    seed: int = 1,
+    **options: Any,
+) -> Evaluation:
+    """Whole games with a run's newest checkpoint, or its best, or one given by its own folder.
+
+    On the run's own level, or another that its network fits; `options` of the environment
+    (`environments.FLAGS`) are the run's unless given. Raises checkpoint.Missing, Damaged or
+    Mismatch, and environments.BadLevel.
+    """
+    policy = Policy(*checkpoint.find(logdir, best), level_name, seed=seed, **options)
+    if len(policy.levels) > 1:
+        raise types.BadLevel(f"{logdir} learnt {' and '.join(policy.levels)}: name one")
+    idle = options.get("no_reward_steps")
+    level = next(iter(policy.levels))
+    return on_level(policy, level, num_episodes, num_envs, deterministic, seed, idle)
+
+
+def on_level(
+    policy: Policy,
+    level_name: str,
+    num_episodes: int,
+    num_envs: int = 16,
+    deterministic: bool = False,
+    seed: int = 1,
+    no_reward_steps: int | None = None,
+    onlookers: Callable[[Environments], Sequence[Onlooker]] | None = None,
+    meanwhile: Meanwhile = lambda games, steps: True,
+    say: Callable[[str], None] = lambda message: None,
+) -> Evaluation:
+    """`num_episodes` games; fewer where `meanwhile` ended it: then the longer ones are missing.
+
+    `no_reward_steps`: None for the protocol's own. `onlookers` are made for the environments.
+    """
+    num_envs = min(num_envs, num_episodes)
+    options = from_flags.options(policy.config)
+    emulated = level_spec(level_name, **options).emulator
+    if no_reward_steps is None:
+        no_reward_steps = IDLE_STEPS if deterministic and emulated else 0
+    options["no_reward_steps"] = no_reward_steps
+    playing = make_environments(
+        level_name,
+        num_envs,
+        seed * 1_000_003 + _APART,
+        pictures=onlookers is not None,
+        life_loss_ends=False,
+        **options,
+    )
+    watching = None
+    try:
+        watching = Watching(policy, playing, onlookers(playing)) if onlookers else None
+        games = play(
+            *(policy, playing, quotas(num_episodes, num_envs)),
+            explore=not deterministic,
+            idle_steps=no_reward_steps,
+            watching=watching,
+            meanwhile=meanwhile,
+            say=say,
+        )
+    finally:
+        if watching:
+            watching.close()
+        playing.close()
+    return Evaluation(
+        level=level_name,
+        checkpoint=str(policy.path),
+        updates=policy.about.updates,
+        frames=policy.about.frames,
+        deterministic=deterministic,
+        seed=seed,
+        num_envs=num_envs,
+        options=options,
+        scores=playing.spec.scores,
+        returns=[game.episode_return for game in games],
+        lengths=[game.length for game in games],
+        idle=sum(game.idle for game in games),
+    )
+
+
+def quotas(num_games: int, num_envs: int) -> np.ndarray:
+    """int64 [E]: how many games each copy plays."""
+    each, more = divmod(num_games, num_envs)
+    return each + (np.arange(num_envs) < more).astype(np.int64)
+
+
+def play(
+    policy: Policy,
+    playing: Environments,
+    left: np.ndarray,
+    explore: bool,
+    idle_steps: int = 0,
+    watching: "Watching | None" = None,
+    meanwhile: Meanwhile = lambda games, steps: True,
+    say: Callable[[str], None] = lambda message: None,
+) -> list[Game]:
+    """The first `left[i]` games of each copy i; none of those that it plays while others go on."""
+    left = left.copy()
+    games: list[Game] = []
+    step, state = playing.reset(), policy.initial_state(len(left))
+    actions, idle, steps = np.zeros(len(left), np.int32), np.zeros(len(left), np.int64), 0
+    while left.any() and meanwhile(games, steps):
+        if watching and step.fault[0]:
+            watching.broke()
+        step = _mended(playing, step, say)
+        entry = policy.entry(step.observation, step.reward, actions, step.first)
+        before = state
+        actions, state, _ = policy.act(entry, before, explore)
+        if watching and left[0]:
+            watching.look(step, entry, before, int(actions[0]))
+        step = playing.step(actions)
+        steps += int(left.astype(bool).sum())
+        idle = np.where((step.reward != 0) | step.first, 0, idle + 1)
+        for i, whole_game, episode_return, length in playing.episodes():
+            if whole_game and left[i]:
+                cut = idle_steps > 0 and step.truncated[i] and idle[i] >= idle_steps
+                games.append(Game(episode_return, length, bool(cut)))
+                left[i] -= 1
+                if watching and i == 0:
+                    watching.end(step)
+    return games
+
+
+class Watching:
+    """Shows onlookers the games of copy 0."""
+
+    def __init__(self, policy: Policy, playing: Environments, onlookers: Sequence[Onlooker]):
+        self._policy, self._playing, self._onlookers = policy, playing, onlookers
+        self._judges = any(onlooker.judges for onlooker in onlookers)
+        self._game, self._return = 0, 0.0
+
+    def look(self, step: Step, entry: Entry, state: Any, action: int) -> None:
+        """At an observation, and at the action chosen after it."""
+        judgement = None
+        if self._judges:
+            mine = entry._replace(**{name: getattr(entry, name)[:1] for name in _READ})
+            states = tf.nest.map_structure(lambda tensor: tensor[:1], state)
+            judgement = self._policy.judge(mine, states)
+        self._return += float(step.reward[0])
+        self._show(
+            Sight(
+                self._playing.picture(),
+                self._game,
+                action,
+                float(step.reward[0]),
+                self._return,
+                None if judgement is None else float(judgement.value[0]),
+                None if judgement is None else judgement.policy[0].numpy(),
+            )
+        )
+
+    def end(self, step: Step) -> None:
+        """At the last observation of a game; the reset after it belongs to the next."""
+        reward = float(step.reward[0])
+        final = Sight(self._playing.picture(), self._game, None, reward, self._return + reward)
+        self._show(final)
+        self._game, self._return = self._game + 1, 0.0
+
+    def broke(self) -> None:
+        """The game ended without an end; the next one begins."""
+        self._game, self._return = self._game + 1, 0.0
+
+    def close(self) -> None:
+        """There is nothing more to see."""
+        for onlooker in self._onlookers:
+            onlooker.close()
+
+    def _show(self, sight: Sight) -> None:
+        for onlooker in self._onlookers:
+            onlooker.see(sight)
+
+
+def _mended(playing: Environments, step: Step, say: Callable[[str], None]) -> Step:
+    """The step, in which those that broke begin anew; the games they played are not counted."""
+    for i in np.flatnonzero(step.fault).tolist():
+        say(f"{playing.faults[-1]}; it is made anew, its game is not counted")
+        if len(playing.faults) >= _FAULTS:
+            raise Unplayable(f"{len(playing.faults)} faults, the last: {playing.faults[-1]}")
+        try:
+            row = playing.rebuild(i)
+        except Exception as error:  # it stays broken, and is tried again in the next step
+            playing.faults.append(f"environment {i}, made anew: {error}")
+            continue
+        step.observation[i], step.reward[i], step.first[i] = row.observation[0], 0, True
+    return step

@@ -1,0 +1,79 @@
+"""Who looks on while games are played: a window, a film (`film`). They are shown copy 0's games."""
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from impala_mm.config import flags
+
+
+class Sight(NamedTuple):
+    """One observation, as an onlooker sees it."""
+
+    picture: np.ndarray  # uint8 [height, width, 3]
+    game: int  # 0 for the first
+    action: int | None  # chosen after it; None at a game's end
+    reward: float  # raw, that came with it
+    episode_return: float  # up to here
+    value: float | None = None  # what the policy expects from here on, for those who ask
+    policy: np.ndarray | None = None  # float32 [A]: probabilities of the actions
+
+
+class Onlooker(Protocol):
+    """Is shown each observation of copy 0, one after the other."""
+
+    judges: bool  # whether it asks for value and policy: that costs time
+
+    def see(self, sight: Sight) -> None:
+        """The next one."""
+
+    def close(self) -> None:
+        """There are no more."""
+
+
+class Window:
+    """Shows all games, as fast as a person would play them. Closing it ends the show alone."""
+
+    judges = False
+
+    def __init__(self, title: str, rate: float):
+        """`rate`: pictures a second."""
+        try:
+            import pygame  # noqa: PLC0415
+        except ImportError:
+            flags.refuse("--render needs pygame: pip install pygame-ce")
+        self._pygame, self._title, self._rate = pygame, title, rate
+        self._screen: Any = None
+        self._closed = False
+
+    def see(self, sight: Sight) -> None:
+        """Draws it, and waits until its time is over."""
+        pygame = self._pygame
+        if self._closed:
+            return
+        if self._screen is None:
+            self._open(sight.picture)
+        if any(event.type == pygame.QUIT for event in pygame.event.get()):
+            self.close()
+            return
+        surface = pygame.surfarray.make_surface(sight.picture.swapaxes(0, 1))
+        self._screen.blit(pygame.transform.scale(surface, self._screen.get_size()), (0, 0))
+        pygame.display.set_caption(f"{self._title}: return {sight.episode_return:.2f}")
+        pygame.display.flip()
+        self._clock.tick(self._rate)
+
+    def close(self) -> None:
+        """The window goes."""
+        self._closed = True
+        self._pygame.display.quit()
+
+    def _open(self, picture: np.ndarray) -> None:
+        pygame = self._pygame
+        height, width = picture.shape[:2]
+        times = max(1, 480 // height)
+        try:
+            pygame.display.init()
+            self._screen = pygame.display.set_mode((width * times, height * times))
+        except pygame.error as error:
+            flags.refuse(f"--render: no window can be opened here ({error})")
+        self._clock = pygame.time.Clock()

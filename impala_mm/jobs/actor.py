@@ -1,0 +1,194 @@
+"""An actor's process, from its flags to its exit code."""
+
+import dataclasses
+import itertools
+import signal
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
+
+from impala_mm.config import auto, flags
+from impala_mm.config.settings import Config
+from impala_mm.data import compression
+from impala_mm.jobs import child_actors
+from impala_mm.runtime import heartbeat, lifecycle, log, ports, run_token
+from impala_mm.runtime.heartbeat import Heartbeat
+
+
+def act(config: Config) -> NoReturn:
+    """Plays until the run or the user ends it."""
+    ours = child_actors.die_with_parent()
+    say = log.Sayer(f"actor {config.task}")
+    stop, ending = threading.Event(), []
+
+    def end(number: int, _: Any) -> None:
+        ending.append(number)
+        if not stop.is_set():  # a second one may come while the first is being heard
+            stop.set()
+
+    lifecycle.on_ending(end)
+    lifecycle.give_way()
+    lifecycle.stay_small()
+    learners = ports.learner_addresses(config)
+    start = first_learner(config, len(learners))
+    if config.learner_assignment == "fixed":
+        learners, start = [learners[start]], 0
+    threads = config.intra_op_threads or 1, config.inter_op_threads or 1
+    lifecycle.load_tensorflow(*threads, config.actor_device)
+    from impala_mm.actor import stepper  # noqa: PLC0415
+    from impala_mm.runtime import devices  # noqa: PLC0415
+    from impala_mm.transport.client import Refused  # noqa: PLC0415
+
+    device = devices.choose("actor_device", config.actor_device, config.task)
+    if config.actor_device == "gpu":
+        say(f"acts on {device}")
+    alive, token = heartbeat.of_this_process(), run_token.of_flags(config)
+    here = _Here(config, ours, learners, start, token, say, stop, alive)
+    if config.inference == "auto":
+        here = here._replace(config=dataclasses.replace(config, inference=_asked_place(here)))
+    ready = _steps(here) if here.config.inference == "learner" else _plays(here)
+    code = 1
+    try:
+        ready.run()
+        code = lifecycle.exit_code(ending)
+        say(f"ended: asked to by {signal.Signals(ending[0]).name}")
+    except (Refused, stepper.Stopped) as error:
+        say(f"error: {error}")
+    except Exception:
+        traceback.print_exc()
+    stop.set()
+    ready.end()
+    lifecycle.leave(code)
+
+
+class _Here(NamedTuple):
+    """What an actor of either kind is made of."""
+
+    config: Config
+    ours: bool  # experiment.py started it, and others beside it
+    learners: list[str]  # addresses
+    start: int  # of these, that with which it begins
+    token: str
+    say: log.Sayer
+    stop: threading.Event
+    alive: Heartbeat
+
+
+def _asked_place(here: _Here) -> str:
+    """Where actions are chosen, as the first learner that answers says."""
+    from impala_mm.runtime.backoff import Waiting  # noqa: PLC0415
+    from impala_mm.transport.client import Client, Refused, Unreachable  # noqa: PLC0415
+
+    learners = here.learners
+    waiting = Waiting(f"for a learner at {' or '.join(learners)}", here.say, here.stop)
+    for number in itertools.count(here.start):
+        if here.stop.is_set():
+            break
+        try:
+            client = Client(learners[number % len(learners)], here.token)
+            return client.hello({"probe": True}).get("inference", "actor")
+        except Unreachable:
+            here.alive.beat()
+            waiting.pause(0.2, most=5.0)
+        except Refused as error:
+            here.say(f"error: {error}")
+            lifecycle.leave(1)
+    return "actor"
+
+
+class _Ready(NamedTuple):
+    """An actor that is put together."""
+
+    run: Callable[[], None]  # until told to stop
+    end: Callable[[], None]  # frees what it holds
+
+
+def _plays(here: _Here) -> _Ready:
+    """One that has the network."""
+    from impala_mm.actor import actor  # noqa: PLC0415
+    from impala_mm.actor.learner_link import Link  # noqa: PLC0415
+    from impala_mm.algorithms import agent  # noqa: PLC0415
+
+    config, say, stop = here.config, here.say, here.stop
+    algorithm, layout, levels, identity, _ = agent.make(agent.acting(config), config.task)
+    level = _level(config, levels)
+    observation = levels[level].observation
+    count = auto.environments(config, observation)
+    lag = algorithm.max_lag
+    try:
+        sizes = auto.groups(config, count, observation, here.ours, lag)
+    except ValueError as error:
+        flags.refuse(str(error))
+    groups = _groups(config, level, sizes)
+    pull_secs = auto.pull_secs(config.min_pull_secs, layout.size)
+    identity |= {"actor": config.task, "level": level}
+    pack = compression.PACKS[auto.compression(config, observation)]
+    link = Link(here.learners, here.start, identity, here.token, pull_secs, lag, say, stop, pack)
+
+    def run() -> None:
+        actor.run(algorithm, groups, layout, link, say, stop, here.alive)
+
+    def end() -> None:
+        link.close()
+        _close(groups)
+
+    return _Ready(run, end)
+
+
+def _steps(here: _Here) -> _Ready:
+    """One that only steps environments: its learner infers."""
+    from impala_mm.actor import stepping_actor  # noqa: PLC0415
+    from impala_mm.algorithms import agent  # noqa: PLC0415
+    from impala_mm.environments import from_flags  # noqa: PLC0415
+
+    config, stop, alive = here.config, here.stop, here.alive
+    levels = from_flags.levels_of(config)
+    level = _level(config, levels)
+    try:
+        observation = levels[level].observation
+        sizes = stepping_actor.sizes(auto.environments(config, observation), observation)
+    except ValueError as error:
+        flags.refuse(f"--inference=learner: {error}; --inference=actor sends none of them alone")
+    groups = _groups(config, level, sizes)
+    identity = agent.steps(config, levels) | {"actor": config.task, "level": level}
+    pack = compression.PACKS[auto.compression(config, observation)]
+    learner = here.learners[here.start]
+    playing = stepping_actor.RemoteActor(
+        learner, identity, here.token, groups, here.say, stop, alive, pack
+    )
+    return _Ready(lambda: stepping_actor.run(playing, stop, alive), lambda: _close(groups))
+
+
+def _groups(config: Config, level: str, sizes: list[int]) -> list[tuple[Any, int]]:
+    """This actor's environments, in groups of so many: (Environments, size)."""
+    from impala_mm.environments import from_flags  # noqa: PLC0415
+    from impala_mm.environments.make import make_environments  # noqa: PLC0415
+
+    options, seed = from_flags.options(config), _seed(config)
+    return [
+        (make_environments(level, size, seed + sum(sizes[:i]), **options), size)
+        for i, size in enumerate(sizes)
+    ]
+
+
+def _close(groups: list[tuple[Any, int]]) -> None:
+    for environments, _ in groups:
+        environments.close()
+
+
+def _level(config: Config, levels: dict[str, Any]) -> str:
+    """The one of those of --level_name that this actor plays."""
+    return list(levels)[config.task % len(levels)]
+
+
+def _seed(config: Config) -> int:
+    """Of its first environment: apart for each environment of each actor."""
+    return config.seed * 1_000_003 + config.task * 10_007
+
+
+def first_learner(config: Config, count: int) -> int:
+    """The number of that which it begins with, of so many."""
+    if config.learner >= count:
+        flags.refuse(f"--learner={config.learner}: --learner_hosts names {count}, counted from 0")
+    return config.learner if config.learner >= 0 else config.task % count

@@ -1,0 +1,195 @@
+"""--mode=test, from its flags to its exit code: plays whole games and says how well.
+
+What the environment is like (`environments.FLAGS`) is as the run recorded it, unless its flag is
+given; what belongs to training (a lost life as an end, clipped rewards, --no_reward_steps) is off.
+"""
+
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from impala_mm.config import auto, flags
+from impala_mm.config.settings import Config
+from impala_mm.runtime import lifecycle, log
+
+if TYPE_CHECKING:
+    from impala_mm.environments.types import Environments
+    from impala_mm.evaluation.games import Evaluation, Game
+    from impala_mm.evaluation.viewers import Onlooker
+    from impala_mm.policy.policy import Policy
+
+_LINE_SECONDS = 3.0  # between progress lines
+
+
+def test(config: Config, given: Sequence[str]) -> NoReturn:
+    """Plays; `given` names the flags that were written on the command line."""
+    ending: list[int] = []  # the signals that asked for an end
+    lifecycle.on_ending(lambda number, _: ending.append(number))
+    refuse_what_cannot_be(config)
+    _check_display(config)
+    load_tensorflow(config, intra=0)
+    from impala_mm.environments.types import BadLevel  # noqa: PLC0415
+    from impala_mm.evaluation import video_writer  # noqa: PLC0415
+    from impala_mm.evaluation.games import Unplayable  # noqa: PLC0415
+    from impala_mm.records import checkpoint  # noqa: PLC0415
+
+    try:
+        played = _Test(config, given, ending).run()
+    except (checkpoint.Damaged, checkpoint.Mismatch, checkpoint.Missing) as error:
+        flags.refuse(str(error))
+    except (BadLevel, Unplayable) as error:
+        flags.refuse(str(error))
+    except video_writer.Unrecordable as error:
+        flags.refuse(f"--video_dir: {error}")
+    lifecycle.leave(lifecycle.exit_code(ending) if not played else 0)
+
+
+def refuse_what_cannot_be(config: Config) -> None:
+    """Before TensorFlow is loaded, which takes seconds."""
+    if config.job_name:
+        flags.refuse(f"--mode=test is one process: leave --job_name={config.job_name} out")
+    if not config.logdir and not config.checkpoint:
+        flags.refuse("--mode=test plays with what a run has learnt: give its --logdir")
+    where = config.checkpoint or config.logdir
+    if not Path(where).exists():
+        flags.refuse(f"--{'checkpoint' if config.checkpoint else 'logdir'}={where} does not exist")
+
+
+def load_tensorflow(config: Config, intra: int) -> None:
+    """For who plays, on --actor_device; `intra` threads where no flag says how many."""
+    threads = config.intra_op_threads or intra, config.inter_op_threads or 1
+    lifecycle.load_tensorflow(*threads, config.actor_device)
+    from impala_mm.runtime import devices  # noqa: PLC0415
+
+    devices.choose("actor_device", config.actor_device, 0)
+
+
+class _Test:
+    """Of one checkpoint, on one level or several."""
+
+    def __init__(self, config: Config, given: Sequence[str], ending: list[int]):
+        from impala_mm.records import checkpoint  # noqa: PLC0415
+
+        self._config, self._given, self._ending = config, given, ending
+        self._say = log.Sayer("test")
+        self._path, self._about = checkpoint.find(config.checkpoint or config.logdir)
+        kept = self._path.resolve().parent
+        own = kept.parent if kept.name == "checkpoints" else None  # the run that it is of
+        self._logdir = Path(config.logdir) if config.logdir else own
+
+    def run(self) -> bool:
+        """Whether all games were played."""
+        from impala_mm.evaluation import levels as levels_to_play  # noqa: PLC0415
+        from impala_mm.evaluation import tables  # noqa: PLC0415
+        from impala_mm.policy.policy import Policy  # noqa: PLC0415
+
+        frames = f"{self._about.frames:,.0f}"
+        self._say(f"plays with the checkpoint of {frames} frames, {self._path}")
+        levels = levels_to_play.choose(self._config, self._given, self._about, self._say)
+        changes = levels_to_play.changes(self._config, self._given)
+        policy = Policy(self._path, self._about, levels[0], **changes)
+        results = []
+        for level in levels:
+            result = self._play(policy, level)
+            if len(result.returns) < self._config.test_num_episodes:
+                self._say_interrupted(result)
+                return False
+            results.append(result)
+            print(tables.described(result), flush=True)
+            if self._config.video_dir:
+                self._say(f"video: {video_path(self._config, policy, level)}")
+            self._record(result)
+        if len(results) > 1:
+            print(tables.overview(results), flush=True)
+        return True
+
+    def _play(self, policy: "Policy", level: str) -> "Evaluation":
+        from impala_mm.evaluation.games import on_level  # noqa: PLC0415
+
+        config = self._config
+        given = config.no_reward_steps if "no_reward_steps" in self._given else None
+        begin = said = time.monotonic()
+
+        def meanwhile(games: Sequence["Game"], steps: int) -> bool:
+            nonlocal said
+            now = time.monotonic()
+            if now - said >= _LINE_SECONDS:
+                said = now
+                rate = f"{steps:,} steps, {steps / (now - begin):,.0f}/s"
+                self._say(f"{level}: {len(games)} of {config.test_num_episodes} games, {rate}")
+            return not self._ending
+
+        return on_level(
+            *(policy, level, config.test_num_episodes, auto.games(config)),
+            deterministic=config.deterministic,
+            seed=config.seed,
+            no_reward_steps=given,
+            onlookers=_onlookers(config, policy, level),
+            meanwhile=meanwhile,
+            say=self._say,
+        )
+
+    def _say_interrupted(self, result: "Evaluation") -> None:
+        if not result.returns:
+            self._say(f"asked to end: no game of {result.level} was over")
+            return
+        self._say(
+            f"asked to end: {len(result.returns)} of {self._config.test_num_episodes} games of "
+            f"{result.level} were over, with a mean return of {result.mean:.2f}; these are the "
+            f"short ones, and nothing is recorded"
+        )
+
+    def _record(self, result: "Evaluation") -> None:
+        from impala_mm.evaluation import results  # noqa: PLC0415
+
+        if self._logdir is None:
+            self._say(f"{self._path} lies in no run's folder: this is recorded nowhere")
+            return
+        try:
+            where = results.append(self._logdir, results.record(result, "test"))
+        except OSError as error:
+            self._say(f"{results.path_of(self._logdir)} cannot be written: {error.strerror}")
+        else:
+            self._say(f"recorded in {where}")
+
+
+def _check_display(config: Config) -> None:
+    """Where a window is asked for, there must be something to show it."""
+    shown = any(os.environ.get(n) for n in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"))
+    if config.render and not shown:
+        flags.refuse(
+            "--render: there is no display here (DISPLAY is not set); --video_dir writes a video"
+        )
+    if config.video_dir and not config.render:
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws without a display
+
+
+def _onlookers(
+    config: Config, policy: "Policy", level: str
+) -> "Callable[[Environments], Sequence[Onlooker]] | None":
+    """Who is to see the games of the first environment, if anybody."""
+    from impala_mm.evaluation import game_video, viewers  # noqa: PLC0415
+
+    if not config.render and not config.video_dir:
+        return None
+
+    def made(playing: "Environments") -> "Sequence[Onlooker]":
+        found: list[Onlooker] = []
+        if config.render:
+            found.append(viewers.Window(level, playing.picture_rate))
+        if config.video_dir:
+            names = game_video.names_of(policy, level)
+            path = video_path(config, policy, level)
+            found.append(game_video.Film(path, playing.picture_rate, names, config.video_overlay))
+        return found
+
+    return made
+
+
+def video_path(config: Config, policy: "Policy", level: str) -> Path:
+    """Where the video of a level goes: by its name, and how many frames the policy learnt from."""
+    name = re.sub(r"[^\w.-]+", "-", level)
+    return Path(config.video_dir) / f"{name}-{policy.about.frames:.0f}.mp4"

@@ -1,0 +1,110 @@
+"""--mode=export: what a run has learnt, as a folder that TensorFlow serves without this package.
+
+The folder appears whole or not at all, and one that was there is replaced whole.
+"""
+
+import contextlib
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+from impala_mm.config import flags
+from impala_mm.config.settings import Config
+from impala_mm.runtime import lifecycle, log
+
+# What one consists of; a folder that holds anything else is never replaced.
+_FILES = {"saved_model.pb", "fingerprint.pb", "variables", "assets"}
+_OURS = {"README.txt", "example.py", "signature.json"}
+
+
+def export(config: Config) -> NoReturn:
+    """Writes it, says where it is, and ends the process."""
+    lifecycle.on_ending(lambda number, _: sys.exit(lifecycle.exit_code([number])))
+    say = log.Sayer("export")
+    target = target_of(config)
+    lifecycle.load_tensorflow(0, 0, "cpu")
+    import tensorflow as tf  # noqa: PLC0415
+
+    from impala_mm.environments import types  # noqa: PLC0415
+    from impala_mm.policy import saved_model  # noqa: PLC0415
+    from impala_mm.policy.policy import Policy  # noqa: PLC0415
+    from impala_mm.records import checkpoint  # noqa: PLC0415
+
+    named = "--checkpoint" if config.checkpoint else "--logdir"
+    try:
+        path, about = checkpoint.find(config.checkpoint or config.logdir)
+        policy = Policy(path, about)
+    except (checkpoint.Missing, checkpoint.Damaged, checkpoint.Mismatch) as error:
+        flags.refuse(f"{named}: {error}")
+    except types.BadLevel as error:
+        flags.refuse(str(error))
+    try:
+        with whole(target) as folder:
+            saved_model.write(policy, folder)
+    except (OSError, tf.errors.OpError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or str(error).splitlines()[0]
+        flags.refuse(f"--export_dir={target}: {reason}")
+    size = sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
+    known = about.episode_return
+    quality = "" if known is None else f", mean return {known:.2f}"
+    say(f"{path} ({about.frames:,.0f} frames{quality})")
+    say(f"is exported to {target} ({size / 1e6:.1f} MB); its README.txt says how to use it")
+    say(f"try it: cd {target} && {sys.executable} example.py")
+    sys.exit(0)
+
+
+@contextlib.contextmanager
+def whole(target: Path) -> Iterator[Path]:
+    """A folder to write to that becomes `target` at the end, and is nothing after an error."""
+    work = target.with_name(f".{target.name}.writing")
+    before = target.with_name(f".{target.name}.before")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _clear(work)
+    if before.exists() and not target.exists():  # a process was killed between the last two renames
+        before.rename(target)
+    _clear(before)
+    try:
+        work.mkdir()
+        yield work
+        if target.exists():
+            target.rename(before)
+        work.rename(target)
+    finally:
+        _clear(work)
+        if before.exists() and not target.exists():
+            before.rename(target)
+        _clear(before)
+
+
+def _clear(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def target_of(config: Config) -> Path:
+    """Where it is to be; refuses what no export may replace."""
+    if config.job_name:
+        flags.refuse(f"--mode=export is no work for --job_name={config.job_name}: leave it out")
+    if not config.logdir and not config.checkpoint:
+        flags.refuse("--mode=export needs --logdir: the folder of the run whose agent is meant")
+    if not config.logdir and not config.export_dir:
+        flags.refuse("--mode=export --checkpoint needs --export_dir: the folder to write to")
+    target = Path(config.export_dir or Path(config.logdir) / "export").resolve()
+    if wrong := _unfit(target):
+        flags.refuse(f"--export_dir={target}: {wrong}")
+    return target
+
+
+def _unfit(target: Path) -> str:
+    """Why this folder cannot be replaced by an export; empty if it can."""
+    if not target.exists():
+        return ""
+    if not target.is_dir():
+        return "it is a file; name a folder"
+    held = {path.name for path in target.iterdir()}
+    other = sorted(held - _FILES - _OURS)
+    if other or (held and "saved_model.pb" not in held):
+        what = (other or sorted(held))[0]
+        return f"it holds {what}, which is of no export; name a folder that is new or an export"
+    return ""

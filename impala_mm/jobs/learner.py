@@ -1,0 +1,154 @@
+"""A learner's process, from its flags to its exit code."""
+
+import signal
+import time
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+from impala_mm.config import auto, flags
+from impala_mm.config.settings import Config
+from impala_mm.jobs import child_actors
+from impala_mm.records import outputs, wandb_tracking
+from impala_mm.records.outputs import Told
+from impala_mm.records.run_folder import RunFolder
+from impala_mm.runtime import lifecycle, ports
+from impala_mm.runtime.log import Log, Sayer
+from impala_mm.runtime.rank import place, widen
+
+
+def learn(config: Config, argv: list[str]) -> NoReturn:
+    """Trains; without --job_name with actors of its own, which end with it."""
+    lifecycle.share_memory()
+    began, here = time.monotonic(), place()
+    if config.track and here.rank == 0:
+        wandb_tracking.check()
+    say = Sayer(f"learner {here.rank}" if here.size > 1 else "learner")
+    if here.size > 1 and (not config.job_name or config.num_learners > 1):
+        flags.refuse(
+            f"{here.size} processes were started together: they are to be learners, with "
+            f"--job_name=learner and no --num_learners; actors are started one by one"
+        )
+    address = _address(config, here.rank)
+    refuse_what_cannot_be(config)
+    try:  # before there are actors, who would dial whoever listens there
+        ports.check_free(config.bind_address or address)
+    except OSError as error:
+        flags.refuse(f"the learner cannot listen: {error}")
+    if freed := widen():
+        say(freed)
+    folder = RunFolder(config) if here.rank == 0 else None  # the others write nothing
+    if folder:
+        say.log = Log(folder.path / "learner.log", config.log_max_mb)
+    count = 0 if config.job_name or not folder else auto.actors(config)
+    actors = child_actors.Actors(argv, count, folder.path if folder else Path(), config.log_max_mb)
+    who = outputs.told(config, folder, say)
+    try:
+        code = _learn(config, address, folder, actors, began, who)
+    except Exception as error:
+        if say.log:
+            say.log.write(traceback.format_exc())
+        who.events.happened("end", f"error: {error}")
+        raise
+    finally:
+        actors.end()
+        if who.tracked:
+            who.tracked.end()
+    lifecycle.leave(code)
+
+
+def _learn(
+    config: Config,
+    address: str,
+    folder: RunFolder | None,
+    actors: child_actors.Actors,
+    began: float,
+    who: Told,
+) -> int:
+    """From its signals to its exit code."""
+    say, events, _ = who
+    ending: list[int] = []  # the signals that asked for an end
+    lifecycle.on_ending(lambda number, _: ending.append(number))
+    if folder:
+        say(f"logs to {folder.path}; {_how_to_look(folder.path)}")
+    lifecycle.load_tensorflow()
+    from impala_mm.distributed.group import join  # noqa: PLC0415
+    from impala_mm.learner import learner, monitor, setup  # noqa: PLC0415
+    from impala_mm.runtime import devices  # noqa: PLC0415
+
+    levels, device = setup.look(config)
+    say(f"TensorFlow loaded ({time.monotonic() - began:.1f} s); trains on {device}")
+    if config.xla and (why := devices.why_not_compiled()):
+        flags.refuse(f"--xla: XLA does not compile for {device} here: {why}")
+    group = join(config)
+    path = folder.path if folder else Path()
+    code = 2
+    try:
+        watching, learning = setup.put_together(config, levels, group, address, folder, began, who)
+
+        def meanwhile() -> None:
+            actors.watch(say)
+            if ending:
+                learning.stop(f"asked to by {signal.Signals(ending[0]).name}")
+
+        if watching.finished:
+            result, code = f"the run in {path} is finished: {watching.finished}", 0
+        else:
+            code = 1
+            result = _result(watching.run(meanwhile), watching.ended, path)
+            code = lifecycle.exit_code(ending) if watching.saved else 1
+        group.gather(None, "saved")  # who left earlier could take rank 0 along
+        if folder:
+            say(result)
+        if not watching.saved:
+            say("error: the last checkpoint could not be written")
+        events.happened("end", result)
+    except monitor.Lost as error:
+        say(f"error: {error}; what was saved is good, the same command goes on from it")
+        events.happened("end", f"error: {error}")
+        return 1
+    except setup.FAILURES as error:
+        if folder:
+            say(f"error: {error}")
+        events.happened("nan" if isinstance(error, learner.NotFinite) else "end", f"error: {error}")
+        group.gather(None, "said")
+    group.leave()
+    return code
+
+
+def refuse_what_cannot_be(config: Config) -> None:
+    """Before anything is started for it."""
+    begin, _, end = config.profile.partition(":")
+    if config.profile and not (begin.isdecimal() and end.isdecimal() and int(begin) < int(end)):
+        flags.refuse(f"--profile={config.profile}: two numbers of updates are due, as in 100:120")
+    if (config.mode == "train_from") != bool(config.checkpoint):
+        flags.refuse("--mode=train_from and --checkpoint=FOLDER belong together: give both")
+
+
+def _address(config: Config, rank: int) -> str:
+    """Where actors reach this learner: its own entry of --learner_hosts, or the only one."""
+    addresses = ports.learner_addresses(config)
+    if len(addresses) == 1:
+        return addresses[0]
+    if rank >= len(addresses):
+        flags.refuse(
+            f"{place().size} learners were started, and --learner_hosts names {len(addresses)}: "
+            f"name one for each"
+        )
+    return addresses[rank]
+
+
+def _result(row: dict[str, Any], ended: str, logdir: Path) -> str:
+    result = f"mean return {row['episode_return']:.2f}" if "episode_return" in row else "no games"
+    return (
+        f"ended: {ended}; {result} after {row['frames']:,.0f} frames in "
+        f"{row['seconds']:.0f} s; all of it in {logdir}"
+        if row  # rank 0's
+        else f"ended: {ended}"
+    )
+
+
+def _how_to_look(logdir: Path) -> str:
+    here = Path("runs").resolve() in logdir.resolve().parents
+    command = "make tensorboard" if here else f"tensorboard --logdir={logdir}"
+    return f"`{command}` shows it at http://localhost:6006"

@@ -1,0 +1,129 @@
+"""--validate: would these flags start what they are meant to? Answers, and starts nothing.
+
+What every machine with this package can tell is checked: names, what contradicts what, whether the
+network fits the levels, and what lies in --logdir and --checkpoint. What only the machine that runs
+it knows is not: free ports, GPUs, whether Horovod is built, who answers.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from impala_mm.config import flags
+from impala_mm.config.settings import Config
+from impala_mm.jobs import actor, evaluate, evaluator, export, local_cluster
+from impala_mm.jobs import learner as learner_process
+from impala_mm.runtime import lifecycle, ports
+
+if TYPE_CHECKING:
+    from impala_mm.algorithms.agent import Agreement
+
+
+def validate(config: Config, given: Sequence[str]) -> NoReturn:
+    """Says what is valid; `given` names the flags that were written on the command line."""
+    if config.mode == "rehearsal":
+        said = f"a rehearsal of {config.updates} updates"
+    elif config.mode in {"test", "export"} or config.job_name == "evaluator":
+        said = _playing(config, given)
+    else:
+        said = _training(config)
+    print(f"valid: {said}")
+    sys.exit(0)
+
+
+def _training(config: Config) -> str:
+    """Of an actor, of learners, or of both."""
+    several = config.num_learners > 1 and not config.job_name
+    hosts = local_cluster.addresses(config) if several else ports.learner_addresses(config)
+    if config.job_name != "learner":
+        actor.first_learner(config, len(hosts))
+    if config.job_name != "actor":
+        learner_process.refuse_what_cannot_be(config)
+        _refuse_unwritable(config.logdir)
+    lifecycle.load_tensorflow(1, 1, "cpu")
+    from impala_mm.algorithms import agent  # noqa: PLC0415
+    from impala_mm.environments import from_flags  # noqa: PLC0415
+    from impala_mm.learner import setup  # noqa: PLC0415
+
+    made = agent.make(config, 0)
+    setup.refuse_inference(config, made)
+    spaces = from_flags.spaces(made.spec)
+    begins = _begins(config, made) if config.job_name != "actor" else ""
+    return (
+        f"{' and '.join(made.levels)}, {config.algorithm}, {made.identity['network']}, "
+        f"{made.weights:,} weights, observations {spaces['observations']}, "
+        f"{spaces['actions']} actions{begins}"
+    )
+
+
+def _begins(config: Config, made: "Agreement") -> str:
+    """With which weights, where there are some; refuses those that do not fit."""
+    from impala_mm.learner import resume  # noqa: PLC0415
+    from impala_mm.learner.limits import Limits  # noqa: PLC0415
+    from impala_mm.records import checkpoint  # noqa: PLC0415
+
+    variables = made.algorithm.variables
+    try:
+        if checkpoint.all_in(Path(config.logdir) / "checkpoints") and config.logdir:
+            path, about = checkpoint.find(config.logdir)
+            resume.check(about, made.made_of, config.logdir)
+            checkpoint.load(path, checkpoint.named(variables))
+            threshold = made.spec.reward_threshold if len(made.levels) == 1 else None
+            if over := resume.finished(about, Limits(config, threshold)):
+                return f"; the run in {config.logdir} is finished: {over}"
+            return f"; goes on from the {about.frames:,.0f} frames in {config.logdir}"
+        if config.mode == "train_from":
+            path, about = checkpoint.find(config.checkpoint)
+            resume.check_weights(about, made.made_of, config.checkpoint)
+            checkpoint.load(path, checkpoint.named(variables, weights=True))
+            return f"; starts with the weights of {path} ({about.frames:,.0f} frames)"
+    except (checkpoint.Damaged, checkpoint.Mismatch, checkpoint.Missing) as error:
+        flags.refuse(str(error))
+    return ""
+
+
+def _playing(config: Config, given: Sequence[str]) -> str:
+    """Of those who play, or export, what a run has learnt."""
+    if config.mode == "test":
+        evaluate.refuse_what_cannot_be(config)
+    elif config.mode == "export":
+        export.target_of(config)
+    else:
+        evaluator.refuse_what_cannot_be(config)
+    lifecycle.load_tensorflow(1, 1, "cpu")
+    from impala_mm.environments import types  # noqa: PLC0415
+    from impala_mm.evaluation import levels as tested_levels  # noqa: PLC0415
+    from impala_mm.policy.policy import Policy  # noqa: PLC0415
+    from impala_mm.records import checkpoint  # noqa: PLC0415
+
+    try:
+        path, about = checkpoint.find(config.checkpoint or config.logdir)
+        if config.mode == "export":
+            levels = list(Policy(path, about).levels)
+        else:
+            levels = tested_levels.choose(config, given, about, lambda message: None)
+            Policy(path, about, levels[0], **tested_levels.changes(config, given))
+    except checkpoint.Missing as error:
+        if config.job_name == "evaluator":
+            return f"{error}: an evaluator waits for the first"
+        flags.refuse(str(error))
+    except (checkpoint.Damaged, checkpoint.Mismatch, types.BadLevel) as error:
+        flags.refuse(str(error))
+    return f"{' and '.join(levels)}, with {path} ({about.frames:,.0f} frames)"
+
+
+def _refuse_unwritable(logdir: str) -> None:
+    """Where it is not there yet, it would be made in the nearest folder above that is."""
+    logdir = logdir or "runs"
+    path = Path(logdir).absolute()
+    try:
+        while not path.exists():
+            path = path.parent
+        if not path.is_dir():
+            flags.refuse(f"--logdir={logdir}: {path} is no folder")
+        if not os.access(path, os.W_OK | os.X_OK):
+            flags.refuse(f"--logdir={logdir}: {path} cannot be written to")
+    except OSError as error:
+        flags.refuse(f"--logdir={logdir}: {error.strerror}")

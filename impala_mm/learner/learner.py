@@ -1,0 +1,265 @@
+"""A learner: takes batches of unrolls, trains on them, publishes the parameters.
+
+One unroll's path ends here: `server` put it into its queue, `source` takes batches out of it while
+the step before runs, `lockstep` lets all learners begin a step together, `Learner._step` updates
+the algorithm's variables with each batch and hands the new parameters back to the server, from
+which actors fetch them. What is measured, logged and kept meanwhile is `watch`'s.
+"""
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from impala_mm.algorithms.interface import Algorithm, Context
+from impala_mm.config.settings import Config
+from impala_mm.data.parameter_layout import Layout
+from impala_mm.data.trajectory import Batch
+from impala_mm.distributed import consistency
+from impala_mm.distributed.gradients import Exchange
+from impala_mm.distributed.group import Group
+from impala_mm.learner.batch_source import Source
+from impala_mm.learner.limits import Limits
+from impala_mm.learner.lockstep import Lockstep, Turn
+from impala_mm.learner.profiler import Profile
+from impala_mm.records.metrics import Meter
+from impala_mm.runtime import thread_names
+from impala_mm.transport.server import Server
+
+_PATIENCE = 1.0  # seconds that others wait for the update that is being made
+
+
+class Learner(threading.Thread):
+    """The training loop, in a thread of its own: signals reach Python only where TensorFlow waits
+    elsewhere.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        algorithm: Algorithm,
+        group: Group,
+        source: Source,
+        server: Server,
+        layout: Layout,
+        limits: Limits,
+        action_repeats: int,
+        profile: Profile,
+    ):
+        super().__init__(name="training", daemon=True)
+        self._config, self._algorithm, self._group = config, algorithm, group
+        self._source, self._server, self._layout = source, server, layout
+        self._limits, self._repeats, self._profile = limits, action_repeats, profile
+        self._update = Update(algorithm, group, config, layout.values)
+        self._asked_to_end = threading.Event()
+        self._lockstep: Lockstep | None = None
+        self.meter = Meter()
+        self.whole = threading.Lock()  # held while variables change: a save waits for it
+        self.steps, self.updates = 0, 0  # of all learners; each has made the same updates
+        self.sync_checks, self.sync_repairs = 0, 0
+        self.actions: tf.Tensor | None = None  # int32 [T+overlap, B], of the last batch
+        self.ended = ""  # why it ended, or is to; empty while it runs, or if another learner knows
+        self.failure: BaseException | None = None
+
+    @property
+    def frames(self) -> float:
+        """Environment frames trained on, of all learners."""
+        return float(self.steps * self._repeats)
+
+    def begin(self, mean_return: Callable[[], float]) -> None:
+        """Starts to train; rank 0 says what the mean return is."""
+        self._publish(self._layout.values())
+        overlap = self._algorithm.unroll.overlap
+        self._lockstep = Lockstep(self._source, self._group, overlap, mean_return)
+        if self._asked_to_end.is_set():
+            self._lockstep.stop()
+        self.start()
+
+    def stop(self, reason: str) -> None:
+        """Ends training, that of all learners, after a step or two."""
+        self.ended = self.ended or reason
+        self._asked_to_end.set()
+        if self._lockstep:
+            self._lockstep.stop()
+
+    def run(self) -> None:
+        """The thread: steps until a limit is reached or a learner is to stop."""
+        thread_names.name_this("training")
+        try:
+            assert self._lockstep
+            asked, rest = time.monotonic(), 0.0
+            while not self._reached(math.nan):
+                turn = self._lockstep.next(timeout=0.2)
+                got = time.monotonic()
+                waits = self._waits(asked, got, turn)
+                if turn is None:
+                    self.meter.add_times(**waits)
+                    asked = got
+                    continue
+                if turn.batch is None or self._reached(turn.episode_return):
+                    return
+                trained = self._step(turn, turn.batch, waits | {"rest": rest})
+                asked = time.monotonic()
+                rest = asked - trained
+        except BaseException as error:
+            self.failure = error
+            self.ended = f"{type(error).__name__}: {in_short(error)}"
+        finally:
+            self._profile.stop()
+
+    def _waits(self, asked: float, got: float, turn: Turn | None) -> dict[str, float]:
+        """That time's parts: waiting for unrolls of its own, and for the other learners."""
+        if self._group.size == 1:
+            return {"wait": got - asked}
+        assert self._lockstep
+        ready = turn.ready if turn else self._lockstep.ready
+        wait = min(max(ready - asked, 0.0), got - asked)
+        return {"wait": wait, "exchange": got - asked - wait}
+
+    def _step(self, turn: Turn, batch: Batch, times: dict[str, float]) -> float:
+        """One update of all learners; when it was over."""
+        begin = time.monotonic()
+        with self.whole, self._profile.update():
+            values, waited, priorities, acting = self._update(
+                batch, self.frames, self._limits.frames, turn.episode_return
+            )
+            if not math.isfinite(values["grad_norm"]):
+                raise NotFinite(self.updates, values)
+            over = time.monotonic()
+            times["exchange"] = times.get("exchange", 0.0) + waited
+            # Before the counts: a row that has the steps has their time, too.
+            self.meter.add_times(train=over - begin - waited, **times)
+            self.updates += 1
+            self.steps += turn.steps
+            if self._check_sync():
+                acting = self._layout.values()  # they were read before they were repaired
+        self._source.feedback(batch.key, priorities)
+        self._publish(acting)
+        values["policy_lag"] = self.updates - 1 - float(np.mean(batch.version))
+        values["queue_fill"] = self._server.fill()
+        values |= self._server.inferred()
+        self.meter.add(values, turn.mine)
+        for arrival in self._server.arrivals():
+            self.meter.add_episodes(arrival.level, arrival.episodes)
+            self.meter.add_actors(arrival.times)
+        self.actions = batch.unrolls.action
+        return over
+
+    def _publish(self, values: list[tf.Tensor]) -> None:
+        """The acting variables' values; packed when somebody asks: most versions nobody does."""
+        self._server.publish(self.updates, lambda: self._layout.pack(values), values)
+
+    def _check_sync(self) -> int:
+        """How many variables it repaired; mostly it is not yet due."""
+        every = self._config.check_sync_every
+        if self._group.size == 1 or not every or self.updates % every:
+            return 0
+        variables = self._algorithm.variables
+        repaired = consistency.check(self._group, [*variables.trained, *variables.carried])
+        self.sync_checks += 1
+        self.sync_repairs += repaired
+        return repaired
+
+    def _reached(self, episode_return: float) -> bool:
+        """Whether a limit ends the run, on all learners alike; `ended` says which."""
+        limits = self._limits
+        if self.frames >= limits.frames:
+            self.ended = f"{limits.frames:,.0f} frames are reached"
+        elif episode_return >= limits.episode_return:
+            self.ended = f"the mean return has reached {limits.episode_return:g}"
+        else:
+            return False
+        return True
+
+
+def in_short(error: BaseException) -> str:
+    """What it says, in a line. TensorFlow puts the graph's history before it, hints after it."""
+    noise = (" ", "\t", "Traceback", "Graph execution error", "Detected at node", "Hint:")
+    several = ("successful operations", "derived errors ignored")
+    lines = str(error).splitlines()
+    said = [line for line in lines if line and not line.startswith(noise)]
+    said = [line for line in said if not any(words in line for words in several)]
+    roots = [line.strip() for line in lines if line.startswith("  (0) ")]  # of several, the first
+    return (roots[:1] or said[-1:] or lines[:1] or [""])[0]
+
+
+@contextlib.contextmanager
+def between_updates(learner: Learner) -> Iterator[bool]:
+    """Holds updates off; False if one is being made and takes long (another learner may hang)."""
+    held = learner.whole.acquire(timeout=_PATIENCE)
+    try:
+        yield held
+    finally:
+        if held:
+            learner.whole.release()
+
+
+class NotFinite(Exception):
+    """A gradient that is not finite; it was applied nowhere."""
+
+    def __init__(self, update: int, values: dict[str, float]):
+        bad = ", ".join(f"{n} = {v}" for n, v in values.items() if not math.isfinite(v))
+        super().__init__(
+            f"update {update + 1} is not finite ({bad}); it was not applied, and what was "
+            f"saved is good. Lower --learning_rate or --gradients_clipping"
+        )
+
+
+class Outcome(NamedTuple):
+    """What became of one batch."""
+
+    metrics: dict[str, float]
+    waited: float  # seconds for the other learners' gradients
+    priorities: tf.Tensor  # float32 [B]: for the source
+    acting: list[tf.Tensor]  # what `read` gave after the update
+
+
+class NothingCompiled(Exception):
+    """--xla, and an algorithm that leaves nothing to compile."""
+
+
+class Update:
+    """The algorithm's update, traced with the first batch: all have its shapes."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        group: Group,
+        config: Config,
+        read: Callable[[], Sequence[tf.Tensor]],
+    ):
+        self._algorithm, self._group, self._config, self._read = algorithm, group, config, read
+        self._graph: Callable[..., Any] | None = None
+        self._names: list[str] = []
+
+    def __call__(self, batch: Batch, frames: float, total: float, episode_return: float) -> Outcome:
+        """Learns from a batch; the numbers are those of Context."""
+        with tf.device("/CPU:0"):
+            known = tf.constant([frames, total, episode_return], tf.float32)
+        if self._graph is None:
+            # Called by itself: to find it again by the arguments' types costs as much as the call.
+            traced = tf.function(self._trace, autograph=False)
+            self._graph = traced.get_concrete_function(batch, known)
+        measured, priorities, acting = self._graph(batch, known)
+        *values, waited = measured.numpy().tolist()
+        metrics = dict(zip(self._names, values, strict=True))
+        return Outcome(metrics, waited, priorities, list(acting))
+
+    def _trace(self, batch: Batch, known: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Any]:
+        """(metrics and, last, what was waited: float32 [N], priorities, what was read)."""
+        exchange = Exchange(self._group, self._config)
+        context = Context(*tf.unstack(known))
+        metrics, priorities = self._algorithm.update(batch, context, exchange)
+        if self._config.xla and not exchange.differentiated:
+            raise NothingCompiled(
+                f"--xla: --algorithm={self._config.algorithm} takes no gradient by "
+                f"exchange.differentiate, which is what would be compiled: leave --xla out"
+            )
+        self._names = list(metrics)
+        values = [tf.cast(value, tf.float32) for value in metrics.values()]
+        return tf.stack([*values, exchange.waited()]), priorities, self._read()

@@ -1,0 +1,16 @@
+"""Where a run ends: frames, a mean return, or seconds."""
+
+import math
+
+from impala_mm.config.settings import Config
+
+
+class Limits:
+    """Where a run ends, whichever comes first."""
+
+    def __init__(self, config: Config, reward_threshold: float | None):
+        self.frames = config.total_environment_frames or 50e6
+        self.episode_return = config.stop_at_return
+        if not config.total_environment_frames and math.isinf(config.stop_at_return):
+            self.episode_return = math.inf if reward_threshold is None else reward_threshold
+        self.seconds = config.max_seconds

@@ -1,0 +1,311 @@
+"""What a learner's main thread does while it trains: it listens to the others, logs, saves, ends.
+
+Every learner reports to all once a second (`pulse`); rank 0 alone keeps the records: rows of
+metrics, progress lines, checkpoints.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from impala_mm.algorithms.interface import Algorithm
+from impala_mm.config.settings import Config
+from impala_mm.distributed.consistency import Drifted
+from impala_mm.distributed.group import Group
+from impala_mm.environments.types import EnvironmentSpec
+from impala_mm.learner import resume
+from impala_mm.learner.checkpointing import Keeper
+from impala_mm.learner.learner import Learner, NotFinite, NothingCompiled, between_updates
+from impala_mm.learner.learner_reports import Pulse, Report
+from impala_mm.learner.limits import Limits
+from impala_mm.records.bottleneck import line, verdict
+from impala_mm.records.checkpoint import Damaged, Mismatch, Missing
+from impala_mm.records.hooks import Events, Stall
+from impala_mm.records.metrics import Meter, Tally
+from impala_mm.records.metrics_writer import Chronicle
+from impala_mm.runtime import heartbeat
+from impala_mm.runtime.idle_cores import Cores
+from impala_mm.transport.server import Server
+
+_ROW_SECONDS = 2.0  # between rows of metrics
+_LINE_SECONDS = 5.0  # between progress lines; the first comes with the first frames
+_STALL_SECONDS = 60.0  # without an update, after which it is told
+_SILENT_SECONDS = 20.0  # that others may be silent before this learner counts as hanging, too
+_GOODBYE_SECONDS = 10.0  # how long learners wait for each other at the end
+_ALIKE = (NotFinite, Drifted, NothingCompiled)  # failures that all learners have at the same step
+Say = Callable[[str], None]
+
+
+class Records(NamedTuple):
+    """Where rank 0 writes; the others write nothing."""
+
+    chronicle: Chronicle
+    keeper: Keeper
+    events: Events
+
+
+class Lost(Exception):
+    """Another learner failed, or is gone; says what is known."""
+
+
+class Watch:
+    """Of one learner."""
+
+    def __init__(
+        self,
+        config: Config,
+        group: Group,
+        algorithm: Algorithm,
+        learner: Learner,
+        server: Server,
+        levels: dict[str, EnvironmentSpec],
+        limits: Limits,
+        records: Records | None,
+        say: Say,
+    ):
+        self._config, self._group, self._algorithm = config, group, algorithm
+        self._learner, self._server, self._limits = learner, server, limits
+        self._records, self._say = records, say
+        self._tally = Tally({name: spec.scores for name, spec in levels.items()}, group.size)
+        self._reports: list[Report] = []  # of all learners, the last
+        self._starved = 0.0  # share of its time that this learner waits for unrolls
+        self._waited, self._timed = 0.0, 0.0  # seconds at the last report
+        self._heartbeat, self._cores = heartbeat.of_learner(), Cores()
+        self._beaten, self._heard_at = -1, math.inf  # updates then; time.monotonic()
+        self.seconds = 0.0  # of training, those before a resume included
+        self.finished = ""  # why there is nothing left to do for a run that was resumed
+
+    def resume(self) -> None:
+        """Rank 0's newest checkpoint, if there is one, on all learners.
+
+        Raises Mismatch where it is of something else, or none is whole.
+        """
+        about, mismatch = None, ""
+        if self._records:
+            try:
+                about = self._records.keeper.restore()
+            except (Damaged, Mismatch, Missing) as error:
+                mismatch = str(error)
+        about, mismatch = self._group.gather((about, mismatch), "resume")[0]
+        if mismatch:
+            raise Mismatch(mismatch)
+        variables = self._algorithm.variables
+        self._group.broadcast([*variables.trained, *variables.carried])
+        if about:
+            self._learner.updates, self._learner.steps = about.updates, about.steps
+            self.seconds = about.seconds
+            self.finished = resume.finished(about, self._limits)
+
+    @property
+    def saved(self) -> bool:
+        """Whether the last checkpoint, if this learner writes any, could be written."""
+        return not self._records or self._records.keeper.saved
+
+    def run(self, meanwhile: Callable[[], None]) -> dict[str, Any]:
+        """Until training ends; calls `meanwhile` several times a second; the last row.
+
+        Raises what training failed of, and Lost where another learner did.
+        """
+        learner = self._learner
+        begin, before = time.monotonic(), self.seconds
+        self._tally.start(learner.frames, learner.steps)
+        pulse = Pulse(self._group, self._report, self._heard)
+        learner.begin(self._mean_return)
+        self._heard_at = time.monotonic()
+        pulse.start()
+        clocks = _Clocks(self._config.save_checkpoint_secs, learner.frames)
+        while learner.is_alive() and not pulse.failure and not self._failed():
+            learner.join(0.1)
+            meanwhile()
+            self._beat()
+            self.seconds = before + time.monotonic() - begin
+            if self.seconds >= self._limits.seconds:
+                learner.stop(f"{self._limits.seconds:g} seconds are over")
+            for actor in self._server.silent(60):
+                self._say(f"actor {actor} has left: nothing came from it for 60 s")
+            if self._records:
+                self._keep_records(self._records, clocks)
+        lost = self._take_leave(pulse)
+        self.seconds = before + time.monotonic() - begin
+        row = self._write_row(self._records.chronicle) if self._records else {}
+        if self._records and learner.failure is None and not learner.is_alive():
+            self._records.keeper.save(learner, self.seconds, self._tally.mean_return(), last=True)
+        self._server.close()
+        if lost:
+            raise Lost(lost)
+        if learner.failure:
+            raise learner.failure
+        return row
+
+    def _take_leave(self, pulse: Pulse) -> str:
+        """Waits until all learners have ended; what went wrong elsewhere, if anything did."""
+        learner = self._learner
+        # Where another failed within a step, this one may wait for it in the all-reduce for ever.
+        learner.join(1.0 if self._failed() or pulse.failure else _GOODBYE_SECONDS)
+        failed_here = learner.failure and not isinstance(learner.failure, _ALIKE)
+        together = pulse.end(2.0 if failed_here or self._failed() else _GOODBYE_SECONDS)
+        if failed := self._failed():
+            return failed
+        if learner.failure and "horovod" not in str(learner.failure).lower():
+            return ""  # it is raised
+        return "" if together and not learner.failure else "another learner is gone"
+
+    @property
+    def ended(self) -> str:
+        """Why training ended, by the first learner that knows."""
+        reasons = [self._learner.ended, *(report.ended for report in self._reports)]
+        return next(filter(None, reasons), "another learner stopped")
+
+    # -- what learners tell each other
+
+    def _mean_return(self) -> float:
+        """As of now, on rank 0. Where it ends the run, it is the last."""
+        self._tally.merge(0, self._learner.meter.part())
+        known = self._tally.mean_return()
+        if known >= self._limits.episode_return:
+            self._tally.close()
+        return known
+
+    def _report(self) -> Report:
+        learner, meter = self._learner, self._learner.meter
+        done = not learner.is_alive()  # before the part: else the last would stay behind
+        part = meter.part()
+        if self._group.rank == 0:  # it is not to wait for the others
+            self._tally.merge(0, part)
+            part = Meter().part()
+        waited, timed = meter.waited, meter.timed
+        if timed - self._timed > 0.2:
+            # Over some seconds: one step that came late says little.
+            share = (waited - self._waited) / (timed - self._timed)
+            self._starved += 0.4 * (share - self._starved)
+            self._waited, self._timed = waited, timed
+        return Report(
+            part=part,
+            need=self._server.need(self._starved),
+            elsewhere=self._server.elsewhere(),
+            idle=self._cores.idle(),
+            dropped=self._server.dropped,
+            ended=learner.ended,
+            error=learner.ended if learner.failure else "",
+            done=done,
+        )
+
+    def _heard(self, reports: list[Report]) -> None:
+        self._reports, self._heard_at = reports, time.monotonic()
+        if self._config.learner_assignment == "balance":
+            self._server.needs = [report.need for report in reports]
+        for rank, report in enumerate(reports):
+            self._tally.merge(rank, report.part)
+
+    def _beat(self) -> None:
+        """For a supervisor: not while an update hangs, nor where nothing is heard of the others."""
+        learner, before = self._learner, self._beaten
+        self._beaten = learner.updates
+        works = learner.updates != before or not learner.whole.locked()
+        if works and time.monotonic() - self._heard_at < _SILENT_SECONDS:
+            self._heartbeat.frames = learner.frames
+            self._heartbeat.beat()
+
+    def _failed(self) -> str:
+        """What another learner failed of, if one did and not all alike."""
+        if isinstance(self._learner.failure, _ALIKE):
+            return ""
+        for rank, report in enumerate(self._reports):
+            if report.error and rank != self._group.rank:
+                return f"learner {rank} failed: {report.error}"
+        return ""
+
+    def _actors(self) -> dict[str, float]:
+        """How many feed any learner, and what tells where more of them would play more."""
+        others = [r for rank, r in enumerate(self._reports) if rank != self._group.rank]
+        idle = [report.idle for report in self._reports]
+        known = [cores for cores in idle if cores is not None]
+        return {
+            "actors": len(self._server.actors) + sum(r.need.actors for r in others),
+            "actors_elsewhere": self._server.elsewhere() + sum(r.elsewhere for r in others),
+        } | ({"idle_cores": max(known)} if len(known) == len(idle) > 0 else {})
+
+    # -- rank 0's records
+
+    def _keep_records(self, records: Records, clocks: "_Clocks") -> None:
+        """Those that are due; called several times a second."""
+        learner, now = self._learner, time.monotonic()
+        first = clocks.silent and learner.frames > clocks.frames
+        if clocks.row.due(now) or first:
+            row = self._write_row(records.chronicle)
+            if clocks.line.due(now) or first:
+                clocks.silent = clocks.silent and not first
+                self._say(line(row, self._limits.frames))
+        if clocks.stall.begins(learner.updates, now):
+            message = f"nothing was learnt for {_STALL_SECONDS:g} s"
+            self._say(message)
+            records.events.happened("stall", message)
+        if clocks.save.due(now):
+            known = self._tally.mean_return()
+            if not records.keeper.save(learner, self.seconds, known):
+                clocks.save.again()
+        if learner.actions is not None:
+            self._write_histograms(records.chronicle, now - clocks.begin)
+
+    def _write_row(self, chronicle: Chronicle) -> dict[str, Any]:
+        learner = self._learner
+        # The counts first: what the meter holds then is of these steps at least.
+        frames, steps, updates = learner.frames, learner.steps, learner.updates
+        self._tally.merge(0, learner.meter.part())
+        row = {
+            "frames": frames,
+            "steps": steps,
+            "updates": updates,
+            "seconds": round(self.seconds, 3),
+            "unrolls_dropped": sum(report.dropped for report in self._reports),
+            **self._tally.row(frames, steps),
+        }
+        if self._config.check_sync_every and self._group.size > 1:
+            row |= {"sync_checks": learner.sync_checks, "sync_repairs": learner.sync_repairs}
+        row |= self._actors()
+        row["verdict"] = verdict(row, row["actors"])
+        chronicle.write(row)
+        return row
+
+    def _write_histograms(self, chronicle: Chronicle, seconds: float) -> None:
+        """Where it is time: of the trained variables and of the actions in the last batch."""
+        if not chronicle.wants_histograms(seconds):
+            return
+        with between_updates(self._learner) as still:
+            if not still:
+                return
+            trained = self._algorithm.variables.trained
+            named = {f"variables/{variable.name}": variable.numpy() for variable in trained}
+        named["actions"] = np.asarray(self._learner.actions)
+        chronicle.write_histograms(self._learner.frames, named)
+
+
+class _Every:
+    """Whether so many seconds are over, again and again."""
+
+    def __init__(self, seconds: float):
+        self._seconds, self._last = seconds, time.monotonic()
+
+    def due(self, now: float) -> bool:
+        if now - self._last < self._seconds:
+            return False
+        self._last = now
+        return True
+
+    def again(self) -> None:
+        """What was due could not be done: it is due still."""
+        self._last = -math.inf
+
+
+class _Clocks:
+    """When rank 0's records are due."""
+
+    def __init__(self, save_seconds: float, frames: float):
+        self.begin, self.frames = time.monotonic(), frames
+        self.silent = True  # until the first frames have been said
+        self.row, self.line = _Every(_ROW_SECONDS), _Every(_LINE_SECONDS)
+        self.save = _Every(save_seconds)
+        self.stall = Stall(_STALL_SECONDS)

@@ -1,0 +1,124 @@
+"""A trained agent, from a run's folder: what evaluation, export and videos play with.
+
+policy = impala_mm.load_policy("runs/CartPole-v1-impala-20261122-101500")
+policy.reset()                                  at the start of each episode
+action = policy(observation)                    then with the reward of the action before, too
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from impala_mm.algorithms import agent
+from impala_mm.algorithms.interface import Judgement
+from impala_mm.config.settings import Config
+from impala_mm.data.trajectory import Entry
+from impala_mm.environments import from_flags
+from impala_mm.environments.make import level_spec
+from impala_mm.environments.types import EnvironmentSpec
+from impala_mm.records import checkpoint
+
+
+class Policy:
+    """Acts in one environment when called; `act` and `judge` take batches."""
+
+    def __init__(self, path: Path, about: checkpoint.About, level_name: str = "", **changes: Any):
+        """Of the checkpoint at `path`; for another level that its network fits, if one is named.
+
+        `changes`: flags that are to differ from the run's, such as `sticky_actions` and `seed`.
+        """
+        self.config = settings(about.settings, level_name, **changes)
+        for name in self.config.level_name.split(","):
+            spec = level_spec(name.strip(), **from_flags.options(self.config))
+            if why := misfit(about, spec):
+                raise checkpoint.Mismatch(why)
+        made = agent.make(self.config, number=0)
+        self.algorithm, self.levels, self.spec = made.algorithm, made.levels, made.spec
+        self.load(path, about)
+        self._act = tf.function(self.algorithm.act, autograph=False)
+        self._judge = tf.function(self.algorithm.judge, autograph=False)
+        self.reset()
+
+    def load(self, path: Path, about: checkpoint.About) -> None:
+        """Takes the weights of another checkpoint of the same run; raises Mismatch."""
+        checkpoint.load(path, checkpoint.named(self.algorithm.variables, weights=True))
+        self.path, self.about = path, about
+
+    def reset(self) -> None:
+        """An episode begins with the next call."""
+        self._state, self._first, self._action = self.initial_state(1), True, 0
+
+    def __call__(self, observation: Any, reward: float = 0.0, explore: bool = False) -> int:
+        """The action after this observation; `reward` is what the action before it brought.
+
+        The most likely one, or, with `explore`, drawn as in training.
+        """
+        shape, dtype = self.spec.observation.shape, self.spec.observation.dtype.as_numpy_dtype
+        seen = np.asarray(observation, dtype)
+        if seen.shape != tuple(shape):
+            raise ValueError(f"an observation of shape {list(seen.shape)} where {shape} is due")
+        entry = self.entry(seen[None], [reward], [self._action], [self._first])
+        actions, self._state, _ = self.act(entry, self._state, explore)
+        self._action, self._first = int(actions[0]), False
+        return self._action
+
+    def initial_state(self, batch: int) -> Any:
+        """What the network remembers when `batch` episodes begin."""
+        return self.algorithm.initial_state(batch)
+
+    def act(self, entry: Entry, state: Any, explore: bool) -> tuple[np.ndarray, Any, Any]:
+        """(actions int32 [B], state, extras) after entries [B, ...]."""
+        exploration = tf.constant(1.0 if explore else 0.0, shape=entry.first.shape)
+        actions, state, extras = self._act(entry, state, exploration)
+        return actions.numpy(), state, extras
+
+    def judge(self, entry: Entry, state: Any) -> Judgement:
+        """What it thinks after entries [B, ...], from the state before them."""
+        return self._judge(entry, state)
+
+    def entry(self, observation: Any, reward: Any, action: Any, first: Any) -> Entry:
+        """Entries [B, ...] of what may be read of one."""
+        return Entry(
+            action=tf.constant(action, tf.int32),
+            reward=tf.constant(reward, tf.float32),
+            terminated=None,
+            truncated=None,
+            observation=tf.constant(observation, self.spec.observation.dtype),
+            first=tf.constant(first, tf.bool),
+            extras=None,
+        )
+
+
+def load_policy(
+    logdir: str | Path, best: bool = False, level_name: str = "", **changes: Any
+) -> Policy:
+    """Of a run's folder, its newest checkpoint or its best; or of a checkpoint's own folder.
+
+    `changes` as of `Policy`. Raises checkpoint.Missing, Damaged or Mismatch, and
+    environments.BadLevel.
+    """
+    return Policy(*checkpoint.find(logdir, best), level_name, **changes)
+
+
+def misfit(about: checkpoint.About, spec: EnvironmentSpec) -> str:
+    """Why a checkpoint's network cannot play a level, in a sentence; empty where it can."""
+    here, there = from_flags.spaces(spec), about.made_of
+    if all(there.get(name) == value for name, value in here.items()):
+        return ""
+    hint = "; --full_action_space when training makes one network fit all games of Atari"
+    return (
+        f"{spec.level_name} has {here['actions']} actions and shows {here['observations']}, the "
+        f"network was made for {there.get('actions')} and {there.get('observations')}"
+        f"{hint if spec.emulator and here['observations'] == there.get('observations') else ''}"
+    )
+
+
+def settings(recorded: dict[str, Any], level_name: str = "", **changes: Any) -> Config:
+    """A run's flags as they were recorded, as far as they concern who plays: on this CPU."""
+    known = {f.name for f in dataclasses.fields(Config)}
+    kept = {name: value for name, value in recorded.items() if name in known}
+    config = dataclasses.replace(Config(**kept), precision="float32", **changes)
+    return dataclasses.replace(config, level_name=level_name) if level_name else config

@@ -1,0 +1,69 @@
+"""Where a run comes from: versions of packages, the state of this code, the machine."""
+
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+_PACKAGES = (
+    *("tensorflow", "tensorflow-cpu", "dm-sonnet", "horovod", "mpi4py", "numpy"),
+    *("gymnasium", "gym", "ale-py", "opencv-python-headless"),
+)
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that matter, where they are installed."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def revision() -> str:
+    """Git's name of this code, `-dirty` where it was changed since; empty where git knows nothing.
+
+    Only of a checkout of ours: a virtual environment may lie within somebody else's.
+    """
+    if not (_ROOT / ".git").exists():
+        return ""
+    return _git("describe", "--always", "--dirty", "--abbrev=12").strip()
+
+
+def changes() -> str:
+    """What was changed since that revision, as `git diff` says it; new files are named only."""
+    if not revision().endswith("-dirty"):
+        return ""
+    new = _git("ls-files", "--others", "--exclude-standard")
+    return _git("diff", "HEAD") + "".join(f"# not in git: {name}\n" for name in new.splitlines())
+
+
+def machine() -> str:
+    """What it runs on, as far as the system tells: cores, processor, memory."""
+    model = re.search(r"model name\s*: (.*)", _text("/proc/cpuinfo"))
+    memory = re.search(r"MemTotal:\s*(\d+)", _text("/proc/meminfo"))
+    cores = len(os.sched_getaffinity(0))
+    size = f", {int(memory[1]) / 2**20:.0f} GiB" if memory else ""
+    return f"{cores} cores ({model[1] if model else platform.machine()}){size}"
+
+
+def _git(*arguments: str) -> str:
+    try:
+        ran = subprocess.run(
+            ["git", "-C", str(_ROOT), *arguments], capture_output=True, check=True, timeout=20
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return ran.stdout.decode(errors="replace")
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

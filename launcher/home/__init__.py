@@ -1,1 +1,0 @@
-"""What other hosts say and save, brought home (`fetch`)."""

@@ -1,0 +1,275 @@
+"""The runs of this user on this machine, each known by its name.
+
+On the machine of the frontend all of a run is known; on another host its own processes are, in
+`hosts/HOSTNAME/runs` instead.
+
+    ~/.local/state/impala_mm/runs/NAME/      ($XDG_STATE_HOME, where it is set); mode 0700
+        run.json     what was started (`Record`); mode 0600
+        token        the secret that its actors show to its learners; mode 0600
+        ...          what its supervisors write and read (`task`); those of processes elsewhere
+                     are copies, which a frontend that is in touch with their hosts keeps
+        seen/PLACE   touched while a frontend is in touch with that host; says why, if it is not
+
+Whoever asks after a run reads this and nothing else, from any terminal: no CSV is needed.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from launcher.node import procfs
+from launcher.node.task import FINAL, HEARTBEAT, LEARNERS, read_json, write_json
+
+_BORN_SECONDS = 60.0  # within which a supervisor takes its task
+_AWAY_SECONDS = 15.0  # without any news of a host
+
+
+class BadName(Exception):
+    """Says what a name must be."""
+
+
+class Taken(Exception):
+    """A run of this name goes on; says what to do."""
+
+
+class Foreign(Exception):
+    """What is kept of a run cannot be read; says what to do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """What was started."""
+
+    name: str
+    id: str  # of this start of it
+    time: float
+    boot: str  # of the machine: after another one nothing of the run is left
+    logdir: str
+    socket: str  # of the tmux server that has its session; empty where there is none
+    processes: list[dict[str, Any]]  # name, job, host, place, and what makes two alike
+    flags: dict[str, str]  # of every process, for more of them
+    learners: list[str]  # their command
+    next_actor: int  # the number of the next; one that was used is never used again
+    shared: bool = False  # that folder is the learners' own, wherever they are
+    targets: dict[str, list[Any]] = dataclasses.field(default_factory=dict)  # by place: how a host
+    # is reached, without any password
+    learner_places: list[str] = dataclasses.field(default_factory=list)  # the first learner's first
+    pythons: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # by place
+    csvs: list[str] = dataclasses.field(default_factory=list)  # of its rows, the newest first
+    started_from: str = ""  # the machine of its frontend
+
+    def place(self, name: str) -> str:
+        """Of a process."""
+        return next((p.get("place", "") for p in self.processes if p["name"] == name), "")
+
+
+class Run:
+    """One of them, there or not."""
+
+    def __init__(self, name: str, folder: Path | None = None):
+        """`folder`: of all runs, if it is not this user's own."""
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
+            raise BadName(f"{name!r} is no name: letters, digits, - and _ make one")
+        self.name = name
+        self.folder = (folder or home()) / name
+
+    @property
+    def record(self) -> Record | None:
+        """None where there is no such run. Raises Foreign."""
+        path = self.folder / "run.json"
+        if not path.exists():
+            return None
+        try:
+            return Record(**read_json(path))
+        except TypeError:
+            states = [read_json(path) for path in self.folder.glob("*/state.json")]
+            recorded = [state.get(name) for state in states for name in ("supervisor", "process")]
+            if not any(map(procfs.lives, recorded)):  # what is left of it says nothing to anybody
+                return None
+            raise Foreign(
+                f"{path} cannot be read, or is of another version of this program: end what it "
+                f"started (tmux kill-session -t {self.name}), and remove {self.folder}"
+            ) from None
+
+    def write(self, record: Record) -> None:
+        """Tells everybody."""
+        write_json(self.folder / "run.json", dataclasses.asdict(record))
+
+    def states(self) -> dict[str, dict[str, Any]]:
+        """Of each process, by name, in the order of the record; `lost`: its supervisor is gone."""
+        record = self.record
+        if record is None:
+            return {}
+        rebooted = record.boot != boot()
+        return {p["name"]: self._state(p, rebooted) for p in record.processes}
+
+    def _state(self, process: dict[str, Any], rebooted: bool) -> dict[str, Any]:
+        folder = self.folder / process["name"]
+        state = read_json(folder / "state.json")
+        if place := process.get("place"):
+            state = state or process | {"state": "starting", "supervisor": None}
+            if state["state"] not in (*FINAL, "lost") and (why := self.away(place)):
+                state |= {"state": "away", "last": why}
+            return state | {"place": place}
+        if rebooted:
+            return process | state | {"state": "lost"}
+        if not state:
+            try:  # a supervisor is to take it; it writes a state first
+                late = time.time() - (folder / "task.json").stat().st_mtime > _BORN_SECONDS
+            except OSError:
+                late = True
+            return process | {"state": "lost" if late else "starting", "supervisor": None}
+        if state["state"] not in FINAL and not procfs.lives(state["supervisor"]):
+            state["state"] = "lost"
+        return state
+
+    def away(self, place: str) -> str:
+        """Why nothing is known of a host now; empty while it is in touch."""
+        seen = self.folder / "seen" / place
+        try:
+            why, silent = seen.read_text(), time.time() - seen.stat().st_mtime
+        except OSError:
+            return "nobody asked it yet"
+        return why or ("" if silent < _AWAY_SECONDS else f"nobody asked it for {silent:.0f} s")
+
+    def see(self, place: str, why_not: str = "") -> None:
+        """A host is in touch, or why it is not."""
+        with contextlib.suppress(OSError):
+            (self.folder / "seen" / place).write_text(why_not)
+
+    def goes_on(self) -> bool:
+        """Whether any of its processes does, or may yet."""
+        return any(
+            state["state"] not in (*FINAL, "lost")
+            or (not state.get("place") and procfs.lives(state.get("process")))
+            for state in self.states().values()
+        )
+
+    def order(self, what: str, name: str = "") -> None:
+        """ "save" or "now", to one process or to all; those that nobody runs yet nobody will."""
+        for process, state in self._here().items():
+            if state["state"] == "starting" and name in ("", process):
+                (self.folder / process / "task.json").unlink(missing_ok=True)
+        try:
+            (self.folder / name / "stop").write_text(what)
+        except OSError:  # the disk is full: supervisors understand signals, too
+            for process, state in self._here().items():
+                if name in ("", process) and (what == "now" or LEARNERS in (name, process)):
+                    _signal(state, signal.SIGTERM, times=1 if what == "save" else 2)
+
+    def kill(self, lost: bool = False) -> int:
+        """Ends what did not obey, or only what a supervisor that is gone left; how many.
+
+        Nobody but who was recorded, whose start time is compared, and who was started by them: the
+        file of their heart is in their environment.
+        """
+        killed = 0
+        for name, state in self._here().items():
+            if lost and state["state"] != "lost":
+                continue
+            killed += _signal(state, signal.SIGKILL)
+            for recorded in (state.get("process"), *_told(self.folder / name)):
+                if recorded and procfs.lives(recorded):
+                    with contextlib.suppress(OSError):
+                        os.kill(recorded[0], signal.SIGKILL)
+                        killed += 1
+        return killed
+
+    @contextlib.contextmanager
+    def being_changed(self, patiently: bool = False) -> Iterator[None]:
+        """By one frontend at a time. Raises Taken, but to who is patient."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(self.folder.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if patiently else fcntl.LOCK_NB))
+        except BlockingIOError:
+            os.close(lock)
+            raise Taken(f"another frontend starts or changes {self.name} right now") from None
+        try:
+            yield
+        finally:
+            os.close(lock)
+
+    def refuse_taken(self) -> None:
+        """Raises Taken where it goes on."""
+        if self.goes_on():
+            raise Taken(
+                f"a run called {self.name} goes on: --status shows it, --stop ends it, "
+                f"--tmux_sess=NAME starts another beside it"
+            )
+
+    def _here(self) -> dict[str, dict[str, Any]]:
+        """States of those of its processes that are on this machine."""
+        record = self.record
+        places = {p["name"]: p.get("place", "") for p in record.processes} if record else {}
+        return {name: state for name, state in self.states().items() if not places[name]}
+
+    def renew(self, token: str = "") -> None:
+        """An empty state folder with a new token, or the one that is given. Raises Taken."""
+        self.refuse_taken()
+        self.forget()
+        self.folder.mkdir(parents=True, mode=0o700)
+        (self.folder / "seen").mkdir()
+        path = self.folder / "token"
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(token or secrets.token_hex(32))
+
+    def forget(self) -> None:
+        """Nothing is kept of it but its own folder."""
+        (self.folder / "run.json").unlink(missing_ok=True)  # first: then nobody takes it for lost
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def names() -> list[str]:
+    """Of all runs that left something."""
+    with contextlib.suppress(OSError):
+        return sorted(path.parent.name for path in home().glob("*/run.json"))
+    return []
+
+
+def boot() -> str:
+    """Of this machine's present life."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _signal(state: dict[str, Any], number: int, times: int = 1) -> int:
+    """To a process's supervisor, if it lives: how many it was."""
+    supervisor = state.get("supervisor")
+    if not supervisor or not procfs.lives(supervisor):
+        return 0
+    for i in range(times):
+        with contextlib.suppress(OSError):
+            os.kill(supervisor[0], number)
+        time.sleep(0.01 * (i + 1 < times))  # two at once are one
+    return 1
+
+
+def _told(folder: Path) -> Iterator[list[int]]:
+    """[pid, start] of those whose heart's file is in `folder`: a process, and all it started."""
+    mark = f"{HEARTBEAT}={folder}/".encode()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark in path.read_bytes():
+                pid = int(path.parent.name)
+                yield [pid, procfs.started(pid)]
+
+
+def of_this_host() -> Path:
+    """Of parts of runs that a frontend elsewhere has here. Hosts may share a home."""
+    return home().parent / "hosts" / socket.gethostname() / "runs"
+
+
+def home() -> Path:
+    """Of all runs."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "impala_mm" / "runs"

@@ -1,0 +1,58 @@
+"""How mpirun reaches the hosts of other learners: it calls this as it would call ssh.
+
+    python -m launcher.remote.mpirun_ssh FOLDER HOST COMMAND...
+
+Credentials come from the supervisor of the learners, in FOLDER (`keyring`): those by which the
+frontend itself got in, with the host key that it verified. Once the supervisor was started anew
+without a frontend, this machine's own keys have to do.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from launcher.node import keyring
+from launcher.ssh import connection
+
+_PIECE = 1 << 15
+
+
+def main(folder: str, host: str, *command: str) -> int:
+    """The command's exit code there."""
+    try:
+        known = keyring.want(Path(folder), host)
+    except (OSError, ValueError) as error:
+        print(f"error: {host}: nobody here knows its credentials ({error})", file=sys.stderr)
+        return 255
+    # Its Open MPI may lie elsewhere than ours.
+    ours, theirs = known.pop("prefixes", ("", ""))
+    line = " ".join(command)
+    # mpirun's daemon there looks for an agent, too, though it never needs one.
+    line = line.replace(f"{folder}/agent", "/bin/sh")
+    if ours != theirs and ours not in ("", "/usr", "/usr/local"):
+        line = line.replace(ours, theirs)
+    if mark := known.pop("mark", ""):  # what is left of it can be found
+        line = f"export {mark}; {line}"
+    credential = connection.Credential(**known) if known else None
+    if credential is None:
+        os.execvp("ssh", ["ssh", "-o", "BatchMode=yes", host, line])
+    try:
+        client = connection.connect_with(credential)
+    except connection.Unreachable as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 255
+    transport = client.get_transport()
+    assert transport
+    channel = transport.open_session(timeout=30)
+    channel.set_combine_stderr(True)
+    channel.exec_command(line)
+    channel.shutdown_write()
+    while piece := channel.recv(_PIECE):
+        os.write(1, piece)
+    code = channel.recv_exit_status()
+    client.close()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,204 @@
+"""How a run is: every process, what they come to together, what binds; as JSON or as a table."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from launcher.node.run_registry import Record, Run, boot
+from launcher.node.task import FINAL, LEARNERS
+
+_LOOK_SECONDS = 1.0
+_TAIL_BYTES = 1 << 16  # of metrics.jsonl, whose last row is wanted
+_COLOURS = {
+    "running": "green",
+    "failed": "red",
+    "lost": "red",
+    "waits": "yellow",
+    "away": "yellow",
+}
+_TOTALS = ("frames", "frames_per_second", "episode_return", "policy_lag", "verdict")
+
+
+def snapshot(run: Run) -> dict[str, Any]:
+    """All that is known of it now."""
+    record = run.record
+    if record is None:
+        return {}
+    states = run.states()
+    row = _last_row(Path(record.logdir) / "metrics.jsonl", record.time)
+    return {
+        "name": run.name,
+        "state": _state(record, states),
+        "logdir": record.logdir,
+        "seconds": round(time.time() - record.time, 1),
+        **{name: row[name] for name in _TOTALS if name in row},
+        "gpus": _gpus(),
+        "processes": [_process(state) for state in states.values()],
+    }
+
+
+def state(run: Run) -> str:
+    """Of the run as a whole; empty where there is none."""
+    record = run.record
+    return _state(record, run.states()) if record else ""
+
+
+def show(run: Run, as_json: bool) -> None:
+    """Live where there is a terminal, until the run is over or Ctrl-C."""
+    if as_json:
+        print(json.dumps(snapshot(run), indent=1))
+        return
+    console = Console()
+    if not console.is_terminal:
+        known = snapshot(run)
+        if known:
+            console.print(picture(known, len(known["processes"])))
+        return
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        Live(console=console, screen=False, auto_refresh=False) as live,
+    ):
+        while True:
+            known = snapshot(run)
+            if not known:  # ended by another frontend, and put away
+                return
+            live.update(picture(known, max(console.height - 8, 5)), refresh=True)
+            if known["state"] in (*FINAL, "lost", "stale"):
+                return
+            time.sleep(_LOOK_SECONDS)
+
+
+def picture(known: dict[str, Any], rows: int) -> Group:
+    """So many rows of processes at most; those in trouble first, if not all fit."""
+    table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
+    for column in ("process", "host", "state"):
+        table.add_column(column, no_wrap=True)
+    for column in ("up", "frames/s", "CPU", "memory", "restarts"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("last line", no_wrap=True, overflow="ellipsis", ratio=1)
+    processes = known["processes"]
+    if len(processes) > rows:
+        processes = sorted(processes, key=lambda p: (p["state"] == "running", not p["restarts"]))
+    for process in processes[:rows]:
+        table.add_row(*_cells(process))
+    parts: list[Any] = [_headline(known), table]
+    if len(processes) > rows:
+        parts.append(Text(f"and {len(processes) - rows} more", style="dim"))
+    return Group(*parts)
+
+
+def _headline(known: dict[str, Any]) -> Text:
+    parts = [f"{known['name']}: {known['state']}, {_duration(known['seconds'])}"]
+    if "frames" in known:
+        parts.append(f"{known['frames']:,.0f} frames, {known['frames_per_second']:,.0f}/s")
+    if "episode_return" in known:
+        parts.append(f"return {known['episode_return']:.2f}")
+    if "policy_lag" in known:
+        parts.append(f"lag {known['policy_lag']:.1f}")
+    lines = [" | ".join(parts), known["logdir"]]
+    lines += [known["verdict"]] if "verdict" in known else []
+    lines += [
+        f"GPU {gpu['index']} ({gpu['name']}): {gpu['used']}% busy, {gpu['memory']} MiB of "
+        f"{gpu['of']}"
+        for gpu in known["gpus"]
+    ]
+    return Text("\n".join(lines))
+
+
+def _cells(process: dict[str, Any]) -> list[Any]:
+    rate, state = process["frames_per_second"], process["state"]
+    return [
+        process["name"],
+        process["host"],
+        Text(state, style=_COLOURS.get(state, "")),
+        "" if process["up"] is None else _duration(process["up"]),
+        "" if rate is None else f"{rate:,.0f}",
+        "" if process["cpu"] is None else f"{process['cpu']}%",
+        "" if process["memory"] is None else f"{process['memory']:,} MiB",
+        str(process["restarts"]),
+        Text(process["last"]),
+    ]
+
+
+def _process(state: dict[str, Any]) -> dict[str, Any]:
+    """One, with every key, known or not."""
+    lives = state["state"] not in (*FINAL, "lost", "waits", "starting", "away")
+    since = state.get("since")
+    return {
+        "name": state["name"],
+        "job": state["job"],
+        "host": state["host"],
+        "state": state["state"],
+        "up": round(time.time() - since, 1) if lives and since else None,
+        "frames_per_second": state.get("frames_per_second") if lives else None,
+        "cpu": state.get("cpu") if lives else None,
+        "memory": state.get("memory") if lives else None,
+        "restarts": state.get("restarts", 0),
+        "code": state.get("code"),
+        "failure": state.get("failure"),
+        "last": state.get("last", ""),
+        "log": state.get("log", ""),
+    }
+
+
+def _state(record: Record, states: dict[str, dict[str, Any]]) -> str:
+    there = states.get(LEARNERS, {"state": "lost"})
+    if record.boot != boot() and not there.get("place"):
+        return "stale"
+    learners = there["state"]
+    others = [state["state"] for state in states.values()]
+    if learners in FINAL and any(state not in (*FINAL, "lost") for state in others):
+        return "ending"
+    return learners
+
+
+def _last_row(path: Path, since: float) -> dict[str, Any]:
+    """Of this start of the run, not of one before."""
+    with contextlib.suppress(OSError, ValueError, IndexError):  # not there yet, or empty
+        if path.stat().st_mtime < since:
+            return {}
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            lines = file.read().split(b"\n")
+        return json.loads(lines[-2])  # after the last there is an end of a line
+    return {}
+
+
+def _gpus() -> list[dict[str, Any]]:
+    """Of this machine, as its driver's own tool tells."""
+    if not shutil.which("nvidia-smi"):
+        return []
+    keys = {
+        "index": "index",
+        "name": "name",
+        "utilization.gpu": "used",
+        "memory.used": "memory",
+        "memory.total": "of",
+    }
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        ran = subprocess.run(
+            ["nvidia-smi", f"--query-gpu={','.join(keys)}", "--format=csv,noheader,nounits"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=True,
+        )
+        rows = [line.split(", ") for line in ran.stdout.splitlines()]
+        return [dict(zip(keys.values(), row, strict=True)) for row in rows]
+    return []
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

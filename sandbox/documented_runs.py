@@ -1,0 +1,89 @@
+"""The commands whose curves this project ships, by name: what `record.py` and `verify.py` run.
+
+Each is `python experiment.py` with these flags and a seed; nothing else is set anywhere.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from impala_mm.runtime import provenance
+
+ROOT = Path(__file__).resolve().parent.parent
+REFERENCE = Path(__file__).resolve().parent / "reference"
+
+
+class Experiment(NamedTuple):
+    """A documented command and what it is to reach."""
+
+    flags: list[str]
+    goal: float  # mean raw return of the last 100 games
+    about: str
+
+
+EXPERIMENTS = {
+    "catch": Experiment(["--level_name=catch"], 0.9, "ends at 0.9, the level's own threshold"),
+    "cartpole": Experiment(
+        ["--level_name=CartPole-v1"], 475, "ends at 475, the level's own threshold"
+    ),
+    "memory": Experiment(
+        ["--level_name=memory", "--agent_name=MLPLSTMAgent", "--stop_at_return=0.96"],
+        0.95,
+        "what the first entry shows must be known at the last",
+    ),
+    "pong": Experiment(
+        ["--level_name=PongNoFrameskip-v4", "--stop_at_return=20", "--max_seconds=3600"],
+        18,
+        "all defaults; ends at 20 of 21, or after an hour",
+    ),
+    "breakout": Experiment(
+        [
+            "--level_name=BreakoutNoFrameskip-v4",
+            "--batch_size=32",
+            "--unroll_length=20",
+            "--entropy_cost=0.01",
+            "--learning_rate=0.0006",
+            "--reward_clipping=abs_one",
+            "--gradients_clipping=40",
+            "--total_environment_frames=36000000",
+        ],
+        30,
+        "the predecessor's flags, for 9 million steps",
+    ),
+}
+
+
+def command(name: str, seed: int, *more: str) -> list[str]:
+    """The command line, as it is printed in pages and recorded in files."""
+    flags = [*EXPERIMENTS[name].flags, f"--seed={seed}", *more]
+    return ["python", "experiment.py", *flags]
+
+
+def play(name: str, seed: int, logdir: Path, *more: str) -> int:
+    """Runs it, its output to this terminal; the exit code."""
+    words = command(name, seed, *more, f"--logdir={logdir}")
+    print(f"$ {' '.join(words)}", flush=True)
+    return subprocess.run([sys.executable, *words[1:]], cwd=ROOT, check=False).returncode
+
+
+def rows_of(logdir: Path) -> list[dict]:
+    """The rows of metrics.jsonl, without those that a kill cut off.
+
+    Where the run was resumed after that, its first row stands on the line of the one cut off.
+    """
+    rows = []
+    for line in (logdir / "metrics.jsonl").read_text(errors="replace").splitlines():
+        for part in (line, line[line.rfind("{") :]):
+            try:
+                rows.append(json.loads(part))
+            except json.JSONDecodeError:
+                continue
+            break
+    return rows
+
+
+def machine() -> str:
+    """What it ran on."""
+    return f"{provenance.machine()}, no GPU"

@@ -1,0 +1,252 @@
+"""Runs as series of numbers: read from their folders, thinned, and put together over seeds.
+
+`plot.py` and `report.py` draw what this file returns. A run that was killed goes on from its last
+checkpoint, whose frames and seconds lie before those of its last rows: what was made again after
+that counts, and what it replaced is left out.
+"""
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from documented_runs import rows_of
+from plot_style import number
+
+from impala_mm.config.settings import Config
+
+BINS = 300  # of a long run's curve; more would not be seen
+_GRID = 120  # points at which several seeds are put together
+# What makes no other experiment of it: which seed, where it writes, what is kept, which ports.
+_OF_NO_MATTER = {
+    *("seed", "logdir", "job_name", "task", "learner", "learner_hosts", "bind_address"),
+    *("token_file", "save_checkpoint_secs", "keep_checkpoints", "log_max_mb", "on_event"),
+    *("validate", "profile", "track", "test_num_episodes", "test_levels", "deterministic"),
+    *("render", "video_dir", "video_overlay", "export_dir", "updates"),
+}
+# As folders of several seeds are usually called: name-1-rest, name_seed3, name-s3.
+_SEED_IN_NAME = re.compile(r"[-_ ](?:seed|s)?[-_]?\d{1,3}(?=$|[-_ ])")
+
+
+class Panel(NamedTuple):
+    """A quantity that is drawn."""
+
+    name: str  # as `plot.py --only` calls it
+    key: str  # of metrics.jsonl
+    title: str
+    unit: str
+    share: bool = False  # of 1
+
+
+PANELS = (
+    Panel("return", "episode_return", "Return", "mean of 100 games"),
+    Panel("speed", "frames_per_second", "Speed", "frames/s"),
+    Panel("lag", "policy_lag", "Policy lag", "updates"),
+    Panel("queue", "queue_fill", "Queue", "share filled", share=True),
+    Panel("wait", "wait_share", "Learners wait for unrolls", "share of time", share=True),
+    Panel("loss", "loss/total", "Loss, total", "per batch"),
+    Panel("policy", "loss/policy", "Loss, policy", "per batch"),
+    Panel("baseline", "loss/baseline", "Loss, baseline", "per batch"),
+    Panel("entropy", "loss/entropy", "Loss, entropy", "per batch"),
+    Panel("norm", "grad_norm", "Gradient, norm", ""),
+    Panel("rate", "learning_rate", "Learning rate", "per update"),
+)
+
+
+class Unreadable(Exception):
+    """There is nothing to draw; says why."""
+
+
+class Run(NamedTuple):
+    """One folder."""
+
+    folder: Path
+    settings: dict[str, Any]  # empty where settings.json is not there
+    columns: dict[str, np.ndarray]  # by key of metrics.jsonl: [rows], NaN where a row lacks it
+    undone: int  # rows that a resumed run made again
+    resumed: list[float]  # the frames at which it was, where that shows
+
+    @property
+    def level(self) -> str:
+        """What it plays, as far as is known."""
+        return str(self.settings.get("level_name", ""))
+
+    def last(self, key: str) -> float | None:
+        """The newest value of a column."""
+        known = self.columns.get(key, np.array([]))
+        known = known[np.isfinite(known)]
+        return float(known[-1]) if known.size else None
+
+
+class Curve(NamedTuple):
+    """A line and the band around it, all [points]."""
+
+    x: np.ndarray
+    middle: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+class Group(NamedTuple):
+    """Runs that differ in nothing but their seed."""
+
+    label: str
+    runs: list[Run]
+
+
+def read(folder: Path) -> Run:
+    """Raises Unreadable where there is nothing to draw."""
+    if not folder.is_dir():
+        raise Unreadable(f"{folder} is no folder: give that of a run, its --logdir")
+    try:
+        rows = rows_of(folder)
+    except OSError:
+        raise Unreadable(
+            f"{folder} holds no metrics.jsonl that can be read: give the folder of a run, its "
+            f"--logdir"
+        ) from None
+    rows = [row for row in rows if isinstance(row, dict) and {"frames", "seconds"} <= row.keys()]
+    if not rows:
+        raise Unreadable(
+            f"{folder / 'metrics.jsonl'} has no row yet: a run writes the first within seconds of "
+            f"its first frames"
+        )
+    keys = dict.fromkeys(
+        key for row in (*rows[:: max(1, len(rows) // 50)], rows[-1]) for key in row
+    )
+    columns = {key: np.array([_float(row.get(key)) for row in rows]) for key in keys}
+    kept = _stays(columns["frames"]) & _stays(columns["seconds"])
+    back = np.flatnonzero(np.diff(columns["frames"]) < 0) + 1
+    return Run(
+        folder=folder,
+        settings=_settings(folder),
+        columns={key: column[kept] for key, column in columns.items()},
+        undone=int(np.sum(~kept)),
+        resumed=[float(columns["frames"][i]) for i in back if kept[i]],
+    )
+
+
+def curve(run: Run, x: str, y: str) -> Curve | None:
+    """Of one run, a long one thinned to the means of bins; None where there are no values."""
+    if y not in run.columns:
+        return None
+    known = np.isfinite(run.columns[y])
+    at, values = run.columns[x][known], run.columns[y][known]
+    if not at.size:
+        return None
+    if at.size <= 2 * BINS:
+        return Curve(at, values, values, values)
+    edges = np.linspace(at[0], at[-1], BINS + 1)[1:-1]
+    starts = np.unique(np.concatenate([[0], np.searchsorted(at, edges)]))
+    starts = starts[starts < at.size]
+    counts = np.diff([*starts, at.size])
+    thinned = (
+        np.add.reduceat(at, starts) / counts,
+        np.add.reduceat(values, starts) / counts,
+        np.minimum.reduceat(values, starts),
+        np.maximum.reduceat(values, starts),
+    )
+    ends = (at[-1], values[-1], values[-1], values[-1])  # as it is, not as a mean
+    return Curve(*(np.append(part, end) for part, end in zip(thinned, ends, strict=True)))
+
+
+def together(curves: Sequence[Curve]) -> Curve | None:
+    """Mean, lowest and highest of several, from where the last begins to where the first ends."""
+    begin, end = max(c.x[0] for c in curves), min(c.x[-1] for c in curves)
+    if len(curves) < 2 or begin >= end:
+        return None
+    grid = np.linspace(begin, end, _GRID)
+    values = np.stack([np.interp(grid, c.x, c.middle) for c in curves])
+    return Curve(grid, values.mean(axis=0), values.min(axis=0), values.max(axis=0))
+
+
+def grouped(runs: Iterable[Run], pattern: str = "") -> list[Group]:
+    """Those of equal settings but for the seed, labelled by the settings in which groups differ.
+
+    Where a run has no settings the name of its folder without a seed's number stands for them.
+    `pattern`, a regular expression, groups by what it finds in the names instead.
+    """
+    groups: dict[Any, list[Run]] = {}
+    for run in runs:
+        name = run.folder.resolve().name
+        key: Any = ("name", _SEED_IN_NAME.sub("", name, count=1))
+        if pattern:
+            found = re.search(pattern, name)
+            key = ("name", (found[1] if found.re.groups else found[0]) if found else name)
+        elif run.settings:
+            key = tuple(sorted((k, str(v)) for k, v in _matters(run.settings).items()))
+        groups.setdefault(key, []).append(run)
+    all_settings = [_matters(m[0].settings) for m in groups.values() if m[0].settings]
+    names = list(dict.fromkeys(name for each in all_settings for name in each))
+    differing = [n for n in names if len({str(each.get(n)) for each in all_settings}) > 1]
+    return [
+        Group(_label(key, members, differing if len(groups) > 1 else []), members)
+        for key, members in groups.items()
+    ]
+
+
+def _label(key: Any, members: list[Run], differing: list[str]) -> str:
+    """What a legend says of a group."""
+    settings = _matters(members[0].settings)
+    if key[:1] == ("name",):
+        label = key[1]
+    elif differing:
+        label = _differences(settings, differing)
+    else:
+        label = str(settings.get("level_name", members[0].folder.resolve().name))
+    seeds = {run.settings.get("seed") for run in members}
+    many = "seeds" if len(seeds) == len(members) else "runs"
+    return f"{label} ({len(members)} {many})" if len(members) > 1 else label
+
+
+def _differences(settings: dict[str, Any], differing: list[str]) -> str:
+    """In what a group differs from the others: of many flags, those that are not as by default."""
+    named = [n for n in differing if n != "level_name"]
+    if len(named) > 2:
+        named = [n for n in named if settings.get(n) != _default(n)]
+    said = [_said(name, settings.get(name)) for name in named]
+    if "level_name" in differing:
+        said.insert(0, str(settings.get("level_name")))
+    more = f" and {len(said) - 4} more" if len(said) > 4 else ""
+    return (", ".join(said[:4]) or "all defaults") + more
+
+
+def _said(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return name if value else f"no{name}"
+    if isinstance(value, int | float):
+        return f"{name}={number(value) if abs(value) >= 1e5 else f'{value:g}'}"
+    return f"{name}={value}"
+
+
+def _matters(settings: dict[str, Any]) -> dict[str, Any]:
+    """Those that make an experiment; one that was written before a flag existed had its default."""
+    if not settings:
+        return {}
+    defaults = {field.name: field.default for field in dataclasses.fields(Config)}
+    return {k: v for k, v in (defaults | settings).items() if k not in _OF_NO_MATTER}
+
+
+def _default(name: str) -> Any:
+    return next((f.default for f in dataclasses.fields(Config) if f.name == name), None)
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    try:
+        settings = json.loads((folder / "settings.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return settings if isinstance(settings, dict) else {}
+
+
+def _stays(counts: np.ndarray) -> np.ndarray:
+    """[rows]: whether no later row counts less."""
+    return counts <= np.minimum.accumulate(counts[::-1])[::-1]
+
+
+def _float(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan

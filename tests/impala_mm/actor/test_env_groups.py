@@ -1,0 +1,205 @@
+"""An actor whose environments take turns: as if each group were an actor of its own, but sooner."""
+
+import functools
+import itertools
+import threading
+import time
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from counting import Counting
+
+from impala_mm.actor.actor import Player, run
+from impala_mm.actor.learner_link import Newest
+from impala_mm.actor.stepper import Faults, Stopped
+from impala_mm.data.parameter_layout import Layout
+from impala_mm.data.trajectory import Codec, Entry, UnrollSpec
+from impala_mm.environments.make import make_environments
+from impala_mm.runtime.heartbeat import Heartbeat
+
+LENGTH = 5
+
+
+class Counted(NamedTuple):
+    """A core state that counts the entries read since the last first."""
+
+    read: tf.Tensor  # float32 [B]
+
+
+class Obeys:
+    """Acts as its variable says, plus the number it sees; remembers how much it has read."""
+
+    max_lag = None
+
+    def __init__(self, overlap=1):
+        scalars = [tf.TensorSpec([], t) for t in (tf.int32, tf.float32, tf.bool, tf.bool)]
+        observation, first = tf.TensorSpec([1], tf.float32), tf.TensorSpec([], tf.bool)
+        step = Entry(*scalars, observation, first, {"policy": tf.TensorSpec([], tf.int32)})
+        self.unroll = UnrollSpec(LENGTH, overlap, step, Counted(tf.TensorSpec([], tf.float32)))
+        self.policy = tf.Variable(0)
+
+    def initial_state(self, batch):
+        return Counted(tf.zeros([batch]))
+
+    def act(self, entry, core_state, exploration):
+        seen = tf.cast(entry.observation[:, 0] + core_state.read, tf.int32)
+        read = tf.where(entry.first, 0.0, core_state.read) + 1.0
+        policy = tf.fill(tf.shape(seen), self.policy)
+        return (policy + seen) % Counting.action_space.n, Counted(read), {"policy": policy}
+
+
+def made(seed, size):
+    return make_environments("Counting-v0", size, seed=seed), size
+
+
+@pytest.mark.parametrize("overlap", [1, 2 * LENGTH + 1])
+def test_groups_play_what_each_would_play_alone(overlap):
+    groups = [(0, 3), (3, 2), (7, 1)]
+    together = Player(Obeys(overlap), [made(*group) for group in groups])
+    alone = [Player(Obeys(overlap), [made(*group)]) for group in groups]
+    played = 0
+    for _ in range(4):
+        contents = together.play()
+        assert contents == list(itertools.chain.from_iterable(one.play() for one in alone))
+        ended = together.episodes()
+        played += len(ended)
+        for_each = np.concatenate([one.episodes() for one in alone])
+        # A group that waits for the others has stepped once more by now.
+        assert len(ended) >= len(for_each) - len(contents)
+    assert played > 10
+    together.close()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_no_unroll_is_acted_in_by_two_policies_and_each_is_called_by_its_own(count):
+    algorithm = Obeys()
+    player = Player(algorithm, [made(10 * i, 2) for i in range(count)])
+    codec, policies = Codec(algorithm.unroll), itertools.count(1)
+
+    def load():
+        algorithm.policy.assign(next(policies))
+        return f"policy {int(algorithm.policy)}"
+
+    for number in range(1, 6):
+        contents = player.play(load)
+        assert len(contents) == 2 * count
+        entries, _ = codec.decode(tf.constant(contents))
+        assert (entries.extras["policy"].numpy()[1:] == number).all()
+        assert player.acted_by == f"policy {number}"
+    player.close()
+
+
+def test_one_group_steps_while_the_network_acts_for_the_other():
+    """Steps that wait until the other group was acted for would wait for ever in one thread."""
+    acted, changed = [0, 0], threading.Condition()
+
+    class Waits:
+        def __init__(self, number):
+            self._environments, self._number, self._steps = made(0, 1)[0], number, 0
+
+        def step(self, actions):
+            self._steps += 1
+            due = self._steps + self._number  # group 0 acts first, and next after group 1
+            with changed:
+                others = 1 - self._number
+                assert changed.wait_for(lambda: acted[others] >= due, 20), "nobody acted meanwhile"
+            return self._environments.step(actions)
+
+        def __getattr__(self, name):
+            return getattr(self._environments, name)
+
+    algorithm = Obeys()
+    player = Player(algorithm, [(Waits(0), 1), (Waits(1), 1)])
+
+    def count(number, start, actions):
+        with changed:
+            acted[number] += 1
+            changed.notify_all()
+        start(actions)
+
+    for number, group in enumerate(player._groups):
+        group.stepping.start = functools.partial(count, number, group.stepping.start)
+    for _ in range(3):
+        assert len(player.play()) == 2
+    assert acted == [3 * LENGTH + 1, 3 * LENGTH]
+    count(1, lambda actions: None, None)  # the step that group 0 is in ends, too
+    player.close()
+
+
+def test_a_step_that_fails_aside_fails_the_actor():
+    class Breaks:
+        def __init__(self):
+            self._environments = made(0, 1)[0]
+
+        def step(self, actions):
+            raise RuntimeError("the emulator is gone")
+
+        def __getattr__(self, name):
+            return getattr(self._environments, name)
+
+    player = Player(Obeys(), [(Breaks(), 1), made(0, 1)])
+    with pytest.raises(RuntimeError, match="the emulator is gone"):
+        player.play()
+    player.close()
+
+
+def test_environments_are_not_closed_while_a_thread_steps_them():
+    """As an actor ends: one group's step is still on its way when `run` returns."""
+    running, sent, running_as_sent = threading.Event(), threading.Event(), []
+
+    class Slow:
+        def __init__(self):
+            self._environments, self._steps = made(0, 1)[0], 0
+
+        def step(self, actions):
+            self._steps += 1
+            if self._steps <= LENGTH:
+                return self._environments.step(actions)
+            running.set()  # the first of the next unroll: it goes on while the last one is sent
+            assert sent.wait(20)
+            time.sleep(0.2)
+            step = self._environments.step(actions)
+            running.clear()
+            return step
+
+        def __getattr__(self, name):
+            return getattr(self._environments, name)
+
+    class Ends:
+        """A link that has had enough of it."""
+
+        newest, failure, connected = Newest(0, 1, b""), None, threading.Event()
+        start = staticmethod(lambda: None)
+        connected.set()
+
+        def send(self, group, meanwhile):
+            running_as_sent.append(running.wait(20))
+            sent.set()
+            return False
+
+    layout = Layout([], [], "float32")
+    groups = [(Slow(), 1), made(0, 1)]
+    run(Obeys(), groups, layout, Ends(), print, threading.Event(), Heartbeat())
+    assert running_as_sent == [True], "no step was on its way as the last unrolls were sent"
+    assert not running.is_set()
+
+
+def test_faults_of_all_groups_count_together():
+    class Broken:
+        def __init__(self):
+            self.faults = []
+
+    groups, said = [Broken(), Broken()], []
+    faults = Faults(groups, said.append)
+    for i in range(9):
+        groups[i % 2].faults.append(f"environment {i}")
+        faults.after_unroll()
+    groups[1].faults.append("environment 9")
+    with pytest.raises(
+        Stopped, match="10 faults of environments, the last: group 1: environment 9"
+    ):
+        faults.after_unroll()
+    assert said[0] == "group 0: environment 0; it is made anew, its unroll dropped"
+    assert len(said) == 10

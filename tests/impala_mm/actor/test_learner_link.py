@@ -1,0 +1,407 @@
+"""An actor's connection to a real server: who pulls, who waits, and what is sent once."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from processes import free_port
+
+from impala_mm.actor import learner_link as linking
+from impala_mm.actor.host_cache import HostShare
+from impala_mm.actor.learner_link import Group, Link
+from impala_mm.data.compression import as_it_is, compressed, unpacked
+from impala_mm.transport import client as client_
+from impala_mm.transport import messages
+from impala_mm.transport.rebalancing import Need
+from impala_mm.transport.server import Server
+
+IDENTITY = {"level_name": "L", "unroll": "u", "network": "n", "acting": "a"}
+NO_EPISODES = np.zeros([0, 3], np.float32)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A server, and `join`, which connects an actor to it."""
+    monkeypatch.setattr(linking, "HostShare", lambda run_id: HostShare(run_id, tmp_path))
+    address = f"127.0.0.1:{free_port()}"
+    events = []
+    server = Server(address, address, "token", IDENTITY | {"run_id": "r"}, 100, events.append)
+    stop, links, said = threading.Event(), [], []
+
+    def join(actor, pull_secs=0.0, max_lag=None, pack=as_it_is):
+        me = IDENTITY | {"protocol": messages.PROTOCOL, "actor": actor}
+        links.append(Link([address], 0, me, "token", pull_secs, max_lag, said.append, stop, pack))
+        links[-1].start()
+        if max_lag is None or server._snapshots.version >= 0:
+            assert links[-1].connected.wait(10)
+        return links[-1]
+
+    server.said = said
+    yield server, join
+    stop.set()
+    server.close()
+    for one in links:
+        one.join(10)
+        assert one.failure is None
+        one.close()
+
+
+def _group(link, *contents):
+    return Group(link.newest.run, link.newest.version, list(contents), NO_EPISODES)
+
+
+def _until(condition, seconds=10):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def _count_pulls(server):
+    pulls = []
+    read = server._snapshots.read
+
+    def counted(version, offset, reader):
+        pulls.append(reader)
+        return read(version, offset, reader)
+
+    server._snapshots.read = counted
+    return pulls
+
+
+def test_actors_of_one_host_share_one_pull(here):
+    """Eight actors, five versions: each version crosses the wire once, and reaches all."""
+    server, join = here
+    server.publish(0, lambda: b"0")
+    pulls = _count_pulls(server)
+    links = [join(actor) for actor in range(8)]
+    assert len(pulls) == 1
+    for version in range(1, 6):
+        server.publish(version, lambda version=version: b"%d" % version)
+        for one in links:
+            assert one.send(_group(one, b"x"))
+        _until(lambda v=version: all(one.newest.version == v for one in links))
+        assert {one.newest.vector for one in links} == {b"%d" % version}
+        assert len(pulls) <= version + 3, "now and then two may pull, one after the other"
+    assert len(pulls) <= 9
+
+
+def test_unrolls_are_sent_as_the_actor_packs_them(here):
+    """This server was not told how long an unroll is: it takes them as they come."""
+    server, join = here
+    server.publish(0, lambda: b"0")
+    one, unroll = join(0, pack=compressed), bytes(1000)
+    assert one.send(_group(one, unroll, unroll))
+    contents, _ = server.queue.dequeue_many(2)
+    for content in contents.numpy():
+        assert len(content) < 100
+        assert unpacked(content, 1000) == unroll
+
+
+def test_an_actor_pulls_no_more_often_than_it_may(here):
+    server, join = here
+    server.publish(0, lambda: b"0")
+    pulls = _count_pulls(server)
+    one = join(0, pull_secs=1000)
+    for version in range(1, 5):
+        server.publish(version, lambda: b"x")
+        one.send(_group(one, b"x"))
+    _until(lambda: int(server.queue.size()) == 4)
+    time.sleep(0.3)
+    assert len(pulls) == 1
+    assert one.newest.version == 0
+
+
+def test_an_actor_that_may_not_lag_waits_for_the_next_policy(here):
+    """With max_lag 0, each unroll is played by the policy that the one before it helped to make."""
+    server, join = here
+    server.publish(0, lambda: b"0")
+    one = join(0, pull_secs=1000, max_lag=0)
+    versions = []
+
+    def play():
+        for _ in range(4):
+            versions.append(one.newest.version)
+            if not one.send(_group(one, b"x")):
+                return
+
+    playing = threading.Thread(target=play)
+    playing.start()
+    for version in range(1, 4):
+        _until(lambda v=version: int(server.queue.size()) == v)
+        time.sleep(0.2)
+        assert versions == list(range(version)), "it waits"
+        server.publish(version, lambda: b"x")
+    _until(lambda: int(server.queue.size()) == 4)
+    assert versions == [0, 1, 2, 3]
+    server.publish(4, lambda: b"x")
+    playing.join(10)
+    assert not playing.is_alive()
+
+
+def test_a_pull_that_fails_after_a_send_repeats_the_pull_and_not_the_send(here, monkeypatch):
+    server, join = here
+    server.publish(0, lambda: b"0")
+    one = join(0)
+    failing = []
+    pull = one._pull
+
+    def fails_once(client, sent):
+        if sent and not failing:
+            failing.append(sent)
+            raise client_.Unreachable("get_parameters: no answer")
+        pull(client, sent)
+
+    monkeypatch.setattr(one, "_pull", fails_once)
+    server.publish(1, lambda: b"1")
+    one.send(_group(one, b"once"))
+    _until(lambda: one.newest.version == 1)
+    time.sleep(0.3)
+    assert failing
+    assert int(server.queue.size()) == 1
+
+
+def test_without_shared_memory_each_actor_pulls_for_itself_and_says_so(here, monkeypatch):
+    def refuses(run_id):
+        raise PermissionError("/dev/shm is another user's")
+
+    monkeypatch.setattr(linking, "HostShare", refuses)
+    server, join = here
+    server.publish(0, lambda: b"0")
+    pulls = _count_pulls(server)
+    assert [join(actor).newest.vector for actor in range(3)] == [b"0"] * 3
+    assert len(set(pulls)) == 3
+    assert "pulls its parameters for itself alone: /dev/shm is another user's" in server.said
+
+
+def test_before_the_first_policy_an_actor_waits_and_says_so(here, monkeypatch):
+    server, join = here
+    one = join(0, max_lag=0)
+    _until(lambda: any("waits for the learner" in line for line in server.said))
+    assert not one.connected.is_set()
+    server.publish(0, lambda: b"0")
+    assert one.connected.wait(10)
+
+
+def test_an_actor_notices_that_another_learner_answers_without_any_call_having_failed(here):
+    """Its address is the same, and its policy older: the actor goes on with it at once."""
+    server, join = here
+    server.publish(7, lambda: b"seven")
+    one = join(0)
+    # What a restart would have made:
+    server.nonce = server._identity["nonce"] = server.nonce + 1
+    server._identity["run_id"], server.run = "later", messages.run_number("later")
+    server.actors.clear()
+    server._snapshots.version = -1
+    server.publish(2, lambda: b"two")
+    begun = _group(one, b"begun under the old one")
+    one.send(begun)
+    _until(lambda: one.newest == (server.run, 2, b"two"))
+    one.send(begun._replace(contents=[b"so was this"]))
+    one.send(_group(one, b"new"))
+    _until(lambda: int(server.queue.size()) == 1)
+    assert server.queue.dequeue()[0].numpy() == b"new"
+    assert server.stale == 2
+    assert list(server.actors) == [0]
+
+
+def test_a_queue_that_stays_full_is_no_learner_that_is_away(here, monkeypatch):
+    """An actor held back past its deadline keeps its connection, and sends its unrolls once."""
+    server, join = here
+    make = client_.Client
+    monkeypatch.setattr(client_, "Client", lambda address, token: make(address, token, 1.0))
+    server.publish(0, lambda: b"0")
+    one = join(0)
+    server.queue.enqueue_many([[b"other"] * 100, [0] * 100])  # all there is room for
+    one.send(_group(one, b"mine"))
+    _until(lambda: "the learner's queue is full: waits for room" in server.said)
+    server.queue.dequeue_many(100)
+    _until(lambda: int(server.queue.size()) == 1)
+    time.sleep(1.5)
+    assert server.queue.dequeue()[0].numpy() == b"mine"
+    assert int(server.queue.size()) == 0
+    assert not any("does not answer" in line for line in server.said)
+
+
+# -- several learners
+
+
+class Run:
+    """Two learners of one run, and one that is not there."""
+
+    def __init__(self, said):
+        self.addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+        self.absent = f"127.0.0.1:{free_port()}"
+        identity = IDENTITY | {"run_id": "r", "learners": self.addresses}
+        self.servers = [
+            Server(address, address, "token", identity, 1, said.append)
+            for address in self.addresses
+        ]
+        for rank, server in enumerate(self.servers):
+            server.rank = rank
+            server.publish(0, lambda: b"0")
+
+    def starve(self, rank):
+        """The learners hear that this one waits for unrolls, and nobody feeds it."""
+        needs = [Need(starved=0.0, fill=1.0, actors=2, settled=True) for _ in self.servers]
+        needs[rank] = Need(starved=0.9, fill=0.0, actors=0, settled=True)
+        for server in self.servers:
+            server.needs = needs
+            server._changed_at = -1e9
+
+
+@pytest.fixture
+def several(tmp_path, monkeypatch):
+    """Two learners; and a function that connects an actor to addresses."""
+    monkeypatch.setattr(linking, "HostShare", lambda run_id: HostShare(run_id, tmp_path))
+    stop, links, said = threading.Event(), [], []
+    learners = Run(said)
+
+    def join(*addresses, start=0, max_lag=None):
+        me = IDENTITY | {"protocol": messages.PROTOCOL, "actor": len(links)}
+        links.append(Link(addresses, start, me, "token", 0.0, max_lag, said.append, stop))
+        links[-1].start()
+        assert links[-1].connected.wait(10)
+        return links[-1]
+
+    learners.said = said
+    yield learners, join
+    stop.set()
+    for server in learners.servers:
+        server.close()
+    for one in links:
+        one.join(10)
+        assert one.failure is None
+        one.close()
+
+
+def _taken(server):
+    return server.queue.dequeue()[0].numpy()
+
+
+def test_an_actor_goes_where_it_is_sent_and_what_it_played_before_counts_there(several):
+    learners, join = several
+    full, starved = learners.servers
+    one = join(*learners.addresses)
+    learners.starve(1)
+    group = _group(one, b"first")
+    one.send(group)
+    _until(lambda: 0 in starved.actors)
+    assert 0 not in full.actors
+    one.send(group._replace(contents=[b"second"]))
+    assert (_taken(full), _taken(starved)) == (b"first", b"second")
+    assert (full.stale, starved.stale) == (0, 0)
+
+
+def test_an_actor_that_is_alone_with_its_learner_stays(several):
+    learners, join = several
+    one = join(learners.addresses[0])
+    learners.starve(1)
+    one.send(_group(one, b"first"))
+    one.send(_group(one, b"second"))
+    assert [_taken(learners.servers[0]) for _ in range(2)] == [b"first", b"second"]
+
+
+def test_an_actor_held_back_by_a_full_queue_is_sent_on_and_its_unroll_comes_in_once(
+    several, monkeypatch
+):
+    monkeypatch.setattr(linking, "_SECONDS", 0.5)
+    learners, join = several
+    full, starved = learners.servers
+    one = join(*learners.addresses)
+    one.send(_group(one, b"fills it"))
+    one.send(_group(one, b"waits"))
+    time.sleep(1.5)
+    assert 0 in full.actors, "nobody needs it more"
+    learners.starve(1)
+    _until(lambda: 0 in starved.actors)
+    one.send(_group(one, b"there"))
+    assert _taken(starved) == b"there"
+    assert [_taken(full) for _ in range(2)] == [b"fills it", b"waits"]
+    time.sleep(0.3)
+    assert 0 not in full.actors
+    assert [int(server.queue.size()) for server in learners.servers] == [0, 0]
+
+
+def test_where_a_learner_is_absent_the_next_is_joined(several):
+    learners, join = several
+    join(learners.absent, learners.addresses[1])
+    assert list(learners.servers[1].actors) == [0]
+
+
+def test_an_actor_begins_with_its_own_learner(several):
+    learners, join = several
+    for actor in range(4):
+        join(*learners.addresses, start=actor % 2)
+    assert [sorted(server.actors) for server in learners.servers] == [[0, 2], [1, 3]]
+
+
+def test_while_all_are_away_each_round_begins_with_its_own(monkeypatch):
+    """Or all actors that wait for learners would meet at the first one."""
+    tried, stop = [], threading.Event()
+
+    class Away:
+        def __init__(self, address, token):
+            tried.append(address)
+            raise client_.Unreachable("away")
+
+    def pause(waiting, first, most):
+        tried.append("pause")
+        if tried.count("pause") == 3:
+            stop.set()
+
+    monkeypatch.setattr(client_, "Client", Away)
+    monkeypatch.setattr(linking.Waiting, "pause", pause)
+    link = Link(["a", "b", "c"], 1, {}, "", 0.0, None, print, stop)
+    link.run()
+    assert tried == ["b", "c", "a", "pause"] * 3
+
+
+@pytest.fixture
+def unanswered(monkeypatch):
+    """The first call of enqueue comes to no answer, and the learner seems to be gone."""
+    calls = []
+    enqueue, is_there = client_.Client.enqueue, client_.Client.is_there
+
+    def first_fails(client, *arguments):
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise client_.Unreachable("enqueue: no answer")
+        return enqueue(client, *arguments)
+
+    monkeypatch.setattr(client_.Client, "enqueue", first_fails)
+    monkeypatch.setattr(client_.Client, "is_there", lambda c: len(calls) > 1 and is_there(c))
+
+
+@pytest.mark.usefixtures("unanswered")
+def test_a_send_that_was_not_answered_is_made_again_to_the_same_learner(several):
+    learners, join = several
+    one = join(*learners.addresses)
+    one.send(_group(one, b"once"))
+    assert _taken(learners.servers[0]) == b"once"
+    assert learners.servers[0].dropped == 0
+
+
+@pytest.mark.usefixtures("unanswered")
+def test_unrolls_whose_send_was_not_answered_go_to_no_other_learner_and_are_counted(several):
+    learners, join = several
+    one = join(*learners.addresses)
+    learners.servers[0].close()
+    one.send(_group(one, b"a", b"b"))
+    _until(lambda: 0 in learners.servers[1].actors)
+    one.send(_group(one, b"next"))
+    assert _taken(learners.servers[1]) == b"next"
+    _until(lambda: learners.servers[1].dropped == 2)
+    assert "2 unrolls dropped: the learner did not say whether it has them" in learners.said
+
+
+def test_an_actor_that_may_not_lag_is_sent_on_and_plays_by_the_policy_there_is(several):
+    """The next policy waits for the learner that it is sent to: to wait for it were for ever."""
+    learners, join = several
+    one = join(*learners.addresses, max_lag=0)
+    learners.starve(1)
+    one.send(_group(one, b"first"))
+    assert _group(one).version == 0
+    one._groups.put(_group(one, b"second"))
+    assert (_taken(learners.servers[0]), _taken(learners.servers[1])) == (b"first", b"second")

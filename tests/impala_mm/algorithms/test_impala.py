@@ -1,0 +1,66 @@
+"""IMPALA's update: large errors of the baseline are counted in units of their own running mean."""
+
+import in_process
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from impala_mm.actor.actor import Player
+from impala_mm.algorithms import losses
+from impala_mm.config.settings import Config
+from impala_mm.distributed import group
+from impala_mm.environments.make import make_environments
+
+
+class Two(group.Alone):
+    """Two learners, of which the other has the same gradients, and another baseline's loss."""
+
+    def __init__(self, other):
+        self._other = other
+
+    def mean(self, tensors, name):
+        return [(tensors[0] + self._other) / 2] if name == "squared_error" else list(tensors)
+
+
+def _one_update(squared_error, changed=lambda batch: batch, **settings):
+    """(algorithm after an update of Catch that began with this running mean, metrics)."""
+    config = Config(level_name="catch", unroll_length=5, num_envs=4, **settings)
+    algorithm = in_process.make(config)
+    algorithm._squared_error.assign(squared_error)
+    played = Player(algorithm, [(make_environments("catch", 4, seed=0), 4)]).play()
+    metrics = in_process.updater(algorithm, config, changed)(played, over=0.0)
+    return algorithm, {name: float(value) for name, value in metrics.items()}
+
+
+@pytest.mark.parametrize("reduction", losses.REDUCTIONS)
+def test_the_running_mean_moves_by_a_hundredth_towards_the_batchs(reduction):
+    algorithm, metrics = _one_update(40.0, loss_reduction=reduction)
+    of_batch = 2 * metrics["loss/baseline"] / (20 if reduction == "sum" else 1)  # 5 steps of 4
+    assert of_batch > 0
+    np.testing.assert_allclose(algorithm._squared_error, 39.6 + 0.01 * of_batch, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("mean", "divisor"), [(0.25, 1), (1.0, 1), (50.0, 50)])
+def test_errors_count_in_units_of_the_running_mean_where_it_is_above_1(mean, divisor):
+    _, metrics = _one_update(mean, baseline_cost=0.5, entropy_cost=0.25)
+    parts = metrics["loss/policy"] + 0.25 * metrics["loss/entropy"]
+    expected = parts + 0.5 * metrics["loss/baseline"] / divisor
+    np.testing.assert_allclose(metrics["loss/total"], expected, rtol=1e-5)
+
+
+def test_it_is_the_mean_over_learners(monkeypatch):
+    """Another learner's sum of squared errors is 2 x 300, of 20 steps, beside ours."""
+    monkeypatch.setattr(group, "Alone", lambda: Two(300.0))
+    algorithm, metrics = _one_update(40.0)
+    both = (metrics["loss/baseline"] + 300.0) / 2
+    np.testing.assert_allclose(algorithm._squared_error, 39.6 + 0.01 * 2 * both / 20, rtol=1e-6)
+
+
+def test_it_is_in_checkpoints_and_no_nan_gets_in():
+    def broken(batch):
+        rewards = tf.fill(tf.shape(batch.unrolls.reward), np.nan)
+        return batch._replace(unrolls=batch.unrolls._replace(reward=rewards))
+
+    algorithm, _ = _one_update(7.0, broken)
+    assert any(v is algorithm._squared_error for v in algorithm.variables.carried)
+    assert float(algorithm._squared_error) == 7.0

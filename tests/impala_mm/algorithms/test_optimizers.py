@@ -1,0 +1,185 @@
+"""RMSProp and Adam against steps worked out by hand, and what both promise to the learner."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from impala_mm.algorithms import optimizers
+
+
+def test_rmsprop_takes_tensorflow_1s_steps():
+    """Rate 0.1, decay 0.5, momentum 0.5, epsilon 0.75, gradients 1, 2, 0, from x = 10.
+
+    ms from 1:   0.5 x 1 + 0.5 x 1^2 = 1;  0.5 x 1 + 0.5 x 2^2 = 2.5;  0.5 x 2.5 + 0 = 1.25
+    mom from 0:  0.1 x 1 / sqrt(1 + 0.75)                    = 0.0755928946
+                 0.5 x 0.0755928946 + 0.2 / sqrt(2.5 + 0.75) = 0.0377964473 + 0.1109400392
+                                                             = 0.1487364865
+                 0.5 x 0.1487364865 + 0                      = 0.0743682433
+    x:           9.9244071054, 9.7756706189, 9.7013023756
+    """
+    x = tf.Variable(10.0)
+    optimizer = optimizers.RMSProp(0.1, decay=0.5, momentum=0.5, epsilon=0.75)
+    steps = []
+    for gradient in (1.0, 2.0, 0.0):
+        optimizer.apply([tf.constant(gradient)], [x])
+        steps.append([optimizer.ms[0].numpy(), optimizer.mom[0].numpy(), x.numpy()])
+    by_hand = [
+        [1.0, 0.0755928946, 9.9244071054],
+        [2.5, 0.1487364865, 9.7756706189],
+        [1.25, 0.0743682433, 9.7013023756],
+    ]
+    np.testing.assert_allclose(steps, by_hand, rtol=1e-6)
+
+
+def test_adam_takes_kingma_and_bas_steps():
+    """Rate 0.1, beta 0.9 and 0.999, epsilon 1, gradients 3, then 1, from x = 5.
+
+    m = 0.3, v = 0.009; m' = 0.3 / 0.1 = 3, v' = 0.009 / 0.001 = 9: 0.1 x 3 / (3 + 1) = 0.075.
+    m = 0.37, v = 0.009991; m' = 0.37 / 0.19 = 1.9473684, v' = 0.009991 / 0.001999 = 4.9979990:
+    0.1 x 1.9473684 / (2.2356205 + 1) = 0.0601853.
+    """
+    x = tf.Variable(5.0)
+    optimizer = optimizers.Adam(0.1, epsilon=1.0)
+    optimizer.apply([tf.constant(3.0)], [x])
+    np.testing.assert_allclose(x, 4.925, rtol=1e-6)
+    optimizer.apply([tf.constant(1.0)], [x])
+    np.testing.assert_allclose(x, 4.925 - 0.0601853, rtol=1e-6)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    decay=st.sampled_from([0.5, 0.9, 0.99]),  # at 0 the kernel cancels: 1 + (g^2 - 1)
+    momentum=st.sampled_from([0.0, 0.9]),
+    epsilon=st.sampled_from([1e-6, 0.01, 0.1]),
+)
+def test_rmsprop_follows_its_formula_at_a_changing_rate(seed, decay, momentum, epsilon):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(0, 1, (2, 3))
+    variable = tf.Variable(x, dtype=tf.float32)
+    optimizer = optimizers.RMSProp(0.5, decay, momentum, epsilon)
+    ms, mom = np.ones_like(x), np.zeros_like(x)
+    for rate in (0.5, 0.1, 0.0):
+        gradient = rng.normal(0, 2, x.shape)
+        ms = decay * ms + (1 - decay) * gradient**2
+        mom = momentum * mom + rate * gradient / np.sqrt(ms + epsilon)
+        x = x - mom
+        optimizer.learning_rate.assign(rate)
+        optimizer.apply([tf.constant(gradient, tf.float32)], [variable])
+    np.testing.assert_allclose(variable, x, rtol=1e-4, atol=1e-4)
+
+
+MAKES = pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
+
+
+def made(name):
+    return optimizers.make(name, learning_rate=0.1, decay=0.9, momentum=0.5, epsilon=0.01)
+
+
+def test_make_hands_its_settings_on():
+    rmsprop = made("rmsprop")
+    assert (rmsprop.decay, rmsprop.momentum, rmsprop.epsilon) == (0.9, 0.5, 0.01)
+    assert made("adam").epsilon == 0.01
+    with pytest.raises(ValueError, match="'sgd' is none of adam, rmsprop"):
+        made("sgd")
+
+
+@pytest.mark.parametrize(("name", "epsilon"), [("rmsprop", 0.01), ("adam", 1e-5)])
+def test_a_negative_epsilon_is_the_optimizers_own(name, epsilon):
+    assert optimizers.make(name, 0.1, 0.9, 0.5, -1).epsilon == epsilon
+
+
+@MAKES
+def test_variables_exist_before_the_first_step_and_none_is_a_parameter(name):
+    parameters = [tf.Variable(tf.zeros([2, 3])), tf.Variable(tf.zeros([4]))]
+    optimizer = made(name)
+    optimizer.initialize(parameters)
+    before = optimizer.variables
+    shapes = [tuple(v.shape) for v in before]
+    assert (shapes.count((2, 3)), shapes.count((4,))) == (2, 2)
+    assert any(v is optimizer.learning_rate for v in before)
+    assert not any(v.trainable for v in before)
+    assert not any(v is p for v in before for p in parameters)
+    optimizer.initialize(parameters)
+    optimizer.apply([tf.ones([2, 3]), tf.ones([4])], parameters)
+    assert [id(v) for v in optimizer.variables] == [id(v) for v in before]
+
+
+@MAKES
+def test_one_graph_serves_every_learning_rate(name):
+    x = tf.Variable([1.0, -1.0])
+    optimizer = made(name)
+    optimizer.initialize([x])
+
+    @tf.function
+    def step(gradient):
+        optimizer.apply([gradient], [x])
+
+    start = x.numpy()
+    optimizer.learning_rate.assign(0.0)
+    step(tf.constant([1.0, 2.0]))
+    np.testing.assert_array_equal(x, start)
+    optimizer.learning_rate.assign(0.1)
+    step(tf.constant([1.0, 2.0]))
+    assert np.all(x.numpy() < start)
+    assert step.experimental_get_tracing_count() == 1
+
+
+@MAKES
+def test_the_first_step_may_make_the_variables_in_a_graph(name):
+    x, y = tf.Variable([1.0, -1.0]), tf.Variable([1.0, -1.0])
+    eager, traced = made(name), made(name)
+    step = tf.function(lambda gradient: traced.apply([gradient], [y]))
+    for gradient in tf.constant([[1.0, 2.0], [-3.0, 0.0]]):
+        eager.apply([gradient], [x])
+        step(gradient)
+    np.testing.assert_allclose(x, y, rtol=1e-6)
+
+
+@MAKES
+def test_copied_variables_continue_the_same_course(name):
+    """What a checkpoint does, and the broadcast to other learners."""
+    gradients = np.random.default_rng(0).normal(0, 1, (4, 3)).astype(np.float32)
+    x, y = tf.Variable(tf.zeros([3])), tf.Variable(tf.zeros([3]))
+    one, other = made(name), made(name)
+    for gradient in gradients[:2]:
+        one.apply([gradient], [x])
+    other.initialize([y])
+    y.assign(x)
+    for to, origin in zip(other.variables, one.variables, strict=True):
+        to.assign(origin)
+    for gradient in gradients[2:]:
+        one.apply([gradient], [x])
+        other.apply([gradient], [y])
+    np.testing.assert_array_equal(x, y)
+
+
+@MAKES
+def test_a_parameter_without_a_gradient_stays_and_sparse_gradients_work(name):
+    table, unused = tf.Variable(tf.zeros([3, 2])), tf.Variable(tf.ones([2]))
+    sparse = tf.IndexedSlices(tf.ones([2, 2]), tf.constant([1, 1]), tf.constant([3, 2]))
+    made(name).apply([sparse, None], [table, unused])
+    np.testing.assert_array_equal(unused, [1, 1])
+    np.testing.assert_array_equal(table.numpy()[[0, 2]], 0)
+    dense = tf.Variable(tf.zeros([3, 2]))
+    made(name).apply([tf.constant([[0.0, 0.0], [2.0, 2.0], [0.0, 0.0]])], [dense])
+    np.testing.assert_array_equal(table, dense)
+
+
+@MAKES
+def test_another_number_of_parameters_is_refused(name):
+    x = tf.Variable(0.0)
+    optimizer = made(name)
+    optimizer.initialize([x])
+    with pytest.raises(ValueError, match="zip"):
+        optimizer.apply([tf.constant(1.0)] * 2, [x, tf.Variable(0.0)])
+
+
+@pytest.mark.parametrize(
+    ("frames", "rate"), [(0, 0.25), (500, 0.125), (1000, 0.0), (1001, 0.0), (10**9, 0.0)]
+)
+def test_the_rate_falls_in_a_line_and_stays_at_zero(frames, rate):
+    for number in (frames, tf.constant(frames, tf.int64)):
+        assert float(optimizers.linear_decay(0.25, number, 1000)) == rate

@@ -1,0 +1,235 @@
+"""V-trace against the paper's definition, a sum over products, written out here in float64."""
+
+import inspect
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from impala_mm.algorithms import vtrace
+
+THRESHOLDS = st.sampled_from([None, 0.0, 0.5, 1.0, 3.7])
+
+
+def paper(log_rhos, discounts, rewards, values, bootstrap, rho_bar, pg_rho_bar, c_bar, lambda_):
+    """(vs, pg_advantages) as equation 1 and section 4.2 have them, term by term."""
+    log_rhos, discounts, rewards, values, bootstrap = (
+        np.asarray(x, np.float64) for x in (log_rhos, discounts, rewards, values, bootstrap)
+    )
+
+    def truncated(bar):
+        with np.errstate(over="ignore"):
+            rhos = np.exp(log_rhos)
+        return rhos if bar is None else np.minimum(rhos, bar)
+
+    steps = len(log_rhos)
+    all_values = np.concatenate([values, bootstrap[None]])
+    deltas = truncated(rho_bar) * (rewards + discounts * all_values[1:] - values)
+    cs = lambda_ * truncated(c_bar)
+    vs = np.concatenate([np.zeros_like(deltas), bootstrap[None] + np.zeros_like(deltas[:1])])
+    for s in range(steps):
+        vs[s] = values[s]
+        for t in range(s, steps):
+            vs[s] += np.prod((discounts * cs)[s:t], axis=0) * deltas[t]
+    return vs[:-1], truncated(pg_rho_bar) * (rewards + discounts * vs[1:] - values)
+
+
+def assert_close(got, expected):
+    got = np.asarray(got)
+    assert got.shape == expected.shape
+    assert np.max(np.abs(got - expected)) <= 1e-5 * (1 + np.max(np.abs(expected)))
+
+
+def drawn(seed, shape, spread):
+    """Inputs of V-trace: log-ratios of size `spread`, a third of the discounts 0."""
+    rng = np.random.default_rng(seed)
+    numbers = [
+        rng.normal(0, spread, shape),
+        rng.choice([0.0, 0.9, 0.99, 1.0], shape, p=[0.34, 0.22, 0.22, 0.22]),
+        rng.normal(0, 3, shape),
+        rng.normal(0, 3, shape),
+        rng.normal(0, 3, shape[1:]),
+    ]
+    return [x.astype(np.float32) for x in numbers]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    steps=st.integers(1, 12),
+    batch=st.integers(1, 4),
+    further=st.lists(st.integers(1, 3), max_size=2),
+    spread=st.sampled_from([0.3, 1.0, 1e3]),
+    bars=st.tuples(THRESHOLDS, THRESHOLDS, THRESHOLDS),
+    lambda_=st.sampled_from([0.0, 0.95, 1.0]),
+)
+def test_vtrace_is_the_papers_definition(seed, steps, batch, further, spread, bars, lambda_):
+    if spread > 1:  # without a threshold such ratios are infinite, here as in the paper
+        bars = [1.0 if bar is None else bar for bar in bars]
+    rho_bar, pg_rho_bar, c_bar = bars
+    inputs = drawn(seed, (steps, batch, *further), spread)
+    returns = vtrace.from_importance_weights(
+        *inputs, rho_bar, pg_rho_bar, lambda_=lambda_, clip_c_threshold=c_bar
+    )
+    expected = paper(*inputs, rho_bar, pg_rho_bar, c_bar, lambda_)
+    assert_close(returns.vs, expected[0])
+    assert_close(returns.pg_advantages, expected[1])
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    steps=st.integers(1, 8),
+    batch=st.integers(1, 3),
+    num_actions=st.integers(1, 5),
+    bars=st.tuples(THRESHOLDS, THRESHOLDS, THRESHOLDS),
+)
+def test_logits_give_the_log_ratio_of_the_action_taken(seed, steps, batch, num_actions, bars):
+    rng = np.random.default_rng(seed)
+    behaviour, target = rng.normal(0, 1, (2, steps, batch, num_actions)).astype(np.float32)
+    actions = rng.integers(0, num_actions, (steps, batch)).astype(np.int32)
+    _, *rest = drawn(seed, (steps, batch), 1.0)
+    rho_bar, pg_rho_bar, c_bar = bars
+    returns = vtrace.from_logits(
+        behaviour, target, actions, *rest, rho_bar, pg_rho_bar, lambda_=0.9, clip_c_threshold=c_bar
+    )
+
+    def log_probs(logits):
+        logits = logits.astype(np.float64)
+        normalised = logits - np.log(np.sum(np.exp(logits), axis=-1, keepdims=True))
+        return np.take_along_axis(normalised, actions[..., None], axis=-1)[..., 0]
+
+    log_rhos = log_probs(target) - log_probs(behaviour)
+    assert_close(returns.behaviour_action_log_probs, log_probs(behaviour))
+    assert_close(returns.target_action_log_probs, log_probs(target))
+    assert_close(returns.log_rhos, log_rhos)
+    expected = paper(log_rhos, *rest, rho_bar, pg_rho_bar, c_bar, 0.9)
+    assert_close(returns.vs, expected[0])
+    assert_close(returns.pg_advantages, expected[1])
+
+
+def test_on_policy_it_is_the_n_step_return():
+    """r = 1, 2, 3, discount 0.5, bootstrap 8: 3 + 4 = 7, 2 + 3.5 = 5.5, 1 + 2.75 = 3.75."""
+    returns = vtrace.from_importance_weights(
+        tf.zeros([3, 1]),
+        tf.fill([3, 1], 0.5),
+        tf.constant([[1.0], [2.0], [3.0]]),
+        tf.constant([[10.0], [-20.0], [30.0]]),
+        tf.constant([8.0]),
+    )
+    np.testing.assert_allclose(returns.vs, [[3.75], [5.5], [7.0]], rtol=1e-6)
+    np.testing.assert_allclose(returns.pg_advantages, [[-6.25], [25.5], [-23.0]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1e3, 1e30, np.inf])
+@pytest.mark.parametrize("bar", [0.0, 1.0, 1e4])
+def test_log_ratios_of_any_size_give_finite_results(size, bar):
+    log_rhos = np.float32([[size, -size], [-size, size], [size, size]])
+    _, *rest = drawn(0, (3, 2), 1.0)
+    returns = vtrace.from_importance_weights(log_rhos, *rest, bar, bar, clip_c_threshold=bar)
+    expected = paper(log_rhos, *rest, bar, bar, bar, 1.0)
+    assert_close(returns.vs, expected[0])
+    assert_close(returns.pg_advantages, expected[1])
+
+
+def test_nothing_after_a_discount_of_zero_reaches_what_is_before():
+    log_rhos, discounts, rewards, values, bootstrap = drawn(1, (6, 2), 0.5)
+    discounts[2] = 0
+    before = vtrace.from_importance_weights(log_rhos, discounts, rewards, values, bootstrap)
+    rewards[3:], values[3:], log_rhos[3:], bootstrap = 1e6, -1e6, 7.0, bootstrap + 1e6
+    after = vtrace.from_importance_weights(log_rhos, discounts, rewards, values, bootstrap)
+    np.testing.assert_array_equal(before.vs[:3], after.vs[:3])
+    np.testing.assert_array_equal(before.pg_advantages[:3], after.pg_advantages[:3])
+
+
+def test_no_gradient_flows_through_the_targets_but_one_does_through_the_log_probability():
+    rng = np.random.default_rng(2)
+    behaviour, target = (tf.Variable(rng.normal(0, 1, (4, 2, 3)), dtype=tf.float32) for _ in "ab")
+    floats = [tf.Variable(x) for x in drawn(2, (4, 2), 1.0)[1:]]
+    with tf.GradientTape(persistent=True) as tape:
+        returns = vtrace.from_logits(behaviour, target, tf.zeros([4, 2], tf.int32), *floats)
+    for constant in (returns.vs, returns.pg_advantages):
+        assert all(g is None for g in tape.gradient(constant, [behaviour, target, *floats]))
+    assert np.any(tape.gradient(returns.target_action_log_probs, target).numpy() != 0)
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_it_is_the_same_where_the_graph_does_not_know_the_shape(steps):
+    """A length known only at run time takes the loop, a known one is written out."""
+    inputs = drawn(3, (steps, 2, 3), 0.5)
+    unknown = [tf.TensorSpec([None] * x.ndim, tf.float32) for x in inputs]
+    looped = tf.function(vtrace.from_importance_weights, input_signature=unknown)
+    for got, expected in zip(looped(*inputs), vtrace.from_importance_weights(*inputs), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_long_unroll_takes_the_loop_and_agrees_with_the_definition():
+    inputs = drawn(4, (vtrace._LONGEST_WRITTEN_OUT + 1, 1), 0.5)
+    returns = vtrace.from_importance_weights(*inputs)
+    expected = paper(*inputs, 1.0, 1.0, 1.0, 1.0)
+    assert_close(returns.vs, expected[0])
+    assert_close(returns.pg_advantages, expected[1])
+
+
+def test_one_ratio_may_serve_several_values():
+    """log_rhos and discounts [T, B, 1] beside rewards and values [T, B, C]."""
+    wide = drawn(5, (4, 2, 3), 1.0)
+    narrow = [x[..., :1] for x in wide[:2]]
+    got = vtrace.from_importance_weights(*narrow, *wide[2:])
+    repeated = [np.repeat(x, 3, axis=-1) for x in narrow]
+    expected = paper(*repeated, *wide[2:], 1.0, 1.0, 1.0, 1.0)
+    assert_close(got.vs, expected[0])
+    assert_close(got.pg_advantages, expected[1])
+
+
+@pytest.mark.parametrize(
+    ("which", "shape", "says"),
+    [
+        (0, (4,), "log_rhos must be"),
+        (1, (4, 2, 1), "discounts must have rank 2"),
+        (2, (4,), "rewards must have rank 2"),
+        (3, (1, 2), "values must begin with"),
+        (3, (4, 3), "values must begin with"),
+        (4, (4, 2), "bootstrap_value must have rank 1"),
+        (4, (1,), "bootstrap_value must have the shape"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused_by_name(which, shape, says):
+    inputs = drawn(6, (4, 2), 1.0)
+    inputs[which] = np.zeros(shape, np.float32)
+    with pytest.raises(ValueError, match=says):
+        vtrace.from_importance_weights(*inputs)
+
+
+@pytest.mark.parametrize(
+    ("which", "shape", "says"),
+    [
+        (0, (4, 2), "behaviour_policy_logits must have rank 3"),
+        (1, (4, 2), "target_policy_logits must have rank 3"),
+        (2, (4, 2, 3), "actions must have rank 2"),
+    ],
+)
+def test_logits_and_actions_that_do_not_fit_are_refused_by_name(which, shape, says):
+    inputs = [tf.zeros([4, 2, 3]), tf.zeros([4, 2, 3]), tf.zeros([4, 2], tf.int32)]
+    inputs[which] = tf.zeros(shape, inputs[which].dtype)
+    with pytest.raises(ValueError, match=says):
+        vtrace.from_logits(*inputs, *drawn(7, (4, 2), 1.0)[1:])
+
+
+def test_further_axes_that_do_not_fit_are_refused():
+    inputs = drawn(8, (4, 2, 3), 1.0)
+    inputs[1] = inputs[1][..., :2]
+    with pytest.raises(ValueError, match="broadcasting"):
+        vtrace.from_importance_weights(*inputs)
+
+
+def test_the_entry_points_take_their_arguments_in_the_familys_order():
+    common = "discounts rewards values bootstrap_value clip_rho_threshold clip_pg_rho_threshold"
+    common = [*common.split(), "name"]
+    policies = ["behaviour_policy_logits", "target_policy_logits", "actions"]
+    names = [*inspect.signature(vtrace.from_logits).parameters]
+    assert names[:10] == [*policies, *common]
+    names = [*inspect.signature(vtrace.from_importance_weights).parameters]
+    assert names[:8] == ["log_rhos", *common]

@@ -1,0 +1,77 @@
+"""What is sent small arrives as it was; what never was anything does no harm."""
+
+import tracemalloc
+
+import lz4.block
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from impala_mm.config import auto
+from impala_mm.config.settings import Config
+from impala_mm.data.compression import PACKS, compressed, unpacked
+
+ANY = st.binary(max_size=5000)
+# Short pieces, repeated: as pictures are.
+REPEATING = st.lists(st.tuples(st.binary(max_size=9), st.integers(0, 300)), max_size=9).map(
+    lambda pieces: b"".join(piece * times for piece, times in pieces)
+)
+
+
+@pytest.mark.parametrize("name", PACKS)
+@given(content=ANY | REPEATING)
+def test_content_of_any_kind_comes_back_and_is_never_longer_on_the_wire(name, content):
+    packed = PACKS[name](content)
+    assert len(packed) <= len(content)
+    assert unpacked(packed, len(content)) == content
+
+
+def test_frames_shrink_and_only_by_lz4():
+    frames = bytes(84 * 84) + b"\x57" * 84 * 84
+    assert len(compressed(frames)) < len(frames) / 50
+    assert PACKS["none"](frames) == frames
+
+
+@given(content=ANY, size=st.integers(0, 10_000))
+def test_rubbish_is_of_the_size_that_is_due_or_nothing(content, size):
+    raw = unpacked(content, size)
+    assert raw is None or len(raw) == size
+
+
+@settings(deadline=None)
+@given(content=REPEATING.filter(len), off=st.integers(-3, 3).filter(bool))
+def test_what_was_of_another_size_is_nothing(content, off):
+    packed, size = compressed(content), max(0, len(content) + off)
+    if len(packed) != size:
+        assert unpacked(packed, size) is None
+
+
+def test_a_bomb_is_nothing_and_takes_no_memory():
+    """100 MB in 400 kB, and 3 GB as a size that a block states of itself."""
+    bomb, stated = compressed(bytes(100_000_000)), (3 << 30).to_bytes(4, "little")
+    tracemalloc.start()
+    try:
+        assert unpacked(bomb, 10_000) is None
+        assert unpacked(stated + bomb, 1_000_000) is None
+        assert unpacked(lz4.block.compress(bytes(5000), store_size=True), 5000) is None
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 3_000_000
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "expected"),
+    [
+        ([84, 84, 1], tf.uint8, "lz4"),
+        ([10, 5, 1], tf.float32, "none"),
+        ([128], tf.uint8, "none"),
+        ([4], tf.float32, "none"),
+    ],
+)
+def test_auto_is_for_images_and_what_is_asked_for_holds(shape, dtype, expected):
+    observation = tf.TensorSpec(shape, dtype)
+    assert auto.compression(Config(), observation) == expected
+    for asked in PACKS:
+        assert auto.compression(Config(compression=asked), observation) == asked

@@ -1,0 +1,59 @@
+"""Learners that drifted apart: a little is repaired and counted, more ends the run by name."""
+
+import numpy as np
+import tensorflow as tf
+from in_threads import together
+
+from impala_mm.distributed import consistency
+
+
+def _check(*values_of_ranks):
+    """(what check returned or raised, its variables after it) of each rank."""
+
+    def act(group):
+        mine = values_of_ranks[group.rank]
+        variables = [tf.Variable(value, name=f"v{i}") for i, value in enumerate(mine)]
+        try:
+            found = consistency.check(group, variables)
+        except consistency.Drifted as error:
+            found = error
+        return found, [v.numpy() for v in variables]
+
+    return together(len(values_of_ranks), act)
+
+
+WEIGHTS, COUNT = np.linspace(-2, 2, 7, dtype=np.float32), np.int64(3)
+
+
+def test_equal_variables_are_left_alone():
+    for found, values in _check([WEIGHTS, COUNT], [WEIGHTS, COUNT]):
+        assert found == 0
+        np.testing.assert_array_equal(values[0], WEIGHTS)
+
+
+def test_one_ulp_is_repaired_by_rank_0s_value_and_counted():
+    other = WEIGHTS.copy()
+    other[2] = np.nextafter(other[2], np.float32(9))
+    for found, values in _check([WEIGHTS, COUNT], [other, COUNT], [WEIGHTS, COUNT]):
+        assert found == 1
+        np.testing.assert_array_equal(values[0], WEIGHTS)
+
+
+def test_more_ends_all_ranks_with_the_variables_name_and_repairs_nothing():
+    other = WEIGHTS.copy()
+    other[2] += 1e-3
+    ranks = _check([COUNT, WEIGHTS], [COUNT, other], [COUNT, WEIGHTS])
+    for found, _ in ranks:
+        assert str(found).startswith("v1:0 of learner 1 differs from learner 0's by 0.0005 of its")
+    np.testing.assert_array_equal(ranks[1][1][1], other)
+
+
+def test_nan_on_one_rank_is_no_small_difference():
+    other = np.full_like(WEIGHTS, np.nan)
+    assert all(isinstance(found, consistency.Drifted) for found, _ in _check([WEIGHTS], [other]))
+
+
+def test_a_variable_of_zeros_may_not_differ():
+    zeros = np.zeros(3, np.float32)
+    found = _check([zeros], [zeros + np.float32(2e-4)])
+    assert all(isinstance(result, consistency.Drifted) for result, _ in found)

@@ -1,0 +1,133 @@
+"""N learners take the gradient, and the steps, that one big learner would: under real launchers.
+
+Each rank writes what it averaged, clipped and ended with to a file (`tests/ranks.py`); the one
+learner of the same program, which has the whole batch, is the reference.
+"""
+
+import sys
+
+import numpy as np
+import pytest
+from processes import ROOT, needs_horovod, run
+from ranks import NETWORKS
+
+pytestmark = [needs_horovod, pytest.mark.timeout(400)]
+MPIRUN = ("mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", 1)
+LAUNCHERS = {
+    "1": (*MPIRUN, "-np", 1),
+    "2": (*MPIRUN, "-np", 2),
+    "4": (*MPIRUN, "-np", 4),
+    "gloo": ("horovodrun", "--gloo", "-np", 2),
+}
+SIZES = {"1": 1, "2": 2, "4": 4, "gloo": 2}
+# Four ranks, Gloo and the LSTM in `make test-slow`: a launcher costs 20 s for each network.
+SEVERAL = ("2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("4", "gloo")))
+EACH = [
+    ("2", NETWORKS[0]),
+    pytest.param("2", NETWORKS[1], marks=pytest.mark.slow),
+    *(pytest.param(name, NETWORKS[0], marks=pytest.mark.slow) for name in ("4", "gloo")),
+]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A function of the launcher and the network: where its ranks have written."""
+    ran = {}
+
+    def folder(launcher, network=NETWORKS[0]):
+        case = launcher, network
+        if case not in ran:
+            ran[case] = tmp_path_factory.mktemp("-".join(case))
+            program = (sys.executable, ROOT / "tests" / "ranks.py", ran[case], network)
+            code, printed = run(*LAUNCHERS[launcher], *program, limit=300, PYTHONPATH=str(ROOT))
+            assert code == 0, printed
+        return ran[case]
+
+    return folder
+
+
+@pytest.fixture
+def files(folders):
+    """A function of (launcher, case, network): the arrays by name, a dictionary for each rank."""
+
+    def of(launcher, case, network=NETWORKS[0]):
+        folder = folders(launcher, network)
+        return [dict(np.load(folder / f"{case}-{rank}.npz")) for rank in range(SIZES[launcher])]
+
+    return of
+
+
+def _of(arrays, kind):
+    return [value for name, value in sorted(arrays.items()) if name.startswith(kind)]
+
+
+def _norm(arrays):
+    return np.sqrt(sum((np.asarray(a, np.float64) ** 2).sum() for a in arrays))
+
+
+def _assert_near(ours, theirs, tolerance=1e-5):
+    """The whole differs by so much of its norm."""
+    assert len(ours) == len(theirs) > 0
+    difference = [np.float64(a) - np.float64(b) for a, b in zip(ours, theirs, strict=True)]
+    assert _norm(theirs) > 0
+    assert _norm(difference) <= tolerance * _norm(theirs)
+
+
+@pytest.mark.parametrize(("launcher", "network"), EACH)
+def test_with_mean_n_learners_are_one(files, launcher, network):
+    """Averaged gradient before and after clipping, and the variables after RMSProp's steps."""
+    (one,) = files("1", "mean", network)
+    for rank in files(launcher, "mean", network):
+        for kind in ("before", "after", "variable"):
+            _assert_near(_of(rank, kind), _of(one, kind))
+    assert _norm(_of(one, "after")) < 0.9 * _norm(_of(one, "before")), "it was clipped"
+
+
+@pytest.mark.parametrize(("launcher", "network"), EACH)
+def test_with_sum_n_learners_have_an_nth_of_the_gradient(files, launcher, network):
+    """Clipped, an Nth of what one has with N times the threshold; and the steps of one learner
+    whose loss is divided by N.
+    """
+    n = SIZES[launcher]
+    (one,) = files("1", "sum", network)
+    (wider,) = files("1", f"sum-clip{n}", network)
+    (divided,) = files("1", f"sum-divided{n}", network)
+    for rank in files(launcher, "sum", network):
+        _assert_near([n * g for g in _of(rank, "before")], _of(one, "before"))
+        _assert_near([n * g for g in _of(rank, "after")], _of(wider, "after"))
+        _assert_near(_of(rank, "variable"), _of(divided, "variable"))
+
+
+@pytest.mark.parametrize("launcher", SEVERAL)
+def test_gradients_one_by_one_are_those_of_one_message(files, launcher):
+    both = zip(files(launcher, "mean"), files(launcher, "grouped"), strict=True)
+    for each, grouped in both:
+        _assert_near(_of(each, "before"), _of(grouped, "before"), 1e-6)
+
+
+@pytest.mark.parametrize("launcher", SEVERAL)
+def test_gradients_that_travel_as_float16_are_rounded_and_equal_on_all(files, launcher):
+    """float16 has 11 bits: right to 0.05%, twice."""
+    (one,) = files("1", "mean")
+    first, *others = files(launcher, "halves")
+    _assert_near(_of(first, "before"), _of(one, "before"), 2e-3)
+    with pytest.raises(AssertionError):
+        _assert_near(_of(first, "before"), _of(one, "before"), 1e-5)
+    for other in others:
+        for ours, theirs in zip(_of(first, "before"), _of(other, "before"), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("launcher", SEVERAL)
+def test_after_200_steps_all_ranks_hold_the_same_bits(files, launcher):
+    first, *others = files(launcher, "long")
+    for other in others:
+        assert first.keys() == other.keys()
+        for name, value in first.items():
+            np.testing.assert_array_equal(value, other[name])
+
+
+@pytest.mark.parametrize("launcher", SEVERAL)
+def test_threads_that_gather_under_names_of_their_own_never_meet(folders, launcher):
+    for rank in range(SIZES[launcher]):
+        assert (folders(launcher) / f"talk-{rank}").read_text() == "[]"

@@ -1,0 +1,77 @@
+"""Which learners there are: from what launchers leave in the environment, and refused in words."""
+
+import os
+
+import pytest
+
+from impala_mm.config.settings import Config
+from impala_mm.distributed import group
+from impala_mm.runtime import rank as place
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch):
+    for names in place._TOLD:
+        for name in names:
+            monkeypatch.delenv(name, raising=False)
+
+
+def _as_if_by(monkeypatch, names, values):
+    for name, value in zip(names, values, strict=True):
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize("names", place._TOLD, ids=lambda names: names[0])
+def test_each_launcher_says_who_a_process_is(monkeypatch, names):
+    _as_if_by(monkeypatch, names, ("8", "5", "4", "1"))
+    assert place.place() == place.Place(size=8, rank=5, local_size=4, local_rank=1)
+
+
+def test_a_launcher_that_tells_nothing_of_hosts_is_believed_the_rest(monkeypatch):
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setenv("PMI_RANK", "1")
+    assert place.place() == place.Place(size=2, rank=1, local_size=1, local_rank=0)
+
+
+def test_without_a_launcher_a_learner_is_alone(monkeypatch):
+    assert place.place() == place.Place(1, 0, 1, 0)
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")
+    assert place.place().size == 1
+    assert place.widen() == ""
+
+
+def test_a_rank_that_was_bound_to_one_core_frees_itself(monkeypatch):
+    everything = os.sched_getaffinity(0)
+    if len(everything) < 2:
+        pytest.skip("there is only one core")
+    _as_if_by(monkeypatch, place._TOLD[0], ("2", "0", "2", "0"))
+    os.sched_setaffinity(0, {min(everything)})
+    try:
+        assert "bound to 1 core" in place.widen()
+        assert os.sched_getaffinity(0) == everything
+        assert place.widen() == "", "it is free"
+    finally:
+        os.sched_setaffinity(0, everything)
+
+
+def test_more_learners_than_horovod_sees_is_refused(monkeypatch):
+    """A launcher of another MPI than Horovod's: every process would train alone, unnoticed."""
+    _as_if_by(monkeypatch, place._TOLD[0], "2020")
+    monkeypatch.setattr(group, "Horovod", lambda config: group.Alone())
+    with pytest.raises(SystemExit, match="started 2 processes, but Horovod sees 1"):
+        group.join(Config())
+
+
+def test_two_learners_without_horovod_are_refused_with_the_command_that_builds_it(monkeypatch):
+    def missing(config):
+        raise ImportError("No module named 'horovod'")
+
+    _as_if_by(monkeypatch, place._TOLD[0], "2020")
+    monkeypatch.setattr(group, "Horovod", missing)
+    with pytest.raises(SystemExit, match=r"build it with `make horovod`, or start one learner"):
+        group.join(Config())
+
+
+def test_one_learner_needs_no_horovod(monkeypatch):
+    monkeypatch.setattr(group, "Horovod", None)
+    assert group.join(Config()).size == 1

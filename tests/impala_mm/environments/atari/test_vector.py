@@ -1,0 +1,384 @@
+"""Atari in C++ against a slow reference; ids, options, lives, cuts, faults and seeds."""
+
+import gymnasium
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from impala_mm.actor.actor import Player
+from impala_mm.data.trajectory import Codec, Entry, UnrollSpec
+from impala_mm.environments.make import level_spec, make_environments
+from impala_mm.environments.types import BadLevel, Options
+
+ale_py = pytest.importorskip("ale_py")
+
+from atari_reference import Reference  # noqa: E402
+
+from impala_mm.environments import levels  # noqa: E402
+from impala_mm.environments.atari import games as atari_games  # noqa: E402
+from impala_mm.environments.atari import vector as atari  # noqa: E402
+
+BREAKOUT, PONG = "BreakoutNoFrameskip-v4", "PongNoFrameskip-v4"
+NOOP, FIRE = 0, 1
+
+
+def _agree(level_name, rom, steps, num_envs=1, **options):
+    """Plays the same actions here and there; the references, and how many entries were alike."""
+    envs = make_environments(level_name, num_envs, seed=0, no_ops=0, **options)
+    references = [Reference(rom, **options) for _ in range(num_envs)]
+    rng = np.random.default_rng(0)
+    step, actions = envs.reset(), [0] * num_envs
+    seen = {"truncated": 0, "terminated": 0, "first": 0}
+    for t in range(steps + 1):
+        for i, reference in enumerate(references):
+            due = reference.step(actions[i])
+            here = (step.reward[i], step.terminated[i], step.truncated[i], step.first[i])
+            assert here == (due.reward, due.terminated, due.truncated, due.first), f"entry {t}"
+            if not reference.game_over():  # the vector's last picture of these is an older one
+                difference = step.observation[i].astype(np.int64) - due.observation
+                assert np.abs(difference).max() <= 1, f"entry {t}"
+            for what in seen:
+                seen[what] += getattr(due, what)
+        actions = rng.integers(0, envs.spec.num_actions, num_envs)
+        step = envs.step(actions)
+    finished = envs.episodes()
+    for i, reference in enumerate(references):
+        for whole, due in ((True, reference.games), (False, reference.episodes)):
+            mine = [e for e in finished if e.environment == i and e.whole_game == whole]
+            assert [(e.episode_return, e.length) for e in mine] == due
+    assert envs.faults == []
+    return references, seen
+
+
+@pytest.mark.slow
+def test_breakout_is_as_in_the_reference():
+    (reference,), seen = _agree(BREAKOUT, "breakout", 5000)
+    assert len(reference.games) >= 15
+    assert reference.lives_lost >= 5 * len(reference.games), "no game restarts at a lost life"
+    assert seen["terminated"] == reference.lives_lost, "the last life, too, ends things once"
+    assert seen["first"] in {len(reference.games), len(reference.games) + 1}
+    assert max(result for result, _ in reference.games) > 1
+
+
+def test_rewards_are_raw():
+    (reference,), _ = _agree("SpaceInvadersNoFrameskip-v4", "space_invaders", 400)
+    assert max(reference.rewards) > 1
+
+
+def test_pong_is_cut_at_its_limit_of_frames():
+    _, seen = _agree(PONG, "pong", 160, num_envs=2, max_frames=200)
+    assert seen == {"truncated": 6, "terminated": 0, "first": 8}, "50 steps and a reset, in turn"
+
+
+def test_games_without_reward_are_cut_and_really_begin_anew():
+    (reference,), seen = _agree(BREAKOUT, "breakout", 600, no_reward_steps=40)
+    assert seen["truncated"] > 3
+    assert seen["first"] > seen["truncated"] / 2
+    assert any(result > 0 for result, _ in reference.games), "a reward keeps a game going"
+    assert any(length == 40 for _, length in reference.games)
+
+
+def test_an_evaluation_plays_whole_games():
+    (reference,), seen = _agree(BREAKOUT, "breakout", 500, life_loss_ends=False)
+    assert reference.games == reference.episodes
+    assert seen["terminated"] == len(reference.games) >= 2
+    assert reference.lives_lost >= 10
+
+
+# --- ids
+
+
+def _game(name, **options):
+    return levels.find(name).game(Options(**options))
+
+
+@pytest.mark.parametrize(
+    ("name", "rom", "sticky"),
+    [
+        ("PongNoFrameskip-v4", "pong", 0.0),
+        ("PongNoFrameskip-v0", "pong", 0.25),
+        ("ALE/Pong-v5", "pong", 0.25),
+        ("ale_py:ALE/Pong-v5", "pong", 0.25),
+        ("MsPacmanNoFrameskip-v4", "ms_pacman", 0.0),
+    ],
+)
+def test_what_an_id_says_is_read_from_the_registry(monkeypatch, name, rom, sticky):
+    asked = {}
+    monkeypatch.setattr(atari, "AtariVectorEnv", lambda *given, **more: asked.update(more, _=given))
+    envs = make_environments(name, 3, seed=0)
+    assert asked.pop("_") == (rom, 3)
+    assert asked["repeat_action_probability"] == sticky
+    assert (asked["frameskip"], asked["stack_num"], asked["noop_max"]) == (4, 1, 31)
+    assert (asked["reward_clipping"], asked["episodic_life"]) == (False, False)
+    assert (asked["life_loss_info"], asked["num_threads"]) == (True, 1)
+    spec = envs.spec
+    assert spec == level_spec(name)
+    assert spec.observation == tf.TensorSpec([84, 84, 1], tf.uint8)
+    assert (spec.action_repeats, spec.frame_stack, spec.note) == (4, 4, "")
+    assert spec.num_actions == {"pong": 6, "ms_pacman": 9}[rom]
+    assert _game(name).max_frames == 108_000
+
+
+def test_options_go_before_what_an_id_says():
+    name = "ALE/Breakout-v5"
+    spec = level_spec(name, width=42, height=63, num_action_repeats=1, full_action_space=True)
+    assert spec.observation == tf.TensorSpec([63, 42, 1], tf.uint8)
+    assert (spec.num_actions, spec.action_repeats) == (18, 1)
+    assert "num_action_repeats=1 is obeyed" in spec.note
+    assert "the predecessor ignored it" in spec.note
+    assert level_spec(name).num_actions == 4
+    assert _game(name, sticky_actions=0).sticky_actions == 0
+    assert _game(name, sticky_actions=0.5).sticky_actions == 0.5
+    envs = make_environments(name, 1, 0, width=42, height=63, full_action_space=True)
+    assert envs.reset().observation.shape == (1, 63, 42, 1)
+    assert envs.step(np.array([17])).observation.any()
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("Pong-v4", "Pong-v4 repeats each action 2 to 4 times, at random, and only a fixed number "
+         "is played: did you mean PongNoFrameskip-v4 or ALE/Pong-v5?"),
+        ("MsPacman-v0", "did you mean MsPacmanNoFrameskip-v0 or ALE/MsPacman-v5?"),
+        ("ale_py:Pong-v0", "did you mean ale_py:PongNoFrameskip-v0 or ale_py:ALE/Pong-v5?"),
+        ("BrekoutNoFrameskip-v4", "did you mean BreakoutNoFrameskip-v4 or"),
+        ("ALE/Brekout-v5", "did you mean ALE/Breakout-v5"),
+        ("ALE/Breakout-v4", "did you mean ALE/Breakout-v5"),
+        ("PongDeterministic-v4", "did you mean PongNoFrameskip-v4"),
+    ],
+)  # fmt: skip
+def test_ids_that_cannot_be_played_are_refused_with_those_that_can(name, sentence):
+    with pytest.raises(BadLevel) as refused:
+        level_spec(name)
+    assert sentence in str(refused.value)
+
+
+def test_a_missing_rom_is_one_sentence(monkeypatch, tmp_path):
+    monkeypatch.setenv("ALE_ROMS_DIR", str(tmp_path))
+    atari_games._actions.cache_clear()
+    with pytest.raises(BadLevel, match=r"^ALE/Pong-v5 needs the ROM pong.bin, and there is none"):
+        level_spec("ALE/Pong-v5")
+    (tmp_path / "pong.bin").write_bytes(b"not the game")
+    with pytest.raises(BadLevel, match=r"ALE/Pong-v5: The hash of pong.bin does not match") as bad:
+        level_spec("ALE/Pong-v5")
+    assert "\n" not in str(bad.value)
+
+
+def test_other_observations_go_through_gymnasium():
+    kwargs = {"game": "pong", "obs_type": "ram", "frameskip": 4}
+    gymnasium.register("TestingPongRam-v0", "ale_py.env:AtariEnv", kwargs=kwargs)
+    spec = level_spec("TestingPongRam-v0")
+    assert spec.observation == tf.TensorSpec([128], tf.uint8)
+    assert (spec.action_repeats, spec.frame_stack) == (1, 1)
+    with pytest.raises(BadLevel, match="is no game of Atari's"):
+        level_spec("TestingPongRam-v0", sticky_actions=0.1)
+
+
+# --- seeds, starts and FIRE
+
+
+def _pictures(envs, steps):
+    """uint8 [steps + 1, E, 84, 84, 1] of a play that presses the same each time."""
+    pictures = [envs.reset().observation]
+    actions = np.random.default_rng(0).integers(0, envs.spec.num_actions, steps)
+    for action in actions:
+        pictures.append(envs.step(np.full(pictures[0].shape[0], action)).observation)
+    return np.stack(pictures)
+
+
+@pytest.mark.parametrize("count", [12, pytest.param(64, marks=pytest.mark.slow)])
+def test_environments_are_seeded_each_for_itself(count):
+    many = _pictures(make_environments("ALE/Pong-v5", count, seed=3), 12)
+    assert many.shape == (13, count, 84, 84, 1)
+    assert len({play.tobytes() for play in many.swapaxes(0, 1)}) > count // 2 - 2
+    last = count - 2
+    few = _pictures(make_environments("ALE/Pong-v5", 2, seed=3 + last), 12)
+    np.testing.assert_array_equal(few, many[:, last:])
+
+
+def test_a_seed_too_large_for_the_emulator_is_brought_into_its_range():
+    envs = make_environments(PONG, 1, seed=4_000 * 1_000_003)
+    assert envs.reset().first.all()
+
+
+def test_up_to_30_no_ops_begin_a_game():
+    envs = make_environments("FreewayNoFrameskip-v4", 1, seed=0)
+    vector, frames = envs._vector, set()
+    envs.reset()
+    for _ in range(60):
+        frames.add(int(vector.reset()[1]["episode_frame_number"][0]))
+    assert min(frames) >= 0
+    assert max(frames) <= 30
+    assert len(frames) > 15
+
+
+def _idle_in_breakout(**options):
+    """How often a life was lost, of one who never presses FIRE."""
+    envs = make_environments(BREAKOUT, 1, seed=0, no_ops=0, **options)
+    envs.reset()
+    return sum(envs.step(np.array([NOOP])).terminated[0] for _ in range(220)), envs.episodes()
+
+
+def test_a_reset_presses_fire_and_a_lost_life_does_not():
+    lost, finished = _idle_in_breakout()
+    assert lost == 1, "the ball that the reset served"
+    assert [e.whole_game for e in finished] == [False]
+
+
+def test_fire_is_pressed_for_the_agent_where_it_is_asked_for():
+    lost, finished = _idle_in_breakout(fire_after_life_loss=True)
+    assert lost > 5
+    game = next(e for e in finished if e.whole_game)
+    assert game.length == sum(e.length for e in finished[:5])
+
+
+def test_where_there_is_no_fire_nothing_is_pressed():
+    game = _game("FreewayNoFrameskip-v4", fire_after_life_loss=True)
+    envs = atari.Atari(atari_games.describe(game), game, 1, 0, open_vector=Told)
+    envs.reset()
+    Told.lives[:] = [2, 1, 1]
+    for _ in range(2):
+        envs.step(np.array([2]))
+    assert envs._vector.pressed == [2, 2]
+
+
+# --- what the vector tells, and its faults
+
+
+class Told:
+    """A vector whose lives and game numbers a test writes: one environment, 4 frames a step."""
+
+    lives = [0]  # noqa: RUF012
+    resets = ()  # the steps that are resets
+
+    def __init__(self, game, num_envs):
+        self.pressed = []
+
+    def reset(self, seed=None, options=None):
+        self._time, self._began = 0, 100
+        return self._see()
+
+    def step(self, actions):
+        self.pressed.append(int(actions[0]))
+        self._time += 1
+        if self._time in self.resets:
+            self._began = 100 + 4 * self._time - 2
+        lost = self.lives[self._time] < self.lives[self._time - 1]
+        picture, info = self._see()
+        return picture, np.array([1]), np.array([lost]), np.array([False]), info
+
+    def _see(self):
+        now = 103 + 4 * self._time
+        told = {
+            "lives": self.lives[self._time],
+            "frame_number": now,
+            "episode_frame_number": now - self._began,
+        }
+        return np.zeros((1, 1, 84, 84), np.uint8), {k: np.array([v]) for k, v in told.items()}
+
+
+def test_a_game_that_ends_with_lives_left_is_told_by_its_reset(monkeypatch):
+    monkeypatch.setattr(Told, "lives", [3, 3, 2, 3, 3])
+    monkeypatch.setattr(Told, "resets", (3,))
+    game = _game(PONG)
+    envs = atari.Atari(atari_games.describe(game), game, 1, 0, open_vector=Told)
+    envs.reset()
+    steps = [envs.step(np.array([0])) for _ in range(4)]
+    assert [s.terminated[0] for s in steps] == [False, True, False, False]
+    assert [s.first[0] for s in steps] == [False, False, True, False]
+    assert [s.reward[0] for s in steps] == [1, 1, 0, 1]
+    assert [e[1:] for e in envs.episodes()] == [(False, 2.0, 2), (True, 2.0, 2)]
+
+
+def test_an_action_that_does_not_exist_is_refused_before_the_vector_hangs():
+    game = _game(PONG)
+    envs = atari.Atari(atari_games.describe(game), game, 1, 0, open_vector=Told)
+    for wrong in (-1, 6):
+        with pytest.raises(ValueError, match="where 0 to 5 are due"):
+            envs.step(np.array([wrong]))
+
+
+class Breaks:
+    """A real vector whose step raises when told to."""
+
+    made = 0
+    raising = False
+
+    def __init__(self, game, num_envs):
+        self._vector = atari.open_vector(game, num_envs)
+        Breaks.made += 1
+
+    def reset(self, **given):
+        return self._vector.reset(**given)
+
+    def step(self, actions):
+        if Breaks.raising:
+            raise RuntimeError("the emulator\nis gone")
+        return self._vector.step(actions)
+
+
+@pytest.fixture
+def breaking(monkeypatch):
+    """Three games of Pong in a vector that can be broken."""
+    monkeypatch.setattr(Breaks, "made", 0)
+    monkeypatch.setattr(Breaks, "raising", False)
+    game = _game(PONG)
+    return atari.Atari(atari_games.describe(game), game, 3, 5, open_vector=Breaks)
+
+
+def test_a_fault_breaks_all_and_the_first_rebuild_mends_the_vector(breaking, monkeypatch):
+    envs = breaking
+    envs.reset()
+    envs.step(np.zeros(3, np.int64))
+    monkeypatch.setattr(Breaks, "raising", True)
+    for _ in range(2):
+        step = envs.step(np.zeros(3, np.int64))
+        assert step.fault.all()
+        assert step.first.all()
+        for zeros in (step.reward, step.terminated, step.truncated, step.observation):
+            assert not zeros.any()
+    assert envs.reset().fault.all(), "a reset mends nothing"
+    assert envs.faults == [f"all 3 environments of {PONG}: RuntimeError: the emulator is gone"]
+    monkeypatch.setattr(Breaks, "raising", False)
+    rows = [envs.rebuild(i) for i in (2, 0)]
+    for row in rows:
+        assert [array.shape[0] for array in row] == [1] * 6
+        assert (row.first[0], row.fault[0]) == (True, False)
+        assert row.observation.any()
+    step = envs.step(np.zeros(3, np.int64))
+    assert step.fault.tolist() == step.first.tolist() == [False, True, False]
+    assert not step.observation[1].any()
+    assert envs.rebuild(1).first[0]
+    assert Breaks.made == 2
+    assert not envs.step(np.zeros(3, np.int64)).fault.any()
+    assert envs.episodes() == []
+
+
+class Still:
+    """An algorithm that always does nothing."""
+
+    max_lag = None
+
+    def __init__(self, length):
+        scalars = [tf.TensorSpec([], t) for t in (tf.int32, tf.float32, tf.bool, tf.bool)]
+        picture, first = tf.TensorSpec([84, 84, 1], tf.uint8), tf.TensorSpec([], tf.bool)
+        self.unroll = UnrollSpec(length, 1, Entry(*scalars, picture, first, ()), ())
+
+    def initial_state(self, batch):
+        return ()
+
+    def act(self, entry, core_state, exploration):
+        return tf.zeros_like(entry.reward, tf.int32), (), ()
+
+
+def test_an_actor_drops_the_unrolls_of_a_fault_and_plays_on(breaking, monkeypatch):
+    algorithm = Still(4)
+    player = Player(algorithm, [(breaking, 3)])
+    assert len(player.play()) == 3
+    monkeypatch.setattr(Breaks, "raising", True)
+    assert player.play() == []
+    monkeypatch.setattr(Breaks, "raising", False)
+    entries, _ = Codec(algorithm.unroll).decode(tf.constant(player.play()))
+    assert entries.first.numpy().tolist() == [[True] * 3, *[[False] * 3] * 4]
+    assert entries.observation.numpy().any(axis=(0, 2, 3, 4)).all()
+    assert (Breaks.made, len(breaking.faults)) == (2, 1)

@@ -1,0 +1,93 @@
+"""What people see of environment 0, and that looking changes nothing."""
+
+import numpy as np
+import pytest
+
+from impala_mm.environments import render
+from impala_mm.environments.make import make_environments
+from impala_mm.environments.types import BadLevel
+
+CORRIDOR = "sandbox.own_environment:Corridor-v0"
+
+
+def _play(level, drawn, steps=60, **options):
+    """Entries and pictures under the same actions."""
+    envs = make_environments(level, 2, seed=5, pictures=drawn, **options)
+    rng = np.random.default_rng(0)
+    step, entries, seen = envs.reset(), [], []
+    for _ in range(steps):
+        entries.append([np.array(part) for part in step])
+        if drawn:
+            seen.append(envs.picture().copy())
+        step = envs.step(rng.integers(0, envs.spec.num_actions, 2))
+    assert envs.faults == []
+    envs.close()
+    return entries, seen
+
+
+@pytest.mark.parametrize(
+    ("level", "shape"),
+    [
+        ("CartPole-v1", (400, 600, 3)),
+        ("gym:CartPole-v1", (400, 600, 3)),
+        ("catch", (320, 160, 3)),
+        ("ALE/Breakout-v5", (210, 160, 3)),  # its sticky actions are random
+    ],
+)
+def test_a_level_that_is_looked_at_plays_as_it_does_unseen(level, shape):
+    if "ALE" in level:
+        pytest.importorskip("ale_py")
+    steps = 250 if "ALE" in level else 60
+    entries, seen = _play(level, True, steps)
+    unseen, _ = _play(level, False, steps)
+    for one, other in zip(entries, unseen, strict=True):
+        for a, b in zip(one, other, strict=True):
+            assert (a == b).all()
+    assert {picture.shape for picture in seen} == {shape}
+    assert {picture.dtype for picture in seen} == {np.dtype(np.uint8)}
+    assert len({picture.tobytes() for picture in seen}) > 5, "it moves"
+    if "ALE" in level:
+        assert sum(int(entry[4][0]) for entry in entries) > 1, "and a game ends"
+
+
+def test_atari_in_colour_shows_the_picture_that_the_network_sees():
+    """Red, green and blue mix to the grey of the preprocessed picture, but for the shrinking."""
+    pytest.importorskip("ale_py")
+    cv2 = pytest.importorskip("cv2")
+    entries, seen = _play("BreakoutNoFrameskip-v4", True, 60)
+    for entry, picture in zip(entries, seen, strict=True):
+        grey = picture @ np.array([0.299, 0.587, 0.114])
+        small = cv2.resize(grey, (84, 84), interpolation=cv2.INTER_AREA)
+        assert np.abs(small - entry[3][0, ..., 0]).mean() < 1
+
+
+def test_a_picture_s_rate_is_that_of_play():
+    assert make_environments("CartPole-v1", 1, seed=0, pictures=True).picture_rate == 50
+    assert make_environments("catch", 1, seed=0).picture_rate == 4
+    assert make_environments(CORRIDOR, 1, seed=0).picture_rate == 30
+    pytest.importorskip("ale_py")
+    assert make_environments("PongNoFrameskip-v4", 1, seed=0).picture_rate == 15
+
+
+def test_what_has_no_looks_is_refused_in_a_sentence():
+    envs = make_environments(CORRIDOR, 1, seed=0, pictures=True)
+    envs.reset()
+    with pytest.raises(BadLevel) as caught:
+        envs.picture()
+    assert str(caught.value) == (
+        f"{CORRIDOR} draws no pictures, and its observations [1] are none: give it a render method "
+        "and the render mode rgb_array"
+    )
+
+
+def test_observations_become_pictures_from_black_to_white():
+    drawn = render.of("x", np.array([[0.5, 1.5], [0.5, 1.0]], np.float32))
+    assert drawn.shape == (160, 160, 3)
+    assert drawn[0, 0].tolist() == [0] * 3
+    assert drawn[0, 159].tolist() == [255] * 3
+    assert drawn[159, 159].tolist() == [127] * 3
+    colours = np.random.default_rng(0).integers(0, 255, (200, 160, 3), np.uint8)
+    assert (render.of("x", colours) == colours).all()
+    stack = np.zeros((84, 84, 4), np.uint8)
+    stack[..., 3] = 9
+    assert (render.of("x", stack) == 9).all(), "of a stack the newest"

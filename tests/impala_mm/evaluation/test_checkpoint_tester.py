@@ -1,0 +1,132 @@
+"""A standing evaluator: the newest checkpoint, once; pruned and damaged ones do not end it."""
+
+import shutil
+
+import pytest
+import tensorflow as tf
+from saved_run import evaluations, save
+from tensorboard.backend.event_processing import event_accumulator
+
+from impala_mm.evaluation.checkpoint_tester import Evaluator
+from impala_mm.records import checkpoint
+
+
+def _evaluator(logdir, said, levels=("catch",), **changed):
+    how = {"num_episodes": 3, "num_envs": 2, "deterministic": False, "seed": 1} | changed
+    return Evaluator(
+        logdir,
+        lambda about: list(levels),
+        {"seed": 1},
+        meanwhile=lambda games, steps: True,
+        say=said.append,
+        **how,
+    )
+
+
+def _had(logdir):
+    return [row["updates"] for row in evaluations(logdir)]
+
+
+def test_each_newest_checkpoint_is_tested_once_and_those_between_are_not(tmp_path):
+    said = []
+    evaluator = _evaluator(tmp_path, said)
+    assert not evaluator.look(), "there is not even a folder"
+    for updates in (1, 2, 3):
+        save(tmp_path, updates, frames=updates * 1e3, level_name="catch")
+    assert evaluator.look()
+    assert not evaluator.look()
+    save(tmp_path, 4, frames=4e3, level_name="catch")
+    assert evaluator.look()
+    assert _had(tmp_path) == [3, 4]
+    assert evaluator.newest.frames == 4e3
+    assert "of 3 games at 4,000 frames" in said[-1]
+
+    again = _evaluator(tmp_path, said)
+    assert not again.look(), "what was tested before the restart is not tested again"
+    save(tmp_path, 5, frames=5e3, level_name="catch")
+    assert again.look()
+    assert _had(tmp_path) == [3, 4, 5]
+    assert _evaluator(tmp_path, said, deterministic=True).look(), "that is another test"
+
+
+def test_a_record_says_what_was_played_and_tensorboard_draws_it_at_its_frames(tmp_path):
+    save(tmp_path, 7, frames=7e3, level_name="catch")
+    _evaluator(tmp_path, []).look()
+    (row,) = evaluations(tmp_path)
+    assert row["by"] == "evaluator"
+    assert (row["level"], row["updates"], row["frames"]) == ("catch", 7, 7e3)
+    assert row["checkpoint"] == str(tmp_path / "checkpoints" / "0000000007")
+    assert (row["seed"], row["num_envs"], row["deterministic"]) == (1, 2, False)
+    assert len(row["returns"]) == 3
+    assert row["lengths"] == [9] * 3
+    assert row["mean"] == pytest.approx(sum(row["returns"]) / 3)
+    events = event_accumulator.EventAccumulator(
+        str(tmp_path / "events-evaluation"), size_guidance={event_accumulator.TENSORS: 0}
+    )
+    events.Reload()
+    (drawn,) = events.Tensors("evaluation/return")
+    assert drawn.step == 7000
+    assert tf.make_ndarray(drawn.tensor_proto) == pytest.approx(row["mean"])
+    assert tf.make_ndarray(events.Tensors("evaluation/length")[0].tensor_proto) == 9
+
+
+def test_damaged_checkpoints_are_said_once_and_the_one_before_is_tested(tmp_path):
+    said = []
+    evaluator = _evaluator(tmp_path, said)
+    save(tmp_path, 1, level_name="catch")
+    path = save(tmp_path, 2, level_name="catch")
+    data = next(path.glob("variables.data*"))
+    data.write_bytes(data.read_bytes()[:-9])
+    assert evaluator.look()
+    assert not evaluator.look()
+    assert _had(tmp_path) == [1]
+    damaged = [line for line in said if "is cut short since it was written" in line]
+    assert len(damaged) == 1
+    assert damaged[0].endswith("; it is passed over")
+    shutil.rmtree(path)  # the learner writes it again
+    save(tmp_path, 2, level_name="catch")
+    assert evaluator.look()
+    assert _had(tmp_path) == [1, 2]
+
+
+def test_a_checkpoint_that_is_pruned_while_it_is_read_is_no_fault(tmp_path, monkeypatch):
+    said, verify = [], checkpoint.verify
+    evaluator = _evaluator(tmp_path, said)
+    save(tmp_path, 1, level_name="catch")
+    pruned = save(tmp_path, 2, level_name="catch")
+
+    def pruning(path):
+        about = verify(path)
+        shutil.rmtree(pruned, ignore_errors=True)
+        return about
+
+    monkeypatch.setattr(checkpoint, "verify", pruning)
+    assert evaluator.look()
+    assert _had(tmp_path) == [1]
+    assert not [line for line in said if "passed over" in line]
+
+
+def test_a_level_that_was_missed_when_it_ended_is_made_up_for(tmp_path):
+    levels = ("gym:CartPole-v1", "CartPole-v1")
+    save(tmp_path, 1, level_name=",".join(levels))
+    asked = []
+
+    def once(games, steps):
+        asked.append(len(games))
+        return True
+
+    one = _evaluator(tmp_path, [], levels[:1])
+    assert one.look()
+    both = _evaluator(tmp_path, [], levels)
+    both._meanwhile = once
+    assert both.look()
+    assert [row["level"] for row in evaluations(tmp_path)] == list(levels)
+    assert not both.look()
+
+
+def test_an_evaluation_that_was_cut_short_is_not_recorded(tmp_path):
+    save(tmp_path, 1, level_name="catch")
+    evaluator = _evaluator(tmp_path, [])
+    evaluator._meanwhile = lambda games, steps: steps < 5
+    assert not evaluator.look()
+    assert not (tmp_path / "evaluations.jsonl").exists()

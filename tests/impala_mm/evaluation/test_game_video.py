@@ -1,0 +1,128 @@
+"""A video shows the game that the agent plays, and the agent sees what it saw in training."""
+
+from types import SimpleNamespace
+
+import gymnasium
+import numpy as np
+import pytest
+from saved_run import save
+
+from impala_mm.environments.catch import Catch
+from impala_mm.environments.make import make_environments
+from impala_mm.evaluation import games as evaluation
+from impala_mm.evaluation.game_video import Film, names_of, record_game
+from impala_mm.policy.policy import load_policy
+
+
+def _spied(policy):
+    """A policy that takes all actions in turn, and the list of (entry, action) that will be."""
+    asked = []
+
+    def act(entry, state, explore):
+        action, state, extras = policy.act(entry, state, explore)
+        action = ((action + len(asked)) % policy.spec.num_actions).astype(np.int32)
+        kept = {n: getattr(entry, n).numpy() for n in ("observation", "reward", "first", "action")}
+        asked.append((kept, action))
+        return action, state, extras
+
+    names = ("config", "spec", "levels", "initial_state", "entry", "judge", "path", "about")
+    return SimpleNamespace(act=act, **{name: getattr(policy, name) for name in names}), asked
+
+
+def _frames(path):
+    av = pytest.importorskip("av")
+    with av.open(str(path)) as file:
+        return [frame.to_ndarray(format="rgb24") for frame in file.decode(video=0)]
+
+
+@pytest.mark.parametrize(
+    ("level_name", "names"),
+    [
+        ("catch", ["left", "stay", "right"]),
+        ("CartPole-v1", ["0", "1"]),
+        ("PongNoFrameskip-v4", ["NOOP", "FIRE", "RIGHT", "LEFT", "RIGHTFIRE", "LEFTFIRE"]),
+    ],
+)
+def test_actions_are_called_by_their_names(tmp_path, level_name, names):
+    policy = load_policy(save(tmp_path, level_name=level_name))
+    assert names_of(policy, level_name) == names
+
+
+def test_while_it_is_filmed_the_agent_sees_200_steps_as_in_training(tmp_path):
+    level_name, path = "PongNoFrameskip-v0", tmp_path / "a.mp4"
+    policy, asked = _spied(load_policy(save(tmp_path, sure=True, level_name=level_name)))
+    evaluation.on_level(
+        *(policy, level_name, 1, 1),
+        onlookers=lambda playing: [Film(path, playing.picture_rate, ["a"] * 6, judges=True)],
+        meanwhile=lambda games, steps: steps < 200,
+    )
+    assert len(asked) == 200
+    seed = 1_000_003 + 500_000_000
+    plain = make_environments(level_name, 1, seed, life_loss_ends=False)
+    step, last, total = plain.reset(), np.zeros(1), 0.0
+    for entry, action in asked:
+        assert (entry["observation"] == step.observation).all()
+        assert (entry["first"] == step.first).all()
+        assert entry["reward"] == step.reward
+        assert entry["action"] == last
+        step, last = plain.step(action), action
+        total += step.reward[0]
+    assert total < 0, "the last reward was not always 0"
+    assert not list(tmp_path.glob("*.mp4")), "of a game that is not over there is no video"
+
+
+def test_a_filmed_game_is_whole_and_ends_as_the_environment_says(tmp_path):
+    policy = load_policy(save(tmp_path, sure=True, level_name="catch"))
+    staying, _ = _spied(policy)
+    staying.act = lambda entry, state, explore: (np.array([1], np.int32), state, None)
+    path, returns = tmp_path / "a.mp4", set()
+    for seed in range(8):
+        game = record_game(staying, "catch", path, seed=seed)
+        assert game.lengths == [9]
+        shown = _frames(path)
+        assert len(shown) == 9 + 4, "the end is held for a second"
+        middle = shown[-1][9 * 32 + 16, 2 * 32 + 16].astype(int)  # of the paddle's cell
+        caught = np.abs(middle - (245, 158, 66)).max() < 40
+        assert caught == (game.returns == [1])
+        returns.update(game.returns)
+    assert returns == {-1.0, 1.0}, "both ends were looked at"
+    one, other = (
+        record_game(policy, "catch", path, deterministic=True, overlay=overlay)
+        for overlay in (False, True)
+    )
+    assert one == other, "who looks on changes nothing"
+    assert len(_frames(path)[0]) > 320, "there is a strip below"
+
+
+class _Breaks(Catch):
+    broken = 0
+
+    def step(self, action):
+        if self._row == 3 and _Breaks.broken < self.until:
+            _Breaks.broken += 1
+            raise OSError("a wire came loose")
+        return super().step(action)
+
+
+@pytest.fixture
+def breaks(tmp_path, monkeypatch):
+    """A function of how many games break: the policy that plays them."""
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
+    monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
+    gymnasium.register("Breaks-v0", _Breaks)
+
+    def make(games):
+        _Breaks.until, _Breaks.broken = games, 0
+        return load_policy(save(tmp_path / "run", sure=True, level_name="catch"))
+
+    return make
+
+
+def test_a_game_that_breaks_leaves_no_video_and_the_next_whole_one_does(breaks, tmp_path):
+    path = tmp_path / "videos" / "a.mp4"
+    policy = breaks(99)
+    with pytest.raises(evaluation.Unplayable, match=r"environment 0 of Breaks-v0: OSError: a wire"):
+        record_game(policy, "Breaks-v0", path)
+    assert not list((tmp_path / "videos").iterdir())
+    record_game(breaks(2), "Breaks-v0", path)
+    assert len(_frames(path)) == 9 + 4, "nothing of those that broke is in it"

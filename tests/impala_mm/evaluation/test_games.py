@@ -1,0 +1,190 @@
+"""Whole games: none favoured, none cut short, raw returns, and who looks on sees them."""
+
+import gymnasium
+import numpy as np
+import pytest
+from counting import level
+from saved_run import save
+
+import impala_mm
+from impala_mm.environments import types
+from impala_mm.environments.make import make_environments
+from impala_mm.evaluation import games as evaluation
+
+
+class Uneven(gymnasium.Env):
+    """Episodes of 10 steps with return 0, or of 1,000 with return 1: each half the time."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._long = bool(self.np_random.integers(2))
+        self._left = 1000 if self._long else 10
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self._left -= 1
+        over = not self._left
+        return np.zeros(1, np.float32), float(over and self._long), over, False, {}
+
+
+class Plays:
+    """Stands for a policy: always the same action; counts how often it was asked."""
+
+    def __init__(self, action=0):
+        self._action = action
+        self.entries = []
+
+    def initial_state(self, batch):
+        return ()
+
+    def entry(self, observation, reward, action, first):
+        self.entries.append((observation.copy(), reward.copy(), action.copy(), first.copy()))
+
+    def act(self, entry, state, explore):
+        return np.full(len(self.entries[-1][3]), self._action), state, ()
+
+
+@pytest.mark.parametrize("copies", [8, 100])
+def test_short_games_are_not_favoured(copies):
+    playing = make_environments(level(Uneven), copies, seed=0)
+    games = evaluation.play(Plays(), playing, evaluation.quotas(200, copies), explore=True)
+    returns = [game.episode_return for game in games]
+    assert len(returns) == 200
+    assert np.mean(returns) == pytest.approx(0.5, abs=0.1)
+    assert [game.length for game in games] == [1000 if r else 10 for r in returns]
+    if copies == 100:
+        assert np.mean(returns[:50]) < 0.1, "those that end first are the short ones"
+
+
+@pytest.mark.parametrize(("games", "copies"), [(10, 4), (8, 8), (1, 1), (17, 3)])
+def test_quotas_add_up_and_differ_by_one_at_most(games, copies):
+    quotas = evaluation.quotas(games, copies)
+    assert quotas.sum() == games
+    assert quotas.max() - quotas.min() <= 1
+    assert quotas.min() >= 1
+
+
+def test_the_policy_is_fed_what_an_actor_feeds_it():
+    from counting import Counting  # noqa: PLC0415
+
+    playing = make_environments(level(Counting), 1, seed=0)
+    policy = Plays(action=2)
+    games = evaluation.play(policy, playing, np.array([2]), explore=True)
+    assert [game.length for game in games] == [3, 3]
+    seen = [
+        (*observation[0], reward[0], action[0], first[0])
+        for observation, reward, action, first in policy.entries
+    ]
+    assert seen[0] == (0, 0, 0, True)
+    # The very last observation, entry 7, calls for no action.
+    assert [row[3] for row in seen] == [True, False, False, False, True, False, False]
+    assert [row[0] for row in seen] == list(range(7))
+    assert [row[1] for row in seen] == [0, 2, 2, 2, 0, 2, 2]
+    assert [row[2] for row in seen[1:]] == [2] * 6
+
+
+def test_environments_that_break_are_made_anew_and_their_games_do_not_count():
+    class Breaks(Uneven):
+        broken = 0
+
+        def step(self, action):
+            if type(self).broken < 3 and self._left == 5:
+                type(self).broken += 1
+                raise RuntimeError("out of order")
+            return super().step(action)
+
+    said = []
+    playing = make_environments(level(Breaks), 4, seed=0)
+    games = evaluation.play(Plays(), playing, evaluation.quotas(8, 4), True, say=said.append)
+    assert len(games) == 8
+    assert {game.length for game in games} <= {10, 1000}
+    assert len(said) == 3
+    assert "RuntimeError: out of order; it is made anew, its game is not counted" in said[0]
+
+    class Broken(Uneven):
+        def step(self, action):
+            raise RuntimeError("out of order")
+
+    playing = make_environments(level(Broken), 2, seed=0)
+    with pytest.raises(evaluation.Unplayable, match=r"10 faults, the last: .* out of order"):
+        evaluation.play(Plays(), playing, evaluation.quotas(8, 2), True)
+
+
+def test_a_level_of_a_run_from_python(tmp_path):
+    save(tmp_path, level_name="catch")
+    result = impala_mm.evaluate(tmp_path, num_episodes=20, num_envs=3)
+    assert (result.level, result.frames, result.num_envs) == ("catch", 1000.0, 3)
+    assert len(result.returns) == 20
+    assert set(result.returns) <= {-1.0, 1.0}
+    assert result.lengths == [9] * 20
+    assert result.mean == pytest.approx(np.mean(result.returns))
+    assert result.human_normalised == []
+    again = impala_mm.evaluate(tmp_path, num_episodes=20, num_envs=3)
+    assert again == result, "the seed says how games go"
+    other = impala_mm.evaluate(tmp_path, num_episodes=20, num_envs=3, seed=2)
+    assert other.returns != result.returns
+
+
+def test_a_run_of_several_levels_is_asked_which(tmp_path):
+    save(tmp_path, level_name="gym:CartPole-v1,CartPole-v1")
+    with pytest.raises(types.BadLevel, match="learnt gym:CartPole-v1 and CartPole-v1: name"):
+        impala_mm.evaluate(tmp_path)
+    assert impala_mm.evaluate(tmp_path, 1, "CartPole-v1").level == "CartPole-v1"
+
+
+def test_a_game_of_atari_is_whole_and_raw_and_a_film_shows_its_first(tmp_path):
+    """Breakout has five lives: a training episode ends with the first."""
+    pytest.importorskip("ale_py")
+    save(tmp_path, level_name="BreakoutNoFrameskip-v4", num_action_repeats=12)
+    policy = impala_mm.load_policy(tmp_path)
+    film = _Kept()
+    result = evaluation.on_level(
+        policy, "BreakoutNoFrameskip-v4", 2, 2, onlookers=lambda playing: [film]
+    )
+    assert min(result.lengths) > 35, "random play loses a life in some 140 frames"
+    assert result.scores == (1.7, 30.5)
+    assert result.idle == 0
+    assert result.options["no_reward_steps"] == 0
+    assert film.closed
+    # Every observation of the first game: that of the reset, and one for each step.
+    assert len(film.frames) - 1 in result.lengths
+    assert {frame.shape for frame in film.frames} == {(210, 160, 3)}
+    assert any((frame[..., 0] != frame[..., 2]).any() for frame in film.frames), "in colour"
+
+
+class _Kept:
+    """An onlooker that keeps the first game."""
+
+    judges, closed = True, False
+
+    def __init__(self):
+        self.frames = []
+
+    def see(self, sight):
+        if sight.game == 0:
+            self.frames.append(sight.picture)
+
+    def close(self):
+        self.closed = True
+
+
+def test_a_deterministic_game_of_atari_without_reward_is_cut_and_counted(tmp_path):
+    """A Breakout whose policy never fires stands still for ever, but for the ball at the start."""
+    pytest.importorskip("ale_py")
+    playing = make_environments(
+        "BreakoutNoFrameskip-v4", 1, seed=1, life_loss_ends=False, no_reward_steps=200
+    )
+    games = evaluation.play(Plays(), playing, np.array([1]), explore=False, idle_steps=200)
+    assert [game.idle for game in games] == [True]
+    assert games[0].length == 200
+    save(tmp_path, level_name="BreakoutNoFrameskip-v4", no_reward_steps=7)
+    stopped = evaluation.on_level(
+        *(impala_mm.load_policy(tmp_path), "BreakoutNoFrameskip-v4", 1),
+        deterministic=True,
+        meanwhile=lambda games, steps: steps < 20,
+    )
+    assert stopped.options["no_reward_steps"] == evaluation.IDLE_STEPS == 1000
+    assert stopped.returns == [], "and not after 7 steps, as in training"

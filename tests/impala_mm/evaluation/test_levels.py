@@ -1,0 +1,76 @@
+"""Which levels a test plays: those asked for, else the run's own, that its network fits."""
+
+import pytest
+from saved_run import save
+
+from impala_mm.config.settings import Config
+from impala_mm.environments.atari import scores
+from impala_mm.environments.types import BadLevel
+from impala_mm.evaluation import levels
+from impala_mm.records import checkpoint
+
+
+def _choose(logdir, said, **settings):
+    _, about = checkpoint.find(logdir)
+    return levels.choose(Config(**settings), list(settings), about, said.append)
+
+
+@pytest.fixture(scope="module")
+def catch(tmp_path_factory):
+    path = tmp_path_factory.mktemp("catch")
+    save(path, level_name="catch")
+    return path
+
+
+def test_unset_they_are_the_run_s_own_and_given_they_are_those(catch, tmp_path):
+    assert _choose(catch, []) == ["catch"], "though the flag's default is another"
+    assert _choose(catch, [], test_levels="catch, impala_mm/Catch-v0") == [
+        "catch",
+        "impala_mm/Catch-v0",
+    ]
+    save(tmp_path, level_name="gym:CartPole-v1")
+    assert _choose(tmp_path, []) == ["gym:CartPole-v1"]
+    assert _choose(tmp_path, [], level_name="CartPole-v1") == ["CartPole-v1"]
+
+
+def test_what_differs_from_the_run_is_what_was_given_and_the_seed():
+    config = Config(seed=5, width=3, sticky_actions=0.5, learning_rate=1.0)
+    given = ["sticky_actions", "learning_rate"]
+    assert levels.changes(config, given) == {"sticky_actions": 0.5, "seed": 5}
+
+
+def test_a_level_that_does_not_fit_is_refused(catch, capsys):
+    with pytest.raises(SystemExit):
+        _choose(catch, [], level_name="CartPole-v1")
+    assert "CartPole-v1 has 2 actions and shows float32 [4], the net" in capsys.readouterr().err
+    with pytest.raises(BadLevel, match="catch is no game of Atari's, and sticky_actions is"):
+        _choose(catch, [], sticky_actions=0.5)
+    with pytest.raises(BadLevel, match="there is no environment atari56"):
+        _choose(catch, [], test_levels="atari56")
+
+
+GAMES = ("alien", "breakout", "pong", "qbert", "skiing")
+
+
+def test_games_of_a_suite_that_do_not_fit_are_left_out_and_named(
+    catch, tmp_path, capsys, monkeypatch
+):
+    """Each game has its own actions; a network of all 18 fits any."""
+    pytest.importorskip("ale_py")
+    monkeypatch.setattr(scores, "roms", lambda: GAMES)  # all 57 take a while
+    save(tmp_path / "pong", level_name="ALE/Pong-v5")
+    said = []
+    fitting = _choose(tmp_path / "pong", said, test_levels="atari57")
+    assert fitting == ["ALE/Pong-v5", "ALE/Qbert-v5"]
+    line = said[-1]
+    assert "3 levels do not fit and are left out (ALE/Alien-v5 has 18" in line
+    assert "--full_action_space when training makes one network fit all games of Atari" in line
+    assert line.endswith(": ALE/Alien-v5, ALE/Breakout-v5, ALE/Skiing-v5")
+    with pytest.raises(SystemExit):
+        _choose(tmp_path / "pong", [], test_levels="ALE/Breakout-v5")
+    with pytest.raises(SystemExit):
+        _choose(catch, [], test_levels="atari57")
+    assert "none of atari57 fits: AlienNoFrameskip-v4 has 18" in capsys.readouterr().err
+
+    save(tmp_path / "full", level_name="ALE/Pong-v5", full_action_space=True)
+    assert len(_choose(tmp_path / "full", said, test_levels="atari57")) == 5

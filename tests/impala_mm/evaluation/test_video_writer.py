@@ -1,0 +1,155 @@
+"""Videos are what browsers play, hold the frames that they were given, and appear whole."""
+
+import struct
+import sys
+
+import numpy as np
+import pytest
+
+from impala_mm.evaluation.overlay import overlay
+from impala_mm.evaluation.video_writer import Recorder, Unrecordable, enlarge
+
+
+def _frames(count, height=120, width=320):
+    """A square of a bright colour wanders over a dim slope."""
+    for i in range(count):
+        frame = np.zeros((height, width, 3), np.uint8)
+        frame[..., 1] = np.linspace(20, 120, width, dtype=np.uint8)
+        frame[40:80, 10 + 8 * i : 50 + 8 * i] = (250, 60, 30)
+        yield frame
+
+
+def _record(path, frames, fps=30.0):
+    with Recorder(path, fps) as recorder:
+        for frame in frames:
+            recorder.add(frame)
+
+
+def _boxes(content):
+    """(name, content) of an mp4's boxes at one level, in their order."""
+    at = 0
+    while at < len(content):
+        size, name = struct.unpack(">I4s", content[at : at + 8])
+        assert 8 <= size <= len(content) - at, f"{name} is not whole"
+        yield name.decode(), content[at + 8 : at + size]
+        at += size
+
+
+def _decode(path):
+    av = pytest.importorskip("av")
+    with av.open(str(path)) as file:
+        stream = file.streams.video[0]
+        frames = [frame.to_ndarray(format="rgb24") for frame in file.decode(stream)]
+        return frames, stream.codec_context.pix_fmt, float(stream.average_rate)
+
+
+def test_a_video_is_h264_that_starts_before_it_is_loaded_and_holds_the_frames(tmp_path):
+    path = tmp_path / "videos" / "game.mp4"
+    given = list(_frames(20))
+    _record(path, given, fps=12.5)
+    assert [each.name for each in path.parent.iterdir()] == ["game.mp4"]
+    boxes = dict(_boxes(path.read_bytes()))
+    assert next(iter(boxes)) == "ftyp"
+    assert list(boxes).index("moov") < list(boxes).index("mdat"), "the index comes first"
+    inside = boxes["moov"]
+    for name in ("trak", "mdia", "minf", "stbl", "stsd"):
+        inside = dict(_boxes(inside))[name]
+    ((entry, description),) = _boxes(inside[8:])  # after version, flags and count
+    assert entry == "avc1"
+    assert struct.unpack(">HH", description[24:28]) == (320, 120)
+    frames, pixels, rate = _decode(path)
+    assert (pixels, rate) == ("yuv420p", 12.5)
+    assert len(frames) == len(given)
+    for frame, was in zip(frames, given, strict=True):
+        assert np.abs(frame.astype(int) - was).mean() < 2
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        ((84, 84), (336, 336)),
+        ((210, 160), (420, 320)),
+        ((401, 601), (402, 602)),
+        ((3, 5), (192, 320)),
+    ],
+)
+def test_small_pictures_are_enlarged_by_whole_factors_and_odd_ones_get_a_row_more(
+    tmp_path, given, stored
+):
+    frame = np.random.default_rng(1).integers(256, size=(*given, 3)).astype(np.uint8)
+    _record(tmp_path / "a.mp4", [frame] * 2)
+    frames, _, _ = _decode(tmp_path / "a.mp4")
+    assert frames[0].shape == (*stored, 3)
+    large = enlarge(frame)
+    times = len(large) // len(frame)
+    assert (large[::times, ::times] == frame).all()
+    assert (large[times - 1 :: times, times - 1 :: times] == frame).all()
+
+
+def test_without_a_frame_or_after_an_error_nothing_is_left(tmp_path):
+    _record(tmp_path / "a.mp4", [])
+    with pytest.raises(KeyError):
+        _record(tmp_path / "a.mp4", _and_then_fail())
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "a.mp4").write_text("what was there")
+    with pytest.raises(KeyError):
+        _record(tmp_path / "a.mp4", _and_then_fail())
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["what was there"]
+
+
+def _and_then_fail():
+    yield from _frames(3)
+    raise KeyError
+
+
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        (np.zeros((120, 300, 3), np.uint8), r"a frame of \[120, 300, 3\] after one of \[120, 320"),
+        (np.zeros((120, 320, 3)), r"a frame of float64 \[120, 320, 3\], not uint8 \[H, W, 3\]"),
+        (np.zeros((120, 320), np.uint8), r"a frame of uint8 \[120, 320\], not uint8 \[H, W, 3\]"),
+    ],
+)
+def test_a_frame_of_another_kind_is_refused(tmp_path, frame, said):
+    with pytest.raises(ValueError, match=said):
+        _record(tmp_path / "a.mp4", [*_frames(1), frame])
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_the_library_one_sentence_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "av", None)
+    with pytest.raises(Unrecordable, match=r"written by PyAV, .*`pip install 'av>=16,<19'` brings"):
+        Recorder(tmp_path / "a.mp4")
+
+
+@pytest.mark.parametrize("size", [(210, 160), (400, 600), (84, 84), (600, 40)])
+def test_the_overlay_is_below_the_picture_and_shows_each_of_its_figures(size):
+    frame = np.random.default_rng(1).integers(256, size=(*size, 3)).astype(np.uint8)
+    was, large = frame.copy(), enlarge(frame)
+    height, width = large.shape[:2]
+    policy = np.array([0.5, 0.25, 0.25, 0.0])
+    plain = overlay(frame, "LEFT", 1.5, 3.0, policy, 0)
+    assert (frame == was).all()
+    left = (plain.shape[1] - width) // 2
+    assert plain.dtype == np.uint8
+    assert plain.shape[1] >= 320
+    assert (plain[:height, left : left + width] == large).all(), "nothing covers the picture"
+    for other in (
+        overlay(frame, "RIGHT", 1.5, 3.0, policy, 0),
+        overlay(frame, "LEFT", 1.75, 3.0, policy, 0),
+        overlay(frame, "LEFT", 1.5, 1234567.0, policy, 0),
+        overlay(frame, "LEFT", 1.5, 3.0, policy[::-1], 0),
+        overlay(frame, "LEFT", 1.5, 3.0, policy, 1),
+    ):
+        assert other.shape == plain.shape, "a video's frames are of one size"
+        assert (other[height:] != plain[height:]).any()
+    without = overlay(frame, "LEFT", 1.5, 3.0, None)
+    assert height < len(without) < len(plain)
+
+
+def test_a_bar_is_as_high_as_its_action_is_probable():
+    policy = np.array([0.5, 0.25, 0.125, 0.125])
+    strip = overlay(np.zeros((400, 600, 3), np.uint8), "0", 0.0, 0.0, policy)[400:]
+    filled = [(strip[:, x] == (110, 130, 165)).all(axis=-1).sum() for x in (80, 226, 372, 518)]
+    assert filled[0] > 10
+    assert [count / filled[0] for count in filled] == pytest.approx([1, 0.5, 0.25, 0.25], abs=0.06)

@@ -1,0 +1,331 @@
+"""Inference at the learner, over real calls: what is repeated, who vanishes, and what is learnt."""
+
+import contextlib
+import threading
+import time
+
+import numpy as np
+import pytest
+import remotely
+import telling
+import tensorflow as tf
+from in_process import decoded, outputs
+
+from impala_mm.actor.stepping_actor import sizes
+from impala_mm.data.compression import as_it_is, compressed
+from impala_mm.data.step_codec import StepCodec
+from impala_mm.data.trajectory import Codec
+from impala_mm.environments.types import Step
+from impala_mm.inference import batched_inference, environment_group
+from impala_mm.inference.environment_group import RemoteGroup
+from impala_mm.transport import client as transport
+from impala_mm.transport.messages import TRIES, Asking
+
+NO_EPISODES = np.zeros([0, 3], np.float32)
+
+
+class Hand:
+    """An actor made by hand: one group, whose observations are its steps' numbers."""
+
+    def __init__(self, there, actor=0, incarnation=1, environments=2, pack=as_it_is):
+        self.client = transport.Client(there.address, remotely.TOKEN, timeout=5)
+        self.client.hello(there.me(actor) | {"incarnation": incarnation, "host": "h"})
+        self._codec, self._pack = StepCodec(there.algorithm.unroll.step.observation), pack
+        nobody = Asking(self.client.nonce, actor, incarnation, 0, 0, 0, 0, 0, 0, 0, environments)
+        self.asking = nobody
+
+    def step(self, number, value=None):
+        """Step `number` on the wire, at which all environments show `value`."""
+        e = self.asking.environments
+        no = np.zeros([e], bool)
+        seen = np.full([e, 3], number if value is None else value, np.float32)
+        step = Step(np.zeros([e]), no, no, seen, np.full([e], number == 0), no)
+        return self._pack(self._codec.encode(step))
+
+    def ask(self, number, value=None, **changes):
+        """The actions after that step."""
+        asking = self.asking._replace(number=number, **changes)
+        return transport.Asked(self.client, asking, self.step(number, value), NO_EPISODES)
+
+
+@pytest.fixture
+def there():
+    with remotely.remote(remotely.Random("telling:Telling-v0", length=3)) as made:
+        yield made
+
+
+def test_a_call_that_is_repeated_gets_its_first_answer_and_counts_once(there):
+    hand = Hand(there, environments=64)
+    answers = [hand.ask(number).actions() for number in range(3)]
+    # Its content is not looked at again: what came first is what is learnt.
+    again = [hand.ask(2, value=99).actions() for _ in range(5)]
+    for answer in again:
+        np.testing.assert_array_equal(answer, answers[2])
+    assert not np.array_equal(answers[1], answers[2]), "64 coins fell alike"
+    hand.ask(3).actions()
+    entries, _, _ = there.taken(64)
+    np.testing.assert_array_equal(entries.observation[:, 7, 0], [0, 1, 2, 3])
+    np.testing.assert_array_equal(entries.action[1:, 7], [answer[7] for answer in answers])
+    assert there.inference.calls == 4
+
+
+def test_a_call_that_is_repeated_while_it_waits_for_room_waits_with_it():
+    with remotely.remote(remotely.Random("telling:Telling-v0", 1), capacity=2) as there:
+        hand, other = Hand(there), Hand(there, actor=1)
+        for number in range(2):  # their two unrolls fill the queue
+            hand.ask(number).actions()
+        waits = [hand.ask(2), hand.ask(2)]
+        answers = []
+
+        def patiently(call):
+            while True:
+                with contextlib.suppress(transport.StillRunning):
+                    return answers.append(call.actions())
+                time.sleep(0.02)
+
+        threads = [threading.Thread(target=patiently, args=[call]) for call in waits]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.5)
+        assert not answers
+        other.ask(0).actions()  # who brings no unroll is not held up
+        there.taken(2)
+        for thread in threads:
+            thread.join(10)
+        np.testing.assert_array_equal(answers[0], answers[1])
+        assert int(there.server.queue.size()) == 2
+
+
+def test_who_is_not_known_is_told_so_and_holds_up_nobody(there):
+    hand = Hand(there)
+    hand.ask(0).actions()
+    with pytest.raises(transport.Lost):
+        hand.ask(2).actions()  # a step is missing
+    with pytest.raises(transport.Lost):
+        hand.ask(1, nonce=hand.asking.nonce + 1).actions()  # of another learner's process
+    with pytest.raises(transport.Refused, match="another process is this actor"):
+        hand.ask(1, incarnation=2).actions()
+    stranger = Hand(there, actor=1)
+    stranger.client._token = tf.constant("guessed")
+    with pytest.raises(transport.Refused, match="token"):
+        stranger.ask(0).actions()
+    hand.ask(1).actions()
+    there.server.silent(-1)  # it has left, as far as the learner knows
+    with pytest.raises(transport.Lost):
+        hand.ask(2).actions()
+
+
+@pytest.mark.parametrize("content", [b"short", b"", compressed(bytes(10**7)), bytes(10**4)])
+def test_a_step_of_the_wrong_size_is_refused_alone(there, content):
+    hand, other = Hand(there), Hand(there, actor=1)
+    hand.ask(0).actions()
+    with pytest.raises(transport.Lost):
+        transport.Asked(hand.client, hand.asking._replace(number=1), content, NO_EPISODES).actions()
+    other.ask(0).actions()
+
+
+def test_who_was_in_an_inference_that_failed_is_told_so_and_begins_anew(there, monkeypatch):
+    hand = Hand(there)
+    hand.ask(0).actions()
+    codec = there.inference._codec
+    decode = codec.decode
+
+    def fails(content, environments):
+        raise MemoryError("the GPU is full")
+
+    monkeypatch.setattr(codec, "decode", fails)
+    with pytest.raises(transport.Unreachable, match="the GPU is full"):
+        hand.ask(1).actions()
+    monkeypatch.setattr(codec, "decode", decode)
+    monkeypatch.setattr(environment_group, "_LONG", 0.0)
+    with pytest.raises(transport.Lost):
+        hand.ask(1).actions()
+    anew = Hand(there, incarnation=2)
+    for number in range(4):
+        anew.ask(number).actions()
+    there.taken(2)
+
+
+def test_steps_that_are_compressed_are_read_as_those_that_are_not(there):
+    small = Hand(there, environments=32, pack=compressed)
+    plain = Hand(there, actor=1, environments=32)
+    for number in range(4):
+        assert small.ask(number).actions().shape == plain.ask(number).actions().shape == (32,)
+    entries, _, _ = there.taken(64)
+    for environment in (0, 31, 32, 63):
+        np.testing.assert_array_equal(entries.observation[:, environment, 0], [0, 1, 2, 3])
+        np.testing.assert_array_equal(entries.first[:, environment], [True, False, False, False])
+
+
+def test_an_actor_that_steps_sends_what_its_compression_makes_of_it(there):
+    sizes = []
+
+    def pack(content):
+        packed = compressed(content)
+        sizes.append((len(content), len(packed)))
+        return packed
+
+    there.act("telling:Telling-v0", [40, 40], pack=pack)
+    witness = telling.Witness()
+    for _ in range(3):
+        entries, _, _ = there.taken(80)
+        witness.sees(entries.observation.numpy(), entries.first.numpy())
+    assert len(witness.lives) == 80
+    assert all(after < before for before, after in sizes)
+
+
+def test_what_fails_after_the_inference_is_lost_and_waited_for_by_nobody(there, monkeypatch):
+    hand = Hand(there)
+    for number in range(3):
+        hand.ask(number).actions()
+
+    def fails():
+        raise MemoryError("no room for unrolls")
+
+    (group,) = there.inference._groups.values()
+    monkeypatch.setattr(group.assembly, "cut", fails)
+    with pytest.raises(transport.Unreachable, match="no room for unrolls"):
+        hand.ask(3).actions()
+    with pytest.raises(transport.Lost):
+        hand.ask(3).actions()
+
+
+def test_a_hello_that_is_heard_late_displaces_nobody(there):
+    life = 5 << TRIES
+    hand = Hand(there, incarnation=life + 2)
+    hand.ask(0).actions()
+    Hand(there, incarnation=life + 1)
+    hand.ask(1).actions()
+    Hand(there, incarnation=life + 3)
+    with pytest.raises(transport.Refused, match="another process is this actor"):
+        hand.ask(2).actions()
+
+
+def test_rows_of_a_group_in_a_batch_are_given_to_no_other_in_it(there):
+    hand, acts = Hand(there), there.inference
+    hand.ask(0).actions()
+    other, decode = Hand(there, actor=1), acts._codec.decode
+    taken, take = [], acts._rows.take
+
+    def joins_meanwhile(content, environments):
+        acts.forget(0)  # as its next hello does, in another thread
+        return decode(content, environments)
+
+    def takes(many):
+        taken.append(take(many).tolist())
+        return np.array(taken[-1], np.int32)
+
+    acts._codec.decode, acts._rows.take = joins_meanwhile, takes
+    two = np.array([list(hand.asking._replace(number=1)), list(other.asking)])
+    with acts._lock:
+        acts._groups[other.asking.of] = RemoteGroup(there.algorithm.unroll, 2, [])
+    content = hand.step(1)
+    acts._arrive(two, np.array([content, content], object))
+    assert taken == [[2, 3]]
+    acts._arrive(two[:0], np.array([], object))
+    assert acts._rows.take(2).tolist() == [0, 1], "they are free now"
+
+
+def test_before_there_is_a_policy_an_actor_is_taken_by_nobody():
+    algorithm = remotely.Random("telling:Telling-v0", length=1)
+    with remotely.remote(algorithm, published=False) as there:
+        with pytest.raises(transport.Unreachable, match="there is no policy yet"):
+            Hand(there)
+        actor = there.act("telling:Telling-v0", [1])
+        time.sleep(0.5)
+        assert not there.inference.calls
+        there.server.publish(7, lambda: b"", [])
+        assert set(there.taken(3)[2]) == {7}
+        assert actor.failure is None
+
+
+def test_states_of_any_type_are_the_same_after_a_table():
+    parts = [
+        tf.constant([[1.5, -0.0], [np.inf, 1e-40]]),
+        tf.constant(np.random.default_rng(0).integers(256, size=[3, 5, 4]), tf.uint8),
+        tf.constant([[1, 2, 3], [4, 5, 6]], tf.uint8),
+        tf.constant([2**31 - 1, -1, 0x7F800001]),  # as a float32, the last is a NaN that signals
+        tf.constant([2**62, -1], tf.int64),
+        tf.constant([[True], [False]]),
+    ]
+    for part in parts:
+        kept = batched_inference._kept(part)
+        table = tf.Variable(tf.zeros_like(kept), shape=[None, *kept.shape[1:]])
+        rows = tf.range(part.shape[0])[::-1]
+        table.scatter_update(tf.IndexedSlices(kept, rows))
+        back = batched_inference._as_it_was(tf.gather(table, rows), part)
+        assert back.dtype == part.dtype
+        np.testing.assert_array_equal(back, part)
+    assert batched_inference._kept(parts[1]).dtype == tf.float32
+
+
+def test_who_begins_anew_has_no_part_in_what_was_begun_before(there):
+    """The second unroll of the first incarnation is half done when the second comes."""
+    Hand(there).ask(0).actions()
+    before = Hand(there)
+    for number in range(5):
+        before.ask(number).actions()
+    after = Hand(there, incarnation=2)
+    for number in range(4):
+        after.ask(number, value=100 + number).actions()
+    with pytest.raises(transport.Refused, match="another process is this actor"):
+        before.ask(5).actions()
+    entries, _, _ = there.taken(4)
+    np.testing.assert_array_equal(entries.observation[:, 0, 0], [0, 1, 2, 3])
+    np.testing.assert_array_equal(entries.observation[:, 2, 0], [100, 101, 102, 103])
+    assert there.inference._rows.count == 2, "rows that are free are used again"
+
+
+def test_environments_of_several_actors_and_groups_do_not_mix(there):
+    for actor in range(3):
+        there.act("telling:Telling-v0", [3, 2, 1], actor, seed=100 * actor)
+    witness = telling.Witness()
+    for _ in range(30):
+        entries, _, _ = there.taken(18)
+        witness.sees(entries.observation.numpy(), entries.first.numpy())
+    assert len(witness.lives) == 18
+    assert there.inference.batches < there.inference.calls, "no two calls were inferred together"
+
+
+@pytest.mark.parametrize(
+    ("level_name", "agent_name"),
+    [("memory", "MLPLSTMAgent"), ("PongNoFrameskip-v4", "ShallowConvLSTMAgent")],
+)
+def test_the_learner_reads_an_unroll_as_it_was_acted_on(level_name, agent_name):
+    """From its start, an update computes the logits that were recorded: states and frames, too."""
+    algorithm, variables = remotely.network(level_name, agent_name, unroll_length=7)
+    with remotely.remote(algorithm, variables=variables) as there:
+        there.act(level_name, [2, 1])
+        for _ in range(4):
+            contents, versions = there.server.queue.dequeue_many(3)
+            batch = decoded(Codec(algorithm.unroll), contents)
+            recorded = batch.unrolls.extras.numpy()[1:]
+            assert recorded.std() > 0
+            np.testing.assert_allclose(
+                outputs(algorithm, batch).logits[:-1], recorded, rtol=1e-4, atol=1e-5
+            )
+            assert versions.numpy().tolist() == [0, 0, 0]
+
+
+def test_new_parameters_act_from_the_next_batch_on_and_unrolls_name_the_oldest():
+    algorithm, variables = remotely.network("catch", "MLPAgent", unroll_length=2)
+    with remotely.remote(algorithm, variables=variables) as there:
+        there.act("catch", [1])
+        first = there.taken(1)[2]
+        there.server.publish(5, lambda: b"", [tf.zeros(v.shape) for v in variables])
+        versions = [first[0]]
+        while versions[-1] < 5:
+            entries, _, version = there.taken(1)
+            versions += version.tolist()
+        assert sorted(versions) == versions
+        assert set(versions) == {0, 5}
+        np.testing.assert_array_equal(entries.extras[1:], np.zeros([2, 1, 3]))  # even: all is zero
+
+
+def test_groups_are_two_or_as_many_as_messages_allow():
+    pixels = lambda *shape: tf.TensorSpec(shape, tf.uint8)  # noqa: E731
+    assert sizes(1, pixels(84, 84, 1)) == [1]
+    assert sizes(33, pixels(84, 84, 1)) == [17, 16]
+    assert sizes(100, pixels(210, 160, 3)) == [25] * 4  # 31 of 100,808 bytes fit into a message
+    with pytest.raises(ValueError, match=r"4\.0 MB is too large"):
+        sizes(2, pixels(2000, 2000, 1))

@@ -1,0 +1,239 @@
+"""An export does what the policy does, with TensorFlow alone; it appears whole or not at all."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from processes import run
+from saved_run import save
+
+from impala_mm.config.settings import Config
+from impala_mm.jobs import export
+from impala_mm.policy import saved_model
+from impala_mm.policy.policy import load_policy
+from impala_mm.runtime import lifecycle
+
+_STEPS, _GAMES = 12, 3
+
+# A process that has TensorFlow and the folder, and nothing of this project.
+_ELSEWHERE = """
+import os, sys
+from pathlib import Path
+
+class Away:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"impala_mm", "nets", "launcher", "sonnet"}:
+            raise ImportError(f"{name} is not to be had")
+
+sys.meta_path.insert(0, Away())
+for name in ("impala_mm", "nets", "sonnet"):
+    try:
+        __import__(name)
+    except ImportError:
+        continue
+    sys.exit(f"{name} is to be had")
+import numpy as np
+import tensorflow as tf
+
+def play(agent, given, games):
+    act, begin = agent.signatures["serving_default"], agent.signatures["initial_state"]
+    state = begin(batch_size=tf.constant(games))
+    outs = []
+    for t in range(len(given["first"])):
+        entry = {name: tf.constant(given[name][t, :games]) for name in given}
+        out = act(exploration=tf.zeros([games]), **entry, **state)
+        state = {name: out[name] for name in state}
+        outs.append(out)
+    return {name: np.stack([out[name] for out in outs]) for name in ("action", "policy", "value")}
+
+def draw(folder, given):
+    agent = tf.saved_model.load(str(folder))
+    act, begin = agent.signatures["serving_default"], agent.signatures["initial_state"]
+    many = 4000
+    entry = {name: tf.repeat(tf.constant(given[name][0, :1]), many, 0) for name in given}
+    state = begin(batch_size=tf.constant(many))
+    outs = [act(exploration=tf.ones([many]), **entry, **state) for _ in range(2)]
+    return [out["action"].numpy() for out in outs], outs[0]["policy"][0].numpy()
+
+for folder in map(Path, sys.argv[1:]):
+    given = dict(np.load(folder.parent / "given.npz"))
+    agent = tf.saved_model.load(str(folder))
+    found = {f"{name}{games}": value for games in (1, given["first"].shape[1])
+             for name, value in play(agent, given, games).items()}
+    np.savez(folder.parent / "found.npz", **found)
+    if given["observation"].ndim == 3:
+        (one, another), policy = draw(folder, given)
+        (again, _), _ = draw(folder, given)
+        assert (one != another).any(), "each call draws the same"
+        assert (one != again).any(), "each server draws the same"
+        shares = np.bincount(one, minlength=len(policy)) / len(one)
+        assert abs(shares - policy).max() < 0.05, (shares, policy)
+    os.chdir(folder)
+    text = Path("README.txt").read_text().split("to be run in this folder:")[1]
+    example = "\\n".join(line[4:] for line in text.splitlines())
+    assert example.strip() == Path("example.py").read_text().strip()
+    exec(example)
+print("all is well")
+"""
+
+
+def _given(policy):
+    """What three games show; they begin at different times, the second twice."""
+    draws = np.random.default_rng(3)
+    seen = policy.spec.observation
+    shape = (_STEPS, _GAMES, *seen.shape)
+    byte = seen.dtype == tf.uint8
+    blocks = draws.integers(256, size=(_STEPS, _GAMES, 7, 7, 1)).astype(np.uint8)
+    blocks = blocks.repeat(12, axis=2).repeat(12, axis=3)
+    first = np.zeros((_STEPS, _GAMES), bool)
+    first[0] = first[5, 1] = first[8, 2] = True
+    return {
+        "observation": blocks if byte else draws.normal(size=shape).astype(np.float32),
+        "first": first,
+        "last_action": draws.integers(policy.spec.num_actions, size=first.shape).astype(np.int32),
+        "last_reward": draws.normal(0, 2, first.shape).astype(np.float32),
+    }
+
+
+def _expected(policy, given, games):
+    state, found = policy.initial_state(games), {"action": [], "policy": [], "value": []}
+    for t in range(_STEPS):
+        names = ("observation", "last_reward", "last_action", "first")
+        entry = policy.entry(*[given[name][t, :games] for name in names])
+        judged = policy.judge(entry, state)
+        action, state, _ = policy.act(entry, state, explore=False)
+        for name, value in (("action", action), *judged._asdict().items()):
+            found[name].append(value)
+    return {name: np.stack(values) for name, values in found.items()}
+
+
+@pytest.mark.slow
+def test_elsewhere_an_export_does_what_the_policy_does_and_its_example_runs(tmp_path):
+    memory, pong = tmp_path / "memory", tmp_path / "pong"
+    save(memory, sure=True, level_name="memory", agent_name="MLPLSTMAgent")
+    save(pong, sure=True, level_name="PongNoFrameskip-v4", agent_name="ShallowConvAgent")
+    code, printed = run(sys.executable, "experiment.py", "--mode=export", f"--logdir={memory}")
+    assert code == 0, printed
+    assert f"is exported to {memory}/export (" in printed
+    assert f"cd {memory}/export && " in printed
+    policies = {memory: load_policy(memory), pong: load_policy(pong)}
+    saved_model.write(policies[pong], _made(pong / "export"))
+    given = {}
+    for folder, policy in policies.items():
+        given[folder] = _given(policy)
+        np.savez(folder / "given.npz", **given[folder])
+
+    exports = [folder / "export" for folder in policies]
+    code, printed = run(sys.executable, "-I", "-c", _ELSEWHERE, *exports, cwd=tmp_path)
+    assert code == 0, printed
+    assert "all is well" in printed
+    for folder, policy in policies.items():
+        found = np.load(folder / "found.npz")
+        for games in (1, _GAMES):
+            for name, value in _expected(policy, given[folder], games).items():
+                np.testing.assert_allclose(found[f"{name}{games}"], value, rtol=1e-4, atol=1e-5)
+        for name in ("policy", "value"):
+            spread = found[f"{name}{_GAMES}"].std(axis=(0, 1)).max()
+            assert spread > 0.02, f"{name} should depend on what is seen ({spread})"
+
+    signatures = json.loads((memory / "export" / "signature.json").read_text())["signatures"]
+    taken, given_back = (signatures["serving_default"][side] for side in ("inputs", "outputs"))
+    assert taken["state_core_hidden"]["shape"] == [None, 64]
+    kept = {name for name in taken if name.startswith("state_")}
+    assert kept == set(signatures["initial_state"]["outputs"]) == kept & set(given_back)
+    described = json.loads((pong / "export" / "signature.json").read_text())
+    assert described["actions"] == ["NOOP", "FIRE", "RIGHT", "LEFT", "RIGHTFIRE", "LEFTFIRE"]
+    frames = described["signatures"]["serving_default"]["inputs"]["state_frames_image"]
+    assert (frames["shape"], frames["dtype"]) == ([None, 21, 21, 3 * 16], "uint8")
+
+
+def _made(folder):
+    folder.mkdir()
+    return folder
+
+
+def _write(target, content, end=None):
+    with export.whole(target) as work:
+        (work / "saved_model.pb").write_text(content)
+        if end:
+            raise end
+
+
+def test_an_export_that_fails_leaves_what_was_there_and_nothing_else(tmp_path):
+    target = tmp_path / "export"
+    with pytest.raises(SystemExit):
+        _write(target, "half", SystemExit(130))
+    assert not list(tmp_path.iterdir())
+    _write(target, "old")
+    (target / "assets").mkdir()
+    with pytest.raises(OSError, match="disk"):
+        _write(target, "half", OSError("disk"))
+    assert [path.name for path in tmp_path.iterdir()] == ["export"]
+    assert (target / "saved_model.pb").read_text() == "old"
+    _write(target, "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["export"]
+    assert [path.read_text() for path in target.iterdir()] == ["new"], "replaced whole"
+
+
+def test_what_a_killed_export_left_is_cleared_and_what_it_put_aside_comes_back(tmp_path):
+    for left, content in ((".export.writing", "half"), (".export.before", "old")):
+        (_made(tmp_path / left) / "saved_model.pb").write_text(content)
+    with pytest.raises(OSError, match="disk"):
+        _write(tmp_path / "export", "half", OSError("disk"))
+    assert [path.name for path in tmp_path.iterdir()] == ["export"]
+    assert (tmp_path / "export" / "saved_model.pb").read_text() == "old"
+
+
+def _fill(folder):
+    (_made(folder / "photos") / "holiday.jpg").touch()
+
+
+@pytest.mark.parametrize(
+    ("prepare", "flags", "said"),
+    [
+        (None, {}, "--mode=export needs --logdir: the folder of the run whose agent is meant"),
+        (None, {"checkpoint": "c"}, "--checkpoint needs --export_dir: the folder to write to"),
+        (None, {"logdir": "{}/none"}, "--logdir: {}/none does not exist"),
+        (None, {"logdir": "{}"}, "--logdir: {} is no run's folder"),
+        (
+            None,
+            {"logdir": "{}", "job_name": "actor"},
+            "--mode=export is no work for --job_name=actor: leave it out",
+        ),
+        (
+            _fill,
+            {"logdir": "{}", "export_dir": "{}/photos"},
+            "--export_dir={}/photos: it holds holiday.jpg, which is of no export; name a folder",
+        ),
+        (
+            lambda folder: (folder / "file").touch(),
+            {"logdir": "{}", "export_dir": "{}/file"},
+            "--export_dir={}/file: it is a file; name a folder",
+        ),
+    ],
+)
+def test_what_cannot_be_exported_is_refused_in_one_sentence(
+    tmp_path, monkeypatch, capsys, prepare, flags, said
+):
+    monkeypatch.setattr(lifecycle, "on_ending", lambda handler: None)
+    monkeypatch.setattr(lifecycle, "load_tensorflow", lambda *_: None)
+    if prepare:
+        prepare(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    config = Config(mode="export", **{n: v.replace("{}", str(tmp_path)) for n, v in flags.items()})
+    with pytest.raises(SystemExit) as ended:
+        export.export(config)
+    assert ended.value.code == 2
+    printed = capsys.readouterr().err
+    assert said.replace("{}", str(tmp_path)) in printed
+    assert len(printed.splitlines()) == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_states_are_named_by_their_path_in_the_order_of_the_nest():
+    state = {"b": (1, [2]), "a": ((), 3)}
+    assert saved_model.state_names(state) == ["state_a_1", "state_b_0", "state_b_1_0"]
+    assert tf.nest.flatten(state) == [3, 1, 2]
+    assert saved_model.state_names(0) == ["state"]

@@ -1,0 +1,126 @@
+"""--validate says what the flags would start, or why they cannot, and leaves nothing behind."""
+
+import re
+import sys
+
+import pytest
+import saved_run
+from processes import ROOT, run
+
+from impala_mm.config.settings import Config
+from impala_mm.jobs import validate as validation
+from impala_mm.runtime import lifecycle
+
+EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    """Nothing of this test's own process is set up for it; a run in `runs/c`, of Catch."""
+    monkeypatch.setattr(lifecycle, "load_tensorflow", lambda *threads: None)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def catch(tmp_path):
+    saved_run.save(tmp_path / "runs" / "c", level_name="catch")
+    (tmp_path / "file").touch()
+
+
+def _answer(capsys, given=(), **settings):
+    """(exit code, what is printed)."""
+    with pytest.raises(SystemExit) as ended:
+        validation.validate(Config(**settings), given or list(settings))
+    out, err = capsys.readouterr()
+    return ended.value.code, out + err
+
+
+def test_a_process_says_what_its_flags_would_start_and_starts_nothing(tmp_path):
+    code, printed = run(*EXPERIMENT, "--validate", "--num_learners=2", cwd=tmp_path)
+    assert code == 0, printed
+    assert re.fullmatch(
+        r"valid: CartPole-v1, impala, MLPAgent, [\d,]+ weights, observations float32 \[4\], "
+        r"2 actions\n",
+        printed,
+    )
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "3 actions\n"),
+        ({"logdir": "runs/new/er"}, "3 actions\n"),
+        ({"logdir": "runs/c"}, "3 actions; goes on from the 1,000 frames in runs/c\n"),
+        ({"logdir": "runs/c", "max_seconds": 0}, "; the run in runs/c is finished: its 0 seconds"),
+        ({"mode": "train_from", "checkpoint": "runs/c"}, "; starts with the weights of runs/c/che"),
+        ({"job_name": "actor", "logdir": "file"}, "3 actions\n"),
+        ({"mode": "rehearsal"}, "valid: a rehearsal of 200 updates\n"),
+        ({"mode": "test", "logdir": "runs/c"}, "valid: catch, with runs/c/checkpoints/0000000001 "),
+        ({"mode": "export", "logdir": "runs/c"}, "valid: catch, with runs/c/checkpoints/00000000"),
+        ({"job_name": "evaluator", "logdir": "runs/d"}, "an evaluator waits for the first\n"),
+    ],
+)
+def test_what_can_be_is_said_in_a_line(catch, tmp_path, capsys, settings, said):
+    before = sorted(tmp_path.rglob("*"))
+    code, printed = _answer(capsys, **{"level_name": "catch"} | settings)
+    assert code == 0, printed
+    assert printed.startswith("valid: ")
+    assert said in printed
+    assert printed.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"level_name": "CartPol-v1"}, "did you mean CartPole-v1"),
+        ({"agent_name": "MLPAgnt"}, "did you mean MLPAgent"),
+        ({"algorithm": "impalla"}, "there is no such algorithm; write impala"),
+        ({"agent_name": "ResNetLSTMAgent"}, "--agent_name=ResNetLSTMAgent: "),
+        ({"sticky_actions": 0.1}, "catch is no game of Atari's, and sticky_actions is for these"),
+        ({"learner_hosts": "localhost"}, "'localhost' is no host:port"),
+        ({"bind_address": "x"}, "'x' is no host:port"),
+        ({"num_learners": 3, "learner_hosts": "a:1,b:1"}, "--learner_hosts names 2: give the firs"),
+        ({"num_learners": 2, "bind_address": "b:1"}, "--bind_address is of one learner"),
+        ({"job_name": "actor", "learner": 1}, "--learner=1: --learner_hosts names 1"),
+        ({"profile": "9:3"}, "--profile=9:3: two numbers of updates are due"),
+        ({"mode": "train_from"}, "--mode=train_from and --checkpoint=FOLDER belong together"),
+        ({"mode": "train_from", "checkpoint": "none"}, "none does not exist"),
+        (
+            {"mode": "train_from", "checkpoint": "runs/c", "level_name": "memory"},
+            "--checkpoint=runs/c: actions are",
+        ),
+        ({"logdir": "file/x"}, "--logdir=file/x: "),
+        ({"logdir": "runs/c", "optimizer": "rmsprop"}, "--optimizer is rmsprop here and adam in"),
+        ({"logdir": "runs/c", "agent_name": "MLPLSTMAgent"}, "--agent_name is MLPLSTMAgent here "),
+        ({"mode": "test"}, "--mode=test plays with what a run has learnt: give its --logdir"),
+        ({"mode": "test", "logdir": "runs"}, "runs is no run's folder"),
+        ({"mode": "test", "logdir": "runs/c", "level_name": "memory"}, "memory"),
+        ({"mode": "export", "logdir": "runs/c", "export_dir": "runs"}, "it holds c, which is of"),
+        ({"job_name": "evaluator"}, "give its --logdir"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(catch, tmp_path, capsys, settings, said):
+    before = sorted(tmp_path.rglob("*"))
+    code, printed = _answer(capsys, **{"level_name": "catch"} | settings)
+    assert code == 2, printed
+    assert said in printed
+    assert printed.startswith("error: ")
+    assert printed.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_damaged_checkpoint_and_a_folder_that_cannot_be_written_are_refused(
+    catch, tmp_path, capsys, monkeypatch
+):
+    newest = next((tmp_path / "runs" / "c" / "checkpoints").iterdir())
+    (newest / "about.json").write_text("{")
+    code, printed = _answer(capsys, level_name="catch", logdir="runs/c")
+    assert (code, "no checkpoint of runs/c is whole" in printed) == (2, True)
+    monkeypatch.setattr(validation.os, "access", lambda path, mode: path != tmp_path / "runs")
+    code, printed = _answer(capsys, level_name="catch")
+    assert (code, f"--logdir=runs: {tmp_path / 'runs'} cannot be written to" in printed) == (
+        2,
+        True,
+    )

@@ -1,0 +1,104 @@
+"""Batches from the queue: the next is ready, and what goes wrong on the way is not silent."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import in_process
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from impala_mm.data.trajectory import Codec, Entry, Unroll, UnrollSpec
+from impala_mm.learner.batch_source import QueueSource
+
+SCALARS = [tf.TensorSpec([], t) for t in (tf.int32, tf.float32, tf.bool, tf.bool)]
+SPEC = UnrollSpec(
+    2, 1, Entry(*SCALARS, tf.TensorSpec([2], tf.float32), tf.TensorSpec([], tf.bool), ()), ()
+)
+CODEC = Codec(SPEC)
+
+
+def _source(capacity=10, batch_size=2):
+    queue = tf.queue.FIFOQueue(capacity, [tf.string, tf.int64], [[], []])
+    return queue, QueueSource(SimpleNamespace(queue=queue), CODEC, batch_size)
+
+
+def _unroll(number):
+    entries = tf.nest.map_structure(
+        lambda s: np.full([3, *s.shape], number, s.dtype.as_numpy_dtype), SPEC.step
+    )
+    return in_process.encoded(CODEC, Unroll(entries, ()))
+
+
+def test_batches_hold_the_queues_unrolls_in_their_order_each_once():
+    queue, source = _source()
+    queue.enqueue_many([[_unroll(i) for i in range(6)], list(range(6))])
+    batches = [source.next(timeout=10) for _ in range(3)]
+    for i, batch in enumerate(batches):
+        assert batch.unrolls.reward.shape == (3, 2)
+        np.testing.assert_array_equal(batch.unrolls.reward[0], [2 * i, 2 * i + 1])
+        np.testing.assert_array_equal(batch.version, [2 * i, 2 * i + 1])
+        np.testing.assert_array_equal(batch.key, [2 * i, 2 * i + 1])
+        assert batch.fresh.numpy().all()
+    assert source.next(timeout=0.1) is None
+
+
+def test_an_unroll_that_cannot_be_read_ends_the_learner_and_not_only_a_thread():
+    queue, source = _source(batch_size=1)
+    queue.enqueue([b"cut short", 0])
+
+    def ask(seconds):
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            assert source.next(timeout=0.1) is None
+
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        ask(10)
+
+
+def test_a_closed_queue_ends_it_quietly():
+    queue, source = _source()
+    queue.close(cancel_pending_enqueues=True)
+    time.sleep(0.3)
+    assert source.next(timeout=0.1) is None
+
+
+STAGING = """
+import tensorflow as tf
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+
+import test_source
+from impala_mm import devices
+
+devices.training = lambda: "/CPU:1"
+queue, source = test_source._source()
+queue.enqueue_many([[test_source._unroll(i) for i in range(2)], [0, 1]])
+batch = source.next(timeout=60)
+for name, tensor in [*batch.unrolls._asdict().items(), *batch._asdict().items()]:
+    if tf.is_tensor(tensor):
+        print(name, tensor.backing_device[-5:])
+"""
+
+
+@pytest.mark.slow
+def test_a_batch_lies_where_training_reads_it_but_for_what_is_read_here():
+    """A second device of a process of its own stands for the GPU. Flags are few bytes."""
+    paths = [str(Path(__file__).parents[up]) for up in range(3)]
+    printed = subprocess.run(
+        [sys.executable, "-c", STAGING],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    ).stdout
+    where = dict(line.split() for line in printed.splitlines())
+    there = {name for name, device in where.items() if device == "CPU:1"}
+    assert there == {"reward", "terminated", "truncated", "observation"}
+    assert where["first"] == where["weight"] == where["version"] == where["key"] == "CPU:0"

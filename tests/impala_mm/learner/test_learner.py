@@ -1,0 +1,93 @@
+"""What a learner publishes, and what it says of an error that is not its user's."""
+
+from types import SimpleNamespace
+
+import in_process
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from impala_mm.actor.actor import Player
+from impala_mm.config.settings import Config
+from impala_mm.data.parameter_layout import Layout
+from impala_mm.data.trajectory import Codec
+from impala_mm.distributed import consistency, group
+from impala_mm.environments.make import make_environments
+from impala_mm.learner.learner import Learner, in_short
+from impala_mm.learner.limits import Limits
+from impala_mm.learner.lockstep import Turn
+from impala_mm.learner.profiler import Profile
+
+
+class Two(group.Alone):
+    """Two learners that do the same."""
+
+    size = 2
+
+
+@pytest.mark.parametrize("repairs", [False, True])
+def test_what_is_published_is_what_the_variables_are_after_update_and_repair(
+    repairs, monkeypatch, tmp_path
+):
+    config = Config(level_name="catch", batch_size=2, unroll_length=3, check_sync_every=1)
+    algorithm = in_process.make(config)
+    acting = algorithm.variables.acting
+    before = [variable.numpy() for variable in acting]
+    played = Player(algorithm, [(make_environments("catch", 2, seed=0), 2)]).play()
+    batch = in_process.decoded(Codec(algorithm.unroll), tf.constant(played))
+
+    def check(group, variables):
+        if repairs:
+            variables[0].assign_add(tf.ones_like(variables[0]))
+        return int(repairs)
+
+    monkeypatch.setattr(consistency, "check", check)
+    published = []
+    server = SimpleNamespace(
+        publish=lambda version, pack, values: published.append((version, pack(), values)),
+        fill=lambda: 0.0,
+        inferred=dict,
+        arrivals=list,
+    )
+    source = SimpleNamespace(feedback=lambda keys, priorities: None)
+    layout = Layout(acting, algorithm.variables.trained, "float32")
+    limits, profile = Limits(config, None), Profile("", tmp_path, print)
+    learner = Learner(
+        config, algorithm, Two(), source, server, layout, limits, action_repeats=1, profile=profile
+    )
+    learner._step(Turn(batch, 6, 6, 0.0, 0.0), batch, {})
+    ((version, packed, values),) = published
+    assert version == 1
+    assert packed == b"".join(variable.numpy().tobytes() for variable in acting)
+    for variable, value, old in zip(acting, values, before, strict=True):
+        np.testing.assert_array_equal(value, variable)
+        assert not np.array_equal(value, old)
+    assert learner.sync_repairs == repairs
+
+
+@pytest.mark.parametrize(
+    ("message", "short"),
+    [
+        ("two\nlines", "lines"),
+        ("", ""),
+        (
+            "Graph execution error:\n\nDetected at node MatMul defined at (last call last):\n"
+            '  File "a.py", line 1, in <module>\n\nMatrix size-incompatible: In[0]: [1,2]\n'
+            "\t [[{{node MatMul}}]] [Op:__inference_update_1]",
+            "Matrix size-incompatible: In[0]: [1,2]",
+        ),
+        (
+            "failed to allocate memory\n\t [[{{node conv}}]]\nHint: If you want to see a list of "
+            "allocated tensors when OOM happens, add report_tensor_allocations_upon_oom.\n",
+            "failed to allocate memory",
+        ),
+        (
+            "Graph execution error:\n\n2 root error(s) found.\n  (0) INTERNAL:  the cable is cut\n"
+            "\t [[{{node a}}]]\n  (1) INTERNAL:  so is the other\n0 successful operations.\n"
+            "0 derived errors ignored. [Op:__inference_update_1]",
+            "(0) INTERNAL:  the cable is cut",
+        ),
+    ],
+)
+def test_an_error_of_many_lines_is_said_in_the_one_that_counts(message, short):
+    assert in_short(RuntimeError(message)) == short

@@ -1,0 +1,28 @@
+"""What rank 0 says and when; runs as a whole are tested in tests/test_processes.py."""
+
+import types
+
+from impala_mm.learner import monitor
+
+
+def test_the_first_frames_are_said_as_they_come_also_after_a_line_of_none(monkeypatch):
+    said, learner = [], types.SimpleNamespace(frames=0, updates=0, actions=None)
+    monkeypatch.setattr(monitor, "line", lambda row, _: f"{row['frames']} frames")
+    watching = types.SimpleNamespace(
+        _learner=learner,
+        _limits=types.SimpleNamespace(frames=1e6),
+        _say=said.append,
+        _write_row=lambda _: {"frames": learner.frames},
+    )
+    clocks = monitor._Clocks(save_seconds=600, frames=0)
+
+    def keep():
+        monitor.Watch._keep_records(watching, types.SimpleNamespace(chronicle=None), clocks)
+
+    keep()
+    assert said == [], "nothing is due yet"
+    clocks.row.again()
+    clocks.line.again()
+    for learner.frames in (0, 288, 576):
+        keep()
+    assert said == ["0 frames", "288 frames"]

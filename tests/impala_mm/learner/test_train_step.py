@@ -1,0 +1,107 @@
+"""One update as one call: what crosses, what is read after it, and the same numbers under XLA."""
+
+import in_process
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from impala_mm.actor.actor import Player
+from impala_mm.config.settings import Config
+from impala_mm.data.trajectory import Batch, Codec
+from impala_mm.distributed import group
+from impala_mm.environments.make import make_environments
+from impala_mm.learner.learner import NothingCompiled, Update
+
+ALONE = group.Alone()
+
+
+class Counting:
+    """An algorithm that adds the frames to its only variable, and takes no gradient."""
+
+    def __init__(self):
+        self.variable = tf.Variable(1.0)
+
+    def update(self, batch, context, exchange):
+        self.variable.assign_add(context.frames)
+        told = {name: getattr(context, name) for name in context._fields}
+        return told | {"whole": tf.constant(7)}, batch.weight
+
+
+def test_numbers_go_in_and_metrics_come_out_by_name_and_what_is_read_is_of_after_the_update():
+    algorithm = Counting()
+    update = Update(algorithm, ALONE, Config(), lambda: [algorithm.variable.read_value()])
+    batch = Batch(*[tf.ones([3])] * 6)
+    for frames, after in ((2.0, 3.0), (5.0, 8.0)):
+        outcome = update(batch, frames, 50e6, -21.5)
+        expected = {"frames": frames, "total": 50e6, "episode_return": -21.5, "whole": 7.0}
+        assert outcome.metrics == expected
+        assert outcome.waited == 0.0
+        assert [float(value) for value in outcome.acting] == [after]
+        np.testing.assert_array_equal(outcome.priorities, np.ones(3))
+
+
+def test_what_was_read_stays_when_the_next_update_changes_the_variables():
+    algorithm = Counting()
+    update = Update(algorithm, ALONE, Config(), lambda: [algorithm.variable.read_value()])
+    batch = Batch(*[tf.ones([3])] * 6)
+    first, second = (update(batch, 2.0, 1.0, 0.0).acting[0] for _ in range(2))
+    assert (float(first), float(second)) == (3.0, 5.0)
+
+
+def test_an_algorithm_that_leaves_nothing_to_compile_is_refused_under_xla():
+    batch = Batch(*[tf.ones([3])] * 6)
+    with pytest.raises(NothingCompiled, match=r"--algorithm=mine .* exchange\.differentiate"):
+        Update(Counting(), ALONE, Config(xla=True, algorithm="mine"), list)(batch, 1.0, 1.0, 0.0)
+
+
+def _played(config):
+    """A batch that an untrained policy played, and the weights that all begin with."""
+    algorithm = in_process.make(config)
+    environment = make_environments(config.level_name, config.batch_size, seed=0)
+    played = Player(algorithm, [(environment, config.batch_size)]).play()
+    weights = [v.numpy() for v in algorithm.variables.trained]
+    return in_process.decoded(Codec(algorithm.unroll), tf.constant(played)), weights
+
+
+def _two_updates(config, batch, weights):
+    """(metrics of the second, all variables after it)."""
+    algorithm = in_process.make(config)
+    trained, carried, _ = algorithm.variables
+    for variable, value in zip(trained, weights, strict=True):
+        variable.assign(value)
+    update = Update(algorithm, ALONE, config, list)
+    outcome = [update(batch, frames, 100.0, 0.0) for frames in (0.0, 12.0)][-1]
+    return outcome.metrics, [v.numpy() for v in [*trained, *carried]]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({"agent_name": "MLPAgent"}, id="IMPALA"),
+        pytest.param(
+            {"algorithm": "tests.dqn_like"}, id="two optimizer steps", marks=pytest.mark.slow
+        ),
+        pytest.param({"agent_name": "MLPLSTMAgent"}, id="LSTM", marks=pytest.mark.slow),
+        pytest.param(
+            {
+                "level_name": "PongNoFrameskip-v4",
+                "agent_name": "ShallowConvAgent",
+                "precision": "float32",  # bfloat16 is rounded elsewhere by XLA
+            },
+            id="stacked frames",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_compiled_by_xla_an_update_is_the_same(settings):
+    """IMPALA steps by RMSProp: Adam's first steps are signs, which rounding may turn."""
+    settings = {"level_name": "catch", "optimizer": "rmsprop"} | settings
+    config = Config(unroll_length=3, batch_size=4, **settings)
+    batch, weights = _played(config)
+    plain, variables = _two_updates(config, batch, weights)
+    xla, compiled = _two_updates(Config(**vars(config) | {"xla": True}), batch, weights)
+    assert plain["grad_norm"] > 0
+    assert xla == pytest.approx(plain, rel=1e-4, abs=1e-6)
+    for ours, theirs in zip(compiled, variables, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+    assert any(np.any(a != b) for a, b in zip(weights, variables, strict=False))

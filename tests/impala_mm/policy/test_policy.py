@@ -1,0 +1,134 @@
+"""A policy from a run's folder acts as the network did, in one environment or in many."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from saved_run import save
+
+import impala_mm
+from impala_mm.environments import types
+from impala_mm.records import checkpoint
+
+KINDS = {
+    "MLPAgent": {"level_name": "CartPole-v1"},
+    "MLPLSTMAgent": {"level_name": "memory"},
+    "ShallowConvLSTMAgent": {"level_name": "PongNoFrameskip-v4"},
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def logdir(request, tmp_path_factory):
+    """A run with a checkpoint, of weights whose policy is not even."""
+    if "Pong" in KINDS[request.param]["level_name"]:
+        pytest.importorskip("ale_py")
+    path = tmp_path_factory.mktemp("run")
+    save(path, agent_name=request.param, **KINDS[request.param])
+    return path
+
+
+def _policy(logdir):
+    """That prefers one action here and another there: at first all are alike to it."""
+    policy = impala_mm.load_policy(logdir)
+    tf.random.set_seed(3)
+    head = {v.name: v for v in policy.algorithm.variables.trained if "policy_logits" in v.name}
+    weights, biases = head["policy_logits/w:0"], head["policy_logits/b:0"]
+    weights.assign(tf.random.normal(weights.shape, stddev=30.0))
+    seen = _observations(policy, 12)
+    entry = policy.entry(seen, [0.0] * 12, [0] * 12, [True] * 12)
+    _, _, logits = policy.act(entry, policy.initial_state(12), explore=False)
+    biases.assign(-tf.reduce_mean(logits, 0))
+    return policy
+
+
+def _observations(policy, count):
+    rng, spec = np.random.default_rng(0), policy.spec.observation
+    if spec.dtype == tf.uint8:
+        blocks = rng.integers(0, 255, (count, 4, 4, 1), np.uint8)
+        return blocks.repeat(21, axis=1).repeat(21, axis=2)
+    return rng.normal(size=(count, *spec.shape)).astype(np.float32)
+
+
+def _play(policy, observations, rewards):
+    policy.reset()
+    return [policy(o, r) for o, r in zip(observations, rewards, strict=True)]
+
+
+def test_reset_forgets_what_was_before(logdir):
+    policy = _policy(logdir)
+    observations, rewards = _observations(policy, 12), [0, 1, -1] * 4
+    fresh = _play(policy, observations, rewards)
+    _play(policy, observations[::-1], rewards)
+    assert _play(policy, observations, rewards) == fresh
+    assert len(set(fresh)) > 1, "else nothing was seen"
+
+
+def test_a_batch_acts_as_each_of_it_alone(logdir):
+    policy = _policy(logdir)
+    length, batch = 8, 3
+    observations = _observations(policy, length * batch)
+    observations = observations.reshape(length, batch, *observations.shape[1:])
+    rewards = np.random.default_rng(1).normal(size=(length, batch)).astype(np.float32)
+    alone = [_play(policy, observations[:, i], rewards[:, i]) for i in range(batch)]
+    state, actions = policy.initial_state(batch), np.zeros(batch, np.int32)
+    for t in range(length):
+        entry = policy.entry(observations[t], rewards[t], actions, [t == 0] * batch)
+        value, probabilities = policy.judge(entry, state).value, policy.judge(entry, state).policy
+        actions, state, _ = policy.act(entry, state, explore=False)
+        assert actions.tolist() == [actions_of[t] for actions_of in alone]
+        assert actions.tolist() == probabilities.numpy().argmax(1).tolist()
+        assert value.shape == [batch]
+
+
+def test_the_action_and_the_reward_before_are_read(logdir):
+    """By every network: its features are of the observation, the last reward and action."""
+    policy = _policy(logdir)
+    observation = _observations(policy, 1)
+
+    def logits(reward, action, first):
+        entry = policy.entry(observation, [reward], [action], [first])
+        return policy.act(entry, policy.initial_state(1), explore=False)[2].numpy()
+
+    usual = logits(0.0, 0, False)
+    assert np.abs(logits(1.0, 0, False) - usual).max() > 0.1
+    assert np.abs(logits(0.0, 1, False) - usual).max() > 0.1
+    assert (logits(1.0, 1, True) == logits(0.0, 0, True)).all(), "not where an episode begins"
+
+
+def test_the_call_feeds_its_own_last_action(logdir):
+    policy = _policy(logdir)
+    observations = _observations(policy, 12)
+    second = observations[0]
+    for first in observations:  # until one calls for an action that is not 0
+        policy.reset()
+        if action := policy(first):
+            break
+    assert action
+    entry = policy.entry(first[None], [0.0], [0], [True])
+    _, state, _ = policy.act(entry, policy.initial_state(1), explore=False)
+    entry = policy.entry(second[None], [1.0], [action], [False])
+    due, _, _ = policy.act(entry, state, explore=False)
+    assert policy(second, 1.0) == due[0]
+
+
+def test_what_does_not_fit_is_refused_in_a_sentence(tmp_path):
+    save(tmp_path, level_name="catch")
+    policy = impala_mm.load_policy(tmp_path)
+    with pytest.raises(ValueError, match=r"an observation of shape \[4\] where \(10, 5\) is due"):
+        policy(np.zeros(4))
+    with pytest.raises(checkpoint.Mismatch) as caught:
+        impala_mm.load_policy(tmp_path, level_name="CartPole-v1")
+    assert str(caught.value) == (
+        "CartPole-v1 has 2 actions and shows float32 [4], the network was made for 3 and float32 "
+        "[10, 5]"
+    )
+    with pytest.raises(types.BadLevel, match="there is no environment CartPole-v77"):
+        impala_mm.load_policy(tmp_path, level_name="CartPole-v77")
+    with pytest.raises(checkpoint.Missing, match="does not exist"):
+        impala_mm.load_policy(tmp_path / "none")
+
+
+def test_the_newest_the_best_or_one_that_is_named(tmp_path):
+    for updates in (1, 2):
+        path = save(tmp_path, updates=updates, level_name="catch")
+    assert impala_mm.load_policy(tmp_path).path == path
+    assert impala_mm.load_policy(path.with_name("0000000001")).about.updates == 1

@@ -1,0 +1,186 @@
+"""Checkpoints appear whole or not at all; what is damaged is said, and the one before is used."""
+
+import json
+
+import pytest
+import tensorflow as tf
+
+from impala_mm.data.variables import Variables
+from impala_mm.records import checkpoint
+from impala_mm.records.checkpoint import About, Checkpoints, Damaged, Mismatch, Missing
+
+ABOUT = About(1, {"batch_size": 8}, {"--agent_name": "MLPAgent"}, {"python": "3"})
+
+
+@pytest.fixture
+def variables():
+    trained = [tf.Variable(tf.zeros([300, 2])), tf.Variable(0.0)]
+    carried = [tf.Variable(0, dtype=tf.int64), tf.Variable([0.0, 0.0])]
+    return Variables(trained, carried, acting=[*trained, carried[1]])
+
+
+def _save(checkpoints, variables, update, **more):
+    for variable in [*variables.trained, *variables.carried]:
+        variable.assign(tf.cast(tf.fill(variable.shape, update), variable.dtype))
+    checkpoints.snapshot()
+    variables.trained[0].assign_add(tf.ones([300, 2]))  # training goes on meanwhile
+    return checkpoints.save(ABOUT._replace(updates=update, **more))
+
+
+def _restore(tmp_path, variables, check=lambda about: None):
+    said = []
+    return Checkpoints(tmp_path, variables, 3).restore(said.append, check), said
+
+
+def test_what_was_saved_comes_back_as_it_was_when_the_snapshot_was_taken(tmp_path, variables):
+    assert _restore(tmp_path, variables) == (None, [])
+    checkpoints = Checkpoints(tmp_path, variables, 3)
+    for update in (1, 2):
+        path = _save(checkpoints, variables, update, frames=10.0 * update, seconds=0.5)
+    variables.trained[0].assign(tf.ones([300, 2]) * 7)
+    about, said = _restore(tmp_path, variables)
+    assert about == ABOUT._replace(updates=2, frames=20.0, seconds=0.5)
+    assert not said
+    for variable in [*variables.trained, *variables.carried]:
+        assert (variable.numpy() == 2).all()
+    assert checkpoint.verify(path) == about
+    assert not (tmp_path / "checkpoints" / "saving").exists()
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (lambda folder: (folder / "about.json").unlink(), "has no about.json that can be read"),
+        (lambda folder: (folder / "about.json").write_text('{"upd'), "has no about.json that can"),
+        (lambda folder: _cut(_data(folder)), "is cut short since it was written"),
+        (lambda folder: _flip(_data(folder)), "is changed since it was written"),
+        (lambda folder: _data(folder).unlink(), "cannot be read: No such file"),
+    ],
+)
+def test_a_damaged_one_is_said_and_put_aside_and_the_one_before_is_used(
+    tmp_path, variables, harm, said
+):
+    checkpoints = Checkpoints(tmp_path, variables, 3)
+    _save(checkpoints, variables, 1)
+    harm(_save(checkpoints, variables, 2))
+    path, about = checkpoint.find(tmp_path)
+    assert (path.name, about.updates) == ("0000000001", 1), "who only reads passes it over"
+    about, lines = _restore(tmp_path, variables)
+    assert about.updates == 1
+    assert len(lines) == 1
+    assert said in lines[0]
+    assert "0000000002" in lines[0]
+    assert (variables.trained[0].numpy() == 1).all()
+    _save(checkpoints, variables, 2)  # its name is free again
+    assert checkpoint.find(tmp_path)[1].updates == 2
+    harm(checkpoint.find(tmp_path)[0])
+    assert _restore(tmp_path, variables)[0].updates == 1
+    aside = {path.name for path in (tmp_path / "checkpoints").glob("damaged*")}
+    assert aside == {"damaged-0000000002", "damaged-0000000002-2"}
+
+
+def _data(folder):
+    return next(folder.glob("variables.data*"))
+
+
+def _cut(path):
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 1)
+
+
+def _flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_where_all_are_damaged_the_run_is_not_begun_anew_in_silence(tmp_path, variables):
+    _cut(_data(_save(Checkpoints(tmp_path, variables, 3), variables, 1)))
+    with pytest.raises(Damaged, match=r"no checkpoint of .* is whole: .* is cut short"):
+        checkpoint.find(tmp_path)
+    for _ in range(2):  # the second start is as the first
+        with pytest.raises(Damaged, match=r"no checkpoint in .* is whole: give another --logdir"):
+            _restore(tmp_path, variables)
+
+
+def test_one_of_another_shape_is_refused_by_the_variables_name_and_changes_nothing(
+    tmp_path, variables
+):
+    path = _save(Checkpoints(tmp_path, variables, 3), variables, 1)
+    other = [tf.Variable(5.0, name="bias"), tf.Variable([5.0, 5.0, 5.0], name="weights")]
+    with pytest.raises(Mismatch, match=r"weights:0 is of shape \[3\], and .*01 has it of shape"):
+        checkpoint.load(path, {"trained/1": other[0], "acting/0": other[1]})
+    with pytest.raises(Mismatch, match=r"weights:0 is of shape \[3\], and .*01 has none"):
+        checkpoint.load(path, {"trained/2": other[1]})
+    assert float(other[0]) == 5
+
+    def check(about):
+        raise Mismatch("not this run's")
+
+    with pytest.raises(Mismatch, match="not this run's"):
+        _restore(tmp_path, variables, check)
+    assert path.exists()
+
+
+def test_the_newest_the_best_and_milestones_are_kept(tmp_path, variables):
+    checkpoints = Checkpoints(tmp_path, variables, keep=2)
+    returns = [None, 3.0, 9.0, 4.0, 9.0, 5.0, 1.0, 2.0]
+    for update, known in enumerate(returns, 1):
+        _save(checkpoints, variables, update, episode_return=known, milestone=update == 4)
+    kept = [int(path.name) for path in checkpoint.all_in(tmp_path / "checkpoints")]
+    assert kept == [4, 5, 7, 8]
+    assert checkpoint.find(tmp_path, best=True)[1].updates == 5
+    assert checkpoint.find(tmp_path)[1].updates == 8
+    assert checkpoint.find(tmp_path / "checkpoints" / "0000000007")[1].updates == 7
+
+
+def test_a_copy_under_a_name_of_the_users_is_neither_counted_nor_deleted(tmp_path, variables):
+    checkpoints = Checkpoints(tmp_path, variables, keep=1)
+    path = _save(checkpoints, variables, 1)
+    copy = path.rename(f"{path}.bak")
+    for update in (2, 3):
+        _save(checkpoints, variables, update)
+    assert copy.exists()
+    assert [path.name for path in checkpoint.all_in(tmp_path / "checkpoints")] == [f"{3:010d}"]
+
+
+def test_weights_are_what_learns_or_acts_without_slots(variables):
+    assert list(checkpoint.named(variables)) == [
+        "trained/0",
+        "trained/1",
+        "acting/0",
+        "carried/0",
+    ]
+    assert list(checkpoint.named(variables, weights=True)) == ["trained/0", "trained/1", "acting/0"]
+
+
+def test_weights_are_found_whatever_slots_stand_before_them(tmp_path, variables):
+    """Of another optimizer's run: a normaliser that acts has its place among those that act."""
+    path = _save(Checkpoints(tmp_path, variables, 3), variables, 7)
+    slots = [tf.Variable([[0.0] * 9]) for _ in range(3)]
+    other = tf.Variable([0.0, 0.0])
+    acting = [*variables.trained, other]
+    theirs = Variables(variables.trained, [*slots, other], acting)
+    checkpoint.load(path, checkpoint.named(theirs, weights=True))
+    assert other.numpy().tolist() == [7.0, 7.0]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda folder: None, "does not exist"),
+        (lambda folder: folder.mkdir(), "is no run's folder"),
+        (lambda folder: (folder.mkdir(), (folder / "metrics.jsonl").touch()), "no checkpoint yet"),
+    ],
+)
+def test_where_there_is_none_it_is_said_what_is_there(tmp_path, make, said):
+    make(tmp_path / "run")
+    with pytest.raises(Missing, match=said):
+        checkpoint.find(tmp_path / "run")
+
+
+def test_what_it_says_of_itself_can_be_read_by_people(tmp_path, variables):
+    path = _save(Checkpoints(tmp_path, variables, 3), variables, 12, frames=3.0)
+    written = json.loads((path / "about.json").read_text())
+    assert (written["updates"], written["frames"], written["settings"]["batch_size"]) == (12, 3, 8)
+    assert set(written["files"]) == {"variables.index", "variables.data-00000-of-00001"}

@@ -1,0 +1,240 @@
+"""What a row of metrics says of the learner's time, and the verdict drawn from it."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from impala_mm.records import metrics
+from impala_mm.records.bottleneck import verdict
+
+
+def _row(*times):
+    meter, tally = metrics.Meter(), metrics.Tally({"catch": None})
+    for each in times:
+        meter.add_times(**each)
+    tally.merge(0, meter.part())
+    return tally.row(frames=100, steps=100)
+
+
+MOVES = {"frames_per_second": 9.0}
+ACTORS = {"actor/acting_share": 0.15, "actor/stepping_share": 0.83}
+UPDATE = {"wait": 1.0, "train": 2.0, "rest": 1.0}
+
+
+def test_the_start_up_to_the_first_update_counts_as_nothing():
+    assert "wait_share" not in _row({"wait": 9.0}, UPDATE | {"train": 90.0})
+    assert _row({"wait": 9.0}, UPDATE | {"train": 90.0}, UPDATE)["train_share"] == 0.5
+
+
+def test_a_learner_that_never_had_an_unroll_waits_all_the_time():
+    assert _row({"wait": 9.0})["wait_share"] == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "actors", "said"),
+    [
+        ({}, 0, "no actor is here"),
+        ({}, 2, "an update is running"),
+        ({"frames_per_second": 9.0}, 2, "too early"),
+        ({"wait_share": 1.0}, 2, "none came"),
+        (
+            {"wait_share": 0.62, **MOVES, **ACTORS},
+            3,
+            "the actors bind: the learner waits 62% of the time, they spend 83% of theirs in "
+            "environments; some 8 actors (now 3) would feed it",
+        ),
+        (
+            {"wait_share": 0.38, **MOVES, "actor/acting_share": 0.6, "actor/stepping_share": 0.1},
+            None,
+            "38% of the time, they spend 60% of theirs computing actions; some 1.6 times as many",
+        ),
+        ({"wait_share": 1.0, **MOVES}, 1, "waits 100% of the time; some 100 actors (now 1) would"),
+        (
+            {"wait_share": 0.5, **MOVES, "idle_cores": 0.1, "actors_elsewhere": 0},
+            3,
+            "some 6 actors (now 3) would feed it, on other hosts: all cores of the learner's are "
+            "busy",
+        ),
+        (
+            {"wait_share": 0.7, **MOVES, **ACTORS, "actor/waiting_share": 0.45},
+            2,
+            "the network between actors and learner binds: the learner waits 70% of the time for "
+            "unrolls, actors 45% of theirs to hand them over; fewer bytes (--parameter_dtype=float",
+        ),
+        ({"wait_share": 0.7, **MOVES, "actor/waiting_share": 0.25}, 2, "the actors bind"),
+        (
+            {"wait_share": 0.0, **MOVES, "queue_fill": 1.0, "actor/waiting_share": 0.62},
+            5,
+            "the learner binds: it trains 90% of the time, actors wait 62% of theirs; a GPU or "
+            "another learner would help, or 2 of the 5 actors would do",
+        ),
+        (
+            {"wait_share": 0.0, **MOVES, "queue_fill": 1.0, "actor/waiting_share": 0.1},
+            2,
+            "of the time, actors wait; a GPU or another learner would help",
+        ),
+        ({"wait_share": 0.0, **MOVES, "queue_fill": 1.0}, 2, "of the time, actors wait; a GPU or"),
+        ({"wait_share": 0.05, **MOVES, "queue_fill": 0.2}, 2, "balanced"),
+    ],
+)
+def test_the_verdict_names_what_binds(row, actors, said):
+    row = {"frames_per_second": 0.0, "train_share": 0.9} | row
+    assert said in verdict(row, actors)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"idle_cores": 0.4, "actors_elsewhere": 0},
+        {"idle_cores": 0.0, "actors_elsewhere": 1},
+        {"actors_elsewhere": 0},
+        {"idle_cores": 0.0},
+    ],
+)
+def test_more_actors_are_sent_elsewhere_only_where_no_core_is_left_for_them(row):
+    said = verdict(row | {"wait_share": 0.5, **MOVES, "train_share": 0.5}, 3)
+    assert said.endswith("some 6 actors (now 3) would feed it")
+
+
+def test_what_actors_waited_for_before_the_first_update_ended_tells_nothing(monkeypatch):
+    """It was compiled meanwhile: all their unrolls were on their way."""
+    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(metrics, "time", clock)
+    meter, tally = metrics.Meter(), metrics.Tally({"catch": None})
+    meter.add_actors({"playing": 1.0, "waiting": 0.5})
+    meter.add_times(train=9.0)
+    clock.now += 2
+    meter.add_actors({"playing": 9.0, "waiting": 8.0})
+    meter.add_actors({"playing": 1.0, "waiting": 0.1})
+    tally.merge(0, meter.part())
+    assert tally.row(1, 1)["actor/waiting_share"] == pytest.approx(0.1)
+
+
+def test_of_a_small_part_of_a_rows_time_no_shares_are_told(monkeypatch):
+    """The first updates find the queue that was filled while the very first was compiled."""
+    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(metrics, "time", clock)
+    meter, tally = metrics.Meter(), metrics.Tally({"catch": None})
+    tally.start(0, 0)
+    shares = []
+    for times in ({"train": 9.0}, {"train": 0.1}, {"train": 0.1, "wait": 1.9}):
+        meter.add_times(**times)
+        clock.now += 2
+        tally.merge(0, meter.part())
+        shares.append(tally.row(1, 1).get("train_share"))
+    assert shares == [None, None, pytest.approx(0.05)]
+
+
+def test_returns_of_several_games_are_kept_apart_and_compared_with_humans():
+    """Random is 0 and a human 1; of several games the median counts."""
+    meter = metrics.Meter()
+    tally = metrics.Tally({"Pong": (-20.0, 20.0), "Breakout": (0.0, 30.0), "catch": None})
+    games = {"Pong": [0.0, 0.0], "Breakout": [60.0, 30.0], "catch": [1.0]}
+    for level, returns in games.items():
+        episodes = [(1, value, 10) for value in returns] + [(0, 99.0, 5)]
+        meter.add_episodes(level, np.array(episodes, np.float32))
+    tally.merge(0, meter.part())
+    row = tally.row(0, 0)
+    assert row["episode_return"] == pytest.approx(91 / 5)
+    assert row["shaped_return"] == 99
+    assert row["episode_return/Pong"] == 0
+    assert row["episode_return/Breakout"] == 45
+    assert row["episode_return/catch"] == 1
+    assert row["human_normalised/Pong"] == 0.5
+    assert row["human_normalised/Breakout"] == 1.5
+    assert row["human_normalised"] == 1.0
+    assert "human_normalised/catch" not in row
+
+
+def test_one_game_needs_no_name_of_its_own():
+    meter, tally = metrics.Meter(), metrics.Tally({"Pong": (-20.0, 20.0)})
+    meter.add_episodes("Pong", np.array([(1, 10.0, 9)], np.float32))
+    tally.merge(0, meter.part())
+    row = tally.row(0, 0)
+    assert row["human_normalised"] == 0.75
+    assert not [name for name in row if name.endswith("/Pong")]
+
+
+# -- several learners
+
+
+def _part(steps, **times):
+    meter = metrics.Meter()
+    meter.add_times(train=1.0)  # the first update's, which is forgotten
+    meter.part()
+    meter.add_times(**times)
+    meter.add({"grad_norm": float(steps), "queue_fill": steps / 100}, steps)
+    return meter.part()
+
+
+def test_a_row_of_several_learners_holds_their_means_and_each_ones_own():
+    tally = metrics.Tally({"catch": None}, learners=2)
+    tally.start(0, 0)
+    tally.merge(0, _part(10, wait=1.0, train=3.0))
+    tally.merge(0, _part(30, wait=0.0, train=4.0))
+    tally.merge(1, _part(20, wait=6.0, exchange=2.0))
+    row = tally.row(60, 60)
+    assert row["grad_norm"] == 20
+    assert row["wait_share"] == 7 / 16
+    assert row["exchange_share"] == 2 / 16
+    assert (row["wait_share/learner0"], row["wait_share/learner1"]) == (1 / 8, 6 / 8)
+    assert (row["steps/learner0"], row["steps/learner1"]) == (40, 20)
+    assert row["queue_fill/learner1"] == pytest.approx(0.2)
+    assert "grad_norm/learner1" not in row
+    tally.merge(0, _part(5, wait=1.0))
+    later = tally.row(65, 65)
+    assert (later["steps/learner0"], later["steps/learner1"]) == (45, 20)
+    assert "wait_share/learner1" not in later, "nothing was heard from it"
+
+
+def test_games_that_come_after_those_that_ended_the_run_count_no_more():
+    meter, tally = metrics.Meter(), metrics.Tally({"catch": None})
+    meter.add_episodes("catch", np.array([(1, 1.0, 9)] * 100, np.float32))
+    tally.merge(0, meter.part())
+    assert tally.mean_return() == 1
+    tally.close()
+    meter.add_episodes("catch", np.array([(1, -1.0, 9)] * 50, np.float32))
+    tally.merge(0, meter.part())
+    assert tally.row(0, 0)["episode_return"] == 1
+
+
+def test_what_came_before_the_first_update_is_forgotten_even_where_it_was_passed_on():
+    """Parts are taken each second, rows written each two."""
+    meter, tally = metrics.Meter(), metrics.Tally({"catch": None})
+    meter.add_times(wait=5.0)
+    tally.merge(0, meter.part())
+    meter.add_times(wait=1.0, train=9.0)
+    tally.merge(0, meter.part())
+    assert "wait_share" not in tally.row(1, 1)
+    meter.add_times(wait=1.0, train=3.0)
+    tally.merge(0, meter.part())
+    assert tally.row(2, 2)["wait_share"] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("waits", "exchanges", "moves", "said"),
+    [
+        ((0.0, 0.6), (0.6, 0.0), 9.0, "learner 1 waits for unrolls 60% of the time, and the oth"),
+        ((0.9, 0.0), (0.0, 0.9), 0.0, "learner 0 has no unrolls, and the others wait for it"),
+        (
+            (0.5, 0.4),
+            (0.0, 0.1),
+            9.0,
+            "the actors bind: the learners wait 45% of the time; some 4 a",
+        ),
+        ((0.0, 0.0), (0.5, 0.1), 9.0, "learner 1 is the slowest: learner 0 waits for it 50% of"),
+        ((0.0, 0.0), (0.1, 0.2), 9.0, "the learners bind: they train 50% of the time and wait"),
+        ((0.0, 0.0), (0.4, 0.6), 9.0, "the all-reduce binds: learners spend 50% of the time in"),
+        ((0.6, 0.6), (0.4, 0.4), 9.0, "the actors bind: the learners wait 60% of the time"),
+    ],
+)
+def test_of_several_learners_the_one_that_the_others_wait_for_is_named(
+    waits, exchanges, moves, said
+):
+    row = {"frames_per_second": moves, "wait_share": sum(waits) / 2, "queue_fill": 0.9}
+    row |= {"train_share": 0.5, "exchange_share": sum(exchanges) / 2}
+    for rank in range(2):
+        row[f"wait_share/learner{rank}"] = waits[rank]
+        row[f"exchange_share/learner{rank}"] = exchanges[rank]
+    assert said in verdict(row, 2)

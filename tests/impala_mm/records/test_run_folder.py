@@ -1,0 +1,71 @@
+"""Runs keep apart: each has a folder, and a folder one writer."""
+
+import json
+
+import pytest
+from processes import ROOT
+
+from impala_mm.config.settings import Config
+from impala_mm.records.run_folder import RunFolder
+from impala_mm.runtime import provenance
+
+
+def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.strftime", lambda _: "now")
+    folders = [RunFolder(Config(level_name="gym:Some/Game-v0, other")) for _ in range(3)]
+    names = [folder.path.name for folder in folders]
+    assert names == [
+        "gym-Some-Game-v0-other-impala-now",
+        "gym-Some-Game-v0-other-impala-now+2",
+        "gym-Some-Game-v0-other-impala-now+3",
+    ]
+
+
+def test_a_folder_that_somebody_writes_to_is_refused_and_found_again_afterwards(tmp_path, capsys):
+    import os  # noqa: PLC0415
+
+    config = Config(logdir=str(tmp_path / "run"))
+    first = RunFolder(config)
+    with pytest.raises(SystemExit):
+        RunFolder(config)
+    assert f"process {os.getpid()} is writing to it" in capsys.readouterr().err
+    os.close(first._lock)  # as its end does, kill -9 included
+    second = RunFolder(config)
+    assert not (second.path / "settings.json").exists()
+    second.write_start(["here:8001"], frames=0.0)
+    assert json.loads((second.path / "settings.json").read_text())["batch_size"] == 8
+
+
+def test_each_start_leaves_what_it_was_and_changes_of_the_code(tmp_path, monkeypatch):
+    monkeypatch.setattr(provenance, "revision", lambda: "abc-dirty")
+    monkeypatch.setattr(provenance, "changes", lambda: "+ a line\n")
+    monkeypatch.setattr("sys.argv", ["experiment.py", "--logdir=with a space"])
+    folder = RunFolder(Config(logdir=str(tmp_path / "with a space"), seed=5))
+    folder.write_start(["a:1", "b:2"], frames=0.0)
+    monkeypatch.setattr(provenance, "changes", lambda: "")
+    folder.write_start(["a:1"], frames=640.0)
+    first, second = map(json.loads, (folder.path / "starts.jsonl").read_text().splitlines())
+    assert first["command"] == "python experiment.py '--logdir=with a space'"
+    assert (first["learners"], first["frames"], first["revision"]) == (
+        ["a:1", "b:2"],
+        0,
+        "abc-dirty",
+    )
+    assert first["versions"]["python"].startswith("3.")
+    assert first["settings"]["seed"] == 5
+    assert (folder.path / first["diff"]).read_text() == "+ a line\n"
+    assert second["frames"] == 640
+    assert "diff" not in second
+    written = (folder.path / "README.txt").read_text()
+    for name in ("settings.json", "starts.jsonl", "metrics.jsonl", "checkpoints/", "learner.log"):
+        assert name in written
+
+
+def test_the_code_has_a_revision_and_the_packages_versions():
+    versions = provenance.versions()
+    assert versions["dm-sonnet"] == "2.0.2"
+    assert versions["numpy"]
+    if (ROOT / ".git").exists():
+        assert provenance.revision()
+    assert "cores" in provenance.machine()

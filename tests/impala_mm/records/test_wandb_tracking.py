@@ -1,0 +1,182 @@
+"""--track: wandb gets rows and settings, and nothing that it does harms a run."""
+
+import importlib.util
+import json
+import sys
+import threading
+import types
+
+import pytest
+from processes import ROOT, free_port, needs_horovod, run
+
+from impala_mm.records import wandb_tracking
+from impala_mm.records.metrics_writer import Chronicle
+from impala_mm.records.wandb_tracking import Tracking
+
+HERE = importlib.util.find_spec("wandb") is not None
+
+
+class StandIn(types.ModuleType):
+    """Records what is asked of it, as wandb is asked."""
+
+    offline, disabled, url = True, False, None
+
+    def __init__(self):
+        super().__init__("wandb")
+        self.inits, self.rows, self.finished = [], [], []
+        self.metrics, self.torn_down = [], 0
+
+    def init(self, **given):
+        self.inits.append(given)
+        return self
+
+    def define_metric(self, name, step_metric):
+        self.metrics.append((name, step_metric))
+
+    def log(self, row):
+        self.rows.append(row)
+
+    def finish(self):
+        self.finished.append(len(self.rows))
+
+    def teardown(self):
+        self.torn_down += 1
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    stand_in = StandIn()
+    monkeypatch.setitem(sys.modules, "wandb", stand_in)
+    return stand_in
+
+
+def _row(update):
+    return {"frames": 100.0 * update, "updates": update, "episode_return": update / 2}
+
+
+def test_wandb_gets_every_row_in_order_and_the_settings(tmp_path, wandb):
+    said = []
+    tracked = Tracking(tmp_path, {"level_name": "catch", "max_seconds": float("inf")}, said.append)
+    for update in range(50):
+        tracked.write(_row(update))
+    tracked.end()
+    assert wandb.rows == [_row(update) for update in range(50)]
+    assert wandb.finished == [50]
+    assert wandb.torn_down == 1, "its process would outlive the run"
+    assert wandb.metrics == [("*", "frames")]
+    given = wandb.inits[0]
+    assert given["config"] == {"level_name": "catch", "max_seconds": "inf"}
+    assert given["dir"] == str(tmp_path)
+    assert given["name"] == tmp_path.name
+    assert said == [f"tracked in {tmp_path / 'wandb'}; `wandb sync` sends it"]
+
+
+def test_a_resumed_run_goes_on_under_its_name_at_wandb(tmp_path, wandb):
+    for folder in ("a", "a", "b"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        tracked = Tracking(tmp_path / folder, {}, print)
+        tracked.write(_row(1))
+        tracked.end()
+    first, again, other = (given["id"] for given in wandb.inits)
+    assert first == again == (tmp_path / "a" / "wandb-id").read_text().strip()
+    assert other != first
+    assert {given["resume"] for given in wandb.inits} == {"allow"}
+
+
+def test_a_run_that_writes_no_row_begins_nothing_at_wandb(tmp_path, wandb):
+    Tracking(tmp_path, {}, print).end()
+    assert not wandb.inits
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("error", [OSError("no space"), SystemExit(1), KeyboardInterrupt()])
+@pytest.mark.parametrize("where", ["init", "log", "finish"])
+def test_what_wandb_fails_of_is_said_once_and_ends_nothing(tmp_path, wandb, where, error):
+    said = []
+
+    def fail(*_, **__):
+        raise error
+
+    setattr(wandb, where, fail)
+    tracked = Tracking(tmp_path, {}, said.append)
+    for update in range(500):
+        tracked.write(_row(update))
+    tracked.end()
+    complaints = [line for line in said if line.startswith("wandb failed (")]
+    assert len(complaints) == 1
+    assert "training goes on, metrics.jsonl has everything" in complaints[0]
+    assert (str(error) or "KeyboardInterrupt") in complaints[0]
+    assert ("WANDB_MODE=offline" in complaints[0]) == (where == "init")
+
+
+def test_a_wandb_that_never_answers_holds_nothing_up(tmp_path, wandb, monkeypatch):
+    monkeypatch.setattr(wandb_tracking, "_GOODBYE_SECONDS", 0.1)
+    answer, said = threading.Event(), []
+    wandb.init = lambda **_: answer.wait()
+    tracked = Tracking(tmp_path, {}, said.append)
+    for update in range(3000):
+        tracked.write(_row(update))
+    tracked.end()
+    answer.set()
+    assert said == [
+        "wandb is too slow, rows are left out; training goes on, metrics.jsonl has everything"
+    ]
+
+
+def test_no_account_is_said_with_what_helps(tmp_path, wandb, monkeypatch):
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    wandb.offline, wandb.disabled, said = False, True, []
+    tracked = Tracking(tmp_path, {}, said.append)
+    tracked.write(_row(1))
+    tracked.end()
+    assert "no account is known; is `wandb login` done? WANDB_MODE=offline needs none" in said[0]
+
+
+def test_the_chronicle_hands_over_the_rows_of_metrics_jsonl(tmp_path, wandb):
+    tracked = Tracking(tmp_path, {}, print)
+    chronicle = Chronicle(tmp_path, print, tracked)
+    for update in (1, 2):
+        chronicle.write(_row(update) | {"verdict": "balanced"})
+    tracked.end()
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [row.pop("verdict") for row in rows] == ["balanced"] * 2, "a text, of that file alone"
+    assert wandb.rows == rows
+
+
+@pytest.mark.skipif(HERE, reason="wandb is installed here")
+@pytest.mark.parametrize("learners", [1, pytest.param(2, marks=needs_horovod)])
+def test_without_wandb_the_flag_is_refused_before_anything_starts(tmp_path, learners):
+    (tmp_path / "wandb").mkdir()  # as wandb leaves it behind: no package
+    logdir = tmp_path / "run"
+    code, printed = run(
+        *(sys.executable, ROOT / "experiment.py", "--track", f"--logdir={logdir}"),
+        f"--num_learners={learners}",
+        cwd=tmp_path,
+    )
+    assert code == 2
+    assert printed == (
+        "error: --track: wandb is not installed: .venv/bin/uv pip install wandb "
+        "-c constraints.lock, or leave --track out\n"
+    )
+    assert not logdir.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HERE, reason="wandb is not installed here: pip install wandb")
+def test_wandb_itself_keeps_a_resumed_run_offline_under_one_name(tmp_path):
+    for frames in (20_000, 40_000):
+        code, printed = run(
+            *(sys.executable, ROOT / "experiment.py", "--level_name=catch", "--track"),
+            *(f"--logdir={tmp_path}", f"--learner_hosts=localhost:{free_port()}"),
+            *("--stop_at_return=2", f"--total_environment_frames={frames}"),
+            WANDB_MODE="offline",
+        )
+        assert code == 0, printed
+        assert f"tracked in {tmp_path / 'wandb'}" in printed
+        assert "wandb failed" not in printed
+    identity = (tmp_path / "wandb-id").read_text().strip()
+    kept = list((tmp_path / "wandb").glob(f"offline-run-*-{identity}/run-{identity}.wandb"))
+    assert len(kept) == 2
+    for path in kept:
+        assert b"episode_return" in path.read_bytes()

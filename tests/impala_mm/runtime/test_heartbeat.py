@@ -1,0 +1,121 @@
+"""The file that a supervisor looks at: written while work goes on, and by nobody unasked."""
+
+import json
+import threading
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from impala_mm.actor import learner_link as linking
+from impala_mm.config.settings import Config
+from impala_mm.jobs import child_actors
+from impala_mm.learner import monitor
+from impala_mm.runtime import heartbeat
+from impala_mm.runtime.heartbeat import Heartbeat
+
+
+@pytest.fixture
+def now(monkeypatch):
+    """A clock that stands still until it is set."""
+    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(heartbeat, "time", clock)
+    monkeypatch.setattr(monitor, "time", clock)
+    return clock
+
+
+def test_it_beats_once_a_second_at_most_and_says_the_frames(tmp_path, now):
+    path = tmp_path / "beat"
+    alive = Heartbeat(str(path))
+    alive.frames = 12.0
+    alive.beat()
+    assert json.loads(path.read_text()) == {"frames": 12}
+    alive.frames = 20.0
+    now.now += 0.9
+    alive.beat()
+    assert json.loads(path.read_text()) == {"frames": 12}
+    now.now += 0.2
+    alive.beat()
+    assert json.loads(path.read_text()) == {"frames": 20}
+    assert [each.name for each in tmp_path.iterdir()] == ["beat"]
+
+
+def test_nobody_who_is_not_asked_writes_and_a_folder_that_is_gone_costs_nothing(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(heartbeat.VARIABLE, raising=False)
+    for alive in (heartbeat.of_this_process(), heartbeat.of_learner(), Heartbeat("not/there")):
+        alive.beat()
+    assert not list(tmp_path.iterdir())
+
+
+def test_each_of_several_learners_has_a_file_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv(heartbeat.VARIABLE, str(tmp_path / "beat"))
+    heartbeat.of_learner().beat()
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    heartbeat.of_learner().beat()
+    assert {path.name for path in tmp_path.iterdir()} == {"beat", "beat-1"}
+
+
+def test_the_actors_that_a_process_starts_do_not_beat_for_it(tmp_path, monkeypatch):
+    monkeypatch.setenv(heartbeat.VARIABLE, str(tmp_path / "beat"))
+    says = "import os; print(os.environ.get('IMPALA_MM_HEARTBEAT', 'nothing'))"
+    script = tmp_path / "script.py"
+    script.write_text(says)
+    actors = child_actors.Actors([str(script)], 1, tmp_path, 1)
+    next(iter(actors._processes.values())).wait(10)
+    assert (tmp_path / "actor-0.log").read_text() == "nothing\n"
+
+
+def test_a_player_who_waits_to_send_calls_what_it_is_given_meanwhile():
+    link = linking.Link([], 0, {}, "", 0.0, None, print, stop := threading.Event())
+    group = linking.Group(0, 0, [], np.zeros([0, 3], np.float32))
+    assert link.send(group)
+    calls = []
+
+    def meanwhile():
+        calls.append(time.monotonic())
+        if len(calls) == 3:
+            stop.set()
+
+    assert not link.send(group, meanwhile), "the one before was never taken"
+    assert len(calls) == 3
+
+
+@pytest.fixture
+def watching(tmp_path, monkeypatch, now):
+    """A learner's Watch, of a learner of which only what it looks at is there."""
+    monkeypatch.setenv(heartbeat.VARIABLE, str(tmp_path / "beat"))
+    learner = SimpleNamespace(updates=0, frames=0.0, whole=threading.Lock())
+    alone = SimpleNamespace(size=1)
+    config = Config(learner_assignment="fixed")
+    made = monitor.Watch(config, alone, None, learner, None, {}, None, None, print)
+    made._heard([])
+
+    def beats():
+        (tmp_path / "beat").unlink(missing_ok=True)
+        now.now += 5
+        made._beat()
+        return (tmp_path / "beat").exists()
+
+    return SimpleNamespace(learner=learner, beats=beats, heard=lambda: made._heard([]))
+
+
+def test_a_learner_without_unrolls_beats_and_one_whose_update_hangs_does_not(watching):
+    assert watching.beats(), "it waits for its actors"
+    with watching.learner.whole:
+        assert not watching.beats(), "one update from then to now"
+        watching.heard()
+        watching.learner.updates = 1
+        assert watching.beats(), "one has ended, and another is under way"
+        watching.heard()
+        assert not watching.beats()
+
+
+def test_a_learner_who_hears_nothing_of_the_others_stops_beating(watching):
+    assert [watching.beats() for _ in range(5)] == [True] * 3 + [False] * 2
+    watching.heard()
+    assert watching.beats()

@@ -1,0 +1,57 @@
+"""Logs are bounded, and nothing of the newest is lost."""
+
+import io
+import re
+
+from impala_mm.runtime.log import Log, Sayer, trim
+
+
+def test_a_log_begins_anew_when_it_is_too_long_and_the_one_before_is_kept(tmp_path):
+    log = Log(tmp_path / "learner.log", max_mb=200 / 2**20)
+    for number in range(20):
+        log.write(f"line {number}")
+    kept = [path.read_text() for path in (tmp_path / "learner.log.1", tmp_path / "learner.log")]
+    assert all(len(text) <= 230 for text in kept)
+    numbers = [int(n) for n in re.findall(r"line (\d+)", "".join(kept))]
+    assert numbers == list(range(numbers[0], 20))
+    assert len(numbers) > 5
+
+
+def test_who_appends_to_a_log_goes_on_in_the_new_one(tmp_path):
+    path = tmp_path / "actor-0.log"
+    with path.open("ab", buffering=0) as appending:
+        appending.write(b"x" * 100)
+        trim(path, most=50)
+        appending.write(b"after")
+    assert path.read_bytes() == b"after"
+    assert (tmp_path / "actor-0.log.1").read_bytes() == b"x" * 100
+    trim(path, most=50)
+    assert path.read_bytes() == b"after", "it is short"
+    trim(tmp_path / "none", most=50)
+
+
+def test_what_is_said_is_printed_and_logged_with_the_time(tmp_path, capsys):
+    say = _sayer(tmp_path)
+    say("two words")
+    assert capsys.readouterr().out == "[learner 0] two words\n"
+    line = (tmp_path / "learner.log").read_text()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[learner 0\] two words\n", line)
+
+
+def _sayer(folder):
+    say = Sayer("learner 0")
+    say.log = Log(folder / "learner.log", max_mb=1)
+    return say
+
+
+def test_a_terminal_that_is_gone_costs_lines_there_and_nothing_else(tmp_path, monkeypatch):
+    """As after SIGHUP, which saves and stops: every print fails then."""
+
+    class Gone(io.StringIO):
+        def write(self, text):
+            raise OSError(5, "Input/output error")
+
+    say = _sayer(tmp_path)
+    monkeypatch.setattr("sys.stdout", Gone())
+    say("saved")
+    assert "saved" in (tmp_path / "learner.log").read_text()

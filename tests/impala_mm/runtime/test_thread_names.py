@@ -1,0 +1,52 @@
+"""Threads have names that the kernel knows."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from impala_mm.runtime import thread_names
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/thread-self/comm").exists(), reason="this kernel knows no names of threads"
+)
+
+
+def _names():
+    return [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+
+
+def test_a_thread_started_within_has_the_name_and_its_starter_has_its_own_again():
+    mine = Path("/proc/thread-self/comm").read_text()
+    stop = threading.Event()
+    with thread_names.named("of_this_test"):
+        thread = threading.Thread(target=stop.wait)
+        thread.start()
+    try:
+        assert "of_this_test" in _names()
+        assert Path("/proc/thread-self/comm").read_text() == mine
+    finally:
+        stop.set()
+        thread.join()
+    assert "of_this_test" not in _names()
+
+
+def test_a_thread_names_itself_and_no_other():
+    mine, seen = Path("/proc/thread-self/comm").read_text(), []
+
+    def run():
+        thread_names.name_this("a_name_that_is_too_long")
+        seen.append(Path("/proc/thread-self/comm").read_text().strip())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen == ["a_name_that_is_too_long"[:15]]
+    assert Path("/proc/thread-self/comm").read_text() == mine
+
+
+def test_where_the_kernel_knows_no_names_nothing_happens(monkeypatch):
+    monkeypatch.setattr(thread_names, "_NAME", Path("/nowhere/comm"))
+    with thread_names.named("of_this_test"):
+        thread_names.name_this("link")
+    assert "of_this_test" not in _names()

@@ -1,0 +1,75 @@
+"""Calls by TensorFlow's RPC: what they bring, how they fail, and that nothing of them is left."""
+
+import gc
+
+import pytest
+import tensorflow as tf
+from processes import free_port
+
+from impala_mm.transport import rpc
+
+_NOTHING = [tf.TensorSpec([], tf.int64)]
+
+
+@pytest.fixture(scope="module")
+def caller():
+    address = f"127.0.0.1:{free_port()}"
+    experimental, empty = tf.distribute.experimental.rpc, tf.queue.FIFOQueue(1, tf.int64, [[]])
+    server = experimental.Server.create("grpc", address)
+
+    @tf.function(input_signature=_NOTHING, autograph=False)
+    def twice(number):
+        return 2 * number, tf.strings.as_string(number)
+
+    @tf.function(input_signature=_NOTHING, autograph=False)
+    def fails(number):
+        with tf.control_dependencies([tf.debugging.assert_equal(number, number + 1, "as it must")]):
+            return tf.identity(number)
+
+    @tf.function(input_signature=_NOTHING, autograph=False)
+    def never(number):
+        return empty.dequeue() + number
+
+    for function in (twice, fails, never):
+        server.register(function.__name__, function)
+    server.start()
+    client = experimental.Client.create("grpc", address, name="ours", timeout_in_ms=5000)
+    yield rpc.Caller(client, 10_000)
+    empty.close(cancel_pending_enqueues=True)
+
+
+def test_calls_bring_answers_in_any_order(caller):
+    calls = [
+        caller.begin("twice", [tf.constant(i, tf.int64)], [tf.int64, tf.string]) for i in range(9)
+    ]
+    for i in reversed(range(9)):
+        assert calls[i].error() == (0, "")
+        number, text = calls[i].answer()
+        assert (int(number), text.numpy()) == (2 * i, b"%d" % i)
+
+
+def test_a_call_that_fails_says_why_and_a_late_one_that_it_is_late(caller):
+    one = [tf.constant(1, tf.int64)]
+    code, message = caller.begin("fails", one, [tf.int64]).error()
+    assert code == tf.errors.INVALID_ARGUMENT
+    assert "as it must" in message
+    late = caller.begin("never", one, [tf.int64], timeout=50)
+    assert late.error()[0] == tf.errors.DEADLINE_EXCEEDED
+    with pytest.raises(tf.errors.OpError):
+        late.answer()
+    assert caller.begin("unknown", one, [tf.int64]).error()[0]
+
+
+def test_a_call_that_is_garbage_is_no_part_of_a_graph_that_is_traced_meanwhile(caller):
+    left = [caller.begin("twice", [tf.constant(1, tf.int64)], [tf.int64, tf.string])]
+    assert left[0].error() == (0, "")
+
+    @tf.function(autograph=False)
+    def traced(x):
+        left.clear()
+        gc.collect()
+        return x + 1
+
+    graph = traced.get_concrete_function(tf.TensorSpec([], tf.int64)).graph
+    assert not [op.name for op in graph.get_operations() if "rpc" in op.name.lower()]
+    assert int(traced(tf.constant(1, tf.int64))) == 2

@@ -1,0 +1,374 @@
+"""The data plane: each unroll trained once, parameters never torn, strangers kept out."""
+
+import os
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from processes import free_port
+
+from impala_mm.data.compression import compressed
+from impala_mm.transport import client as client_
+from impala_mm.transport import messages
+from impala_mm.transport.delivery import ACCEPTED, DENIED, FOREIGN, STALE
+from impala_mm.transport.messages import Header
+from impala_mm.transport.server import Server
+
+TOKEN = "a secret"
+IDENTITY = {"run_id": "run", "level_name": "L", "unroll": "u", "network": "n", "acting": "a"}
+NO_EPISODES = np.zeros([0, 3], np.float32)
+
+
+@pytest.fixture
+def serve():
+    servers = []
+
+    def _serve(capacity=8, events=None, unroll_bytes=None, **changes):
+        address = f"127.0.0.1:{free_port()}"
+        on_event = (lambda event: None) if events is None else events.append
+        identity = IDENTITY | changes
+        server = Server(
+            address, address, TOKEN, identity, capacity, on_event, unroll_bytes=unroll_bytes
+        )
+        servers.append(server)
+        return server, address
+
+    yield _serve
+    for server in servers:
+        server.close()
+
+
+def _join(address, actor=0, incarnation=1, timeout=10.0, token=TOKEN, **changes):
+    client = client_.Client(address, token, timeout)
+    me = {
+        "protocol": messages.PROTOCOL,
+        "actor": actor,
+        "incarnation": incarnation,
+        "host": "here",
+        "level": "L",
+    }
+    client.hello({**IDENTITY, **me, **changes})
+    return client
+
+
+def _header(client, sequence, actor=0, incarnation=1):
+    times = {"acting": 250_000, "stepping": 500_000, "waiting": 0, "playing": 1_000_000}
+    named = (client.nonce, client.run, actor, incarnation, sequence)
+    return Header(*named, dropped=0, **times, version=7, pieces=0)
+
+
+# -- unrolls
+
+
+def test_unrolls_arrive_whole_with_their_version_and_episodes(serve):
+    server, address = serve()
+    client = _join(address, actor=5)
+    episodes = np.array([[1, 21.5, 300]], np.float32)
+    assert client.enqueue(_header(client, 0, actor=5), [b"one", b"two\0"], episodes) == ACCEPTED
+    contents, versions = server.queue.dequeue_many(2)
+    assert list(contents.numpy()) == [b"one", b"two\0"]
+    assert list(versions.numpy()) == [7, 7]
+    (arrival,) = server.arrivals()
+    assert (arrival.actor, arrival.level) == (5, "L")
+    assert arrival.times == {"acting": 0.25, "stepping": 0.5, "waiting": 0.0, "playing": 1.0}
+    np.testing.assert_array_equal(arrival.episodes, episodes)
+    assert server.arrivals() == []
+
+
+def test_an_unroll_far_above_the_message_limit_arrives_whole(serve):
+    """200 steps of 210x160x3 are 20 MB; gRPC takes 4."""
+    server, address = serve(capacity=2)
+    client = _join(address)
+    large = os.urandom(201 * 210 * 160 * 3)
+    assert client.enqueue(_header(client, 0), [large, b"small"], NO_EPISODES) == ACCEPTED
+    contents, _ = server.queue.dequeue_many(2)
+    assert contents.numpy()[0] == large
+    assert contents.numpy()[1] == b"small"
+    assert len(server._pieces) == 0
+
+
+def test_unrolls_arrive_as_they_were_before_some_were_compressed(serve):
+    server, address = serve(unroll_bytes=10_000)
+    client = _join(address)
+    zeros, noise = bytes(10_000), os.urandom(10_000)
+    packed = compressed(zeros)
+    assert len(packed) < 100
+    for sequence, sent in enumerate([[packed, noise, compressed(noise)], [noise], [packed]]):
+        assert client.enqueue(_header(client, sequence), sent, NO_EPISODES) == ACCEPTED
+    contents, versions = server.queue.dequeue_many(5)
+    assert contents.numpy().tolist() == [zeros, noise, noise, noise, zeros]
+    assert versions.numpy().tolist() == [7] * 5
+    assert server.dropped == 0
+
+
+def test_a_compressed_unroll_above_the_message_limit_arrives_as_it_was(serve):
+    large = os.urandom(4_000_000) + bytes(4_000_000)
+    server, address = serve(unroll_bytes=len(large))
+    client = _join(address)
+    packed = compressed(large)
+    assert messages.MESSAGE < len(packed) < len(large)
+    assert client.enqueue(_header(client, 0), [packed], NO_EPISODES) == ACCEPTED
+    assert server.queue.dequeue()[0].numpy() == large
+
+
+@pytest.mark.parametrize(
+    "rubbish", [b"", b"x" * 50, compressed(bytes(10_001)), compressed(bytes(10**7)), bytes(10_001)]
+)
+def test_what_cannot_be_an_unroll_is_dropped_alone_and_said(serve, rubbish):
+    events = []
+    server, address = serve(events=events, unroll_bytes=10_000)
+    client, good = _join(address, actor=4), bytes(10_000)
+    header = _header(client, 0, actor=4)
+    assert client.enqueue(header, [rubbish, compressed(good)], NO_EPISODES) == ACCEPTED
+    header = _header(client, 1, actor=4)
+    assert client.enqueue(header, [rubbish], NO_EPISODES) == ACCEPTED
+    header = _header(client, 2, actor=4)
+    assert client.enqueue(header, [good], NO_EPISODES) == ACCEPTED
+    assert server.queue.dequeue_many(2)[0].numpy().tolist() == [good, good]
+    assert int(server.queue.size()) == 0
+    assert server.dropped == 2
+    sentence = "actor 4 sent 1 unrolls that are neither 10000 bytes long nor compressed from"
+    assert [event.startswith(sentence) for event in events] == [False, True, True]
+
+
+def test_a_full_queue_holds_its_senders_back_and_no_other_call(serve):
+    server, address = serve(capacity=2)
+    client = _join(address, timeout=30)
+    sent = []
+
+    def send():
+        for sequence in range(4):
+            client.enqueue(_header(client, sequence), [b"x"], NO_EPISODES)
+            sent.append(sequence)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    other = _join(address, actor=1)
+    time.sleep(1)
+    assert sent == [0, 1]
+    begin = time.monotonic()
+    other.hello({"probe": True})
+    assert time.monotonic() - begin < 1
+    server.queue.dequeue_many(2)
+    sender.join(timeout=10)
+    assert sent == [0, 1, 2, 3]
+
+
+def test_calls_past_their_deadline_are_trained_exactly_once(serve):
+    """The queue stalls past the deadline 100 times; the sender repeats until it is answered."""
+    server, address = serve(capacity=1)
+    client = _join(address, timeout=0.05)
+    total, late = 101, 0
+
+    def send():
+        nonlocal late
+        for sequence in range(total):
+            while True:
+                try:
+                    client.enqueue(_header(client, sequence), [b"%d" % sequence], NO_EPISODES)
+                except client_.Unreachable:
+                    late += 1
+                else:
+                    break
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    trained = []
+    for place in range(total):
+        # The queue is full, and the sender of the next unroll waits: until its deadline is past.
+        before, limit = late, time.monotonic() + 10
+        while place < total - 1 and late == before and time.monotonic() < limit:
+            time.sleep(0.01)
+        trained.append(int(server.queue.dequeue()[0].numpy()))
+    sender.join(timeout=10)
+    assert late >= 100
+    assert sorted(trained) == list(range(total))
+    assert int(server.queue.size()) == 0
+
+
+def test_unrolls_meant_for_an_earlier_learner_are_dropped_and_counted(serve):
+    server, address = serve()
+    client = _join(address)
+    header = _header(client, 0)
+    for foreign in (header._replace(nonce=client.nonce + 1), header._replace(run=client.run + 1)):
+        assert client.enqueue(foreign, [b"x"], NO_EPISODES) == FOREIGN
+    assert int(server.queue.size()) == 0
+    assert server.stale == 2
+
+
+def test_what_an_actor_dropped_elsewhere_is_counted_where_it_says_so(serve):
+    server, address = serve()
+    client = _join(address)
+    client.enqueue(_header(client, 0)._replace(dropped=16), [b"x"], NO_EPISODES)
+    assert server.dropped == 16
+
+
+def test_a_call_again_asks_without_the_content_and_sends_it_only_where_it_is_not_there(serve):
+    server, address = serve()
+    client = _join(address)
+    sent = []
+    call = client._call
+
+    def counted(function, *arguments, **options):
+        if function == "enqueue":
+            sent.append(int(tf.size(arguments[1])))
+        return call(function, *arguments, **options)
+
+    client._call = counted
+    assert client.enqueue(_header(client, 0), [b"x"], NO_EPISODES, again=True) == ACCEPTED
+    assert sent == [0, 1]
+    assert client.enqueue(_header(client, 0), [b"x"], NO_EPISODES, again=True) == STALE
+    assert sent == [0, 1, 0]
+    assert int(server.queue.size()) == 1
+
+
+# -- parameters
+
+
+@pytest.mark.slow
+def test_parameters_are_never_torn(serve):
+    """A 50 MB vector whose elements all equal its version, 1,000 updates, 8 clients, 20 pulls each.
+
+    A reader would see two versions in one vector if pieces of different ones were mixed.
+    """
+    server, address = serve()
+    size = 12_500_000 // 4 * 4
+    vectors = [np.full(size, v, np.float32).tobytes() for v in range(8)]  # made once: 50 MB each
+    server.publish(0, lambda: vectors[0])
+    pulled, mixed, done = [0] * 8, [], threading.Event()
+
+    def pull(me):
+        client = _join(address, actor=me, timeout=60)
+        while not done.is_set() or pulled[me] < 20:
+            version, vector = client.get_parameters()
+            numbers = np.frombuffer(vector, np.float32)
+            if len(numbers) != size or (numbers != version % 8).any():
+                mixed.append(version)
+            pulled[me] += 1
+
+    readers = [threading.Thread(target=pull, args=(i,)) for i in range(8)]
+    for reader in readers:
+        reader.start()
+    for version in range(1, 1001):
+        server.publish(version, lambda version=version: vectors[version % 8])
+        time.sleep(0.005)
+    done.set()
+    for reader in readers:
+        reader.join(timeout=100)
+    assert not mixed
+    assert min(pulled) >= 20
+    assert len(server._snapshots) <= 9, "old versions are let go"
+
+
+def test_a_pull_brings_nothing_before_there_is_what_it_asks_for(serve):
+    """None yet, or none of the version that an algorithm's actors must wait for."""
+    server, address = serve()
+    client = _join(address)
+    assert client.get_parameters() is None
+    server.publish(3, lambda: b"three")
+    assert client.get_parameters() == (3, b"three")
+    assert client.get_parameters(min_version=4) is None
+    server.publish(5, lambda: b"five")
+    assert client.get_parameters(min_version=4) == (5, b"five")
+
+
+# -- who may talk
+
+
+def test_every_function_refuses_a_caller_without_the_token(serve):
+    events = []
+    server, address = serve(events=events)
+    server.publish(0, lambda: b"weights")
+    with pytest.raises(client_.Refused, match="copy its token file to this host"):
+        _join(address, token="guess")
+    stranger = client_.Client(address, "guess")
+    stranger.nonce = server.nonce
+    with pytest.raises(client_.Refused):
+        stranger.enqueue(_header(stranger, 0), [b"x"], NO_EPISODES)
+    assert stranger.get_parameters() is None
+    [code] = stranger._call(
+        "piece", tf.zeros([8], tf.int64), tf.zeros([2], tf.int64), b"x", result=[tf.int64]
+    )
+    assert int(code) == DENIED
+    assert len(server._pieces) == 0
+    assert int(server.queue.size()) == 0
+    assert events == ["a caller without the run's token was refused"]
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("level_name", "environment"),
+        ("options", "environment's options"),
+        ("emulator", "emulator"),
+        ("reward_clipping", "--reward_clipping"),
+        ("network", "network"),
+        ("unroll", "unroll layout"),
+        ("protocol", "protocol version"),
+    ],
+)
+def test_an_actor_that_differs_is_refused_and_both_are_named(serve, key, words):
+    events = []
+    server, address = serve(events=events)
+    with pytest.raises(client_.Refused, match=f"this actor's {words}.* is OTHER, the learner's"):
+        _join(address, **{key: "OTHER"})
+    assert server.refused == 1
+    assert "actor 0 on here refused" in events[0]
+
+
+def test_a_second_process_with_an_actors_number_displaces_the_first(serve):
+    _, address = serve()
+    first = _join(address, actor=2, incarnation=1)
+    second = _join(address, actor=2, incarnation=5)
+    assert second.enqueue(_header(second, 0, 2, 5), [b"x"], NO_EPISODES) == ACCEPTED
+    with pytest.raises(client_.Refused, match="give each its own --task"):
+        first.enqueue(_header(first, 0, 2, 1), [b"x"], NO_EPISODES)
+
+
+def test_an_actor_that_waits_for_room_is_here_and_one_that_is_silent_has_left(serve):
+    """Who is held back longer than the silence that counts as leaving is still here."""
+    server, address = serve(capacity=1)
+    client = _join(address, actor=3, timeout=1)
+    other = _join(address, actor=4)
+    assert client.enqueue(_header(client, 0, actor=3), [b"x"], NO_EPISODES) == ACCEPTED
+    with pytest.raises(client_.Unreachable):
+        client.enqueue(_header(client, 1, actor=3), [b"y"], NO_EPISODES)
+    again = (_header(client, 1, actor=3), [b"y"], NO_EPISODES)
+    sender = threading.Thread(target=client.enqueue, args=again)
+    sender.start()
+    time.sleep(2)
+    assert server.silent(1.8) == [4]
+    assert list(server.actors) == [3]
+    server.queue.dequeue_many(2)
+    sender.join(10)
+    assert other.enqueue(_header(other, 0, actor=4), [b"z"], NO_EPISODES) == ACCEPTED
+    assert sorted(server.actors) == [3, 4], "back, without another hello"
+
+
+# -- ports
+
+
+def test_a_port_held_by_a_stranger_is_refused_and_its_holder_named():
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        address = f"127.0.0.1:{holder.getsockname()[1]}"
+        with pytest.raises(OSError, match=f"{address}: .*held by process {os.getpid()}:"):
+            Server(address, address, TOKEN, IDENTITY, 1)
+
+
+def test_a_port_held_by_another_learner_is_refused(serve):
+    """gRPC itself would share the port between the two."""
+    _, address = serve()
+    with pytest.raises(OSError, match="held by process"):
+        Server(address, address, TOKEN, IDENTITY, 1)
+
+
+def test_nobody_at_the_address_is_said_within_the_deadline():
+    begin = time.monotonic()
+    with pytest.raises(client_.Unreachable, match="nothing answers at"):
+        client_.Client(f"127.0.0.1:{free_port()}", TOKEN, timeout=1)
+    assert time.monotonic() - begin < 5

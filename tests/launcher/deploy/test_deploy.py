@@ -1,0 +1,366 @@
+"""--deploy to real hosts: what is copied, what is left alone, and how set-up there is told of."""
+
+import json
+import os
+import random
+import re
+import signal
+import sys
+import time
+
+import hosts
+import pytest
+from deploying import Project, under
+from processes import ROOT, run
+from supervising import until
+
+from launcher.deploy.destinations import sites
+from launcher.deploy.install_command import reason
+from launcher.plan.workers_csv import Worker
+
+LEARNER = "learner,10.77.1.11,,,,,"
+ACTOR1, ACTOR2, ACTOR3 = (
+    "actor,10.77.1.21,,,,,",
+    'actor,10.77.1.22,2222,trainer,"don\'t ""tell"" anybody",,',
+    "actor,actor3,,,,,",
+)
+ON_ACTOR1 = "actor,10.77.1.21,,,,{},"
+
+
+@pytest.fixture
+def project(lan):
+    return Project(lan)
+
+
+def test_a_host_gets_the_project_once_and_later_only_what_changed(project, lan):
+    project.csv(LEARNER, ACTOR1, ACTOR2, ACTOR3)
+    failed, printed = project.deploy()
+    assert failed == {}, printed
+    assert "code and environment: 4 of 4 hosts ready" in printed
+    folders = [
+        host.home / "impala_mm" for host in (lan.learner1, lan.actor1, lan.actor2, lan.actor3)
+    ]
+    names = under(project.folder).keys()
+    ours = {
+        n for n in names if not n.startswith((".git/", ".venv/", "runs/")) and n != "workers.csv"
+    }
+    assert {"experiment.py", "bin/program", "launcher/deploy/hosts.py", ".gitignore"} < ours
+    told = [(folder / ".venv" / "told").read_text() for folder in folders]
+    assert told == ["--role=learner --device=cpu", *["--role=actor --device=cpu"] * 3]
+    for folder in folders:
+        there = under(folder)
+        there.pop(".venv/told")
+        assert there == {name: (project.folder / name).read_text() for name in ours}
+        assert os.access(folder / "bin" / "program", os.X_OK)
+        assert not os.access(folder / "experiment.py", os.X_OK)
+    assert folders[2].stat().st_uid == 7000, "they are the user's whose host it is"
+
+    own = folders[0] / "launcher" / "mine.py"
+    own.write_text("the user's own\n")
+    (folders[0] / "runs").mkdir()
+    (folders[0] / "runs" / "checkpoint").write_text("theirs\n")
+    before = lan.learner1.bytes_received()
+    assert " 0 files sent" in project.deploy()[1]
+    assert lan.learner1.bytes_received() - before < 150_000
+
+    project.write("experiment.py", "two\n")
+    project.write("new/module.py", "")
+    (project.folder / "bin" / "program").chmod(0o644)
+    (project.folder / "impala_mm" / "flags.py").rename(project.folder / "impala_mm" / "banners.py")
+    (project.folder / "launcher" / "flags_only.py").write_text("")
+    launch = (project.folder / "launcher" / "config.py").read_text()
+    project.write("launcher/config.py", launch.replace("impala_mm.flags", "impala_mm.banners"))
+    compiled = folders[0] / "impala_mm" / "__pycache__" / "flags.cpython-311.pyc"
+    compiled.parent.mkdir()
+    compiled.touch()
+    failed, printed = project.deploy()
+    assert failed == {}
+    assert f" {4 * 6} files sent" in printed
+    for folder in folders:
+        there = under(folder)
+        assert there["experiment.py"] == "two\n"
+        assert "new/module.py" in there
+        assert "impala_mm/flags.py" not in there
+        assert not os.access(folder / "bin" / "program", os.X_OK)
+    assert not compiled.parent.exists()
+    assert own.read_text() == "the user's own\n"
+    assert (folders[0] / "runs" / "checkpoint").exists()
+
+    (project.folder / "new" / "module.py").unlink()  # and nothing else
+    assert " 0 files sent" in project.deploy()[1]
+    assert not (folders[1] / "new").exists()
+
+
+def test_every_workdir_of_a_host_gets_it_and_rows_with_their_own_python_no_set_up(project, lan):
+    project.csv(ON_ACTOR1.format("/root/a b"), ON_ACTOR1.format("two") + "/usr/bin/python3")
+    failed, printed = project.deploy()
+    assert failed == {}, printed
+    assert (lan.actor1.path("/root/a b/.venv/told")).exists()
+    assert (lan.actor1.path("/root/two/experiment.py")).exists()
+    assert not (lan.actor1.path("/root/two/.venv")).exists()
+
+
+def test_what_is_not_ours_is_left_alone_and_the_reason_is_said(project, lan):
+    own, git = lan.actor1.path("/root/own"), lan.actor1.path("/root/git")
+    own.mkdir()
+    (own / "experiment.py").write_text("of somebody\n")
+    (git / ".git").mkdir(parents=True)
+    project.csv(ON_ACTOR1.format("own"))
+    failed, _ = project.deploy()
+    assert re.fullmatch(
+        r"/root/own has files of its own, or changed since they came, in the way "
+        r"\(experiment\.py\): move them away, or name another workdir in the CSV",
+        failed["10.77.1.21"],
+    )
+    assert under(own) == {"experiment.py": "of somebody\n"}
+    project.csv(ON_ACTOR1.format("/root/git"))
+    assert (
+        "is a git clone, which --deploy leaves alone: `git pull` there"
+        in (project.deploy()[0]["10.77.1.21"])
+    )
+    project.csv(ON_ACTOR1.format("/root"))
+    assert "is no folder for a project alone" in project.deploy()[0]["10.77.1.21"]
+
+    project.csv(ACTOR1)
+    project.deploy()
+    (lan.actor1.home / "impala_mm" / "experiment.py").write_text("mended here\n")
+    assert "changed since they came, in the way (experiment.py)" in project.deploy()[1]
+    assert (lan.actor1.home / "impala_mm" / "experiment.py").read_text() == "mended here\n"
+
+
+def test_hosts_with_one_home_are_set_up_one_after_the_other_for_all_of_their_roles(tmp_path):
+    if reason := hosts.why_not():
+        pytest.skip(f"no hosts to reach over SSH: {reason}")
+    with hosts.Lan(shared=[tmp_path]) as lan:
+        project = Project(lan)
+        for host in (lan.learner1, lan.actor1):
+            (host.home / "set-up").write_text(
+                "open('.venv/log', 'a').write(' '.join(sys.argv[1:]) + '\\n')"
+            )
+        project.csv(*(row.replace(",,,,,", f",,,,{tmp_path}/ours,") for row in (ACTOR1, LEARNER)))
+        (tmp_path / "ours").mkdir()
+        lan.laptop.run("sh", "-c", f"echo > {tmp_path}/ours/experiment.py")
+        assert len(project.deploy()[0]) == 2, "of somebody else"
+        (tmp_path / "ours" / "experiment.py").unlink()
+        failed, printed = project.deploy()
+        assert failed == {}, printed
+        sent = int(re.search(r"(\d+) files sent", printed)[1])
+        assert sent == len(under(tmp_path / "ours")) - 2, "once, for both"
+        assert (tmp_path / "ours" / ".venv" / "log").read_text().splitlines() == (
+            ["--role=learner --device=cpu"] * 2
+        )
+
+
+def test_a_clone_that_the_host_shares_with_us_is_not_deployed_over_itself(tmp_path):
+    if reason := hosts.why_not():
+        pytest.skip(f"no hosts to reach over SSH: {reason}")
+    with hosts.Lan(shared=[tmp_path]) as lan:
+        project = Project(lan, git=False)
+        project.folder.rename(tmp_path / "clone")
+        lan.laptop.path("/root/clone").symlink_to(tmp_path / "clone")
+        project.csv(ON_ACTOR1.format(tmp_path / "clone"))
+        assert project.deploy()[0]["10.77.1.21"] == (
+            f"{tmp_path}/clone is the very clone that you start from: it needs no --deploy"
+        )
+        assert not (tmp_path / "clone" / ".deployed.json").exists()
+
+
+def _add_what_takes_a_while(project):
+    path = project.folder / "large"
+    path.write_bytes(random.Random(7).randbytes(60_000_000))
+    return path
+
+
+@pytest.mark.slow
+def test_a_frontend_killed_while_it_copies_leaves_nothing_half_done(project, lan):
+    _add_what_takes_a_while(project)
+    project.csv(ACTOR1)
+    folder = lan.actor1.home / "impala_mm"
+    first = project.start()
+    first.until("10.77.1.21: copying the project: ")
+    time.sleep(0.3)
+    first.kill()
+    until(lambda: not [line for line in lan.actor1.processes() if "python" in line], 20)
+    assert under(folder) == {}
+    assert [path.name for path in folder.iterdir()] == [".deployed.json"]
+    failed, printed = project.deploy()
+    assert failed == {}, printed
+    assert (folder / "large").read_bytes() == (project.folder / "large").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_link_cut_while_it_copies_costs_that_host_alone_until_the_next_time(project, lan):
+    _add_what_takes_a_while(project)
+    project.csv(ACTOR1, ACTOR3)
+    first = project.start()
+    first.until("10.77.1.21: copying the project: ")
+    time.sleep(0.3)
+    lan.actor1.cut()
+    first.until(r"10\.77\.1\.21 FAILED: nothing was heard from it for 12 s", 40)
+    first.until(r'failed {"10\.77\.1\.21": ".*"}', 40)
+    assert (lan.actor3.home / "impala_mm" / "large").exists()
+    there = under(lan.actor1.home / "impala_mm")
+    assert all(name.startswith(".deploying-") for name in there)
+    lan.actor1.restore()
+    failed, printed = project.deploy()
+    assert failed == {}, printed
+    assert (lan.actor1.home / "impala_mm" / "large").stat().st_size == 60_000_000
+    # What the first one had begun goes once nothing more comes.
+    until(lambda: not list((lan.actor1.home / "impala_mm").glob(".deploying-*")), 70)
+
+
+def test_a_full_disk_is_said_and_costs_the_others_nothing(project, lan):
+    folder = lan.actor1.path("/root/small")
+    lan.actor1.run("mkdir", "/root/small")
+    lan.actor1.run("mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", "/root/small")
+    project.csv(ON_ACTOR1.format("small"), ACTOR3)
+    failed, printed = project.deploy()
+    assert failed == {
+        "10.77.1.21": "/root/small: No space left on device; make room there, or name a workdir "
+        "on a larger disk in the CSV"
+    }
+    assert "code and environment: 1 of 2 hosts ready" in printed
+    there = lan.actor1.run("find", "/root/small", "-type", "f").stdout
+    assert there.split() == ["/root/small/.deployed.json"], folder
+    assert (lan.actor3.home / "impala_mm" / "experiment.py").exists()
+
+
+def test_set_ups_run_at_the_same_time_and_each_failure_says_what_to_do(project, lan):
+    goes_on = (
+        "begin = time.monotonic(); time.sleep(3); "
+        "(pathlib.Path.home() / 'span').write_text(f'{begin} {time.monotonic()}')"
+    )
+    fails = (
+        "print('[set-up] installing uv failed; the end of .setup.log:'); print('  ERROR: none'); "
+        "sys.exit('If this machine has no way to the package index: bring it one')"
+    )
+    warns = (
+        f"{goes_on}; print('[set-up] WARNING: no Horovod, so one learner only', flush=True); "
+        "print('[set-up]   because: no C++ compiler')"
+    )
+    (lan.actor1.home / "set-up").write_text(f"{goes_on}; {fails}")
+    (lan.learner1.home / "set-up").write_text(warns)
+    (lan.actor3.home / "set-up").write_text(goes_on)
+    project.csv(LEARNER, ACTOR1, ACTOR3)
+    failed, printed = project.deploy()
+    spans = [
+        list(map(float, (host.home / "span").read_text().split()))
+        for host in (lan.learner1, lan.actor1, lan.actor3)
+    ]
+    assert max(begin for begin, _ in spans) < min(end for _, end in spans)
+    why = "installing uv failed; the end of .setup.log: ERROR: none; --wheelhouse=FOLDER brings"
+    assert failed.keys() == {"10.77.1.21"}
+    assert failed["10.77.1.21"].startswith(why)
+    assert f"10.77.1.21 FAILED: {why}" in printed
+    assert "10.77.1.11: WARNING: no Horovod, so one learner only because: no C++" in printed
+    assert "10.77.1.11: begins\n" in printed
+    assert "actor3: ready\n" in printed
+
+
+def test_a_set_up_that_is_interrupted_ends_on_its_host(project, lan):
+    (lan.actor1.home / "set-up").write_text("import os; os.system('sleep 1234')")
+    project.csv(ACTOR1, ACTOR3)
+    running = project.start()
+    running.until("10.77.1.21: begins")
+    running.process.send_signal(signal.SIGINT)
+    assert running.process.wait(10) != 0
+    until(lambda: lan.actor1.processes() == [], 10)
+
+
+@pytest.mark.slow
+def test_a_set_up_may_be_silent_for_long(project, lan):
+    (lan.actor1.home / "set-up").write_text("time.sleep(40)")
+    project.csv(ACTOR1)
+    assert project.deploy()[0] == {}
+
+
+def test_without_a_git_clone_its_ignored_files_stay_here_all_the_same(lan):
+    project = Project(lan, git=False)
+    project.write("hosts.csv", "job,ip,ssh_password\nactor,far,hunter2\n")
+    project.write("data.csv", "x,y\n# not ssh_password\n")
+    project.csv(ACTOR1)
+    assert project.deploy()[0] == {}
+    there = under(lan.actor1.home / "impala_mm")
+    assert {"experiment.py", "data.csv", "launcher/node/agent_main.py"} < there.keys()
+    assert not {"hosts.csv", "workers.csv", "runs/old/checkpoint"} & there.keys()
+    assert "hunter2" not in json.dumps(there)
+
+
+def test_a_host_without_any_python_for_it_says_so():
+    said = "[set-up] begins\n[set-up] this is Python 3.9, and TensorFlow needs 3.11: `apt-get"
+    assert reason(said) == "this is Python 3.9, and TensorFlow needs 3.11: `apt-get"
+    full = "[set-up] too little disk: /x has 1.0 GB free and set-up needs 3 GB"
+    assert reason(full).endswith(
+        "3 GB; make room there, or name a workdir on a larger disk in the CSV"
+    )
+    assert reason("bash: line 1: module: command not found\n") == (
+        "bash: line 1: module: command not found"
+    )
+    assert reason("") == "its set-up said nothing"
+
+
+def test_a_place_is_a_learners_where_one_of_its_rows_is():
+    rows = [
+        Worker(2, "learner", "10.9.9.1", cuda_visible_devices="0"),
+        Worker(3, "actor", "10.9.9.1"),
+        Worker(4, "actor", "10.9.9.1", workdir="/scratch", python="/opt/bin/python"),
+        Worker(5, "evaluator", "10.9.9.2", cuda_visible_devices="1", python=".venv/bin/python"),
+        Worker(6, "actor", "localhost"),
+    ]
+    assert [site[:5] for site in sites(rows)] == [
+        ("10.9.9.1", "impala_mm", "learner", True, True),
+        ("10.9.9.1", "/scratch", "actor", False, False),
+        ("10.9.9.2", "impala_mm", "actor", False, True),
+    ]
+
+
+def test_the_frontend_starts_nothing_where_a_host_is_not_ready(lan):
+    """The project itself, with all of its files; its own set-up there has no internet."""
+    lan.laptop.path("/root/workers.csv").write_text(f"job,ip\n{LEARNER[:18]}\n{ACTOR1[:16]}\n")
+    (lan.actor1.home / "impala_mm").mkdir()
+    (lan.actor1.home / "impala_mm" / "README.md").write_text("mine")
+    (lan.learner1.home / "impala_mm").write_text("a file")
+    command = f"{sys.executable} {ROOT}/run_experiment_mm_raw.py --deploy --level_name=catch"
+    ran = lan.laptop.run(
+        "bash", "-c", f"cd /root; {command} --workers_csv_path=workers.csv", check=False
+    )
+    assert ran.returncode == 2, ran.stdout
+    assert ran.stderr == "error: nothing was started: not all hosts are ready for it\n"
+    assert "10.77.1.21 FAILED: /root/impala_mm has files of its own" in ran.stdout
+    assert "10.77.1.11 FAILED: /root/impala_mm: " in ran.stdout
+    ran = lan.laptop.run("bash", "-c", f"cd /root; {command} --wheelhouse=no", check=False)
+    assert "error: --wheelhouse=no: there is no such folder" in ran.stderr
+    plain = command.replace(" --deploy", "")
+    ran = lan.laptop.run("bash", "-c", f"cd /root; {plain} --wheelhouse=no", check=False)
+    assert "error: --wheelhouse is for --deploy" in ran.stderr
+
+
+@pytest.mark.slow
+def test_a_host_without_internet_is_set_up_from_a_wheelhouse_and_plays(lan):
+    """All of it is real; nothing outside of the hosts can be reached from them."""
+    wheels = lan.laptop.path("/root/wheels")
+    code, printed = run(sys.executable, "docker/wheelhouse.py", "--role=actor", wheels, limit=900)
+    assert code == 0, printed
+    rows = "job,ip,tf_port\nlearner,10.77.1.2,8001\nactor,10.77.1.21,\n"
+    lan.laptop.path("/root/workers.csv").write_text(rows)
+    command = (
+        f"cd /root; {sys.executable} {ROOT}/run_experiment_mm_raw.py --deploy "
+        f"--wheelhouse=wheels --workers_csv_path=workers.csv --level_name=catch"
+    )
+    numpy = next(wheels.glob("numpy-*"))
+    numpy.rename(lan.laptop.path("/root") / numpy.name)
+    ran = lan.laptop.run("bash", "-c", f"{command} --check", check=False)
+    assert f"the wheelhouse wheels lacks numpy {numpy.name.split('-')[1]}: `make" in ran.stderr
+    lan.laptop.path(f"/root/{numpy.name}").rename(numpy)
+
+    frames = "--logdir=/root/run --total_environment_frames=20000"
+    ran = lan.laptop.run("bash", "-c", f"{command} {frames}", check=False, timeout=900)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert (lan.actor1.home / "impala_mm" / ".venv" / "bin" / "python").exists()
+    assert any(lan.laptop.path("/root/run").glob("metrics.jsonl"))
+    assert "1 of 1 hosts ready" in ran.stdout
+    again = lan.laptop.run("bash", "-c", f"{command} --check", check=False, timeout=300).stdout
+    seconds = re.search(r"1 of 1 hosts ready; 0 files sent \((.*) s\)", again)[1]
+    assert float(seconds) < 15
+    assert "BAD" not in again
+    assert len(re.findall(r"versions .*tensorflow-cpu 2\.\d+\.\d", again)) in (1, 2)

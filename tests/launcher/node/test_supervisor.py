@@ -1,0 +1,315 @@
+"""One process under its supervisor: real ones, killed, hung, ordered to end, and left behind."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from processes import ROOT
+from supervising import Supervised, until
+
+from launcher.node import keyring
+from launcher.node.process_output import last_words
+from launcher.node.procfs import lives, started
+
+PYTHON = [sys.executable, "-uSc"]
+# Says so, and goes on until it is told to end.
+STAYS = [
+    *PYTHON,
+    "import signal, sys, time\n"
+    "for n in (signal.SIGUSR1, signal.SIGTERM):\n"
+    "    signal.signal(n, lambda n, _: (print('got', n), sys.exit(0)))\n"
+    "print('up')\n"
+    "time.sleep(60)",
+]
+
+
+@pytest.fixture
+def supervise(tmp_path):
+    made = []
+
+    def make(command, **changes):
+        made.append(Supervised(tmp_path, command, **changes))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.end()
+
+
+def test_what_it_prints_is_shown_and_logged_and_its_end_is_the_runs(supervise):
+    told = supervise([*PYTHON, "import sys; print('out'); print('err', file=sys.stderr)"])
+    assert told.wait() == 0
+    assert (told.state["state"], told.state["code"], told.state["failure"]) == ("ended", 0, None)
+    shown = told.shown()
+    assert "out\nerr\n" in shown
+    assert shown.endswith("-- learners: ended, exit code 0 --\n")
+    assert shown == told.log.read_text()
+    assert not (told.folder / "task.json").exists(), "it held an environment"
+
+
+def test_the_environment_and_the_folder_are_those_of_the_task(supervise, tmp_path):
+    told = supervise(
+        ["sh", "-c", 'echo "$A|$HOME|$PWD"'], environment={"A": "b c", "PATH": os.environ["PATH"]}
+    )
+    told.wait()
+    assert f"b c||{tmp_path}\n" in told.log.read_text()
+
+
+def test_one_that_dies_starts_again_later_and_later_and_then_no_more(supervise):
+    told = supervise(["sh", "-c", "echo $$; exit 7"], job="actor", name="actor-0", restarts=2)
+    assert told.wait() == 7
+    state = told.state
+    assert (state["state"], state["restarts"], state["code"]) == ("failed", 2, 7)
+    assert state["failure"]["why"] == "it ended with exit code 7"
+    assert state["failure"]["next"] == "the run ends with it"
+    log = told.log.read_text()
+    assert len(set(re.findall(r"^\d+$", log, re.MULTILINE))) == 3, "a new one each time"
+    assert "it starts again in 0.5 s" in log
+    assert "it starts again in 1 s" in log
+
+
+def test_kill_9_is_seen_and_mended_within_seconds(supervise):
+    told = supervise(STAYS, name="actor-0", restarts=3, leader="learners")
+    first = told.until("running")["process"]
+    os.kill(first[0], signal.SIGKILL)
+    until(lambda: told.state.get("restarts") == 1, 5)
+    state = told.until("running", 5)
+    assert state["process"] != first
+    assert state["failure"]["why"] == "it was ended by SIGKILL"
+
+
+def test_one_that_refuses_its_flags_is_not_started_again(supervise):
+    told = supervise(
+        ["sh", "-c", "echo error: there is no flag --x; exit 2"], restarts=5, leader="learners"
+    )
+    assert told.wait() == 2
+    failure = told.state["failure"]
+    assert failure["lines"] == ["error: there is no flag --x"]
+    assert failure["next"] == "it stays away: starting it again would not help"
+    assert told.state["restarts"] == 0
+
+
+def test_a_program_that_is_not_there_is_named(supervise):
+    told = supervise(["/no/such program"], restarts=5)
+    assert told.wait() == 2
+    (line,) = told.state["failure"]["lines"]
+    assert line.endswith("error: /no/such program: No such file or directory")
+
+
+def test_one_whose_heart_stops_is_killed_and_started_again(supervise):
+    beats = (
+        "import os, time\n"
+        "path = os.path.join(os.getcwd(), 'actor-0', 'beat')\n"
+        "for i in range(20):\n"
+        "    open(path, 'w').write('{\"frames\": %d}' % (100 * i)); time.sleep(0.25)\n"
+        "print('hangs now'); time.sleep(60)"
+    )
+    told = supervise(
+        [*PYTHON, beats], name="actor-0", leader="learners", stall_secs=2.0, restarts=1
+    )
+    until(lambda: (told.state.get("frames_per_second") or 0) > 100)
+    state = until(lambda: told.state if told.state.get("restarts") else None, 20)
+    assert state["failure"]["why"] == "it hangs: nothing was heard from it for 2 s"
+    assert "hangs now" in state["failure"]["lines"]
+
+
+def test_of_several_hearts_the_one_that_stops_is_named(supervise):
+    beats = (
+        "import os, time\n"
+        "for i in range(40):\n"
+        "    for rank in [0, 1] if i < 4 else [0]:\n"
+        "        open(os.path.join('learners', f'beat-{rank}'), 'w').write('{}')\n"
+        "    time.sleep(0.25)"
+    )
+    told = supervise([*PYTHON, beats], stall_secs=2.0)
+    assert told.wait() == 137
+    assert told.state["failure"]["why"] == (
+        "learner 1 of it hangs: nothing was heard from it for 2 s"
+    )
+
+
+def test_before_its_first_beat_it_has_five_times_as_long(supervise):
+    told = supervise([*PYTHON, "import time; time.sleep(60)"], stall_secs=0.6)
+    begin = time.monotonic()
+    assert told.wait() == 137
+    assert 2.9 < time.monotonic() - begin < 10
+
+
+@pytest.mark.parametrize(
+    ("grown", "number"), [(True, signal.SIGUSR1), (False, signal.SIGTERM)], ids=["saves", "ends"]
+)
+def test_an_order_to_save_is_sigusr1_once_there_is_something_to_save(
+    supervise, tmp_path, grown, number
+):
+    rows = tmp_path / "metrics.jsonl"
+    rows.write_text("of a start before\n")
+    told = supervise(STAYS, rows=str(rows))
+    told.until_it_says("up")
+    if grown:
+        rows.write_text("of a start before\nof this one\n")
+    (tmp_path / "stop").write_text("save")
+    assert told.wait() == 0
+    assert f"got {int(number)}" in told.log.read_text()
+    assert told.state["state"] == "stopped"
+
+
+def test_one_that_obeys_nothing_is_killed_when_its_patience_is_over(supervise, tmp_path):
+    deaf = (
+        "import signal, time\nfor n in (10, 15): signal.signal(n, 1)\nprint('up')\ntime.sleep(60)"
+    )
+    rows = tmp_path / "rows"
+    told = supervise([*PYTHON, deaf], rows=str(rows), grace_secs=0.5)
+    told.until_it_says("up")
+    rows.write_text("x")
+    (tmp_path / "stop").write_text("save")
+    assert told.wait() == 137
+    assert told.state["state"] == "failed"
+    assert told.state["failure"]["why"] == (
+        "it was to save, and it was ended by SIGKILL; what was saved before is good"
+    )
+
+
+def test_an_order_while_it_waits_to_start_again_is_obeyed(supervise, tmp_path):
+    told = supervise(["sh", "-c", "exit 3"], name="actor-0", restarts=9, leader="learners")
+    until(lambda: told.state.get("restarts", 0) >= 3)
+    told.until("waits")
+    (told.folder / "stop").write_text("save")
+    told.wait(5)
+    assert told.state["state"] == "stopped"
+
+
+def test_those_that_follow_end_with_their_leader_and_save_is_not_theirs(supervise, tmp_path):
+    leader, actor = supervise(STAYS), supervise(STAYS, name="actor-0", leader="learners")
+    for each in (leader, actor):
+        each.until_it_says("up")
+    os.kill(leader.state["process"][0], signal.SIGSTOP)  # it takes its time for saving
+    (tmp_path / "stop").write_text("save")
+    leader.until("ending")
+    time.sleep(1.0)
+    assert actor.state["state"] == "running", "learners go first"
+    os.kill(leader.state["process"][0], signal.SIGCONT)
+    assert (leader.wait(), actor.wait()) == (0, 0)
+    assert actor.state["state"] == "stopped"
+
+
+def test_no_supervisor_outlives_the_leaders(supervise):
+    leader, actor = supervise(STAYS), supervise(STAYS, name="actor-0", leader="learners")
+    for each in (leader, actor):
+        each.until_it_says("up")
+    processes = [each.state["process"] for each in (leader, actor)]
+    leader.process.kill()
+    leader.process.wait()
+    assert actor.wait() == 0
+    until(lambda: not any(map(lives, processes)))
+
+
+def test_one_whose_state_folder_is_gone_saves_and_ends(supervise):
+    leader = supervise(STAYS)
+    leader.until_it_says("up")
+    shutil.rmtree(leader.folder)
+    assert leader.wait() == 0
+
+
+@pytest.mark.parametrize("text", ["'x' * 10000", "'x' * 80 + chr(10)"], ids=["a line", "lines"])
+def test_one_that_prints_without_end_is_still_heard_and_obeys(supervise, tmp_path, text):
+    told = supervise([*PYTHON, f"import os\nwhile True: os.write(1, ({text}).encode())"])
+    first = told.until("running")["time"]
+    until(lambda: told.state["time"] > first + 3)
+    (tmp_path / "stop").write_text("save")
+    begin = time.monotonic()
+    told.wait()
+    assert time.monotonic() - begin < 3
+    assert sum(path.stat().st_size for path in tmp_path.glob("*.log*")) < 3 * 2**20
+
+
+def test_what_a_process_leaves_behind_ends_with_it(supervise):
+    told = supervise(["sh", "-c", "setsid sleep 50 & echo $! ; sleep 0.3"])
+    assert told.wait() == 0
+    left = int(re.search(r"^\d+$", told.log.read_text(), re.MULTILINE)[0])
+    assert not started(left)
+
+
+def test_one_that_closes_what_it_prints_to_goes_on(supervise):
+    told = supervise([*PYTHON, "import os, time; os.close(1); os.close(2); time.sleep(1.5)"])
+    time.sleep(1.0)
+    assert told.state["state"] == "running"
+    used = os.times()
+    assert told.wait() == 0
+    assert os.times().children_user - used.children_user < 0.5, "it does not spin"
+
+
+def test_ctrl_c_in_its_window_ends_it(supervise):
+    told = supervise(STAYS, name="actor-0", leader="learners", restarts=9)
+    told.until_it_says("up")
+    told.process.send_signal(signal.SIGINT)
+    assert told.wait() == 0
+    assert told.state["state"] == "stopped"
+
+
+def test_a_long_log_begins_anew_and_the_one_before_is_kept(supervise):
+    told = supervise([*PYTHON, "for i in range(40000): print(i, 'x' * 40)"], log_max_mb=1.0)
+    assert told.wait() == 0
+    kept = told.log.with_name("learners.log.1")
+    assert told.log.stat().st_size < 1.2 * 2**20
+    whole = kept.read_text() + told.log.read_text()
+    assert len(re.findall(r"^\d+ x+$", whole, re.MULTILINE)) == 40000, "no line is lost or cut"
+
+
+def test_a_second_supervisor_of_the_same_process_goes_away(supervise, tmp_path):
+    first = supervise(STAYS)
+    first.until_it_says("up")
+    second = supervise(STAYS)
+    assert second.wait() == 2
+    assert "learners has a supervisor already" in second.shown()
+    assert first.process.poll() is None
+
+
+def test_it_imports_nothing_but_pythons_own_library():
+    """It may be copied to a host that has nothing else; so it starts in a blink, too."""
+    program = (
+        "import sys, launcher.node.supervisor, launcher.node.agent_main; "
+        "print(*sorted({n.split(chr(46))[0] for n in sys.modules}))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-ES", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {program}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert set(ran.stdout.split()) <= {*sys.stdlib_module_names, "launcher", "__main__"}
+
+
+def test_the_last_words_are_the_first_traceback_without_what_others_say_after_it():
+    lines = [
+        *("a", "Traceback (most recent call last):", '  File "x", line 1', "    f()"),
+        *("ValueError: no", "----", "prterun noticed that process rank 1 exited"),
+    ]
+    assert last_words(lines) == lines[1:5]
+    assert last_words(["a", "[learner 1] error: port taken", "b"]) == [
+        "[learner 1] error: port taken"
+    ]
+    assert last_words([*"abcdefgh"]) == [*"defgh"]
+    assert last_words([]) == []
+
+
+def test_an_error_without_an_end_of_its_line_is_one(supervise):
+    told = supervise(["sh", "-c", "printf 'error: boom'; exit 3"])
+    assert told.wait() == 3
+    assert told.state["failure"]["lines"] == ["error: boom"]
+    assert "\nerror: boom\n" in "\n" + told.log.read_text()
+
+
+def test_an_mpirun_that_lost_a_host_has_failed_whatever_its_exit_code_says(supervise):
+    """Open MPI 5 ends with 0 then. It is started once it knows how to reach the other hosts."""
+    command = ["sh", "-c", 'echo "PRTE has lost communication with a remote daemon."; exit 0']
+    learners = supervise(command, agent=["true"])
+    until(lambda: learners.folder.joinpath("keys").exists())
+    time.sleep(0.3)
+    assert learners.state["state"] == "starting"
+    keyring.give(learners.folder, {"there": {"password": "secret"}})
+    assert learners.until("failed")["code"] == 1

@@ -1,0 +1,200 @@
+"""The CSV of hosts: what is accepted, and every mistake by row and column."""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from processes import ROOT
+
+from launcher.plan import workers_csv
+
+HEADER = "job,ip,tf_port,cuda_visible_devices,ssh_port,ssh_username,ssh_password\n"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def _write(content):
+        path = tmp_path / "workers.csv"
+        path.touch(mode=0o600)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(path)
+
+    return _write
+
+
+def test_the_example_is_two_learners_and_three_actors():
+    rows, notes = workers_csv.read(str(ROOT / "workers.csv.example"))
+    assert [r.job for r in rows] == ["learner"] * 2 + ["actor"] * 3
+    assert [r.tf_port for r in rows[:2]] == [8001, 8002]
+    assert {r.ip for r in rows} == {"localhost"}
+    assert notes == []
+
+
+def test_quotes_comments_blank_lines_windows_ends_and_a_byte_order_mark_are_accepted(write):
+    path = write(
+        b'\xef\xbb\xbf# "hosts, and\r\njob,ip,tf_port,ssh_password\r\n\r\n'
+        b'learner, gpu1 ,8001,"a,b ""c"" d"\r\n,,,\r\n# no\r\nactor,cpu1\r\n'
+    )
+    rows, _ = workers_csv.read(path)
+    assert [(r.job, r.ip, r.tf_port, r.line) for r in rows] == [
+        ("learner", "gpu1", 8001, 4),
+        ("actor", "cpu1", 0, 7),
+    ]
+    assert rows[0].ssh_password == 'a,b "c" d'
+    assert rows[1].ssh_port == 0, "as the SSH configuration says"
+
+
+def test_learners_that_name_no_port_take_the_next_that_is_free_on_their_host(write):
+    rows, _ = workers_csv.read(
+        write("job,ip,tf_port\nlearner,a,\nlearner,b,\nlearner,a,8001\nlearner,a,\n")
+    )
+    assert [(r.ip, r.tf_port) for r in rows] == [
+        ("a", 8002),
+        ("b", 8001),
+        ("a", 8001),
+        ("a", 8003),
+    ]
+
+
+def test_a_row_may_say_how_its_processes_are_run(write):
+    path = write(
+        "job,ip,count,num_envs,workdir,python,setup,learner,ssh_key_path\n"
+        'learner,x,,,/a b,/opt/p,"module load a, b; x=""1""",,k\nactor,y,3,8,,,,0,\n'
+    )
+    (learner, actor), notes = workers_csv.read(path)
+    assert (learner.workdir, learner.python, learner.ssh_key_path) == ("/a b", "/opt/p", "k")
+    assert learner.setup == 'module load a, b; x="1"'
+    assert (actor.count, actor.num_envs, actor.learner) == (3, 8, 0)
+    assert (learner.count, learner.num_envs, learner.learner) == (1, 0, -1)
+    assert notes == []
+
+
+def test_an_evaluator_has_a_row_of_its_own(write):
+    rows, notes = workers_csv.read(write("job,ip,tf_port\nlearner,x,1\nevaluator,e,5\nactor,a,\n"))
+    assert [r.job for r in rows] == ["learner", "evaluator", "actor"]
+    assert notes == ["row 3: tf_port 5 is not used: only learners listen"]
+    with pytest.raises(
+        workers_csv.BadCsv, match=r"'evaluater' is no job \(did you mean evaluator\?\)"
+    ):
+        workers_csv.read(write("job,ip\nlearner,x\nevaluater,e\n"))
+
+
+def test_what_the_csv_says_in_vain_is_noted(write):
+    rows, notes = workers_csv.read(
+        write("job,ip,tf_port,count\nps,p,8000,\nlearner,x,1,3\nactor,a,9001,\n")
+    )
+    assert [r.job for r in rows] == ["learner", "actor"]
+    assert "row 2: a ps row" in notes[0]
+    assert notes[1] == "row 3: count 3 is not used: it is of actors"
+    assert "row 4: tf_port 9001 is not used" in notes[2]
+
+
+@pytest.mark.parametrize(
+    ("content", "mistakes"),
+    [
+        ("", ["its first row must name the columns: job,ip,tf_port"]),
+        ("job,ipp\n", ["unknown column 'ipp'; did you mean ip?", "column 'ip' is missing"]),
+        ("job,ip,job\n", ["column 'job' stands twice"]),
+        ("job,ip\nactor,a\n", ["no learner: at least one row needs job=learner"]),
+        (
+            "job,ip,count,learner\nlearner,a,,\nactor,a,0,\nactor,b,1,1\nactor,c,x,\n",
+            [
+                "row 3, column count: '0' is no such number; write a number from 1 to 10000",
+                "row 5, column count: 'x' is no such number",
+                "row 4, column learner: there is no learner 1; there are 1, counted from 0",
+            ],
+        ),
+        (
+            "job,ip,learner\nlearner,a,\nactor,b,1\n",
+            ["row 3, column learner: there is no learner 1; there are 1, counted from 0"],
+        ),
+        (
+            'job,ip,workdir\nlearner,a,"x\ny"\n',
+            ["row 3, column workdir: 'x\\ny' holds a line's end"],
+        ),
+        ("job,ip,tf_port\nlearner,,8\n", ["row 2, column ip: '' is no address"]),
+        ("job,ip,tf_port\nlearner,a,8,9\n", ["row 2: 4 cells, and the header names 3"]),
+        (
+            "job,ip,tf_port,ssh_port\nlearner,a,0,x\nactr,b,,\n",
+            [
+                "row 2, column tf_port: '0' is no port",
+                "row 2, column ssh_port: 'x' is no port",
+                "row 3, column job: 'actr' is no job (did you mean actor?)",
+            ],
+        ),
+        (
+            "job,ip,tf_port\nlearner,a,8001\nlearner,b,8001\nlearner,a,8001\n",
+            ["row 4, column tf_port: a:8001 is taken by row 2"],
+        ),
+        (
+            "job,ip,tf_port\nlernaer,a,1\nlearner,localhost,8001\nlearner,127.0.0.1,8001\n"
+            'learner,b,x\nactor,::1,\nactor,"a,b",\n',
+            [
+                "row 2, column job: 'lernaer' is no job (did you mean learner?)",
+                "row 4, column tf_port: 127.0.0.1:8001 is taken by row 3",
+                "row 5, column tf_port: 'x' is no port",
+                "row 6, column ip: '::1' is no address or host name; of IPv6 hosts, give the name",
+                "row 7, column ip: 'a,b' is no address or host name",
+            ],
+        ),
+        (b"job,ip\n\xff\xfe", ["this is no UTF-8 text"]),
+    ],
+)
+def test_every_mistake_is_named_by_row_and_column(write, content, mistakes):
+    with pytest.raises(workers_csv.BadCsv) as caught:
+        workers_csv.read(write(content))
+    said = str(caught.value)
+    for mistake in mistakes:
+        assert mistake in said
+    assert len(said.splitlines()) == len(mistakes)
+
+
+def test_a_missing_file_and_a_folder_are_named(tmp_path):
+    for path in (tmp_path / "none.csv", tmp_path):
+        with pytest.raises(workers_csv.BadCsv, match=str(path)):
+            workers_csv.read(str(path))
+
+
+def test_a_password_shows_in_no_representation(write):
+    rows, _ = workers_csv.read(write(HEADER + "learner,a,1,,,me,hunter2\n"))
+    assert rows[0].ssh_password == "hunter2"
+    assert "hunter2" not in repr(rows)
+
+
+def test_passwords_that_others_can_read_are_refused_until_the_mode_is_mended(write):
+    path = Path(write(HEADER + "learner,a,1,,,me,hunter2\n"))
+    path.chmod(0o640)
+    with pytest.raises(workers_csv.BadCsv) as caught:
+        workers_csv.read(str(path))
+    assert str(caught.value) == (
+        f"{path}: it holds passwords, and others can read it: chmod 600 {path}"
+    )
+    path.chmod(0o600)
+    assert workers_csv.read(str(path))
+    path.write_text(HEADER + "learner,a,1,,,me,\n")
+    path.chmod(0o644)
+    assert workers_csv.read(str(path)), "without a password anybody may read it"
+
+
+cell = st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"), max_size=12)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.lists(cell, max_size=8), max_size=6))
+def test_any_text_is_either_read_or_refused_with_reasons(tmp_path_factory, table):
+    text = io.StringIO()
+    csv.writer(text).writerows(table)
+    path = tmp_path_factory.getbasetemp() / "any.csv"
+    path.touch(mode=0o600)
+    path.write_text(HEADER + text.getvalue(), encoding="utf-8")
+    try:
+        rows, _ = workers_csv.read(str(path))
+    except workers_csv.BadCsv as mistakes:
+        said = str(mistakes)
+        assert said.count(str(path)) == len(said.splitlines()) > 0
+    else:
+        assert any(r.job == "learner" for r in rows)
+        assert all(r.job in workers_csv.JOBS and r.ip for r in rows)

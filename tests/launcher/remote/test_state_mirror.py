@@ -1,0 +1,126 @@
+"""Copies of what hosts say: several may keep the same ones, and none of them spoils it."""
+
+import base64
+import threading
+import time
+import types
+
+import pytest
+from supervising import until
+
+from launcher.node.run_registry import Record, Run, boot
+from launcher.remote.remote_node import There
+from launcher.remote.state_mirror import Mirror
+from launcher.running import connect
+from launcher.running.run_control import Everywhere
+from launcher.ssh.ssh_config import Settings, Target
+
+
+class Hosts:
+    """That are asked to say more."""
+
+    def __init__(self):
+        self.asked = []
+
+    def call(self, place, op, **said):
+        self.asked.append((place, op, said))
+
+
+@pytest.fixture
+def copied(tmp_path):
+    hosts, copy = Hosts(), tmp_path / "learners.log"
+    mirror = Mirror(Run("impala", tmp_path), hosts, {"there": {"/log": copy}})
+
+    def tell(offset, data):
+        mirror.data("there", "/log", offset, base64.b64encode(data).decode())
+
+    return hosts, copy, tell
+
+
+def test_a_log_that_was_begun_anew_is_kept_as_the_one_before(copied):
+    _, copy, tell = copied
+    tell(0, b"first ")
+    tell(6, b"second")
+    tell(0, b"new")
+    assert copy.read_bytes() == b"new"
+    assert copy.with_name("learners.log.1").read_bytes() == b"first second"
+
+
+def test_what_another_has_begun_anew_already_is_not_begun_again(copied):
+    _, copy, tell = copied
+    before = copy.with_name("learners.log.1")
+    before.write_bytes(b"first second")
+    copy.write_bytes(b"ne")
+    tell(0, b"new")
+    assert copy.read_bytes() == b"new"
+    assert before.read_bytes() == b"first second"
+    copy.write_bytes(b"new and more")  # another was quicker
+    tell(3, b" an")
+    assert copy.read_bytes() == b"new and more"
+
+
+def test_a_copy_that_was_replaced_is_asked_for_from_its_end(copied):
+    hosts, copy, tell = copied
+    copy.write_bytes(b"brought whole")
+    tell(100, b"later")
+    tell(105, b"still later")
+    until(lambda: hosts.asked)
+    assert hosts.asked[0] == ("there", "follow", {"start": "", "files": {"/log": 13}})
+    assert copy.read_bytes() == b"brought whole"
+
+
+def test_who_hangs_up_while_it_asks_does_not_call_the_host_lost(tmp_path, monkeypatch):
+    """Another frontend of the same run, in touch as ever, would take it for away."""
+    run = Run("impala", tmp_path)
+    (run.folder / "seen").mkdir(parents=True)
+    run.see("there")
+    config = tmp_path / "config"
+    config.touch()
+    there = There("there", Target("127.0.0.1"), Settings(str(config)), [])
+    asked, hung_up = threading.Event(), threading.Event()
+
+    class Line:
+        dead, why = False, ""
+
+        def ping(self):
+            asked.set()
+            return not hung_up.wait(10)
+
+        def close(self):
+            hung_up.set()
+
+    monkeypatch.setattr(there, "_line", Line())
+    there.keep(Mirror(run, Hosts(), {}))
+    thread = next(each for each in threading.enumerate() if each.name == "keep there")
+    assert asked.wait(10)
+    there.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert run.away("there") == ""
+
+
+@pytest.mark.parametrize(("why", "over"), [("", []), ("the connection is lost", ["there"])])
+def test_who_leaves_calls_no_host_away_for_a_frontend_that_ends_the_run(tmp_path, why, over):
+    """Until a host speaks again it is what who left has written: that nobody asks it."""
+    run = Run("impala", tmp_path)
+    (run.folder / "seen").mkdir(parents=True)
+    process = {"name": "actor-0", "job": "actor", "host": "there", "place": "there", "log": "/l"}
+    rest = (time.time(), boot(), str(tmp_path), "", [process], {}, [], 1)
+    run.write(Record("impala", "id", *rest))
+    hosts = types.SimpleNamespace(
+        there={"there": types.SimpleNamespace(why=why)},
+        close=lambda: None,
+        each=lambda *_: {},
+    )
+    mirror = Mirror(run, hosts, {})
+    state = {"name": "actor-0", "state": "ending", "supervisor": None}
+    mirror.states("there", {"actor-0": state})
+    connect.leave(run, hosts)
+    speaks = [state | {"state": "ended"}] if not why else []
+    later = threading.Timer(1, lambda: [mirror.states("there", {"actor-0": s}) for s in speaks])
+    later.start()
+    try:
+        assert Everywhere(run, hosts).finish(print) == over
+    finally:
+        later.join()
+    assert run.states()["actor-0"]["state"] == ("ended" if not why else "lost")

@@ -1,0 +1,259 @@
+"""How a run is, read from what its supervisors wrote: as JSON, and as a table."""
+
+import json
+import os
+import subprocess
+import time
+
+import pytest
+from rich.console import Console
+
+from launcher.node.procfs import started
+from launcher.node.run_registry import BadName, Foreign, Record, Run, Taken, boot, names
+from launcher.running import status
+from launcher.running.follow import Tail
+
+ME = [os.getpid(), started(os.getpid())]
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return Run("night-1")
+
+
+def _write(run, logdir, *states, since=60.0, booted=None):
+    """A run whose supervisors, all of them this process, wrote this."""
+    run.renew()
+    logdir.mkdir(exist_ok=True)
+    processes, born = [], time.time() - since
+    for state in states:
+        known = {"job": "actor", "host": "localhost", "supervisor": ME, "restarts": 0} | state
+        processes.append({"name": known["name"], "job": known["job"], "host": known["host"]})
+        (run.folder / known["name"]).mkdir()
+        if "state" not in known:
+            (run.folder / known["name"] / "task.json").write_text("{}")
+            os.utime(run.folder / known["name"] / "task.json", (born, born))
+        else:
+            (run.folder / known["name"] / "state.json").write_text(json.dumps(known))
+    booted = booted or boot()
+    told = (run.name, "1", born, booted, str(logdir), "", processes, {}, [], len(processes))
+    run.write(Record(*told))
+
+
+def _table(run, rows=20, width=150):
+    console = Console(width=width, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    console.print(status.picture(status.snapshot(run), rows))
+    return console.export_text()
+
+
+LEARNERS = {"name": "learners", "job": "learner", "state": "running", "since": time.time() - 50}
+
+
+def test_totals_are_those_of_the_last_row_of_this_start(run, tmp_path):
+    _write(run, tmp_path / "a", LEARNERS)
+    rows = tmp_path / "a" / "metrics.jsonl"
+    row = {"frames": 1_234_567.0, "frames_per_second": 8765.4, "policy_lag": 2.55}
+    more = {"episode_return": 20.5, "verdict": "the actors bind", "loss/total": 3.0}
+    rows.write_text(json.dumps({"frames": 1.0}) + "\n" + json.dumps(row | more) + "\n")
+    known = status.snapshot(run)
+    assert {n: known[n] for n in (*row, "episode_return", "verdict")} == row | {
+        **{"episode_return": 20.5, "verdict": "the actors bind"},
+    }
+    assert "loss/total" not in known
+    table = _table(run)
+    assert "night-1: running, 60 s | 1,234,567 frames, 8,765/s | return 20.50 | lag 2.5" in table
+    assert "the actors bind" in table
+    with rows.open("a") as file:
+        file.write('{"frames": 2')  # is being written
+    assert status.snapshot(run)["frames"] == 1_234_567.0
+    rows.write_text("")
+    assert "frames" not in status.snapshot(run), "none is written yet"
+    rows.write_text(json.dumps(row) + "\n")
+    os.utime(rows, (0, 0))
+    assert "frames" not in status.snapshot(run), "of a start before"
+
+
+def test_each_process_is_a_row_and_those_in_trouble_come_first_where_not_all_fit(run, tmp_path):
+    more = {"cpu": 93, "memory": 2048, "frames_per_second": 1500.4, "last": "[actor 3] joined"}
+    actors = [
+        {"name": f"actor-{i}", "state": "running", "since": time.time() - 200} for i in range(9)
+    ]
+    actors[3] |= more
+    actors[7] |= {"state": "waits", "restarts": 4, "last": "it starts again in 4 s"}
+    learners = LEARNERS | {"last": "a long line " * 40, "since": time.time() - 50}
+    _write(run, tmp_path, learners, *actors)
+    table = _table(run)
+    cells = [" ".join(line.split()) for line in table.splitlines()]
+    assert "actor-3 localhost running 3 min 1,500 93% 2,048 MiB 0 [actor 3] joined" in cells
+    assert any(cell.startswith("learners localhost running 50 s") for cell in cells), "is cut last"
+    assert all(len(line) <= 150 for line in table.splitlines())
+    few = _table(run, rows=3)
+    assert few.splitlines()[3].split()[:3] == ["actor-7", "localhost", "waits"]
+    assert "actor-8" not in few
+    assert "and 7 more" in few
+
+
+def test_a_process_whose_supervisor_is_gone_is_lost_and_one_not_there_yet_is_starting(
+    run, tmp_path
+):
+    gone = {"name": "actor-0", "state": "running", "supervisor": [ME[0], ME[1] + 1]}
+    ended = {"name": "actor-1", "state": "stopped", "supervisor": [ME[0], ME[1] + 1], "code": 0}
+    _write(run, tmp_path, LEARNERS, gone, ended, {"name": "actor-2"}, since=5.0)
+    assert [p["state"] for p in status.snapshot(run)["processes"]] == [
+        *("running", "lost", "stopped", "starting"),
+    ]
+    assert run.goes_on()
+    _write_again = Run("other")
+    _write(_write_again, tmp_path, gone | {"name": "learners"}, {"name": "actor-2"}, since=100.0)
+    assert [p["state"] for p in status.snapshot(_write_again)["processes"]] == ["lost", "lost"]
+    assert not _write_again.goes_on()
+    assert status.snapshot(_write_again)["state"] == "lost"
+
+
+@pytest.mark.parametrize(
+    ("learners", "actor", "whole"),
+    [
+        ("running", "running", "running"),
+        ("saving", "running", "saving"),
+        ("ended", "running", "ending"),
+        ("ended", "stopped", "ended"),
+        ("failed", "stopped", "failed"),
+    ],
+)
+def test_a_run_is_as_its_learners_are_until_all_have_ended(run, tmp_path, learners, actor, whole):
+    _write(run, tmp_path, LEARNERS | {"state": learners}, {"name": "actor-0", "state": actor})
+    assert status.snapshot(run)["state"] == whole
+
+
+def test_a_run_of_another_life_of_the_machine_is_stale_and_its_name_is_free(run, tmp_path):
+    _write(run, tmp_path, LEARNERS, booted="another")
+    assert status.snapshot(run)["state"] == "stale"
+    assert not run.goes_on()
+    run.renew()
+    assert run.record is None
+
+
+def test_a_run_that_goes_on_keeps_its_name_and_one_frontend_changes_it_at_a_time(run, tmp_path):
+    _write(run, tmp_path, LEARNERS)
+    with pytest.raises(Taken, match="a run called night-1 goes on: --status shows it, --stop"):
+        run.renew()
+    assert names() == ["night-1"]
+    with (
+        run.being_changed(),
+        pytest.raises(Taken, match="another frontend starts or changes night-1 right now"),
+        Run("night-1").being_changed(),
+    ):
+        pass
+    with run.being_changed():
+        pass
+
+
+def test_gpus_are_shown_where_the_driver_knows_some(run, tmp_path, monkeypatch):
+    driver = tmp_path / "bin" / "nvidia-smi"
+    driver.parent.mkdir()
+    driver.write_text(
+        "#!/bin/sh\n"
+        'case "$1" in --query-gpu=index,name,utilization.gpu,memory.used,memory.total) '
+        "echo '0, NVIDIA H100, 87, 1234, 81559'; echo '1, NVIDIA H100, 0, 4, 81559';; esac\n"
+    )
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{driver.parent}:{os.environ['PATH']}")
+    _write(run, tmp_path / "a", LEARNERS)
+    table = _table(run)
+    assert "GPU 0 (NVIDIA H100): 87% busy, 1234 MiB of 81559" in table
+    assert "GPU 1 (NVIDIA H100): 0% busy" in table
+
+
+@pytest.mark.parametrize("content", ['{"name": "night-1", "pids": [1]}', "{", ""])
+def test_a_record_that_cannot_be_read_is_said_to_be_one_and_frees_no_name(run, tmp_path, content):
+    _write(run, tmp_path, LEARNERS)
+    (run.folder / "run.json").write_text(content)
+    for ask in (lambda: status.snapshot(run), run.renew):
+        with pytest.raises(Foreign, match=f"{run.folder}/run.json cannot be read, or is of anoth"):
+            ask()
+    ended = LEARNERS | {"supervisor": [ME[0], ME[1] + 1]}
+    (run.folder / "learners" / "state.json").write_text(json.dumps(ended))
+    run.renew()
+    assert run.record is None, "nothing of it lives, so its name is free"
+
+
+@pytest.fixture
+def sleeping():
+    """Starts `sleep` with more in its environment."""
+    started_here = []
+
+    def start(**more):
+        started_here.append(subprocess.Popen(["sleep", "60"], env=os.environ | more))
+        return started_here[-1]
+
+    yield start
+    for process in started_here:
+        process.kill()
+        process.wait()
+
+
+def test_what_a_lost_supervisor_left_is_ended_and_nobody_else(run, tmp_path, sleeping):
+    """Not who has a number by now that was another's when it was recorded."""
+    mine, other, bystander = sleeping(), sleeping(), sleeping()
+    grandchild = sleeping(IMPALA_MM_HEARTBEAT=f"{run.folder}/actor-0/beat")
+    gone = {"state": "running", "supervisor": [ME[0], ME[1] + 1]}
+    left = {"name": "actor-0", "process": [mine.pid, started(mine.pid)]} | gone
+    reused = {"name": "actor-1", "process": [other.pid, started(other.pid) - 1]} | gone
+    _write(run, tmp_path, LEARNERS | gone, left, reused)
+    assert run.goes_on(), "its process does"
+    assert run.kill(lost=True) == 2
+    assert (mine.wait(5), grandchild.wait(5)) == (-9, -9)
+    assert (other.poll(), bystander.poll()) == (None, None)
+    assert not run.goes_on()
+
+
+def test_on_a_full_disk_orders_go_by_signal(run, tmp_path, sleeping):
+    supervisors = [sleeping() for _ in range(2)]
+    states = [
+        {"name": name, "state": "running", "supervisor": [each.pid, started(each.pid)]}
+        for name, each in zip(("learners", "actor-0"), supervisors, strict=True)
+    ]
+    _write(run, tmp_path, *states)
+    (run.folder / "stop").mkdir()  # it cannot be written
+    run.order("save")
+    assert supervisors[0].wait(5) == -15
+    assert supervisors[1].poll() is None, "it ends with the learners"
+    run.order("now")
+    assert supervisors[1].wait(5) == -15
+
+
+def test_a_log_is_followed_through_its_new_beginnings(tmp_path):
+    log, said = tmp_path / "a.log", []
+    tail = Tail(log)
+    for begun in range(3):
+        log.write_text("")
+        for i in range(3):
+            with log.open("a") as file:
+                file.write(f"{begun}.{i}\n")
+            said += tail.lines() if i == 0 else []
+        log.rename(tmp_path / "a.log.1")
+    assert [*said, *tail.lines()] == [f"{begun}.{i}" for begun in range(3) for i in range(3)]
+
+
+def test_what_a_run_keeps_is_its_owners_alone(run, tmp_path):
+    _write(run, tmp_path, LEARNERS)
+    assert run.folder.stat().st_mode & 0o777 == 0o700
+    for name in ("run.json", "token"):
+        assert (run.folder / name).stat().st_mode & 0o777 == 0o600
+    assert len((run.folder / "token").read_text()) == 64
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "..", "a.b", "a:b", "x" * 65])
+def test_names_that_folders_and_tmux_could_not_have_are_refused(name):
+    with pytest.raises(BadName, match="letters, digits, - and _ make one"):
+        Run(name)
+
+
+def test_a_run_that_another_terminal_ends_is_shown_no_more(run, tmp_path, capsys):
+    _write(run, tmp_path, LEARNERS)
+    assert status.state(run) == "running"
+    run.forget()
+    assert (status.snapshot(run), status.state(run)) == ({}, "")
+    status.show(run, as_json=False)
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,210 @@
+"""Who is let in by what: keys of the CSV, of the configuration and the agent, passwords."""
+
+import os
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import paramiko
+import pytest
+from ssh_servers import Obedient, agent
+from ssh_user import STRANGE, needs_sshd, says
+
+from launcher.ssh import connection, keys
+from launcher.ssh.authentication import NotLetIn
+from launcher.ssh.connection import Target, Unreachable, connect_with, route
+
+pytestmark = needs_sshd
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "rsa", "ecdsa"])
+def test_a_key_of_the_csv_lets_in(ssh_user, kind):
+    path = ssh_user.key("id", kind)
+    server = ssh_user.sshd(lets_in=[path])
+    connection = ssh_user.enters(server, path)
+    assert says(connection.client) == "hello"
+    assert connection.credential.key == path.read_text()
+    assert connection.credential.host_key == server.listed()
+
+
+def test_the_key_of_the_csv_comes_first_then_the_configuration_then_the_agent(
+    ssh_user, monkeypatch
+):
+    paths = [ssh_user.key(f"id{i}") for i in range(8)]
+    ssh_user.wants("Host *", f"  IdentityFile {paths[0]}")
+    server = ssh_user.sshd(lets_in=paths[7:])
+    with agent(ssh_user.folder, *paths[1:7]) as address:
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(address))
+        ssh_user.wants("Host *", "  IdentityAgent SSH_AUTH_SOCK", f"  IdentityFile {paths[0]}")
+        assert says(ssh_user.enters(server, paths[7]).client) == "hello"
+        said = ssh_user.is_refused(NotLetIn, server)
+        assert f"tried {paths[0]}, the agent's id1, the agent's id2" in said
+        assert "it hung up after" in said
+        server.lets_in(paths[1])
+        assert ssh_user.enters(server).credential.key == "", "the agent keeps it"
+        ssh_user.wants("Host *", f"  IdentityAgent {address}", "  IdentitiesOnly yes")
+        assert "there was nothing to try" in ssh_user.is_refused(NotLetIn, server)
+        ssh_user.wants(
+            *("Host *", f"  IdentityAgent {address}", "  IdentitiesOnly yes"),
+            f"  IdentityFile {paths[1]}.pub",
+        )
+        assert says(ssh_user.enters(server).client) == "hello"
+
+
+def test_too_many_keys_do_not_lock_out_the_password(ssh_user):
+    paths = [ssh_user.key(f"id{i}") for i in range(4)]
+    ssh_user.wants("Host *", *(f"  IdentityFile {path}" for path in paths))
+    server = ssh_user.obedient(STRANGE, most=3)
+    credential = ssh_user.enters(server, password=STRANGE).credential
+    assert server.tried == ["a key"] * 3 + [STRANGE]
+    assert (credential.password, credential.key) == (STRANGE, "")
+    said = ssh_user.is_refused(NotLetIn, server)
+    assert "it hung up after 3 tries (name the one right key in ssh_key_path" in said
+
+
+def test_an_encrypted_key_is_said_and_others_are_tried(ssh_user, monkeypatch):
+    encrypted, plain = ssh_user.key("locked", "ed25519", "a phrase"), ssh_user.key("plain")
+    server = ssh_user.sshd()
+    ssh_user.wants("Host *", f"  IdentityFile {plain}")
+    said = ssh_user.is_refused(NotLetIn, server, encrypted)
+    assert f"{encrypted} is encrypted: ssh-add it" in said
+    assert f"tried {plain}" in said
+    server.lets_in(plain)
+    ssh_user.enters(server, encrypted)
+    server.lets_in(encrypted)
+    subprocess.run(["ssh-keygen", "-qp", "-P", "a phrase", "-N", "", "-f", encrypted], check=True)
+    with agent(ssh_user.folder, encrypted) as address:
+        subprocess.run(["ssh-keygen", "-qp", "-N", "again", "-f", encrypted], check=True)
+        Path(f"{encrypted}.pub").unlink()
+        ssh_user.wants("Host *", f"  IdentityAgent {address}", "  IdentitiesOnly yes")
+        assert says(ssh_user.enters(server, encrypted).client) == "hello"
+
+
+def test_key_files_that_are_not_there_or_no_keys_are_said(ssh_user):
+    server = ssh_user.sshd()
+    said = ssh_user.is_refused(Unreachable, server, ssh_user.folder / "none")
+    assert said.startswith(
+        f"127.0.0.1 (127.0.0.1:{server.port}): ssh_key_path {ssh_user.folder}/none"
+    )
+    assert "there is no such file" in said
+    said = ssh_user.is_refused(NotLetIn, server, f"{ssh_user.key('mine')}.pub")
+    assert f"{ssh_user.folder}/mine.pub is a public key, and no agent has its private one" in said
+    (ssh_user.folder / "text").write_text("not a key")
+    said = ssh_user.is_refused(NotLetIn, server, ssh_user.folder / "text")
+    assert f"{ssh_user.folder}/text is no private key that can be read" in said
+    other = ssh_user.key("pem", "rsa")
+    subprocess.run(
+        ["ssh-keygen", "-qp", "-m", "PKCS8", "-N", "", "-f", other], check=True, capture_output=True
+    )
+    server.lets_in(other)
+    Path(f"{other}.pub").unlink()
+    said = ssh_user.is_refused(NotLetIn, server, other)
+    subprocess.run(
+        [*re.search(r"`(ssh-keygen.*?)`", said)[1].split(), "-N", ""],
+        check=True,
+        capture_output=True,
+    )
+    ssh_user.enters(server, other)
+    server.lets_in(ssh_user.key("classic", "rsa"))
+    classic = ssh_user.folder / "classic"
+    subprocess.run(
+        ["ssh-keygen", "-qp", "-m", "PEM", "-N", "", "-f", classic], check=True, capture_output=True
+    )
+    assert "BEGIN RSA" in classic.read_text()
+    ssh_user.enters(server, classic)
+
+
+def test_a_certificate_beside_a_key_lets_in_and_travels_with_it(ssh_user):
+    path, authority = ssh_user.key(), ssh_user.key("authority")
+    command = ["ssh-keygen", "-q", "-s", authority, "-I", "me", "-n", "root,me", f"{path}.pub"]
+    subprocess.run(command, check=True, capture_output=True)
+    name = route(Target("x"), ssh_user.settings).username
+    (ssh_user.folder / "principals").write_text(f"{name}\nroot\n")
+    server = ssh_user.sshd(
+        f"TrustedUserCAKeys {authority}.pub",
+        f"AuthorizedPrincipalsFile {ssh_user.folder}/principals",
+    )
+    connection = ssh_user.enters(server, path)
+    assert says(connection.client) == "hello"
+    with connect_with(connection.credential) as client:
+        assert says(client) == "hello"
+
+
+@pytest.mark.parametrize("methods", ["password", "publickey,keyboard-interactive"])
+def test_a_password_of_any_characters_lets_in_by_either_way(ssh_user, methods):
+    server = ssh_user.obedient(STRANGE, methods=methods)
+    connection = ssh_user.enters(server, password=STRANGE)
+    assert server.tried == [STRANGE]
+    assert STRANGE not in f"{connection} {connection!r}"
+    with connect_with(connection.credential) as client:
+        assert client.get_transport().is_authenticated()
+
+
+def test_a_wrong_password_is_said_and_never_shown(ssh_user, caplog):
+    server = ssh_user.obedient("right")
+    said = ssh_user.is_refused(NotLetIn, server, password="hunter2")
+    name = route(Target("x"), ssh_user.settings).username
+    assert said == (
+        f"127.0.0.1 (127.0.0.1:{server.port}) does not let {name} in: tried the password; it takes "
+        f"publickey or password; mend ssh_username, ssh_key_path or ssh_password"
+    )
+    server = ssh_user.obedient("right", methods="publickey")
+    said = ssh_user.is_refused(NotLetIn, server, password="hunter2")
+    assert "there was nothing to try; it takes no password; it takes publickey;" in said
+    server = ssh_user.obedient("right", methods="keyboard-interactive", prompts=2)
+    said = ssh_user.is_refused(NotLetIn, server, password="hunter2")
+    assert "it also asks 'Question 0:'; it also asks 'Question 1:'" in said
+    assert server.tried == [""], "a password is no answer to many questions"
+    assert "hunter2" not in caplog.text
+
+
+def test_a_server_that_wants_a_key_and_a_password_gets_both(ssh_user):
+    path = ssh_user.key()
+
+    class Both(Obedient):
+        def check_auth_publickey(self, username, key):
+            good = super().check_auth_publickey(username, key) == paramiko.AUTH_SUCCESSFUL
+            return paramiko.AUTH_PARTIALLY_SUCCESSFUL if good else paramiko.AUTH_FAILED
+
+    server = Both("both", methods="publickey,password", keys=[path])
+    ssh_user.knows(server.known())
+    try:
+        credential = ssh_user.enters(server, path, "both").credential
+        assert (credential.key, credential.password) == (path.read_text(), "both")
+        assert "publickey" in ssh_user.is_refused(NotLetIn, server, path)
+    finally:
+        server.end()
+
+
+def test_a_server_that_does_not_answer_a_login_is_said(ssh_user, monkeypatch):
+    monkeypatch.setattr(connection, "_ANSWER_SECONDS", 0.6)
+
+    class Slow(Obedient):
+        def check_auth_password(self, username, password):
+            time.sleep(2)
+            return paramiko.AUTH_FAILED
+
+    server = Slow()
+    ssh_user.knows(server.known())
+    said = ssh_user.is_refused(Unreachable, server, password="x")
+    server.end()
+    assert "gave no answer to the login" in said
+
+
+def test_an_agent_that_does_not_sign_costs_one_try(ssh_user, monkeypatch):
+    held, other = ssh_user.key("held"), ssh_user.key("other")
+    server = ssh_user.sshd(lets_in=[held, other])
+    real = keys.Agent.get_keys
+    with agent(ssh_user.folder, held) as address:
+        ssh_user.wants("Host *", f"  IdentityAgent {address}", f"  IdentityFile {held}.pub")
+
+        def emptied(self):
+            keys = real(self)
+            environment = os.environ | {"SSH_AUTH_SOCK": str(address)}
+            subprocess.run(["ssh-add", "-qD"], env=environment, check=True, capture_output=True)
+            return keys
+
+        monkeypatch.setattr(keys.Agent, "get_keys", emptied)
+        said = ssh_user.is_refused(NotLetIn, server)
+    assert "tried the agent's held; it takes publickey" in said

@@ -1,0 +1,274 @@
+"""SSH to real servers: silent ones, those behind others, many at once; logins elsewhere."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import paramiko
+import pytest
+from processes import ROOT, free_port
+from ssh_servers import Obedient, agent, saying
+from ssh_user import needs_sshd, says
+
+from launcher.ssh import connection as ssh
+from launcher.ssh.authentication import NotLetIn
+from launcher.ssh.connection import Credential, Target, Unreachable, connect, connect_with
+from launcher.ssh.known_hosts import HostKeyRefused
+
+pytestmark = needs_sshd
+
+
+def _takes(begun):
+    return time.monotonic() - begun
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [(b"", "says nothing"), (b"SSH-2.0-Silent\r\n", "does not finish its handshake")],
+)
+def test_a_server_that_falls_silent_costs_seconds_and_is_said(ssh_user, monkeypatch, words, what):
+    monkeypatch.setattr(ssh, "_HANDSHAKE_SECONDS", 0.6)
+    with saying(words) as port:
+        begun = time.monotonic()
+        with pytest.raises(Unreachable, match=rf"takes the connection, and {what} for 0\.6 s"):
+            connect(Target("127.0.0.1", port), ssh_user.settings)
+        assert _takes(begun) < 3
+
+
+def test_a_server_that_hangs_up_is_tried_again_for_seconds_then_said(ssh_user, monkeypatch):
+    monkeypatch.setattr(ssh, "_PAUSES", (0.1, 0.2))
+    for words in (b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"):
+        with (
+            saying(words, then_close=True) as port,
+            pytest.raises(Unreachable, match="hangs up before anybody can log in"),
+        ):
+            connect(Target("127.0.0.1", port), ssh_user.settings)
+    path = ssh_user.key()
+    port, log = free_port(), []
+
+    def first_busy_then_well():
+        with socket.create_server(("127.0.0.1", port)) as busy:
+            busy.accept()[0].close()
+            log.append("hung up")
+        server = Obedient(keys=[path], port=port)
+        log.append(server)
+
+    thread = threading.Thread(target=first_busy_then_well)
+    thread.start()
+    ssh_user.wants("Host *", "  StrictHostKeyChecking accept-new")
+    while True:  # until it listens
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                break
+    thread.join()
+    ssh_user.enters(log[1], path)
+    log[1].end()
+
+
+def test_of_a_server_that_speaks_nonsense_a_sentence_is_all_that_is_printed(ssh_user):
+    program = (
+        "import sys\n"
+        "from launcher.ssh import connection as ssh\n"
+        "try:\n"
+        "    ssh.connect(ssh.Target('127.0.0.1', int(sys.argv[1])), ssh.Settings(sys.argv[2]))\n"
+        "except ssh.Unreachable as error:\n"
+        "    print(error)\n"
+    )
+    with saying(b"SSH-2.0-Nonsense\r\n" + b"nonsense" * 9) as port:
+        command = [sys.executable, "-c", program, str(port), ssh_user.config]
+        ran = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert re.fullmatch(rf"127.0.0.1 \(127.0.0.1:{port}\): SSH fails: .+\n", ran.stdout)
+    assert ran.stderr == ""
+
+
+def test_hosts_that_cannot_be_reached_are_said(ssh_user):
+    port = free_port()
+    with pytest.raises(Unreachable, match=rf"127\.0\.0\.1:{port}\) refuses connections"):
+        connect(Target("127.0.0.1", port), ssh_user.settings)
+    with pytest.raises(
+        Unreachable, match=r"^no\.such\.host\.invalid: nobody knows a host no\.such"
+    ):
+        connect(Target("no.such.host.invalid"), ssh_user.settings)
+    with pytest.raises(Unreachable, match="'-oProxyCommand=x' is no host name"):
+        connect(Target("-oProxyCommand=x"), ssh_user.settings)
+    ssh_user.wants("Host *", "  ConnectTimeout 1")
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        port = full.getsockname()[1]
+        waiting = [socket.socket() for _ in range(3)]
+        for each in waiting:  # nobody takes them, and there is no room for more
+            each.setblocking(False)
+            each.connect_ex(("127.0.0.1", port))
+        begun = time.monotonic()
+        with pytest.raises(Unreachable, match="gave no answer in 1 s"):
+            connect(Target("127.0.0.1", port), ssh_user.settings)
+        assert _takes(begun) < 3
+        for each in waiting:
+            each.close()
+
+
+def _hops(ssh_user, **more):
+    """Two servers: `inner` is only known by its name of the configuration, behind `outer`."""
+    keys = {name: ssh_user.key(f"key_{name}") for name in ("outer", "inner")}
+    servers = {
+        name: ssh_user.sshd(name=name, lets_in=[path], **more) for name, path in keys.items()
+    }
+    ssh_user.wants(
+        *("Host outer", "  HostName 127.0.0.1", f"  Port {servers['outer'].port}"),
+        f"  IdentityFile {keys['outer']}",
+        *("Host inner", "  HostName 127.0.0.1", f"  Port {servers['inner'].port}"),
+        *(f"  IdentityFile {keys['inner']}", "  ProxyJump outer"),
+        *("Host innermost", "  HostName 127.0.0.1", f"  Port {servers['outer'].port}"),
+        *(f"  IdentityFile {keys['outer']}", "  ProxyJump outer,inner"),
+        *("Host round", "  ProxyJump and-round", "Host and-round", "  ProxyJump round"),
+    )
+    return servers
+
+
+def test_a_host_is_reached_through_others_each_with_its_own_key_and_host_key(ssh_user):
+    servers = _hops(ssh_user)
+    connection = connect(Target("inner"), ssh_user.settings)
+    assert says(connection.client) == "hello"
+    assert says(connection.client, "echo $SSH_CONNECTION").endswith(str(servers["inner"].port))
+    port = servers["outer"].port
+    connection.client.close()
+    _until(lambda: not _connections_to(port), "the jump's connection ends with its host's")
+    connection = connect(Target("innermost"), ssh_user.settings)
+    assert says(connection.client) == "hello"
+    connection.client.close()
+    with connect_with(connection.credential) as client:
+        assert says(client) == "hello"
+    ssh_user.known.write_text(servers["inner"].known())
+    with pytest.raises(HostKeyRefused, match=r"^inner: by way of outer: outer \(.*is not known"):
+        connect(Target("inner"), ssh_user.settings)
+    ssh_user.known.write_text(servers["outer"].known())
+    with pytest.raises(HostKeyRefused, match=r"^inner \(.* is not known: .* `ssh inner` by hand"):
+        connect(Target("inner"), ssh_user.settings)
+    ssh_user.knows(servers["inner"].known())
+    servers["inner"].end()
+    with pytest.raises(Unreachable, match=r"^inner \(.*\) cannot be reached from outer: "):
+        connect(Target("inner"), ssh_user.settings)
+    with pytest.raises(Unreachable, match="ProxyJump goes round in circles: and-round via round"):
+        connect(Target("round"), ssh_user.settings)
+
+
+def test_a_jump_is_never_told_the_password_of_the_host_behind_it(ssh_user):
+    jump = ssh_user.obedient("hunter2")
+    ssh_user.wants("Host inner", f"  ProxyJump 127.0.0.1:{jump.port}")
+    with pytest.raises(
+        NotLetIn, match=r"by way of .*there was nothing to try.* mend User or Ident"
+    ):
+        connect(Target("inner", ssh_password="hunter2"), ssh_user.settings)
+    assert jump.tried == []
+
+
+def _connections_to(port):
+    """Established ones, as the kernel lists them."""
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    fields = [line.split() for line in lines]
+    return [f for f in fields if f[2].endswith(f":{port:04X}") and f[3] == "01"]
+
+
+def _until(good, what):
+    until = time.monotonic() + 5
+    while not good():
+        assert time.monotonic() < until, what
+        time.sleep(0.02)
+
+
+def test_a_proxy_command_carries_the_connection_and_ends_with_it(ssh_user, monkeypatch):
+    monkeypatch.setattr(ssh, "_PAUSES", ())
+    servers = _hops(ssh_user)
+    config = ssh_user.config.read_text()
+    mark = ssh_user.folder / "pid"
+    command = f"sh -c 'echo $$ > {mark}; exec ssh -F {ssh_user.config} -W %h:%p outer'"
+    ssh_user.config.write_text(config.replace("ProxyJump outer\n", f"ProxyCommand {command}\n"))
+    connection = connect(Target("inner"), ssh_user.settings)
+    assert says(connection.client) == "hello"
+    process = Path(f"/proc/{mark.read_text().strip()}")
+    assert process.exists()
+    connection.client.close()
+    _until(lambda: not process.exists(), "it goes on")
+    ssh_user.wants("Host inner", "  ProxyCommand echo no way out >&2")
+    with pytest.raises(Unreachable, match="its ProxyCommand says: no way out"):
+        connect(Target("inner"), ssh_user.settings)
+    assert servers
+
+
+def test_another_machine_logs_in_with_the_credential_alone(ssh_user):
+    path = ssh_user.key()
+    server = ssh_user.sshd(lets_in=[path])
+    credential = ssh_user.enters(server, path).credential
+    sent = json.dumps(credential)
+    program = (
+        "import json, sys\n"
+        "from launcher.ssh.connection import Credential, connect_with\n"
+        "with connect_with(Credential(*json.load(sys.stdin))) as client:\n"
+        "    print(client.exec_command('echo hello')[1].read())\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        input=sent,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT), "PATH": "", "HOME": str(ssh_user.folder / "other")},
+    )
+    assert (ran.stdout, ran.stderr, ran.returncode) == ("b'hello\\n'\n", "", 0)
+    assert path.read_text().splitlines()[1] not in f"{credential} {credential!r}"
+    other = ssh_user.sshd(name="other")
+    for wrong in (other.listed(), other.listed().replace("ssh-ed25519", "ssh-rsa")):
+        with pytest.raises(HostKeyRefused, match="shows another key here, ssh-ed25519 SHA256:"):
+            connect_with(credential._replace(host_key=wrong))
+    with pytest.raises(NotLetIn, match="there was nothing to try"):
+        connect_with(credential._replace(key="", password=""))
+
+
+def test_where_the_agent_let_us_in_another_machine_needs_its_own(ssh_user, monkeypatch):
+    path = ssh_user.key()
+    server = ssh_user.sshd(lets_in=[path])
+    with agent(ssh_user.folder, path) as address:
+        ssh_user.wants("Host *", f"  IdentityAgent {address}")
+        credential = ssh_user.enters(server).credential
+        assert (credential.key, credential.password) == ("", "")
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(address))
+        with connect_with(credential) as client:
+            assert says(client) == "hello"
+
+
+def test_a_server_that_ends_is_noticed_and_nothing_is_printed(ssh_user, capfd):
+    path = ssh_user.key()
+    server = ssh_user.sshd(lets_in=[path])
+    connection = ssh_user.enters(server, path)
+    transport = connection.client.get_transport()
+    assert transport.packetizer._Packetizer__keepalive_interval == 15
+    for pid in subprocess.run(
+        ["ps", "--ppid", str(server.process.pid), "-o", "pid="],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split():
+        os.kill(int(pid), 9)
+    _until(lambda: not transport.is_active(), "it is not noticed")
+    with pytest.raises(paramiko.SSHException):
+        connection.client.exec_command("true")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_many_logins_at_once_to_a_server_that_takes_few(ssh_user):
+    path = ssh_user.key()
+    server = ssh_user.sshd("MaxStartups 5:50:12", lets_in=[path])
+    with ThreadPoolExecutor(20) as pool:
+        found = list(pool.map(lambda _: ssh_user.enters(server, path), range(20)))
+    assert {says(connection.client) for connection in found[::8]} == {"hello"}
+    assert repr(Credential(*found[0].credential)).count("***") == 1

@@ -1,0 +1,320 @@
+"""Copies of a run's folder, with both ends on this machine: that they are what was copied."""
+
+import contextlib
+import os
+import shutil
+import socket
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+from folders import Folder, save, whole
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from launcher.node.file_service import Files, serve
+from launcher.remote.remote_files import FilesThere
+from launcher.remote.remote_node import Lost
+from launcher.transfer import checkpoints, fetch
+from launcher.transfer import copy as bring
+from launcher.transfer.copy import Brought, Copy, Known, judge
+
+_NAMES = ("a.log", "b.log", "metrics.jsonl", "settings.json", "events/x", "d", "d/e")
+_WORDS = st.binary(max_size=6)
+
+
+class Cut(Files):
+    """An end that is lost after so many bytes were read of it."""
+
+    def __init__(self, after=1 << 60):
+        self.left, self.read_of_it = after, 0
+
+    def read(self, parts):
+        for piece in super().read(parts):
+            came = piece[: self.left]
+            self.left -= len(came)
+            self.read_of_it += len(came)
+            if came or not piece:
+                yield came
+            if came != piece:
+                raise Lost("the link was cut")
+
+
+def once(source, there, here, end=None):
+    """A fetch of a folder; what it brought."""
+    done = Brought()
+    copy = Copy(end or Files(), str(here), Known(None if end else here / ".brought.json"))
+    offers = fetch.offered(source, str(there))
+    fetch.bring_all(copy, source, "there", offers, done)
+    if not end:
+        checkpoints.prune(copy, checkpoints.divide(offers)[1], done)
+    return done
+
+
+def same(there, here):
+    """All that is there is here, and nothing is half here."""
+    for name, about in Files().listing(str(there)).items():
+        if about[3]:
+            assert os.readlink(here / name) == about[3]
+        else:
+            assert (here / name).read_bytes() == (there / name).read_bytes(), name
+    hidden = {path.name for path in here.rglob(".*")}
+    assert hidden <= {".brought.json"}
+    return whole(here)
+
+
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.sampled_from(
+                [
+                    *("append", "append", "rewrite", "replace", "rotate", "trim", "remove"),
+                    *("link", "save", "unsave"),
+                ]
+            ),
+            st.sampled_from(_NAMES),
+            _WORDS,
+        ),
+        st.tuples(st.just("fetch"), st.integers(0, 60), st.none()),
+    ),
+    max_size=25,
+)
+
+
+# A log that got shorter, and was then rotated there; met once in many runs.
+_SHORTER = [("append", "a.log", b"abc"), ("fetch", 3, None), ("rewrite", "a.log", b"")]
+_SHORTER += [("fetch", 0, None), ("rotate", "a.log", b"")]
+
+
+@example(_SHORTER)
+@given(_STEPS)
+@settings(deadline=None, max_examples=150)
+def test_a_copy_is_what_was_copied_after_any_changes_and_cuts(steps):
+    with tempfile.TemporaryDirectory() as folder:
+        there, here = Folder(Path(folder) / "there"), Path(folder) / "here"
+        here.mkdir()
+        for what, name, data in steps:
+            if what != "fetch":
+                if name != "metrics.jsonl" or what in ("append", "save", "unsave"):  # never cut
+                    getattr(there, what)(name, data)
+                continue
+            try:
+                once(Cut(name), there.path, here)
+                assert same(there.path, here)
+            except Lost:
+                assert whole(here)
+        once(Cut(), there.path, here)
+        assert same(there.path, here)
+        again = Cut()
+        once(again, there.path, here)
+        assert again.read_of_it == 0, "nothing comes twice"
+
+
+@pytest.fixture
+def two(tmp_path):
+    here = tmp_path / "here"
+    here.mkdir()
+    return Folder(tmp_path / "there"), here
+
+
+def test_what_grew_goes_on_where_the_copy_ends(two):
+    there, here = two
+    there.append("metrics.jsonl", os.urandom(5_000_000))
+    once(Cut(), there.path, here)
+    there.append("metrics.jsonl", b"more")
+    source = Cut()
+    once(source, there.path, here)
+    assert source.read_of_it == 4
+    assert same(there.path, here)
+
+
+@pytest.mark.parametrize("how", ["rotate", "trim"])
+def test_a_log_that_was_begun_anew_is_not_brought_again(two, how):
+    there, here = two
+    there.append("a.log", b"old" * 1000)
+    once(Cut(), there.path, here)
+    there.append("a.log", b"last")
+    getattr(there, how)("a.log", b"new")
+    source = Cut()
+    once(source, there.path, here)
+    assert source.read_of_it == len(b"lastnew")
+    assert same(there.path, here)
+
+
+def test_a_cut_link_costs_nothing_but_time(two):
+    there, here = two
+    content = os.urandom(1000)
+    there.append("videos/game.mp4", content)
+    there.save("..", content)
+    about = (there.path / "checkpoints" / f"{2:010d}" / "about.json").stat().st_size
+    sources = []
+    for _ in range(10):
+        sources.append(Cut(700))
+        with contextlib.suppress(Lost):
+            once(sources[-1], there.path, here)
+            break
+        assert whole(here)
+    assert same(there.path, here)
+    assert len(sources) > 4
+    # What a checkpoint says of itself is asked each time.
+    assert sum(source.read_of_it for source in sources) <= 3000 + len(sources) * about
+
+
+@pytest.mark.parametrize("cuts", [(700,), (700, 1500)])
+def test_what_is_replaced_while_it_comes_is_begun_anew(two, cuts):
+    there, here = two
+    for first, then in ((b"a" * 1000, b"b" * 1000), (b"a" * 1000, b"a" * 500 + b"b")):
+        there.replace("videos/game.mp4", first)
+        there.save("..", first)
+        for after in cuts:
+            with contextlib.suppress(Lost):
+                once(Cut(after), there.path, here)
+        there.replace("videos/game.mp4", then)
+        there.save("..", then)
+        once(Cut(), there.path, here)
+        assert same(there.path, here)
+
+
+def test_a_link_that_becomes_a_folder_leaves_alone_what_it_led_to(two):
+    there, here = two
+    there.append("a/x", b"content")
+    (there.path / "b").symlink_to("a")
+    once(Cut(), there.path, here)
+    there.append("b/x", b"another")
+    once(Cut(), there.path, here)
+    assert same(there.path, here)
+    assert (here / "a" / "x").read_bytes() == b"content"
+
+
+def test_what_was_changed_here_is_put_aside_not_lost(two):
+    there, here = two
+    there.append("evaluations.jsonl", b"1\n")
+    once(Cut(), there.path, here)
+    with (here / "evaluations.jsonl").open("ab") as file:
+        file.write(b"mine\n")
+    once(Cut(), there.path, here)
+    assert (here / "evaluations.jsonl").read_bytes() == b"1\nmine\n"
+    there.append("evaluations.jsonl", b"2\n")
+    once(Cut(), there.path, here)
+    assert (here / "evaluations.jsonl").read_bytes() == b"1\n2\n"
+    assert (here / "evaluations.jsonl.here").read_bytes() == b"1\nmine\n"
+
+
+def test_old_checkpoints_go_as_there_but_never_the_best_or_anybodys_own(two):
+    there, here = two
+    for number in range(1, 6):
+        there.save("." * number, b"%d" % number, {2: 9.0}.get(number, 1.0), milestone=number == 3)
+        once(Cut(), there.path, here)
+    save(here / "checkpoints" / f"{0:010d}", b"own")
+    for number in range(1, 5):
+        there.unsave("." * number, b"")
+    assert once(Cut(), there.path, here).removed == [f"{1:010d}", f"{4:010d}"]
+    left = sorted(int(path.name) for path in (here / "checkpoints").iterdir())
+    assert left == [0, 2, 3, 5]
+    shutil.rmtree(there.path / "checkpoints")
+    assert not once(Cut(), there.path, here).removed, "nobody keeps none"
+
+
+def test_a_checkpoint_that_is_damaged_there_is_not_brought_and_said_once(two):
+    there, here = two
+    there.save(".", b"good")
+    there.save("..", b"good")
+    (there.path / "checkpoints" / f"{2:010d}" / "variables.data").write_bytes(b"evil")
+    done = once(Cut(), there.path, here)
+    assert [path.name for path in (here / "checkpoints").iterdir()] == [f"{1:010d}"]
+    assert done.wrong == [
+        f"checkpoint {2:010d} is damaged there (variables.data is not what was written)"
+    ]
+    source = Cut()
+    assert once(source, there.path, here).wrong == []
+    assert source.read_of_it == 0
+    there.save("..", b"good again")  # its number comes again
+    once(Cut(), there.path, here)
+    assert same(there.path, here)
+    there.save("..", b"and again")
+    once(Cut(), there.path, here)
+    assert same(there.path, here)
+    assert len(list((here / "checkpoints").iterdir())) == 2
+
+
+def test_links_outside_come_as_what_they_lead_to_and_circles_end(two, tmp_path):
+    there, here = two
+    elsewhere = tmp_path / "disk"
+    elsewhere.mkdir()
+    (there.path / "checkpoints").symlink_to(elsewhere)
+    there.save(".", b"content")
+    (there.path / "latest").symlink_to(f"checkpoints/{1:010d}")
+    (elsewhere / "circle").symlink_to(elsewhere)
+    (there.path / "nothing").symlink_to("/no/such/file")
+    for name in ("lock", "checkpoints/saving/x", "checkpoints/damaged-7/x", ".game.mp4.writing"):
+        (there.path / name).parent.mkdir(exist_ok=True)
+        (there.path / name).write_text("not for others")
+    (there.path / "file").write_text("content")
+    once(Cut(), there.path, here)
+    assert same(there.path, here)
+    names = {str(path.relative_to(here)) for path in here.rglob("*") if not path.is_dir()}
+    assert {name for name in names if not name.startswith("checkpoints/0")} == {
+        *(".brought.json", "file"),
+    }
+    assert (here / "latest" / "variables.data").read_bytes() == b"content"
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", ".bashrc", "a//b", "."])
+def test_nothing_is_written_outside_whatever_the_other_end_says(name):
+    assert not bring.is_safe(name, bring.Offer("/x", [1, 1, 1, ""]))
+    assert bring.is_safe("a/x", bring.Offer("/x", [1, 1, 1, "../b"]))
+    assert not bring.is_safe("a/x", bring.Offer("/x", [1, 1, 1, "../../b"]))
+    assert not bring.is_safe("a/x", bring.Offer("/x", [1, 1, 1, "/b"]))
+
+
+def test_a_copy_that_others_write_to_is_never_cut():
+    for name in ("learners.log", "metrics.jsonl"):
+        assert judge(name, [5, 0, 1, ""], [7, 0, 1, ""], ours=True, alike=True) == "keep"
+    assert judge("actor-0.log", [5, 0, 1, ""], [7, 0, 1, ""], ours=True, alike=False) == "aside"
+
+
+class Channel:
+    """To a thread that serves."""
+
+    def __init__(self):
+        self._ours, theirs = socket.socketpair()
+        self.settimeout, self.makefile = self._ours.settimeout, self._ours.makefile
+        file = theirs.makefile("rwb")
+        threading.Thread(target=serve, args=(file, file), daemon=True).start()
+
+    def close(self):
+        self._ours.shutdown(socket.SHUT_RDWR)
+
+
+def test_through_a_channel_it_is_the_same_both_ways(two, tmp_path):
+    there, here = two
+    there.append("settings.json", b"{}")
+    there.append("events/x", os.urandom(3_000_000))
+    there.append("empty", b"")
+    there.append("odd \udcff\n", b"odd")
+    there.save("..", os.urandom(700_000), 3.0)
+    (there.path / "latest").symlink_to("settings.json")
+    once(FilesThere("host", Channel), there.path, here)
+    assert same(there.path, here)
+    away = tmp_path / "away"
+    once(Files(), here, away, end=FilesThere("host", Channel))
+    assert same(here, away)
+    source = Cut()
+    once(source, here, away, end=FilesThere("host", Channel))
+    assert source.read_of_it == 0
+
+
+def test_what_is_not_heard_to_its_end_is_no_answer(two):
+    there, _ = two
+    path = there.path / "a.log"
+    there.append("a.log", b"x" * 1_000_000)
+    there = FilesThere("host", Channel)
+    about = there.about([str(path)])[0]
+    pieces = there.read([[str(path), about[2], 0, about[0]]])
+    next(pieces)
+    pieces.close()
+    assert there.about([str(path)]) == [about]
+    there.close()
+    with pytest.raises(Lost, match="hung up"):
+        there.about([str(path)])

@@ -1,0 +1,211 @@
+"""A run's folder on another host comes home: `--fetch`, `--mirror_logdir`, and the way back."""
+
+import dataclasses
+import json
+import os
+import re
+import signal
+import sys
+import time
+
+import pytest
+from folders import save, whole
+from processes import ROOT
+from supervising import until
+
+from launcher.node.run_registry import Record
+
+_FRONTEND = (sys.executable, str(ROOT / "run_experiment_mm_raw.py"))
+_STATE = "/root/.local/state/impala_mm/runs/impala"
+_THERE, _LOGS = "/root/there/run", "/root/.local/state/impala_mm/logs/impala-1"
+_LEARNER, _ACTOR = "10.77.1.11", "10.77.1.21"
+
+
+def _record(lan, **changes):
+    """Of a run of one learner and two actors, as a frontend on the laptop has it."""
+    processes = [
+        {"name": "learners", "place": _LEARNER, "log": f"{_THERE}/learners.log"},
+        {"name": "actor-0", "place": _LEARNER, "log": f"{_THERE}/actor-0.log"},
+        {"name": "actor-1", "place": _ACTOR, "log": f"{_LOGS}/actor-1.log"},
+    ]
+    record = Record(
+        name="impala",
+        id="1",
+        time=time.time(),
+        boot=lan.laptop.run("cat", "/proc/sys/kernel/random/boot_id").stdout.strip(),
+        logdir="/root/run",
+        socket="",
+        processes=[
+            each | {"job": "actor", "host": each["place"], "kind": ""} for each in processes
+        ],
+        flags={"logdir": _THERE, "learner_hosts": f"{_LEARNER}:8001"},
+        learners=[],
+        next_actor=2,
+        targets={place: [place, "", "", "", ""] for place in (_LEARNER, _ACTOR)},
+    )
+    state = lan.laptop.path(_STATE)
+    (state / "seen").mkdir(parents=True, exist_ok=True)
+    lan.laptop.path("/root/run").mkdir(exist_ok=True)
+    content = dataclasses.asdict(record) | changes
+    (state / "run.json").write_text(json.dumps(content))
+    return lan.laptop.path("/root/run")
+
+
+def _make(lan):
+    """Files of a run on its hosts."""
+    there = lan.learner1.path(_THERE)
+    save(there / "checkpoints" / "0000000100", os.urandom(3_000_000), 1.0)
+    save(there / "checkpoints" / "0000000200", os.urandom(3_000_000), 2.0)
+    (there / "metrics.jsonl").write_text('{"frames": 1}\n')
+    (there / "learners.log").write_text("up\n")
+    (there / "actor-0.log").write_text("an actor beside the learner\n")
+    (there / "lock").write_text("7")
+    logs = lan.actor1.path(_LOGS)
+    logs.mkdir(parents=True)
+    (logs / "actor-1.log").write_text("an actor elsewhere\n")
+    (logs / "actor-1.log.1").write_text("what it said before\n")
+    return there
+
+
+def _fetch(lan, *flags, code=0):
+    ran = lan.laptop.run(*_FRONTEND, "--fetch", *flags, check=False)
+    assert ran.returncode == code, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+def test_fetch_brings_what_is_new_from_every_host_and_says_how_much(lan):
+    here, there = _record(lan), _make(lan)
+    said = _fetch(lan)
+    assert re.search(rf"^{_LEARNER}: 12\.0 MB, \d files?, 2 checkpoints$", said, re.MULTILINE), said
+    assert re.search(rf"^{_ACTOR}: 0\.0 MB, 2 files$", said, re.MULTILINE), said
+    assert "all is in /root/run" in said
+    for name in ("metrics.jsonl", "learners.log", "actor-0.log"):
+        assert (here / name).read_bytes() == (there / name).read_bytes()
+    assert (here / "actor-1.log").read_text() == "an actor elsewhere\n"
+    assert (here / "actor-1.log.1").read_text() == "what it said before\n"
+    assert not (here / "lock").exists()
+    assert len(list((here / "checkpoints").glob("[0-9]*"))) == 2
+    assert whole(here)
+
+    with (there / "metrics.jsonl").open("a") as file:
+        file.write('{"frames": 2}\n')
+    _record(lan, targets={_LEARNER: [_LEARNER, "", "", "", ""], _ACTOR: [_ACTOR, "23", "", "", ""]})
+    before = lan.laptop.bytes_received()
+    said = _fetch(lan, code=1)
+    assert lan.laptop.bytes_received() - before < 200_000, "nothing comes twice"
+    assert (here / "metrics.jsonl").read_bytes() == (there / "metrics.jsonl").read_bytes()
+    assert re.search(rf"^error: {_ACTOR}: .+", said, re.MULTILINE), said
+    assert "all that came is in /root/run" in said
+
+
+def test_two_at_once_do_not_hurt_each_other(lan):
+    here, _ = _record(lan), _make(lan)
+    before = lan.laptop.bytes_received()
+    two = [lan.laptop.start(*_FRONTEND, "--fetch") for _ in range(2)]
+    assert [each.process.wait(60) for each in two] == [0, 0], two[0].printed() + two[1].printed()
+    assert lan.laptop.bytes_received() - before < 18_000_000, "nothing comes twice"
+    assert len(list((here / "checkpoints").glob("[0-9]*"))) == 2
+    assert whole(here)
+
+
+@pytest.mark.slow
+def test_a_link_that_is_cut_in_the_middle_costs_no_half_checkpoint(lan):
+    here, there = _record(lan), _make(lan)
+    size = 30_000_000
+    save(there / "checkpoints" / "0000000300", os.urandom(size), 3.0)
+    fetching = lan.laptop.start(*_FRONTEND, "--fetch")
+    coming = here / "checkpoints" / ".0000000300.coming" / "variables.data"
+    until(lambda: coming.exists() and coming.stat().st_size > 2_000_000, 30)
+    lan.learner1.cut()
+    assert fetching.process.wait(60) == 1
+    fetching.until(rf"error: {_LEARNER}: ")
+    came = coming.stat().st_size
+    assert came < size
+    assert not (here / "checkpoints" / "0000000300").exists()
+    assert whole(here)
+    lan.learner1.restore()
+    before = lan.laptop.bytes_received()
+    _fetch(lan)
+    assert lan.laptop.bytes_received() - before < 1.1 * (2 * size - came) + 10_000_000
+    assert (here / "checkpoints" / "0000000300").exists()
+    assert whole(here)
+
+
+def test_what_is_here_already_is_not_fetched(lan):
+    one = {"name": "learners", "place": "", "log": "/root/run/learners.log"}
+    one |= {"job": "learner", "host": "localhost", "kind": ""}
+    _record(lan, processes=[one], targets={}, shared=True, flags={"logdir": "/root/run"})
+    assert "nothing to fetch: all of impala is on this machine, in /root/run" in _fetch(lan)
+
+
+_PUSH = f"""
+from pathlib import Path
+from launcher.transfer.fetch import push
+from launcher.remote.hosts import Hosts
+from launcher.ssh.config import Settings, Target
+hosts = Hosts("impala", {{"learner2": Target("learner2", "", "", "", "")}}, Settings("", False))
+assert not hosts.reach(print, lambda _: [{sys.executable!r}])
+done = push(hosts, "learner2", Path("/root/run"), "/root/there/run")
+print(done.bytes, done.files, done.checkpoints)
+hosts.close()
+"""
+
+
+def test_push_brings_to_another_host_what_it_lacks(lan):
+    here = lan.laptop.path("/root/run")
+    save(here / "checkpoints" / "0000000100", os.urandom(1_000_000), 1.0)
+    (here / "metrics.jsonl").write_text('{"frames": 1}\n')
+    for expected in (r"2000\d{3} 1 1", "0 0 0"):
+        ran = lan.laptop.run(sys.executable, "-c", _PUSH, env={"PYTHONPATH": str(ROOT)})
+        assert re.fullmatch(expected, ran.stdout.strip()), ran.stdout
+    there = lan.learner2.path("/root/there/run")
+    assert whole(there)
+    assert (there / "checkpoints" / "0000000100").exists()
+    assert (there / "metrics.jsonl").read_text() == '{"frames": 1}\n'
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_run_whose_learners_host_is_lost_is_played_from_what_was_mirrored(lan):
+    rows = f"job,ip,tf_port\nlearner,{_LEARNER},8001\nactor,{_ACTOR},\n"
+    lan.laptop.path("/root/workers.csv").write_text(rows)
+    run = lan.laptop.start(
+        *(*_FRONTEND, "--workers_csv_path=/root/workers.csv", "--logdir=/root/run"),
+        *("--level_name=catch", "--save_checkpoint_secs=3", "--total_environment_frames=1e9"),
+        *("--mirror_logdir", "--skip_check"),
+    )
+    here = lan.laptop.path("/root/run")
+    until(lambda: len(list(here.glob("checkpoints/[0-9]*"))) > 1, 120)
+    assert (here / "settings.json").exists()
+    lan.learner1.kill_all()
+    newest = max(path.name for path in here.glob("checkpoints/[0-9]*"))
+    run.until("mirroring: .*it is tried again", 60)
+    run.kill()
+    ran = lan.laptop.run(
+        *(sys.executable, str(ROOT / "experiment.py"), "--mode=test", "--logdir=/root/run"),
+        timeout=100,
+    )
+    assert str(int(newest)) in ran.stdout.replace(",", ""), ran.stdout
+    assert whole(here)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_after_ctrl_c_the_last_checkpoint_is_here_too(lan):
+    rows = f"job,ip,tf_port\nlearner,{_LEARNER},8001\nactor,{_ACTOR},\n"
+    lan.laptop.path("/root/workers.csv").write_text(rows)
+    run = lan.laptop.start(
+        *(*_FRONTEND, "--workers_csv_path=/root/workers.csv", "--logdir=/root/run"),
+        *("--level_name=catch", "--total_environment_frames=1e9", "--mirror_logdir"),
+        "--skip_check",
+    )
+    run.until(r"[1-9][0-9,]* frames \|", 120)
+    run.process.send_signal(signal.SIGINT)
+    assert run.process.wait(60) == 130, run.printed()
+    here, there = lan.laptop.path("/root/run"), lan.learner1.path("/root/run")
+    for name in ("metrics.jsonl", "learners.log", "learner.log", "settings.json"):
+        assert (here / name).read_bytes() == (there / name).read_bytes(), name
+    saved = [sorted(p.name for p in each.glob("checkpoints/*")) for each in (here, there)]
+    assert saved[0] == saved[1] != []
+    assert (here / "actor-0.log").exists()
+    assert "mirroring" not in run.printed()

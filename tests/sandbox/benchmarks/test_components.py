@@ -1,0 +1,143 @@
+"""sandbox/benchmarks/components.py: few points tell what a step costs, and what is left is said."""
+
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from processes import ROOT
+
+sys.path.append(str(ROOT / "sandbox" / "benchmarks"))  # as its scripts find each other
+
+import components
+import progress
+
+from impala_mm.config.settings import Config
+
+
+@pytest.mark.parametrize(
+    ("costs", "tried"),
+    [
+        ([100, 90, 95, 10], 3),  # 32 is worse than 16
+        ([100, 90, 88.3, 10], 3),  # better, by 1.9%
+        ([100, 90, 88.1, 87, 10], 4),
+        ([100, 90, 80, 70, 60, 50], 6),
+        ([100, 101, 80, 82], 4),
+    ],
+)
+def test_larger_batches_are_tried_while_they_pay(costs, tried):
+    asked = []
+
+    def at(batch):
+        asked.append(batch)
+        return costs[len(asked) - 1]
+
+    found = components.climb(list(components.BATCHES), 3, at)
+    assert asked == list(components.BATCHES[:tried])
+    assert found == dict(zip(asked, costs, strict=False))
+
+
+@given(costs=st.lists(st.floats(1, 100), min_size=6, max_size=6), always=st.integers(2, 6))
+def test_what_is_found_costs_least_of_what_was_tried_and_is_measured_again(costs, always):
+    of = dict(zip(components.BATCHES, costs, strict=True))
+    found = components.climb(list(of), always, of.__getitem__)
+    assert always <= len(found) <= 6
+    again = components.near(found)
+    assert set(again) <= set(found)
+    assert min(of[batch] for batch in again) == min(found.values())
+    assert len(again) in (2, 3)
+
+
+class FakeProcess:
+    """Its environments cost least at 16, its updates the less the larger; all else alike."""
+
+    def __init__(self, config, threads, gpus=True):
+        self.threads, self.asked = threads, []
+        FAKES.append(self)
+
+    def tell(self, **what):
+        self.asked.append(what)
+
+    def hear(self):
+        what = self.asked[-1]
+        if "go" in what:
+            dear = {"environment": 4 + (what["batch"] != 16), "training": 900 / what["batch"]}
+            return {"cpu": dear.get(what["part"], 1.0) / self.threads, "steps": 1e6}
+        new = self.asked.count(what) == 1  # what is ready tells nothing
+        return {"precision": "float16"} if what.get("prepare") == "training" and new else {}
+
+    def end(self):
+        self.asked.append({})
+
+
+FAKES: list[FakeProcess] = []
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    FAKES.clear()
+    monkeypatch.setattr(components, "Process", FakeProcess)
+    monkeypatch.setattr(components.os, "sched_getaffinity", lambda _: {0, 1})
+    said = []
+    config = Config(level_name="catch", batch_size=12, unroll_length=20)
+    return components.Bench(config, 0.5, said.append), said
+
+
+def prepared(process, part):
+    return [what["batch"] for what in process.asked if what.get("prepare") == part]
+
+
+def test_few_emulators_are_started_and_none_when_measured_again(bench):
+    measuring, said = bench
+    first = measuring.measure()
+    assert [process.threads for process in FAKES] == [1, 1, 2]
+    for process in FAKES:
+        assert prepared(process, "environment") == [8, 16, 32]
+        assert prepared(process, "inference") == [8, 16, 32, 64, 128, 256]
+        assert prepared(process, "training") == [8, 16, 32, 64, 128, 12], "2,560 steps, and its own"
+    assert (first.environment, first.inference) == pytest.approx((2e-6, 0.5e-6))
+    assert first.training == pytest.approx(900 / 128 / 2 * 1e-6)
+    assert first.settings["precision"] == "float16", "what it computed in, of auto"
+    before = [{part: set(prepared(p, part)) for part in components.PARTS} for p in FAKES]
+    again = measuring.measure()
+    assert (again.environment, again.training) == (first.environment, first.training)
+    assert {m.batch for m in again.measured if m.part == "training"} == {64, 128}
+    assert again.settings == first.settings
+    after = [{part: set(prepared(p, part)) for part in components.PARTS} for p in FAKES]
+    assert after == before, "nothing but what is ready"
+    printed = components.table(first)
+    assert "environment from 64/1t and 64/2t on, training from 256/1t and 256/2t on" in printed
+    assert "2% cheaper" in printed
+    assert said[-1].startswith("training, 128 at once, 2 threads; ")
+    assert said[-1].endswith(" s left")
+
+
+def test_what_is_ahead_is_told_by_how_guesses_held(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    ahead = progress.Ahead({"a": 10.0, "b": 20.0, "c": 30.0, "d": 10.0})
+    assert ahead.left() == "70 s left"
+    now = 120.0  # twice as long as was guessed
+    ahead.done("a", 10.0)
+    ahead.drop("d")
+    assert ahead.left() == "about 2 min left"
+    ahead.drop("b")
+    assert ahead.left() == "60 s left"
+    now = 126.0
+    ahead.done("more than was foreseen", 3.0)
+    assert ahead.left() == "60 s left"
+
+
+def test_without_a_terminal_a_line_comes_now_and_then(monkeypatch, capsys):
+    now = 100.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    hint = progress.Hint("components")
+    for second in range(40):
+        now = 100.0 + second
+        hint(f"{second} of 40")
+    hint.end()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [f"components: {second} of 40" for second in (0, 15, 30)]
+    monkeypatch.setattr(progress.sys.stdout, "isatty", lambda: True, raising=False)
+    hint("a"), hint("b"), hint.end()
+    assert "components: b" in capsys.readouterr().out

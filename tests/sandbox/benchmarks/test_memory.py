@@ -1,0 +1,42 @@
+"""What a run takes of memory: what is made of the looks at it, and one real look."""
+
+import os
+import sys
+
+import pytest
+from processes import ROOT, run
+
+sys.path.append(str(ROOT / "sandbox" / "benchmarks"))  # as its scripts find each other
+import memory
+
+
+def test_a_process_takes_memory_and_one_that_is_gone_takes_none():
+    before = memory.size(os.getpid())
+    held = bytearray(os.urandom(64 << 20))
+    after = memory.size(os.getpid())
+    assert after.all - before.all == pytest.approx(64, abs=8)
+    assert after.own - before.own == pytest.approx(64, abs=8)
+    assert after.own < after.all
+    assert held
+    assert memory.size(2**22 + 1) == (0, 0)
+
+
+def test_a_course_has_a_beginning_an_end_and_a_slope():
+    seconds = [2.0 * i for i in range(100)]
+    flat = memory.course(seconds, [400.0] * 100)
+    assert (flat.begins, flat.ends, flat.per_hour) == (400, 400, 0)
+    grows = memory.course(seconds, [50.0] * 10 + [100 + second / 36 for second in seconds[10:]])
+    assert grows.per_hour == pytest.approx(100)
+    assert grows.begins == 50
+    assert grows.ends == pytest.approx(100 + 189 / 36)
+
+
+@pytest.mark.slow
+def test_a_run_is_looked_at_in_both_places_of_inference():
+    command = (sys.executable, ROOT / "sandbox" / "benchmarks" / "memory.py")
+    flags = ("--minutes=0.05", "--actors=1", "--level_name=catch")
+    code, printed = run(*command, *flags)
+    assert code == 0, printed
+    rows = [line.split() for line in printed.splitlines()[1:]]
+    assert len(rows) == 8
+    assert all(float(row[0]) > float(row[2]) > 50 for row in rows[1::2])

@@ -1,0 +1,357 @@
+"""sandbox/benchmarks/throughput.py: what is measured is attributed, counted, compared rightly."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from processes import ROOT, run
+
+sys.path.append(str(ROOT / "sandbox" / "benchmarks"))  # as its scripts find each other
+
+import components
+import peer_programs
+import thread_cpu
+import throughput
+import throughput_tables
+from real_run import Ran
+
+BENCHMARKS = ROOT / "sandbox" / "benchmarks"
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+# -- by stage
+
+
+def write_process(proc, number, parent, words, threads, ended=0.0, session=1):
+    """A process as /proc shows it; `threads`: (id, name, seconds)."""
+    folder = proc / str(number)
+    (folder / "task").mkdir(parents=True, exist_ok=True)
+    (folder / "cmdline").write_text("\0".join(words) + "\0")
+    whole = ended + sum(seconds for _, _, seconds in threads)
+    (folder / "stat").write_text(stat(number, threads[0][1], parent, session, whole))
+    for thread, name, seconds in threads:
+        (folder / "task" / str(thread)).mkdir(exist_ok=True)
+        (folder / "task" / str(thread) / "stat").write_text(
+            stat(thread, name, parent, session, seconds)
+        )
+
+
+def stat(number, name, parent, session, seconds):
+    ticks = round(seconds * TICK)
+    user = ticks // 3
+    rest = f"0 0 0 0 0 0 0 {user} {ticks - user} 0 0 20 0 1 0 100 0 0"
+    return f"{number} ({name}) S {parent} {number} {session} {rest}\n"
+
+
+def write_run(proc, times, ended=0.0):
+    """A learner with an actor, whose threads took so many seconds, by their order; a stranger."""
+    learner = ["python", "tf_intra", "tf_Compute", "prefetch", "training", "event_engine", "pulse"]
+    actor = ["python", "environment", "tf_Compute", "link", "a) (b 1 2", "grpcpp_sync_ser"]
+    threads = [(10 + i, name, times[i]) for i, name in enumerate(learner)]
+    write_process(proc, 10, 1, ["python", "experiment.py"], threads)
+    threads = [(30 + i, name, times[7 + i]) for i, name in enumerate(actor)]
+    write_process(proc, 30, 10, ["python", "experiment.py", "--job_name=actor"], threads, ended)
+    write_process(proc, 50, 1, ["somebody"], [(50, "python", 99.0)])
+
+
+@pytest.mark.parametrize("place", ["actor", "learner"])
+def test_each_threads_time_is_put_to_what_it_does_and_nothing_is_lost(tmp_path, place):
+    write_run(tmp_path, [5.0] * 13, ended=1.0)
+    before = thread_cpu.snapshot(10, tmp_path)
+    times = [5.0 + 2.0**i for i in range(13)]  # each sum of them is one of a kind
+    write_run(tmp_path, times, ended=1.5)
+    spent, unknown = thread_cpu.spent(before, thread_cpu.snapshot(10, tmp_path), place)
+    # learner: main 1, intra 2, compute 4, prefetch 8, training 16, grpc 32, pulse 64;
+    # actor: main 128, environment 256, compute 512, link 1024, stranger 2048, grpc 4096.
+    assert spent == {
+        "environment": 256,
+        "inference": 512,
+        "serialization": 32 + 1024 + 4096,
+        "queue": 8,
+        "training": 16 + (2 + 4) * (place == "actor"),
+        "network": (2 + 4) * (place == "learner"),
+        "Python": 1 + 64 + 128,
+        "other": 2048 + 0.5,
+    }
+    assert unknown == {"actor's a) (b 1 2": 2048, "actor's threads that ended": 0.5}
+
+
+def test_a_process_that_came_meanwhile_counts_from_its_start(tmp_path):
+    write_process(tmp_path, 10, 1, ["python"], [(10, "python", 1.0)])
+    before = thread_cpu.snapshot(10, tmp_path)
+    write_run(tmp_path, [1.0] * 13)
+    spent, _ = thread_cpu.spent(before, thread_cpu.snapshot(10, tmp_path))
+    assert sum(spent.values()) == 12
+    assert spent["environment"] == 1
+
+
+def test_a_session_is_counted_whole_and_others_are_not(tmp_path):
+    write_process(tmp_path, 10, 1, ["a"], [(10, "a", 1.0)], session=10)
+    write_process(tmp_path, 11, 10, ["b"], [(11, "b", 2.0), (12, "c", 4.0)], session=10)
+    write_process(tmp_path, 20, 1, ["c"], [(20, "c", 8.0)], session=20)
+    assert thread_cpu.session(10, tmp_path) == 7.0
+
+
+def test_a_thread_that_ends_while_it_is_read_takes_no_other_along(tmp_path):
+    write_run(tmp_path, [1.0] * 13)
+    (tmp_path / "10" / "task" / "14" / "stat").unlink()
+    found = thread_cpu.snapshot(10, tmp_path)
+    assert found[10].total == 7.0
+    assert sorted(found[10].threads) == [10, 11, 12, 13, 15, 16]
+    assert set(found) == {10, 30}
+
+
+def test_the_stages_are_read_of_a_real_process():
+    family = thread_cpu.snapshot(os.getpid())
+    mine = family[os.getpid()]
+    assert mine.threads[mine.main][0]
+    assert mine.total >= 0.99 * sum(seconds for _, seconds in mine.threads.values()) > 0
+
+
+# -- grid, middle, repetition
+
+
+def made(steps, **more):
+    by_stage = dict.fromkeys(thread_cpu.STAGES, 0.0) | {"environment": 4e-4, "other": 1e-5}
+    return Ran(**{"steps": steps, "cores": 1.5, "others": 0.0, "by_stage": by_stage} | more)
+
+
+def made_of(environment, inference=1e-4, training=3e-4):
+    measured = [components.Measured("environment", 8, 1, environment)]
+    host = {"cores": 2, "processor": "a CPU", "cpu_flags": ["avx2"]}
+    found = {"precision": "float32"}
+    return components.Components(environment, inference, training, None, measured, host, found)
+
+
+@pytest.mark.parametrize(
+    ("steps", "middle"), [([3], 3), ([9, 1, 5], 5), ([4, 2], 2), ([1, 9, 3, 8], 3)]
+)
+def test_the_middle_run_counts(steps, middle):
+    rans = [made(float(s), unknown={}, metrics={}) for s in steps]
+    assert throughput_tables.middle(rans).steps == middle
+
+
+def test_points_take_turns_and_none_comes_several_times_in_a_row():
+    sweep = throughput.Sweep(actors="1,3", envs="16, 32", places="actor", repeats=3)
+    points = throughput.grid(sweep)
+    assert [point[1:] for point in points] == [(1, 16), (1, 32), (3, 16), (3, 32)]
+    order = list(throughput.turns(points, 3))
+    assert order == points * 3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"actors": "1,x"}, "--actors=1,x: numbers"),
+        ({"envs": "0"}, "--envs=0: numbers"),
+        ({"places": "moon"}, "moon is neither"),
+    ],
+)
+def test_a_grid_that_cannot_be_is_refused_in_a_sentence(wrong, said):
+    with pytest.raises(ValueError, match=said):
+        throughput.grid(throughput.Sweep(**wrong))
+
+
+@pytest.mark.parametrize(
+    ("environments", "sweeps", "kept"),
+    [
+        ([4.0, 4.3], 1, (4.0, 4.3)),  # by 7.5%
+        ([4.0, 4.5, 4.4], 2, (4.5, 4.4)),
+        ([4.0, 5.0, 4.0, 5.0, 5.0], 3, (4.0, 5.0)),  # twice at most
+        ([4.0, 3.5, 3.5], 2, (3.5, 3.5)),  # faster is a change, too
+    ],
+)
+def test_a_sweep_is_made_again_while_components_change_by_more_than_a_tenth(
+    environments, sweeps, kept, capsys
+):
+    measured = iter([made_of(1e-4 * e) for e in environments])
+    made_so_far = []
+
+    def sweep():
+        made_so_far.append(len(made_so_far))
+        return made_so_far[-1]
+
+    found, before, after, count = throughput.until_steady(
+        sweep, lambda: next(measured), next(measured)
+    )
+    assert (found, count, len(made_so_far)) == (sweeps - 1, sweeps, sweeps)
+    assert (1e4 * before.environment, 1e4 * after.environment) == pytest.approx(kept)
+    assert capsys.readouterr().out.count("made again") == sweeps - 1
+
+
+def test_any_component_that_changes_is_seen():
+    before, after = made_of(4e-4), made_of(4e-4, inference=1.2e-4)
+    found = throughput_tables.Found({}, before, after, 1, {})
+    assert found.spread == pytest.approx({"environment": 0, "inference": 0.2, "training": 0})
+
+
+# -- what is printed
+
+
+def sitting():
+    a, b = throughput_tables.Point("actor", 1, 16), throughput_tables.Point("actor", 2, 32)
+    own = {"unknown": {"learner's odd": 2e-6}, "metrics": {}}
+    rans = {a: [made(500.0, **own)], b: [made(s, **own) for s in (1800.0, 2000.0, 1900.0)]}
+    ours = [made(s, **own) for s in (2000.0, 2100.0, 2200.0)]
+    theirs = [peer_programs.Ran(s, 2.0, "") for s in (1000.0, 900.0, 1050.0)]
+    beside = {"rival": list(zip(ours, theirs, strict=True))}
+    return throughput_tables.Found(rans, made_of(4e-4), made_of(4e-4), 1, beside)
+
+
+def test_the_table_holds_efficiency_against_the_components():
+    printed = throughput_tables.of_runs(sitting())
+    row = next(line for line in printed.splitlines() if line.startswith("actor          2   32"))
+    # 2 cores / (400 + 100 + 300 us) = 2,500 steps/s; 1.5 cores at 1,900 steps/s: 0.789 per 1,000.
+    assert row.split()[3:] == (
+        ["1,900", "0.76", "0.400", "0.010", "0.789", "0.50", "0.00", "(1,800", "to", "2,000)"]
+    )
+    assert "2,500 steps/s on 2 cores" in printed
+    assert "learner's odd 0.002" in printed
+    assert "other programs" not in printed
+
+
+def test_the_peers_are_compared_by_their_middle_runs():
+    printed = throughput_tables.of_peers(sitting())
+    assert "2.10x" in printed, "2,100 beside 1,000 steps/s"
+    assert "2.80x less" in printed, "2 cores at 1,000 beside 1.5 at 2,100"
+    assert "2.00x, 2.33x, 2.10x" in printed
+
+
+def test_all_of_it_is_kept_as_json_and_as_a_picture(tmp_path):
+    throughput.save(sitting(), tmp_path / "out")
+    kept = json.loads((tmp_path / "out" / "throughput.json").read_text())
+    assert kept["limit"] == pytest.approx(2500)
+    assert [len(point["runs"]) for point in kept["points"]] == [1, 3]
+    assert components.from_json(kept["before"]) == made_of(4e-4)
+    assert "environment" in (tmp_path / "out" / "throughput.svg").read_text()
+    assert (tmp_path / "out" / "throughput.png").read_bytes().startswith(b"\x89PNG")
+
+
+# -- peers
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    start=st.floats(-60, -2),
+    update=st.integers(64, 8192),
+    seconds=st.floats(0.3, 3.0),
+    first=st.floats(1.0, 3.0),
+    seed=st.integers(0, 99),
+)
+def test_means_since_the_start_give_the_rate_of_the_last_seconds(
+    start, update, seconds, first, seed
+):
+    """As CleanRL prints them, rounded down; slower at first, and never quite even."""
+    random = np.random.default_rng(seed)
+    took = seconds * random.uniform(0.95, 1.05, size=60)
+    took[:10] *= first
+    ends = start + np.cumsum(took)
+    shown = [int(update * (k + 1) / (end - start)) for k, end in enumerate(ends)]
+    texts = [f"SPS: {value}" for value in shown]
+    lines = [
+        peer_programs.read(text, end + 1000, peer_programs.KNOWN)
+        for text, end in zip(texts, ends, strict=True)
+    ]
+    window = ends[-1] - ends[40]
+    truth = update * 19 / (ends[-1] - ends[40])
+    if shown[-1] < 200:  # what is printed is too coarse
+        return
+    assert peer_programs.rate(lines, window + 1e-6) == pytest.approx(truth, rel=0.03)
+
+
+def test_frames_with_those_skipped_are_divided():
+    text = (
+        "[2026-01-01 10:00:00,123][77] Fps is (10 sec: 3584.6, 60 sec: 3584.6, 300 sec: 3500.1). "
+        "Total num frames: {}. Throughput: 0: 912.1. Samples: 12345. Policy #0 lag: (min: 0.0)"
+    )
+    lines = [
+        peer_programs.read(text.format(4000 * i), 5.0 * i, peer_programs.KNOWN) for i in range(1, 6)
+    ]  # 4,000 frames in 5 s: 200 steps/s
+    assert peer_programs.rate(lines, 10.0) == pytest.approx(200)
+    assert (
+        peer_programs.read("global_step=64, episodic_return=-21.0", 0.0, peer_programs.KNOWN)
+        is None
+    )
+
+
+def test_who_printed_too_little_is_not_guessed_at():
+    lines = [peer_programs.Line(float(i), 100.0, True) for i in range(5)]
+    with pytest.raises(peer_programs.Failed, match="too few"):
+        peer_programs.rate(lines, 10.0)
+    with pytest.raises(peer_programs.Failed, match="too few"):
+        peer_programs.rate([], 10.0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ((["a"], [], []), "NAME=VALUE"),
+        ((["a=x"], [r"b=(?P<steps>\d+)"], []), "name b"),
+        ((["a=x"], [r"a=(\d+)"], []), "needs a group"),
+    ],
+)
+def test_a_peer_that_cannot_be_read_is_refused_in_a_sentence(wrong, said):
+    with pytest.raises(ValueError, match=said):
+        peer_programs.named(*wrong)
+
+
+def test_a_peer_is_run_measured_and_ended(tmp_path):
+    program = tmp_path / "peer.py"
+    program.write_text(
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'while True: pass'])\n"
+        f"open({str(tmp_path / 'child')!r}, 'w').write(str(child.pid))\n"
+        "for i in range(10**6):\n"
+        "    time.sleep(0.02)\n"
+        "    print(f'done {100 * i} of it')\n"
+    )
+    (peer,) = peer_programs.named(
+        [f"own={sys.executable} {program}"], [r"own=done (?P<steps>\d+)"], ["own=2"]
+    )
+    ran = peer_programs.run(peer, seconds=0.6, warm=0.2)
+    assert 0 < ran.steps < 100 / 0.02 / 2
+    assert ran.cores > 0, "its child's time is its own"
+    child = Path("/proc", (tmp_path / "child").read_text())
+    for _ in range(100):  # killed, it is a zombie until whoever took it over looks
+        if not child.exists() or ") Z " in (child / "stat").read_text():
+            return
+        time.sleep(0.05)
+    pytest.fail("the peer's child goes on")
+
+
+# -- for real
+
+
+@pytest.mark.slow
+def test_a_tiny_sweep_prints_writes_and_leaves_nothing_behind(tmp_path):
+    code, printed = run(
+        sys.executable,
+        *(BENCHMARKS / "throughput.py", "--actors=1", "--envs=4"),  # catch's inference is too small
+        *("--places=actor", "--repeats=1", "--seconds=2", "--component_seconds=0.02"),
+        f"--out={tmp_path}/out",
+        limit=300,
+    )
+    assert code == 0, printed
+    assert "1 x 4, inference at the actor" in printed
+    kept = json.loads((tmp_path / "out" / "throughput.json").read_text())
+    (point,) = kept["points"]
+    (ran,) = point["runs"]
+    assert ran["steps"] > 0
+    assert all(ran["by_stage"][s] > 0 for s in ("inference", "training", "Python"))
+    assert ran["by_stage"]["other"] < 0.2 * sum(ran["by_stage"].values())
+    wire = components.from_json(kept["before"]).wire
+    assert min(wire) > 0
+
+
+def test_help_teaches():
+    code, printed = run(sys.executable, BENCHMARKS / "throughput.py", "--help")
+    assert code == 0
+    assert "efficiency = steps per second" in printed
+    assert "--peer_pattern" in printed
+    assert "--agent_name" in printed, "flags of experiment.py go through"
