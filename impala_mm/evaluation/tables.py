@@ -46,7 +46,8 @@ def overview(results: Sequence[Evaluation]) -> str:
         of, number = statistics.summarise(scores), statistics.number
         lines.append(
             f"human-normalised over {len(scores)} games: median {number(of.median)}, mean "
-            f"{number(of.mean)}, interquartile mean {number(statistics.interquartile_mean(pooled))} "
-            f"(of all {len(pooled)} games played, pooled)"
+            f"{number(of.mean)}, interquartile mean "
+            f"{number(statistics.interquartile_mean(pooled))} (of all {len(pooled)} games played, "
+            f"pooled)"
         )
     return "\n".join(lines)

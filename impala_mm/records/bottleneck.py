@@ -7,9 +7,8 @@ the shares are of, `capacity` how many actors they call for; `tests/test_verdict
 these run.
 """
 
+import math
 from typing import Any
-
-import throughput_model
 
 _LEARNERS_WAIT = 0.1  # of their time, for unrolls, from which they do not bind
 # Of their time, with learners that wait, too: 0.4 and more was seen over slow links, 0.24 at most
@@ -18,6 +17,7 @@ _ACTORS_WAIT = 0.3
 _EXCHANGE = 0.3  # of each learner's time, in averaging with the others, from which that binds
 _INFERENCE = 0.5  # of actors' time, in waiting for the learner's actions, from which these bind
 _IDLE = 0.2  # cores of a host, below which more actors there would play no more
+_ALMOST = 1 - 1e-9
 _FULL = 0.5  # of the queue, from which actors are held back
 
 
@@ -108,19 +108,28 @@ def _elsewhere(row: dict[str, Any]) -> str:
 
 def _more(wait: float, actors: int | None) -> str:
     """How many actors would leave no time to wait."""
-    could = throughput_model.seen(1.0, wait, held=0.0)  # in units of what the run does
+    possible = _rate_without_waits(wait)
     if actors is None:
-        return f"some {could.learner:.1f} times as many"
-    return f"some {throughput_model.enough(could.learner, 1 / actors)} actors (now {actors})"
+        return f"some {possible:.1f} times as many"
+    return f"some {_actors_for(possible, 1 / actors)} actors (now {actors})"
 
 
 def _fewer(held: float, actors: int | None) -> str:
     """How many actors would be as good, if fewer are."""
     if not actors:
         return ""
-    could = throughput_model.seen(1.0, wait=0.0, held=held)
-    enough = throughput_model.enough(could.learner, could.supply / actors)
+    enough = _actors_for(1.0, _rate_without_waits(held) / actors)
     return f", or {enough} of the {actors} actors would do" if enough < actors else ""
+
+
+def _rate_without_waits(share: float) -> float:
+    """How many times its rate a process would reach if it never waited; it waits this share."""
+    return 1 / (1 - min(share, 0.99))
+
+
+def _actors_for(rate: float, rate_of_one: float) -> int:
+    """The number of actors that reach a rate; what exceeds it by rounding alone is no more."""
+    return math.ceil(rate / rate_of_one * _ALMOST)
 
 
 def _of_several(row: dict[str, Any], wait: float, moves: bool) -> str:

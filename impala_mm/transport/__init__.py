@@ -1,5 +1,5 @@
 """The connection between actors and learners, by distributed TensorFlow.
 
 Actors hold its client, learners its server.
-Must not import `actor`, `learner` or `inference`: `endpoints` has protocols for what it calls of them.
+Must not import `actor`, `learner` or `inference`: `endpoints` has protocols of these.
 """

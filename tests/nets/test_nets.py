@@ -4,33 +4,14 @@ import numpy as np
 import pytest
 import sonnet as snt
 import tensorflow as tf
+from network_inputs import ACTIONS, SMALL, VECTOR, entries, spec_for, traced_unroll
 
 import nets
 from nets import conv, network
 from nets.lstm import LSTM, State
 
-ACTIONS = 4
 ATARI = tf.TensorSpec([84, 84, 4], tf.uint8)
-SMALL = tf.TensorSpec([36, 40, 2], tf.uint8)  # the least height that every network reads
-VECTOR = tf.TensorSpec([5], tf.float32)
 RECURRENT = [name for name in nets.NETWORKS if "LSTM" in name]
-
-
-def spec_for(name):
-    return VECTOR if name.startswith("MLP") else SMALL
-
-
-def entries(spec, T, B, seed=0):
-    """Random (observation, reward, action) [T, B, ...] and first, false everywhere."""
-    random = np.random.default_rng(seed)
-    shape = [T, B, *spec.shape]
-    if spec.dtype == tf.uint8:
-        observation = random.integers(0, 256, shape, np.uint8)
-    else:
-        observation = random.standard_normal(shape, np.float32)
-    reward = random.choice(np.float32([-1, 0.5, 1]), [T, B])
-    action = random.integers(0, ACTIONS, [T, B], np.int32)
-    return observation, reward, action, np.zeros([T, B], bool)
 
 
 def some_state(network, B, seed=1):
@@ -56,17 +37,6 @@ def network_of():
         return made[name]
 
     return get
-
-
-def traced_unroll(network, spec):
-    """In a graph that knows neither length nor batch."""
-    state = network.initial_state(1)
-    signature = [
-        tf.TensorSpec([None, None, *spec.shape], spec.dtype),
-        *(tf.TensorSpec([None, None], dtype) for dtype in (tf.float32, tf.int32, tf.bool)),
-        tf.nest.map_structure(lambda x: tf.TensorSpec([None, *x.shape[1:]]), state),
-    ]
-    return tf.function(network.unroll, input_signature=signature)
 
 
 @pytest.mark.parametrize("name", nets.NETWORKS)

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_nets import SMALL, VECTOR, entries, spec_for, traced_unroll
+from network_inputs import SMALL, VECTOR, entries, spec_for, traced_unroll
 
 import nets
 

@@ -11,6 +11,7 @@ import in_process
 import numpy as np
 import pytest
 import tensorflow as tf
+from processes import ROOT
 
 from impala_mm.data.trajectory import Codec, Entry, Unroll, UnrollSpec
 from impala_mm.learner.batch_source import QueueSource
@@ -73,12 +74,12 @@ import tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 
-import test_source
-from impala_mm import devices
+import test_batch_source
+from impala_mm.runtime import devices
 
 devices.training = lambda: "/CPU:1"
-queue, source = test_source._source()
-queue.enqueue_many([[test_source._unroll(i) for i in range(2)], [0, 1]])
+queue, source = test_batch_source._source()
+queue.enqueue_many([[test_batch_source._unroll(i) for i in range(2)], [0, 1]])
 batch = source.next(timeout=60)
 for name, tensor in [*batch.unrolls._asdict().items(), *batch._asdict().items()]:
     if tf.is_tensor(tensor):
@@ -89,7 +90,7 @@ for name, tensor in [*batch.unrolls._asdict().items(), *batch._asdict().items()]
 @pytest.mark.slow
 def test_a_batch_lies_where_training_reads_it_but_for_what_is_read_here():
     """A second device of a process of its own stands for the GPU. Flags are few bytes."""
-    paths = [str(Path(__file__).parents[up]) for up in range(3)]
+    paths = [str(path) for path in (Path(__file__).parent, ROOT / "tests", ROOT)]
     printed = subprocess.run(
         [sys.executable, "-c", STAGING],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
