@@ -1,0 +1,40 @@
+"""What networks read, made at random: for tests."""
+
+import numpy as np
+import tensorflow as tf
+
+ACTIONS = 4
+
+
+SMALL = tf.TensorSpec([36, 40, 2], tf.uint8)  # the least height that every network reads
+
+
+VECTOR = tf.TensorSpec([5], tf.float32)
+
+
+def spec_for(name):
+    return VECTOR if name.startswith("MLP") else SMALL
+
+
+def entries(spec, T, B, seed=0):
+    """Random (observation, reward, action) [T, B, ...] and first, false everywhere."""
+    random = np.random.default_rng(seed)
+    shape = [T, B, *spec.shape]
+    if spec.dtype == tf.uint8:
+        observation = random.integers(0, 256, shape, np.uint8)
+    else:
+        observation = random.standard_normal(shape, np.float32)
+    reward = random.choice(np.float32([-1, 0.5, 1]), [T, B])
+    action = random.integers(0, ACTIONS, [T, B], np.int32)
+    return observation, reward, action, np.zeros([T, B], bool)
+
+
+def traced_unroll(network, spec):
+    """In a graph that knows neither length nor batch."""
+    state = network.initial_state(1)
+    signature = [
+        tf.TensorSpec([None, None, *spec.shape], spec.dtype),
+        *(tf.TensorSpec([None, None], dtype) for dtype in (tf.float32, tf.int32, tf.bool)),
+        tf.nest.map_structure(lambda x: tf.TensorSpec([None, *x.shape[1:]]), state),
+    ]
+    return tf.function(network.unroll, input_signature=signature)
