@@ -39,20 +39,20 @@ def main(argv: list[str]) -> None:
     from impala_mm.runtime import rank  # noqa: PLC0415
 
     if config.validate:
-        validate.validate(config, given)
+        validate.run(config, given)
     if config.mode == "rehearsal":
-        rehearse.rehearse(config)
+        rehearse.run(config)
     if config.mode == "test":
-        evaluate.test(config, given)
+        evaluate.run(config, given)
     if config.mode == "export":
-        export.export(config)
+        export.run(config)
     if config.job_name == "evaluator":
-        evaluator.follow(config, given)
+        evaluator.run(config, given)
     if config.job_name == "actor":
-        actor.act(config)
-    if config.num_learners > 1 and not config.job_name and rank.place().size == 1:
+        actor.run(config)
+    if config.num_learners > 1 and not config.job_name and rank.process_rank().size == 1:
         local_cluster.run(config, argv)
-    learner.learn(config, argv)
+    learner.run(config, argv)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def main(argv: list[str]) -> None:
         flags={name: _text(getattr(config, name)) for name in given if hasattr(config, name)},
         logdir=config.logdir,
         log_max_mb=config.log_max_mb,
-        make_logdir=lambda: run_folder.make(config),
+        make_logdir=lambda: run_folder.make_folder(config),
         check_free=ports.check_free,
     )
     try:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import nets
 from impala_mm.algorithms import optimizers
-from impala_mm.algorithms.interface import Judgement, entry_spec
+from impala_mm.algorithms.interface import PolicyOutput, entry_spec
 from impala_mm.data.trajectory import UnrollSpec
 from impala_mm.data.variables import Variables
 
@@ -58,7 +58,7 @@ class DQNLike:
         )
         values = self._heads[0](features)
         greedy = tf.one_hot(tf.argmax(values, -1), self._actions)
-        return Judgement(0.9 * greedy + 0.1 / self._actions, tf.reduce_max(values, -1))
+        return PolicyOutput(0.9 * greedy + 0.1 / self._actions, tf.reduce_max(values, -1))
 
     def update(self, batch, context, exchange):
         entries = batch.unrolls

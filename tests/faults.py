@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.algorithms import impala
-from impala_mm.runtime.rank import place
+from impala_mm.runtime.rank import process_rank
 
 
 def make(config, environment):
@@ -37,7 +37,7 @@ class _Faulty:
         self._updates += 1
         if fault == "nan":
             return np.float32(np.nan)
-        if fault and place().rank == 1:
+        if fault and process_rank().rank == 1:
             if fault == "error":
                 raise RuntimeError("a fault of learner 1 alone")
             self._move(fault)

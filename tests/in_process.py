@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from impala_mm.algorithms import registry
 from impala_mm.algorithms.interface import Context
-from impala_mm.data.trajectory import Batch, Codec
+from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.distributed import gradients, group
 from impala_mm.environments.make import level_spec
 
@@ -16,7 +16,7 @@ from impala_mm.environments.make import level_spec
 def make(config):
     """The algorithm that a learner of this configuration has."""
     tf.random.set_seed(config.seed)
-    return registry.make(config, level_spec(config.level_name))
+    return registry.make_algorithm(config, level_spec(config.level_name))
 
 
 def updater(algorithm, config, changed=lambda batch: batch):
@@ -24,8 +24,8 @@ def updater(algorithm, config, changed=lambda batch: batch):
 
     `changed` is what happens to the batch before the algorithm sees it.
     """
-    codec = Codec(algorithm.unroll)
-    alone = gradients.Exchange(group.Alone(), config)
+    codec = UnrollCodec(algorithm.unroll)
+    alone = gradients.GradientReducer(group.SingleLearner(), config)
 
     signature = [tf.TensorSpec([None], tf.string), tf.TensorSpec([])]
 

@@ -27,7 +27,7 @@ class Meeting:
             return [there[rank] for rank in range(self.size)]
 
 
-class InThreads(group.Alone):
+class InThreads(group.SingleLearner):
     """One learner of several; its calls are for eager code."""
 
     def __init__(self, rank, meeting):

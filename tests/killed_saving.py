@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from impala_mm.data.variables import Variables
 from impala_mm.records import checkpoint
-from impala_mm.records.checkpoint import About, Checkpoints
+from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints
 
 
 def save_for_ever(folder, mib, told):
@@ -34,7 +34,7 @@ def save_for_ever(folder, mib, told):
         for variable in (*trained, *carried):
             variable.assign(tf.fill([size], float(update)))
         checkpoints.snapshot()
-        checkpoints.save(About(1, {}, {}, {}, updates=update))
+        checkpoints.save(CheckpointInfo(1, {}, {}, {}, updates=update))
         os.write(told, b"%d\n" % update)
 
 

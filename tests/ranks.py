@@ -16,7 +16,7 @@ from impala_mm.algorithms.interface import Context
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch
 from impala_mm.distributed import group
-from impala_mm.distributed.gradients import Exchange
+from impala_mm.distributed.gradients import GradientReducer
 
 T, B, UPDATES, LONG, CLIP = 5, 8, 20, 200, 0.02
 NETWORKS = ("MLPAgent", "MLPLSTMAgent")
@@ -27,7 +27,7 @@ OTHER_WAYS = {
 }
 
 
-class Recording(group.Alone):
+class Recording(group.SingleLearner):
     """The group of a run, which keeps what it averaged, and divides gradients first."""
 
     def __init__(self, learners, divisor):
@@ -86,7 +86,7 @@ def learn(learners, folder, name, updates=UPDATES, divisor=1.0, **settings):
 
     def update(batch):
         # Eager: what was averaged and clipped can be read.
-        algorithm.update(batch, context, Exchange(recording, config))
+        algorithm.update(batch, context, GradientReducer(recording, config))
 
     mine = np.arange(B).reshape(learners.size, -1)[learners.rank]
     found = {}
@@ -128,7 +128,7 @@ def talk(learners, folder, times=300):
 
 def main(folder, network):
     config = Config()
-    learners = group.join(config)
+    learners = group.join_group(config)
     common = {"agent_name": network, "gradients_clipping": CLIP}
     learn(learners, folder, "mean", loss_reduction="mean", **common)
     learn(learners, folder, "sum", loss_reduction="sum", **common)
@@ -142,7 +142,7 @@ def main(folder, network):
         learn(learners, folder, "long", updates=LONG, gradients_clipping=CLIP)
         for name, ways in OTHER_WAYS.items():
             settings = ways | {"loss_reduction": "mean", "gradients_clipping": CLIP}
-            learn(group.Horovod(Config(**settings)), folder, name, updates=1, **settings)
+            learn(group.HorovodGroup(Config(**settings)), folder, name, updates=1, **settings)
     learners.leave()
 
 

@@ -8,15 +8,15 @@ import time
 import tensorflow as tf
 from processes import free_port
 
-from impala_mm.actor.stepping_actor import RemoteActor
+from impala_mm.actor.stepping_actor import SteppingActor
 from impala_mm.algorithms import agent
 from impala_mm.algorithms.interface import entry_spec
 from impala_mm.config.settings import Config
-from impala_mm.data.compression import as_it_is
-from impala_mm.data.parameter_layout import Layout
-from impala_mm.data.trajectory import Codec, UnrollSpec
+from impala_mm.data.compression import leave_uncompressed
+from impala_mm.data.parameter_layout import ParameterLayout
+from impala_mm.data.trajectory import UnrollCodec, UnrollSpec
 from impala_mm.environments.make import level_spec, make_environments
-from impala_mm.inference.batched_inference import Inference
+from impala_mm.inference.batched_inference import BatchedInference
 from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.transport import messages
 from impala_mm.transport.server import Server
@@ -48,8 +48,8 @@ class Remote:
 
     def __init__(self, algorithm, variables=(), capacity=100, identity=None, published=True):
         self.algorithm = algorithm
-        layout = Layout(variables, variables, "float32")
-        self.inference = Inference(algorithm, layout)
+        layout = ParameterLayout(variables, variables, "float32")
+        self.inference = BatchedInference(algorithm, layout)
         self.address = f"127.0.0.1:{free_port()}"
         self.identity = identity or {"level_name": "L", "inference": "learner"}
         self.events, self.said, self.stop = [], [], threading.Event()
@@ -59,20 +59,20 @@ class Remote:
         )
         if published:
             self.server.publish(0, lambda: b"", layout.values())
-        self._codec, self._actors = Codec(algorithm.unroll), []
+        self._codec, self._actors = UnrollCodec(algorithm.unroll), []
 
     def me(self, actor):
         """The identity of an actor that is taken."""
         return self.identity | {"protocol": messages.PROTOCOL, "actor": actor, "level": "L"}
 
-    def act(self, level, sizes, actor=0, seed=0, pack=as_it_is):
+    def act(self, level, sizes, actor=0, seed=0, pack=leave_uncompressed):
         """An actor, playing, with groups of so many environments."""
         groups = [
             (make_environments(level, size, seed=seed + sum(sizes[:i])), size)
             for i, size in enumerate(sizes)
         ]
         arguments = self.address, self.me(actor), TOKEN, groups, self.said.append
-        self._actors.append(RemoteActor(*arguments, self.stop, Heartbeat(), pack))
+        self._actors.append(SteppingActor(*arguments, self.stop, Heartbeat(), pack))
         self._actors[-1].start()
         return self._actors[-1]
 
@@ -111,5 +111,5 @@ def network(level_name, agent_name, **settings):
     """(IMPALA for this level and network, its variables)."""
     config = Config(level_name=level_name, agent_name=agent_name, **settings)
     tf.random.set_seed(1)
-    agreed = agent.make(config, 0)
+    agreed = agent.make_agent(config, 0)
     return agreed.algorithm, agreed.algorithm.variables.acting

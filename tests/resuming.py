@@ -14,19 +14,19 @@ from processes import free_port
 from impala_mm.actor.actor import Player
 from impala_mm.algorithms import registry
 from impala_mm.config.settings import Config
-from impala_mm.data.parameter_layout import Layout
-from impala_mm.data.trajectory import Batch, Codec
+from impala_mm.data.parameter_layout import ParameterLayout
+from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.distributed import group
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.learner.batch_source import QueueSource
-from impala_mm.learner.checkpointing import Keeper
+from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.learner import Learner
-from impala_mm.learner.limits import Limits
-from impala_mm.learner.monitor import Records, Watch
-from impala_mm.learner.profiler import Profile
-from impala_mm.records.checkpoint import About, Checkpoints
-from impala_mm.records.hooks import Events
-from impala_mm.records.metrics_writer import Chronicle
+from impala_mm.learner.limits import RunLimits
+from impala_mm.learner.monitor import LearnerMonitor, Records
+from impala_mm.learner.profiler import UpdateProfiler
+from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints
+from impala_mm.records.hooks import EventHook
+from impala_mm.records.metrics_writer import MetricsWriter
 from impala_mm.transport.server import Server
 
 ALL, BATCH = 40, 4
@@ -70,24 +70,24 @@ def train(logdir, updates, contents, say=print):
     algorithm = _algorithm()
     address = f"127.0.0.1:{free_port()}"
     server = Server(address, address, "token", {"run_id": "r"}, 1, lambda event: None)
-    limits = Limits(CONFIG, None)
-    source = Stream(lambda: learner, contents, Codec(algorithm.unroll), updates)
-    layout = Layout(algorithm.variables.acting, algorithm.variables.trained, "float32")
-    profile, events = Profile("", logdir, say), Events("", logdir, say)
-    alone = group.Alone()
+    limits = RunLimits(CONFIG, None)
+    source = Stream(lambda: learner, contents, UnrollCodec(algorithm.unroll), updates)
+    layout = ParameterLayout(algorithm.variables.acting, algorithm.variables.trained, "float32")
+    profile, events = UpdateProfiler("", logdir, say), EventHook("", logdir, say)
+    alone = group.SingleLearner()
     learner = Learner(CONFIG, algorithm, alone, source, server, layout, limits, 1, profile)
     checkpoints = Checkpoints(logdir, algorithm.variables, keep=2)
-    about = About(1, {}, {}, {})
-    keeper = Keeper(CONFIG, checkpoints, algorithm.variables, about, limits, events, say)
+    about = CheckpointInfo(1, {}, {}, {})
+    keeper = Checkpointing(CONFIG, checkpoints, algorithm.variables, about, limits, events, say)
     levels = {CONFIG.level_name: level_spec(CONFIG.level_name)}
-    records = Records(Chronicle(logdir, say), keeper, events)
-    watch = Watch(CONFIG, alone, algorithm, learner, server, levels, limits, records, say)
+    records = Records(MetricsWriter(logdir, say), keeper, events)
+    watch = LearnerMonitor(CONFIG, alone, algorithm, learner, server, levels, limits, records, say)
     watch.resume()
     return learner, watch
 
 
 def _algorithm():
-    return registry.make(CONFIG, level_spec(CONFIG.level_name))
+    return registry.make_algorithm(CONFIG, level_spec(CONFIG.level_name))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ def save(logdir, updates=1, frames=1000.0, sure=False, **settings):
     `sure`: its weights are large, so that what the agent sees decides what it does.
     """
     config = Config(**settings)
-    made = agent.make(config, number=0)
+    made = agent.make_agent(config, number=0)
     if sure:
         draws = np.random.default_rng(7)
         for variable in made.algorithm.variables.trained:
@@ -24,7 +24,7 @@ def save(logdir, updates=1, frames=1000.0, sure=False, **settings):
             variable.assign(draws.normal(0, 2 / np.sqrt(inputs), variable.shape))
     checkpoints = checkpoint.Checkpoints(logdir, made.algorithm.variables, keep=100)
     checkpoints.snapshot()
-    about = checkpoint.About(1, dataclasses.asdict(config), made.made_of, {})
+    about = checkpoint.CheckpointInfo(1, dataclasses.asdict(config), made.made_of, {})
     return checkpoints.save(about._replace(updates=updates, frames=frames))
 
 

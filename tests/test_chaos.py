@@ -49,7 +49,7 @@ def test_after_50_kills_of_4_actors_no_unroll_mixes_environments_or_skips_a_step
     """The learner infers; each observation tells who made it, in which life, and which it is."""
     flags = ["--level_name=telling:Telling-v0", "--inference=learner", "--num_envs=6"]
     (config,), _ = parse(["", *flags], "", Config)
-    identity = agent.steps(config, from_flags.levels_of(config))
+    identity = agent.stepping_identity(config, from_flags.level_specs(config))
     token = tmp_path / "token"
     token.write_text(remotely.TOKEN)
     token.chmod(0o600)

@@ -12,7 +12,7 @@ from supervising import until
 from impala_mm.algorithms import agent
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
-from impala_mm.data.trajectory import Codec
+from impala_mm.data.trajectory import UnrollCodec
 
 EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 PONG = ("--level_name=PongNoFrameskip-v4", "--agent_name=ShallowConvAgent")
@@ -24,9 +24,11 @@ MOST = PIXELS * (LENGTH + 4) / LENGTH + 200
 def test_an_unroll_holds_each_frame_once():
     pytest.importorskip("ale_py")
     (config,), _ = flags.parse(["experiment.py", *PONG], "", Config)
-    unroll = agent.make(config, number=0).algorithm.unroll
+    unroll = agent.make_agent(config, number=0).algorithm.unroll
     pixels = PIXELS * (LENGTH + 4)
-    assert pixels < Codec(unroll).size <= MOST * LENGTH - 100 * LENGTH, "half is left for headers"
+    assert pixels < UnrollCodec(unroll).size <= MOST * LENGTH - 100 * LENGTH, (
+        "half is left for headers"
+    )
 
 
 @pytest.mark.slow

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.actor.learner_link import Group, Link
-from impala_mm.actor.stepper import Faults, Stepping
+from impala_mm.actor.learner_link import LearnerLink, UnrollBatch
+from impala_mm.actor.stepper import EnvironmentStepper, FaultCounter
 from impala_mm.algorithms.interface import Algorithm
-from impala_mm.data.parameter_layout import Layout
-from impala_mm.data.tensor_io import direct, hand, handed, taken
+from impala_mm.data.parameter_layout import ParameterLayout
+from impala_mm.data.tensor_io import as_operation, pack, packed_spec, unpack
 from impala_mm.data.trajectory import Entry
-from impala_mm.data.unroll_writer import Assembly
+from impala_mm.data.unroll_writer import UnrollWriter
 from impala_mm.environments.types import Environments
 from impala_mm.runtime.backoff import Say
 from impala_mm.runtime.heartbeat import Heartbeat
@@ -44,12 +44,12 @@ class Player:
         heartbeat: Heartbeat | None = None,
     ):
         """`groups`: environments that step together, and how many they are."""
-        acts = {size: _flat_act(algorithm, size) for size in {size for _, size in groups}}
+        acts = {size: _trace_act(algorithm, size) for size in {size for _, size in groups}}
         alive, aside = heartbeat or Heartbeat(), len(groups) > 1
         self._groups = [
-            _Playing(
+            _PlayingGroup(
                 algorithm,
-                Stepping(environments, algorithm.unroll.length, alive, aside),
+                EnvironmentStepper(environments, algorithm.unroll.length, alive, aside),
                 size,
                 acts[size],
             )
@@ -97,14 +97,14 @@ class Player:
             group.stepping.close()
 
 
-class _Playing:
+class _PlayingGroup:
     """A group."""
 
-    def __init__(self, algorithm: Algorithm, stepping: Stepping, size: int, act: _Act):
+    def __init__(self, algorithm: Algorithm, stepping: EnvironmentStepper, size: int, act: _Act):
         self.stepping, self._act = stepping, act
         state = algorithm.initial_state(size)
         self._state: list[tf.Tensor] = tf.nest.flatten(state)
-        self._assembly = Assembly(algorithm.unroll, size, state)
+        self._assembly = UnrollWriter(algorithm.unroll, size, state)
         self._assembly.begin(stepping.reset())
         self._chosen: tuple[np.ndarray, list[tf.Tensor]] | None = None  # for the step that runs
         self.begins = True  # an unroll
@@ -130,7 +130,7 @@ class _Playing:
         return self._assembly.cut()
 
 
-def _flat_act(algorithm: Algorithm, num_envs: int) -> _Act:
+def _trace_act(algorithm: Algorithm, num_envs: int) -> _Act:
     """The algorithm's act for this many environments, from and to the core state's flat tensors.
 
     The fields that act() may read go in as one of them.
@@ -145,22 +145,22 @@ def _flat_act(algorithm: Algorithm, num_envs: int) -> _Act:
 
     @tf.function(autograph=False)
     def act(shown, *flat_state):
-        observation, reward, action, first = taken(shown, read)
+        observation, reward, action, first = unpack(shown, read)
         entry = Entry(action, reward, None, None, observation, first, None)
         before = tf.nest.pack_sequence_as(state, flat_state)
         chosen, after, extras = algorithm.act(entry, before, exploration)
         return [chosen, *tf.nest.flatten(after), *tf.nest.flatten(extras)]
 
     concrete = act.get_concrete_function(
-        handed(read),
+        packed_spec(read),
         *[tf.TensorSpec(s.shape, s.dtype) for s in tf.nest.flatten(state)],
     )
-    chosen_by = direct(concrete)
+    chosen_by = as_operation(concrete)
 
     def call(
         entry: Entry, flat: list[tf.Tensor]
     ) -> tuple[np.ndarray, list[tf.Tensor], list[tf.Tensor]]:
-        shown = hand(entry.observation, entry.reward, entry.action, entry.first)
+        shown = pack(entry.observation, entry.reward, entry.action, entry.first)
         chosen, *rest = chosen_by(shown, *flat)
         return chosen.numpy(), rest[:length], rest[length:]
 
@@ -170,8 +170,8 @@ def _flat_act(algorithm: Algorithm, num_envs: int) -> _Act:
 def run(
     algorithm: Algorithm,
     groups: Sequence[tuple[Environments, int]],
-    layout: Layout,
-    link: Link,
+    layout: ParameterLayout,
+    link: LearnerLink,
     say: Say,
     stop: threading.Event,
     heartbeat: Heartbeat,
@@ -185,7 +185,7 @@ def run(
         if stop.is_set():
             return
     player = Player(algorithm, groups, heartbeat)
-    faults = Faults([environments for environments, _ in groups], say)
+    faults = FaultCounter([environments for environments, _ in groups], say)
     loaded = (-1, -1)  # the run and the version of the parameters in use
 
     def load() -> tuple[int, int]:
@@ -203,9 +203,9 @@ def run(
             contents = player.play(load)
             faults.after_unroll()
             ready = time.perf_counter()
-            times = messages.Times(player.acting, player.stepping, waited, ready - begin)
+            times = messages.ActorTimes(player.acting, player.stepping, waited, ready - begin)
             number, version = player.acted_by
-            unrolls = Group(number, version, contents, player.episodes(), times)
+            unrolls = UnrollBatch(number, version, contents, player.episodes(), times)
             if not link.send(unrolls, heartbeat.beat):
                 return
             begin, waited = ready, time.perf_counter() - ready

@@ -26,13 +26,13 @@ _HEADER = struct.Struct("<qd")  # version; time.monotonic() of the pull, the sam
 SHARED_MEMORY = Path("/dev/shm")
 
 
-class HostShare:
+class HostParameterCache:
     """One actor's view of it. Raises OSError where this host's shared memory is not to be used."""
 
     def __init__(self, run_id: str, shared_memory: Path = SHARED_MEMORY):
         prefix = f"impala_mm-{os.geteuid()}-"
         for old in shared_memory.glob(f"{prefix}*"):
-            _remove_if_left(old)
+            _remove_if_unused(old)
         # The id is the learner's word: no path may be made of it.
         name = prefix + hashlib.sha256(run_id.encode()).hexdigest()[:16]
         self._folder = shared_memory / name
@@ -75,7 +75,7 @@ class HostShare:
         """Leaves the run; the last of the host takes the folder away."""
         os.close(self._turn)
         os.close(self._members)
-        _remove_if_left(self._folder)
+        _remove_if_unused(self._folder)
 
     def _pulled_at(self) -> float:
         with contextlib.suppress(FileNotFoundError), self._vector.open("rb") as file:
@@ -106,7 +106,7 @@ class HostShare:
             raise PermissionError(f"{self._folder} can be read by others")
 
 
-def _remove_if_left(folder: Path) -> None:
+def _remove_if_unused(folder: Path) -> None:
     """Takes a run's folder away if no actor of it is left, however the last one ended."""
     with contextlib.suppress(OSError):
         members = os.open(folder / "members", os.O_RDWR | os.O_NOFOLLOW)

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from impala_mm.actor.host_cache import HostShare
+from impala_mm.actor.host_cache import HostParameterCache
 from impala_mm.data import compression
 from impala_mm.runtime import thread_names
-from impala_mm.runtime.backoff import Say, Waiting
+from impala_mm.runtime.backoff import Backoff, Say
 from impala_mm.transport import messages
 from impala_mm.transport.client import Client, Unreachable
 from impala_mm.transport.delivery import FOREIGN
@@ -28,7 +28,7 @@ _SECONDS = 2.0  # that an actor waits in a full queue before it asks who else co
 _MOST_SECONDS = 30.0  # longer where the unrolls alone may take so long to cross the wire
 
 
-class Newest(NamedTuple):
+class PulledParameters(NamedTuple):
     """Parameters as they came."""
 
     run: int  # of the learners that hold them
@@ -36,17 +36,17 @@ class Newest(NamedTuple):
     vector: bytes
 
 
-class Group(NamedTuple):
+class UnrollBatch(NamedTuple):
     """What was played in T steps."""
 
     run: int  # of the learners whose parameters acted
     version: int  # the oldest that acted
     contents: list[bytes]  # an unroll each
     episodes: np.ndarray  # float32 [K, 3]: (1 for a whole game else 0, return, steps)
-    times: messages.Times = messages.Times()
+    times: messages.ActorTimes = messages.ActorTimes()
 
 
-class Link(threading.Thread):
+class LearnerLink(threading.Thread):
     """Sends what `send` is given, one group at a time, and pulls after each."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Link(threading.Thread):
         max_lag: int | None,
         say: Say,
         stop: threading.Event,
-        pack: compression.Pack = compression.as_it_is,
+        pack: compression.Compress = compression.leave_uncompressed,
     ):
         """`addresses` of learners, number `start` to be tried first; it stays with an only one.
 
@@ -70,7 +70,7 @@ class Link(threading.Thread):
         self._identity, self._token = identity, token
         self._pull_secs, self._max_lag = pull_secs, max_lag
         self._say, self._ending, self._pack = say, stop, pack
-        self._groups: queue.Queue[Group] = queue.Queue(maxsize=1)
+        self._groups: queue.Queue[UnrollBatch] = queue.Queue(maxsize=1)
         self._incarnation = secrets.randbits(62)
         self._sequence = 0
         self._client: Client | None = None
@@ -78,14 +78,14 @@ class Link(threading.Thread):
         self._dropped = 0  # unrolls that went nowhere since a learner was told
         self._patience = _SECONDS  # for the answer to the group in hand
         self._run = ""  # whose share of this host it is in
-        self._share: HostShare | None = None
+        self._share: HostParameterCache | None = None
         self._pulled_at = -math.inf  # when this actor last asked the learner itself
         self._settled = threading.Event()  # what was sent is there, and who may act next is here
-        self.newest: Newest | None = None
+        self.newest: PulledParameters | None = None
         self.failure: BaseException | None = None
         self.connected = threading.Event()
 
-    def send(self, group: Group, meanwhile: Callable[[], None] = lambda: None) -> bool:
+    def send(self, group: UnrollBatch, meanwhile: Callable[[], None] = lambda: None) -> bool:
         """Hands a group over; waits while the one before is still on its way.
 
         An algorithm with a `max_lag` waits for the policy that may act next, too. `meanwhile` is
@@ -117,7 +117,7 @@ class Link(threading.Thread):
 
     def run(self) -> None:
         """Connects, then sends each group and pulls after it; from the start when that fails."""
-        thread_names.name_this("link")
+        thread_names.name_thread("link")
         try:
             group = sent = None
             one = len(self._addresses) == 1
@@ -147,7 +147,7 @@ class Link(threading.Thread):
         except BaseException as error:
             self.failure = error
 
-    def _drop(self, group: Group) -> Group:
+    def _drop(self, group: UnrollBatch) -> UnrollBatch:
         """What another learner was asked to take and may have: elsewhere it would be learnt twice.
 
         It counts as sent: the next is to be played, by whatever policy there is.
@@ -168,15 +168,15 @@ class Link(threading.Thread):
         self._at, self._client = to, None
         return True
 
-    def _next_group(self) -> Group | None:
+    def _next_group(self) -> UnrollBatch | None:
         try:
             group = self._groups.get(timeout=0.2)
         except queue.Empty:
             return None
         return group._replace(contents=[self._pack(content) for content in group.contents])
 
-    def _send(self, client: Client, group: Group) -> None:
-        header = messages.Header(
+    def _send(self, client: Client, group: UnrollBatch) -> None:
+        header = messages.UnrollHeader(
             nonce=client.nonce,
             run=group.run,
             actor=self._identity["actor"],
@@ -199,7 +199,7 @@ class Link(threading.Thread):
             self._say("another learner answers: what was played for the one before is dropped")
             self._client = None
 
-    def _pull(self, client: Client, sent: Group | None) -> None:
+    def _pull(self, client: Client, sent: UnrollBatch | None) -> None:
         """Fetches the newest parameters, where there are newer ones and it is time."""
         if self._max_lag is None:
             have = self.newest.version if self.newest else -1
@@ -216,7 +216,7 @@ class Link(threading.Thread):
         if not found or found[0] < client.version:
             found = self._from_learner(client, have, self._pull_secs) or found
         if found:
-            self.newest = Newest(client.run, *found)
+            self.newest = PulledParameters(client.run, *found)
 
     def _from_learner(
         self, client: Client, have: int, pull_secs: float
@@ -244,18 +244,18 @@ class Link(threading.Thread):
 
     def _pull_next(self, client: Client, due: int) -> None:
         """Waits for version `due`."""
-        waiting = Waiting(f"for policy version {due}", self._say, self._ending, silent=10.0)
+        waiting = Backoff(f"for policy version {due}", self._say, self._ending, silent=10.0)
         while not self._ending.is_set():
             found = client.get_parameters(due)
             if found:
-                self.newest = Newest(client.run, *found)
+                self.newest = PulledParameters(client.run, *found)
                 return
             waiting.pause(0.002, most=0.1)
 
     def _connect(self) -> Client | None:
         """Waits, for ever, for a learner that takes us; None when told to stop."""
         what = "the learner" if len(self._addresses) == 1 else "a learner"
-        waiting = Waiting(f"for {what} at {', '.join(self._addresses)}", self._say, self._ending)
+        waiting = Backoff(f"for {what} at {', '.join(self._addresses)}", self._say, self._ending)
         missed = 0
         while not self._ending.is_set():
             address = self._addresses[self._at]
@@ -272,14 +272,14 @@ class Link(threading.Thread):
             if found is None:
                 break
             client.version, _ = found
-            self.newest = Newest(client.run, *found)
+            self.newest = PulledParameters(client.run, *found)
             self._client = client
             self._say(f"joined the learner at {address}, policy version {client.version}")
             self.connected.set()
             return client
         return None
 
-    def _first_policy(self, client: Client, waiting: Waiting) -> tuple[int, bytes] | None:
+    def _first_policy(self, client: Client, waiting: Backoff) -> tuple[int, bytes] | None:
         """Of this learner, as soon as it has one; None when told to stop."""
         while not self._ending.is_set():
             found = self._share.newest(after=-1) if self._share else None
@@ -303,6 +303,6 @@ class Link(threading.Thread):
         self.close()
         self._run = run_id
         try:
-            self._share = HostShare(run_id)
+            self._share = HostParameterCache(run_id)
         except OSError as error:
             self._say(f"pulls its parameters for itself alone: {error}")

@@ -17,11 +17,11 @@ from impala_mm.runtime.heartbeat import Heartbeat
 _FAULTS = 10  # environments rebuilt within the last 1,000 unrolls before the actor gives up
 
 
-class Stopped(Exception):
+class TooManyFaults(Exception):
     """The actor cannot go on; says why."""
 
 
-class Stepping:
+class EnvironmentStepper:
     """E environments in unrolls of T steps."""
 
     def __init__(
@@ -30,7 +30,7 @@ class Stepping:
         """`aside`: they step in a thread of their own, while the caller does other things."""
         self._pool: ThreadPoolExecutor | None = None
         if aside:
-            self._pool = ThreadPoolExecutor(1, "stepping", thread_names.name_this, ("stepping",))
+            self._pool = ThreadPoolExecutor(1, "stepping", thread_names.name_thread, ("stepping",))
         self._running: Callable[[], Step]
         self._finished: list[Episode] = []
         self._environments, self._length, self._heartbeat = environments, length, heartbeat
@@ -104,7 +104,7 @@ class Stepping:
             getattr(step, name)[environment] = getattr(anew, name)[0]
 
 
-class Faults:
+class FaultCounter:
     """Says what breaks in groups of environments, and gives up where it is too much."""
 
     def __init__(self, groups: Sequence[Environments], say: Callable[[str], None]):
@@ -126,4 +126,4 @@ class Faults:
                 self._at.append(self._unrolls)
         self._at = [at for at in self._at if at > self._unrolls - 1000]
         if len(self._at) >= _FAULTS:
-            raise Stopped(f"{len(self._at)} faults of environments, the last: {self._last}")
+            raise TooManyFaults(f"{len(self._at)} faults of environments, the last: {self._last}")

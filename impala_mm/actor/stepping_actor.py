@@ -16,34 +16,40 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.actor.stepper import Faults, Stepping
+from impala_mm.actor.stepper import EnvironmentStepper, FaultCounter
 from impala_mm.config import auto
 from impala_mm.data import compression
 from impala_mm.data.step_codec import StepCodec
 from impala_mm.environments.types import Environments, Step
 from impala_mm.runtime import thread_names
-from impala_mm.runtime.backoff import Say, Waiting
+from impala_mm.runtime.backoff import Backoff, Say
 from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.transport import messages
-from impala_mm.transport.client import Asked, Client, Lost, StillRunning, Unreachable
-from impala_mm.transport.messages import TRIES, Asking
+from impala_mm.transport.client import (
+    Client,
+    GroupUnknown,
+    PendingInference,
+    StillRunning,
+    Unreachable,
+)
+from impala_mm.transport.messages import TRY_BITS, InferenceRequest
 
 
-def sizes(num_envs: int, observation: tf.TensorSpec) -> list[int]:
+def group_sizes(num_envs: int, observation: tf.TensorSpec) -> list[int]:
     """Of the groups: two, or as many as it takes for a group's step to fit into a message.
 
     Raises ValueError where not one observation does.
     """
     each = StepCodec(observation).size
-    if each > messages.MESSAGE:
+    if each > messages.MAX_CONTENT:
         raise ValueError(
             f"an observation of {each / 1e6:.1f} MB is too large to be sent for every step"
         )
-    most = messages.MESSAGE // each
-    return auto.shares(num_envs, min(num_envs, max(2, -(-num_envs // most))))
+    most = messages.MAX_CONTENT // each
+    return auto.split_evenly(num_envs, min(num_envs, max(2, -(-num_envs // most))))
 
 
-class RemoteActor(threading.Thread):
+class SteppingActor(threading.Thread):
     """Plays, in a thread of its own: signals reach Python only where no call is waited for."""
 
     def __init__(
@@ -55,14 +61,14 @@ class RemoteActor(threading.Thread):
         say: Say,
         stop: threading.Event,
         heartbeat: Heartbeat,
-        pack: compression.Pack = compression.as_it_is,
+        pack: compression.Compress = compression.leave_uncompressed,
     ):
         """`groups`: environments that step together, and how many they are; each of their steps is
         sent as `pack` makes it.
         """
         super().__init__(name="playing", daemon=True)
         self._address = address
-        self._life, self._tries = secrets.randbits(62 - TRIES), 0
+        self._life, self._tries = secrets.randbits(62 - TRY_BITS), 0
         self._identity, self._token, self._say, self._stop_asked = identity, token, say, stop
         self._groups, self._pack = groups, pack
         self._heartbeat = heartbeat
@@ -72,9 +78,9 @@ class RemoteActor(threading.Thread):
 
     def run(self) -> None:
         """The thread: until told to stop, whatever the learners do."""
-        thread_names.name_this("playing")
+        thread_names.name_thread("playing")
         try:
-            faults = Faults([environments for environments, _ in self._groups], self._say)
+            faults = FaultCounter([environments for environments, _ in self._groups], self._say)
             while not self._stop_asked.is_set():
                 self.waits = True
                 client, incarnation, length = self._connect()
@@ -83,18 +89,20 @@ class RemoteActor(threading.Thread):
         except BaseException as error:
             self.failure = error
 
-    def _play(self, client: Client, incarnation: int, length: int, faults: Faults) -> None:
+    def _play(self, client: Client, incarnation: int, length: int, faults: FaultCounter) -> None:
         """Until the learner is away, or knows nothing of what was begun."""
         turns = [
-            _Turn(
-                Stepping(environments, length, self._heartbeat),
-                Asking(client.nonce, self._identity["actor"], incarnation, i, -1, 0, 0, 0, 0, 0, e),
+            _GroupRequests(
+                EnvironmentStepper(environments, length, self._heartbeat),
+                InferenceRequest(
+                    client.nonce, self._identity["actor"], incarnation, i, -1, 0, 0, 0, 0, 0, e
+                ),
                 StepCodec(environments.spec.observation),
                 self._pack,
             )
             for i, (environments, e) in enumerate(self._groups)
         ]
-        clock = _Clock()
+        clock = _ActorClock()
         try:
             for turn in turns:  # the first says what was dropped
                 self.waits = False
@@ -117,16 +125,16 @@ class RemoteActor(threading.Thread):
                         said = clock.times(turns)
                     turn.ask(client, step, said)
                     self.waits = True
-        except Lost:
+        except GroupUnknown:
             self._say("the learner does not know what was begun: all begins anew")
         finally:
             self._dropped += sum(turn.asking.environments for turn in turns)
-            threading.Thread(target=_let_go, args=[client, turns], daemon=True).start()
+            threading.Thread(target=_keep_until_settled, args=[client, turns], daemon=True).start()
 
-    def _answer(self, client: Client, turn: "_Turn") -> np.ndarray | None:
+    def _answer(self, client: Client, turn: "_GroupRequests") -> np.ndarray | None:
         """The actions, int32 [E]; None when told to stop, or where the learner is away."""
         what = "for the learner's answer (its queue may be full)"
-        waiting = Waiting(what, self._say, self._stop_asked, silent=10.0)
+        waiting = Backoff(what, self._say, self._stop_asked, silent=10.0)
         while not self._stop_asked.is_set():
             try:
                 return turn.actions()
@@ -143,11 +151,11 @@ class RemoteActor(threading.Thread):
 
     def _connect(self) -> tuple[Client | None, int, int]:
         """(a learner that takes us, this incarnation, steps of an unroll); None: told to stop."""
-        waiting = Waiting(f"for the learner at {self._address}", self._say, self._stop_asked)
+        waiting = Backoff(f"for the learner at {self._address}", self._say, self._stop_asked)
         while not self._stop_asked.is_set():
             # Later ones are greater: a hello that its caller gave up may be heard after the next.
             self._tries += 1
-            incarnation = (self._life << TRIES) + self._tries
+            incarnation = (self._life << TRY_BITS) + self._tries
             try:
                 client = Client(self._address, self._token)
                 me = {"incarnation": incarnation, "host": socket.gethostname()}
@@ -160,21 +168,25 @@ class RemoteActor(threading.Thread):
         return None, 0, 0
 
 
-class _Turn:
+class _GroupRequests:
     """A group, and what it asked for."""
 
     def __init__(
-        self, stepping: Stepping, asking: Asking, codec: StepCodec, pack: compression.Pack
+        self,
+        stepping: EnvironmentStepper,
+        asking: InferenceRequest,
+        codec: StepCodec,
+        pack: compression.Compress,
     ):
         self.stepping, self.asking, self._codec, self._pack = stepping, asking, codec, pack
-        self._asked: Asked | None = None
+        self._asked: PendingInference | None = None
 
     def ask(self, client: Client, step: Step, said: dict[str, int]) -> None:
-        """For the actions after this step; `said` are fields of `Asking`."""
+        """For the actions after this step; `said` are fields of `InferenceRequest`."""
         blank = self.asking._replace(dropped=0, acting=0, stepping=0, waiting=0, playing=0)
         self.asking = blank._replace(number=blank.number + 1, **said)
         episodes, content = self.stepping.episodes(), self._pack(self._codec.encode(step))
-        self._asked = Asked(client, self.asking, content, episodes)
+        self._asked = PendingInference(client, self.asking, content, episodes)
 
     def actions(self) -> np.ndarray:
         """Waits for them."""
@@ -187,20 +199,20 @@ class _Turn:
             self._asked.settle()
 
 
-def _let_go(client: Client, turns: Sequence[_Turn]) -> None:
+def _keep_until_settled(client: Client, turns: Sequence[_GroupRequests]) -> None:
     """Holds a client until its calls are over: TensorFlow crashes where it is freed before."""
     for turn in turns:
         turn.settle()
     del client
 
 
-class _Clock:
+class _ActorClock:
     """What this thread did with its time; waiting for actions is acting, here."""
 
     def __init__(self) -> None:
         self.waited, self._stepped, self._since = 0.0, 0.0, time.perf_counter()
 
-    def times(self, turns: Sequence[_Turn]) -> dict[str, int]:
+    def times(self, turns: Sequence[_GroupRequests]) -> dict[str, int]:
         """Since it was asked last, in microseconds."""
         now, stepped = time.perf_counter(), sum(turn.stepping.seconds for turn in turns)
         seconds = {
@@ -212,7 +224,7 @@ class _Clock:
         return {name: round(1e6 * value) for name, value in seconds.items()}
 
 
-def run(actor: RemoteActor, stop: threading.Event, heartbeat: Heartbeat) -> None:
+def run(actor: SteppingActor, stop: threading.Event, heartbeat: Heartbeat) -> None:
     """Plays until told to stop."""
     actor.start()
     while actor.is_alive() and not stop.is_set():

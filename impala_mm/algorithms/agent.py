@@ -16,18 +16,18 @@ from impala_mm.algorithms import registry
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
-from impala_mm.data.parameter_layout import Layout
-from impala_mm.data.trajectory import digest
+from impala_mm.data.parameter_layout import ParameterLayout
+from impala_mm.data.trajectory import structure_digest
 from impala_mm.environments import from_flags
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.runtime import devices
 
 
-class Agreement(NamedTuple):
+class Agent(NamedTuple):
     """Of one process."""
 
     algorithm: Algorithm
-    layout: Layout  # of what actors receive
+    layout: ParameterLayout  # of what actors receive
     levels: dict[str, EnvironmentSpec]  # by name; actors play them in turn
     identity: dict[str, Any]  # what is compared, and names for it that people read
     made_of: dict[str, Any]  # what a run cannot change when it goes on, as people read it
@@ -43,28 +43,30 @@ class Agreement(NamedTuple):
         return sum(int(v.shape.num_elements()) for v in self.algorithm.variables.trained)
 
 
-def make(
+def make_agent(
     config: Config, number: int, levels: dict[str, EnvironmentSpec] | None = None
-) -> Agreement:
+) -> Agent:
     """Refuses, in a sentence, flags that nothing can be made of.
 
     `number`: of this process among those of its role; its random numbers are its own. `levels`:
     those of the flags, where they were looked at before.
     """
     tf.random.set_seed(config.seed + 1000 * number)
-    levels = levels or from_flags.levels_of(config)
+    levels = levels or from_flags.level_specs(config)
     spec = next(iter(levels.values()))
     try:
-        algorithm = registry.make(config, spec)
+        algorithm = registry.make_algorithm(config, spec)
     except (nets.UnknownNetwork, nets.Unsuitable) as error:
         flags.refuse(f"--agent_name={config.agent_name}: {error}")
     auto = config.agent_name == "auto"
-    layout = Layout(algorithm.variables.acting, algorithm.variables.trained, config.parameter_dtype)
-    identity = steps(config, levels) | {
+    layout = ParameterLayout(
+        algorithm.variables.acting, algorithm.variables.trained, config.parameter_dtype
+    )
+    identity = stepping_identity(config, levels) | {
         "run_id": f"{os.getpid()}-{time.time_ns()}",
         "length": algorithm.unroll.length,
         "network": nets.auto(spec.observation) if auto else config.agent_name,
-        "unroll": digest(algorithm.unroll[2:]) + f" of {config.unroll_length}",
+        "unroll": structure_digest(algorithm.unroll[2:]) + f" of {config.unroll_length}",
         "acting": layout.digest,
     }
     made_of = {
@@ -73,12 +75,12 @@ def make(
         "--level_name": identity["level_name"],
         "--optimizer": config.optimizer,
         "--num_action_repeats": spec.action_repeats,
-        **from_flags.spaces(spec),
+        **from_flags.describe_spaces(spec),
     }
-    return Agreement(algorithm, layout, levels, identity, made_of)
+    return Agent(algorithm, layout, levels, identity, made_of)
 
 
-def steps(config: Config, levels: dict[str, EnvironmentSpec]) -> dict[str, Any]:
+def stepping_identity(config: Config, levels: dict[str, EnvironmentSpec]) -> dict[str, Any]:
     """The part of the identity that an actor has, too, whose learner infers: it needs no network.
 
     `levels` are those of --level_name, by name.
@@ -89,13 +91,15 @@ def steps(config: Config, levels: dict[str, EnvironmentSpec]) -> dict[str, Any]:
         "level_name": ",".join(levels),
         "algorithm": config.algorithm,
         "reward_clipping": config.reward_clipping,  # of what the network reads
-        "options": ", ".join(f"--{n}={v}" for n, v in from_flags.options(config).items()),
+        "options": ", ".join(
+            f"--{n}={v}" for n, v in from_flags.environment_options(config).items()
+        ),
         "emulator": spec.emulator,
-        "steps": f"{from_flags.spaces(spec)}",
+        "steps": f"{from_flags.describe_spaces(spec)}",
     }
 
 
-def acting(config: Config) -> Config:
+def config_for_acting(config: Config) -> Config:
     """As who acts takes it: V-trace corrects where a learner computes otherwise."""
     if devices.computes_bfloat16():
         return config

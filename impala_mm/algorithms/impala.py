@@ -15,11 +15,11 @@ import tensorflow as tf
 import nets
 from impala_mm.algorithms import losses, optimizers, vtrace
 from impala_mm.algorithms.distributions import Categorical
-from impala_mm.algorithms.interface import Context, Judgement, entry_spec
+from impala_mm.algorithms.interface import Context, PolicyOutput, entry_spec
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry, UnrollSpec
 from impala_mm.data.variables import Variables
-from impala_mm.distributed.gradients import Exchange
+from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.environments.types import EnvironmentSpec
 
 _PACE = 0.01  # at which the mean of squared errors moves towards that of each batch
@@ -79,11 +79,11 @@ class Impala:
         action = tf.where(exploration > 0, policy.sample(), policy.mode())
         return action, core_state, logits
 
-    def judge(self, entry: Entry, core_state: Any) -> Judgement:
+    def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
         """The policy and the baseline."""
         features, _ = self._read(entry, core_state)
         policy = tf.nn.softmax(self._policy_head(features))
-        return Judgement(policy, tf.squeeze(self._baseline_head(features), -1))
+        return PolicyOutput(policy, tf.squeeze(self._baseline_head(features), -1))
 
     def _read(self, entry: Entry, core_state: Any) -> tuple[tf.Tensor, Any]:
         """(features [B, F], core state)."""
@@ -91,7 +91,7 @@ class Impala:
         return self._network.step(entry.observation, reward, entry.action, entry.first, core_state)
 
     def update(
-        self, batch: Batch, context: Context, exchange: Exchange
+        self, batch: Batch, context: Context, exchange: GradientReducer
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """One V-trace update."""
         config, trained = self._config, self.variables.trained

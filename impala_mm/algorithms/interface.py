@@ -11,11 +11,11 @@ import tensorflow as tf
 
 from impala_mm.data.trajectory import Batch, Entry, UnrollSpec
 from impala_mm.data.variables import Variables
-from impala_mm.distributed.gradients import Exchange
+from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.environments.types import EnvironmentSpec
 
 
-class Judgement(NamedTuple):
+class PolicyOutput(NamedTuple):
     """What an algorithm thinks of the entries it just read, for those who look on."""
 
     policy: tf.Tensor  # float32 [B, A]: probabilities by which it would explore
@@ -47,11 +47,11 @@ class Algorithm(Protocol):
         act greedily, 1 to explore as in training (per environment: float32 [B]).
         """
 
-    def judge(self, entry: Entry, core_state: Any) -> Judgement:
+    def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
         """What it thinks after reading entries [B, ...]; they may be read as by `act`."""
 
     def update(
-        self, batch: Batch, context: Context, exchange: Exchange
+        self, batch: Batch, context: Context, exchange: GradientReducer
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Learns from one batch: (metrics, priorities float32 [B] fed back to the source).
 

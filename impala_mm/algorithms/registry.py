@@ -12,10 +12,10 @@ from impala_mm.runtime import devices
 BUILT_IN = ("impala",)
 
 
-def make(config: Config, environment: EnvironmentSpec) -> Algorithm:
+def make_algorithm(config: Config, environment: EnvironmentSpec) -> Algorithm:
     """The algorithm that --algorithm names, for this environment."""
     config = dataclasses.replace(
-        config, precision=devices.precision(config.precision, environment.observation)
+        config, precision=devices.resolve_precision(config.precision, environment.observation)
     )
     name = config.algorithm
     module = f"{__package__}.{name}" if name in BUILT_IN else name

@@ -9,40 +9,40 @@ from typing import Any, NamedTuple
 from impala_mm.config.flags import AUTO
 from impala_mm.config.settings import Config
 
-_IMAGE = 1000  # numbers of an observation that is large
+_LARGE_OBSERVATION = 1000  # numbers of an observation that is large
 _GBIT = 125e6  # bytes/s
-_LARGE = 100_000  # weights of a network that is worth a GPU's time
+_LARGE_NETWORK = 100_000  # weights of a network that is worth a GPU's time
 
 
-class Choice(NamedTuple):
+class AutoChoice(NamedTuple):
     """What was chosen, and why; why is empty where the user had chosen."""
 
     value: str
     why: str = ""
 
 
-def actors(config: Config) -> int:
+def num_actors(config: Config) -> int:
     """How many a learner starts on this machine, where it does."""
     # One for each core: a learner that shares them takes its part, and holds actors back.
     return len(os.sched_getaffinity(0)) if config.num_actors == AUTO else config.num_actors
 
 
-def environments(config: Config, observation: Any) -> int:
+def num_envs(config: Config, observation: Any) -> int:
     """How many an actor steps: larger batches pay off where observations are large.
 
     `observation` is the TensorSpec of one.
     """
     if config.num_envs != AUTO:
         return config.num_envs
-    return 32 if large(observation) else 16
+    return 32 if is_large(observation) else 16
 
 
-def large(observation: Any) -> bool:
+def is_large(observation: Any) -> bool:
     """Whether to read one, of this TensorSpec, costs more than to call the network."""
-    return observation.shape.num_elements() >= _IMAGE
+    return observation.shape.num_elements() >= _LARGE_OBSERVATION
 
 
-def groups(
+def group_sizes(
     config: Config, count: int, observation: Any, ours: bool, max_lag: int | None
 ) -> list[int]:
     """Sizes of those that `count` environments of an actor with a network step in.
@@ -60,12 +60,12 @@ def groups(
             )
         wanted = 1
     if wanted == AUTO:
-        spare = ours and actors(config) < len(os.sched_getaffinity(0))
-        wanted = 2 if spare and large(observation) else 1
-    return shares(count, min(wanted, count))
+        spare = ours and num_actors(config) < len(os.sched_getaffinity(0))
+        wanted = 2 if spare and is_large(observation) else 1
+    return split_evenly(count, min(wanted, count))
 
 
-def one_thread(config: Config, observation: Any, gpu: bool, ours: bool) -> bool:
+def needs_one_thread(config: Config, observation: Any, gpu: bool, ours: bool) -> bool:
     """Whether a learner, with a GPU or without, does best by one thread of TensorFlow's.
 
     An update of a small network is a hundred operations of some microseconds each: to hand them
@@ -74,10 +74,10 @@ def one_thread(config: Config, observation: Any, gpu: bool, ours: bool) -> bool:
     `observation` is the TensorSpec of one.
     """
     given = config.intra_op_threads or config.inter_op_threads
-    return ours and not (gpu or given or config.xla or large(observation))
+    return ours and not (gpu or given or config.xla or is_large(observation))
 
 
-def shares(count: int, groups: int) -> list[int]:
+def split_evenly(count: int, groups: int) -> list[int]:
     """`count` in so many parts, as equal as can be."""
     return [count // groups + (i < count % groups) for i in range(groups)]
 
@@ -93,25 +93,27 @@ def compression(config: Config, observation: Any) -> str:
     return "lz4" if image else "none"
 
 
-def games(config: Config) -> int:
+def num_test_envs(config: Config) -> int:
     """How many are tested at a time: no matter of speed alone, since results name it."""
     return 16 if config.num_envs == AUTO else config.num_envs
 
 
-def inference(config: Config, weights: int, device: str, max_lag: int | None) -> Choice:
+def inference(config: Config, weights: int, device: str, max_lag: int | None) -> AutoChoice:
     """Where actions are chosen, by a learner that trains so many weights on `device`.
 
     `max_lag` is the algorithm's.
     """
     if config.inference != "auto":
-        return Choice(config.inference)
+        return AutoChoice(config.inference)
     if max_lag is not None:
-        return Choice("actor", "the algorithm has its actors wait for the next policy")
+        return AutoChoice("actor", "the algorithm has its actors wait for the next policy")
     if device == "/CPU:0":
-        return Choice("actor", "the learner has no GPU that could do it for all")
-    if weights < _LARGE:
-        return Choice("actor", f"{weights:,} weights are read sooner than a call is answered")
-    return Choice("learner", f"it has a GPU, and {weights:,} weights are many for actors' cores")
+        return AutoChoice("actor", "the learner has no GPU that could do it for all")
+    if weights < _LARGE_NETWORK:
+        return AutoChoice("actor", f"{weights:,} weights are read sooner than a call is answered")
+    return AutoChoice(
+        "learner", f"it has a GPU, and {weights:,} weights are many for actors' cores"
+    )
 
 
 def pull_secs(asked: float, parameter_bytes: float) -> float:

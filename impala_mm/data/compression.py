@@ -10,24 +10,27 @@ from collections.abc import Callable
 
 import lz4.block
 
-Pack = Callable[[bytes], bytes]
+Compress = Callable[[bytes], bytes]
 
 
-def as_it_is(content: bytes) -> bytes:
+def leave_uncompressed(content: bytes) -> bytes:
     """Not compressed."""
     return content
 
 
-def compressed(content: bytes) -> bytes:
+def compress_lz4(content: bytes) -> bytes:
     """An LZ4 block, or the content itself where that is no shorter."""
     packed = lz4.block.compress(content, store_size=False)
     return packed if len(packed) < len(content) else content
 
 
-PACKS: dict[str, Pack] = {"none": as_it_is, "lz4": compressed}  # by --compression
+COMPRESSORS: dict[str, Compress] = {
+    "none": leave_uncompressed,
+    "lz4": compress_lz4,
+}  # by --compression
 
 
-def unpacked(content: bytes, size: int) -> bytes | None:
+def decompress(content: bytes, size: int) -> bytes | None:
     """The `size` bytes that an actor packed; None where this cannot be them."""
     if len(content) == size:
         return content

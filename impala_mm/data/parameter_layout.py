@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.data.tensor_io import direct, hand, handed, taken
-from impala_mm.data.trajectory import digest
+from impala_mm.data.tensor_io import as_operation, pack, packed_spec, unpack
+from impala_mm.data.trajectory import structure_digest
 
 
-class Layout:
+class ParameterLayout:
     """Where each variable lies in the vector, and as which type it travels."""
 
     def __init__(
@@ -30,7 +30,7 @@ class Layout:
         self.size = self._ends[-1] if self._ends else 0  # bytes
         self._assign: Callable[..., Any] | None = None  # `_assign_bytes`, traced once it is needed
         # Not the names: they count the modules that a process made before.
-        self.digest = digest(self._specs)
+        self.digest = structure_digest(self._specs)
 
     def values(self) -> list[tf.Tensor]:
         """The variables' values now; call it between two updates.
@@ -54,13 +54,13 @@ class Layout:
         if len(vector) != self.size:
             raise ValueError(f"{len(vector)} bytes of parameters where {self.size} are due")
         content = np.frombuffer(vector, np.uint8)
-        raw = hand(*[content[i:j] for i, j in itertools.pairwise([0, *self._ends])])
+        raw = pack(*[content[i:j] for i, j in itertools.pairwise([0, *self._ends])])
         if self._assign is None:
             traced = tf.function(self._assign_bytes, autograph=False)
-            self._assign = direct(traced.get_concrete_function(handed(self._specs)))
+            self._assign = as_operation(traced.get_concrete_function(packed_spec(self._specs)))
         self._assign(raw)
 
     def _assign_bytes(self, raw: tf.Tensor) -> None:
         """Each variable's bytes to it."""
-        for variable, value in zip(self._variables, taken(raw, self._specs), strict=True):
+        for variable, value in zip(self._variables, unpack(raw, self._specs), strict=True):
             variable.assign(tf.cast(value, variable.dtype))

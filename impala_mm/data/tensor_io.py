@@ -13,36 +13,36 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-_ALIGNED = 64  # bytes: what begins at a multiple of it TensorFlow reads where it is
+_ALIGNMENT = 64  # bytes: what begins at a multiple of it TensorFlow reads where it is
 
 
-def hand(*arrays: np.ndarray) -> tf.Tensor:
+def pack(*arrays: np.ndarray) -> tf.Tensor:
     """The arrays' bytes, uint8 [N], each from a multiple of 64 on; `taken` is the other end."""
-    *begins, end = _begins([array.nbytes for array in arrays])
-    memory = np.empty([end + _ALIGNED], np.uint8)
-    skip = -memory.ctypes.data % _ALIGNED
+    *begins, end = _offsets([array.nbytes for array in arrays])
+    memory = np.empty([end + _ALIGNMENT], np.uint8)
+    skip = -memory.ctypes.data % _ALIGNMENT
     memory = memory[skip : skip + end]
     for begin, array in zip(begins, arrays, strict=True):
         memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)[...] = array
     return tf.experimental.dlpack.from_dlpack(memory.__dlpack__())
 
 
-def handed(specs: Sequence[tf.TensorSpec]) -> tf.TensorSpec:
+def packed_spec(specs: Sequence[tf.TensorSpec]) -> tf.TensorSpec:
     """What `hand` gives of arrays like these."""
-    return tf.TensorSpec([_begins([_bytes(spec) for spec in specs])[-1]], tf.uint8)
+    return tf.TensorSpec([_offsets([_num_bytes(spec) for spec in specs])[-1]], tf.uint8)
 
 
-def taken(raw: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
+def unpack(raw: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
     """What was handed, in a graph."""
-    sizes = [_bytes(spec) for spec in specs]
-    *begins, _ = _begins(sizes)
+    sizes = [_num_bytes(spec) for spec in specs]
+    *begins, _ = _offsets(sizes)
     return [
-        interpreted(raw[begin : begin + size], spec.shape, spec.dtype)
+        reinterpret(raw[begin : begin + size], spec.shape, spec.dtype)
         for begin, size, spec in zip(begins, sizes, specs, strict=True)
     ]
 
 
-def interpreted(raw: tf.Tensor, shape: Sequence[int | None], dtype: tf.DType) -> tf.Tensor:
+def reinterpret(raw: tf.Tensor, shape: Sequence[int | None], dtype: tf.DType) -> tf.Tensor:
     """Bytes, uint8 [...], as a tensor; of its sizes one may be unknown."""
     sizes = [-1 if size is None else size for size in shape]
     if dtype == tf.bool:
@@ -52,7 +52,7 @@ def interpreted(raw: tf.Tensor, shape: Sequence[int | None], dtype: tf.DType) ->
     return tf.bitcast(tf.reshape(raw, [*sizes, dtype.size]), dtype)
 
 
-def direct(concrete: Any) -> Callable[..., list[tf.Tensor]]:
+def as_operation(concrete: Any) -> Callable[..., list[tf.Tensor]]:
     """A concrete function of flat tensors as one operation, without tf.function's own handling."""
     captured = concrete.captured_inputs
     kinds = [output.dtype for output in concrete.outputs]
@@ -65,11 +65,11 @@ def direct(concrete: Any) -> Callable[..., list[tf.Tensor]]:
     return call
 
 
-def _begins(sizes: Sequence[int]) -> list[int]:
+def _offsets(sizes: Sequence[int]) -> list[int]:
     """Where each of so many bytes begins, and the end."""
-    padded = (-(-size // _ALIGNED) * _ALIGNED for size in sizes)
+    padded = (-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)
     return list(itertools.accumulate(padded, initial=0))
 
 
-def _bytes(spec: tf.TensorSpec) -> int:
+def _num_bytes(spec: tf.TensorSpec) -> int:
     return int(spec.shape.num_elements()) * int(spec.dtype.size)

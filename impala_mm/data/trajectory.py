@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.data.tensor_io import interpreted
+from impala_mm.data.tensor_io import reinterpret
 
 
 class Entry(NamedTuple):
@@ -70,7 +70,7 @@ class Batch(NamedTuple):
     fresh: Any  # bool [B]: straight from an actor, not from replay
 
 
-class Codec:
+class UnrollCodec:
     """Unrolls to bytes of a fixed length and back: every leaf's bytes, one after the other."""
 
     def __init__(self, spec: UnrollSpec):
@@ -105,7 +105,7 @@ class Codec:
         for part, (shape, dtype, timed) in zip(
             tf.split(raw, self._sizes, axis=1), self._leaves, strict=True
         ):
-            leaf = interpreted(part, [None, *shape], dtype)
+            leaf = reinterpret(part, [None, *shape], dtype)
             if timed:  # [B, T, ...] -> [T, B, ...]
                 leaf = tf.transpose(leaf, [1, 0, *range(2, len(shape) + 1)])
             leaves.append(leaf)
@@ -113,7 +113,7 @@ class Codec:
         return unroll.entries, unroll.start
 
 
-def digest(nest_of_specs: Any) -> str:
+def structure_digest(nest_of_specs: Any) -> str:
     """Short name of a structure of tensors: equal where structure, shapes and dtypes are."""
     described = tf.nest.map_structure(lambda s: f"{list(s.shape)} {s.dtype.name}", nest_of_specs)
     return hashlib.sha256(repr(described).encode()).hexdigest()[:12]

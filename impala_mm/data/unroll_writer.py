@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.data.trajectory import Codec, Entry, UnrollSpec
+from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
 from impala_mm.environments.types import Step
 
 
-class Assembly:
+class UnrollWriter:
     """The unrolls that E environments, which step together, are in, written as they travel.
 
     One round is: read `newest`, act on it, step, `write`; after the last write of an unroll, `cut`.
@@ -27,7 +27,7 @@ class Assembly:
         """`initial_state`: the core's, nest of [E, ...]."""
         self._length, self._overlap = spec.length, spec.overlap
         self._shown = spec.step.observation.dtype.as_numpy_dtype
-        codec = Codec(spec)
+        codec = UnrollCodec(spec)
         self._rows = np.zeros([num_envs, codec.size], np.uint8)
         self._entries, start = codec.arrays(self._rows)  # [E, T+overlap, ...], [E, ...]
         self._timed: list[np.ndarray] = tf.nest.flatten(self._entries)

@@ -15,16 +15,16 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.config.settings import Config
-from impala_mm.distributed.group import Group
+from impala_mm.distributed.group import LearnerGroup
 
-_SMALL = 1e-4  # of a variable's largest value: what rounding may come to
+_ROUNDING = 1e-4  # of a variable's largest value: what rounding may come to
 
 
-class Drifted(Exception):
+class VariablesDiffer(Exception):
     """Learners hold different variables; says which."""
 
 
-def check(group: Group, variables: Sequence[tf.Variable]) -> int:
+def check_variables(group: LearnerGroup, variables: Sequence[tf.Variable]) -> int:
     """How many variables differed and now are rank 0's; Drifted where one differs too much."""
     values = [variable.numpy() for variable in variables]
     digests = group.gather([hashlib.sha256(v.tobytes()).digest() for v in values], "sync.digests")
@@ -36,8 +36,8 @@ def check(group: Group, variables: Sequence[tf.Variable]) -> int:
     of_all = group.gather(distances, "sync.distances")
     for place, i in enumerate(differing):
         distance, rank = max((d[place], rank) for rank, d in enumerate(of_all))
-        if distance > _SMALL:
-            raise Drifted(
+        if distance > _ROUNDING:
+            raise VariablesDiffer(
                 f"{variables[i].name} of learner {rank} differs from learner 0's by {distance:.1g} "
                 f"of its largest value: their updates are not the same"
             )
@@ -54,11 +54,11 @@ def _distance(value: np.ndarray, right: np.ndarray) -> float:
     return math.inf if math.isnan(distance) else distance
 
 
-class Differ(Exception):
+class SettingsDiffer(Exception):
     """Learners of one run are not of one mind; says in what."""
 
 
-def compare(group: Group, config: Config, identity: dict[str, Any]) -> None:
+def check_settings(group: LearnerGroup, config: Config, identity: dict[str, Any]) -> None:
     """Raises Differ, on all learners alike, where flags or what was made of them differ."""
     mine: dict[str, Hashable] = {
         f"--{f.name}": getattr(config, f.name)
@@ -73,15 +73,15 @@ def compare(group: Group, config: Config, identity: dict[str, Any]) -> None:
             ranks.setdefault(theirs.get(name), []).append(str(rank))
         if len(ranks) > 1:
             said = ", ".join(f"{value} on {' and '.join(on)}" for value, on in ranks.items())
-            raise Differ(f"the learners' {name} differ: {said}; give all of them the same")
+            raise SettingsDiffer(f"the learners' {name} differ: {said}; give all of them the same")
 
 
-def addresses(group: Group, mine: str) -> list[str]:
+def gather_addresses(group: LearnerGroup, mine: str) -> list[str]:
     """Of all learners, in the order of ranks; Differ where two have the same."""
     everybodys = group.gather(mine, "addresses")
     for rank, address in enumerate(everybodys):
         if address in everybodys[:rank]:
-            raise Differ(
+            raise SettingsDiffer(
                 f"learners {everybodys.index(address)} and {rank} were both given {address}: each "
                 f"needs an entry of its own in --learner_hosts"
             )

@@ -7,20 +7,20 @@ import sonnet as snt
 import tensorflow as tf
 
 from impala_mm.config.settings import Config
-from impala_mm.distributed.group import Group
+from impala_mm.distributed.group import LearnerGroup
 
 
-class Applied(NamedTuple):
+class AppliedGradient(NamedTuple):
     """What became of a gradient."""
 
     norm: tf.Tensor  # float32 []: global norm of the averaged gradient, before clipping
     clipped: tf.Tensor  # float32 []: 1 where clipping changed it, else 0
 
 
-class Exchange:
+class GradientReducer:
     """All learners, as seen from within one update: made anew for each update that is traced."""
 
-    def __init__(self, group: Group, config: Config):
+    def __init__(self, group: LearnerGroup, config: Config):
         self.group = group
         self._clipping = config.gradients_clipping  # negative: off
         self._mode = config.gradients_clipping_mode
@@ -68,7 +68,7 @@ class Exchange:
         gradients: Sequence[tf.Tensor],
         variables: Sequence[tf.Variable],
         name: str = "gradients",
-    ) -> Applied:
+    ) -> AppliedGradient:
         """Averages the gradients over learners, then clips, then applies them.
 
         In this order every learner clips the same gradient by the same factor, so that equal
@@ -83,7 +83,7 @@ class Exchange:
             return tf.constant(True)
 
         tf.cond(tf.math.is_finite(norm), step, lambda: tf.constant(False))
-        return Applied(norm, tf.cast(changed, tf.float32))
+        return AppliedGradient(norm, tf.cast(changed, tf.float32))
 
     def waited(self) -> tf.Tensor:
         """float32 []: seconds that this update's gradients took from being there to averaged.

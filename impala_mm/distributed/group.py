@@ -16,10 +16,10 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.config.settings import Config
-from impala_mm.runtime.rank import place
+from impala_mm.runtime.rank import process_rank
 
 
-class Group(Protocol):
+class LearnerGroup(Protocol):
     """The learners of a run, seen from one of them.
 
     What has a name may be called in any order and from any thread: calls of one name meet.
@@ -44,7 +44,7 @@ class Group(Protocol):
         """Takes leave of the others; they must not be asked for anything any more."""
 
 
-class Alone:
+class SingleLearner:
     """The only learner."""
 
     rank, size = 0, 1
@@ -71,7 +71,7 @@ class Alone:
         """Nobody is left."""
 
 
-class Horovod:
+class HorovodGroup:
     """One of several learners."""
 
     def __init__(self, config: Config) -> None:
@@ -151,13 +151,13 @@ class Horovod:
         self._hvd.shutdown()
 
 
-def join(config: Config) -> Group:
+def join_group(config: Config) -> LearnerGroup:
     """This process's place among the learners that were started together."""
-    size = place().size
+    size = process_rank().size
     if size == 1:
-        return Alone()
+        return SingleLearner()
     try:
-        group = Horovod(config)
+        group = HorovodGroup(config)
     except ImportError as error:
         sys.exit(
             f"error: {size} learners were started, and Horovod, which joins them, does not load "

@@ -8,7 +8,7 @@ from impala_mm.environments.types import Options
 
 def action_names(level_name: str, num_actions: int, **options: Any) -> list[str]:
     """In their order; their numbers, where the environment has no names for them."""
-    level = levels.find(level_name)
+    level = levels.find_level(level_name)
     game = level.game(Options(**options))
     if game:
         return [action.name for action in game.actions]

@@ -5,10 +5,10 @@ from typing import Any
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.environments.make import level_spec
-from impala_mm.environments.types import FLAGS, BadLevel, EnvironmentSpec
+from impala_mm.environments.types import OPTION_FLAGS, BadLevel, EnvironmentSpec
 
 
-def spaces(spec: EnvironmentSpec) -> dict[str, Any]:
+def describe_spaces(spec: EnvironmentSpec) -> dict[str, Any]:
     """What a network must fit, as people read it."""
     observation = spec.observation
     return {
@@ -17,17 +17,17 @@ def spaces(spec: EnvironmentSpec) -> dict[str, Any]:
     }
 
 
-def options(config: Config) -> dict[str, Any]:
+def environment_options(config: Config) -> dict[str, Any]:
     """What environments are made with, besides the level."""
-    return {name: getattr(config, name) for name in FLAGS}
+    return {name: getattr(config, name) for name in OPTION_FLAGS}
 
 
-def levels_of(config: Config) -> dict[str, EnvironmentSpec]:
+def level_specs(config: Config) -> dict[str, EnvironmentSpec]:
     """Those of --level_name; one network must fit all."""
     specs: dict[str, EnvironmentSpec] = {}
     for name in (part.strip() for part in config.level_name.split(",")):
         try:
-            specs[name] = level_spec(name, **options(config))
+            specs[name] = level_spec(name, **environment_options(config))
         except BadLevel as error:
             flags.refuse(f"--level_name={config.level_name}: {error}")
     (first, one), *others = specs.items()

@@ -16,7 +16,7 @@ with contextlib.redirect_stderr(io.StringIO()):  # it asks every user to migrate
     import gym
 
 
-class ClassicGym(gymnasium.Env):
+class ClassicGymEnv(gymnasium.Env):
     """One environment of gym's registry."""
 
     def __init__(self, name: str, drawn: bool = False):
@@ -27,8 +27,8 @@ class ClassicGym(gymnasium.Env):
             made.close()
             made = gym.make(name, disable_env_checker=True, apply_api_compatibility=True, **mode)
         self._made = made
-        self.observation_space = _space(made.observation_space)
-        self.action_space = _space(made.action_space)
+        self.observation_space = _as_gymnasium_space(made.observation_space)
+        self.action_space = _as_gymnasium_space(made.action_space)
         self.render_mode = made.render_mode
         self.metadata = dict(made.metadata)
 
@@ -62,7 +62,7 @@ def _is_old(environment: Any) -> bool:
     return not any(p.name == "seed" or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
-def _space(space: Any) -> Any:
+def _as_gymnasium_space(space: Any) -> Any:
     """gym's space as gymnasium's, where we can use it at all."""
     if isinstance(space, gym.spaces.Box):
         return gymnasium.spaces.Box(space.low, space.high, space.shape, np.dtype(space.dtype).type)

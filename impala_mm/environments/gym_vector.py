@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from impala_mm.environments import render
-from impala_mm.environments.spaces import Reading
+from impala_mm.environments.spaces import SpaceConversion
 from impala_mm.environments.types import EnvironmentSpec, Episode, Step
 
-_RUNS, _ENDED, _BROKEN = range(3)
+_RUNNING, _ENDED, _BROKEN = range(3)
 _PICTURES = 30.0  # a second, of what does not say
 
 
-class Vector:
+class GymVector:
     """Implements `Environments`.
 
     `reset` and `step` return the same arrays each time: they hold until the next call of either.
@@ -31,7 +31,7 @@ class Vector:
     def __init__(
         self,
         spec: EnvironmentSpec,
-        reading: Reading,
+        reading: SpaceConversion,
         open_one: Callable[[bool], Any],
         num_envs: int,
         seed: int,
@@ -60,7 +60,7 @@ class Vector:
         except BaseException:
             self.close()
             raise
-        self._steps = [_stepper(each, spec.action_repeats) for each in self._environments]
+        self._steps = [_repeating_step(each, spec.action_repeats) for each in self._environments]
         rate = getattr(self._environments[0], "metadata", {}).get("render_fps") or _PICTURES
         self.picture_rate = rate / spec.action_repeats
 
@@ -80,13 +80,13 @@ class Vector:
         # NumPy's integers, as sample() of a space gives: every environment knows these.
         for i, action in enumerate(np.add(actions, self._reading.first_action, dtype=np.int64)):
             try:
-                if states[i] == _RUNS:
+                if states[i] == _RUNNING:
                     raw, reward[i], terminated[i], truncated[i], _ = steps[i](action)
                     observation[i] = read(raw)
                 elif states[i] == _ENDED:
                     first[i] = True
                     observation[i] = read(self._reset(i))
-                    states[i] = _RUNS
+                    states[i] = _RUNNING
                 else:
                     self._blank(i)
             except Exception as error:
@@ -107,7 +107,7 @@ class Vector:
             self._environments[i].close()
         self._rebuilds += 1
         self._environments[i] = self._open(i)
-        self._steps[i] = _stepper(self._environments[i], self.spec.action_repeats)
+        self._steps[i] = _repeating_step(self._environments[i], self.spec.action_repeats)
         words = np.random.SeedSequence([self._seed, i, self._rebuilds]).generate_state(1)
         self._seeds[i] = int(words[0] >> 1)
         row = _blank_step(1, self._reading)
@@ -115,7 +115,7 @@ class Vector:
         row.observation[0] = self._read(self._reset(i))
         if not np.isfinite(row.observation).all():
             raise ValueError(_NOT_FINITE)
-        self._states[i] = _RUNS
+        self._states[i] = _RUNNING
         return row
 
     def episodes(self) -> list[Episode]:
@@ -130,7 +130,7 @@ class Vector:
             drawn = drawn[-1] if isinstance(drawn, list) and drawn else drawn  # classic gym's
             if isinstance(drawn, np.ndarray):
                 return drawn.astype(np.uint8)
-        return render.of(self.spec.level_name, self._now.observation[0])
+        return render.picture_of_observation(self.spec.level_name, self._now.observation[0])
 
     def close(self) -> None:
         """Closes all."""
@@ -147,7 +147,7 @@ class Vector:
         return observation
 
     def _read(self, raw: Any) -> np.ndarray:
-        """An observation as `Reading` says."""
+        """An observation as `SpaceConversion` says."""
         reading = self._reading
         if raw.__class__ is not np.ndarray:
             raw = np.asarray(raw)
@@ -198,7 +198,7 @@ class Vector:
 _NOT_FINITE = "observation with NaN or infinity"
 
 
-def _blank_step(num_envs: int, reading: Reading) -> Step:
+def _blank_step(num_envs: int, reading: SpaceConversion) -> Step:
     """Arrays of zeros."""
     return Step(
         np.zeros(num_envs, np.float32),
@@ -210,7 +210,7 @@ def _blank_step(num_envs: int, reading: Reading) -> Step:
     )
 
 
-def _stepper(environment: Any, repeats: int) -> Callable[[np.int64], tuple[Any, ...]]:
+def _repeating_step(environment: Any, repeats: int) -> Callable[[np.int64], tuple[Any, ...]]:
     """`environment.step`, or what repeats it up to the episode's end and sums the rewards."""
     step = environment.step
     if repeats == 1:

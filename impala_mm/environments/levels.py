@@ -18,7 +18,7 @@ from impala_mm.environments.types import BadLevel, Options
 if TYPE_CHECKING:
     from impala_mm.environments.atari.games import Game
 
-_OURS = {"catch": "impala_mm/Catch-v0", "memory": "impala_mm/Memory-v0"}
+_OWN_LEVELS = {"catch": "impala_mm/Catch-v0", "memory": "impala_mm/Memory-v0"}
 gymnasium.register("impala_mm/Catch-v0", "impala_mm.environments.catch:Catch", reward_threshold=0.9)
 gymnasium.register(
     "impala_mm/Memory-v0", "impala_mm.environments.memory:Memory", reward_threshold=0.95
@@ -50,10 +50,10 @@ class Level(NamedTuple):
             return None
         from impala_mm.environments.atari import games  # noqa: PLC0415
 
-        return games.read(self.name, self.registered, options)
+        return games.read_game(self.name, self.registered, options)
 
 
-def find(level_name: str) -> Level:
+def find_level(level_name: str) -> Level:
     """The level of this name: gymnasium's where it knows the id, else classic gym's."""
     classic = level_name.startswith("gym:")
     rest = level_name.removeprefix("gym:") if classic else level_name
@@ -61,18 +61,18 @@ def find(level_name: str) -> Level:
     if module:
         _import(module, level_name)
     else:
-        name = _OURS.get(name.lower(), name)
+        name = _OWN_LEVELS.get(name.lower(), name)
     if not classic and name in gymnasium.registry:
         registered = gymnasium.registry[name]
-        opens = _opens(level_name, registered)
+        opens = _opener(level_name, registered)
         return Level(level_name, opens, registered.reward_threshold, registered)
     if classic and importlib.util.find_spec("gym") is None:
         raise BadLevel(f"{level_name} needs classic gym: pip install gym==0.26.2")
     theirs = _classic_registry()
     if name in theirs:
         threshold = theirs[name].reward_threshold
-        return Level(level_name, _opens_classic(level_name, name), threshold)
-    known = theirs if classic else [*gymnasium.registry, *theirs, *_OURS]
+        return Level(level_name, _classic_opener(level_name, name), threshold)
+    known = theirs if classic else [*gymnasium.registry, *theirs, *_OWN_LEVELS]
     _refuse(level_name, name, known)
 
 
@@ -83,10 +83,10 @@ def _import(module: str, level_name: str) -> None:
             raise ModuleNotFoundError(f"No module named {module!r}")
         importlib.import_module(module)
     except ImportError as error:
-        raise BadLevel(f"{level_name}: {module} cannot be imported: {_line(error)}") from error
+        raise BadLevel(f"{level_name}: {module} cannot be imported: {_one_line(error)}") from error
 
 
-def _opens(
+def _opener(
     level_name: str, registered: gymnasium.envs.registration.EnvSpec
 ) -> Callable[[bool], Any]:
     """Makes gymnasium's environment without the wrappers that only check its author and caller."""
@@ -99,7 +99,7 @@ def _opens(
             given = mode if drawn and _draws(registered) else {}
             return gymnasium.make(registered, disable_env_checker=True, **given)
         except (gymnasium.error.Error, ImportError) as error:
-            raise BadLevel(f"{level_name} cannot be made: {_line(error)}") from error
+            raise BadLevel(f"{level_name} cannot be made: {_one_line(error)}") from error
 
     return opens
 
@@ -112,14 +112,14 @@ def _draws(registered: gymnasium.envs.registration.EnvSpec) -> bool:
     return "rgb_array" in getattr(creator, "metadata", {}).get("render_modes", ())
 
 
-def _opens_classic(level_name: str, name: str) -> Callable[[bool], Any]:
+def _classic_opener(level_name: str, name: str) -> Callable[[bool], Any]:
     from impala_mm.environments import gym_adapter  # noqa: PLC0415
 
-    def opens(drawn: bool) -> gym_adapter.ClassicGym:
+    def opens(drawn: bool) -> gym_adapter.ClassicGymEnv:
         try:
-            return gym_adapter.ClassicGym(name, drawn)
+            return gym_adapter.ClassicGymEnv(name, drawn)
         except (gym_adapter.gym.error.Error, ImportError) as error:
-            raise BadLevel(f"{level_name} cannot be made: {_line(error)}") from error
+            raise BadLevel(f"{level_name} cannot be made: {_one_line(error)}") from error
 
     return opens
 
@@ -152,6 +152,6 @@ def _refuse(level_name: str, name: str, known: Iterable[str]) -> NoReturn:
     raise BadLevel(f"there is no environment {level_name}; did you mean {' or '.join(near)}?")
 
 
-def _line(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     """An error's message, in one line."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -9,7 +9,7 @@ from impala_mm.environments.types import BadLevel, Environments, EnvironmentSpec
 if TYPE_CHECKING:
     from impala_mm.environments.atari.games import Game
     from impala_mm.environments.levels import Level
-    from impala_mm.environments.spaces import Reading
+    from impala_mm.environments.spaces import SpaceConversion
 
 
 def make_environments(
@@ -23,35 +23,37 @@ def make_environments(
     gym's is meant, `my_package.module:ID` where importing a module registers it, or our own `catch`
     and `memory`. Raises BadLevel.
     """
-    level, game, chosen = _find(level_name, options)
+    level, game, chosen = _find_level_and_game(level_name, options)
     if game:
         from impala_mm.environments.atari import colour_screen, games, vector  # noqa: PLC0415
 
-        opens = colour_screen.InColour if pictures else vector.open_vector
-        return vector.Atari(games.describe(game), game, num_envs, seed, opens)
+        opens = colour_screen.ColourScreenVector if pictures else vector.open_vector
+        return vector.Atari(games.game_spec(game), game, num_envs, seed, opens)
     from impala_mm.environments import gym_vector  # noqa: PLC0415
 
-    reading, described = _look(level, chosen)
-    return gym_vector.Vector(described, reading, level.open, num_envs, seed, pictures)
+    reading, described = _read_spaces(level, chosen)
+    return gym_vector.GymVector(described, reading, level.open, num_envs, seed, pictures)
 
 
 def level_spec(level_name: str, **options: Any) -> EnvironmentSpec:
     """What `make` would make copies of."""
-    level, game, chosen = _find(level_name, options)
+    level, game, chosen = _find_level_and_game(level_name, options)
     if game:
         from impala_mm.environments.atari import games  # noqa: PLC0415
 
-        return games.describe(game)
-    return _look(level, chosen)[1]
+        return games.game_spec(game)
+    return _read_spaces(level, chosen)[1]
 
 
-def _find(level_name: str, options: dict[str, Any]) -> tuple["Level", "Game | None", Options]:
+def _find_level_and_game(
+    level_name: str, options: dict[str, Any]
+) -> tuple["Level", "Game | None", Options]:
     """The level, and the Atari game that it is; refuses options that are Atari's elsewhere."""
     # Only who plays needs gymnasium: a learner gets by with the names above.
     from impala_mm.environments import levels  # noqa: PLC0415
 
     chosen = Options(**options)
-    level = levels.find(level_name)
+    level = levels.find_level(level_name)
     game = level.game(chosen)
     if not game:
         general = Options(*chosen[:3], life_loss_ends=chosen.life_loss_ends)
@@ -64,13 +66,13 @@ def _find(level_name: str, options: dict[str, Any]) -> tuple["Level", "Game | No
     return level, game, chosen
 
 
-def _look(level: "Level", options: Options) -> tuple["Reading", EnvironmentSpec]:
+def _read_spaces(level: "Level", options: Options) -> tuple["SpaceConversion", EnvironmentSpec]:
     """Makes one environment, reads its spaces, and closes it."""
     from impala_mm.environments import spaces  # noqa: PLC0415
 
     environment = level.open(False)
     try:
-        reading = spaces.read(level.name, environment, options.width, options.height)
+        reading = spaces.read_spaces(level.name, environment, options.width, options.height)
     finally:
         environment.close()
     return reading, EnvironmentSpec(

@@ -7,7 +7,7 @@ from impala_mm.environments.types import BadLevel
 _LEAST = 160  # pixels down, to which small pictures are enlarged
 
 
-def of(level_name: str, observation: np.ndarray) -> np.ndarray:
+def picture_of_observation(level_name: str, observation: np.ndarray) -> np.ndarray:
     """uint8 [height, width, 3] of an image; raises BadLevel where it is none.
 
     Numbers other than uint8 are spread from black to white; of several channels that are not

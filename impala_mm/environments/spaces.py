@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Discrete
 from impala_mm.environments.types import BadLevel
 
 
-class Reading(NamedTuple):
+class SpaceConversion(NamedTuple):
     """How to talk to an environment."""
 
     num_actions: int
@@ -23,12 +23,12 @@ class Reading(NamedTuple):
     convert: Callable[[np.ndarray], np.ndarray] | None  # from raw_shape to shape
 
 
-def read(level_name: str, environment: Any, width: int, height: int) -> Reading:
+def read_spaces(level_name: str, environment: Any, width: int, height: int) -> SpaceConversion:
     """Reads the spaces of a gymnasium environment; `width` and `height` as for `make`."""
     actions, observations = environment.action_space, environment.observation_space
     if not isinstance(actions, Discrete):
         raise BadLevel(
-            f"{level_name} takes actions from {_line(actions)}: "
+            f"{level_name} takes actions from {_one_line(actions)}: "
             "only Discrete actions are supported, one choice among n"
         )
     known = (int(actions.n), int(actions.start))
@@ -37,20 +37,20 @@ def read(level_name: str, environment: Any, width: int, height: int) -> Reading:
         if width or height:
             _refuse_resizing(level_name, (n,))
         convert = _one_hot(n, int(observations.start))
-        return Reading(*known, (), (n,), np.dtype(np.float32), convert)
+        return SpaceConversion(*known, (), (n,), np.dtype(np.float32), convert)
     if not isinstance(observations, Box) or observations.dtype.kind not in "biuf":
         raise BadLevel(
-            f"{level_name} observes {_line(observations)}: only Box observations of numbers "
+            f"{level_name} observes {_one_line(observations)}: only Box observations of numbers "
             "and Discrete ones are supported; gymnasium.wrappers.FlattenObservation makes a Box"
         )
     raw = tuple(observations.shape)
     dtype = observations.dtype if observations.dtype == np.uint8 else np.dtype(np.float32)
     if not width and not height:
-        return Reading(*known, raw, raw, dtype, None)
+        return SpaceConversion(*known, raw, raw, dtype, None)
     if len(raw) not in {2, 3}:
         _refuse_resizing(level_name, raw)
     shape = (height or raw[0], width or raw[1], *raw[2:])
-    return Reading(*known, raw, shape, dtype, _resize(shape, dtype))
+    return SpaceConversion(*known, raw, shape, dtype, _resize(shape, dtype))
 
 
 def _one_hot(n: int, start: int) -> Callable[[np.ndarray], np.ndarray]:
@@ -92,6 +92,6 @@ def _refuse_resizing(level_name: str, shape: tuple[int, ...]) -> None:
     )
 
 
-def _line(space: Any) -> str:
+def _one_line(space: Any) -> str:
     """A space's description, in one line."""
     return " ".join(str(space).split())

@@ -38,7 +38,7 @@ class Options(NamedTuple):
     no_ops: int = 30  # at most so many frames of doing nothing begin a game
 
 
-FLAGS = Options._fields[:7]  # those that are flags of an experiment, too
+OPTION_FLAGS = Options._fields[:7]  # those that are flags of an experiment, too
 
 
 class Step(NamedTuple):

@@ -13,23 +13,23 @@ import tensorflow as tf
 
 from impala_mm.evaluation import games, statistics
 from impala_mm.evaluation import results as records
-from impala_mm.evaluation.games import Evaluation, Meanwhile
+from impala_mm.evaluation.games import Evaluation, KeepPlaying
 from impala_mm.policy.policy import Policy
 from impala_mm.records import checkpoint
-from impala_mm.records.checkpoint import About, Damaged, Mismatch
+from impala_mm.records.checkpoint import CheckpointInfo, Damaged, Mismatch
 
 Say = Callable[[str], None]
 
 
-class Evaluator:
+class CheckpointTester:
     """Of one run. What it has had stands in evaluations.jsonl, so that it can be started again."""
 
     def __init__(
         self,
         logdir: Path,
-        choose: Callable[[About], list[str]],
+        choose: Callable[[CheckpointInfo], list[str]],
         changes: dict[str, Any],
-        meanwhile: Meanwhile,
+        meanwhile: KeepPlaying,
         say: Say,
         **how: Any,
     ):
@@ -43,16 +43,16 @@ class Evaluator:
         # (level, updates) that this evaluator, or the one before it, has had.
         self._had = {
             (row.get("level"), row.get("updates"))
-            for row in records.read(logdir)
+            for row in records.read_rows(logdir)
             if row.get("by") == "evaluator" and row.get("deterministic") == how["deterministic"]
         }
-        self.newest: About | None = None  # the last that was tested
+        self.newest: CheckpointInfo | None = None  # the last that was tested
         self.frames = 0.0  # of the games played so far
 
     def look(self) -> bool:
         """Tests the newest checkpoint, if it is whole and was not tested yet; whether it was."""
         for path in reversed(checkpoint.all_in(self._logdir / "checkpoints")):
-            mark = _mark(path)
+            mark = _fingerprint(path)
             if mark in self._bad or not path.name.isdigit():
                 continue
             try:
@@ -60,7 +60,7 @@ class Evaluator:
                     return False
                 return self._test(path, checkpoint.verify(path))
             except (Damaged, Mismatch) as error:
-                if mark == _mark(path):  # else it was pruned, or is written anew
+                if mark == _fingerprint(path):  # else it was pruned, or is written anew
                     self._bad.add(mark)
                     self._say(f"{error}; it is passed over")
         return False
@@ -71,7 +71,7 @@ class Evaluator:
             (level, int(path.name)) not in self._had for level in self._levels
         )
 
-    def _test(self, path: Path, about: About) -> bool:
+    def _test(self, path: Path, about: CheckpointInfo) -> bool:
         if self._policy is None:
             self._levels = self._choose(about)
             self._policy = Policy(path, about, self._levels[0], **self._changes)
@@ -82,7 +82,7 @@ class Evaluator:
             if (level, about.updates) in self._had:
                 continue
             tested = True
-            result = games.on_level(
+            result = games.evaluate_level(
                 self._policy, level, meanwhile=self._meanwhile, say=self._say, **self._how
             )
             self.frames += sum(result.lengths) * self._policy.spec.action_repeats
@@ -95,9 +95,9 @@ class Evaluator:
     def _keep(self, result: Evaluation) -> None:
         """Writes it down, and says it."""
         self._had.add((result.level, result.updates))
-        row = records.record(result, "evaluator")
+        row = records.make_row(result, "evaluator")
         try:
-            records.append(self._logdir, row)
+            records.append_row(self._logdir, row)
             self._draw(result, row)
         except (OSError, tf.errors.OpError) as error:
             self._say(f"an evaluation could not be written ({error})")
@@ -121,7 +121,7 @@ class Evaluator:
         self._events.flush()
 
 
-def _mark(path: Path) -> tuple[str, int]:
+def _fingerprint(path: Path) -> tuple[str, int]:
     """Another one where it was written anew, or is gone."""
     try:
         return path.name, path.stat().st_mtime_ns

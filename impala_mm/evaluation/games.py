@@ -20,15 +20,15 @@ from impala_mm.environments import from_flags, types
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.types import Environments, Step
 from impala_mm.evaluation import statistics
-from impala_mm.evaluation.viewers import Onlooker, Sight
+from impala_mm.evaluation.viewers import GameFrame, Viewer
 from impala_mm.policy.policy import Policy
 from impala_mm.records import checkpoint
 
 IDLE_STEPS = 1000  # without reward, after which a deterministic game of Atari is cut
-_READ = ("action", "reward", "observation", "first")  # of an entry, by who acts
+_FIELDS_READ = ("action", "reward", "observation", "first")  # of an entry, by who acts
 _FAULTS = 10  # environments made anew, before it is given up
 # Environments are seeded far from those of actors.
-_APART = 500_000_000
+_SEED_OFFSET = 500_000_000
 
 
 class Game(NamedTuple):
@@ -70,7 +70,7 @@ class Unplayable(Exception):
     """The environments fail again and again; says how."""
 
 
-Meanwhile = Callable[[Sequence[Game], int], bool]  # (games, steps so far) -> whether to go on
+KeepPlaying = Callable[[Sequence[Game], int], bool]  # (games, steps so far) -> whether to go on
 
 
 def evaluate(
@@ -94,10 +94,10 @@ def evaluate(
         raise types.BadLevel(f"{logdir} learnt {' and '.join(policy.levels)}: name one")
     idle = options.get("no_reward_steps")
     level = next(iter(policy.levels))
-    return on_level(policy, level, num_episodes, num_envs, deterministic, seed, idle)
+    return evaluate_level(policy, level, num_episodes, num_envs, deterministic, seed, idle)
 
 
-def on_level(
+def evaluate_level(
     policy: Policy,
     level_name: str,
     num_episodes: int,
@@ -105,8 +105,8 @@ def on_level(
     deterministic: bool = False,
     seed: int = 1,
     no_reward_steps: int | None = None,
-    onlookers: Callable[[Environments], Sequence[Onlooker]] | None = None,
-    meanwhile: Meanwhile = lambda games, steps: True,
+    onlookers: Callable[[Environments], Sequence[Viewer]] | None = None,
+    meanwhile: KeepPlaying = lambda games, steps: True,
     say: Callable[[str], None] = lambda message: None,
 ) -> Evaluation:
     """`num_episodes` games; fewer where `meanwhile` ended it: then the longer ones are missing.
@@ -114,7 +114,7 @@ def on_level(
     `no_reward_steps`: None for the protocol's own. `onlookers` are made for the environments.
     """
     num_envs = min(num_envs, num_episodes)
-    options = from_flags.options(policy.config)
+    options = from_flags.environment_options(policy.config)
     emulated = level_spec(level_name, **options).emulator
     if no_reward_steps is None:
         no_reward_steps = IDLE_STEPS if deterministic and emulated else 0
@@ -122,16 +122,16 @@ def on_level(
     playing = make_environments(
         level_name,
         num_envs,
-        seed * 1_000_003 + _APART,
+        seed * 1_000_003 + _SEED_OFFSET,
         pictures=onlookers is not None,
         life_loss_ends=False,
         **options,
     )
     watching = None
     try:
-        watching = Watching(policy, playing, onlookers(playing)) if onlookers else None
-        games = play(
-            *(policy, playing, quotas(num_episodes, num_envs)),
+        watching = ViewerFeed(policy, playing, onlookers(playing)) if onlookers else None
+        games = play_games(
+            *(policy, playing, games_per_env(num_episodes, num_envs)),
             explore=not deterministic,
             idle_steps=no_reward_steps,
             watching=watching,
@@ -158,20 +158,20 @@ def on_level(
     )
 
 
-def quotas(num_games: int, num_envs: int) -> np.ndarray:
+def games_per_env(num_games: int, num_envs: int) -> np.ndarray:
     """int64 [E]: how many games each copy plays."""
     each, more = divmod(num_games, num_envs)
     return each + (np.arange(num_envs) < more).astype(np.int64)
 
 
-def play(
+def play_games(
     policy: Policy,
     playing: Environments,
     left: np.ndarray,
     explore: bool,
     idle_steps: int = 0,
-    watching: "Watching | None" = None,
-    meanwhile: Meanwhile = lambda games, steps: True,
+    watching: "ViewerFeed | None" = None,
+    meanwhile: KeepPlaying = lambda games, steps: True,
     say: Callable[[str], None] = lambda message: None,
 ) -> list[Game]:
     """The first `left[i]` games of each copy i; none of those that it plays while others go on."""
@@ -182,7 +182,7 @@ def play(
     while left.any() and meanwhile(games, steps):
         if watching and step.fault[0]:
             watching.broke()
-        step = _mended(playing, step, say)
+        step = _rebuild_broken(playing, step, say)
         entry = policy.entry(step.observation, step.reward, actions, step.first)
         before = state
         actions, state, _ = policy.act(entry, before, explore)
@@ -201,10 +201,10 @@ def play(
     return games
 
 
-class Watching:
+class ViewerFeed:
     """Shows onlookers the games of copy 0."""
 
-    def __init__(self, policy: Policy, playing: Environments, onlookers: Sequence[Onlooker]):
+    def __init__(self, policy: Policy, playing: Environments, onlookers: Sequence[Viewer]):
         self._policy, self._playing, self._onlookers = policy, playing, onlookers
         self._judges = any(onlooker.judges for onlooker in onlookers)
         self._game, self._return = 0, 0.0
@@ -213,12 +213,12 @@ class Watching:
         """At an observation, and at the action chosen after it."""
         judgement = None
         if self._judges:
-            mine = entry._replace(**{name: getattr(entry, name)[:1] for name in _READ})
+            mine = entry._replace(**{name: getattr(entry, name)[:1] for name in _FIELDS_READ})
             states = tf.nest.map_structure(lambda tensor: tensor[:1], state)
             judgement = self._policy.judge(mine, states)
         self._return += float(step.reward[0])
         self._show(
-            Sight(
+            GameFrame(
                 self._playing.picture(),
                 self._game,
                 action,
@@ -232,7 +232,7 @@ class Watching:
     def end(self, step: Step) -> None:
         """At the last observation of a game; the reset after it belongs to the next."""
         reward = float(step.reward[0])
-        final = Sight(self._playing.picture(), self._game, None, reward, self._return + reward)
+        final = GameFrame(self._playing.picture(), self._game, None, reward, self._return + reward)
         self._show(final)
         self._game, self._return = self._game + 1, 0.0
 
@@ -245,12 +245,12 @@ class Watching:
         for onlooker in self._onlookers:
             onlooker.close()
 
-    def _show(self, sight: Sight) -> None:
+    def _show(self, sight: GameFrame) -> None:
         for onlooker in self._onlookers:
             onlooker.see(sight)
 
 
-def _mended(playing: Environments, step: Step, say: Callable[[str], None]) -> Step:
+def _rebuild_broken(playing: Environments, step: Step, say: Callable[[str], None]) -> Step:
     """The step, in which those that broke begin anew; the games they played are not counted."""
     for i in np.flatnonzero(step.fault).tolist():
         say(f"{playing.faults[-1]}; it is made anew, its game is not counted")

@@ -10,20 +10,20 @@ from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.environments import suites, types
 from impala_mm.environments.make import level_spec
-from impala_mm.policy.policy import misfit, settings
-from impala_mm.records.checkpoint import About
+from impala_mm.policy.policy import config_for_playing, why_unsuitable
+from impala_mm.records.checkpoint import CheckpointInfo
 
 
-def changes(config: Config, given: Sequence[str]) -> dict[str, Any]:
+def changed_flags(config: Config, given: Sequence[str]) -> dict[str, Any]:
     """Flags that are to differ from the run's: those of the environment that were given on the
     command line; and the seed, which is the test's own.
     """
-    named = [name for name in types.FLAGS if name in given]
+    named = [name for name in types.OPTION_FLAGS if name in given]
     return {name: getattr(config, name) for name in named} | {"seed": config.seed}
 
 
-def choose(
-    config: Config, given: Sequence[str], about: About, say: Callable[[str], None]
+def choose_levels(
+    config: Config, given: Sequence[str], about: CheckpointInfo, say: Callable[[str], None]
 ) -> list[str]:
     """In their order. One that was named and does not fit is refused, one of a suite left out.
 
@@ -33,14 +33,14 @@ def choose(
     wanted = config.level_name if "level_name" in given else trained
     named = [part.strip() for part in (config.test_levels or wanted).split(",")]
     like = trained.split(",")[0].strip()
-    recorded = settings(about.settings, **changes(config, given))
-    options = {name: getattr(recorded, name) for name in types.FLAGS}
+    recorded = config_for_playing(about.settings, **changed_flags(config, given))
+    options = {name: getattr(recorded, name) for name in types.OPTION_FLAGS}
     fitting, misfits = [], {}
     for name in named:
         if name in suites.SUITES:
             say(f"looks which games of {name} the network fits")
-        for level in suites.levels(name, like) if name in suites.SUITES else [name]:
-            why = misfit(about, level_spec(level, **options))
+        for level in suites.suite_levels(name, like) if name in suites.SUITES else [name]:
+            why = why_unsuitable(about, level_spec(level, **options))
             if why and name not in suites.SUITES:
                 flags.refuse(why)
             elif why:

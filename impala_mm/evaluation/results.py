@@ -27,7 +27,7 @@ def path_of(logdir: Path) -> Path:
     return logdir / "evaluations.jsonl"
 
 
-def record(result: Evaluation, by: str) -> dict[str, Any]:
+def make_row(result: Evaluation, by: str) -> dict[str, Any]:
     """What is written of it."""
     kept: dict[str, Any] = result._asdict()
     kept.pop("scores")
@@ -41,7 +41,7 @@ def record(result: Evaluation, by: str) -> dict[str, Any]:
     return row
 
 
-def append(logdir: Path, row: dict[str, Any]) -> Path:
+def append_row(logdir: Path, row: dict[str, Any]) -> Path:
     """In one write, so that several who test a run do not mix their lines; raises OSError."""
     path = path_of(logdir)
     number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -52,7 +52,7 @@ def append(logdir: Path, row: dict[str, Any]) -> Path:
     return path
 
 
-def read(logdir: Path) -> list[dict[str, Any]]:
+def read_rows(logdir: Path) -> list[dict[str, Any]]:
     """All that can be read: a line that was cut by a full disk is passed over."""
     rows = []
     try:

@@ -6,7 +6,7 @@ from impala_mm.evaluation import statistics
 from impala_mm.evaluation.games import Evaluation
 
 
-def described(result: Evaluation) -> str:
+def level_table(result: Evaluation) -> str:
     """What came of a level, as a table."""
     quantities: dict[str, Sequence[float]] = {
         "return": result.returns,
@@ -31,7 +31,7 @@ def described(result: Evaluation) -> str:
     return "\n".join(lines)
 
 
-def overview(results: Sequence[Evaluation]) -> str:
+def overview_table(results: Sequence[Evaluation]) -> str:
     """All levels, and what papers say of many games."""
     rows, scores, pooled = [], [], []
     for result in results:

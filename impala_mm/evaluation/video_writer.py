@@ -15,26 +15,26 @@ _LARGE = 320  # pixels; smaller pictures are enlarged
 _QUALITY = "18"  # x264's crf: about where eyes stop to see a difference
 
 
-class Unrecordable(Exception):
+class VideoFailed(Exception):
     """There will be no video; says why."""
 
 
-class Recorder:
+class VideoWriter:
     """Writes one video; as a context it leaves nothing behind where an error ends it."""
 
     def __init__(self, path: Path, fps: float = 30.0):
         self._path, self._fps = path, Fraction(fps).limit_denominator(1000)
         self._work = path.with_name(f".{path.name}.writing")
-        self._av = _library()
+        self._av = _import_av()
         try:  # before anything is played for it
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise Unrecordable(f"{path.parent}: {error.strerror}") from None
+            raise VideoFailed(f"{path.parent}: {error.strerror}") from None
         self._file: Any = None  # made with the first frame, which has its size
         self._stream: Any = None
         self._shape: tuple[int, ...] = ()
 
-    def __enter__(self) -> "Recorder":
+    def __enter__(self) -> "VideoWriter":
         return self
 
     def __exit__(self, kind: Any, *_: Any) -> None:
@@ -92,7 +92,7 @@ class Recorder:
             for packet in self._stream.encode(frame):
                 self._file.mux(packet)
         except (OSError, self._av.FFmpegError) as error:
-            raise Unrecordable(f"{self._path} cannot be written: {error}") from None
+            raise VideoFailed(f"{self._path} cannot be written: {error}") from None
 
 
 def enlarge(frame: np.ndarray) -> np.ndarray:
@@ -109,11 +109,11 @@ def _even(frame: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(frame)
 
 
-def _library() -> Any:
+def _import_av() -> Any:
     try:
         import av  # noqa: PLC0415
     except ImportError as error:
-        raise Unrecordable(
+        raise VideoFailed(
             f"videos are written by PyAV, and it cannot be imported ({error}): "
             f"`pip install 'av>=16,<19'` brings it"
         ) from None

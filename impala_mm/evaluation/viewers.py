@@ -7,7 +7,7 @@ import numpy as np
 from impala_mm.config import flags
 
 
-class Sight(NamedTuple):
+class GameFrame(NamedTuple):
     """One observation, as an onlooker sees it."""
 
     picture: np.ndarray  # uint8 [height, width, 3]
@@ -19,12 +19,12 @@ class Sight(NamedTuple):
     policy: np.ndarray | None = None  # float32 [A]: probabilities of the actions
 
 
-class Onlooker(Protocol):
+class Viewer(Protocol):
     """Is shown each observation of copy 0, one after the other."""
 
     judges: bool  # whether it asks for value and policy: that costs time
 
-    def see(self, sight: Sight) -> None:
+    def see(self, sight: GameFrame) -> None:
         """The next one."""
 
     def close(self) -> None:
@@ -46,7 +46,7 @@ class Window:
         self._screen: Any = None
         self._closed = False
 
-    def see(self, sight: Sight) -> None:
+    def see(self, sight: GameFrame) -> None:
         """Draws it, and waits until its time is over."""
         pygame = self._pygame
         if self._closed:

@@ -20,50 +20,53 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.algorithms.interface import Algorithm
-from impala_mm.data.compression import unpacked
-from impala_mm.data.parameter_layout import Layout
+from impala_mm.data.compression import decompress
+from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.step_codec import StepCodec
 from impala_mm.data.trajectory import Entry
-from impala_mm.inference.environment_group import ACT, RemoteGroup, Rows
+from impala_mm.inference.environment_group import ACT, EnvironmentGroup, RowAllocator
 from impala_mm.transport.delivery import ACCEPTED, DISPLACED, FOREIGN, LOST
-from impala_mm.transport.messages import TRIES, Asking
+from impala_mm.transport.messages import TRY_BITS, InferenceRequest
 
-_CALLS = 256  # at most, in one batch
-_WAITING = 10_000  # batches of calls that may wait
+_MAX_CALLS = 256  # at most, in one batch
+_MAX_WAITING = 10_000  # batches of calls that may wait
 
 
-class Inference:
+class BatchedInference:
     """All groups of environments that this learner acts for."""
 
-    def __init__(self, algorithm: Algorithm, layout: Layout, device: str = "/CPU:0"):
+    def __init__(self, algorithm: Algorithm, layout: ParameterLayout, device: str = "/CPU:0"):
         """`algorithm`: a copy of the learner's, for acting alone; `layout`: of its variables."""
         self._algorithm, self._layout, self._device = algorithm, layout, device
         self._spec = algorithm.unroll
         self._codec = StepCodec(self._spec.step.observation)
         self._lock = threading.Lock()  # of the groups' table, and of what a group's calls change
-        self._groups: dict[tuple[int, int, int], RemoteGroup] = {}
+        self._groups: dict[tuple[int, int, int], EnvironmentGroup] = {}
         self._newest: tuple[int, Sequence[tf.Tensor]] = -1, ()
         self._version = -1  # of the variables that act
-        self._rows = Rows()
+        self._rows = RowAllocator()
         self._left: list[np.ndarray] = []  # rows of groups that are gone
         initial = algorithm.initial_state(1)
         with tf.device(device):
             self._tables = [  # of core states, a row for each environment
-                tf.Variable(_kept(part)[:0], False, shape=[None, *_kept(part).shape[1:]])
+                tf.Variable(_as_stored(part)[:0], False, shape=[None, *_as_stored(part).shape[1:]])
                 for part in tf.nest.flatten(initial)
             ]
         self._state = initial  # its structure
         # Whoever computed this in a call might wait there for the thread that the call is in.
         self._start = [np.asarray(part) for part in tf.nest.flatten(initial)]
-        self._batch: list[RemoteGroup | None] = []  # whose calls are being answered; None: nobody's
+        self._batch: list[
+            EnvironmentGroup | None
+        ] = []  # whose calls are being answered; None: nobody's
         self._inferring = tf.function(self._infer, autograph=False).get_concrete_function(
-            tf.TensorSpec([None, len(Asking._fields)], tf.int64), tf.TensorSpec([None], tf.string)
+            tf.TensorSpec([None, len(InferenceRequest._fields)], tf.int64),
+            tf.TensorSpec([None], tf.string),
         )
         self._name = f"inference-{secrets.token_hex(8)}"  # else two of a process would share it
         self._incarnations: dict[int, int] = {}  # of each actor
         self._nonce, self._closed = -1, False  # of the learner's process; whether its run is over
         self._heard: Callable[[int], None] = lambda actor: None
-        self._ended: Callable[[Asking, np.ndarray], None] = lambda asking, episodes: None
+        self._ended: Callable[[InferenceRequest, np.ndarray], None] = lambda asking, episodes: None
         self.calls = self.batches = 0  # so far
         self._steps, self._counted = 0, (0, 0)  # steps so far; batches and steps at the last count
 
@@ -71,7 +74,7 @@ class Inference:
         self,
         nonce: int,
         heard: Callable[[int], None],
-        ended: Callable[[Asking, np.ndarray], None],
+        ended: Callable[[InferenceRequest, np.ndarray], None],
     ) -> None:
         """For the learner's process of this nonce. `heard` is told of each call's actor, `ended`
         of each call that was answered, and what episodes it said had ended.
@@ -93,7 +96,7 @@ class Inference:
         """
         with self._lock:
             known = self._incarnations.get(actor, 0)
-            if known >> TRIES == incarnation >> TRIES and known > incarnation:
+            if known >> TRY_BITS == incarnation >> TRY_BITS and known > incarnation:
                 return
             self._incarnations[actor] = incarnation
         self.forget(actor)
@@ -147,9 +150,9 @@ class Inference:
             captured_tensors=self._inferring.captured_inputs,
             f=self._inferring,
             num_batch_threads=1,
-            max_batch_size=_CALLS,
+            max_batch_size=_MAX_CALLS,
             batch_timeout_micros=0,  # what waits while a batch is inferred is the next one
-            max_enqueued_batches=_WAITING,
+            max_enqueued_batches=_MAX_WAITING,
             shared_name=self._name,
             Tout=[tf.string],
         )
@@ -159,7 +162,7 @@ class Inference:
         """What a call is: new, a repetition, or no longer to be answered."""
         if self._closed:
             raise RuntimeError("the run has ended")  # for the caller, as if nobody were here
-        asking = Asking(*map(int, numbers))
+        asking = InferenceRequest(*map(int, numbers))
         code, before = FOREIGN, b""
         with self._lock:
             group = self._groups.get(asking.of)
@@ -171,7 +174,7 @@ class Inference:
                 code = LOST
             else:
                 if group is None:
-                    group = RemoteGroup(self._spec, asking.environments, self._start)
+                    group = EnvironmentGroup(self._spec, asking.environments, self._start)
                     self._groups[asking.of] = group
                 code, before = group.begin(asking.number)
         if code not in {FOREIGN, DISPLACED}:
@@ -180,7 +183,7 @@ class Inference:
 
     def _whole(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The group's unrolls that are whole, and their versions."""
-        asking = Asking(*map(int, numbers))
+        asking = InferenceRequest(*map(int, numbers))
         with self._lock:
             group = self._groups.get(asking.of)
         try:
@@ -192,7 +195,7 @@ class Inference:
         return np.array(contents, object), versions
 
     def _end(self, numbers: np.ndarray, actions: bytes, episodes: np.ndarray) -> np.ndarray:
-        asking = Asking(*map(int, numbers))
+        asking = InferenceRequest(*map(int, numbers))
         with self._lock:
             group = self._groups.get(asking.of)
             if group is None or not actions:
@@ -220,7 +223,7 @@ class Inference:
             entries = Entry(action, reward, None, None, observation, first, None)
             actions, state, extras = self._algorithm.act(entries, state, tf.ones_like(reward))
             written = [
-                table.scatter_update(tf.IndexedSlices(_kept(part), rows))
+                table.scatter_update(tf.IndexedSlices(_as_stored(part), rows))
                 for table, part in zip(self._tables, tf.nest.flatten(state), strict=True)
             ]
         with tf.control_dependencies(written):
@@ -231,7 +234,7 @@ class Inference:
     def _read(self, rows: tf.Tensor) -> Any:
         """The core states of these rows, nest of [M, ...]."""
         parts = [
-            _as_it_was(tf.gather(table, rows), part)
+            _from_stored(tf.gather(table, rows), part)
             for table, part in zip(self._tables, tf.nest.flatten(self._state), strict=True)
         ]
         return tf.nest.pack_sequence_as(self._state, parts)
@@ -250,10 +253,10 @@ class Inference:
         for rows in left:
             self._rows.free(rows)
         for numbers, content in zip(headers, contents, strict=True):
-            asking = Asking(*map(int, numbers))
+            asking = InferenceRequest(*map(int, numbers))
             with self._lock:
                 group = self._groups.get(asking.of)
-            raw = unpacked(content, self._codec.size * len(group.rows)) if group else None
+            raw = decompress(content, self._codec.size * len(group.rows)) if group else None
             with self._lock:
                 if raw is None or self._groups.get(asking.of) is not group:
                     group = None
@@ -276,7 +279,11 @@ class Inference:
         self.calls, self.batches = self.calls + len(there), self.batches + 1
         self._steps += len(parts[1])
         beginning = [group.rows for group in there if group.assembly.starts]
-        return [_joined([group.rows for group in there]), _joined(beginning), *parts]
+        return [
+            _concatenate_rows([group.rows for group in there]),
+            _concatenate_rows(beginning),
+            *parts,
+        ]
 
     def _acted(self, actions: np.ndarray, *flat: np.ndarray) -> np.ndarray:
         """Hands each group of the batch its actions, extras and start; the calls' answers [N]."""
@@ -309,12 +316,12 @@ class Inference:
                 table.assign(tf.concat([table, more], 0))
 
 
-def _joined(rows: list[np.ndarray]) -> np.ndarray:
+def _concatenate_rows(rows: list[np.ndarray]) -> np.ndarray:
     """int32 [K] of all."""
     return np.concatenate([np.zeros([0], np.int32), *rows])
 
 
-def _kept(part: tf.Tensor) -> tf.Tensor:
+def _as_stored(part: tf.Tensor) -> tf.Tensor:
     """A part of states [N, ...] as its table has it: whole numbers as float32, bit for bit.
 
     Where tables of whole numbers are on a GPU, TensorFlow scatters them on the CPU, all of a table.
@@ -327,7 +334,7 @@ def _kept(part: tf.Tensor) -> tf.Tensor:
     return tf.bitcast(tf.reshape(part, [-1, size // 4, 4 // part.dtype.size]), tf.float32)
 
 
-def _as_it_was(kept: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+def _from_stored(kept: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
     """States [N, ...] of the type and shape of `like`, from what a table has."""
     if kept.dtype == like.dtype:
         return kept

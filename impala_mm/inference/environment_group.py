@@ -10,21 +10,23 @@ from collections.abc import Sequence
 import numpy as np
 
 from impala_mm.data.trajectory import UnrollSpec
-from impala_mm.data.unroll_writer import Assembly
+from impala_mm.data.unroll_writer import UnrollWriter
 from impala_mm.environments.types import Step
 from impala_mm.transport.delivery import ACCEPTED, LOST, RUNNING
 
-_LONG = 60.0  # seconds in which an inference is over, the first, which is compiled, too
+_INFERENCE_SECONDS = (
+    60.0  # seconds in which an inference is over, the first, which is compiled, too
+)
 ACT = -1  # of a call: it is new, and to be inferred
 
 
-class RemoteGroup:
+class EnvironmentGroup:
     """Environments of an actor that step together, as their learner knows them."""
 
     def __init__(self, unroll: UnrollSpec, environments: int, start: Sequence[np.ndarray]):
         """`start`: the core state that an episode begins with, flat, of [1, ...]."""
         starts = [np.repeat(part, environments, axis=0) for part in start]
-        self.assembly = Assembly(unroll, environments, starts)
+        self.assembly = UnrollWriter(unroll, environments, starts)
         self.rows = np.full([environments], -1, np.int32)  # of the tables, once it has begun
         self.chosen: tuple[np.ndarray, list[np.ndarray]] | None = None  # the last, and extras
         self._number, self._running = -1, False  # of the last call, and whether it is one still
@@ -43,7 +45,7 @@ class RemoteGroup:
         if number == self._number and not self._running:
             return ACCEPTED, self._answer
         # Where an inference failed, its calls did, too; what was begun in it is of no use.
-        failed = self._inferring and time.monotonic() - self._begun_at > _LONG
+        failed = self._inferring and time.monotonic() - self._begun_at > _INFERENCE_SECONDS
         if number == self._number and not failed:
             return RUNNING, b""
         if number != self._number + 1:
@@ -78,7 +80,7 @@ class RemoteGroup:
         return self.assembly.cut(), oldest
 
 
-class Rows:
+class RowAllocator:
     """Rows of the tables: which are free."""
 
     def __init__(self) -> None:

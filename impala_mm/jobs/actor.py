@@ -16,10 +16,10 @@ from impala_mm.runtime import heartbeat, lifecycle, log, ports, run_token
 from impala_mm.runtime.heartbeat import Heartbeat
 
 
-def act(config: Config) -> NoReturn:
+def run(config: Config) -> NoReturn:
     """Plays until the run or the user ends it."""
     ours = child_actors.die_with_parent()
-    say = log.Sayer(f"actor {config.task}")
+    say = log.ProcessLogger(f"actor {config.task}")
     stop, ending = threading.Event(), []
 
     def end(number: int, _: Any) -> None:
@@ -27,9 +27,9 @@ def act(config: Config) -> NoReturn:
         if not stop.is_set():  # a second one may come while the first is being heard
             stop.set()
 
-    lifecycle.on_ending(end)
-    lifecycle.give_way()
-    lifecycle.stay_small()
+    lifecycle.handle_end_signals(end)
+    lifecycle.lower_priority()
+    lifecycle.limit_threads_and_memory()
     learners = ports.learner_addresses(config)
     start = first_learner(config, len(learners))
     if config.learner_assignment == "fixed":
@@ -40,29 +40,35 @@ def act(config: Config) -> NoReturn:
     from impala_mm.runtime import devices  # noqa: PLC0415
     from impala_mm.transport.client import Refused  # noqa: PLC0415
 
-    device = devices.choose("actor_device", config.actor_device, config.task)
+    device = devices.select_device("actor_device", config.actor_device, config.task)
     if config.actor_device == "gpu":
         say(f"acts on {device}")
-    alive, token = heartbeat.of_this_process(), run_token.of_flags(config)
-    here = _Here(config, ours, learners, start, token, say, stop, alive)
+    alive, token = heartbeat.of_this_process(), run_token.read_token(config)
+    here = _ActorSetup(config, ours, learners, start, token, say, stop, alive)
     if config.inference == "auto":
-        here = here._replace(config=dataclasses.replace(config, inference=_asked_place(here)))
-    ready = _steps(here) if here.config.inference == "learner" else _plays(here)
+        here = here._replace(
+            config=dataclasses.replace(config, inference=_ask_inference_place(here))
+        )
+    ready = (
+        _prepare_stepping(here)
+        if here.config.inference == "learner"
+        else _prepare_with_network(here)
+    )
     code = 1
     try:
         ready.run()
         code = lifecycle.exit_code(ending)
         say(f"ended: asked to by {signal.Signals(ending[0]).name}")
-    except (Refused, stepper.Stopped) as error:
+    except (Refused, stepper.TooManyFaults) as error:
         say(f"error: {error}")
     except Exception:
         traceback.print_exc()
     stop.set()
     ready.end()
-    lifecycle.leave(code)
+    lifecycle.exit_now(code)
 
 
-class _Here(NamedTuple):
+class _ActorSetup(NamedTuple):
     """What an actor of either kind is made of."""
 
     config: Config
@@ -70,18 +76,18 @@ class _Here(NamedTuple):
     learners: list[str]  # addresses
     start: int  # of these, that with which it begins
     token: str
-    say: log.Sayer
+    say: log.ProcessLogger
     stop: threading.Event
     alive: Heartbeat
 
 
-def _asked_place(here: _Here) -> str:
+def _ask_inference_place(here: _ActorSetup) -> str:
     """Where actions are chosen, as the first learner that answers says."""
-    from impala_mm.runtime.backoff import Waiting  # noqa: PLC0415
+    from impala_mm.runtime.backoff import Backoff  # noqa: PLC0415
     from impala_mm.transport.client import Client, Refused, Unreachable  # noqa: PLC0415
 
     learners = here.learners
-    waiting = Waiting(f"for a learner at {' or '.join(learners)}", here.say, here.stop)
+    waiting = Backoff(f"for a learner at {' or '.join(learners)}", here.say, here.stop)
     for number in itertools.count(here.start):
         if here.stop.is_set():
             break
@@ -93,96 +99,102 @@ def _asked_place(here: _Here) -> str:
             waiting.pause(0.2, most=5.0)
         except Refused as error:
             here.say(f"error: {error}")
-            lifecycle.leave(1)
+            lifecycle.exit_now(1)
     return "actor"
 
 
-class _Ready(NamedTuple):
+class _PreparedActor(NamedTuple):
     """An actor that is put together."""
 
     run: Callable[[], None]  # until told to stop
     end: Callable[[], None]  # frees what it holds
 
 
-def _plays(here: _Here) -> _Ready:
+def _prepare_with_network(here: _ActorSetup) -> _PreparedActor:
     """One that has the network."""
     from impala_mm.actor import actor  # noqa: PLC0415
-    from impala_mm.actor.learner_link import Link  # noqa: PLC0415
+    from impala_mm.actor.learner_link import LearnerLink  # noqa: PLC0415
     from impala_mm.algorithms import agent  # noqa: PLC0415
 
     config, say, stop = here.config, here.say, here.stop
-    algorithm, layout, levels, identity, _ = agent.make(agent.acting(config), config.task)
-    level = _level(config, levels)
+    algorithm, layout, levels, identity, _ = agent.make_agent(
+        agent.config_for_acting(config), config.task
+    )
+    level = _level_of_task(config, levels)
     observation = levels[level].observation
-    count = auto.environments(config, observation)
+    count = auto.num_envs(config, observation)
     lag = algorithm.max_lag
     try:
-        sizes = auto.groups(config, count, observation, here.ours, lag)
+        sizes = auto.group_sizes(config, count, observation, here.ours, lag)
     except ValueError as error:
         flags.refuse(str(error))
-    groups = _groups(config, level, sizes)
+    groups = _make_groups(config, level, sizes)
     pull_secs = auto.pull_secs(config.min_pull_secs, layout.size)
     identity |= {"actor": config.task, "level": level}
-    pack = compression.PACKS[auto.compression(config, observation)]
-    link = Link(here.learners, here.start, identity, here.token, pull_secs, lag, say, stop, pack)
+    pack = compression.COMPRESSORS[auto.compression(config, observation)]
+    link = LearnerLink(
+        here.learners, here.start, identity, here.token, pull_secs, lag, say, stop, pack
+    )
 
     def run() -> None:
         actor.run(algorithm, groups, layout, link, say, stop, here.alive)
 
     def end() -> None:
         link.close()
-        _close(groups)
+        _close_groups(groups)
 
-    return _Ready(run, end)
+    return _PreparedActor(run, end)
 
 
-def _steps(here: _Here) -> _Ready:
+def _prepare_stepping(here: _ActorSetup) -> _PreparedActor:
     """One that only steps environments: its learner infers."""
     from impala_mm.actor import stepping_actor  # noqa: PLC0415
     from impala_mm.algorithms import agent  # noqa: PLC0415
     from impala_mm.environments import from_flags  # noqa: PLC0415
 
     config, stop, alive = here.config, here.stop, here.alive
-    levels = from_flags.levels_of(config)
-    level = _level(config, levels)
+    levels = from_flags.level_specs(config)
+    level = _level_of_task(config, levels)
     try:
         observation = levels[level].observation
-        sizes = stepping_actor.sizes(auto.environments(config, observation), observation)
+        sizes = stepping_actor.group_sizes(auto.num_envs(config, observation), observation)
     except ValueError as error:
         flags.refuse(f"--inference=learner: {error}; --inference=actor sends none of them alone")
-    groups = _groups(config, level, sizes)
-    identity = agent.steps(config, levels) | {"actor": config.task, "level": level}
-    pack = compression.PACKS[auto.compression(config, observation)]
+    groups = _make_groups(config, level, sizes)
+    identity = agent.stepping_identity(config, levels) | {"actor": config.task, "level": level}
+    pack = compression.COMPRESSORS[auto.compression(config, observation)]
     learner = here.learners[here.start]
-    playing = stepping_actor.RemoteActor(
+    playing = stepping_actor.SteppingActor(
         learner, identity, here.token, groups, here.say, stop, alive, pack
     )
-    return _Ready(lambda: stepping_actor.run(playing, stop, alive), lambda: _close(groups))
+    return _PreparedActor(
+        lambda: stepping_actor.run(playing, stop, alive), lambda: _close_groups(groups)
+    )
 
 
-def _groups(config: Config, level: str, sizes: list[int]) -> list[tuple[Any, int]]:
+def _make_groups(config: Config, level: str, sizes: list[int]) -> list[tuple[Any, int]]:
     """This actor's environments, in groups of so many: (Environments, size)."""
     from impala_mm.environments import from_flags  # noqa: PLC0415
     from impala_mm.environments.make import make_environments  # noqa: PLC0415
 
-    options, seed = from_flags.options(config), _seed(config)
+    options, seed = from_flags.environment_options(config), _first_seed(config)
     return [
         (make_environments(level, size, seed + sum(sizes[:i]), **options), size)
         for i, size in enumerate(sizes)
     ]
 
 
-def _close(groups: list[tuple[Any, int]]) -> None:
+def _close_groups(groups: list[tuple[Any, int]]) -> None:
     for environments, _ in groups:
         environments.close()
 
 
-def _level(config: Config, levels: dict[str, Any]) -> str:
+def _level_of_task(config: Config, levels: dict[str, Any]) -> str:
     """The one of those of --level_name that this actor plays."""
     return list(levels)[config.task % len(levels)]
 
 
-def _seed(config: Config) -> int:
+def _first_seed(config: Config) -> int:
     """Of its first environment: apart for each environment of each actor."""
     return config.seed * 1_000_003 + config.task * 10_007
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from impala_mm.runtime import heartbeat, log
 
 _PARENT = "IMPALA_MM_PARENT"  # in the environment of a child: the process it must not outlive
-_LONG = 600.0  # seconds: who lived so long has not died again and again
+_LONG_LIFE_SECONDS = 600.0  # seconds: who lived so long has not died again and again
 Say = Callable[[str], None]
 
 
-class Actors:
+class ChildActors:
     """The actors that a learner of this machine starts: restarted when they die, ended with it."""
 
     def __init__(self, argv: list[str], count: int, logdir: Path, log_max_mb: float):
@@ -31,11 +31,11 @@ class Actors:
     def watch(self, say: Say) -> None:
         """Starts those that are due; called from the main thread, which they die with."""
         for task, process in list(self._processes.items()):
-            log.trim(self._log(task), self._log_max)
+            log.rotate_if_long(self._log(task), self._log_max)
             if process.poll() is not None:
                 del self._processes[task]
                 lived = time.monotonic() - self._born[task]
-                self._deaths[task] = 1 if lived > _LONG else self._deaths[task] + 1
+                self._deaths[task] = 1 if lived > _LONG_LIFE_SECONDS else self._deaths[task] + 1
                 if self._deaths[task] >= 20:
                     say(f"actor {task} has died 20 times, and stays away: see {self._log(task)}")
                     continue
@@ -84,7 +84,7 @@ class Actors:
 
 
 def die_with_parent() -> bool:
-    """Of a child of `Actors`: the kernel kills it when its learner ends, however that happens.
+    """Of a child of `ChildActors`: the kernel kills it when its learner ends, however that happens.
 
     Whether this process is one.
     """

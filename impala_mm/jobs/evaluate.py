@@ -18,17 +18,17 @@ from impala_mm.runtime import lifecycle, log
 if TYPE_CHECKING:
     from impala_mm.environments.types import Environments
     from impala_mm.evaluation.games import Evaluation, Game
-    from impala_mm.evaluation.viewers import Onlooker
+    from impala_mm.evaluation.viewers import Viewer
     from impala_mm.policy.policy import Policy
 
 _LINE_SECONDS = 3.0  # between progress lines
 
 
-def test(config: Config, given: Sequence[str]) -> NoReturn:
+def run(config: Config, given: Sequence[str]) -> NoReturn:
     """Plays; `given` names the flags that were written on the command line."""
     ending: list[int] = []  # the signals that asked for an end
-    lifecycle.on_ending(lambda number, _: ending.append(number))
-    refuse_what_cannot_be(config)
+    lifecycle.handle_end_signals(lambda number, _: ending.append(number))
+    refuse_bad_flags(config)
     _check_display(config)
     load_tensorflow(config, intra=0)
     from impala_mm.environments.types import BadLevel  # noqa: PLC0415
@@ -42,12 +42,12 @@ def test(config: Config, given: Sequence[str]) -> NoReturn:
         flags.refuse(str(error))
     except (BadLevel, Unplayable) as error:
         flags.refuse(str(error))
-    except video_writer.Unrecordable as error:
+    except video_writer.VideoFailed as error:
         flags.refuse(f"--video_dir: {error}")
-    lifecycle.leave(lifecycle.exit_code(ending) if not played else 0)
+    lifecycle.exit_now(lifecycle.exit_code(ending) if not played else 0)
 
 
-def refuse_what_cannot_be(config: Config) -> None:
+def refuse_bad_flags(config: Config) -> None:
     """Before TensorFlow is loaded, which takes seconds."""
     if config.job_name:
         flags.refuse(f"--mode=test is one process: leave --job_name={config.job_name} out")
@@ -64,7 +64,7 @@ def load_tensorflow(config: Config, intra: int) -> None:
     lifecycle.load_tensorflow(*threads, config.actor_device)
     from impala_mm.runtime import devices  # noqa: PLC0415
 
-    devices.choose("actor_device", config.actor_device, 0)
+    devices.select_device("actor_device", config.actor_device, 0)
 
 
 class _Test:
@@ -74,7 +74,7 @@ class _Test:
         from impala_mm.records import checkpoint  # noqa: PLC0415
 
         self._config, self._given, self._ending = config, given, ending
-        self._say = log.Sayer("test")
+        self._say = log.ProcessLogger("test")
         self._path, self._about = checkpoint.find(config.checkpoint or config.logdir)
         kept = self._path.resolve().parent
         own = kept.parent if kept.name == "checkpoints" else None  # the run that it is of
@@ -88,8 +88,8 @@ class _Test:
 
         frames = f"{self._about.frames:,.0f}"
         self._say(f"plays with the checkpoint of {frames} frames, {self._path}")
-        levels = levels_to_play.choose(self._config, self._given, self._about, self._say)
-        changes = levels_to_play.changes(self._config, self._given)
+        levels = levels_to_play.choose_levels(self._config, self._given, self._about, self._say)
+        changes = levels_to_play.changed_flags(self._config, self._given)
         policy = Policy(self._path, self._about, levels[0], **changes)
         results = []
         for level in levels:
@@ -98,16 +98,16 @@ class _Test:
                 self._say_interrupted(result)
                 return False
             results.append(result)
-            print(tables.described(result), flush=True)
+            print(tables.level_table(result), flush=True)
             if self._config.video_dir:
                 self._say(f"video: {video_path(self._config, policy, level)}")
             self._record(result)
         if len(results) > 1:
-            print(tables.overview(results), flush=True)
+            print(tables.overview_table(results), flush=True)
         return True
 
     def _play(self, policy: "Policy", level: str) -> "Evaluation":
-        from impala_mm.evaluation.games import on_level  # noqa: PLC0415
+        from impala_mm.evaluation.games import evaluate_level  # noqa: PLC0415
 
         config = self._config
         given = config.no_reward_steps if "no_reward_steps" in self._given else None
@@ -122,12 +122,12 @@ class _Test:
                 self._say(f"{level}: {len(games)} of {config.test_num_episodes} games, {rate}")
             return not self._ending
 
-        return on_level(
-            *(policy, level, config.test_num_episodes, auto.games(config)),
+        return evaluate_level(
+            *(policy, level, config.test_num_episodes, auto.num_test_envs(config)),
             deterministic=config.deterministic,
             seed=config.seed,
             no_reward_steps=given,
-            onlookers=_onlookers(config, policy, level),
+            onlookers=_viewers(config, policy, level),
             meanwhile=meanwhile,
             say=self._say,
         )
@@ -149,7 +149,7 @@ class _Test:
             self._say(f"{self._path} lies in no run's folder: this is recorded nowhere")
             return
         try:
-            where = results.append(self._logdir, results.record(result, "test"))
+            where = results.append_row(self._logdir, results.make_row(result, "test"))
         except OSError as error:
             self._say(f"{results.path_of(self._logdir)} cannot be written: {error.strerror}")
         else:
@@ -167,23 +167,25 @@ def _check_display(config: Config) -> None:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws without a display
 
 
-def _onlookers(
+def _viewers(
     config: Config, policy: "Policy", level: str
-) -> "Callable[[Environments], Sequence[Onlooker]] | None":
+) -> "Callable[[Environments], Sequence[Viewer]] | None":
     """Who is to see the games of the first environment, if anybody."""
     from impala_mm.evaluation import game_video, viewers  # noqa: PLC0415
 
     if not config.render and not config.video_dir:
         return None
 
-    def made(playing: "Environments") -> "Sequence[Onlooker]":
-        found: list[Onlooker] = []
+    def made(playing: "Environments") -> "Sequence[Viewer]":
+        found: list[Viewer] = []
         if config.render:
             found.append(viewers.Window(level, playing.picture_rate))
         if config.video_dir:
-            names = game_video.names_of(policy, level)
+            names = game_video.action_names_of(policy, level)
             path = video_path(config, policy, level)
-            found.append(game_video.Film(path, playing.picture_rate, names, config.video_overlay))
+            found.append(
+                game_video.GameVideo(path, playing.picture_rate, names, config.video_overlay)
+            )
         return found
 
     return made

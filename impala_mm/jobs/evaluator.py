@@ -15,7 +15,7 @@ _LOOK_SECONDS = 2.0  # between two looks for a new checkpoint
 _SAY_SECONDS = 300.0  # between two lines while there is none
 
 
-def follow(config: Config, given: Sequence[str]) -> NoReturn:
+def run(config: Config, given: Sequence[str]) -> NoReturn:
     """Tests checkpoints until it is told to end; `given` as for `evaluation_process`."""
     ending: list[int] = []  # the signals that asked for an end
     stop = threading.Event()
@@ -25,8 +25,8 @@ def follow(config: Config, given: Sequence[str]) -> NoReturn:
         if not stop.is_set():
             stop.set()
 
-    lifecycle.on_ending(end)
-    refuse_what_cannot_be(config)
+    lifecycle.handle_end_signals(end)
+    refuse_bad_flags(config)
     evaluate.load_tensorflow(config, intra=1)  # beside a run
     from impala_mm.environments import types  # noqa: PLC0415
     from impala_mm.evaluation import games as evaluation  # noqa: PLC0415
@@ -35,10 +35,10 @@ def follow(config: Config, given: Sequence[str]) -> NoReturn:
         _follow(config, given, stop)
     except (types.BadLevel, evaluation.Unplayable) as error:
         flags.refuse(str(error))
-    lifecycle.leave(lifecycle.exit_code(ending))
+    lifecycle.exit_now(lifecycle.exit_code(ending))
 
 
-def refuse_what_cannot_be(config: Config) -> None:
+def refuse_bad_flags(config: Config) -> None:
     """Before TensorFlow is loaded."""
     if not config.logdir:
         flags.refuse("--job_name=evaluator follows the checkpoints of a run: give its --logdir")
@@ -49,22 +49,22 @@ def refuse_what_cannot_be(config: Config) -> None:
 
 def _follow(config: Config, given: Sequence[str], stop: threading.Event) -> None:
     from impala_mm.evaluation import levels  # noqa: PLC0415
-    from impala_mm.evaluation.checkpoint_tester import Evaluator  # noqa: PLC0415
+    from impala_mm.evaluation.checkpoint_tester import CheckpointTester  # noqa: PLC0415
 
-    say, alive = log.Sayer("evaluator"), heartbeat.of_this_process()
+    say, alive = log.ProcessLogger("evaluator"), heartbeat.of_this_process()
 
     def goes_on(games: Any, steps: int) -> bool:
         alive.beat()
         return not stop.is_set()
 
-    evaluator = Evaluator(
+    evaluator = CheckpointTester(
         Path(config.logdir),
-        lambda about: levels.choose(config, given, about, say),
-        levels.changes(config, given),
+        lambda about: levels.choose_levels(config, given, about, say),
+        levels.changed_flags(config, given),
         meanwhile=goes_on,
         say=say,
         num_episodes=config.test_num_episodes,
-        num_envs=auto.games(config),
+        num_envs=auto.num_test_envs(config),
         deterministic=config.deterministic,
         seed=config.seed,
         no_reward_steps=config.no_reward_steps if "no_reward_steps" in given else None,
@@ -78,15 +78,15 @@ def _follow(config: Config, given: Sequence[str], stop: threading.Event) -> None
             continue
         now = time.monotonic()
         if now - said >= _SAY_SECONDS and not stop.is_set():
-            say(f"waits for {_what(evaluator.newest, config.logdir)}{_for(now - since)}")
+            say(f"waits for {_awaited(evaluator.newest, config.logdir)}{_waited(now - since)}")
             said = now
         stop.wait(_LOOK_SECONDS)
 
 
-def _what(newest: Any, logdir: str) -> str:
+def _awaited(newest: Any, logdir: str) -> str:
     which = f"newer than that of {newest.frames:,.0f} frames" if newest else "that is new"
     return f"a checkpoint {which} in {logdir}/checkpoints"
 
 
-def _for(seconds: float) -> str:
+def _waited(seconds: float) -> str:
     return f", for {seconds / 60:.0f} min now" if seconds >= _SAY_SECONDS else ""

@@ -19,11 +19,11 @@ _FILES = {"saved_model.pb", "fingerprint.pb", "variables", "assets"}
 _OURS = {"README.txt", "example.py", "signature.json"}
 
 
-def export(config: Config) -> NoReturn:
+def run(config: Config) -> NoReturn:
     """Writes it, says where it is, and ends the process."""
-    lifecycle.on_ending(lambda number, _: sys.exit(lifecycle.exit_code([number])))
-    say = log.Sayer("export")
-    target = target_of(config)
+    lifecycle.handle_end_signals(lambda number, _: sys.exit(lifecycle.exit_code([number])))
+    say = log.ProcessLogger("export")
+    target = export_folder(config)
     lifecycle.load_tensorflow(0, 0, "cpu")
     import tensorflow as tf  # noqa: PLC0415
 
@@ -41,8 +41,8 @@ def export(config: Config) -> NoReturn:
     except types.BadLevel as error:
         flags.refuse(str(error))
     try:
-        with whole(target) as folder:
-            saved_model.write(policy, folder)
+        with replace_folder(target) as folder:
+            saved_model.write_saved_model(policy, folder)
     except (OSError, tf.errors.OpError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or str(error).splitlines()[0]
         flags.refuse(f"--export_dir={target}: {reason}")
@@ -56,15 +56,15 @@ def export(config: Config) -> NoReturn:
 
 
 @contextlib.contextmanager
-def whole(target: Path) -> Iterator[Path]:
+def replace_folder(target: Path) -> Iterator[Path]:
     """A folder to write to that becomes `target` at the end, and is nothing after an error."""
     work = target.with_name(f".{target.name}.writing")
     before = target.with_name(f".{target.name}.before")
     target.parent.mkdir(parents=True, exist_ok=True)
-    _clear(work)
+    _remove(work)
     if before.exists() and not target.exists():  # a process was killed between the last two renames
         before.rename(target)
-    _clear(before)
+    _remove(before)
     try:
         work.mkdir()
         yield work
@@ -72,17 +72,17 @@ def whole(target: Path) -> Iterator[Path]:
             target.rename(before)
         work.rename(target)
     finally:
-        _clear(work)
+        _remove(work)
         if before.exists() and not target.exists():
             before.rename(target)
-        _clear(before)
+        _remove(before)
 
 
-def _clear(folder: Path) -> None:
+def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def target_of(config: Config) -> Path:
+def export_folder(config: Config) -> Path:
     """Where it is to be; refuses what no export may replace."""
     if config.job_name:
         flags.refuse(f"--mode=export is no work for --job_name={config.job_name}: leave it out")
@@ -91,12 +91,12 @@ def target_of(config: Config) -> Path:
     if not config.logdir and not config.export_dir:
         flags.refuse("--mode=export --checkpoint needs --export_dir: the folder to write to")
     target = Path(config.export_dir or Path(config.logdir) / "export").resolve()
-    if wrong := _unfit(target):
+    if wrong := _why_not_replaceable(target):
         flags.refuse(f"--export_dir={target}: {wrong}")
     return target
 
 
-def _unfit(target: Path) -> str:
+def _why_not_replaceable(target: Path) -> str:
     """Why this folder cannot be replaced by an export; empty if it can."""
     if not target.exists():
         return ""

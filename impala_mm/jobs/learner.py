@@ -10,41 +10,43 @@ from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.jobs import child_actors
 from impala_mm.records import outputs, wandb_tracking
-from impala_mm.records.outputs import Told
+from impala_mm.records.outputs import RunOutputs
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import lifecycle, ports
-from impala_mm.runtime.log import Log, Sayer
-from impala_mm.runtime.rank import place, widen
+from impala_mm.runtime.log import BoundedLog, ProcessLogger
+from impala_mm.runtime.rank import process_rank, widen_core_binding
 
 
-def learn(config: Config, argv: list[str]) -> NoReturn:
+def run(config: Config, argv: list[str]) -> NoReturn:
     """Trains; without --job_name with actors of its own, which end with it."""
-    lifecycle.share_memory()
-    began, here = time.monotonic(), place()
+    lifecycle.use_one_malloc_arena()
+    began, here = time.monotonic(), process_rank()
     if config.track and here.rank == 0:
-        wandb_tracking.check()
-    say = Sayer(f"learner {here.rank}" if here.size > 1 else "learner")
+        wandb_tracking.refuse_without_wandb()
+    say = ProcessLogger(f"learner {here.rank}" if here.size > 1 else "learner")
     if here.size > 1 and (not config.job_name or config.num_learners > 1):
         flags.refuse(
             f"{here.size} processes were started together: they are to be learners, with "
             f"--job_name=learner and no --num_learners; actors are started one by one"
         )
     address = _address(config, here.rank)
-    refuse_what_cannot_be(config)
+    refuse_bad_flags(config)
     try:  # before there are actors, who would dial whoever listens there
         ports.check_free(config.bind_address or address)
     except OSError as error:
         flags.refuse(f"the learner cannot listen: {error}")
-    if freed := widen():
+    if freed := widen_core_binding():
         say(freed)
     folder = RunFolder(config) if here.rank == 0 else None  # the others write nothing
     if folder:
-        say.log = Log(folder.path / "learner.log", config.log_max_mb)
-    count = 0 if config.job_name or not folder else auto.actors(config)
-    actors = child_actors.Actors(argv, count, folder.path if folder else Path(), config.log_max_mb)
-    who = outputs.told(config, folder, say)
+        say.log = BoundedLog(folder.path / "learner.log", config.log_max_mb)
+    count = 0 if config.job_name or not folder else auto.num_actors(config)
+    actors = child_actors.ChildActors(
+        argv, count, folder.path if folder else Path(), config.log_max_mb
+    )
+    who = outputs.make_outputs(config, folder, say)
     try:
-        code = _learn(config, address, folder, actors, began, who)
+        code = _train(config, address, folder, actors, began, who)
     except Exception as error:
         if say.log:
             say.log.write(traceback.format_exc())
@@ -54,37 +56,37 @@ def learn(config: Config, argv: list[str]) -> NoReturn:
         actors.end()
         if who.tracked:
             who.tracked.end()
-    lifecycle.leave(code)
+    lifecycle.exit_now(code)
 
 
-def _learn(
+def _train(
     config: Config,
     address: str,
     folder: RunFolder | None,
-    actors: child_actors.Actors,
+    actors: child_actors.ChildActors,
     began: float,
-    who: Told,
+    who: RunOutputs,
 ) -> int:
     """From its signals to its exit code."""
     say, events, _ = who
     ending: list[int] = []  # the signals that asked for an end
-    lifecycle.on_ending(lambda number, _: ending.append(number))
+    lifecycle.handle_end_signals(lambda number, _: ending.append(number))
     if folder:
-        say(f"logs to {folder.path}; {_how_to_look(folder.path)}")
+        say(f"logs to {folder.path}; {_tensorboard_hint(folder.path)}")
     lifecycle.load_tensorflow()
-    from impala_mm.distributed.group import join  # noqa: PLC0415
+    from impala_mm.distributed.group import join_group  # noqa: PLC0415
     from impala_mm.learner import learner, monitor, setup  # noqa: PLC0415
     from impala_mm.runtime import devices  # noqa: PLC0415
 
-    levels, device = setup.look(config)
+    levels, device = setup.find_levels_and_device(config)
     say(f"TensorFlow loaded ({time.monotonic() - began:.1f} s); trains on {device}")
     if config.xla and (why := devices.why_not_compiled()):
         flags.refuse(f"--xla: XLA does not compile for {device} here: {why}")
-    group = join(config)
+    group = join_group(config)
     path = folder.path if folder else Path()
     code = 2
     try:
-        watching, learning = setup.put_together(config, levels, group, address, folder, began, who)
+        watching, learning = setup.build_learner(config, levels, group, address, folder, began, who)
 
         def meanwhile() -> None:
             actors.watch(say)
@@ -95,7 +97,7 @@ def _learn(
             result, code = f"the run in {path} is finished: {watching.finished}", 0
         else:
             code = 1
-            result = _result(watching.run(meanwhile), watching.ended, path)
+            result = _describe_result(watching.run(meanwhile), watching.ended, path)
             code = lifecycle.exit_code(ending) if watching.saved else 1
         group.gather(None, "saved")  # who left earlier could take rank 0 along
         if folder:
@@ -103,20 +105,22 @@ def _learn(
         if not watching.saved:
             say("error: the last checkpoint could not be written")
         events.happened("end", result)
-    except monitor.Lost as error:
+    except monitor.LearnerLost as error:
         say(f"error: {error}; what was saved is good, the same command goes on from it")
         events.happened("end", f"error: {error}")
         return 1
     except setup.FAILURES as error:
         if folder:
             say(f"error: {error}")
-        events.happened("nan" if isinstance(error, learner.NotFinite) else "end", f"error: {error}")
+        events.happened(
+            "nan" if isinstance(error, learner.GradientNotFinite) else "end", f"error: {error}"
+        )
         group.gather(None, "said")
     group.leave()
     return code
 
 
-def refuse_what_cannot_be(config: Config) -> None:
+def refuse_bad_flags(config: Config) -> None:
     """Before anything is started for it."""
     begin, _, end = config.profile.partition(":")
     if config.profile and not (begin.isdecimal() and end.isdecimal() and int(begin) < int(end)):
@@ -132,13 +136,13 @@ def _address(config: Config, rank: int) -> str:
         return addresses[0]
     if rank >= len(addresses):
         flags.refuse(
-            f"{place().size} learners were started, and --learner_hosts names {len(addresses)}: "
-            f"name one for each"
+            f"{process_rank().size} learners were started, and --learner_hosts names "
+            f"{len(addresses)}: name one for each"
         )
     return addresses[rank]
 
 
-def _result(row: dict[str, Any], ended: str, logdir: Path) -> str:
+def _describe_result(row: dict[str, Any], ended: str, logdir: Path) -> str:
     result = f"mean return {row['episode_return']:.2f}" if "episode_return" in row else "no games"
     return (
         f"ended: {ended}; {result} after {row['frames']:,.0f} frames in "
@@ -148,7 +152,7 @@ def _result(row: dict[str, Any], ended: str, logdir: Path) -> str:
     )
 
 
-def _how_to_look(logdir: Path) -> str:
+def _tensorboard_hint(logdir: Path) -> str:
     here = Path("runs").resolve() in logdir.resolve().parents
     command = "make tensorboard" if here else f"tensorboard --logdir={logdir}"
     return f"`{command}` shows it at http://localhost:6006"

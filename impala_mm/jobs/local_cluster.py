@@ -26,24 +26,24 @@ from impala_mm.runtime import lifecycle, log, ports
 
 def run(config: Config, argv: list[str]) -> NoReturn:
     """To the end of the learners."""
-    say = log.Sayer("cluster")
+    say = log.ProcessLogger("cluster")
     mpirun = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if not mpirun or not importlib.util.find_spec("horovod"):
         flags.refuse(
             f"--num_learners={config.num_learners} needs mpirun and Horovod: `make horovod` "
             f"installs them; one learner needs neither"
         )
-    learner_hosts = addresses(config)
+    learner_hosts = learner_addresses(config)
     if config.track:
-        wandb_tracking.check()
+        wandb_tracking.refuse_without_wandb()
     for address in learner_hosts:
         try:
             ports.check_free(address)
         except OSError as error:
             flags.refuse(f"a learner cannot listen: {error}")
     ending: list[int] = []
-    lifecycle.on_ending(lambda number, _: ending.append(number))
-    num_actors = auto.actors(config)
+    lifecycle.handle_end_signals(lambda number, _: ending.append(number))
+    num_actors = auto.num_actors(config)
     if num_actors < config.num_learners and config.inference == "learner":
         flags.refuse(
             f"--inference=learner: {num_actors} actors cannot feed {config.num_learners} learners, "
@@ -57,7 +57,7 @@ def run(config: Config, argv: list[str]) -> NoReturn:
     folder = RunFolder(config)
     folder.leave_to_others()
     common = [*argv, f"--learner_hosts={','.join(learner_hosts)}", f"--logdir={folder.path}"]
-    actors = child_actors.Actors(common, num_actors, folder.path, config.log_max_mb)
+    actors = child_actors.ChildActors(common, num_actors, folder.path, config.log_max_mb)
     learners = subprocess.Popen(
         [
             *(mpirun, "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"),
@@ -89,10 +89,10 @@ def run(config: Config, argv: list[str]) -> NoReturn:
     code = learners.returncode
     if ending and (code == 0 or not trains):  # saved, or there was nothing to save
         code = lifecycle.exit_code(ending)
-    lifecycle.leave(code if code >= 0 else 128 - code)
+    lifecycle.exit_now(code if code >= 0 else 128 - code)
 
 
-def addresses(config: Config) -> list[str]:
+def learner_addresses(config: Config) -> list[str]:
     """As many as learners: those given, or from the one given on."""
     if config.bind_address:
         flags.refuse("--bind_address is of one learner: --num_learners starts several")

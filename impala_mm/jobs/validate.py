@@ -18,39 +18,39 @@ from impala_mm.jobs import learner as learner_process
 from impala_mm.runtime import lifecycle, ports
 
 if TYPE_CHECKING:
-    from impala_mm.algorithms.agent import Agreement
+    from impala_mm.algorithms.agent import Agent
 
 
-def validate(config: Config, given: Sequence[str]) -> NoReturn:
+def run(config: Config, given: Sequence[str]) -> NoReturn:
     """Says what is valid; `given` names the flags that were written on the command line."""
     if config.mode == "rehearsal":
         said = f"a rehearsal of {config.updates} updates"
     elif config.mode in {"test", "export"} or config.job_name == "evaluator":
-        said = _playing(config, given)
+        said = _check_playing(config, given)
     else:
-        said = _training(config)
+        said = _check_training(config)
     print(f"valid: {said}")
     sys.exit(0)
 
 
-def _training(config: Config) -> str:
+def _check_training(config: Config) -> str:
     """Of an actor, of learners, or of both."""
     several = config.num_learners > 1 and not config.job_name
-    hosts = local_cluster.addresses(config) if several else ports.learner_addresses(config)
+    hosts = local_cluster.learner_addresses(config) if several else ports.learner_addresses(config)
     if config.job_name != "learner":
         actor.first_learner(config, len(hosts))
     if config.job_name != "actor":
-        learner_process.refuse_what_cannot_be(config)
+        learner_process.refuse_bad_flags(config)
         _refuse_unwritable(config.logdir)
     lifecycle.load_tensorflow(1, 1, "cpu")
     from impala_mm.algorithms import agent  # noqa: PLC0415
     from impala_mm.environments import from_flags  # noqa: PLC0415
     from impala_mm.learner import setup  # noqa: PLC0415
 
-    made = agent.make(config, 0)
+    made = agent.make_agent(config, 0)
     setup.refuse_inference(config, made)
-    spaces = from_flags.spaces(made.spec)
-    begins = _begins(config, made) if config.job_name != "actor" else ""
+    spaces = from_flags.describe_spaces(made.spec)
+    begins = _check_weights(config, made) if config.job_name != "actor" else ""
     return (
         f"{' and '.join(made.levels)}, {config.algorithm}, {made.identity['network']}, "
         f"{made.weights:,} weights, observations {spaces['observations']}, "
@@ -58,20 +58,20 @@ def _training(config: Config) -> str:
     )
 
 
-def _begins(config: Config, made: "Agreement") -> str:
+def _check_weights(config: Config, made: "Agent") -> str:
     """With which weights, where there are some; refuses those that do not fit."""
     from impala_mm.learner import resume  # noqa: PLC0415
-    from impala_mm.learner.limits import Limits  # noqa: PLC0415
+    from impala_mm.learner.limits import RunLimits  # noqa: PLC0415
     from impala_mm.records import checkpoint  # noqa: PLC0415
 
     variables = made.algorithm.variables
     try:
         if checkpoint.all_in(Path(config.logdir) / "checkpoints") and config.logdir:
             path, about = checkpoint.find(config.logdir)
-            resume.check(about, made.made_of, config.logdir)
+            resume.check_resumable(about, made.made_of, config.logdir)
             checkpoint.load(path, checkpoint.named(variables))
             threshold = made.spec.reward_threshold if len(made.levels) == 1 else None
-            if over := resume.finished(about, Limits(config, threshold)):
+            if over := resume.why_finished(about, RunLimits(config, threshold)):
                 return f"; the run in {config.logdir} is finished: {over}"
             return f"; goes on from the {about.frames:,.0f} frames in {config.logdir}"
         if config.mode == "train_from":
@@ -84,14 +84,14 @@ def _begins(config: Config, made: "Agreement") -> str:
     return ""
 
 
-def _playing(config: Config, given: Sequence[str]) -> str:
+def _check_playing(config: Config, given: Sequence[str]) -> str:
     """Of those who play, or export, what a run has learnt."""
     if config.mode == "test":
-        evaluate.refuse_what_cannot_be(config)
+        evaluate.refuse_bad_flags(config)
     elif config.mode == "export":
-        export.target_of(config)
+        export.export_folder(config)
     else:
-        evaluator.refuse_what_cannot_be(config)
+        evaluator.refuse_bad_flags(config)
     lifecycle.load_tensorflow(1, 1, "cpu")
     from impala_mm.environments import types  # noqa: PLC0415
     from impala_mm.evaluation import levels as tested_levels  # noqa: PLC0415
@@ -103,8 +103,8 @@ def _playing(config: Config, given: Sequence[str]) -> str:
         if config.mode == "export":
             levels = list(Policy(path, about).levels)
         else:
-            levels = tested_levels.choose(config, given, about, lambda message: None)
-            Policy(path, about, levels[0], **tested_levels.changes(config, given))
+            levels = tested_levels.choose_levels(config, given, about, lambda message: None)
+            Policy(path, about, levels[0], **tested_levels.changed_flags(config, given))
     except checkpoint.Missing as error:
         if config.job_name == "evaluator":
             return f"{error}: an evaluator waits for the first"

@@ -6,12 +6,12 @@ from typing import Protocol
 
 import tensorflow as tf
 
-from impala_mm.data.trajectory import Batch, Codec
+from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.runtime import devices, thread_names
 from impala_mm.transport.server import Server
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """Where batches come from: today the actors' queue; later replay, or a mix.
 
     Of several learners `next` is asked a step ahead, by another thread than `feedback`.
@@ -30,7 +30,7 @@ class QueueSource:
     While one is trained on, the next is made and laid where training reads it: the GPU, if any.
     """
 
-    def __init__(self, server: Server, codec: Codec, batch_size: int):
+    def __init__(self, server: Server, codec: UnrollCodec, batch_size: int):
         self._queue, self._codec, self._batch_size = server.queue, codec, batch_size
         self._ready: queue.Queue[Batch] = queue.Queue(maxsize=1)
         self._failure: BaseException | None = None
@@ -51,8 +51,8 @@ class QueueSource:
         """Every unroll is used once, whatever its priority."""
 
     def _prefetch(self) -> None:
-        thread_names.name_this("prefetch")
-        size, device = self._batch_size, devices.training()
+        thread_names.name_thread("prefetch")
+        size, device = self._batch_size, devices.training_device()
         with tf.device("/CPU:0"):
             taken = tf.Variable(0, trainable=False, dtype=tf.int64)
 

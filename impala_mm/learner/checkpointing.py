@@ -11,13 +11,13 @@ from impala_mm.config.settings import Config
 from impala_mm.data.variables import Variables
 from impala_mm.learner import resume
 from impala_mm.learner.learner import Learner, between_updates
-from impala_mm.learner.limits import Limits
+from impala_mm.learner.limits import RunLimits
 from impala_mm.records import checkpoint
-from impala_mm.records.checkpoint import About, Checkpoints, Unwritable
-from impala_mm.records.hooks import Events
+from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints, Unwritable
+from impala_mm.records.hooks import EventHook
 
 
-class Keeper:
+class Checkpointing:
     """Of one run."""
 
     def __init__(
@@ -25,9 +25,9 @@ class Keeper:
         config: Config,
         checkpoints: Checkpoints,
         variables: Variables,
-        about: About,
-        limits: Limits,
-        events: Events,
+        about: CheckpointInfo,
+        limits: RunLimits,
+        events: EventHook,
         say: Callable[[str], None],
     ):
         """`about`: what all checkpoints of this process have in common."""
@@ -37,7 +37,7 @@ class Keeper:
         self._events, self._say = events, say
         self.saved = True  # whether the last could be written
 
-    def restore(self) -> About | None:
+    def restore(self) -> CheckpointInfo | None:
         """Into the variables, what this run goes on from; None where it begins.
 
         Then, with --mode=train_from, it begins with another's weights. Raises Damaged, Mismatch or
@@ -45,10 +45,10 @@ class Keeper:
         """
         config, ours = self._config, self._newest
         found = self._checkpoints.restore(
-            self._say, lambda about: resume.check(about, ours.made_of, config.logdir)
+            self._say, lambda about: resume.check_resumable(about, ours.made_of, config.logdir)
         )
         if found:
-            for sentence in resume.told(found, config, ours.learners):
+            for sentence in resume.resume_messages(found, config, ours.learners):
                 self._say(sentence)
             if config.mode == "train_from":
                 self._say("it has begun already: --checkpoint is not read again")

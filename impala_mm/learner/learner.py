@@ -18,20 +18,20 @@ import tensorflow as tf
 
 from impala_mm.algorithms.interface import Algorithm, Context
 from impala_mm.config.settings import Config
-from impala_mm.data.parameter_layout import Layout
+from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Batch
 from impala_mm.distributed import consistency
-from impala_mm.distributed.gradients import Exchange
-from impala_mm.distributed.group import Group
-from impala_mm.learner.batch_source import Source
-from impala_mm.learner.limits import Limits
-from impala_mm.learner.lockstep import Lockstep, Turn
-from impala_mm.learner.profiler import Profile
+from impala_mm.distributed.gradients import GradientReducer
+from impala_mm.distributed.group import LearnerGroup
+from impala_mm.learner.batch_source import BatchSource
+from impala_mm.learner.limits import RunLimits
+from impala_mm.learner.lockstep import AgreedStep, Lockstep
+from impala_mm.learner.profiler import UpdateProfiler
 from impala_mm.records.metrics import Meter
 from impala_mm.runtime import thread_names
 from impala_mm.transport.server import Server
 
-_PATIENCE = 1.0  # seconds that others wait for the update that is being made
+_LOCK_SECONDS = 1.0  # seconds that others wait for the update that is being made
 
 
 class Learner(threading.Thread):
@@ -43,19 +43,19 @@ class Learner(threading.Thread):
         self,
         config: Config,
         algorithm: Algorithm,
-        group: Group,
-        source: Source,
+        group: LearnerGroup,
+        source: BatchSource,
         server: Server,
-        layout: Layout,
-        limits: Limits,
+        layout: ParameterLayout,
+        limits: RunLimits,
         action_repeats: int,
-        profile: Profile,
+        profile: UpdateProfiler,
     ):
         super().__init__(name="training", daemon=True)
         self._config, self._algorithm, self._group = config, algorithm, group
         self._source, self._server, self._layout = source, server, layout
         self._limits, self._repeats, self._profile = limits, action_repeats, profile
-        self._update = Update(algorithm, group, config, layout.values)
+        self._update = TrainStep(algorithm, group, config, layout.values)
         self._asked_to_end = threading.Event()
         self._lockstep: Lockstep | None = None
         self.meter = Meter()
@@ -89,7 +89,7 @@ class Learner(threading.Thread):
 
     def run(self) -> None:
         """The thread: steps until a limit is reached or a learner is to stop."""
-        thread_names.name_this("training")
+        thread_names.name_thread("training")
         try:
             assert self._lockstep
             asked, rest = time.monotonic(), 0.0
@@ -108,11 +108,11 @@ class Learner(threading.Thread):
                 rest = asked - trained
         except BaseException as error:
             self.failure = error
-            self.ended = f"{type(error).__name__}: {in_short(error)}"
+            self.ended = f"{type(error).__name__}: {one_line(error)}"
         finally:
             self._profile.stop()
 
-    def _waits(self, asked: float, got: float, turn: Turn | None) -> dict[str, float]:
+    def _waits(self, asked: float, got: float, turn: AgreedStep | None) -> dict[str, float]:
         """That time's parts: waiting for unrolls of its own, and for the other learners."""
         if self._group.size == 1:
             return {"wait": got - asked}
@@ -121,7 +121,7 @@ class Learner(threading.Thread):
         wait = min(max(ready - asked, 0.0), got - asked)
         return {"wait": wait, "exchange": got - asked - wait}
 
-    def _step(self, turn: Turn, batch: Batch, times: dict[str, float]) -> float:
+    def _step(self, turn: AgreedStep, batch: Batch, times: dict[str, float]) -> float:
         """One update of all learners; when it was over."""
         begin = time.monotonic()
         with self.whole, self._profile.update():
@@ -129,7 +129,7 @@ class Learner(threading.Thread):
                 batch, self.frames, self._limits.frames, turn.episode_return
             )
             if not math.isfinite(values["grad_norm"]):
-                raise NotFinite(self.updates, values)
+                raise GradientNotFinite(self.updates, values)
             over = time.monotonic()
             times["exchange"] = times.get("exchange", 0.0) + waited
             # Before the counts: a row that has the steps has their time, too.
@@ -160,7 +160,9 @@ class Learner(threading.Thread):
         if self._group.size == 1 or not every or self.updates % every:
             return 0
         variables = self._algorithm.variables
-        repaired = consistency.check(self._group, [*variables.trained, *variables.carried])
+        repaired = consistency.check_variables(
+            self._group, [*variables.trained, *variables.carried]
+        )
         self.sync_checks += 1
         self.sync_repairs += repaired
         return repaired
@@ -177,7 +179,7 @@ class Learner(threading.Thread):
         return True
 
 
-def in_short(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """What it says, in a line. TensorFlow puts the graph's history before it, hints after it."""
     noise = (" ", "\t", "Traceback", "Graph execution error", "Detected at node", "Hint:")
     several = ("successful operations", "derived errors ignored")
@@ -191,7 +193,7 @@ def in_short(error: BaseException) -> str:
 @contextlib.contextmanager
 def between_updates(learner: Learner) -> Iterator[bool]:
     """Holds updates off; False if one is being made and takes long (another learner may hang)."""
-    held = learner.whole.acquire(timeout=_PATIENCE)
+    held = learner.whole.acquire(timeout=_LOCK_SECONDS)
     try:
         yield held
     finally:
@@ -199,7 +201,7 @@ def between_updates(learner: Learner) -> Iterator[bool]:
             learner.whole.release()
 
 
-class NotFinite(Exception):
+class GradientNotFinite(Exception):
     """A gradient that is not finite; it was applied nowhere."""
 
     def __init__(self, update: int, values: dict[str, float]):
@@ -210,7 +212,7 @@ class NotFinite(Exception):
         )
 
 
-class Outcome(NamedTuple):
+class StepResult(NamedTuple):
     """What became of one batch."""
 
     metrics: dict[str, float]
@@ -223,13 +225,13 @@ class NothingCompiled(Exception):
     """--xla, and an algorithm that leaves nothing to compile."""
 
 
-class Update:
+class TrainStep:
     """The algorithm's update, traced with the first batch: all have its shapes."""
 
     def __init__(
         self,
         algorithm: Algorithm,
-        group: Group,
+        group: LearnerGroup,
         config: Config,
         read: Callable[[], Sequence[tf.Tensor]],
     ):
@@ -237,7 +239,9 @@ class Update:
         self._graph: Callable[..., Any] | None = None
         self._names: list[str] = []
 
-    def __call__(self, batch: Batch, frames: float, total: float, episode_return: float) -> Outcome:
+    def __call__(
+        self, batch: Batch, frames: float, total: float, episode_return: float
+    ) -> StepResult:
         """Learns from a batch; the numbers are those of Context."""
         with tf.device("/CPU:0"):
             known = tf.constant([frames, total, episode_return], tf.float32)
@@ -248,11 +252,11 @@ class Update:
         measured, priorities, acting = self._graph(batch, known)
         *values, waited = measured.numpy().tolist()
         metrics = dict(zip(self._names, values, strict=True))
-        return Outcome(metrics, waited, priorities, list(acting))
+        return StepResult(metrics, waited, priorities, list(acting))
 
     def _trace(self, batch: Batch, known: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Any]:
         """(metrics and, last, what was waited: float32 [N], priorities, what was read)."""
-        exchange = Exchange(self._group, self._config)
+        exchange = GradientReducer(self._group, self._config)
         context = Context(*tf.unstack(known))
         metrics, priorities = self._algorithm.update(batch, context, exchange)
         if self._config.xla and not exchange.differentiated:

@@ -8,19 +8,19 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from impala_mm.distributed.group import Group
-from impala_mm.records.metrics import Part
+from impala_mm.distributed.group import LearnerGroup
+from impala_mm.records.metrics import MeterReading
 from impala_mm.runtime import thread_names
-from impala_mm.transport.rebalancing import Need
+from impala_mm.transport.rebalancing import LearnerLoad
 
-_SECONDS = 1.0
+_REPORT_SECONDS = 1.0
 
 
-class Report(NamedTuple):
+class LearnerReport(NamedTuple):
     """How a learner is."""
 
-    part: Part  # what it measured since the last report
-    need: Need  # of actors
+    part: MeterReading  # what it measured since the last report
+    need: LearnerLoad  # of actors
     elsewhere: int  # of its actors, on other hosts
     idle: float | None  # cores of its host since the last report, where they are known
     dropped: int  # messages, had before or meant for another process, since its start
@@ -29,14 +29,14 @@ class Report(NamedTuple):
     done: bool  # its training has ended
 
 
-class Pulse(threading.Thread):
+class ReportExchange(threading.Thread):
     """Calls `report` and hands the reports of all, in the order of ranks, to `heard`."""
 
     def __init__(
         self,
-        group: Group,
-        report: Callable[[], Report],
-        heard: Callable[[list[Report]], None],
+        group: LearnerGroup,
+        report: Callable[[], LearnerReport],
+        heard: Callable[[list[LearnerReport]], None],
     ):
         super().__init__(name="pulse", daemon=True)
         self._group, self._report, self._heard = group, report, heard
@@ -45,7 +45,7 @@ class Pulse(threading.Thread):
 
     def run(self) -> None:
         """Until all are done."""
-        thread_names.name_this("pulse")
+        thread_names.name_thread("pulse")
         try:
             done = False
             while not done:
@@ -53,7 +53,7 @@ class Pulse(threading.Thread):
                 self._heard(reports)
                 done = all(report.done for report in reports)
                 if not done:
-                    self._hurry.wait(_SECONDS)
+                    self._hurry.wait(_REPORT_SECONDS)
         except BaseException as error:  # a learner is gone
             self.failure = error
 

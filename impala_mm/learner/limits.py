@@ -5,7 +5,7 @@ import math
 from impala_mm.config.settings import Config
 
 
-class Limits:
+class RunLimits:
     """Where a run ends, whichever comes first."""
 
     def __init__(self, config: Config, reward_threshold: float | None):

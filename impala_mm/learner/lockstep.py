@@ -21,12 +21,12 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.data.trajectory import Batch
-from impala_mm.distributed.group import Group
-from impala_mm.learner.batch_source import Source
+from impala_mm.distributed.group import LearnerGroup
+from impala_mm.learner.batch_source import BatchSource
 from impala_mm.runtime import thread_names
 
 
-class Turn(NamedTuple):
+class AgreedStep(NamedTuple):
     """One step of all learners."""
 
     batch: Batch | None  # this learner's own; None: all stop instead
@@ -40,12 +40,16 @@ class Lockstep:
     """The next step of all learners, agreed on ahead by a thread of its own."""
 
     def __init__(
-        self, source: Source, group: Group, overlap: int, mean_return: Callable[[], float]
+        self,
+        source: BatchSource,
+        group: LearnerGroup,
+        overlap: int,
+        mean_return: Callable[[], float],
     ):
         self._source, self._group, self._overlap = source, group, overlap
         self._mean_return = mean_return  # asked on rank 0
         self._stopping = threading.Event()
-        self._turns: queue.Queue[Turn] = queue.Queue(maxsize=1)
+        self._turns: queue.Queue[AgreedStep] = queue.Queue(maxsize=1)
         self._failure: BaseException | None = None
         self.ready = math.inf  # time.monotonic() when it had the batch it holds; infinite: it waits
         if group.size > 1:
@@ -55,7 +59,7 @@ class Lockstep:
         """All learners are to stop, after a step or two."""
         self._stopping.set()
 
-    def next(self, timeout: float) -> Turn | None:
+    def next(self, timeout: float) -> AgreedStep | None:
         """The next step, or None where it is not agreed on within `timeout` seconds."""
         if self._group.size == 1:
             return self._alone(timeout)
@@ -68,19 +72,19 @@ class Lockstep:
             raise self._failure
         return turn
 
-    def _alone(self, timeout: float) -> Turn | None:
+    def _alone(self, timeout: float) -> AgreedStep | None:
         """The next step of the only learner."""
         stops = self._stopping.is_set()
         batch = self._source.next(0.0 if stops else timeout)  # asked anyway: it may have failed
         if stops:
-            return Turn(None, 0, 0, math.nan, time.monotonic())
+            return AgreedStep(None, 0, 0, math.nan, time.monotonic())
         if batch is None:
             return None
         steps = self._steps(batch)
-        return Turn(batch, steps, steps, self._mean_return(), time.monotonic())
+        return AgreedStep(batch, steps, steps, self._mean_return(), time.monotonic())
 
     def _run(self) -> None:
-        thread_names.name_this("lockstep")
+        thread_names.name_thread("lockstep")
         going = True
         while going:
             turn = self._agree()
@@ -89,7 +93,7 @@ class Lockstep:
             self._turns.join()  # the next is asked for when this one is taken: no older than needed
             self.ready = math.inf
 
-    def _agree(self) -> Turn:
+    def _agree(self) -> AgreedStep:
         batch, mine = self._next_batch()
         self.ready = ready = time.monotonic()
         known = self._mean_return() if self._group.rank == 0 else math.nan
@@ -98,9 +102,9 @@ class Lockstep:
             total = self._group.sum(tf.constant(told, tf.float64), "lockstep")
         except BaseException as error:  # a learner is gone
             self._failure = self._failure or error
-            return Turn(None, 0, 0, math.nan, ready)
+            return AgreedStep(None, 0, 0, math.nan, ready)
         stopping, steps, is_known, episode_return = total.numpy().tolist()
-        return Turn(
+        return AgreedStep(
             batch=None if stopping else batch,
             steps=round(steps),
             mine=mine,

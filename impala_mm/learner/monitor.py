@@ -13,21 +13,21 @@ import numpy as np
 
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config.settings import Config
-from impala_mm.distributed.consistency import Drifted
-from impala_mm.distributed.group import Group
+from impala_mm.distributed.consistency import VariablesDiffer
+from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.learner import resume
-from impala_mm.learner.checkpointing import Keeper
-from impala_mm.learner.learner import Learner, NotFinite, NothingCompiled, between_updates
-from impala_mm.learner.learner_reports import Pulse, Report
-from impala_mm.learner.limits import Limits
-from impala_mm.records.bottleneck import line, verdict
+from impala_mm.learner.checkpointing import Checkpointing
+from impala_mm.learner.learner import GradientNotFinite, Learner, NothingCompiled, between_updates
+from impala_mm.learner.learner_reports import LearnerReport, ReportExchange
+from impala_mm.learner.limits import RunLimits
+from impala_mm.records.bottleneck import describe_bottleneck, progress_line
 from impala_mm.records.checkpoint import Damaged, Mismatch, Missing
-from impala_mm.records.hooks import Events, Stall
-from impala_mm.records.metrics import Meter, Tally
-from impala_mm.records.metrics_writer import Chronicle
+from impala_mm.records.hooks import EventHook, StallDetector
+from impala_mm.records.metrics import Meter, MetricsAggregator
+from impala_mm.records.metrics_writer import MetricsWriter
 from impala_mm.runtime import heartbeat
-from impala_mm.runtime.idle_cores import Cores
+from impala_mm.runtime.idle_cores import IdleCores
 from impala_mm.transport.server import Server
 
 _ROW_SECONDS = 2.0  # between rows of metrics
@@ -35,45 +35,51 @@ _LINE_SECONDS = 5.0  # between progress lines; the first comes with the first fr
 _STALL_SECONDS = 60.0  # without an update, after which it is told
 _SILENT_SECONDS = 20.0  # that others may be silent before this learner counts as hanging, too
 _GOODBYE_SECONDS = 10.0  # how long learners wait for each other at the end
-_ALIKE = (NotFinite, Drifted, NothingCompiled)  # failures that all learners have at the same step
+_COMMON_FAILURES = (
+    GradientNotFinite,
+    VariablesDiffer,
+    NothingCompiled,
+)  # failures that all learners have at the same step
 Say = Callable[[str], None]
 
 
 class Records(NamedTuple):
     """Where rank 0 writes; the others write nothing."""
 
-    chronicle: Chronicle
-    keeper: Keeper
-    events: Events
+    chronicle: MetricsWriter
+    keeper: Checkpointing
+    events: EventHook
 
 
-class Lost(Exception):
+class LearnerLost(Exception):
     """Another learner failed, or is gone; says what is known."""
 
 
-class Watch:
+class LearnerMonitor:
     """Of one learner."""
 
     def __init__(
         self,
         config: Config,
-        group: Group,
+        group: LearnerGroup,
         algorithm: Algorithm,
         learner: Learner,
         server: Server,
         levels: dict[str, EnvironmentSpec],
-        limits: Limits,
+        limits: RunLimits,
         records: Records | None,
         say: Say,
     ):
         self._config, self._group, self._algorithm = config, group, algorithm
         self._learner, self._server, self._limits = learner, server, limits
         self._records, self._say = records, say
-        self._tally = Tally({name: spec.scores for name, spec in levels.items()}, group.size)
-        self._reports: list[Report] = []  # of all learners, the last
+        self._tally = MetricsAggregator(
+            {name: spec.scores for name, spec in levels.items()}, group.size
+        )
+        self._reports: list[LearnerReport] = []  # of all learners, the last
         self._starved = 0.0  # share of its time that this learner waits for unrolls
         self._waited, self._timed = 0.0, 0.0  # seconds at the last report
-        self._heartbeat, self._cores = heartbeat.of_learner(), Cores()
+        self._heartbeat, self._cores = heartbeat.of_learner(), IdleCores()
         self._beaten, self._heard_at = -1, math.inf  # updates then; time.monotonic()
         self.seconds = 0.0  # of training, those before a resume included
         self.finished = ""  # why there is nothing left to do for a run that was resumed
@@ -97,7 +103,7 @@ class Watch:
         if about:
             self._learner.updates, self._learner.steps = about.updates, about.steps
             self.seconds = about.seconds
-            self.finished = resume.finished(about, self._limits)
+            self.finished = resume.why_finished(about, self._limits)
 
     @property
     def saved(self) -> bool:
@@ -112,11 +118,11 @@ class Watch:
         learner = self._learner
         begin, before = time.monotonic(), self.seconds
         self._tally.start(learner.frames, learner.steps)
-        pulse = Pulse(self._group, self._report, self._heard)
+        pulse = ReportExchange(self._group, self._report, self._heard)
         learner.begin(self._mean_return)
         self._heard_at = time.monotonic()
         pulse.start()
-        clocks = _Clocks(self._config.save_checkpoint_secs, learner.frames)
+        clocks = _Timers(self._config.save_checkpoint_secs, learner.frames)
         while learner.is_alive() and not pulse.failure and not self._failed():
             learner.join(0.1)
             meanwhile()
@@ -135,17 +141,17 @@ class Watch:
             self._records.keeper.save(learner, self.seconds, self._tally.mean_return(), last=True)
         self._server.close()
         if lost:
-            raise Lost(lost)
+            raise LearnerLost(lost)
         if learner.failure:
             raise learner.failure
         return row
 
-    def _take_leave(self, pulse: Pulse) -> str:
+    def _take_leave(self, pulse: ReportExchange) -> str:
         """Waits until all learners have ended; what went wrong elsewhere, if anything did."""
         learner = self._learner
         # Where another failed within a step, this one may wait for it in the all-reduce for ever.
         learner.join(1.0 if self._failed() or pulse.failure else _GOODBYE_SECONDS)
-        failed_here = learner.failure and not isinstance(learner.failure, _ALIKE)
+        failed_here = learner.failure and not isinstance(learner.failure, _COMMON_FAILURES)
         together = pulse.end(2.0 if failed_here or self._failed() else _GOODBYE_SECONDS)
         if failed := self._failed():
             return failed
@@ -169,7 +175,7 @@ class Watch:
             self._tally.close()
         return known
 
-    def _report(self) -> Report:
+    def _report(self) -> LearnerReport:
         learner, meter = self._learner, self._learner.meter
         done = not learner.is_alive()  # before the part: else the last would stay behind
         part = meter.part()
@@ -182,7 +188,7 @@ class Watch:
             share = (waited - self._waited) / (timed - self._timed)
             self._starved += 0.4 * (share - self._starved)
             self._waited, self._timed = waited, timed
-        return Report(
+        return LearnerReport(
             part=part,
             need=self._server.need(self._starved),
             elsewhere=self._server.elsewhere(),
@@ -193,7 +199,7 @@ class Watch:
             done=done,
         )
 
-    def _heard(self, reports: list[Report]) -> None:
+    def _heard(self, reports: list[LearnerReport]) -> None:
         self._reports, self._heard_at = reports, time.monotonic()
         if self._config.learner_assignment == "balance":
             self._server.needs = [report.need for report in reports]
@@ -211,7 +217,7 @@ class Watch:
 
     def _failed(self) -> str:
         """What another learner failed of, if one did and not all alike."""
-        if isinstance(self._learner.failure, _ALIKE):
+        if isinstance(self._learner.failure, _COMMON_FAILURES):
             return ""
         for rank, report in enumerate(self._reports):
             if report.error and rank != self._group.rank:
@@ -230,7 +236,7 @@ class Watch:
 
     # -- rank 0's records
 
-    def _keep_records(self, records: Records, clocks: "_Clocks") -> None:
+    def _keep_records(self, records: Records, clocks: "_Timers") -> None:
         """Those that are due; called several times a second."""
         learner, now = self._learner, time.monotonic()
         first = clocks.silent and learner.frames > clocks.frames
@@ -238,7 +244,7 @@ class Watch:
             row = self._write_row(records.chronicle)
             if clocks.line.due(now) or first:
                 clocks.silent = clocks.silent and not first
-                self._say(line(row, self._limits.frames))
+                self._say(progress_line(row, self._limits.frames))
         if clocks.stall.begins(learner.updates, now):
             message = f"nothing was learnt for {_STALL_SECONDS:g} s"
             self._say(message)
@@ -250,7 +256,7 @@ class Watch:
         if learner.actions is not None:
             self._write_histograms(records.chronicle, now - clocks.begin)
 
-    def _write_row(self, chronicle: Chronicle) -> dict[str, Any]:
+    def _write_row(self, chronicle: MetricsWriter) -> dict[str, Any]:
         learner = self._learner
         # The counts first: what the meter holds then is of these steps at least.
         frames, steps, updates = learner.frames, learner.steps, learner.updates
@@ -266,11 +272,11 @@ class Watch:
         if self._config.check_sync_every and self._group.size > 1:
             row |= {"sync_checks": learner.sync_checks, "sync_repairs": learner.sync_repairs}
         row |= self._actors()
-        row["verdict"] = verdict(row, row["actors"])
+        row["verdict"] = describe_bottleneck(row, row["actors"])
         chronicle.write(row)
         return row
 
-    def _write_histograms(self, chronicle: Chronicle, seconds: float) -> None:
+    def _write_histograms(self, chronicle: MetricsWriter, seconds: float) -> None:
         """Where it is time: of the trained variables and of the actions in the last batch."""
         if not chronicle.wants_histograms(seconds):
             return
@@ -283,7 +289,7 @@ class Watch:
         chronicle.write_histograms(self._learner.frames, named)
 
 
-class _Every:
+class _Interval:
     """Whether so many seconds are over, again and again."""
 
     def __init__(self, seconds: float):
@@ -300,12 +306,12 @@ class _Every:
         self._last = -math.inf
 
 
-class _Clocks:
+class _Timers:
     """When rank 0's records are due."""
 
     def __init__(self, save_seconds: float, frames: float):
         self.begin, self.frames = time.monotonic(), frames
         self.silent = True  # until the first frames have been said
-        self.row, self.line = _Every(_ROW_SECONDS), _Every(_LINE_SECONDS)
-        self.save = _Every(save_seconds)
-        self.stall = Stall(_STALL_SECONDS)
+        self.row, self.line = _Interval(_ROW_SECONDS), _Interval(_LINE_SECONDS)
+        self.save = _Interval(save_seconds)
+        self.stall = StallDetector(_STALL_SECONDS)

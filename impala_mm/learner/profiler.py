@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 
-class Profile:
+class UpdateProfiler:
     """Of updates START to STOP - 1 of this process, the first being 0; empty text: of none."""
 
     def __init__(self, text: str, logdir: Path, say: Callable[[str], None]):

@@ -16,16 +16,16 @@ import tensorflow as tf
 
 from impala_mm.algorithms import optimizers
 from impala_mm.config.settings import Config
-from impala_mm.distributed.gradients import Exchange
-from impala_mm.distributed.group import Group
+from impala_mm.distributed.gradients import GradientReducer
+from impala_mm.distributed.group import LearnerGroup
 
 _INPUTS, _CLASSES, _LEARNING_RATE = 8, 4, 0.003
 
 
-def rehearse(config: Config, group: Group) -> None:
+def rehearse(config: Config, group: LearnerGroup) -> None:
     """Trains, compares, reports; ends the program with code 1 where something is wrong."""
     started = time.monotonic()
-    exchange = Exchange(group, config)
+    exchange = GradientReducer(group, config)
     tf.random.set_seed(config.seed + group.rank)  # other weights and data on each rank
     network = snt.nets.MLP([64, 64, _CLASSES])
     optimizer = optimizers.Adam(_LEARNING_RATE)
@@ -83,11 +83,11 @@ def _digest(variables: list[tf.Variable]) -> str:
     return content.hexdigest()[:16]
 
 
-def _say(group: Group, message: str) -> None:
+def _say(group: LearnerGroup, message: str) -> None:
     if group.rank == 0:
         print(f"[learner] {message}", flush=True)
 
 
-def _end(group: Group, reason: str) -> None:
+def _end(group: LearnerGroup, reason: str) -> None:
     _say(group, f"error: {reason}")
     sys.exit(1)

@@ -7,32 +7,34 @@ from typing import Any
 
 from impala_mm.config.flags import differences
 from impala_mm.config.settings import Config
-from impala_mm.learner.limits import Limits
-from impala_mm.records.checkpoint import About, Mismatch
+from impala_mm.learner.limits import RunLimits
+from impala_mm.records.checkpoint import CheckpointInfo, Mismatch
 
 # Of what a run is made of: what its weights depend on; the rest its counts and curves do.
 _WEIGHTS = ("--algorithm", "--agent_name", "actions", "observations")
 
 
-def check(about: About, made_of: dict[str, Any], where: str) -> None:
+def check_resumable(about: CheckpointInfo, made_of: dict[str, Any], where: str) -> None:
     """Raises Mismatch where a run made of this cannot go on from what is in `where`."""
-    wrong = _different(about, made_of, tuple(made_of))
+    wrong = _describe_differences(about, made_of, tuple(made_of))
     if wrong:
-        fits = not _different(about, made_of, _WEIGHTS)
+        fits = not _describe_differences(about, made_of, _WEIGHTS)
         starts = f" (--mode=train_from --checkpoint={where} begins it with these weights)"
         raise Mismatch(
             f"{wrong} in {where}: give what it has, or another --logdir{starts if fits else ''}"
         )
 
 
-def check_weights(about: About, made_of: dict[str, Any], where: str) -> None:
+def check_weights(about: CheckpointInfo, made_of: dict[str, Any], where: str) -> None:
     """Raises Mismatch where a network made of this cannot take the weights in `where`."""
-    wrong = _different(about, made_of, _WEIGHTS)
+    wrong = _describe_differences(about, made_of, _WEIGHTS)
     if wrong:
         raise Mismatch(f"--checkpoint={where}: {wrong} there, and its weights do not fit")
 
 
-def _different(about: About, made_of: dict[str, Any], names: tuple[str, ...]) -> str:
+def _describe_differences(
+    about: CheckpointInfo, made_of: dict[str, Any], names: tuple[str, ...]
+) -> str:
     theirs = about.made_of
     return ", ".join(
         f"{name} {'is' if name.startswith('-') else 'are'} {made_of[name]} here and "
@@ -42,7 +44,7 @@ def _different(about: About, made_of: dict[str, Any], names: tuple[str, ...]) ->
     )
 
 
-def told(about: About, config: Config, learners: int) -> list[str]:
+def resume_messages(about: CheckpointInfo, config: Config, learners: int) -> list[str]:
     """What who resumes should know, a sentence each."""
     lines = [f"resumed at {about.frames:,.0f} frames, update {about.updates}"]
     if learners != about.learners:
@@ -60,7 +62,7 @@ def told(about: About, config: Config, learners: int) -> list[str]:
     return lines
 
 
-def finished(about: About, limits: Limits) -> str:
+def why_finished(about: CheckpointInfo, limits: RunLimits) -> str:
     """Why there is nothing left to do, and what would be; empty where there is."""
     if about.frames >= limits.frames:
         why = f"its {limits.frames:,.0f} frames are reached"

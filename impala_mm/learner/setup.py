@@ -13,89 +13,89 @@ from typing import Any
 import tensorflow as tf
 
 from impala_mm.algorithms import agent, registry
-from impala_mm.algorithms.agent import Agreement
+from impala_mm.algorithms.agent import Agent
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
-from impala_mm.data.trajectory import Codec
+from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.distributed import consistency
-from impala_mm.distributed.group import Group
+from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments import from_flags
 from impala_mm.environments.types import EnvironmentSpec
-from impala_mm.inference.batched_inference import Inference
+from impala_mm.inference.batched_inference import BatchedInference
 from impala_mm.learner import learner
 from impala_mm.learner.batch_source import QueueSource
-from impala_mm.learner.checkpointing import Keeper
+from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.learner import Learner
-from impala_mm.learner.limits import Limits
-from impala_mm.learner.monitor import Records, Watch
-from impala_mm.learner.profiler import Profile
+from impala_mm.learner.limits import RunLimits
+from impala_mm.learner.monitor import LearnerMonitor, Records
+from impala_mm.learner.profiler import UpdateProfiler
 from impala_mm.records import checkpoint
-from impala_mm.records.checkpoint import About, Checkpoints
-from impala_mm.records.metrics_writer import Chronicle
-from impala_mm.records.outputs import Told
+from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints
+from impala_mm.records.metrics_writer import MetricsWriter
+from impala_mm.records.outputs import RunOutputs
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import devices, lifecycle, ports, provenance, run_token
-from impala_mm.runtime.rank import place
+from impala_mm.runtime.rank import process_rank
 from impala_mm.transport.server import Server
 
 # What all learners of a run raise alike.
 FAILURES = (
-    consistency.Differ,
+    consistency.SettingsDiffer,
     checkpoint.Mismatch,
-    learner.NotFinite,
-    consistency.Drifted,
+    learner.GradientNotFinite,
+    consistency.VariablesDiffer,
     learner.NothingCompiled,
 )
 
 
-def look(config: Config) -> tuple[dict[str, EnvironmentSpec], str]:
+def find_levels_and_device(config: Config) -> tuple[dict[str, EnvironmentSpec], str]:
     """(the levels, the device in words): what decides by how many threads is computed, and where.
 
     Nothing may have been computed before.
     """
-    here, cores = place(), len(os.sched_getaffinity(0))
+    here, cores = process_rank(), len(os.sched_getaffinity(0))
     share = max(1, cores // here.local_size) if here.local_size > 1 else 0
-    lifecycle.compute_with(config.intra_op_threads or share, config.inter_op_threads or 2)
-    device = devices.look("device", config.device, here.local_rank)
-    levels = from_flags.levels_of(config)
+    lifecycle.set_thread_counts(config.intra_op_threads or share, config.inter_op_threads or 2)
+    device = devices.find_device("device", config.device, here.local_rank)
+    levels = from_flags.level_specs(config)
     spec, gpu = next(iter(levels.values())), bool(tf.config.get_visible_devices("GPU"))
-    if auto.one_thread(config, spec.observation, gpu, config.algorithm in registry.BUILT_IN):
+    if auto.needs_one_thread(config, spec.observation, gpu, config.algorithm in registry.BUILT_IN):
         with contextlib.suppress(RuntimeError):  # a level has computed already, with more
-            lifecycle.compute_with(1, 1)
+            lifecycle.set_thread_counts(1, 1)
             device = "one CPU core, since observations are small"
-    devices.start()
+    devices.start_devices()
     return levels, device
 
 
-def put_together(
+def build_learner(
     config: Config,
     levels: dict[str, EnvironmentSpec],
-    group: Group,
+    group: LearnerGroup,
     address: str,
     folder: RunFolder | None,
     began: float,
-    who: Told,
-) -> tuple[Watch, Learner]:
+    who: RunOutputs,
+) -> tuple[LearnerMonitor, Learner]:
     """A learner, listening and with the variables that it begins with."""
     say = who.say
-    agreed = agent.make(config, group.rank, levels)
-    consistency.compare(group, config, agreed.identity)
-    addresses = consistency.addresses(group, address)
+    agreed = agent.make_agent(config, group.rank, levels)
+    consistency.check_settings(group, config, agreed.identity)
+    addresses = consistency.gather_addresses(group, address)
     algorithm, spec = agreed.algorithm, agreed.spec
-    codec = Codec(algorithm.unroll)
+    codec = UnrollCodec(algorithm.unroll)
     capacity = config.queue_capacity or config.batch_size
     if folder:
         of = f" on {group.size} learners" if group.size > 1 else ""
         megabytes = capacity * codec.size / 1e6
-        precision = devices.precision(config.precision, spec.observation)
+        precision = devices.resolve_precision(config.precision, spec.observation)
         say(
             f"{' and '.join(levels)}, {config.algorithm} with {agreed.weights:,} weights{of}, in "
             f"{precision}; the queue holds {capacity} unrolls ({megabytes:.1f} MB)"
         )
         if spec.note:
             say(spec.note)
-    chosen = auto.inference(config, agreed.weights, devices.training(), algorithm.max_lag)
-    mine = agreed.identity["run_id"], run_token.of_flags(config), chosen
+    chosen = auto.inference(config, agreed.weights, devices.training_device(), algorithm.max_lag)
+    mine = agreed.identity["run_id"], run_token.read_token(config), chosen
     run_id, token, chosen = group.gather(mine, "run")[0]
     if folder and chosen.why:
         say(f"inference at the {chosen.value}: {chosen.why}")
@@ -104,7 +104,7 @@ def put_together(
     server = _listen(config, address, token, identity, capacity, say, agreed, codec.size)
     say(f"listens at {config.bind_address or address} ({time.monotonic() - began:.1f} s)")
     server.rank = group.rank
-    limits = Limits(config, spec.reward_threshold if len(agreed.levels) == 1 else None)
+    limits = RunLimits(config, spec.reward_threshold if len(agreed.levels) == 1 else None)
     learning = Learner(
         config,
         algorithm,
@@ -114,16 +114,18 @@ def put_together(
         agreed.layout,
         limits,
         spec.action_repeats,
-        Profile(config.profile if folder else "", folder.path if folder else Path(), say),
+        UpdateProfiler(config.profile if folder else "", folder.path if folder else Path(), say),
     )
     records = None
     if folder:
         checkpoints = Checkpoints(folder.path, algorithm.variables, config.keep_checkpoints)
         settings = dataclasses.asdict(config)
-        about = About(group.size, settings, agreed.made_of, provenance.versions())
-        keeper = Keeper(config, checkpoints, algorithm.variables, about, limits, who.events, say)
-        records = Records(Chronicle(folder.path, say, who.tracked), keeper, who.events)
-    watching = Watch(
+        about = CheckpointInfo(group.size, settings, agreed.made_of, provenance.versions())
+        keeper = Checkpointing(
+            config, checkpoints, algorithm.variables, about, limits, who.events, say
+        )
+        records = Records(MetricsWriter(folder.path, say, who.tracked), keeper, who.events)
+    watching = LearnerMonitor(
         config, group, algorithm, learning, server, agreed.levels, limits, records, say
     )
     watching.resume()
@@ -135,14 +137,14 @@ def put_together(
     return watching, learning
 
 
-def _inference(config: Config, agreed: Agreement) -> Inference:
+def _build_inference(config: Config, agreed: Agent) -> BatchedInference:
     """It acts by a copy of the network, which does not change while an update is made."""
     refuse_inference(config, agreed)
-    copy = agent.make(agent.acting(config), place().rank, agreed.levels)
-    return Inference(copy.algorithm, copy.layout, devices.training())
+    copy = agent.make_agent(agent.config_for_acting(config), process_rank().rank, agreed.levels)
+    return BatchedInference(copy.algorithm, copy.layout, devices.training_device())
 
 
-def refuse_inference(config: Config, agreed: Agreement) -> None:
+def refuse_inference(config: Config, agreed: Agent) -> None:
     """Where --inference=learner cannot be."""
     if config.inference == "learner" and agreed.algorithm.max_lag is not None:
         flags.refuse(
@@ -158,16 +160,16 @@ def _listen(
     identity: dict[str, Any],
     capacity: int,
     say: Any,
-    agreed: Agreement,
+    agreed: Agent,
     unroll_bytes: int,
 ) -> Server:
     bind_address = config.bind_address or address
-    warning = ports.only_here(bind_address) if config.job_name else ""
+    warning = ports.loopback_warning(bind_address) if config.job_name else ""
     if warning:
         say(warning)
     inference = None
     if identity["inference"] == "learner":
-        inference = _inference(config, agreed)
+        inference = _build_inference(config, agreed)
     try:
         return Server(
             address, bind_address, token, identity, capacity, say, inference, unroll_bytes

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.algorithms import agent
-from impala_mm.algorithms.interface import Judgement
+from impala_mm.algorithms.interface import PolicyOutput
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments import from_flags
@@ -25,24 +25,26 @@ from impala_mm.records import checkpoint
 class Policy:
     """Acts in one environment when called; `act` and `judge` take batches."""
 
-    def __init__(self, path: Path, about: checkpoint.About, level_name: str = "", **changes: Any):
+    def __init__(
+        self, path: Path, about: checkpoint.CheckpointInfo, level_name: str = "", **changes: Any
+    ):
         """Of the checkpoint at `path`; for another level that its network fits, if one is named.
 
         `changes`: flags that are to differ from the run's, such as `sticky_actions` and `seed`.
         """
-        self.config = settings(about.settings, level_name, **changes)
+        self.config = config_for_playing(about.settings, level_name, **changes)
         for name in self.config.level_name.split(","):
-            spec = level_spec(name.strip(), **from_flags.options(self.config))
-            if why := misfit(about, spec):
+            spec = level_spec(name.strip(), **from_flags.environment_options(self.config))
+            if why := why_unsuitable(about, spec):
                 raise checkpoint.Mismatch(why)
-        made = agent.make(self.config, number=0)
+        made = agent.make_agent(self.config, number=0)
         self.algorithm, self.levels, self.spec = made.algorithm, made.levels, made.spec
         self.load(path, about)
         self._act = tf.function(self.algorithm.act, autograph=False)
         self._judge = tf.function(self.algorithm.judge, autograph=False)
         self.reset()
 
-    def load(self, path: Path, about: checkpoint.About) -> None:
+    def load(self, path: Path, about: checkpoint.CheckpointInfo) -> None:
         """Takes the weights of another checkpoint of the same run; raises Mismatch."""
         checkpoint.load(path, checkpoint.named(self.algorithm.variables, weights=True))
         self.path, self.about = path, about
@@ -75,7 +77,7 @@ class Policy:
         actions, state, extras = self._act(entry, state, exploration)
         return actions.numpy(), state, extras
 
-    def judge(self, entry: Entry, state: Any) -> Judgement:
+    def judge(self, entry: Entry, state: Any) -> PolicyOutput:
         """What it thinks after entries [B, ...], from the state before them."""
         return self._judge(entry, state)
 
@@ -103,9 +105,9 @@ def load_policy(
     return Policy(*checkpoint.find(logdir, best), level_name, **changes)
 
 
-def misfit(about: checkpoint.About, spec: EnvironmentSpec) -> str:
+def why_unsuitable(about: checkpoint.CheckpointInfo, spec: EnvironmentSpec) -> str:
     """Why a checkpoint's network cannot play a level, in a sentence; empty where it can."""
-    here, there = from_flags.spaces(spec), about.made_of
+    here, there = from_flags.describe_spaces(spec), about.made_of
     if all(there.get(name) == value for name, value in here.items()):
         return ""
     hint = "; --full_action_space when training makes one network fit all games of Atari"
@@ -116,7 +118,7 @@ def misfit(about: checkpoint.About, spec: EnvironmentSpec) -> str:
     )
 
 
-def settings(recorded: dict[str, Any], level_name: str = "", **changes: Any) -> Config:
+def config_for_playing(recorded: dict[str, Any], level_name: str = "", **changes: Any) -> Config:
     """A run's flags as they were recorded, as far as they concern who plays: on this CPU."""
     known = {f.name for f in dataclasses.fields(Config)}
     kept = {name: value for name, value in recorded.items() if name in known}

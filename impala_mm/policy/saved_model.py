@@ -30,7 +30,7 @@ class Signature(NamedTuple):
     inputs: dict[str, tf.TensorSpec]
 
 
-def write(policy: Policy, folder: Path) -> None:
+def write_saved_model(policy: Policy, folder: Path) -> None:
     """The whole folder."""
     # The run's seed would be written into the sampling, and each server would draw the same.
     tf.random.set_seed(None)
@@ -86,7 +86,7 @@ def _act(policy: Policy) -> Signature:
     }
     for name, part in zip(names, tf.nest.flatten(state), strict=True):
         specs[name] = batch(name, part.dtype, part.shape[1:])
-    return _traced(act, specs)
+    return _trace(act, specs)
 
 
 def _initial_state(policy: Policy) -> Signature:
@@ -97,10 +97,10 @@ def _initial_state(policy: Policy) -> Signature:
         state = policy.initial_state(batch_size)
         return dict(zip(names, tf.nest.flatten(state), strict=True))
 
-    return _traced(initial_state, {"batch_size": tf.TensorSpec([], tf.int32, "batch_size")})
+    return _trace(initial_state, {"batch_size": tf.TensorSpec([], tf.int32, "batch_size")})
 
 
-def _traced(function: Callable[..., Named], specs: dict[str, tf.TensorSpec]) -> Signature:
+def _trace(function: Callable[..., Named], specs: dict[str, tf.TensorSpec]) -> Signature:
     return Signature(tf.function(function, autograph=False).get_concrete_function(**specs), specs)
 
 
@@ -118,5 +118,5 @@ def state_names(state: Any, name: str = "state") -> list[str]:
 
 
 def _action_names(policy: Policy) -> list[str]:
-    options = from_flags.options(policy.config)
+    options = from_flags.environment_options(policy.config)
     return action_names(policy.spec.level_name, policy.spec.num_actions, **options)

@@ -6,7 +6,7 @@
 import textwrap
 from typing import Any
 
-from impala_mm.records.checkpoint import About
+from impala_mm.records.checkpoint import CheckpointInfo
 
 _MEANING = {
     "observation": "what the environment shows",
@@ -37,7 +37,7 @@ for step in range(3):
 
 def describe(
     signatures: dict[str, tuple[dict[str, Any], dict[str, Any]]],  # (inputs, outputs) by name
-    about: About,
+    about: CheckpointInfo,
     checkpoint: str,
     actions: list[str],
 ) -> dict[str, Any]:
@@ -51,13 +51,13 @@ def describe(
         "versions": about.versions,
         "actions": actions,
         "signatures": {
-            name: {"inputs": _described(inputs), "outputs": _described(outputs)}
+            name: {"inputs": _describe_tensors(inputs), "outputs": _describe_tensors(outputs)}
             for name, (inputs, outputs) in signatures.items()
         },
     }
 
 
-def _described(tensors: dict[str, Any]) -> dict[str, Any]:
+def _describe_tensors(tensors: dict[str, Any]) -> dict[str, Any]:
     return {
         name: {
             "shape": tensor.shape.as_list(),

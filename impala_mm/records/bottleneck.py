@@ -21,7 +21,7 @@ _ALMOST = 1 - 1e-9
 _FULL = 0.5  # of the queue, from which actors are held back
 
 
-def line(row: dict[str, Any], total: float) -> str:
+def progress_line(row: dict[str, Any], total: float) -> str:
     """The progress line; a row brings its verdict."""
     parts = [f"{row['frames']:,.0f} frames", f"{row['frames_per_second']:,.0f}/s"]
     if "episode_return" in row:
@@ -34,7 +34,7 @@ def line(row: dict[str, Any], total: float) -> str:
     return " | ".join([*parts, row["verdict"]])
 
 
-def verdict(row: dict[str, Any], actors: int | None) -> str:
+def describe_bottleneck(row: dict[str, Any], actors: int | None) -> str:
     """What binds, with so many actors (None: it is not known how many)."""
     if actors == 0:
         return "no actor is here"
@@ -43,11 +43,11 @@ def verdict(row: dict[str, Any], actors: int | None) -> str:
         return "too early to say what binds"
     if wait is None:
         return "an update is running (the first is compiled, too)"
-    return _of_several(row, wait, moves) or _of_all(row, wait, moves, actors)
+    return _slow_learner(row, wait, moves) or _overall_bottleneck(row, wait, moves, actors)
 
 
-def _of_all(row: dict[str, Any], wait: float, moves: bool, actors: int | None) -> str:
-    several = len(_each(row, "wait_share")) > 1
+def _overall_bottleneck(row: dict[str, Any], wait: float, moves: bool, actors: int | None) -> str:
+    several = len(_by_learner(row, "wait_share")) > 1
     held = row.get("actor/waiting_share", 0.0)
     if wait > _LEARNERS_WAIT:
         return _starved(row, wait, moves, actors)
@@ -62,14 +62,14 @@ def _of_all(row: dict[str, Any], wait: float, moves: bool, actors: int | None) -
         return f"{binds}, actors wait; a GPU or another learner would help"
     return (
         f"{binds}, actors wait {held:.0%} of theirs; a GPU or another learner would help"
-        f"{_fewer(held, actors)}"
+        f"{_fewer_actors(held, actors)}"
     )
 
 
 def _starved(row: dict[str, Any], wait: float, moves: bool, actors: int | None) -> str:
     """What learners wait for that have no unrolls."""
     held, acting = row.get("actor/waiting_share", 0.0), row.get("actor/acting_share", 0.0)
-    several = len(_each(row, "wait_share")) > 1
+    several = len(_by_learner(row, "wait_share")) > 1
     who = f"the learner{'s wait' if several else ' waits'}"
     waits = f"{who} {wait:.0%} of the time"
     if not moves:
@@ -85,11 +85,13 @@ def _starved(row: dict[str, Any], wait: float, moves: bool, actors: int | None) 
             f"of theirs to hand them over; fewer bytes (--parameter_dtype=float16, a larger "
             f"--min_pull_secs), more learners on other hosts or a faster link would help"
         )
-    feed = f"would feed {'them' if several else 'it'}"
-    return f"the actors bind: {waits}{_busy(row)}; {_more(wait, actors)} {feed}{_elsewhere(row)}"
+    return (
+        f"the actors bind: {waits}{_what_actors_do(row)}; {_more_actors(wait, actors)} would feed "
+        f"{'them' if several else 'it'}{_on_other_hosts(row)}"
+    )
 
 
-def _busy(row: dict[str, Any]) -> str:
+def _what_actors_do(row: dict[str, Any]) -> str:
     """What actors do most of their time, where it is known."""
     steps, acts = (row.get(f"actor/{name}_share", 0.0) for name in ("stepping", "acting"))
     if not max(steps, acts):
@@ -98,15 +100,15 @@ def _busy(row: dict[str, Any]) -> str:
     return f", they spend {max(steps, acts):.0%} of theirs {what}"
 
 
-def _elsewhere(row: dict[str, Any]) -> str:
+def _on_other_hosts(row: dict[str, Any]) -> str:
     """Where learners share their hosts with all actors, and there is no core left for more."""
     if row.get("actors_elsewhere") != 0 or row.get("idle_cores", _IDLE) >= _IDLE:
         return ""
-    whose = "learners'" if len(_each(row, "wait_share")) > 1 else "learner's"
+    whose = "learners'" if len(_by_learner(row, "wait_share")) > 1 else "learner's"
     return f", on other hosts: all cores of the {whose} are busy"
 
 
-def _more(wait: float, actors: int | None) -> str:
+def _more_actors(wait: float, actors: int | None) -> str:
     """How many actors would leave no time to wait."""
     possible = _rate_without_waits(wait)
     if actors is None:
@@ -114,7 +116,7 @@ def _more(wait: float, actors: int | None) -> str:
     return f"some {_actors_for(possible, 1 / actors)} actors (now {actors})"
 
 
-def _fewer(held: float, actors: int | None) -> str:
+def _fewer_actors(held: float, actors: int | None) -> str:
     """How many actors would be as good, if fewer are."""
     if not actors:
         return ""
@@ -132,9 +134,9 @@ def _actors_for(rate: float, rate_of_one: float) -> int:
     return math.ceil(rate / rate_of_one * _ALMOST)
 
 
-def _of_several(row: dict[str, Any], wait: float, moves: bool) -> str:
+def _slow_learner(row: dict[str, Any], wait: float, moves: bool) -> str:
     """Which learner the others wait for, if they wait for one; or that all wait alike."""
-    waits, exchanges = _each(row, "wait_share"), _each(row, "exchange_share")
+    waits, exchanges = _by_learner(row, "wait_share"), _by_learner(row, "exchange_share")
     if len(waits) < 2:
         return ""
     most, least = max(waits, key=waits.__getitem__), min(waits, key=waits.__getitem__)
@@ -160,7 +162,7 @@ def _of_several(row: dict[str, Any], wait: float, moves: bool) -> str:
     return ""
 
 
-def _each(row: dict[str, Any], name: str) -> dict[int, float]:
+def _by_learner(row: dict[str, Any], name: str) -> dict[int, float]:
     """A value that each learner has of its own, by rank."""
     begin = f"{name}/learner"
     return {int(k.removeprefix(begin)): v for k, v in row.items() if k.startswith(begin)}

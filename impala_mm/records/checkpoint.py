@@ -3,7 +3,7 @@
     LOGDIR/checkpoints/
         0000012000/          the updates made
             variables.*      trained and carried variables, as tf.train.Checkpoint writes them
-            about.json       `About`, and the size and SHA-256 of each of the above
+            about.json       `CheckpointInfo`, and the size and SHA-256 of each of the above
         saving/              what is being written; it gets its name when all of it is on the disk
 
 `watch` saves, and resumes from the newest that is whole; `policy` reads what actors need of one.
@@ -27,7 +27,7 @@ from impala_mm.data.variables import Variables
 MILESTONES = 10  # in all the frames of a run
 
 
-class About(NamedTuple):
+class CheckpointInfo(NamedTuple):
     """What a checkpoint says of itself."""
 
     learners: int
@@ -70,14 +70,14 @@ class Checkpoints:
     def snapshot(self) -> None:
         """Copies the variables as they are now: `save` writes this while training goes on."""
         with tf.device("/CPU:0"):
-            for kind, live in _kinds(self._variables).items():
+            for kind, live in _variables_by_kind(self._variables).items():
                 if kind not in self._copies:
                     copies = [tf.Variable(v.read_value(), trainable=False) for v in live]
                     self._copies[kind] = copies
                 for variable, copy in zip(live, self._copies[kind], strict=True):
                     copy.assign(variable.read_value())
 
-    def save(self, about: About) -> Path:
+    def save(self, about: CheckpointInfo) -> Path:
         """Writes the snapshot; Unwritable, and nothing left, where the disk will not."""
         final, work = self._folder / f"{about.updates:010d}", self._folder / "saving"
         shutil.rmtree(work, ignore_errors=True)
@@ -89,9 +89,9 @@ class Checkpoints:
             files = {path.name: _fingerprint(path) for path in sorted(work.iterdir())}
             (work / "about.json").write_text(json.dumps(about._asdict() | {"files": files}))
             for path in [*work.iterdir(), work]:  # on the disk before it gets its name
-                _sync(path)
+                _flush_to_disk(path)
             work.rename(final)
-            _sync(self._folder)
+            _flush_to_disk(self._folder)
         except (OSError, tf.errors.OpError) as error:
             shutil.rmtree(work, ignore_errors=True)
             # TensorFlow's are "{{node ...}} path; the reason [Op:...]".
@@ -99,7 +99,9 @@ class Checkpoints:
         self._prune()
         return final
 
-    def restore(self, say: Callable[[str], None], check: Callable[[About], None]) -> About | None:
+    def restore(
+        self, say: Callable[[str], None], check: Callable[[CheckpointInfo], None]
+    ) -> CheckpointInfo | None:
         """Loads the newest that is whole into the variables; None where there is none at all.
 
         Damaged ones are said, and put aside once one is found that is whole. `check` raises
@@ -137,13 +139,13 @@ def named(variables: Variables, weights: bool = False) -> dict[str, tf.Variable]
 
     Those are the trained and the acting ones, without the optimizer's slots.
     """
-    kinds = _kinds(variables)
+    kinds = _variables_by_kind(variables)
     if weights:
         del kinds["carried"]
     return {f"{kind}/{i}": v for kind, group in kinds.items() for i, v in enumerate(group)}
 
 
-def _kinds(variables: Variables) -> dict[str, list[tf.Variable]]:
+def _variables_by_kind(variables: Variables) -> dict[str, list[tf.Variable]]:
     """A normaliser's place must not depend on how many slots an optimizer has."""
     acting = {id(variable) for variable in variables.acting}
     return {
@@ -172,7 +174,7 @@ def load(path: Path, by_name: dict[str, tf.Variable]) -> None:
         raise Mismatch(f"{path} cannot be read: {str(error).splitlines()[0][:200]}") from None
 
 
-def verify(path: Path) -> About:
+def verify(path: Path) -> CheckpointInfo:
     """What it says of itself, if every file is as it was written; raises Damaged."""
     about = _read(path)
     if about is None:
@@ -189,13 +191,13 @@ def verify(path: Path) -> About:
     return about
 
 
-def find(path: str | Path, best: bool = False) -> tuple[Path, About]:
+def find(path: str | Path, best: bool = False) -> tuple[Path, CheckpointInfo]:
     """The checkpoint at this path, or of the run there: its newest, or best, that is whole."""
     path = Path(path)
     if (path / "about.json").exists():
         return path, verify(path)
     found = all_in(path / "checkpoints")
-    order = sorted(found, key=_merit) if best else found
+    order = sorted(found, key=_mean_return) if best else found
     reasons = []
     for each in reversed(order):
         try:
@@ -215,21 +217,21 @@ def all_in(folder: Path) -> list[Path]:
 
 def best_of(paths: Sequence[Path]) -> Path | None:
     """That of the highest mean return, the newest of several; None where none is known."""
-    known = [path for path in paths if _merit(path)[0] > -math.inf]
-    return max(known, key=_merit, default=None)
+    known = [path for path in paths if _mean_return(path)[0] > -math.inf]
+    return max(known, key=_mean_return, default=None)
 
 
-def _merit(path: Path) -> tuple[float, str]:
+def _mean_return(path: Path) -> tuple[float, str]:
     about = _read(path)
     known = about.episode_return if about else None
     return (-math.inf if known is None else known, path.name)
 
 
-def _read(path: Path) -> About | None:
+def _read(path: Path) -> CheckpointInfo | None:
     """What it says of itself, unchecked; None where that cannot be read."""
     try:
         content = json.loads((path / "about.json").read_text())
-        return About(**{name: content[name] for name in About._fields})
+        return CheckpointInfo(**{name: content[name] for name in CheckpointInfo._fields})
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -250,7 +252,7 @@ def _fingerprint(path: Path) -> list[Any]:
         return [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
 
 
-def _sync(path: Path) -> None:
+def _flush_to_disk(path: Path) -> None:
     """What was written to this file or folder is on the disk."""
     number = os.open(path, os.O_RDONLY)
     try:

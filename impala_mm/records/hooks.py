@@ -11,10 +11,10 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-_MOST = 8  # that run at once: one that hangs must not pile up
+_MAX_RUNNING = 8  # that run at once: one that hangs must not pile up
 
 
-class Events:
+class EventHook:
     """Of one run; without a command nothing happens."""
 
     def __init__(self, command: str, logdir: Path, say: Callable[[str], None]):
@@ -26,8 +26,8 @@ class Events:
         if not self._command:
             return
         self._running = [process for process in self._running if process.poll() is None]
-        if len(self._running) >= _MOST:
-            self._say(f"--on_event: {_MOST} calls have not ended yet; {event} is not told")
+        if len(self._running) >= _MAX_RUNNING:
+            self._say(f"--on_event: {_MAX_RUNNING} calls have not ended yet; {event} is not told")
             return
         told = {
             "IMPALA_MM_EVENT": event,
@@ -51,7 +51,7 @@ class Events:
             self._say(f"--on_event could not be called: {error}")
 
 
-class Stall:
+class StallDetector:
     """Whether updates stopped to come."""
 
     def __init__(self, seconds: float):

@@ -14,14 +14,14 @@ import numpy as np
 _GAMES = 100  # over which returns are averaged
 # What an actor does with its time, where it plays: in the network, in the environments, waiting for
 # its learner; and the rest.
-ACTING = ("acting", "stepping", "waiting")
-_KNOWN = 0.25  # of a row's seconds, from which their shares are told
+ACTOR_TIMES = ("acting", "stepping", "waiting")
+_KNOWN_SHARE = 0.25  # of a row's seconds, from which their shares are told
 # What the training thread does with its time: it waits for its own unrolls; it waits for the other
 # learners, in averaging with them too; it trains; and the rest.
-TIMES = ("wait", "exchange", "train", "rest")
+LEARNER_TIMES = ("wait", "exchange", "train", "rest")
 
 
-class Part(NamedTuple):
+class MeterReading(NamedTuple):
     """What a Meter held; travels between learners."""
 
     sums: dict[str, float]  # of values that are averaged over updates
@@ -39,7 +39,7 @@ class Meter:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._began_at = math.inf  # time.monotonic() when the first update ended
-        self._part = _nothing()
+        self._part = _empty_reading()
         self.waited, self.timed = 0.0, 0.0  # seconds so far, for own unrolls and altogether
 
     def add(self, metrics: dict[str, float], steps: int) -> None:
@@ -83,18 +83,18 @@ class Meter:
         with self._lock:
             self._part.episodes.append((level, episodes))
 
-    def part(self) -> Part:
+    def part(self) -> MeterReading:
         """What was added since the last call."""
         with self._lock:
-            part, self._part = self._part, _nothing()
+            part, self._part = self._part, _empty_reading()
             return part
 
 
-def _nothing() -> Part:
-    return Part({}, {}, {}, {}, False, 0, [])
+def _empty_reading() -> MeterReading:
+    return MeterReading({}, {}, {}, {}, False, 0, [])
 
 
-class Tally:
+class MetricsAggregator:
     """What all learners measured: sums since the last row, and the last games."""
 
     def __init__(self, scores: dict[str, tuple[float, float] | None], learners: int = 1):
@@ -104,7 +104,7 @@ class Tally:
         self._returns = {level: deque[float](maxlen=_GAMES) for level in scores}  # raw
         self._games: deque[tuple[float, float]] = deque(maxlen=_GAMES)  # (raw return, steps)
         self._shaped: deque[float] = deque(maxlen=_GAMES)
-        self._parts = [_nothing() for _ in range(learners)]  # since the last row
+        self._parts = [_empty_reading() for _ in range(learners)]  # since the last row
         self._steps = [0] * learners  # that each has trained on, in this process's life
         self._from = (time.monotonic(), 0.0, 0.0)  # of the row before: when, frames, steps
         self._closed = False
@@ -113,7 +113,7 @@ class Tally:
         """Takes up no more games: those that are here decided that the run ends."""
         self._closed = True
 
-    def merge(self, rank: int, part: Part) -> None:
+    def merge(self, rank: int, part: MeterReading) -> None:
         """Takes up what a learner measured."""
         with self._lock:
             mine = self._parts[rank]
@@ -164,9 +164,11 @@ class Tally:
             if len(self._parts) > 1:
                 for rank, part in enumerate(self._parts):
                     named = _averages([part], seconds) | {"steps": self._steps[rank]}
-                    row |= {f"{name}/learner{rank}": named[name] for name in _EACH & named.keys()}
+                    row |= {
+                        f"{name}/learner{rank}": named[name] for name in _PER_LEARNER & named.keys()
+                    }
             self._from = now, frames, steps
-            self._parts = [_nothing() for _ in self._parts]
+            self._parts = [_empty_reading() for _ in self._parts]
             return {name: value for name, value in row.items() if math.isfinite(value)}
 
     def _by_level(self) -> dict[str, float]:
@@ -189,21 +191,21 @@ class Tally:
 
 
 # Of these a row of several learners holds each one's own, too.
-_EACH = {"steps", "queue_fill", "policy_lag", *(f"{name}_share" for name in TIMES)}
+_PER_LEARNER = {"steps", "queue_fill", "policy_lag", *(f"{name}_share" for name in LEARNER_TIMES)}
 
 
-def _averages(parts: list[Part], seconds: float) -> dict[str, float]:
+def _averages(parts: list[MeterReading], seconds: float) -> dict[str, float]:
     """Values over all updates of these learners, and the shares of all their time.
 
     There are none where little of those `seconds` is known: the first updates find a full queue.
     """
     row: dict[str, float] = {}
-    times = {name: sum(part.times.get(name, 0.0) for part in parts) for name in TIMES}
+    times = {name: sum(part.times.get(name, 0.0) for part in parts) for name in LEARNER_TIMES}
     total = sum(times.values())
-    if total and total >= _KNOWN * seconds * len(parts):
+    if total and total >= _KNOWN_SHARE * seconds * len(parts):
         row |= {f"{name}_share": value / total for name, value in times.items()}
     if playing := sum(part.actors.get("playing", 0.0) for part in parts):
-        for name in ACTING:
+        for name in ACTOR_TIMES:
             row[f"actor/{name}_share"] = sum(part.actors.get(name, 0.0) for part in parts) / playing
     for name in {name for part in parts for name in part.sums}:
         count = sum(part.counts.get(name, 0) for part in parts)

@@ -14,16 +14,18 @@ import numpy as np
 import tensorflow as tf
 from tensorboard.plugins.histogram import metadata
 
-from impala_mm.records.wandb_tracking import Tracking
+from impala_mm.records.wandb_tracking import WandbTracking
 
 _BUCKETS = 30  # of a histogram
 _HISTOGRAM = metadata.create_summary_metadata(display_name=None, description=None)
 
 
-class Chronicle:
+class MetricsWriter:
     """Of one run; everything is appended to, never cut."""
 
-    def __init__(self, logdir: Path, say: Callable[[str], None], tracked: Tracking | None = None):
+    def __init__(
+        self, logdir: Path, say: Callable[[str], None], tracked: WandbTracking | None = None
+    ):
         self._file = (logdir / "metrics.jsonl").open("a", encoding="utf-8")
         self._events = tf.summary.create_file_writer(str(logdir / "events"))
         self._say, self._tracked = say, tracked

@@ -6,23 +6,23 @@ from typing import NamedTuple
 
 from impala_mm.config.settings import Config
 from impala_mm.records import wandb_tracking
-from impala_mm.records.hooks import Events
+from impala_mm.records.hooks import EventHook
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import log
 
 
-class Told(NamedTuple):
+class RunOutputs(NamedTuple):
     """All of them."""
 
-    say: log.Sayer
-    events: Events
-    tracked: wandb_tracking.Tracking | None
+    say: log.ProcessLogger
+    events: EventHook
+    tracked: wandb_tracking.WandbTracking | None
 
 
-def told(config: Config, folder: RunFolder | None, say: log.Sayer) -> Told:
+def make_outputs(config: Config, folder: RunFolder | None, say: log.ProcessLogger) -> RunOutputs:
     """By a learner; without a folder, which rank 0 has, the terminal alone."""
     if not folder:
-        return Told(say, Events("", Path(), say), None)
-    events = Events(config.on_event, folder.path, say)
-    tracked = wandb_tracking.Tracking(folder.path, dataclasses.asdict(config), say)
-    return Told(say, events, tracked if config.track else None)
+        return RunOutputs(say, EventHook("", Path(), say), None)
+    events = EventHook(config.on_event, folder.path, say)
+    tracked = wandb_tracking.WandbTracking(folder.path, dataclasses.asdict(config), say)
+    return RunOutputs(say, events, tracked if config.track else None)

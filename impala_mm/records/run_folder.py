@@ -41,7 +41,7 @@ class RunFolder:
     def __init__(self, config: Config):
         self._config = config
         try:
-            self.path = make(config)
+            self.path = make_folder(config)
             self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             flags.refuse(f"--logdir={config.logdir or 'runs'}: {error.strerror}")
@@ -85,7 +85,7 @@ class RunFolder:
             file.write(json.dumps(start) + "\n")
 
 
-def make(config: Config) -> Path:
+def make_folder(config: Config) -> Path:
     """That of --logdir, or a new one."""
     if config.logdir:
         path = Path(config.logdir)

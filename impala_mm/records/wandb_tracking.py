@@ -20,12 +20,12 @@ from typing import Any
 
 from impala_mm.config import flags
 
-_ROOM = 1000  # rows that wait for wandb; half an hour of them
-_GOODBYE_SECONDS = 20.0  # that the end of a run waits for wandb to take the last rows
+_MAX_WAITING_ROWS = 1000  # rows that wait for wandb; half an hour of them
+_LAST_ROWS_SECONDS = 20.0  # that the end of a run waits for wandb to take the last rows
 _Row = dict[str, Any] | None  # None: there are no more
 
 
-def check() -> None:
+def refuse_without_wandb() -> None:
     """Refuses --track where wandb is not installed."""
     found = importlib.util.find_spec("wandb")
     if found is None or found.origin is None:  # a folder wandb/ here is no package
@@ -35,12 +35,12 @@ def check() -> None:
         )
 
 
-class Tracking:
+class WandbTracking:
     """Of one run; nothing is begun at wandb before there is a row."""
 
     def __init__(self, logdir: Path, settings: dict[str, Any], say: Callable[[str], None]):
         self._logdir, self._settings, self._say = logdir, settings, say
-        self._rows: queue.Queue[_Row] = queue.Queue(_ROOM)
+        self._rows: queue.Queue[_Row] = queue.Queue(_MAX_WAITING_ROWS)
         self._complained = False
         self._thread = threading.Thread(target=self._work, daemon=True, name="tracking")
 
@@ -63,7 +63,7 @@ class Tracking:
             self._rows.put(None, timeout=1)
         except queue.Full:
             return
-        self._thread.join(_GOODBYE_SECONDS)
+        self._thread.join(_LAST_ROWS_SECONDS)
         if self._thread.is_alive():
             self._complain("has not taken all rows")
 
@@ -88,7 +88,7 @@ class Tracking:
 
         self._module = wandb
         run = wandb.init(
-            id=_identity(self._logdir / "wandb-id"),
+            id=_run_id(self._logdir / "wandb-id"),
             resume="allow",
             project=os.environ.get("WANDB_PROJECT") or "impala_mm",
             name=os.environ.get("WANDB_NAME") or self._logdir.resolve().name,
@@ -112,7 +112,7 @@ class Tracking:
         self._complained = True
 
 
-def _identity(path: Path) -> str:
+def _run_id(path: Path) -> str:
     """The run's name at wandb, made by its first start."""
     try:
         known = path.read_text().strip()

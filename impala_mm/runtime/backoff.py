@@ -7,7 +7,7 @@ from collections.abc import Callable
 Say = Callable[[str], None]
 
 
-class Waiting:
+class Backoff:
     """For one thing, named in words; it is said every 10 s."""
 
     def __init__(self, what: str, say: Say, ending: threading.Event, silent: float = 0.0):

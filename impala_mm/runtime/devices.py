@@ -12,24 +12,24 @@ from impala_mm.config import auto, flags
 from impala_mm.runtime import thread_names
 
 
-def choose(flag: str, wish: str, number: int) -> str:
+def select_device(flag: str, wish: str, number: int) -> str:
     """Takes the device, by `wish` (auto, cpu, gpu), which `--flag` gave; in words.
 
     CUDA_VISIBLE_DEVICES may have left this process a GPU of its own, or the same several to all of
     a host: then `number`, its place among them, picks.
     """
-    said = look(flag, wish, number)
-    start()
+    said = find_device(flag, wish, number)
+    start_devices()
     return said
 
 
-def start() -> None:
+def start_devices() -> None:
     """TensorFlow starts its threads when it is first asked for devices."""
-    with thread_names.named("tf_intra"):
+    with thread_names.threads_named("tf_intra"):
         tf.config.list_logical_devices()
 
 
-def look(flag: str, wish: str, number: int) -> str:
+def find_device(flag: str, wish: str, number: int) -> str:
     """As `choose` does, and starts nothing yet."""
     gpus = tf.config.list_physical_devices("GPU")
     if wish == "gpu" and not gpus:
@@ -46,7 +46,7 @@ def look(flag: str, wish: str, number: int) -> str:
     return f"{mine.name} of {len(gpus)}"
 
 
-def training() -> str:
+def training_device() -> str:
     """TensorFlow's name of the device that this process trains on, once one was chosen."""
     return "/GPU:0" if tf.config.list_logical_devices("GPU") else "/CPU:0"
 
@@ -60,7 +60,7 @@ def why_not_compiled() -> str:
     return ""
 
 
-def precision(wish: str, observation: tf.TensorSpec) -> str:
+def resolve_precision(wish: str, observation: tf.TensorSpec) -> str:
     """What a network computes in here that reads such observations: `wish`, unless that is auto.
 
     It is not compared: a run's processors may differ.
@@ -68,7 +68,7 @@ def precision(wish: str, observation: tf.TensorSpec) -> str:
     if wish != "auto":
         return wish
     # For what is smaller, casts cost what it saves.
-    pictures = observation.shape.rank == 3 and auto.large(observation)
+    pictures = observation.shape.rank == 3 and auto.is_large(observation)
     return "bfloat16" if pictures and computes_bfloat16() else "float32"
 
 

@@ -15,7 +15,7 @@ import os
 import time
 from pathlib import Path
 
-from impala_mm.runtime.rank import place
+from impala_mm.runtime.rank import process_rank
 
 VARIABLE = "IMPALA_MM_HEARTBEAT"
 _SECONDS = 1.0  # at least, between two beats
@@ -48,5 +48,5 @@ def of_this_process() -> Heartbeat:
 
 def of_learner() -> Heartbeat:
     """One of several has a file of its own, which ends in its rank."""
-    path, here = os.environ.get(VARIABLE, ""), place()
+    path, here = os.environ.get(VARIABLE, ""), process_rank()
     return Heartbeat(f"{path}-{here.rank}" if path and here.size > 1 else path)

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 
-class Cores:
+class IdleCores:
     """From one question to the next; whatever programs use them."""
 
     def __init__(self, proc: Path = Path("/proc")):

@@ -17,9 +17,9 @@ from typing import Any
 
 
 @contextlib.contextmanager
-def deferred(names: Collection[str]) -> Iterator[None]:
+def lazily_imported(names: Collection[str]) -> Iterator[None]:
     """Modules of these names that are imported within."""
-    finder = _Finder(names)
+    finder = _LazyFinder(names)
     sys.meta_path.insert(0, finder)
     try:
         yield
@@ -27,7 +27,7 @@ def deferred(names: Collection[str]) -> Iterator[None]:
         sys.meta_path.remove(finder)
 
 
-class _Deferred(ModuleType):
+class _LazyModule(ModuleType):
     """Until something is asked of it; `importlib`'s own loads itself when it is imported twice."""
 
     def __getattr__(self, name: str) -> Any:
@@ -44,7 +44,7 @@ class _Deferred(ModuleType):
         return ModuleType.__getattribute__(self, name)
 
 
-class _Later(Loader):
+class _LazyLoader(Loader):
     def __init__(self, real: Loader):
         self.real, self.begun, self.lock = real, False, threading.RLock()
 
@@ -53,10 +53,10 @@ class _Later(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Loads nothing yet."""
-        module.__class__ = _Deferred  # not before: the machinery asks new modules much
+        module.__class__ = _LazyModule  # not before: the machinery asks new modules much
 
 
-class _Finder(MetaPathFinder):
+class _LazyFinder(MetaPathFinder):
     def __init__(self, names: Collection[str]):
         self._names, self._looking = names, False
 
@@ -69,5 +69,5 @@ class _Finder(MetaPathFinder):
         finally:
             self._looking = False
         if spec and spec.loader:
-            spec.loader = _Later(spec.loader)
+            spec.loader = _LazyLoader(spec.loader)
         return spec

@@ -16,25 +16,25 @@ from impala_mm.runtime import tensorflow_import
 
 _NICE = 10
 _M_ARENA_MAX = -8  # of glibc's malloc.h
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+_END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
-def on_ending(handler: Any) -> None:
+def handle_end_signals(handler: Any) -> None:
     """What SIGINT, SIGTERM, SIGUSR1 and, but under nohup, SIGHUP do."""
-    for number in _ENDING:
+    for number in _END_SIGNALS:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)
 
 
-def stay_small() -> None:
+def limit_threads_and_memory() -> None:
     """For who is one of many on its host; before NumPy is loaded, which would start a thread for
     each core, and before threads are started.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    share_memory()
+    use_one_malloc_arena()
 
 
-def share_memory() -> None:
+def use_one_malloc_arena() -> None:
     """All threads to come get theirs of one place: glibc would keep what is freed for each of them
     apart, ever more of it.
     """
@@ -43,7 +43,7 @@ def share_memory() -> None:
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
-def give_way() -> None:
+def lower_priority() -> None:
     """To the learner beside it, and to whoever else computes here."""
     os.nice(_NICE)
     # Where the kernel shares out time by session, and not by process, that is said by session.
@@ -52,7 +52,7 @@ def give_way() -> None:
             Path("/proc/self/autogroup").write_text(str(_NICE))
 
 
-def leave(code: int) -> NoReturn:
+def exit_now(code: int) -> NoReturn:
     """Ends now: threads that wait in TensorFlow for others would hold a slower end up."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
@@ -73,10 +73,10 @@ def load_tensorflow(intra: int = 0, inter: int = 0, device: str = "auto") -> Non
     if device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     tensorflow_import.load()
-    compute_with(intra, inter)
+    set_thread_counts(intra, inter)
 
 
-def compute_with(intra: int, inter: int) -> None:
+def set_thread_counts(intra: int, inter: int) -> None:
     """So many threads within an operation and across them, 0: all cores; before any computes."""
     import tensorflow as tf  # noqa: PLC0415
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 
-class Log:
+class BoundedLog:
     """Lines of one process; a disk that takes none costs lines, not the run."""
 
     def __init__(self, path: Path, max_mb: float):
@@ -17,10 +17,10 @@ class Log:
         """Some lines, the first with the time."""
         with contextlib.suppress(OSError), self._path.open("a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
-        trim(self._path, self._most)
+        rotate_if_long(self._path, self._most)
 
 
-def trim(path: Path, most: float) -> None:
+def rotate_if_long(path: Path, most: float) -> None:
     """Begins a log anew that is longer than so many bytes; what it held becomes LOG.1.
 
     Whoever appends to it goes on to: its content is moved, not the file.
@@ -31,12 +31,12 @@ def trim(path: Path, most: float) -> None:
             os.truncate(path, 0)
 
 
-class Sayer:
+class ProcessLogger:
     """Prints in the name of one process; into its log, too, once it has one."""
 
     def __init__(self, name: str):
         self._name = name
-        self.log: Log | None = None
+        self.log: BoundedLog | None = None
 
     def __call__(self, message: str) -> None:
         """One line of it."""

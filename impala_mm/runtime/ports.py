@@ -20,7 +20,7 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def only_here(address: str) -> str:
+def loopback_warning(address: str) -> str:
     """Says so where a host's name leads no other to it, as Debian's 127.0.1.1; else nothing."""
     host, port = split_address(address)
     with contextlib.suppress(OSError):
@@ -46,10 +46,10 @@ def check_free(address: str) -> None:
         try:
             probe.bind(family[4])
         except OSError as error:
-            raise OSError(f"{address}: {error.strerror}{holder(address)}") from None
+            raise OSError(f"{address}: {error.strerror}{describe_holder(address)}") from None
 
 
-def holder(address: str) -> str:
+def describe_holder(address: str) -> str:
     """Who listens there, in brackets, where the system tells; else nothing."""
     _, port = split_address(address)
     inodes = set()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 # Each launcher tells its processes who they are: Open MPI, horovodrun, MPICH's Hydra, Slurm's srun.
 # How many there are, which one this is; and the same for this host, where it says so.
-_TOLD = (
+_VARIABLES = (
     tuple(f"OMPI_COMM_WORLD_{name}" for name in ("SIZE", "RANK", "LOCAL_SIZE", "LOCAL_RANK")),
     ("HOROVOD_SIZE", "HOROVOD_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_LOCAL_RANK"),
     ("PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
@@ -17,7 +17,7 @@ _TOLD = (
 )
 
 
-class Place(NamedTuple):
+class ProcessRank(NamedTuple):
     """Of one learner."""
 
     size: int = 1  # learners
@@ -26,26 +26,26 @@ class Place(NamedTuple):
     local_rank: int = 0
 
 
-def place() -> Place:
+def process_rank() -> ProcessRank:
     """Of this process; the only learner where no launcher says otherwise."""
-    for size, rank, local_size, local_rank in _TOLD:
+    for size, rank, local_size, local_rank in _VARIABLES:
         if size in os.environ and rank in os.environ and int(os.environ[size]) > 1:
-            return Place(
+            return ProcessRank(
                 int(os.environ[size]),
                 int(os.environ[rank]),
                 int(os.environ.get(local_size, "1")),
                 int(os.environ.get(local_rank, "0")),
             )
-    return Place()
+    return ProcessRank()
 
 
-def widen() -> str:
+def widen_core_binding() -> str:
     """Frees a rank that its launcher bound to a single core; what it did, or nothing.
 
     Open MPI binds each of two ranks to one core: TensorFlow and the callers of the server would
     share it.
     """
-    here = place()
+    here = process_rank()
     if here.size == 1:
         return ""
     bound = os.sched_getaffinity(0)

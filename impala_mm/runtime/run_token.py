@@ -36,7 +36,7 @@ def _default() -> Path:
     return Path(home) / "impala_mm" / "token"
 
 
-def of_flags(config: Config) -> str:
+def read_token(config: Config) -> str:
     """The secret of --token_file."""
     try:
         return read_or_make(config.token_file)

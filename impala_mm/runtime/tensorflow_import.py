@@ -10,7 +10,7 @@ import sys
 import tempfile
 from typing import Any
 
-from impala_mm.runtime.lazy_imports import deferred
+from impala_mm.runtime.lazy_imports import lazily_imported
 
 # What it imports for others: a tenth of its memory, a seventh of its time. All else of TensorFlow
 # gets by without, and whoever asks for it gets it.
@@ -43,7 +43,7 @@ def load() -> None:
         os.dup2(said.fileno(), 2)
         without_keras = sys.modules.setdefault("keras", None) is None  # type: ignore[arg-type]
         try:
-            with deferred(UNUSED):
+            with lazily_imported(UNUSED):
                 tensorflow: Any = importlib.import_module("tensorflow")
                 importlib.import_module("tensorflow.compat.v1")
                 lite = tensorflow.lite  # has the name of a package that would later take its place

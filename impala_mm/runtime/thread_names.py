@@ -21,22 +21,22 @@ from pathlib import Path
 _NAME = Path("/proc/thread-self/comm")  # of the thread that reads or writes it
 
 
-def name_this(name: str) -> None:
+def name_thread(name: str) -> None:
     """Of the calling thread, cut to 15 letters; where the kernel has no such file, nothing."""
     with contextlib.suppress(OSError):
         _NAME.write_text(name[:15])
 
 
 @contextlib.contextmanager
-def named(name: str) -> Iterator[None]:
+def threads_named(name: str) -> Iterator[None]:
     """Threads that are started within, by whatever library, have this name."""
     try:
         before = _NAME.read_text().rstrip("\n")
     except OSError:
         yield
         return
-    name_this(name)
+    name_thread(name)
     try:
         yield
     finally:
-        name_this(before)
+        name_thread(before)

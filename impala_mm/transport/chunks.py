@@ -7,12 +7,12 @@ _KEPT_SECONDS = 60.0  # pieces whose sender vanished
 Message = tuple[int, int, int]  # actor, incarnation, sequence number
 
 
-class Pieces:
+class ChunkStore:
     """What has come of each message: the parts of its unrolls."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._messages: dict[Message, _Parts] = {}
+        self._messages: dict[Message, _MessageChunks] = {}
 
     def put(self, message: Message, unroll: int, index: int, content: bytes) -> None:
         """Keeps part `index` of the message's unroll number `unroll`."""
@@ -20,7 +20,7 @@ class Pieces:
         with self._lock:
             for old in [m for m, p in self._messages.items() if now - p.last > _KEPT_SECONDS]:
                 del self._messages[old]
-            parts = self._messages.setdefault(message, _Parts())
+            parts = self._messages.setdefault(message, _MessageChunks())
             parts.last = now
             parts.content[unroll, index] = content
 
@@ -43,7 +43,7 @@ class Pieces:
         return len(self._messages)
 
 
-class _Parts:
+class _MessageChunks:
     """Of one message."""
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ import tensorflow as tf
 from impala_mm.runtime import ports
 from impala_mm.transport import rpc
 from impala_mm.transport.delivery import ACCEPTED, DENIED, DISPLACED, FOREIGN, LOST, RUNNING, STALE
-from impala_mm.transport.messages import MESSAGE, Asking, Header, run_number
+from impala_mm.transport.messages import MAX_CONTENT, InferenceRequest, UnrollHeader, run_number
 
 
 class Refused(Exception):
@@ -47,7 +47,7 @@ class StillRunning(Exception):
     """The call that this one repeats has not come to its end: ask again in a while."""
 
 
-class Lost(Exception):
+class GroupUnknown(Exception):
     """The learner does not know what it acted for: it is another, or had given this actor up."""
 
 
@@ -73,7 +73,7 @@ class Client:
             )
         except tf.errors.OpError as error:
             raise Unreachable(f"nothing answers at {address} ({type(error).__name__})") from None
-        self._rpc = rpc.Caller(client, self._timeout)
+        self._rpc = rpc.RpcCaller(client, self._timeout)
 
     def hello(self, request: dict[str, Any]) -> dict[str, Any]:
         """The learner's identity; Refused with its sentence where it will not have us."""
@@ -97,7 +97,7 @@ class Client:
 
     def enqueue(
         self,
-        header: Header,
+        header: UnrollHeader,
         contents: Sequence[bytes],
         episodes: np.ndarray,
         again: bool = False,
@@ -110,7 +110,7 @@ class Client:
         answer came in time, within `seconds` if given: the same call is safe, and with `again` asks
         without the content whether it has arrived.
         """
-        large = sum(map(len, contents)) > MESSAGE
+        large = sum(map(len, contents)) > MAX_CONTENT
         code, delay = RUNNING if again else LOST, 0.02
         while True:
             inline: list[bytes] = []
@@ -139,12 +139,12 @@ class Client:
                 time.sleep(delay)  # our own earlier call still waits for room in the queue
                 delay = min(delay * 1.5, 1.0)
 
-    def _send_pieces(self, header: Header, contents: Sequence[bytes]) -> int:
+    def _send_pieces(self, header: UnrollHeader, contents: Sequence[bytes]) -> int:
         """Content too large for a message, ahead of it; the number of pieces."""
         count = 0
         for unroll, content in enumerate(contents):
-            for index, offset in enumerate(range(0, len(content), MESSAGE)):
-                part = content[offset : offset + MESSAGE]
+            for index, offset in enumerate(range(0, len(content), MAX_CONTENT)):
+                part = content[offset : offset + MAX_CONTENT]
                 place = tf.constant([unroll, index], tf.int64)
                 self._call(
                     "piece", tf.constant(list(header), tf.int64), place, part, result=_NUMBERS
@@ -173,8 +173,10 @@ class Client:
             done += len(parts[-1])
         return version, b"".join(parts)
 
-    def ask(self, asking: Asking, content: bytes, episodes: np.ndarray) -> rpc.Call:
-        """Hands a group's step over, for its next actions: a call that `Asked` waits for."""
+    def ask(
+        self, asking: InferenceRequest, content: bytes, episodes: np.ndarray
+    ) -> rpc.PendingCall:
+        """Asks for a group's next actions after its step; `PendingInference` waits for the call."""
         # Of a list TensorFlow would look at each number; and hardly ever has an episode ended.
         header = tf.constant(np.array(asking, np.int64))
         ended = tf.constant(episodes) if len(episodes) else self._no_episodes
@@ -185,15 +187,17 @@ class Client:
         self, function: str, *arguments: Any, result: Sequence[tf.DType], timeout: int = 0
     ) -> list[tf.Tensor]:
         tensors = [self._token, *map(tf.convert_to_tensor, arguments)]
-        return result_of(function, self._rpc.begin(function, tensors, result, timeout))
+        return wait_for_result(function, self._rpc.begin(function, tensors, result, timeout))
 
 
-class Asked:
+class PendingInference:
     """A call for actions that is on its way."""
 
-    def __init__(self, client: Client, asking: Asking, content: bytes, episodes: np.ndarray):
+    def __init__(
+        self, client: Client, asking: InferenceRequest, content: bytes, episodes: np.ndarray
+    ):
         self._client, self._said = client, (asking, content, episodes)
-        self._call: rpc.Call | None = client.ask(*self._said)
+        self._call: rpc.PendingCall | None = client.ask(*self._said)
 
     def actions(self) -> np.ndarray:
         """Waits for them: int32 [E].
@@ -203,7 +207,7 @@ class Asked:
         what the first call would have brought.
         """
         call, self._call = self._call or self._client.ask(*self._said), None
-        numbers, actions = result_of("infer", call)
+        numbers, actions = wait_for_result("infer", call)
         code, self._client.version = numbers.numpy().tolist()
         if code == ACCEPTED:
             return np.frombuffer(actions.numpy(), np.int32)
@@ -212,7 +216,7 @@ class Asked:
         if code == DISPLACED:
             raise Refused("another process is this actor now: give each its own --task")
         if code != RUNNING:
-            raise Lost
+            raise GroupUnknown
         self._said = self._said[0], b"", np.zeros([0, 3], np.float32)  # they are there
         raise StillRunning
 
@@ -222,7 +226,7 @@ class Asked:
             self._call.error()
 
 
-def result_of(function: str, call: rpc.Call) -> list[tf.Tensor]:
+def wait_for_result(function: str, call: rpc.PendingCall) -> list[tf.Tensor]:
     """Waits for a call; Unreachable where it did not come to its end."""
     code, message = call.error()
     if code:

@@ -12,21 +12,21 @@ import threading
 ACCEPTED, RUNNING, STALE, DENIED, DISPLACED, LOST, FOREIGN = range(7)
 
 
-class Ledger:
+class DeliveryLedger:
     """Which messages were had: of each actor's last WINDOW sequence numbers, each passes once."""
 
     WINDOW = 1000
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._actors: dict[int, _Numbers] = {}
+        self._actors: dict[int, _SequenceNumbers] = {}
 
     def join(self, actor: int, incarnation: int) -> None:
         """From now on this incarnation is the actor; what others send in its name is dropped."""
         with self._lock:
             numbers = self._actors.get(actor)
             if numbers is None or numbers.incarnation != incarnation:
-                self._actors[actor] = _Numbers(incarnation)
+                self._actors[actor] = _SequenceNumbers(incarnation)
 
     def begin(self, actor: int, incarnation: int, sequence: int) -> int:
         """ACCEPTED: go on, and call `end` when done. Else RUNNING, STALE or DISPLACED."""
@@ -46,7 +46,7 @@ class Ledger:
                     numbers.missing.add(sequence)
 
 
-class _Numbers:
+class _SequenceNumbers:
     """The sequence numbers of one incarnation: all below `following` were had, but `missing`."""
 
     def __init__(self, incarnation: int):
@@ -59,9 +59,11 @@ class _Numbers:
         if sequence in self.running:
             return RUNNING
         if sequence >= self.following:
-            self.missing.update(range(max(self.following, sequence - Ledger.WINDOW), sequence))
+            self.missing.update(
+                range(max(self.following, sequence - DeliveryLedger.WINDOW), sequence)
+            )
             self.following = sequence + 1
-            oldest = self.following - Ledger.WINDOW
+            oldest = self.following - DeliveryLedger.WINDOW
             self.missing = {number for number in self.missing if number >= oldest}
         elif sequence in self.missing:
             self.missing.remove(sequence)

@@ -10,16 +10,21 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from impala_mm.transport.delivery import ACCEPTED, DENIED
-from impala_mm.transport.messages import Asking, Header
+from impala_mm.transport.messages import InferenceRequest, UnrollHeader
 
 if TYPE_CHECKING:
-    from impala_mm.inference.batched_inference import Inference
+    from impala_mm.inference.batched_inference import BatchedInference
     from impala_mm.transport.server import Server
 
 
-def offered(token: str, server: "Server", inference: "Inference | None") -> dict[str, Any]:
+def make_endpoints(
+    token: str, server: "Server", inference: "BatchedInference | None"
+) -> dict[str, Any]:
     """By name: what clients may call; each checks the run's token first."""
-    text, numbers = tf.TensorSpec([], tf.string), tf.TensorSpec([len(Header._fields)], tf.int64)
+    text, numbers = (
+        tf.TensorSpec([], tf.string),
+        tf.TensorSpec([len(UnrollHeader._fields)], tf.int64),
+    )
     denied = tf.constant(DENIED, tf.int64)
 
     def registered(*arguments: tf.TensorSpec) -> Callable[[Any], Any]:
@@ -33,8 +38,8 @@ def offered(token: str, server: "Server", inference: "Inference | None") -> dict
     def hello(given, request):
         return if_known(
             given,
-            lambda: _python(server.hello, [request], tf.string),
-            lambda: _python(server.no_token, [], tf.string),
+            lambda: _call_python(server.hello, [request], tf.string),
+            lambda: _call_python(server.no_token, [], tf.string),
         )
 
     def as_they_were(header: tf.Tensor, sent: tf.Tensor) -> tf.Tensor:
@@ -45,7 +50,7 @@ def offered(token: str, server: "Server", inference: "Inference | None") -> dict
         return tf.cond(  # through Python only where there is something to do
             ready,
             lambda: sent,
-            lambda: _python(server.as_they_were, [header, sent], tf.string, [None]),
+            lambda: _call_python(server.as_they_were, [header, sent], tf.string, [None]),
         )
 
     @registered(numbers, tf.TensorSpec([None], tf.string), tf.TensorSpec([None, 3], tf.float32))
@@ -57,18 +62,18 @@ def offered(token: str, server: "Server", inference: "Inference | None") -> dict
                 return tf.constant(ACCEPTED, tf.int64)
 
         def answer():
-            code = _python(server.begin, [header], tf.int64)
+            code = _call_python(server.begin, [header], tf.int64)
             code = tf.cond(tf.equal(code, ACCEPTED), into_the_queue, lambda: code)
             with tf.control_dependencies([code]):  # as it is after this message
                 fill = server.queue.size()
-            return _python(server.end, [header, code, finished, fill], tf.int64, [4])
+            return _call_python(server.end, [header, code, finished, fill], tf.int64, [4])
 
         return if_known(given, answer, lambda: tf.stack([denied, 0, -1, -1]))
 
     @registered(numbers, tf.TensorSpec([2], tf.int64), text)
     def piece(given, header, place, content):
         keep = [header, place, content]
-        return if_known(given, lambda: _python(server.piece, keep, tf.int64), lambda: denied)
+        return if_known(given, lambda: _call_python(server.piece, keep, tf.int64), lambda: denied)
 
     @registered(tf.TensorSpec([4], tf.int64))
     def get_parameters(given, wanted):
@@ -88,7 +93,7 @@ def offered(token: str, server: "Server", inference: "Inference | None") -> dict
     if inference:
 
         @registered(
-            tf.TensorSpec([len(Asking._fields)], tf.int64),
+            tf.TensorSpec([len(InferenceRequest._fields)], tf.int64),
             text,
             tf.TensorSpec([None, 3], tf.float32),
         )
@@ -103,7 +108,7 @@ def offered(token: str, server: "Server", inference: "Inference | None") -> dict
     return offered
 
 
-def _python(
+def _call_python(
     function: Callable[..., Any], inputs: list[tf.Tensor], dtype: tf.DType, shape: Any = ()
 ) -> tf.Tensor:
     """What a method of ours answers, of a shape that is known."""

@@ -6,10 +6,10 @@ from typing import NamedTuple
 PROTOCOL = 5
 
 
-MESSAGE = 3 << 20  # bytes of content per message; gRPC's own limit is 4 MiB
+MAX_CONTENT = 3 << 20  # bytes of content per message; gRPC's own limit is 4 MiB
 
 
-class Times(NamedTuple):
+class ActorTimes(NamedTuple):
     """What an actor's thread that plays did since its message before, in seconds."""
 
     acting: float = 0.0  # in the network
@@ -18,7 +18,7 @@ class Times(NamedTuple):
     playing: float = 0.0  # altogether, these three included
 
 
-class Header(NamedTuple):
+class UnrollHeader(NamedTuple):
     """What names a message, and what its actor did with its time; travels as int64 [12]."""
 
     nonce: int  # of the learner process that the sender said hello to
@@ -27,7 +27,7 @@ class Header(NamedTuple):
     incarnation: int  # of the actor's process
     sequence: int  # 0, 1, 2... within an incarnation
     dropped: int  # unrolls that went nowhere since the message before
-    acting: int  # of `Times` in microseconds, as are the next three
+    acting: int  # of `ActorTimes` in microseconds, as are the next three
     stepping: int
     waiting: int
     playing: int
@@ -45,10 +45,10 @@ def run_number(run_id: str) -> int:
     return int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:7], "big")
 
 
-TRIES = 20  # bits of an incarnation that count the connections of one life of an actor's process
+TRY_BITS = 20  # bits of an incarnation that count the connections of one life of an actor's process
 
 
-class Asking(NamedTuple):
+class InferenceRequest(NamedTuple):
     """Who asks, and what the actor did with its time; travels as int64 [11]."""
 
     nonce: int  # of the learner process that the actor said hello to

@@ -10,13 +10,13 @@ from collections.abc import Callable
 _KEPT_SECONDS = 60.0  # a version that nobody goes on reading
 
 
-class Snapshots:
+class ParameterStore:
     """The newest version, and older ones for as long as somebody is in the middle of them."""
 
     def __init__(self, piece: int):
         self._piece = piece  # bytes of each answer
         self._lock = threading.Lock()
-        self._vectors: dict[int, _Vector] = {}
+        self._vectors: dict[int, _PackedParameters] = {}
         self._readers: dict[int, tuple[int, float]] = {}  # which version each reads, since when
         self.version = -1  # the newest; -1 before the first
 
@@ -27,7 +27,7 @@ class Snapshots:
             self._readers = {r: held for r, held in self._readers.items() if held[1] > oldest}
             wanted = {held_version for held_version, _ in self._readers.values()}
             self._vectors = {v: s for v, s in self._vectors.items() if v in wanted}
-            self._vectors[version] = _Vector(pack)
+            self._vectors[version] = _PackedParameters(pack)
             self.version = version
 
     def read(self, version: int, offset: int, reader: int) -> tuple[int, int, bytes]:
@@ -52,7 +52,7 @@ class Snapshots:
         return len(self._vectors)
 
 
-class _Vector:
+class _PackedParameters:
     """One version's bytes, made for the first who reads them; those who come meanwhile wait."""
 
     def __init__(self, pack: Callable[[], bytes]):

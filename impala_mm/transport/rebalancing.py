@@ -8,11 +8,11 @@ as the learner that waits longest for its unrolls. The learners tell each other 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-SETTLED = 5.0  # seconds after an actor came or left in which a learner is left as it is
+SETTLE_SECONDS = 5.0  # seconds after an actor came or left in which a learner is left as it is
 _STARVED = 0.1  # share of its time that a learner in need waits
 
 
-class Need(NamedTuple):
+class LearnerLoad(NamedTuple):
     """How a learner is."""
 
     starved: float  # share of its time that it waits for unrolls
@@ -21,7 +21,7 @@ class Need(NamedTuple):
     settled: bool  # nobody came or left within the last seconds
 
 
-def better_place(rank: int, mine: Need, needs: Sequence[Need]) -> int:
+def choose_learner(rank: int, mine: LearnerLoad, needs: Sequence[LearnerLoad]) -> int:
     """The learner that an actor which just fed learner `rank` is to feed next; -1: the same.
 
     `needs` are those of all learners, as last heard; `mine` is as of now. Nobody is sent where they

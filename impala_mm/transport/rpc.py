@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.distribute.experimental.rpc.kernels import gen_rpc_ops
 
 
-class Caller:
+class RpcCaller:
     """Of one learner's functions."""
 
     def __init__(self, client: Any, timeout: int):
@@ -28,7 +28,7 @@ class Caller:
         arguments: Sequence[tf.Tensor],
         result: Sequence[tf.DType],
         timeout: int = 0,
-    ) -> "Call":
+    ) -> "PendingCall":
         """A call that is on its way; `result`: of what the function answers."""
         name = self._names.get(function)
         if name is None:
@@ -39,10 +39,10 @@ class Caller:
             method_name=name,
             timeout_in_ms=tf.constant(timeout, tf.int64) if timeout else self._timeout,
         )
-        return Call(future, deleter, result)
+        return PendingCall(future, deleter, result)
 
 
-class Call:
+class PendingCall:
     """Frees what TensorFlow keeps of it when it is freed itself."""
 
     def __init__(self, future: tf.Tensor, deleter: tf.Tensor, result: Sequence[tf.DType]):

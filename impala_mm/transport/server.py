@@ -14,20 +14,35 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.data.compression import unpacked
-from impala_mm.inference.batched_inference import Inference
+from impala_mm.data.compression import decompress
+from impala_mm.inference.batched_inference import BatchedInference
 from impala_mm.runtime import ports
 from impala_mm.transport import endpoints
-from impala_mm.transport.chunks import Pieces
+from impala_mm.transport.chunks import ChunkStore
 from impala_mm.transport.client import Client, Refused, Unreachable
-from impala_mm.transport.delivery import ACCEPTED, DISPLACED, FOREIGN, LOST, RUNNING, STALE, Ledger
+from impala_mm.transport.delivery import (
+    ACCEPTED,
+    DISPLACED,
+    FOREIGN,
+    LOST,
+    RUNNING,
+    STALE,
+    DeliveryLedger,
+)
 from impala_mm.transport.handshake import NO_TOKEN, refusal
-from impala_mm.transport.messages import MESSAGE, PROTOCOL, Asking, Header, Times, run_number
-from impala_mm.transport.parameter_store import Snapshots
-from impala_mm.transport.rebalancing import SETTLED, Need, better_place
+from impala_mm.transport.messages import (
+    MAX_CONTENT,
+    PROTOCOL,
+    ActorTimes,
+    InferenceRequest,
+    UnrollHeader,
+    run_number,
+)
+from impala_mm.transport.parameter_store import ParameterStore
+from impala_mm.transport.rebalancing import SETTLE_SECONDS, LearnerLoad, choose_learner
 
 
-class Arrival(NamedTuple):
+class ActorReport(NamedTuple):
     """What `enqueue` tells the learner besides the unrolls."""
 
     actor: int
@@ -47,7 +62,7 @@ class Server:
         identity: dict[str, Any],
         queue_capacity: int,
         on_event: Callable[[str], None] = print,
-        inference: Inference | None = None,
+        inference: BatchedInference | None = None,
         unroll_bytes: int | None = None,
     ):
         """Listens on `bind_address`; compares `identity` with that of each actor that says hello.
@@ -67,12 +82,12 @@ class Server:
         self._identity = {"learners": [address]} | identity
         self._identity |= {"protocol": PROTOCOL, "nonce": self.nonce}
         self._on_event, self.unroll_bytes = on_event, unroll_bytes
-        self._ledger = Ledger()
-        self._pieces = Pieces()
-        self._snapshots = Snapshots(MESSAGE)
+        self._ledger = DeliveryLedger()
+        self._pieces = ChunkStore()
+        self._snapshots = ParameterStore(MAX_CONTENT)
         self._levels: dict[int, str] = {}  # what each actor plays
         self._lock = threading.Lock()  # of the next three
-        self._arrivals: list[Arrival] = []
+        self._arrivals: list[ActorReport] = []
         self._beside = set[int]()  # actors on this host, those that have left too
         self.actors: dict[int, float] = {}  # those that are here, and when we last heard of each
         self._inference = inference
@@ -83,13 +98,13 @@ class Server:
         self.dropped = 0  # unrolls that went nowhere, as their actors say
         self.refused = 0
         # Of several learners that may send each other actors: which this one is, and how all are.
-        self.rank, self.needs = 0, list[Need]()
+        self.rank, self.needs = 0, list[LearnerLoad]()
         self._movable = set[int]()  # actors that know all learners by the addresses we do
         self._changed_at = time.monotonic()  # when an actor came or left last
 
         ports.check_free(bind_address)
         self._server = tf.distribute.experimental.rpc.Server.create("grpc", bind_address)
-        for name, function in endpoints.offered(token, self, inference).items():
+        for name, function in endpoints.make_endpoints(token, self, inference).items():
             self._server.register(name, function)
         self._server.start()
         # A port taken in the meantime raises nothing: only our own answer proves that we listen.
@@ -98,7 +113,9 @@ class Server:
         except (Refused, Unreachable) as error:
             raise OSError(f"{address} does not lead here: {error}") from None
         if answer["nonce"] != self.nonce:
-            raise OSError(f"{address} is answered by another learner{ports.holder(bind_address)}")
+            raise OSError(
+                f"{address} is answered by another learner{ports.describe_holder(bind_address)}"
+            )
 
     # -- the learner's side
 
@@ -106,12 +123,12 @@ class Server:
         """Of the queue: 0 to 1."""
         return 0.0 if self._closed else int(self.queue.size()) / self.capacity
 
-    def need(self, starved: float) -> Need:
+    def need(self, starved: float) -> LearnerLoad:
         """How this learner is, which waits so much of its time."""
         now, fill = time.monotonic(), self.fill()
         with self._lock:
-            active = sum(now - heard < 2 * SETTLED for heard in self.actors.values())
-            return Need(starved, fill, active, now - self._changed_at > SETTLED)
+            active = sum(now - heard < 2 * SETTLE_SECONDS for heard in self.actors.values())
+            return LearnerLoad(starved, fill, active, now - self._changed_at > SETTLE_SECONDS)
 
     def elsewhere(self) -> int:
         """How many of the actors that are here run on other hosts."""
@@ -134,7 +151,7 @@ class Server:
         batch = self._inference.mean_batch() if self._inference else 0.0
         return {"inference_batch": batch} if batch else {}
 
-    def arrivals(self) -> list[Arrival]:
+    def arrivals(self) -> list[ActorReport]:
         """What came with unrolls since the last call."""
         with self._lock:
             arrivals, self._arrivals = self._arrivals, []
@@ -174,7 +191,7 @@ class Server:
         with self._lock:
             if actor not in self._movable or actor not in self.actors:
                 return -1
-            to = better_place(self.rank, mine, self.needs)
+            to = choose_learner(self.rank, mine, self.needs)
             if to >= 0:
                 del self.actors[actor]
                 self._changed_at = time.monotonic()
@@ -220,7 +237,7 @@ class Server:
 
     def begin(self, numbers: np.ndarray) -> np.int64:
         """Whether this message's unrolls go into the queue: a code of the ledger's."""
-        header = Header(*map(int, numbers))
+        header = UnrollHeader(*map(int, numbers))
         message = header.message
         if header.nonce != self.nonce or header.run != self.run:
             self.stale += 1
@@ -242,7 +259,7 @@ class Server:
         """What a message is told: its code (ACCEPTED: its unrolls are in the queue), the queue's
         fill, the newest version, and the learner to go to from now on (-1: stay).
         """
-        header, to = Header(*map(int, numbers)), -1
+        header, to = UnrollHeader(*map(int, numbers)), -1
         if code == ACCEPTED:
             self._ledger.end(*header.message)
             self.dropped += header.dropped
@@ -254,22 +271,22 @@ class Server:
             to = self._send_on(header.actor)
         return np.array([code, fill, self._snapshots.version, to])
 
-    def _inferred(self, asking: Asking, finished: np.ndarray) -> None:
+    def _inferred(self, asking: InferenceRequest, finished: np.ndarray) -> None:
         """A call was inferred, and its unrolls are in the queue."""
         self.dropped += asking.dropped
         if asking.playing or len(finished):
             self._arrived(asking, finished)
 
-    def _arrived(self, said: Header | Asking, finished: np.ndarray) -> None:
+    def _arrived(self, said: UnrollHeader | InferenceRequest, finished: np.ndarray) -> None:
         """What an actor did with its time, and which episodes ended."""
         with self._lock:
             level = self._levels[said.actor]
-            times = {name: getattr(said, name) / 1e6 for name in Times._fields}
-            self._arrivals.append(Arrival(said.actor, level, finished, times))
+            times = {name: getattr(said, name) / 1e6 for name in ActorTimes._fields}
+            self._arrivals.append(ActorReport(said.actor, level, finished, times))
 
     def piece(self, numbers: np.ndarray, place: np.ndarray, content: bytes) -> np.int64:
         """Keeps a part of a message; `place`: of which of its unrolls, and which part of it."""
-        header = Header(*map(int, numbers))
+        header = UnrollHeader(*map(int, numbers))
         if header.nonce != self.nonce:
             return np.int64(FOREIGN)
         self._pieces.put(header.message, int(place[0]), int(place[1]), bytes(content))
@@ -279,12 +296,12 @@ class Server:
         """A message's unrolls before their actor compressed them or sent them in pieces; without
         what can be none.
         """
-        header = Header(*map(int, numbers))
+        header = UnrollHeader(*map(int, numbers))
         found = self._pieces.take(header.message) if header.pieces else list(sent)
         if self.unroll_bytes is None:
             return np.array(found, object)
         size = self.unroll_bytes
-        whole = [content for each in found if (content := unpacked(each, size)) is not None]
+        whole = [content for each in found if (content := decompress(each, size)) is not None]
         if unreadable := len(found) - len(whole):
             self.dropped += unreadable
             self._on_event(

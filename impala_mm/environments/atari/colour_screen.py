@@ -15,7 +15,7 @@ from impala_mm.environments.atari.games import Game
 _SCREEN = {"img_height": 210, "img_width": 160, "grayscale": False}
 
 
-class InColour:
+class ColourScreenVector:
     """As `AtariVectorEnv` to those who call it, and with the picture of environment 0."""
 
     def __init__(self, game: Game, num_envs: int):

@@ -47,7 +47,7 @@ class Game(NamedTuple):
     no_reward_steps: int  # without reward, after which a game is cut; 0: never
 
 
-def read(level_name: str, registered: Any, options: Options) -> Game | None:
+def read_game(level_name: str, registered: Any, options: Options) -> Game | None:
     """The game of an id in gymnasium's registry; None where it is not for the C++ vector."""
     kwargs = registered.kwargs
     if (
@@ -82,7 +82,7 @@ def read(level_name: str, registered: Any, options: Options) -> Game | None:
     )
 
 
-def describe(game: Game) -> EnvironmentSpec:
+def game_spec(game: Game) -> EnvironmentSpec:
     """What networks and learners need to know of it."""
     note = ""
     if game.repeats == 1:
@@ -98,7 +98,7 @@ def describe(game: Game) -> EnvironmentSpec:
         reward_threshold=None,
         frame_stack=_STACK,
         note=note,
-        scores=scores.of(game.rom),
+        scores=scores.reference_scores(game.rom),
         emulator=f"ale-py {ale_py.__version__}",
     )
 

@@ -18,11 +18,11 @@ def _table() -> dict[str, tuple[float, float]]:
         }
 
 
-def of(rom: str) -> tuple[float, float] | None:
+def reference_scores(rom: str) -> tuple[float, float] | None:
     """(random's, a human's) mean return in the game of this ROM; None where nobody measured it."""
     return _table().get(rom)
 
 
-def roms() -> list[str]:
+def atari57_roms() -> list[str]:
     """All 57."""
     return list(_table())

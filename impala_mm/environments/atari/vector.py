@@ -43,7 +43,7 @@ def open_vector(game: Game, num_envs: int, **look: Any) -> AtariVectorEnv:
         "img_width": game.width,
         "num_threads": 1,  # an actor is one process of many; 0 would take all cores
     } | look
-    with thread_names.named("environment"):
+    with thread_names.threads_named("environment"):
         return _open(game, num_envs, settings)
 
 

@@ -12,10 +12,10 @@ import tensorflow as tf
 from counting import Counting, level
 
 from impala_mm.actor.actor import Player, run
-from impala_mm.actor.learner_link import Newest
-from impala_mm.actor.stepper import Stopped
-from impala_mm.data.parameter_layout import Layout
-from impala_mm.data.trajectory import Codec, Entry, UnrollSpec
+from impala_mm.actor.learner_link import PulledParameters
+from impala_mm.actor.stepper import TooManyFaults
+from impala_mm.data.parameter_layout import ParameterLayout
+from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
 from impala_mm.environments.make import make_environments
 from impala_mm.runtime.heartbeat import Heartbeat
 
@@ -85,7 +85,7 @@ def _unrolls_from_afar(length, count, overlap=1):
 def _unrolls(length, count, num_envs=1, overlap=1):
     algorithm = Scripted(length, overlap)
     player = Player(algorithm, [(make_environments("Counting-v0", num_envs, seed=0), num_envs)])
-    codec = Codec(algorithm.unroll)
+    codec = UnrollCodec(algorithm.unroll)
     return [codec.decode(tf.constant(player.play())) for _ in range(count)]
 
 
@@ -177,7 +177,7 @@ def test_the_unroll_with_a_fault_is_dropped_and_the_next_begins_with_a_reset():
     assert "RuntimeError: the emulator is gone" in vector.faults[-1]
     contents = player.play()
     assert len(contents) == 2
-    entries, _ = Codec(algorithm.unroll).decode(tf.constant(contents))
+    entries, _ = UnrollCodec(algorithm.unroll).decode(tf.constant(contents))
     assert entries.first.numpy()[0].tolist() == [False, True]
     assert entries.observation.numpy()[0, 1] == 50
 
@@ -203,7 +203,7 @@ def test_an_environment_that_cannot_be_made_anew_ends_the_actor_after_some_tries
         """A link to a learner that takes everything."""
 
         def __init__(self):
-            self.newest = Newest(1, 0, b"")
+            self.newest = PulledParameters(1, 0, b"")
             self.connected = threading.Event()
             self.connected.set()
             self.failure, self.sent = None, []
@@ -217,8 +217,10 @@ def test_an_environment_that_cannot_be_made_anew_ends_the_actor_after_some_tries
 
     link, said = AtOnce(), []
     vector = make_environments(level(Once), 1, seed=0)
-    layout = Layout([], [], "float32")
-    with pytest.raises(Stopped, match=r"10 faults .* made anew: RuntimeError: there is no second"):
+    layout = ParameterLayout([], [], "float32")
+    with pytest.raises(
+        TooManyFaults, match=r"10 faults .* made anew: RuntimeError: there is no second"
+    ):
         run(Scripted(4), [(vector, 1)], layout, link, said.append, threading.Event(), Heartbeat())
     assert len(said) == 10
     assert all(group.contents == [] for group in link.sent)

@@ -12,10 +12,10 @@ import tensorflow as tf
 from counting import Counting
 
 from impala_mm.actor.actor import Player, run
-from impala_mm.actor.learner_link import Newest
-from impala_mm.actor.stepper import Faults, Stopped
-from impala_mm.data.parameter_layout import Layout
-from impala_mm.data.trajectory import Codec, Entry, UnrollSpec
+from impala_mm.actor.learner_link import PulledParameters
+from impala_mm.actor.stepper import FaultCounter, TooManyFaults
+from impala_mm.data.parameter_layout import ParameterLayout
+from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
 from impala_mm.environments.make import make_environments
 from impala_mm.runtime.heartbeat import Heartbeat
 
@@ -76,7 +76,7 @@ def test_groups_play_what_each_would_play_alone(overlap):
 def test_no_unroll_is_acted_in_by_two_policies_and_each_is_called_by_its_own(count):
     algorithm = Obeys()
     player = Player(algorithm, [made(10 * i, 2) for i in range(count)])
-    codec, policies = Codec(algorithm.unroll), itertools.count(1)
+    codec, policies = UnrollCodec(algorithm.unroll), itertools.count(1)
 
     def load():
         algorithm.policy.assign(next(policies))
@@ -170,7 +170,7 @@ def test_environments_are_not_closed_while_a_thread_steps_them():
     class Ends:
         """A link that has had enough of it."""
 
-        newest, failure, connected = Newest(0, 1, b""), None, threading.Event()
+        newest, failure, connected = PulledParameters(0, 1, b""), None, threading.Event()
         start = staticmethod(lambda: None)
         connected.set()
 
@@ -179,7 +179,7 @@ def test_environments_are_not_closed_while_a_thread_steps_them():
             sent.set()
             return False
 
-    layout = Layout([], [], "float32")
+    layout = ParameterLayout([], [], "float32")
     groups = [(Slow(), 1), made(0, 1)]
     run(Obeys(), groups, layout, Ends(), print, threading.Event(), Heartbeat())
     assert running_as_sent == [True], "no step was on its way as the last unrolls were sent"
@@ -192,13 +192,13 @@ def test_faults_of_all_groups_count_together():
             self.faults = []
 
     groups, said = [Broken(), Broken()], []
-    faults = Faults(groups, said.append)
+    faults = FaultCounter(groups, said.append)
     for i in range(9):
         groups[i % 2].faults.append(f"environment {i}")
         faults.after_unroll()
     groups[1].faults.append("environment 9")
     with pytest.raises(
-        Stopped, match="10 faults of environments, the last: group 1: environment 9"
+        TooManyFaults, match="10 faults of environments, the last: group 1: environment 9"
     ):
         faults.after_unroll()
     assert said[0] == "group 0: environment 0; it is made anew, its unroll dropped"

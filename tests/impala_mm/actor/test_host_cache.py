@@ -9,7 +9,7 @@ import threading
 import pytest
 from processes import ROOT
 
-from impala_mm.actor.host_cache import HostShare
+from impala_mm.actor.host_cache import HostParameterCache
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def share(tmp_path):
     there = []
 
     def join(run_id="run"):
-        there.append(HostShare(run_id, tmp_path))
+        there.append(HostParameterCache(run_id, tmp_path))
         return there[-1]
 
     yield join
@@ -69,12 +69,12 @@ def test_a_folder_that_others_made_or_can_read_is_not_used(share, tmp_path):
     folder = share()._folder
     folder.chmod(0o755)
     with pytest.raises(PermissionError, match="can be read by others"):
-        HostShare("run", tmp_path)
+        HostParameterCache("run", tmp_path)
     folder.chmod(0o700)
     if os.geteuid() == 0:
         os.chown(folder, 12345, 12345)
         with pytest.raises(PermissionError, match="another user's"):
-            HostShare("run", tmp_path)
+            HostParameterCache("run", tmp_path)
         os.chown(folder, 0, 0)
 
 
@@ -89,8 +89,8 @@ def test_the_last_one_takes_the_folder_away(share, tmp_path):
 
 def test_what_killed_actors_left_is_taken_away_by_the_next_of_any_run(share, tmp_path):
     program = (
-        "import os, signal, pathlib, sys; from impala_mm.host_share import HostShare;"
-        "s = HostShare('killed', pathlib.Path(sys.argv[1])); s.put(1, b'x' * 1000);"
+        "import os, signal, pathlib, sys; from impala_mm.host_share import HostParameterCache;"
+        "s = HostParameterCache('killed', pathlib.Path(sys.argv[1])); s.put(1, b'x' * 1000);"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", program, tmp_path], cwd=ROOT, check=False)
@@ -107,7 +107,7 @@ def test_many_that_come_and_go_at_once_never_read_half(tmp_path):
     def live(number):
         try:
             for _ in range(20):
-                one = HostShare("run", tmp_path)
+                one = HostParameterCache("run", tmp_path)
                 with one.turn(0) as ours:
                     if ours:
                         one.put(number, bytes([number]) * 100_000)

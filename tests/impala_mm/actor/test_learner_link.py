@@ -8,12 +8,12 @@ import pytest
 from processes import free_port
 
 from impala_mm.actor import learner_link as linking
-from impala_mm.actor.host_cache import HostShare
-from impala_mm.actor.learner_link import Group, Link
-from impala_mm.data.compression import as_it_is, compressed, unpacked
+from impala_mm.actor.host_cache import HostParameterCache
+from impala_mm.actor.learner_link import LearnerLink, UnrollBatch
+from impala_mm.data.compression import compress_lz4, decompress, leave_uncompressed
 from impala_mm.transport import client as client_
 from impala_mm.transport import messages
-from impala_mm.transport.rebalancing import Need
+from impala_mm.transport.rebalancing import LearnerLoad
 from impala_mm.transport.server import Server
 
 IDENTITY = {"level_name": "L", "unroll": "u", "network": "n", "acting": "a"}
@@ -23,15 +23,19 @@ NO_EPISODES = np.zeros([0, 3], np.float32)
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     """A server, and `join`, which connects an actor to it."""
-    monkeypatch.setattr(linking, "HostShare", lambda run_id: HostShare(run_id, tmp_path))
+    monkeypatch.setattr(
+        linking, "HostParameterCache", lambda run_id: HostParameterCache(run_id, tmp_path)
+    )
     address = f"127.0.0.1:{free_port()}"
     events = []
     server = Server(address, address, "token", IDENTITY | {"run_id": "r"}, 100, events.append)
     stop, links, said = threading.Event(), [], []
 
-    def join(actor, pull_secs=0.0, max_lag=None, pack=as_it_is):
+    def join(actor, pull_secs=0.0, max_lag=None, pack=leave_uncompressed):
         me = IDENTITY | {"protocol": messages.PROTOCOL, "actor": actor}
-        links.append(Link([address], 0, me, "token", pull_secs, max_lag, said.append, stop, pack))
+        links.append(
+            LearnerLink([address], 0, me, "token", pull_secs, max_lag, said.append, stop, pack)
+        )
         links[-1].start()
         if max_lag is None or server._snapshots.version >= 0:
             assert links[-1].connected.wait(10)
@@ -48,7 +52,7 @@ def here(tmp_path, monkeypatch):
 
 
 def _group(link, *contents):
-    return Group(link.newest.run, link.newest.version, list(contents), NO_EPISODES)
+    return UnrollBatch(link.newest.run, link.newest.version, list(contents), NO_EPISODES)
 
 
 def _until(condition, seconds=10):
@@ -91,12 +95,12 @@ def test_unrolls_are_sent_as_the_actor_packs_them(here):
     """This server was not told how long an unroll is: it takes them as they come."""
     server, join = here
     server.publish(0, lambda: b"0")
-    one, unroll = join(0, pack=compressed), bytes(1000)
+    one, unroll = join(0, pack=compress_lz4), bytes(1000)
     assert one.send(_group(one, unroll, unroll))
     contents, _ = server.queue.dequeue_many(2)
     for content in contents.numpy():
         assert len(content) < 100
-        assert unpacked(content, 1000) == unroll
+        assert decompress(content, 1000) == unroll
 
 
 def test_an_actor_pulls_no_more_often_than_it_may(here):
@@ -166,7 +170,7 @@ def test_without_shared_memory_each_actor_pulls_for_itself_and_says_so(here, mon
     def refuses(run_id):
         raise PermissionError("/dev/shm is another user's")
 
-    monkeypatch.setattr(linking, "HostShare", refuses)
+    monkeypatch.setattr(linking, "HostParameterCache", refuses)
     server, join = here
     server.publish(0, lambda: b"0")
     pulls = _count_pulls(server)
@@ -244,8 +248,8 @@ class Run:
 
     def starve(self, rank):
         """The learners hear that this one waits for unrolls, and nobody feeds it."""
-        needs = [Need(starved=0.0, fill=1.0, actors=2, settled=True) for _ in self.servers]
-        needs[rank] = Need(starved=0.9, fill=0.0, actors=0, settled=True)
+        needs = [LearnerLoad(starved=0.0, fill=1.0, actors=2, settled=True) for _ in self.servers]
+        needs[rank] = LearnerLoad(starved=0.9, fill=0.0, actors=0, settled=True)
         for server in self.servers:
             server.needs = needs
             server._changed_at = -1e9
@@ -254,13 +258,15 @@ class Run:
 @pytest.fixture
 def several(tmp_path, monkeypatch):
     """Two learners; and a function that connects an actor to addresses."""
-    monkeypatch.setattr(linking, "HostShare", lambda run_id: HostShare(run_id, tmp_path))
+    monkeypatch.setattr(
+        linking, "HostParameterCache", lambda run_id: HostParameterCache(run_id, tmp_path)
+    )
     stop, links, said = threading.Event(), [], []
     learners = Run(said)
 
     def join(*addresses, start=0, max_lag=None):
         me = IDENTITY | {"protocol": messages.PROTOCOL, "actor": len(links)}
-        links.append(Link(addresses, start, me, "token", 0.0, max_lag, said.append, stop))
+        links.append(LearnerLink(addresses, start, me, "token", 0.0, max_lag, said.append, stop))
         links[-1].start()
         assert links[-1].connected.wait(10)
         return links[-1]
@@ -353,7 +359,7 @@ def test_while_all_are_away_each_round_begins_with_its_own(monkeypatch):
 
     monkeypatch.setattr(client_, "Client", Away)
     monkeypatch.setattr(linking.Waiting, "pause", pause)
-    link = Link(["a", "b", "c"], 1, {}, "", 0.0, None, print, stop)
+    link = LearnerLink(["a", "b", "c"], 1, {}, "", 0.0, None, print, stop)
     link.run()
     assert tried == ["b", "c", "a", "pause"] * 3
 

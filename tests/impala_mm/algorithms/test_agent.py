@@ -31,15 +31,15 @@ from impala_mm.runtime import devices
 )
 def test_a_wrong_name_is_refused_with_what_would_be_right(settings, sentence, capsys):
     with pytest.raises(SystemExit) as ended:
-        agent.make(Config(**settings), 0)
+        agent.make_agent(Config(**settings), 0)
     assert ended.value.code == 2
     assert sentence in capsys.readouterr().err
 
 
 def test_learners_that_were_given_one_address_are_refused_by_their_numbers():
     given = ["a:1", "b:1", "a:1"]
-    for found in together(3, lambda group: consistency.addresses(group, given[group.rank])):
-        assert isinstance(found, consistency.Differ)
+    for found in together(3, lambda group: consistency.gather_addresses(group, given[group.rank])):
+        assert isinstance(found, consistency.SettingsDiffer)
         assert str(found).startswith("learners 0 and 2 were both given a:1: each needs an entry")
 
 
@@ -49,10 +49,10 @@ def test_what_differs_is_refused_by_its_name_and_who_has_what_on_all_learners_al
 
     def compare(group):
         config = Config(learning_rate=rates[group.rank], bind_address=f"x:{group.rank}")
-        consistency.compare(group, config, {"run_id": group.rank, "emulator": "0.12"})
+        consistency.check_settings(group, config, {"run_id": group.rank, "emulator": "0.12"})
 
     for found in together(3, compare):
-        assert isinstance(found, consistency.Differ)
+        assert isinstance(found, consistency.SettingsDiffer)
         assert str(found).startswith(
             "the learners' --learning_rate differ: 0.1 on 0 and 2, 0.2 on 1; give all of them"
         )
@@ -61,7 +61,7 @@ def test_what_differs_is_refused_by_its_name_and_who_has_what_on_all_learners_al
 def test_libraries_that_differ_are_refused_too():
     emulators = ["0.11", "0.12"]
     of = lambda group: {"run_id": 0, "emulator": emulators[group.rank]}  # noqa: E731
-    for found in together(2, lambda group: consistency.compare(group, Config(), of(group))):
+    for found in together(2, lambda group: consistency.check_settings(group, Config(), of(group))):
         assert "emulator differ: 0.11 on 0, 0.12 on 1" in str(found)
 
 
@@ -80,10 +80,10 @@ def test_precision_is_chosen_by_processor_and_observations_or_as_asked(
     monkeypatch, asked, shape, can, due
 ):
     monkeypatch.setattr(devices, "computes_bfloat16", lambda: can)
-    assert devices.precision(asked, tf.TensorSpec(shape, tf.uint8)) == due
+    assert devices.resolve_precision(asked, tf.TensorSpec(shape, tf.uint8)) == due
 
 
 def test_auto_is_resolved_before_a_network_is_made_of_it(monkeypatch):
     monkeypatch.setattr(devices, "computes_bfloat16", lambda: True)
-    made = agent.make(Config(level_name="CartPole-v1", precision="auto"), 0)
+    made = agent.make_agent(Config(level_name="CartPole-v1", precision="auto"), 0)
     assert made.weights > 0

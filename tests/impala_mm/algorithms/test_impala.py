@@ -12,7 +12,7 @@ from impala_mm.distributed import group
 from impala_mm.environments.make import make_environments
 
 
-class Two(group.Alone):
+class Two(group.SingleLearner):
     """Two learners, of which the other has the same gradients, and another baseline's loss."""
 
     def __init__(self, other):
@@ -50,7 +50,7 @@ def test_errors_count_in_units_of_the_running_mean_where_it_is_above_1(mean, div
 
 def test_it_is_the_mean_over_learners(monkeypatch):
     """Another learner's sum of squared errors is 2 x 300, of 20 steps, beside ours."""
-    monkeypatch.setattr(group, "Alone", lambda: Two(300.0))
+    monkeypatch.setattr(group, "SingleLearner", lambda: Two(300.0))
     algorithm, metrics = _one_update(40.0)
     both = (metrics["loss/baseline"] + 300.0) / 2
     np.testing.assert_allclose(algorithm._squared_error, 39.6 + 0.01 * 2 * both / 20, rtol=1e-6)

@@ -8,18 +8,18 @@ from processes import free_port
 
 from impala_mm.actor.actor import Player
 from impala_mm.config.settings import Config
-from impala_mm.data.parameter_layout import Layout
-from impala_mm.data.trajectory import Batch, Codec
+from impala_mm.data.parameter_layout import ParameterLayout
+from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.distributed import group
 from impala_mm.environments.make import level_spec, make_environments
-from impala_mm.learner.checkpointing import Keeper
+from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.learner import Learner
-from impala_mm.learner.limits import Limits
-from impala_mm.learner.monitor import Records, Watch
-from impala_mm.learner.profiler import Profile
-from impala_mm.records.checkpoint import About, Checkpoints
-from impala_mm.records.hooks import Events
-from impala_mm.records.metrics_writer import Chronicle
+from impala_mm.learner.limits import RunLimits
+from impala_mm.learner.monitor import LearnerMonitor, Records
+from impala_mm.learner.profiler import UpdateProfiler
+from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints
+from impala_mm.records.hooks import EventHook
+from impala_mm.records.metrics_writer import MetricsWriter
 from impala_mm.transport.server import Server
 
 UPDATES, BATCH, HELD = 30, 4, 32
@@ -55,7 +55,7 @@ def entries():
     spec = level_spec("catch")
     algorithm = dqn_like.make(config, spec)
     player = Player(algorithm, [(make_environments("catch", HELD, seed=0), HELD)])
-    return Codec(algorithm.unroll).decode(tf.constant(player.play()))[0]
+    return UnrollCodec(algorithm.unroll).decode(tf.constant(player.play()))[0]
 
 
 def _train(entries, exponent, folder):
@@ -66,19 +66,19 @@ def _train(entries, exponent, folder):
     source = Prioritised(entries, exponent)
     address = f"127.0.0.1:{free_port()}"
     server = Server(address, address, "token", {"run_id": "r"}, 1, lambda event: None)
-    limits = Limits(config, None)
+    limits = RunLimits(config, None)
     limits.frames = UPDATES * BATCH * 15
-    layout = Layout(algorithm.variables.acting, algorithm.variables.trained, "float32")
-    alone = group.Alone()
+    layout = ParameterLayout(algorithm.variables.acting, algorithm.variables.trained, "float32")
+    alone = group.SingleLearner()
     say = lambda message: None  # noqa: E731
-    profile = Profile("", folder, say)
+    profile = UpdateProfiler("", folder, say)
     learner = Learner(config, algorithm, alone, source, server, layout, limits, 1, profile)
     checkpoints = Checkpoints(folder, algorithm.variables, keep=3)
-    events, about = Events("", folder, say), About(1, {}, {}, {})
-    keeper = Keeper(config, checkpoints, algorithm.variables, about, limits, events, say)
-    records = Records(Chronicle(folder, say), keeper, events)
+    events, about = EventHook("", folder, say), CheckpointInfo(1, {}, {}, {})
+    keeper = Checkpointing(config, checkpoints, algorithm.variables, about, limits, events, say)
+    records = Records(MetricsWriter(folder, say), keeper, events)
     levels = {"catch": spec}
-    watch = Watch(config, alone, algorithm, learner, server, levels, limits, records, say)
+    watch = LearnerMonitor(config, alone, algorithm, learner, server, levels, limits, records, say)
     return source, watch.run(lambda: None)
 
 

@@ -35,35 +35,37 @@ def _config(*flags):
 
 def test_numbers_may_be_auto_and_are_what_is_given_else():
     auto = _config("--num_actors=auto", "--num_envs=auto")
-    assert choice.actors(auto) == len(os.sched_getaffinity(0))
-    assert (choice.environments(auto, PICTURE), choice.environments(auto, NUMBERS)) == (32, 16)
+    assert choice.num_actors(auto) == len(os.sched_getaffinity(0))
+    assert (choice.num_envs(auto, PICTURE), choice.num_envs(auto, NUMBERS)) == (32, 16)
     given = _config("--num_actors=0", "--num_envs=5")
-    assert choice.actors(given) == 0
-    assert choice.environments(given, PICTURE) == choice.games(given) == 5
+    assert choice.num_actors(given) == 0
+    assert choice.num_envs(given, PICTURE) == choice.num_test_envs(given) == 5
 
 
 def test_groups_take_turns_where_cores_are_left_and_images_are_read():
     cores = len(os.sched_getaffinity(0))
     few, all_of_them = f"--num_actors={cores - 1}", f"--num_actors={cores}"
-    assert choice.groups(_config(few), 33, PICTURE, True, None) == [17, 16]
-    assert choice.groups(_config(few), 1, PICTURE, True, None) == [1]
-    assert choice.groups(_config(few), 33, PICTURE, False, None) == [33]  # how many it is one of?
-    assert choice.groups(_config(few), 33, NUMBERS, True, None) == [33]
-    assert choice.groups(_config(all_of_them), 33, PICTURE, True, None) == [33]
+    assert choice.group_sizes(_config(few), 33, PICTURE, True, None) == [17, 16]
+    assert choice.group_sizes(_config(few), 1, PICTURE, True, None) == [1]
+    assert choice.group_sizes(_config(few), 33, PICTURE, False, None) == [
+        33
+    ]  # how many it is one of?
+    assert choice.group_sizes(_config(few), 33, NUMBERS, True, None) == [33]
+    assert choice.group_sizes(_config(all_of_them), 33, PICTURE, True, None) == [33]
     three = _config(all_of_them, "--env_groups=3")
-    assert choice.groups(three, 8, NUMBERS, False, None) == [3, 3, 2]
+    assert choice.group_sizes(three, 8, NUMBERS, False, None) == [3, 3, 2]
 
 
 def test_groups_do_not_take_turns_where_actors_wait_for_the_next_policy():
     few = f"--num_actors={len(os.sched_getaffinity(0)) - 1}"
-    assert choice.groups(_config(few), 33, PICTURE, True, 0) == [33]
+    assert choice.group_sizes(_config(few), 33, PICTURE, True, 0) == [33]
     with pytest.raises(ValueError, match=r"--env_groups=2: .* wait for the next policy"):
-        choice.groups(_config("--env_groups=2"), 33, PICTURE, True, 1)
+        choice.group_sizes(_config("--env_groups=2"), 33, PICTURE, True, 1)
 
 
 def test_one_thread_is_for_small_observations_on_a_cpu_by_an_algorithm_of_ours():
     def one(*flags, observation=NUMBERS, gpu=False, ours=True):
-        return choice.one_thread(_config(*flags), observation, gpu, ours)
+        return choice.needs_one_thread(_config(*flags), observation, gpu, ours)
 
     assert one()
     assert not one("--xla")
@@ -104,4 +106,4 @@ def test_a_place_is_chosen_by_the_gpu_and_by_what_there_is_to_infer():
         assert chosen.value == "actor"
         assert why in chosen.why
     told = choice.inference(_config("--inference=learner"), 7_700, "/CPU:0", 0)
-    assert told == choice.Choice("learner", "")
+    assert told == choice.AutoChoice("learner", "")

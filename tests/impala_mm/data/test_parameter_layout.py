@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from impala_mm.algorithms import optimizers
-from impala_mm.data.parameter_layout import Layout
+from impala_mm.data.parameter_layout import ParameterLayout
 
 
 def _variables(seed):
@@ -19,9 +19,9 @@ def _variables(seed):
 @pytest.mark.parametrize("wire", ["float32", "float16"])
 def test_what_is_packed_here_is_unpacked_there(wire):
     (here, trained), (there, trained_there) = _variables(1), _variables(2)
-    mine = Layout(here, trained, wire)
+    mine = ParameterLayout(here, trained, wire)
     vector = mine.pack(mine.values())
-    layout = Layout(there, trained_there, wire)
+    layout = ParameterLayout(there, trained_there, wire)
     assert len(vector) == layout.size == 7 * 3 * (2 if wire == "float16" else 4) + 4 + 8
     layout.unpack(vector)
     weights = here[0].numpy()
@@ -33,29 +33,32 @@ def test_what_is_packed_here_is_unpacked_there(wire):
 
 def test_values_stay_what_they_were_whatever_becomes_of_the_variables():
     (here, trained), (there, trained_there) = _variables(1), _variables(2)
-    layout = Layout(here, trained, "float32")
+    layout = ParameterLayout(here, trained, "float32")
     values, vector = layout.values(), layout.pack(layout.values())
     optimizer = optimizers.make("adam", 0.1, 0.9, 0.0, 1e-5)
     optimizer.initialize([here[0]])
     optimizer.apply([tf.ones([7, 3])], [here[0]])  # in place, were nobody to hold the value
     here[1].assign_add(1.0)
     assert layout.pack(values) == vector != layout.pack(layout.values())
-    other = Layout(there, trained_there, "float32")
+    other = ParameterLayout(there, trained_there, "float32")
     other.assign(values)
     assert other.pack(other.values()) == vector
 
 
 def test_a_digest_names_the_layout_and_not_the_variables():
-    digests = {Layout(*_variables(seed), "float32").digest for seed in range(3)}
+    digests = {ParameterLayout(*_variables(seed), "float32").digest for seed in range(3)}
     assert len(digests) == 1
-    assert Layout(*_variables(0), "float16").digest not in digests
+    assert ParameterLayout(*_variables(0), "float16").digest not in digests
     variables, trained = _variables(0)
-    assert Layout(variables[:2], trained, "float32").digest not in digests
+    assert ParameterLayout(variables[:2], trained, "float32").digest not in digests
 
 
 def test_variables_keep_what_was_unpacked_when_the_next_vector_comes():
     (here, trained), (there, trained_there) = _variables(1), _variables(2)
-    mine, layout = Layout(here, trained, "float32"), Layout(there, trained_there, "float32")
+    mine, layout = (
+        ParameterLayout(here, trained, "float32"),
+        ParameterLayout(there, trained_there, "float32"),
+    )
     vectors, held = [], []
     for _ in range(3):
         here[0].assign_add(tf.ones([7, 3]))
@@ -69,8 +72,8 @@ def test_variables_keep_what_was_unpacked_when_the_next_vector_comes():
 @pytest.mark.parametrize("cut", [slice(None, -1), slice(3), slice(0)])
 def test_a_vector_of_another_size_is_refused_and_changes_nothing(cut):
     (here, trained), (there, trained_there) = _variables(1), _variables(2)
-    vector = Layout(here, trained, "float32").pack(here)
-    layout = Layout(there, trained_there, "float32")
+    vector = ParameterLayout(here, trained, "float32").pack(here)
+    layout = ParameterLayout(there, trained_there, "float32")
     before = layout.pack(layout.values())
     for wrong in (vector[cut], vector + b"x"):
         with pytest.raises(ValueError, match=rf"{len(wrong)} bytes .* {len(vector)} are due"):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from impala_mm.data.tensor_io import hand, handed, interpreted, taken
+from impala_mm.data.tensor_io import pack, packed_spec, reinterpret, unpack
 
 _TYPES = [np.uint8, np.int8, np.bool_, np.int32, np.int64, np.float16, np.float32, np.float64]
 _ARRAYS = hnp.arrays(
@@ -21,9 +21,9 @@ _ARRAYS = hnp.arrays(
 @given(st.lists(_ARRAYS, min_size=1, max_size=4))
 def test_what_is_taken_is_what_was_handed(arrays):
     specs = [tf.TensorSpec(array.shape, array.dtype) for array in arrays]
-    raw = hand(*arrays)
-    assert handed(specs).is_compatible_with(raw)
-    for array, found in zip(arrays, taken(raw, specs), strict=True):
+    raw = pack(*arrays)
+    assert packed_spec(specs).is_compatible_with(raw)
+    for array, found in zip(arrays, unpack(raw, specs), strict=True):
         assert found.dtype == array.dtype
         np.testing.assert_array_equal(found.numpy(), array)
 
@@ -31,28 +31,28 @@ def test_what_is_taken_is_what_was_handed(arrays):
 def test_in_a_graph_too_where_a_slice_is_no_copy():
     arrays = [np.arange(1000, dtype=np.float32).reshape(10, 100), np.arange(64, dtype=np.uint8)]
     specs = [tf.TensorSpec(array.shape, array.dtype) for array in arrays]
-    read = tf.function(lambda raw: taken(raw, specs)).get_concrete_function(handed(specs))
-    for array, found in zip(arrays, read(hand(*arrays)), strict=True):
+    read = tf.function(lambda raw: unpack(raw, specs)).get_concrete_function(packed_spec(specs))
+    for array, found in zip(arrays, read(pack(*arrays)), strict=True):
         np.testing.assert_array_equal(found.numpy(), array)
 
 
 def test_what_was_handed_does_not_change_with_the_array_and_outlives_it():
     array = np.arange(100_000, dtype=np.int32)
-    raws = [hand(array + turn) for turn in range(5)]
-    kept = hand(array)
+    raws = [pack(array + turn) for turn in range(5)]
+    kept = pack(array)
     array[:] = -1
     gc.collect()
-    again = [hand(array) for _ in range(20)]  # where freed memory would be used again
+    again = [pack(array) for _ in range(20)]  # where freed memory would be used again
     spec = [tf.TensorSpec([100_000], tf.int32)]
     for turn, raw in enumerate([*raws, kept]):
         expected = np.arange(100_000) + turn % 5
-        np.testing.assert_array_equal(taken(raw, spec)[0].numpy(), expected)
+        np.testing.assert_array_equal(unpack(raw, spec)[0].numpy(), expected)
     assert len(again) == 20
 
 
 def test_arrays_that_are_not_contiguous_are_handed_as_what_they_mean():
     array = np.arange(24, dtype=np.float32).reshape(4, 6)[:, ::2]
-    (found,) = taken(hand(array), [tf.TensorSpec([4, 3], tf.float32)])
+    (found,) = unpack(pack(array), [tf.TensorSpec([4, 3], tf.float32)])
     np.testing.assert_array_equal(found.numpy(), array)
 
 
@@ -60,4 +60,4 @@ def test_arrays_that_are_not_contiguous_are_handed_as_what_they_mean():
 def test_one_size_may_be_unknown(dtype):
     values = np.array([[1, 0, 1], [0, 0, 1]]).astype(dtype.as_numpy_dtype)
     raw = tf.constant(np.frombuffer(values.tobytes(), np.uint8).reshape(2, -1))
-    np.testing.assert_array_equal(interpreted(raw, [None, 3], dtype).numpy(), values)
+    np.testing.assert_array_equal(reinterpret(raw, [None, 3], dtype).numpy(), values)

@@ -11,7 +11,7 @@ from impala_mm.runtime import rank as place
 
 @pytest.fixture(autouse=True)
 def _no_launcher(monkeypatch):
-    for names in place._TOLD:
+    for names in place._VARIABLES:
         for name in names:
             monkeypatch.delenv(name, raising=False)
 
@@ -21,57 +21,57 @@ def _as_if_by(monkeypatch, names, values):
         monkeypatch.setenv(name, value)
 
 
-@pytest.mark.parametrize("names", place._TOLD, ids=lambda names: names[0])
+@pytest.mark.parametrize("names", place._VARIABLES, ids=lambda names: names[0])
 def test_each_launcher_says_who_a_process_is(monkeypatch, names):
     _as_if_by(monkeypatch, names, ("8", "5", "4", "1"))
-    assert place.place() == place.Place(size=8, rank=5, local_size=4, local_rank=1)
+    assert place.process_rank() == place.ProcessRank(size=8, rank=5, local_size=4, local_rank=1)
 
 
 def test_a_launcher_that_tells_nothing_of_hosts_is_believed_the_rest(monkeypatch):
     monkeypatch.setenv("PMI_SIZE", "2")
     monkeypatch.setenv("PMI_RANK", "1")
-    assert place.place() == place.Place(size=2, rank=1, local_size=1, local_rank=0)
+    assert place.process_rank() == place.ProcessRank(size=2, rank=1, local_size=1, local_rank=0)
 
 
 def test_without_a_launcher_a_learner_is_alone(monkeypatch):
-    assert place.place() == place.Place(1, 0, 1, 0)
+    assert place.process_rank() == place.ProcessRank(1, 0, 1, 0)
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")
-    assert place.place().size == 1
-    assert place.widen() == ""
+    assert place.process_rank().size == 1
+    assert place.widen_core_binding() == ""
 
 
 def test_a_rank_that_was_bound_to_one_core_frees_itself(monkeypatch):
     everything = os.sched_getaffinity(0)
     if len(everything) < 2:
         pytest.skip("there is only one core")
-    _as_if_by(monkeypatch, place._TOLD[0], ("2", "0", "2", "0"))
+    _as_if_by(monkeypatch, place._VARIABLES[0], ("2", "0", "2", "0"))
     os.sched_setaffinity(0, {min(everything)})
     try:
-        assert "bound to 1 core" in place.widen()
+        assert "bound to 1 core" in place.widen_core_binding()
         assert os.sched_getaffinity(0) == everything
-        assert place.widen() == "", "it is free"
+        assert place.widen_core_binding() == "", "it is free"
     finally:
         os.sched_setaffinity(0, everything)
 
 
 def test_more_learners_than_horovod_sees_is_refused(monkeypatch):
     """A launcher of another MPI than Horovod's: every process would train alone, unnoticed."""
-    _as_if_by(monkeypatch, place._TOLD[0], "2020")
-    monkeypatch.setattr(group, "Horovod", lambda config: group.Alone())
-    with pytest.raises(SystemExit, match="started 2 processes, but Horovod sees 1"):
-        group.join(Config())
+    _as_if_by(monkeypatch, place._VARIABLES[0], "2020")
+    monkeypatch.setattr(group, "HorovodGroup", lambda config: group.SingleLearner())
+    with pytest.raises(SystemExit, match="started 2 processes, but HorovodGroup sees 1"):
+        group.join_group(Config())
 
 
 def test_two_learners_without_horovod_are_refused_with_the_command_that_builds_it(monkeypatch):
     def missing(config):
         raise ImportError("No module named 'horovod'")
 
-    _as_if_by(monkeypatch, place._TOLD[0], "2020")
-    monkeypatch.setattr(group, "Horovod", missing)
+    _as_if_by(monkeypatch, place._VARIABLES[0], "2020")
+    monkeypatch.setattr(group, "HorovodGroup", missing)
     with pytest.raises(SystemExit, match=r"build it with `make horovod`, or start one learner"):
-        group.join(Config())
+        group.join_group(Config())
 
 
 def test_one_learner_needs_no_horovod(monkeypatch):
-    monkeypatch.setattr(group, "Horovod", None)
-    assert group.join(Config()).size == 1
+    monkeypatch.setattr(group, "HorovodGroup", None)
+    assert group.join_group(Config()).size == 1

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from impala_mm.actor.actor import Player
 from impala_mm.algorithms.interface import entry_spec
-from impala_mm.data.trajectory import Codec, UnrollSpec
+from impala_mm.data.trajectory import UnrollCodec, UnrollSpec
 from impala_mm.environments.types import Options
 from nets.frame_stack import FrameStack
 
@@ -71,11 +71,11 @@ CASES = {
 def test_stacks_are_those_of_ales_own_vector_bit_for_bit(rom, num_envs, steps):
     """As the actor stacks them for itself, and as the learner does from an unroll's bytes."""
     options, limit = CASES[rom]
-    game = levels.find(f"{rom.capitalize()}NoFrameskip-v4").game(Options(**options))
-    playing = atari.Atari(games.describe(game), game, num_envs, seed=3)
+    game = levels.find_level(f"{rom.capitalize()}NoFrameskip-v4").game(Options(**options))
+    playing = atari.Atari(games.game_spec(game), game, num_envs, seed=3)
     algorithm = Watching(playing.spec, seed=4)
     player = Player(algorithm, [(playing, num_envs)])
-    decode = Codec(algorithm.unroll).decode
+    decode = UnrollCodec(algorithm.unroll).decode
     vector, reference = _reference(game, num_envs, seed=3, **limit)
     restarted = lost = cut = 0
     for _ in range(steps // num_envs // LENGTH + 1):

@@ -81,13 +81,13 @@ def test_what_has_no_looks_is_refused_in_a_sentence():
 
 
 def test_observations_become_pictures_from_black_to_white():
-    drawn = render.of("x", np.array([[0.5, 1.5], [0.5, 1.0]], np.float32))
+    drawn = render.picture_of_observation("x", np.array([[0.5, 1.5], [0.5, 1.0]], np.float32))
     assert drawn.shape == (160, 160, 3)
     assert drawn[0, 0].tolist() == [0] * 3
     assert drawn[0, 159].tolist() == [255] * 3
     assert drawn[159, 159].tolist() == [127] * 3
     colours = np.random.default_rng(0).integers(0, 255, (200, 160, 3), np.uint8)
-    assert (render.of("x", colours) == colours).all()
+    assert (render.picture_of_observation("x", colours) == colours).all()
     stack = np.zeros((84, 84, 4), np.uint8)
     stack[..., 3] = 9
-    assert (render.of("x", stack) == 9).all(), "of a stack the newest"
+    assert (render.picture_of_observation("x", stack) == 9).all(), "of a stack the newest"

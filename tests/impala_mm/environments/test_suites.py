@@ -20,7 +20,7 @@ from impala_mm.environments.make import level_spec, make_environments
 def test_every_game_of_the_suite_has_an_id_that_is_known(like, due):
     pytest.importorskip("ale_py")
     assert levels
-    games = suites.levels("atari57", like)
+    games = suites.suite_levels("atari57", like)
     assert due in games
     assert len(set(games)) == 57
     assert [game for game in games if game not in gymnasium.registry] == []

@@ -7,13 +7,13 @@ import tensorflow as tf
 from saved_run import evaluations, save
 from tensorboard.backend.event_processing import event_accumulator
 
-from impala_mm.evaluation.checkpoint_tester import Evaluator
+from impala_mm.evaluation.checkpoint_tester import CheckpointTester
 from impala_mm.records import checkpoint
 
 
 def _evaluator(logdir, said, levels=("catch",), **changed):
     how = {"num_episodes": 3, "num_envs": 2, "deterministic": False, "seed": 1} | changed
-    return Evaluator(
+    return CheckpointTester(
         logdir,
         lambda about: list(levels),
         {"seed": 1},

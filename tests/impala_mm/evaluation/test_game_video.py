@@ -10,7 +10,7 @@ from saved_run import save
 from impala_mm.environments.catch import Catch
 from impala_mm.environments.make import make_environments
 from impala_mm.evaluation import games as evaluation
-from impala_mm.evaluation.game_video import Film, names_of, record_game
+from impala_mm.evaluation.game_video import GameVideo, action_names_of, record_game
 from impala_mm.policy.policy import load_policy
 
 
@@ -45,15 +45,15 @@ def _frames(path):
 )
 def test_actions_are_called_by_their_names(tmp_path, level_name, names):
     policy = load_policy(save(tmp_path, level_name=level_name))
-    assert names_of(policy, level_name) == names
+    assert action_names_of(policy, level_name) == names
 
 
 def test_while_it_is_filmed_the_agent_sees_200_steps_as_in_training(tmp_path):
     level_name, path = "PongNoFrameskip-v0", tmp_path / "a.mp4"
     policy, asked = _spied(load_policy(save(tmp_path, sure=True, level_name=level_name)))
-    evaluation.on_level(
+    evaluation.evaluate_level(
         *(policy, level_name, 1, 1),
-        onlookers=lambda playing: [Film(path, playing.picture_rate, ["a"] * 6, judges=True)],
+        onlookers=lambda playing: [GameVideo(path, playing.picture_rate, ["a"] * 6, judges=True)],
         meanwhile=lambda games, steps: steps < 200,
     )
     assert len(asked) == 200

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from impala_mm.evaluation.overlay import overlay
-from impala_mm.evaluation.video_writer import Recorder, Unrecordable, enlarge
+from impala_mm.evaluation.video_writer import VideoFailed, VideoWriter, enlarge
 
 
 def _frames(count, height=120, width=320):
@@ -20,7 +20,7 @@ def _frames(count, height=120, width=320):
 
 
 def _record(path, frames, fps=30.0):
-    with Recorder(path, fps) as recorder:
+    with VideoWriter(path, fps) as recorder:
         for frame in frames:
             recorder.add(frame)
 
@@ -118,8 +118,8 @@ def test_a_frame_of_another_kind_is_refused(tmp_path, frame, said):
 
 def test_without_the_library_one_sentence_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(Unrecordable, match=r"written by PyAV, .*`pip install 'av>=16,<19'` brings"):
-        Recorder(tmp_path / "a.mp4")
+    with pytest.raises(VideoFailed, match=r"written by PyAV, .*`pip install 'av>=16,<19'` brings"):
+        VideoWriter(tmp_path / "a.mp4")
 
 
 @pytest.mark.parametrize("size", [(210, 160), (400, 600), (84, 84), (600, 40)])

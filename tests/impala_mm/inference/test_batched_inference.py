@@ -11,15 +11,15 @@ import telling
 import tensorflow as tf
 from in_process import decoded, outputs
 
-from impala_mm.actor.stepping_actor import sizes
-from impala_mm.data.compression import as_it_is, compressed
+from impala_mm.actor.stepping_actor import group_sizes
+from impala_mm.data.compression import compress_lz4, leave_uncompressed
 from impala_mm.data.step_codec import StepCodec
-from impala_mm.data.trajectory import Codec
+from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.environments.types import Step
 from impala_mm.inference import batched_inference, environment_group
-from impala_mm.inference.environment_group import RemoteGroup
+from impala_mm.inference.environment_group import EnvironmentGroup
 from impala_mm.transport import client as transport
-from impala_mm.transport.messages import TRIES, Asking
+from impala_mm.transport.messages import TRY_BITS, InferenceRequest
 
 NO_EPISODES = np.zeros([0, 3], np.float32)
 
@@ -27,11 +27,13 @@ NO_EPISODES = np.zeros([0, 3], np.float32)
 class Hand:
     """An actor made by hand: one group, whose observations are its steps' numbers."""
 
-    def __init__(self, there, actor=0, incarnation=1, environments=2, pack=as_it_is):
+    def __init__(self, there, actor=0, incarnation=1, environments=2, pack=leave_uncompressed):
         self.client = transport.Client(there.address, remotely.TOKEN, timeout=5)
         self.client.hello(there.me(actor) | {"incarnation": incarnation, "host": "h"})
         self._codec, self._pack = StepCodec(there.algorithm.unroll.step.observation), pack
-        nobody = Asking(self.client.nonce, actor, incarnation, 0, 0, 0, 0, 0, 0, 0, environments)
+        nobody = InferenceRequest(
+            self.client.nonce, actor, incarnation, 0, 0, 0, 0, 0, 0, 0, environments
+        )
         self.asking = nobody
 
     def step(self, number, value=None):
@@ -45,7 +47,9 @@ class Hand:
     def ask(self, number, value=None, **changes):
         """The actions after that step."""
         asking = self.asking._replace(number=number, **changes)
-        return transport.Asked(self.client, asking, self.step(number, value), NO_EPISODES)
+        return transport.PendingInference(
+            self.client, asking, self.step(number, value), NO_EPISODES
+        )
 
 
 @pytest.fixture
@@ -99,9 +103,9 @@ def test_a_call_that_is_repeated_while_it_waits_for_room_waits_with_it():
 def test_who_is_not_known_is_told_so_and_holds_up_nobody(there):
     hand = Hand(there)
     hand.ask(0).actions()
-    with pytest.raises(transport.Lost):
+    with pytest.raises(transport.GroupUnknown):
         hand.ask(2).actions()  # a step is missing
-    with pytest.raises(transport.Lost):
+    with pytest.raises(transport.GroupUnknown):
         hand.ask(1, nonce=hand.asking.nonce + 1).actions()  # of another learner's process
     with pytest.raises(transport.Refused, match="another process is this actor"):
         hand.ask(1, incarnation=2).actions()
@@ -111,16 +115,18 @@ def test_who_is_not_known_is_told_so_and_holds_up_nobody(there):
         stranger.ask(0).actions()
     hand.ask(1).actions()
     there.server.silent(-1)  # it has left, as far as the learner knows
-    with pytest.raises(transport.Lost):
+    with pytest.raises(transport.GroupUnknown):
         hand.ask(2).actions()
 
 
-@pytest.mark.parametrize("content", [b"short", b"", compressed(bytes(10**7)), bytes(10**4)])
+@pytest.mark.parametrize("content", [b"short", b"", compress_lz4(bytes(10**7)), bytes(10**4)])
 def test_a_step_of_the_wrong_size_is_refused_alone(there, content):
     hand, other = Hand(there), Hand(there, actor=1)
     hand.ask(0).actions()
-    with pytest.raises(transport.Lost):
-        transport.Asked(hand.client, hand.asking._replace(number=1), content, NO_EPISODES).actions()
+    with pytest.raises(transport.GroupUnknown):
+        transport.PendingInference(
+            hand.client, hand.asking._replace(number=1), content, NO_EPISODES
+        ).actions()
     other.ask(0).actions()
 
 
@@ -138,7 +144,7 @@ def test_who_was_in_an_inference_that_failed_is_told_so_and_begins_anew(there, m
         hand.ask(1).actions()
     monkeypatch.setattr(codec, "decode", decode)
     monkeypatch.setattr(environment_group, "_LONG", 0.0)
-    with pytest.raises(transport.Lost):
+    with pytest.raises(transport.GroupUnknown):
         hand.ask(1).actions()
     anew = Hand(there, incarnation=2)
     for number in range(4):
@@ -147,7 +153,7 @@ def test_who_was_in_an_inference_that_failed_is_told_so_and_begins_anew(there, m
 
 
 def test_steps_that_are_compressed_are_read_as_those_that_are_not(there):
-    small = Hand(there, environments=32, pack=compressed)
+    small = Hand(there, environments=32, pack=compress_lz4)
     plain = Hand(there, actor=1, environments=32)
     for number in range(4):
         assert small.ask(number).actions().shape == plain.ask(number).actions().shape == (32,)
@@ -161,7 +167,7 @@ def test_an_actor_that_steps_sends_what_its_compression_makes_of_it(there):
     sizes = []
 
     def pack(content):
-        packed = compressed(content)
+        packed = compress_lz4(content)
         sizes.append((len(content), len(packed)))
         return packed
 
@@ -186,12 +192,12 @@ def test_what_fails_after_the_inference_is_lost_and_waited_for_by_nobody(there, 
     monkeypatch.setattr(group.assembly, "cut", fails)
     with pytest.raises(transport.Unreachable, match="no room for unrolls"):
         hand.ask(3).actions()
-    with pytest.raises(transport.Lost):
+    with pytest.raises(transport.GroupUnknown):
         hand.ask(3).actions()
 
 
 def test_a_hello_that_is_heard_late_displaces_nobody(there):
-    life = 5 << TRIES
+    life = 5 << TRY_BITS
     hand = Hand(there, incarnation=life + 2)
     hand.ask(0).actions()
     Hand(there, incarnation=life + 1)
@@ -218,7 +224,7 @@ def test_rows_of_a_group_in_a_batch_are_given_to_no_other_in_it(there):
     acts._codec.decode, acts._rows.take = joins_meanwhile, takes
     two = np.array([list(hand.asking._replace(number=1)), list(other.asking)])
     with acts._lock:
-        acts._groups[other.asking.of] = RemoteGroup(there.algorithm.unroll, 2, [])
+        acts._groups[other.asking.of] = EnvironmentGroup(there.algorithm.unroll, 2, [])
     content = hand.step(1)
     acts._arrive(two, np.array([content, content], object))
     assert taken == [[2, 3]]
@@ -249,14 +255,14 @@ def test_states_of_any_type_are_the_same_after_a_table():
         tf.constant([[True], [False]]),
     ]
     for part in parts:
-        kept = batched_inference._kept(part)
+        kept = batched_inference._as_stored(part)
         table = tf.Variable(tf.zeros_like(kept), shape=[None, *kept.shape[1:]])
         rows = tf.range(part.shape[0])[::-1]
         table.scatter_update(tf.IndexedSlices(kept, rows))
-        back = batched_inference._as_it_was(tf.gather(table, rows), part)
+        back = batched_inference._from_stored(tf.gather(table, rows), part)
         assert back.dtype == part.dtype
         np.testing.assert_array_equal(back, part)
-    assert batched_inference._kept(parts[1]).dtype == tf.float32
+    assert batched_inference._as_stored(parts[1]).dtype == tf.float32
 
 
 def test_who_begins_anew_has_no_part_in_what_was_begun_before(there):
@@ -298,7 +304,7 @@ def test_the_learner_reads_an_unroll_as_it_was_acted_on(level_name, agent_name):
         there.act(level_name, [2, 1])
         for _ in range(4):
             contents, versions = there.server.queue.dequeue_many(3)
-            batch = decoded(Codec(algorithm.unroll), contents)
+            batch = decoded(UnrollCodec(algorithm.unroll), contents)
             recorded = batch.unrolls.extras.numpy()[1:]
             assert recorded.std() > 0
             np.testing.assert_allclose(
@@ -324,8 +330,10 @@ def test_new_parameters_act_from_the_next_batch_on_and_unrolls_name_the_oldest()
 
 def test_groups_are_two_or_as_many_as_messages_allow():
     pixels = lambda *shape: tf.TensorSpec(shape, tf.uint8)  # noqa: E731
-    assert sizes(1, pixels(84, 84, 1)) == [1]
-    assert sizes(33, pixels(84, 84, 1)) == [17, 16]
-    assert sizes(100, pixels(210, 160, 3)) == [25] * 4  # 31 of 100,808 bytes fit into a message
+    assert group_sizes(1, pixels(84, 84, 1)) == [1]
+    assert group_sizes(33, pixels(84, 84, 1)) == [17, 16]
+    assert (
+        group_sizes(100, pixels(210, 160, 3)) == [25] * 4
+    )  # 31 of 100,808 bytes fit into a message
     with pytest.raises(ValueError, match=r"4\.0 MB is too large"):
-        sizes(2, pixels(2000, 2000, 1))
+        group_sizes(2, pixels(2000, 2000, 1))

@@ -119,7 +119,7 @@ def test_elsewhere_an_export_does_what_the_policy_does_and_its_example_runs(tmp_
     assert f"is exported to {memory}/export (" in printed
     assert f"cd {memory}/export && " in printed
     policies = {memory: load_policy(memory), pong: load_policy(pong)}
-    saved_model.write(policies[pong], _made(pong / "export"))
+    saved_model.write_saved_model(policies[pong], _made(pong / "export"))
     given = {}
     for folder, policy in policies.items():
         given[folder] = _given(policy)
@@ -155,7 +155,7 @@ def _made(folder):
 
 
 def _write(target, content, end=None):
-    with export.whole(target) as work:
+    with export.replace_folder(target) as work:
         (work / "saved_model.pb").write_text(content)
         if end:
             raise end
@@ -224,7 +224,7 @@ def test_what_cannot_be_exported_is_refused_in_one_sentence(
     before = sorted(tmp_path.rglob("*"))
     config = Config(mode="export", **{n: v.replace("{}", str(tmp_path)) for n, v in flags.items()})
     with pytest.raises(SystemExit) as ended:
-        export.export(config)
+        export.run(config)
     assert ended.value.code == 2
     printed = capsys.readouterr().err
     assert said.replace("{}", str(tmp_path)) in printed

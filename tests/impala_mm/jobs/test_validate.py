@@ -30,7 +30,7 @@ def catch(tmp_path):
 def _answer(capsys, given=(), **settings):
     """(exit code, what is printed)."""
     with pytest.raises(SystemExit) as ended:
-        validation.validate(Config(**settings), given or list(settings))
+        validation.run(Config(**settings), given or list(settings))
     out, err = capsys.readouterr()
     return ended.value.code, out + err
 

@@ -13,14 +13,14 @@ import pytest
 import tensorflow as tf
 from processes import ROOT
 
-from impala_mm.data.trajectory import Codec, Entry, Unroll, UnrollSpec
+from impala_mm.data.trajectory import Entry, Unroll, UnrollCodec, UnrollSpec
 from impala_mm.learner.batch_source import QueueSource
 
 SCALARS = [tf.TensorSpec([], t) for t in (tf.int32, tf.float32, tf.bool, tf.bool)]
 SPEC = UnrollSpec(
     2, 1, Entry(*SCALARS, tf.TensorSpec([2], tf.float32), tf.TensorSpec([], tf.bool), ()), ()
 )
-CODEC = Codec(SPEC)
+CODEC = UnrollCodec(SPEC)
 
 
 def _source(capacity=10, batch_size=2):

@@ -9,11 +9,11 @@ import tensorflow as tf
 
 from impala_mm.config.settings import Config
 from impala_mm.data.variables import Variables
-from impala_mm.learner.checkpointing import Keeper
-from impala_mm.learner.limits import Limits
+from impala_mm.learner.checkpointing import Checkpointing
+from impala_mm.learner.limits import RunLimits
 from impala_mm.records import checkpoint
-from impala_mm.records.checkpoint import About, Checkpoints
-from impala_mm.records.hooks import Events
+from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints
+from impala_mm.records.hooks import EventHook
 
 MADE_OF = dict.fromkeys(("--algorithm", "--agent_name", "actions", "observations"), "the same")
 
@@ -25,11 +25,13 @@ def keep(tmp_path):
     def make(config, said, variables=None):
         weights = [tf.Variable([0.0, 0.0])]
         variables = variables or Variables(weights, [tf.Variable(0.0)], weights)
-        about = About(2, {"batch_size": 8}, MADE_OF, {})
-        limits = Limits(config, None)
-        events = Events("", tmp_path, said.append)
+        about = CheckpointInfo(2, {"batch_size": 8}, MADE_OF, {})
+        limits = RunLimits(config, None)
+        events = EventHook("", tmp_path, said.append)
         checkpoints = Checkpoints(tmp_path, variables, config.keep_checkpoints)
-        return Keeper(config, checkpoints, variables, about, limits, events, said.append), variables
+        return Checkpointing(
+            config, checkpoints, variables, about, limits, events, said.append
+        ), variables
 
     return make
 

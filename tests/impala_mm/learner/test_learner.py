@@ -9,17 +9,17 @@ import tensorflow as tf
 
 from impala_mm.actor.actor import Player
 from impala_mm.config.settings import Config
-from impala_mm.data.parameter_layout import Layout
-from impala_mm.data.trajectory import Codec
+from impala_mm.data.parameter_layout import ParameterLayout
+from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.distributed import consistency, group
 from impala_mm.environments.make import make_environments
-from impala_mm.learner.learner import Learner, in_short
-from impala_mm.learner.limits import Limits
-from impala_mm.learner.lockstep import Turn
-from impala_mm.learner.profiler import Profile
+from impala_mm.learner.learner import Learner, one_line
+from impala_mm.learner.limits import RunLimits
+from impala_mm.learner.lockstep import AgreedStep
+from impala_mm.learner.profiler import UpdateProfiler
 
 
-class Two(group.Alone):
+class Two(group.SingleLearner):
     """Two learners that do the same."""
 
     size = 2
@@ -34,7 +34,7 @@ def test_what_is_published_is_what_the_variables_are_after_update_and_repair(
     acting = algorithm.variables.acting
     before = [variable.numpy() for variable in acting]
     played = Player(algorithm, [(make_environments("catch", 2, seed=0), 2)]).play()
-    batch = in_process.decoded(Codec(algorithm.unroll), tf.constant(played))
+    batch = in_process.decoded(UnrollCodec(algorithm.unroll), tf.constant(played))
 
     def check(group, variables):
         if repairs:
@@ -50,12 +50,12 @@ def test_what_is_published_is_what_the_variables_are_after_update_and_repair(
         arrivals=list,
     )
     source = SimpleNamespace(feedback=lambda keys, priorities: None)
-    layout = Layout(acting, algorithm.variables.trained, "float32")
-    limits, profile = Limits(config, None), Profile("", tmp_path, print)
+    layout = ParameterLayout(acting, algorithm.variables.trained, "float32")
+    limits, profile = RunLimits(config, None), UpdateProfiler("", tmp_path, print)
     learner = Learner(
         config, algorithm, Two(), source, server, layout, limits, action_repeats=1, profile=profile
     )
-    learner._step(Turn(batch, 6, 6, 0.0, 0.0), batch, {})
+    learner._step(AgreedStep(batch, 6, 6, 0.0, 0.0), batch, {})
     ((version, packed, values),) = published
     assert version == 1
     assert packed == b"".join(variable.numpy().tobytes() for variable in acting)
@@ -90,4 +90,4 @@ def test_what_is_published_is_what_the_variables_are_after_update_and_repair(
     ],
 )
 def test_an_error_of_many_lines_is_said_in_the_one_that_counts(message, short):
-    assert in_short(RuntimeError(message)) == short
+    assert one_line(RuntimeError(message)) == short

@@ -10,7 +10,7 @@ import tensorflow as tf
 from in_threads import InThreads, Meeting
 
 from impala_mm.data.trajectory import Batch, Entry
-from impala_mm.distributed.group import Alone
+from impala_mm.distributed.group import SingleLearner
 from impala_mm.learner.lockstep import Lockstep
 
 T, B = 4, 3
@@ -151,7 +151,7 @@ def alone():
         assert threading.current_thread() is mine, "a thread between them would only cost time"
         return 12.5
 
-    return Lockstep(source, Alone(), 1, mean_return), source.batches
+    return Lockstep(source, SingleLearner(), 1, mean_return), source.batches
 
 
 def test_who_is_alone_waits_for_its_own_batch_and_for_nobody_else(alone):

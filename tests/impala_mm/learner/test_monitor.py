@@ -14,10 +14,12 @@ def test_the_first_frames_are_said_as_they_come_also_after_a_line_of_none(monkey
         _say=said.append,
         _write_row=lambda _: {"frames": learner.frames},
     )
-    clocks = monitor._Clocks(save_seconds=600, frames=0)
+    clocks = monitor._Timers(save_seconds=600, frames=0)
 
     def keep():
-        monitor.Watch._keep_records(watching, types.SimpleNamespace(chronicle=None), clocks)
+        monitor.LearnerMonitor._keep_records(
+            watching, types.SimpleNamespace(chronicle=None), clocks
+        )
 
     keep()
     assert said == [], "nothing is due yet"

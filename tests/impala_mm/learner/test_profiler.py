@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from impala_mm.learner.profiler import Profile
+from impala_mm.learner.profiler import UpdateProfiler
 
 
 @tf.function
@@ -12,7 +12,7 @@ def _update(x):
 
 def _train(text, folder, updates):
     said = []
-    profile = Profile(text, folder, said.append)
+    profile = UpdateProfiler(text, folder, said.append)
     for _ in range(updates):
         with profile.update():
             _update(tf.ones([64, 64]))

@@ -6,8 +6,8 @@ import pytest
 
 from impala_mm.config.settings import Config
 from impala_mm.learner import resume
-from impala_mm.learner.limits import Limits
-from impala_mm.records.checkpoint import About, Mismatch
+from impala_mm.learner.limits import RunLimits
+from impala_mm.records.checkpoint import CheckpointInfo, Mismatch
 
 MADE_OF = {
     "--algorithm": "impala",
@@ -21,7 +21,9 @@ MADE_OF = {
 
 
 def _about(**more):
-    return About(1, dataclasses.asdict(Config()), MADE_OF, {}, updates=20, frames=6400.0, **more)
+    return CheckpointInfo(
+        1, dataclasses.asdict(Config()), MADE_OF, {}, updates=20, frames=6400.0, **more
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,14 +39,14 @@ def _about(**more):
 )
 def test_what_contradicts_a_checkpoint_is_refused_by_name(changes, said):
     with pytest.raises(Mismatch) as refused:
-        resume.check(_about(), MADE_OF | changes, "runs/x")
+        resume.check_resumable(_about(), MADE_OF | changes, "runs/x")
     assert said in str(refused.value)
     fits = not changes.keys() & {"--agent_name", "actions"}
     assert ("(--mode=train_from --checkpoint=runs/x begins it" in str(refused.value)) == fits
 
 
 def test_the_same_goes_on_and_weights_go_into_another_level_but_into_no_other_network():
-    resume.check(_about(), dict(MADE_OF), "runs/x")
+    resume.check_resumable(_about(), dict(MADE_OF), "runs/x")
     resume.check_weights(_about(), MADE_OF | {"--level_name": "x", "--optimizer": "y"}, "runs/x")
     with pytest.raises(Mismatch, match=r"--checkpoint=runs/x: observations are f .* do not fit"):
         resume.check_weights(_about(), MADE_OF | {"observations": "f"}, "runs/x")
@@ -52,7 +54,7 @@ def test_the_same_goes_on_and_weights_go_into_another_level_but_into_no_other_ne
 
 def test_flags_that_changed_are_said_and_those_of_a_process_alone_are_not():
     config = Config(learning_rate=0.1, num_actors=7, logdir="elsewhere")
-    assert resume.told(_about(), config, learners=1) == [
+    assert resume.resume_messages(_about(), config, learners=1) == [
         "resumed at 6,400 frames, update 20",
         "changed since: --learning_rate=0.1 (was 0.0008)",
     ]
@@ -61,16 +63,16 @@ def test_flags_that_changed_are_said_and_those_of_a_process_alone_are_not():
 def test_a_flag_that_did_not_exist_then_has_not_changed():
     about = _about()
     del about.settings["learning_rate"]
-    assert len(resume.told(about, Config(learning_rate=0.1), learners=1)) == 1
+    assert len(resume.resume_messages(about, Config(learning_rate=0.1), learners=1)) == 1
 
 
 def test_another_number_of_learners_is_said_with_what_becomes_of_the_batch():
-    two = resume.told(_about(), Config(batch_size=8), learners=2)[1]
+    two = resume.resume_messages(_about(), Config(batch_size=8), learners=2)[1]
     assert "2 learners go on where 1 left off: frames and schedules count on" in two
     assert "16 unrolls instead of 8 (--batch_size=4 keeps them)" in two
-    same = resume.told(_about(), Config(batch_size=4), learners=2)[1]
+    same = resume.resume_messages(_about(), Config(batch_size=4), learners=2)[1]
     assert same.endswith("8 unrolls instead of 8")
-    odd = resume.told(_about(), Config(), learners=3)[1]
+    odd = resume.resume_messages(_about(), Config(), learners=3)[1]
     assert "24 unrolls instead of 8" in odd
     assert "keeps them" not in odd, "8 cannot be shared by 3"
 
@@ -96,7 +98,7 @@ def test_another_number_of_learners_is_said_with_what_becomes_of_the_batch():
     ],
 )
 def test_a_finished_run_names_the_flag_to_raise(flags, about, said):
-    limits = Limits(Config(**flags), None)
-    found = resume.finished(_about(**about), limits)
+    limits = RunLimits(Config(**flags), None)
+    found = resume.why_finished(_about(**about), limits)
     assert found.startswith(said)
     assert bool(found) == bool(said)

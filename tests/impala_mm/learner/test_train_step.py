@@ -7,12 +7,12 @@ import tensorflow as tf
 
 from impala_mm.actor.actor import Player
 from impala_mm.config.settings import Config
-from impala_mm.data.trajectory import Batch, Codec
+from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.distributed import group
 from impala_mm.environments.make import make_environments
-from impala_mm.learner.learner import NothingCompiled, Update
+from impala_mm.learner.learner import NothingCompiled, TrainStep
 
-ALONE = group.Alone()
+ALONE = group.SingleLearner()
 
 
 class Counting:
@@ -29,7 +29,7 @@ class Counting:
 
 def test_numbers_go_in_and_metrics_come_out_by_name_and_what_is_read_is_of_after_the_update():
     algorithm = Counting()
-    update = Update(algorithm, ALONE, Config(), lambda: [algorithm.variable.read_value()])
+    update = TrainStep(algorithm, ALONE, Config(), lambda: [algorithm.variable.read_value()])
     batch = Batch(*[tf.ones([3])] * 6)
     for frames, after in ((2.0, 3.0), (5.0, 8.0)):
         outcome = update(batch, frames, 50e6, -21.5)
@@ -42,7 +42,7 @@ def test_numbers_go_in_and_metrics_come_out_by_name_and_what_is_read_is_of_after
 
 def test_what_was_read_stays_when_the_next_update_changes_the_variables():
     algorithm = Counting()
-    update = Update(algorithm, ALONE, Config(), lambda: [algorithm.variable.read_value()])
+    update = TrainStep(algorithm, ALONE, Config(), lambda: [algorithm.variable.read_value()])
     batch = Batch(*[tf.ones([3])] * 6)
     first, second = (update(batch, 2.0, 1.0, 0.0).acting[0] for _ in range(2))
     assert (float(first), float(second)) == (3.0, 5.0)
@@ -51,7 +51,7 @@ def test_what_was_read_stays_when_the_next_update_changes_the_variables():
 def test_an_algorithm_that_leaves_nothing_to_compile_is_refused_under_xla():
     batch = Batch(*[tf.ones([3])] * 6)
     with pytest.raises(NothingCompiled, match=r"--algorithm=mine .* exchange\.differentiate"):
-        Update(Counting(), ALONE, Config(xla=True, algorithm="mine"), list)(batch, 1.0, 1.0, 0.0)
+        TrainStep(Counting(), ALONE, Config(xla=True, algorithm="mine"), list)(batch, 1.0, 1.0, 0.0)
 
 
 def _played(config):
@@ -60,7 +60,7 @@ def _played(config):
     environment = make_environments(config.level_name, config.batch_size, seed=0)
     played = Player(algorithm, [(environment, config.batch_size)]).play()
     weights = [v.numpy() for v in algorithm.variables.trained]
-    return in_process.decoded(Codec(algorithm.unroll), tf.constant(played)), weights
+    return in_process.decoded(UnrollCodec(algorithm.unroll), tf.constant(played)), weights
 
 
 def _two_updates(config, batch, weights):
@@ -69,7 +69,7 @@ def _two_updates(config, batch, weights):
     trained, carried, _ = algorithm.variables
     for variable, value in zip(trained, weights, strict=True):
         variable.assign(value)
-    update = Update(algorithm, ALONE, config, list)
+    update = TrainStep(algorithm, ALONE, config, list)
     outcome = [update(batch, frames, 100.0, 0.0) for frames in (0.0, 12.0)][-1]
     return outcome.metrics, [v.numpy() for v in [*trained, *carried]]
 

@@ -14,7 +14,7 @@ from counting import level
 
 from impala_mm.actor.actor import Player
 from impala_mm.config.settings import Config
-from impala_mm.data.trajectory import Codec
+from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.environments.make import make_environments
 
 GAMMA, STEPS, UPDATES = 0.9, 10, 600
@@ -84,7 +84,7 @@ def _learnt(game, length):
     played = [player.play() for _ in range(STEPS + 1)]
     for i in range(UPDATES):
         update(played[i % len(played)], over=i / UPDATES)
-    codec, seen = Codec(algorithm.unroll), {}
+    codec, seen = UnrollCodec(algorithm.unroll), {}
     for _ in range(-(-2 * (STEPS + 1) // length)):
         batch = in_process.decoded(codec, tf.constant(player.play()))
         numbers = np.argmax(batch.unrolls.observation, axis=-1).flat

@@ -7,9 +7,9 @@ import tensorflow as tf
 
 from impala_mm.data.variables import Variables
 from impala_mm.records import checkpoint
-from impala_mm.records.checkpoint import About, Checkpoints, Damaged, Mismatch, Missing
+from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints, Damaged, Mismatch, Missing
 
-ABOUT = About(1, {"batch_size": 8}, {"--agent_name": "MLPAgent"}, {"python": "3"})
+ABOUT = CheckpointInfo(1, {"batch_size": 8}, {"--agent_name": "MLPAgent"}, {"python": "3"})
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import time
 
-from impala_mm.records.hooks import Events, Stall
+from impala_mm.records.hooks import EventHook, StallDetector
 
 
 def _wait(path, lines):
@@ -17,20 +17,20 @@ def test_the_command_gets_event_folder_and_message_and_its_output_is_kept(tmp_pa
     folder = tmp_path / "a run"
     folder.mkdir()
     command = 'echo "$IMPALA_MM_EVENT|$IMPALA_MM_LOGDIR|$IMPALA_MM_MESSAGE"; echo oh >&2'
-    events = Events(command, folder, print)
+    events = EventHook(command, folder, print)
     events.happened("save", "checkpoint at update 3; 'quoted' $HOME")
     log = _wait(folder / "on_event.log", 2)
     assert log == [f"save|{folder}|checkpoint at update 3; 'quoted' $HOME", "oh"]
 
 
 def test_without_a_command_nothing_is_called(tmp_path):
-    Events("", tmp_path, print).happened("save", "m")
+    EventHook("", tmp_path, print).happened("save", "m")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_command_that_never_ends_is_neither_waited_for_nor_piled_up(tmp_path):
     said = []
-    events = Events(f"echo here >> '{tmp_path}/calls'; exec sleep 600", tmp_path, said.append)
+    events = EventHook(f"echo here >> '{tmp_path}/calls'; exec sleep 600", tmp_path, said.append)
     begin = time.monotonic()
     for _ in range(9):
         events.happened("save", "m")
@@ -45,7 +45,7 @@ def test_a_command_that_never_ends_is_neither_waited_for_nor_piled_up(tmp_path):
 
 
 def test_a_stall_is_told_once_until_updates_come_again():
-    stall = Stall(60)
+    stall = StallDetector(60)
     told = [(updates, now) for updates, now in _TIMES if stall.begins(updates, now)]
     assert told == [(5, 170.0), (7, 400.0)]
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from impala_mm.records import metrics
-from impala_mm.records.bottleneck import verdict
+from impala_mm.records.bottleneck import describe_bottleneck
 
 
 def _row(*times):
-    meter, tally = metrics.Meter(), metrics.Tally({"catch": None})
+    meter, tally = metrics.Meter(), metrics.MetricsAggregator({"catch": None})
     for each in times:
         meter.add_times(**each)
     tally.merge(0, meter.part())
@@ -80,7 +80,7 @@ def test_a_learner_that_never_had_an_unroll_waits_all_the_time():
 )
 def test_the_verdict_names_what_binds(row, actors, said):
     row = {"frames_per_second": 0.0, "train_share": 0.9} | row
-    assert said in verdict(row, actors)
+    assert said in describe_bottleneck(row, actors)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_the_verdict_names_what_binds(row, actors, said):
     ],
 )
 def test_more_actors_are_sent_elsewhere_only_where_no_core_is_left_for_them(row):
-    said = verdict(row | {"wait_share": 0.5, **MOVES, "train_share": 0.5}, 3)
+    said = describe_bottleneck(row | {"wait_share": 0.5, **MOVES, "train_share": 0.5}, 3)
     assert said.endswith("some 6 actors (now 3) would feed it")
 
 
@@ -101,7 +101,7 @@ def test_what_actors_waited_for_before_the_first_update_ended_tells_nothing(monk
     """It was compiled meanwhile: all their unrolls were on their way."""
     clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(metrics, "time", clock)
-    meter, tally = metrics.Meter(), metrics.Tally({"catch": None})
+    meter, tally = metrics.Meter(), metrics.MetricsAggregator({"catch": None})
     meter.add_actors({"playing": 1.0, "waiting": 0.5})
     meter.add_times(train=9.0)
     clock.now += 2
@@ -115,7 +115,7 @@ def test_of_a_small_part_of_a_rows_time_no_shares_are_told(monkeypatch):
     """The first updates find the queue that was filled while the very first was compiled."""
     clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(metrics, "time", clock)
-    meter, tally = metrics.Meter(), metrics.Tally({"catch": None})
+    meter, tally = metrics.Meter(), metrics.MetricsAggregator({"catch": None})
     tally.start(0, 0)
     shares = []
     for times in ({"train": 9.0}, {"train": 0.1}, {"train": 0.1, "wait": 1.9}):
@@ -129,7 +129,9 @@ def test_of_a_small_part_of_a_rows_time_no_shares_are_told(monkeypatch):
 def test_returns_of_several_games_are_kept_apart_and_compared_with_humans():
     """Random is 0 and a human 1; of several games the median counts."""
     meter = metrics.Meter()
-    tally = metrics.Tally({"Pong": (-20.0, 20.0), "Breakout": (0.0, 30.0), "catch": None})
+    tally = metrics.MetricsAggregator(
+        {"Pong": (-20.0, 20.0), "Breakout": (0.0, 30.0), "catch": None}
+    )
     games = {"Pong": [0.0, 0.0], "Breakout": [60.0, 30.0], "catch": [1.0]}
     for level, returns in games.items():
         episodes = [(1, value, 10) for value in returns] + [(0, 99.0, 5)]
@@ -148,7 +150,7 @@ def test_returns_of_several_games_are_kept_apart_and_compared_with_humans():
 
 
 def test_one_game_needs_no_name_of_its_own():
-    meter, tally = metrics.Meter(), metrics.Tally({"Pong": (-20.0, 20.0)})
+    meter, tally = metrics.Meter(), metrics.MetricsAggregator({"Pong": (-20.0, 20.0)})
     meter.add_episodes("Pong", np.array([(1, 10.0, 9)], np.float32))
     tally.merge(0, meter.part())
     row = tally.row(0, 0)
@@ -169,7 +171,7 @@ def _part(steps, **times):
 
 
 def test_a_row_of_several_learners_holds_their_means_and_each_ones_own():
-    tally = metrics.Tally({"catch": None}, learners=2)
+    tally = metrics.MetricsAggregator({"catch": None}, learners=2)
     tally.start(0, 0)
     tally.merge(0, _part(10, wait=1.0, train=3.0))
     tally.merge(0, _part(30, wait=0.0, train=4.0))
@@ -189,7 +191,7 @@ def test_a_row_of_several_learners_holds_their_means_and_each_ones_own():
 
 
 def test_games_that_come_after_those_that_ended_the_run_count_no_more():
-    meter, tally = metrics.Meter(), metrics.Tally({"catch": None})
+    meter, tally = metrics.Meter(), metrics.MetricsAggregator({"catch": None})
     meter.add_episodes("catch", np.array([(1, 1.0, 9)] * 100, np.float32))
     tally.merge(0, meter.part())
     assert tally.mean_return() == 1
@@ -201,7 +203,7 @@ def test_games_that_come_after_those_that_ended_the_run_count_no_more():
 
 def test_what_came_before_the_first_update_is_forgotten_even_where_it_was_passed_on():
     """Parts are taken each second, rows written each two."""
-    meter, tally = metrics.Meter(), metrics.Tally({"catch": None})
+    meter, tally = metrics.Meter(), metrics.MetricsAggregator({"catch": None})
     meter.add_times(wait=5.0)
     tally.merge(0, meter.part())
     meter.add_times(wait=1.0, train=9.0)
@@ -237,4 +239,4 @@ def test_of_several_learners_the_one_that_the_others_wait_for_is_named(
     for rank in range(2):
         row[f"wait_share/learner{rank}"] = waits[rank]
         row[f"exchange_share/learner{rank}"] = exchanges[rank]
-    assert said in verdict(row, 2)
+    assert said in describe_bottleneck(row, 2)

@@ -3,12 +3,12 @@
 import json
 import sys
 
-from impala_mm.records.metrics_writer import Chronicle
+from impala_mm.records.metrics_writer import MetricsWriter
 
 
 def test_a_long_run_holds_nothing_of_the_rows_that_it_wrote(tmp_path):
     """A million of them is a month's."""
-    chronicle = Chronicle(tmp_path, print)
+    chronicle = MetricsWriter(tmp_path, print)
 
     def write(rows):
         for row in rows:

@@ -10,8 +10,8 @@ import pytest
 from processes import ROOT, free_port, needs_horovod, run
 
 from impala_mm.records import wandb_tracking
-from impala_mm.records.metrics_writer import Chronicle
-from impala_mm.records.wandb_tracking import Tracking
+from impala_mm.records.metrics_writer import MetricsWriter
+from impala_mm.records.wandb_tracking import WandbTracking
 
 HERE = importlib.util.find_spec("wandb") is not None
 
@@ -56,7 +56,9 @@ def _row(update):
 
 def test_wandb_gets_every_row_in_order_and_the_settings(tmp_path, wandb):
     said = []
-    tracked = Tracking(tmp_path, {"level_name": "catch", "max_seconds": float("inf")}, said.append)
+    tracked = WandbTracking(
+        tmp_path, {"level_name": "catch", "max_seconds": float("inf")}, said.append
+    )
     for update in range(50):
         tracked.write(_row(update))
     tracked.end()
@@ -74,7 +76,7 @@ def test_wandb_gets_every_row_in_order_and_the_settings(tmp_path, wandb):
 def test_a_resumed_run_goes_on_under_its_name_at_wandb(tmp_path, wandb):
     for folder in ("a", "a", "b"):
         (tmp_path / folder).mkdir(exist_ok=True)
-        tracked = Tracking(tmp_path / folder, {}, print)
+        tracked = WandbTracking(tmp_path / folder, {}, print)
         tracked.write(_row(1))
         tracked.end()
     first, again, other = (given["id"] for given in wandb.inits)
@@ -84,7 +86,7 @@ def test_a_resumed_run_goes_on_under_its_name_at_wandb(tmp_path, wandb):
 
 
 def test_a_run_that_writes_no_row_begins_nothing_at_wandb(tmp_path, wandb):
-    Tracking(tmp_path, {}, print).end()
+    WandbTracking(tmp_path, {}, print).end()
     assert not wandb.inits
     assert not list(tmp_path.iterdir())
 
@@ -98,7 +100,7 @@ def test_what_wandb_fails_of_is_said_once_and_ends_nothing(tmp_path, wandb, wher
         raise error
 
     setattr(wandb, where, fail)
-    tracked = Tracking(tmp_path, {}, said.append)
+    tracked = WandbTracking(tmp_path, {}, said.append)
     for update in range(500):
         tracked.write(_row(update))
     tracked.end()
@@ -113,7 +115,7 @@ def test_a_wandb_that_never_answers_holds_nothing_up(tmp_path, wandb, monkeypatc
     monkeypatch.setattr(wandb_tracking, "_GOODBYE_SECONDS", 0.1)
     answer, said = threading.Event(), []
     wandb.init = lambda **_: answer.wait()
-    tracked = Tracking(tmp_path, {}, said.append)
+    tracked = WandbTracking(tmp_path, {}, said.append)
     for update in range(3000):
         tracked.write(_row(update))
     tracked.end()
@@ -126,15 +128,15 @@ def test_a_wandb_that_never_answers_holds_nothing_up(tmp_path, wandb, monkeypatc
 def test_no_account_is_said_with_what_helps(tmp_path, wandb, monkeypatch):
     monkeypatch.delenv("WANDB_MODE", raising=False)
     wandb.offline, wandb.disabled, said = False, True, []
-    tracked = Tracking(tmp_path, {}, said.append)
+    tracked = WandbTracking(tmp_path, {}, said.append)
     tracked.write(_row(1))
     tracked.end()
     assert "no account is known; is `wandb login` done? WANDB_MODE=offline needs none" in said[0]
 
 
 def test_the_chronicle_hands_over_the_rows_of_metrics_jsonl(tmp_path, wandb):
-    tracked = Tracking(tmp_path, {}, print)
-    chronicle = Chronicle(tmp_path, print, tracked)
+    tracked = WandbTracking(tmp_path, {}, print)
+    chronicle = MetricsWriter(tmp_path, print, tracked)
     for update in (1, 2):
         chronicle.write(_row(update) | {"verdict": "balanced"})
     tracked.end()

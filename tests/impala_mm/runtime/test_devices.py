@@ -34,7 +34,9 @@ def host(monkeypatch):
 def test_each_learner_of_a_host_takes_a_gpu_of_its_own_and_no_more_memory_than_it_needs(host):
     gpus, taken = host(4)
     for local_rank in range(4):
-        assert devices.choose("device", "auto", local_rank) == f"{gpus[local_rank].name} of 4"
+        assert (
+            devices.select_device("device", "auto", local_rank) == f"{gpus[local_rank].name} of 4"
+        )
         assert taken["visible"] == [gpus[local_rank]]
         assert taken["grow"][-1] == (gpus[local_rank], True)
 
@@ -42,20 +44,20 @@ def test_each_learner_of_a_host_takes_a_gpu_of_its_own_and_no_more_memory_than_i
 def test_the_only_gpu_that_is_visible_is_the_one_whatever_the_local_rank(host):
     gpus, taken = host(1)
     for local_rank in (0, 3):
-        assert devices.choose("device", "gpu", local_rank).endswith("GPU:0 of 1")
+        assert devices.select_device("device", "gpu", local_rank).endswith("GPU:0 of 1")
         assert taken["visible"] == gpus
 
 
 def test_more_learners_than_gpus_share_them(host):
     gpus, taken = host(2)
-    devices.choose("device", "auto", 3)
+    devices.select_device("device", "auto", 3)
     assert taken["visible"] == [gpus[1]]
 
 
 @pytest.mark.parametrize(("wish", "number"), [("cpu", 2), ("auto", 0)])
 def test_on_the_cpu_gpus_are_hidden(host, wish, number):
     _, taken = host(number)
-    assert devices.choose("device", wish, 0) == f"{len(os.sched_getaffinity(0))} CPU cores"
+    assert devices.select_device("device", wish, 0) == f"{len(os.sched_getaffinity(0))} CPU cores"
     assert taken["visible"] == []
     assert taken["grow"] == []
 
@@ -63,7 +65,7 @@ def test_on_the_cpu_gpus_are_hidden(host, wish, number):
 def test_a_gpu_that_is_not_there_is_refused_by_the_flag_that_asked_for_it(host, capsys):
     host(0)
     with pytest.raises(SystemExit):
-        devices.choose("actor_device", "gpu", 0)
+        devices.select_device("actor_device", "gpu", 0)
     assert "--actor_device=gpu: TensorFlow sees no GPU here" in capsys.readouterr().err
 
 

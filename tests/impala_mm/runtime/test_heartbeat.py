@@ -65,14 +65,14 @@ def test_the_actors_that_a_process_starts_do_not_beat_for_it(tmp_path, monkeypat
     says = "import os; print(os.environ.get('IMPALA_MM_HEARTBEAT', 'nothing'))"
     script = tmp_path / "script.py"
     script.write_text(says)
-    actors = child_actors.Actors([str(script)], 1, tmp_path, 1)
+    actors = child_actors.ChildActors([str(script)], 1, tmp_path, 1)
     next(iter(actors._processes.values())).wait(10)
     assert (tmp_path / "actor-0.log").read_text() == "nothing\n"
 
 
 def test_a_player_who_waits_to_send_calls_what_it_is_given_meanwhile():
-    link = linking.Link([], 0, {}, "", 0.0, None, print, stop := threading.Event())
-    group = linking.Group(0, 0, [], np.zeros([0, 3], np.float32))
+    link = linking.LearnerLink([], 0, {}, "", 0.0, None, print, stop := threading.Event())
+    group = linking.UnrollBatch(0, 0, [], np.zeros([0, 3], np.float32))
     assert link.send(group)
     calls = []
 
@@ -92,7 +92,7 @@ def watching(tmp_path, monkeypatch, now):
     learner = SimpleNamespace(updates=0, frames=0.0, whole=threading.Lock())
     alone = SimpleNamespace(size=1)
     config = Config(learner_assignment="fixed")
-    made = monitor.Watch(config, alone, None, learner, None, {}, None, None, print)
+    made = monitor.LearnerMonitor(config, alone, None, learner, None, {}, None, None, print)
     made._heard([])
 
     def beats():

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from impala_mm.runtime.lazy_imports import deferred
+from impala_mm.runtime.lazy_imports import lazily_imported
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def written(tmp_path, monkeypatch):
 
 
 def _import(*names):
-    with deferred(names):
+    with lazily_imported(names):
         return [importlib.import_module(name) for name in names]
 
 
@@ -50,7 +50,7 @@ def test_a_deferred_module_runs_once_and_when_it_is_first_used(written):
 
 def test_modules_imported_later_or_by_other_names_are_as_ever(written):
     ran = written("a", "")
-    with deferred(["slow_b"]):
+    with lazily_imported(["slow_b"]):
         importlib.import_module("slow_a")
         with pytest.raises(ModuleNotFoundError, match="slow_b"):
             importlib.import_module("slow_b")

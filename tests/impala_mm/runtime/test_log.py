@@ -3,11 +3,11 @@
 import io
 import re
 
-from impala_mm.runtime.log import Log, Sayer, trim
+from impala_mm.runtime.log import BoundedLog, ProcessLogger, rotate_if_long
 
 
 def test_a_log_begins_anew_when_it_is_too_long_and_the_one_before_is_kept(tmp_path):
-    log = Log(tmp_path / "learner.log", max_mb=200 / 2**20)
+    log = BoundedLog(tmp_path / "learner.log", max_mb=200 / 2**20)
     for number in range(20):
         log.write(f"line {number}")
     kept = [path.read_text() for path in (tmp_path / "learner.log.1", tmp_path / "learner.log")]
@@ -21,13 +21,13 @@ def test_who_appends_to_a_log_goes_on_in_the_new_one(tmp_path):
     path = tmp_path / "actor-0.log"
     with path.open("ab", buffering=0) as appending:
         appending.write(b"x" * 100)
-        trim(path, most=50)
+        rotate_if_long(path, most=50)
         appending.write(b"after")
     assert path.read_bytes() == b"after"
     assert (tmp_path / "actor-0.log.1").read_bytes() == b"x" * 100
-    trim(path, most=50)
+    rotate_if_long(path, most=50)
     assert path.read_bytes() == b"after", "it is short"
-    trim(tmp_path / "none", most=50)
+    rotate_if_long(tmp_path / "none", most=50)
 
 
 def test_what_is_said_is_printed_and_logged_with_the_time(tmp_path, capsys):
@@ -39,8 +39,8 @@ def test_what_is_said_is_printed_and_logged_with_the_time(tmp_path, capsys):
 
 
 def _sayer(folder):
-    say = Sayer("learner 0")
-    say.log = Log(folder / "learner.log", max_mb=1)
+    say = ProcessLogger("learner 0")
+    say.log = BoundedLog(folder / "learner.log", max_mb=1)
     return say
 
 

@@ -28,6 +28,6 @@ def test_an_address_without_host_or_port_is_refused(address):
 def test_a_name_that_leads_no_other_host_here_is_said(monkeypatch, address, found, said):
     answer = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, 8001)) for one in found]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: answer)
-    warning = ports.only_here(address)
+    warning = ports.loopback_warning(address)
     assert said in warning
     assert bool(said) == bool(warning)

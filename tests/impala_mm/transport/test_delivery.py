@@ -3,11 +3,11 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from impala_mm.transport.delivery import ACCEPTED, DISPLACED, RUNNING, STALE, Ledger
+from impala_mm.transport.delivery import ACCEPTED, DISPLACED, RUNNING, STALE, DeliveryLedger
 
 
 def test_each_sequence_number_passes_once_in_any_order():
-    ledger = Ledger()
+    ledger = DeliveryLedger()
     ledger.join(3, incarnation=9)
     assert ledger.begin(3, 9, 0) == ACCEPTED
     assert ledger.begin(3, 9, 0) == RUNNING
@@ -18,7 +18,7 @@ def test_each_sequence_number_passes_once_in_any_order():
 
 
 def test_a_restarted_actor_starts_anew_and_its_old_process_is_told():
-    ledger = Ledger()
+    ledger = DeliveryLedger()
     ledger.join(3, incarnation=9)
     ledger.begin(3, 9, 0)
     ledger.join(3, incarnation=4)
@@ -29,13 +29,13 @@ def test_a_restarted_actor_starts_anew_and_its_old_process_is_told():
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(0, 1500), max_size=60))
 def test_the_ledger_agrees_with_a_set_of_all_numbers_seen(numbers):
-    ledger, seen, newest = Ledger(), set(), -1
+    ledger, seen, newest = DeliveryLedger(), set(), -1
     ledger.join(0, 0)
     for number in numbers:
         newest = max(newest, number)
-        fresh = number not in seen and number > newest - Ledger.WINDOW - 1
+        fresh = number not in seen and number > newest - DeliveryLedger.WINDOW - 1
         code = ledger.begin(0, 0, number)
-        if newest - number < Ledger.WINDOW:
+        if newest - number < DeliveryLedger.WINDOW:
             assert (code == ACCEPTED) == fresh
         else:
             assert code == STALE

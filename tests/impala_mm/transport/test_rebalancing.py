@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impala_mm.transport.rebalancing import Need, better_place
+from impala_mm.transport.rebalancing import LearnerLoad, choose_learner
 
-FULL = Need(starved=0.0, fill=1.0, actors=3, settled=True)
-STARVES = Need(starved=0.9, fill=0.0, actors=1, settled=True)
+FULL = LearnerLoad(starved=0.0, fill=1.0, actors=3, settled=True)
+STARVES = LearnerLoad(starved=0.9, fill=0.0, actors=1, settled=True)
 
 
 def _place(mine, *others):
-    return better_place(0, mine, [mine, *others])
+    return choose_learner(0, mine, [mine, *others])
 
 
 def test_a_full_learner_sends_an_actor_to_the_one_that_waits_longest():
@@ -45,13 +45,13 @@ def test_one_learner_keeps_its_actors():
 
 
 share = st.floats(0, 1)
-needs = st.builds(Need, share, share, st.integers(0, 9), st.booleans())
+needs = st.builds(LearnerLoad, share, share, st.integers(0, 9), st.booleans())
 
 
 @given(st.lists(needs, min_size=1, max_size=6), st.data())
 def test_nobody_is_sent_to_where_they_are_or_to_who_waits_less(everybody, data):
     rank = data.draw(st.integers(0, len(everybody) - 1))
-    place = better_place(rank, everybody[rank], everybody)
+    place = choose_learner(rank, everybody[rank], everybody)
     if place != -1:
         assert place != rank
         assert everybody[place].starved == max(need.starved for need in everybody)

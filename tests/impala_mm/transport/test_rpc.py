@@ -34,7 +34,7 @@ def caller():
         server.register(function.__name__, function)
     server.start()
     client = experimental.Client.create("grpc", address, name="ours", timeout_in_ms=5000)
-    yield rpc.Caller(client, 10_000)
+    yield rpc.RpcCaller(client, 10_000)
     empty.close(cancel_pending_enqueues=True)
 
 

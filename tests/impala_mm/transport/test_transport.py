@@ -10,11 +10,11 @@ import pytest
 import tensorflow as tf
 from processes import free_port
 
-from impala_mm.data.compression import compressed
+from impala_mm.data.compression import compress_lz4
 from impala_mm.transport import client as client_
 from impala_mm.transport import messages
 from impala_mm.transport.delivery import ACCEPTED, DENIED, FOREIGN, STALE
-from impala_mm.transport.messages import Header
+from impala_mm.transport.messages import UnrollHeader
 from impala_mm.transport.server import Server
 
 TOKEN = "a secret"
@@ -57,7 +57,7 @@ def _join(address, actor=0, incarnation=1, timeout=10.0, token=TOKEN, **changes)
 def _header(client, sequence, actor=0, incarnation=1):
     times = {"acting": 250_000, "stepping": 500_000, "waiting": 0, "playing": 1_000_000}
     named = (client.nonce, client.run, actor, incarnation, sequence)
-    return Header(*named, dropped=0, **times, version=7, pieces=0)
+    return UnrollHeader(*named, dropped=0, **times, version=7, pieces=0)
 
 
 # -- unrolls
@@ -94,9 +94,9 @@ def test_unrolls_arrive_as_they_were_before_some_were_compressed(serve):
     server, address = serve(unroll_bytes=10_000)
     client = _join(address)
     zeros, noise = bytes(10_000), os.urandom(10_000)
-    packed = compressed(zeros)
+    packed = compress_lz4(zeros)
     assert len(packed) < 100
-    for sequence, sent in enumerate([[packed, noise, compressed(noise)], [noise], [packed]]):
+    for sequence, sent in enumerate([[packed, noise, compress_lz4(noise)], [noise], [packed]]):
         assert client.enqueue(_header(client, sequence), sent, NO_EPISODES) == ACCEPTED
     contents, versions = server.queue.dequeue_many(5)
     assert contents.numpy().tolist() == [zeros, noise, noise, noise, zeros]
@@ -108,21 +108,22 @@ def test_a_compressed_unroll_above_the_message_limit_arrives_as_it_was(serve):
     large = os.urandom(4_000_000) + bytes(4_000_000)
     server, address = serve(unroll_bytes=len(large))
     client = _join(address)
-    packed = compressed(large)
-    assert messages.MESSAGE < len(packed) < len(large)
+    packed = compress_lz4(large)
+    assert messages.MAX_CONTENT < len(packed) < len(large)
     assert client.enqueue(_header(client, 0), [packed], NO_EPISODES) == ACCEPTED
     assert server.queue.dequeue()[0].numpy() == large
 
 
 @pytest.mark.parametrize(
-    "rubbish", [b"", b"x" * 50, compressed(bytes(10_001)), compressed(bytes(10**7)), bytes(10_001)]
+    "rubbish",
+    [b"", b"x" * 50, compress_lz4(bytes(10_001)), compress_lz4(bytes(10**7)), bytes(10_001)],
 )
 def test_what_cannot_be_an_unroll_is_dropped_alone_and_said(serve, rubbish):
     events = []
     server, address = serve(events=events, unroll_bytes=10_000)
     client, good = _join(address, actor=4), bytes(10_000)
     header = _header(client, 0, actor=4)
-    assert client.enqueue(header, [rubbish, compressed(good)], NO_EPISODES) == ACCEPTED
+    assert client.enqueue(header, [rubbish, compress_lz4(good)], NO_EPISODES) == ACCEPTED
     header = _header(client, 1, actor=4)
     assert client.enqueue(header, [rubbish], NO_EPISODES) == ACCEPTED
     header = _header(client, 2, actor=4)
