@@ -8,11 +8,11 @@ import importlib
 from typing import Any
 
 # Imported when asked for: TensorFlow comes with them.
-_FOUND_IN = {"load_policy": "policy", "evaluate": "evaluation"}
+_FOUND_IN = {"load_policy": "policy.policy", "evaluate": "evaluation.games"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _FOUND_IN:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    importlib.import_module(f"{__name__}.tensorflow_import").load()
+    importlib.import_module(f"{__name__}.runtime.tensorflow_import").load()
     return getattr(importlib.import_module(f"{__name__}.{_FOUND_IN[name]}"), name)

@@ -1,9 +1,9 @@
 """An actor: plays a batch of environments, and sends what happened to its learner.
 
-One unroll's path begins here: `Player.play` fills it step by step, and `link` sends it through
-`transport` while the next one is played, and brings newer parameters back. The learner takes it
-from its queue (`learner.py`). An actor whose learner is away waits, says so, and goes on with the
-next that answers; it never ends for that.
+The path of an unroll begins here: `Player.play` steps the environments and writes their unrolls,
+and `LearnerLink` sends them while the next ones are played, and fetches newer parameters. An actor
+whose learner is away waits, says so, and goes on with the next that answers; it never ends for
+that.
 """
 
 import threading
@@ -22,16 +22,16 @@ from impala_mm.data.tensor_io import as_operation, pack, packed_spec, unpack
 from impala_mm.data.trajectory import Entry
 from impala_mm.data.unroll_writer import UnrollWriter
 from impala_mm.environments.types import Environments
-from impala_mm.runtime.backoff import Say
 from impala_mm.runtime.heartbeat import Heartbeat
-from impala_mm.transport import messages
+from impala_mm.runtime.log import Say
+from impala_mm.transport.messages import ActorTimes
 
 # From entries [E, ...] and a state to actions int32 [E], the state after and extras; both flat.
 _Act = Callable[[Entry, list[tf.Tensor]], tuple[np.ndarray, list[tf.Tensor], list[tf.Tensor]]]
 
 
 class Player:
-    """Steps groups of environments by a policy, and cuts what happens into unrolls.
+    """Plays groups of environments by a policy, in unrolls.
 
     The groups take turns: while the network reads what one shows, the others step, each in a thread
     of its own. A single group needs none.
@@ -45,23 +45,23 @@ class Player:
     ):
         """`groups`: environments that step together, and how many they are."""
         acts = {size: _trace_act(algorithm, size) for size in {size for _, size in groups}}
-        alive, aside = heartbeat or Heartbeat(), len(groups) > 1
+        heartbeat, threaded = heartbeat or Heartbeat(), len(groups) > 1
         self._groups = [
             _PlayingGroup(
                 algorithm,
-                EnvironmentStepper(environments, algorithm.unroll.length, alive, aside),
+                EnvironmentStepper(environments, algorithm.unroll.length, heartbeat, threaded),
                 size,
                 acts[size],
             )
             for environments, size in groups
         ]
-        self._turn = 0  # whose
+        self._turn = 0  # the number of the group that is next
         self._loaded: Any = None
-        self.acted_by: Any = None  # what `load` gave when the last unrolls began
+        self.acted_by: Any = None  # what `load` returned when the last unrolls began
         self.acting = self.stepping = 0.0  # seconds that the last unrolls took, by part
 
     def play(self, load: Callable[[], Any] = lambda: None) -> list[bytes]:
-        """Plays T steps; the unrolls of all environments that came through them whole.
+        """Play T steps; return the unrolls of all environments that came through without a fault.
 
         `load` is called before an unroll's first action, and may change the policy.
         """
@@ -77,10 +77,10 @@ class Player:
                 contents += ended
                 if group is last:  # it acts with the next call
                     return contents
-            if group.begins:
+            if group.at_unroll_start:
                 if group is first:
                     self._loaded = load()
-                if group is last:  # what the others played until now, it has cut by now
+                if group is last:  # the unrolls that the others played until now are taken by now
                     self.acted_by = self._loaded
             begin = time.perf_counter()
             group.act()
@@ -88,52 +88,54 @@ class Player:
             self._turn = (self._turn + 1) % len(self._groups)
 
     def episodes(self) -> np.ndarray:
-        """float32 [K, 3] of (1 for a whole game else 0, return, steps) that ended since."""
-        return np.concatenate([group.stepping.episodes() for group in self._groups])
+        """Return float32 [K, 3], (1 for a whole game else 0, return, steps), of what ended since
+        the last call.
+        """
+        return np.concatenate([group.stepper.episodes() for group in self._groups])
 
     def close(self) -> None:
-        """Ends the threads that step, once their steps are over: who closes environments waits."""
+        """End the threads that step, once their steps are over: who closes environments waits."""
         for group in self._groups:
-            group.stepping.close()
+            group.stepper.close()
 
 
 class _PlayingGroup:
-    """A group."""
+    """E environments that step together, and the unrolls they are in."""
 
-    def __init__(self, algorithm: Algorithm, stepping: EnvironmentStepper, size: int, act: _Act):
-        self.stepping, self._act = stepping, act
+    def __init__(self, algorithm: Algorithm, stepper: EnvironmentStepper, size: int, act: _Act):
+        self.stepper, self._act = stepper, act
         state = algorithm.initial_state(size)
         self._state: list[tf.Tensor] = tf.nest.flatten(state)
-        self._assembly = UnrollWriter(algorithm.unroll, size, state)
-        self._assembly.begin(stepping.reset())
+        self._writer = UnrollWriter(algorithm.unroll, size, state)
+        self._writer.write_reset(stepper.reset())
         self._chosen: tuple[np.ndarray, list[tf.Tensor]] | None = None  # for the step that runs
-        self.begins = True  # an unroll
+        self.at_unroll_start = True
 
     def act(self) -> None:
-        """Chooses what follows on the newest entries, and starts that step."""
-        assembly = self._assembly
-        if assembly.starts:
-            assembly.begins_with(self._state)
-        actions, self._state, extras = self._act(assembly.newest, self._state)
-        self._chosen, self.begins = (actions, extras), False
-        self.stepping.start(actions)
+        """Choose the actions that follow on the newest entries, and start their step."""
+        writer = self._writer
+        if writer.at_unroll_start:
+            writer.set_start_state(self._state)
+        actions, self._state, extras = self._act(writer.newest, self._state)
+        self._chosen, self.at_unroll_start = (actions, extras), False
+        self.stepper.start_step(actions)
 
     def write(self) -> list[bytes] | None:
-        """What the step that runs brings; unrolls where it ends one."""
+        """Write the step that runs; return the unrolls where it ends them."""
         if not self._chosen:
             return None
-        whole = self._assembly.write(self.stepping.finish(), *self._chosen)
+        ended = self._writer.write(self.stepper.finish_step(), *self._chosen)
         self._chosen = None
-        if not whole:
+        if not ended:
             return None
-        self.begins = True
-        return self._assembly.cut()
+        self.at_unroll_start = True
+        return self._writer.take_unrolls()
 
 
 def _trace_act(algorithm: Algorithm, num_envs: int) -> _Act:
-    """The algorithm's act for this many environments, from and to the core state's flat tensors.
+    """Return the algorithm's act for this many environments as one operation of flat tensors.
 
-    The fields that act() may read go in as one of them.
+    The fields that act() may read go in as one tensor.
     """
     exploration = tf.ones([num_envs])
     step, state = algorithm.unroll.step, algorithm.initial_state(num_envs)
@@ -144,8 +146,8 @@ def _trace_act(algorithm: Algorithm, num_envs: int) -> _Act:
     length = len(tf.nest.flatten(state))
 
     @tf.function(autograph=False)
-    def act(shown, *flat_state):
-        observation, reward, action, first = unpack(shown, read)
+    def act(packed, *flat_state):
+        observation, reward, action, first = unpack(packed, read)
         entry = Entry(action, reward, None, None, observation, first, None)
         before = tf.nest.pack_sequence_as(state, flat_state)
         chosen, after, extras = algorithm.act(entry, before, exploration)
@@ -155,13 +157,13 @@ def _trace_act(algorithm: Algorithm, num_envs: int) -> _Act:
         packed_spec(read),
         *[tf.TensorSpec(s.shape, s.dtype) for s in tf.nest.flatten(state)],
     )
-    chosen_by = as_operation(concrete)
+    operation = as_operation(concrete)
 
     def call(
         entry: Entry, flat: list[tf.Tensor]
     ) -> tuple[np.ndarray, list[tf.Tensor], list[tf.Tensor]]:
-        shown = pack(entry.observation, entry.reward, entry.action, entry.first)
-        chosen, *rest = chosen_by(shown, *flat)
+        packed = pack(entry.observation, entry.reward, entry.action, entry.first)
+        chosen, *rest = operation(packed, *flat)
         return chosen.numpy(), rest[:length], rest[length:]
 
     return call
@@ -176,7 +178,7 @@ def run(
     stop: threading.Event,
     heartbeat: Heartbeat,
 ) -> None:
-    """Plays until told to stop."""
+    """Play, and send what is played, until told to stop."""
     link.start()
     while not link.connected.wait(0.2):
         heartbeat.beat()
@@ -186,7 +188,7 @@ def run(
             return
     player = Player(algorithm, groups, heartbeat)
     faults = FaultCounter([environments for environments, _ in groups], say)
-    loaded = (-1, -1)  # the run and the version of the parameters in use
+    loaded: tuple[int, int] | None = None  # the run and the version of the parameters in use
 
     def load() -> tuple[int, int]:
         nonlocal loaded
@@ -203,9 +205,9 @@ def run(
             contents = player.play(load)
             faults.after_unroll()
             ready = time.perf_counter()
-            times = messages.ActorTimes(player.acting, player.stepping, waited, ready - begin)
-            number, version = player.acted_by
-            unrolls = UnrollBatch(number, version, contents, player.episodes(), times)
+            times = ActorTimes(player.acting, player.stepping, waited, ready - begin)
+            run_of_policy, version = player.acted_by
+            unrolls = UnrollBatch(run_of_policy, version, contents, player.episodes(), times)
             if not link.send(unrolls, heartbeat.beat):
                 return
             begin, waited = ready, time.perf_counter() - ready

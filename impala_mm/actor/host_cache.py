@@ -1,8 +1,8 @@
-"""One pull per host: the newest parameters in shared memory, for all actors of a run on a host.
+"""The newest parameters in shared memory: one pull serves all actors of a run on a host.
 
-`link` asks it before it asks the learner: a few hundred actors that each pulled for themselves
-would take the learner's network for the weights alone. Whoever has the turn pulls, and leaves the
-vector in a folder of this user's that no other can read; the others read it there.
+`learner_link` asks it before it asks the learner: a few hundred actors that each pulled for
+themselves would take the learner's network for the weights alone. Whoever has the turn pulls, and
+leaves the vector in a folder of this user's that no other can read; the others read it there.
 
     /dev/shm/impala_mm-<uid>-<run>/    0700, its owner checked
         vector       0600: version and time of the pull, then the bytes; replaced, never written to
@@ -27,7 +27,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 class HostParameterCache:
-    """One actor's view of it. Raises OSError where this host's shared memory is not to be used."""
+    """One actor's view of the cache; raises OSError where this host's memory cannot be used."""
 
     def __init__(self, run_id: str, shared_memory: Path = SHARED_MEMORY):
         prefix = f"impala_mm-{os.geteuid()}-"
@@ -40,17 +40,17 @@ class HostParameterCache:
         self._members = self._join()
         self._turn = os.open(self._folder / "turn", os.O_RDWR | os.O_CREAT, 0o600)
 
-    def newest(self, after: int) -> tuple[int, bytes] | None:
-        """(version, vector) as last pulled on this host, if it is newer than version `after`."""
+    def newest(self, after: int | None) -> tuple[int, bytes] | None:
+        """Return (version, vector) as last pulled on this host, if newer than version `after`."""
         with contextlib.suppress(FileNotFoundError), self._vector.open("rb") as file:
             version, _ = _HEADER.unpack(file.read(_HEADER.size))
-            if version > after:
+            if after is None or version > after:
                 return version, file.read()
         return None
 
     @contextlib.contextmanager
-    def turn(self, at_least_secs: float) -> Iterator[bool]:
-        """Whether it is this actor's to pull: nobody else does, or did, in the last seconds."""
+    def pull_turn(self, at_least_secs: float) -> Iterator[bool]:
+        """Yield whether this actor is to pull: nobody else does, or did in the last seconds."""
         try:
             fcntl.flock(self._turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -62,8 +62,8 @@ class HostParameterCache:
         finally:
             fcntl.flock(self._turn, fcntl.LOCK_UN)
 
-    def put(self, version: int, vector: bytes) -> None:
-        """Leaves what was pulled, for the others; only in one's turn."""
+    def store(self, version: int, vector: bytes) -> None:
+        """Store what was pulled, for the others; only in one's turn."""
         work = self._folder / "pulled"
         descriptor = os.open(work, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "wb") as file:
@@ -72,7 +72,7 @@ class HostParameterCache:
         work.rename(self._vector)
 
     def close(self) -> None:
-        """Leaves the run; the last of the host takes the folder away."""
+        """Leave the cache; the last actor of the host removes the folder."""
         os.close(self._turn)
         os.close(self._members)
         _remove_if_unused(self._folder)
@@ -83,7 +83,7 @@ class HostParameterCache:
         return -math.inf
 
     def _join(self) -> int:
-        """The folder is there, ours, and we are counted in; the descriptor that says so."""
+        """Make or find the folder, check that it is ours; return the descriptor that counts us."""
         while True:
             with contextlib.suppress(FileExistsError):
                 self._folder.mkdir(mode=0o700)
@@ -107,7 +107,7 @@ class HostParameterCache:
 
 
 def _remove_if_unused(folder: Path) -> None:
-    """Takes a run's folder away if no actor of it is left, however the last one ended."""
+    """Remove a run's folder if no actor of it is left, however the last one ended."""
     with contextlib.suppress(OSError):
         members = os.open(folder / "members", os.O_RDWR | os.O_NOFOLLOW)
         try:

@@ -1,8 +1,8 @@
 """An actor's connection, in a thread of its own: unrolls go up and parameters come down.
 
-`actor.run` hands it each group of unrolls and plays on meanwhile; what it fetched last stands in
-`newest`. All learners of a run hold the same weights, so it feeds any of them: the one it is sent
-to by the one before, and where a learner is away, the next that answers.
+`actor.run` hands it the unrolls of each round and plays on meanwhile; the parameters that it
+fetched last are in `newest`. All learners of a run hold the same weights, so it feeds any of them:
+the one to which the learner before sends it, and where a learner is away, the next that answers.
 """
 
 import math
@@ -19,10 +19,10 @@ import numpy as np
 from impala_mm.actor.host_cache import HostParameterCache
 from impala_mm.data import compression
 from impala_mm.runtime import thread_names
-from impala_mm.runtime.backoff import Backoff, Say
-from impala_mm.transport import messages
+from impala_mm.runtime.backoff import Backoff
+from impala_mm.runtime.log import Say
 from impala_mm.transport.client import Client, Unreachable
-from impala_mm.transport.delivery import FOREIGN
+from impala_mm.transport.messages import ActorTimes, Reply, UnrollHeader
 
 _SECONDS = 2.0  # that an actor waits in a full queue before it asks who else could need it;
 _MOST_SECONDS = 30.0  # longer where the unrolls alone may take so long to cross the wire
@@ -37,17 +37,17 @@ class PulledParameters(NamedTuple):
 
 
 class UnrollBatch(NamedTuple):
-    """What was played in T steps."""
+    """The unrolls of all environments of an actor, of one round of T steps."""
 
-    run: int  # of the learners whose parameters acted
-    version: int  # the oldest that acted
+    run: int | None  # of the learners whose parameters acted; None: of none that counts any more
+    version: int  # the oldest policy version that acted
     contents: list[bytes]  # an unroll each
     episodes: np.ndarray  # float32 [K, 3]: (1 for a whole game else 0, return, steps)
-    times: messages.ActorTimes = messages.ActorTimes()
+    times: ActorTimes = ActorTimes()
 
 
 class LearnerLink(threading.Thread):
-    """Sends what `send` is given, one group at a time, and pulls after each."""
+    """Sends what `send` is given, one batch at a time, and pulls parameters after each."""
 
     def __init__(
         self,
@@ -59,81 +59,80 @@ class LearnerLink(threading.Thread):
         max_lag: int | None,
         say: Say,
         stop: threading.Event,
-        pack: compression.Compress = compression.leave_uncompressed,
+        compress: compression.Compress = compression.leave_uncompressed,
     ):
-        """`addresses` of learners, number `start` to be tried first; it stays with an only one.
-
-        Each unroll is sent as `pack` makes it.
-        """
+        """`addresses`: of learners, number `start` to be tried first; it stays with an only one."""
         super().__init__(name="link", daemon=True)
         self._addresses, self._at = list(addresses), start  # at: the learner that it feeds
         self._identity, self._token = identity, token
         self._pull_secs, self._max_lag = pull_secs, max_lag
-        self._say, self._ending, self._pack = say, stop, pack
-        self._groups: queue.Queue[UnrollBatch] = queue.Queue(maxsize=1)
+        self._say, self._stop_asked, self._compress = say, stop, compress
+        self._batches: queue.Queue[UnrollBatch] = queue.Queue(maxsize=1)
         self._incarnation = secrets.randbits(62)
         self._sequence = 0
         self._client: Client | None = None
-        self._tried = -1  # nonce of the learner that did not say whether it has the group in hand
+        self._tried: int | None = None  # nonce of a learner that may have the batch in hand
         self._dropped = 0  # unrolls that went nowhere since a learner was told
-        self._patience = _SECONDS  # for the answer to the group in hand
-        self._run = ""  # whose share of this host it is in
-        self._share: HostParameterCache | None = None
+        self._patience = _SECONDS  # for the answer to the batch in hand
+        self._run_id = ""  # whose host cache it uses
+        self._cache: HostParameterCache | None = None
         self._pulled_at = -math.inf  # when this actor last asked the learner itself
-        self._settled = threading.Event()  # what was sent is there, and who may act next is here
+        self._settled = threading.Event()  # the batch is there, and so is who may act next
         self.newest: PulledParameters | None = None
         self.failure: BaseException | None = None
         self.connected = threading.Event()
 
-    def send(self, group: UnrollBatch, meanwhile: Callable[[], None] = lambda: None) -> bool:
-        """Hands a group over; waits while the one before is still on its way.
+    def send(self, batch: UnrollBatch, meanwhile: Callable[[], None] = lambda: None) -> bool:
+        """Hand a batch over; wait while the one before is still on its way.
 
         An algorithm with a `max_lag` waits for the policy that may act next, too. `meanwhile` is
-        called several times a second then. False: stopped.
+        called several times a second then. Returns False where told to stop.
         """
         self._settled.clear()
-        while not self._ending.is_set():
+        while not self._stop_asked.is_set():
             if self.failure:
                 raise self.failure
             try:
-                self._groups.put(group, timeout=0.2)
+                self._batches.put(batch, timeout=0.2)
             except queue.Full:
                 meanwhile()
                 continue
             break
-        while self._max_lag is not None and not self._ending.is_set():
+        while self._max_lag is not None and not self._stop_asked.is_set():
             if self.failure:
                 raise self.failure
             if self._settled.wait(0.2):
                 break
             meanwhile()
-        return not self._ending.is_set()
+        return not self._stop_asked.is_set()
 
     def close(self) -> None:
-        """Leaves this host's share, from whatever state."""
-        if self._share:
-            self._share.close()
-            self._share = None
+        """Leave this host's cache, from whatever state."""
+        if self._cache:
+            self._cache.close()
+            self._cache = None
 
     def run(self) -> None:
-        """Connects, then sends each group and pulls after it; from the start when that fails."""
+        """Connect, then send each batch and pull after it; from the start when that fails."""
         thread_names.name_thread("link")
         try:
-            group = sent = None
-            one = len(self._addresses) == 1
-            while not self._ending.is_set():
+            batch = sent = None
+            only_learner = len(self._addresses) == 1
+            while not self._stop_asked.is_set():
                 client = self._client or self._connect()
                 if client is None:
                     return
                 try:
-                    if group and self._tried not in {-1, client.nonce}:
-                        sent, group = self._drop(group), None
-                    group = group or (None if sent else self._next_group())
-                    if group:
-                        self._send(client, group)
-                        group, sent = None, group  # whatever comes now: it is not sent again
+                    if batch and self._tried not in {None, client.nonce}:
+                        sent, batch = self._drop(batch), None
+                    batch = batch or (None if sent else self._next_batch())
+                    if batch:
+                        self._send(client, batch)
+                        batch, sent = None, batch  # whatever comes now: it is not sent again
                     if sent and self._moves(client):
-                        sent = sent._replace(run=-1)  # the next policy waits for what it plays now
+                        sent = sent._replace(
+                            run=None
+                        )  # the next policy waits for what it plays now
                     if self._client:
                         self._pull(client, sent)
                         sent = None
@@ -142,135 +141,148 @@ class LearnerLink(threading.Thread):
                     if not client.is_there():
                         self._say(f"the learner does not answer ({error}); trying again")
                         self._client = None
-                    elif group and (one or self._patience == _MOST_SECONDS):
+                    elif batch and (only_learner or self._patience == _MOST_SECONDS):
                         self._say("the learner's queue is full: waits for room")
         except BaseException as error:
             self.failure = error
 
-    def _drop(self, group: UnrollBatch) -> UnrollBatch:
-        """What another learner was asked to take and may have: elsewhere it would be learnt twice.
+    # -- unrolls up
 
-        It counts as sent: the next is to be played, by whatever policy there is.
-        """
-        self._tried = -1
-        self._sequence += 1
-        self._dropped += len(group.contents)
-        self._say(
-            f"{len(group.contents)} unrolls dropped: the learner did not say whether it has them"
-        )
-        return group._replace(run=-1)
-
-    def _moves(self, client: Client) -> bool:
-        """Whether it goes to another learner, as the one that was just fed says."""
-        to, client.go_to = client.go_to, -1
-        if not client.learners or not 0 <= to < len(self._addresses) or to == self._at:
-            return False
-        self._at, self._client = to, None
-        return True
-
-    def _next_group(self) -> UnrollBatch | None:
+    def _next_batch(self) -> UnrollBatch | None:
         try:
-            group = self._groups.get(timeout=0.2)
+            batch = self._batches.get(timeout=0.2)
         except queue.Empty:
             return None
-        return group._replace(contents=[self._pack(content) for content in group.contents])
+        return batch._replace(contents=[self._compress(content) for content in batch.contents])
 
-    def _send(self, client: Client, group: UnrollBatch) -> None:
-        header = messages.UnrollHeader(
+    def _send(self, client: Client, batch: UnrollBatch) -> None:
+        assert client.nonce is not None
+        assert batch.run is not None
+        header = UnrollHeader(
             nonce=client.nonce,
-            run=group.run,
+            run=batch.run,
             actor=self._identity["actor"],
             incarnation=self._incarnation,
             sequence=self._sequence,
             dropped=self._dropped,
-            **{name: round(1e6 * seconds) for name, seconds in group.times._asdict().items()},
-            version=group.version,
-            pieces=0,
+            **batch.times.in_microseconds(),
+            version=batch.version,
+            chunks=0,
         )
         again, self._tried = self._tried == client.nonce, client.nonce
         # Of several learners another may need this actor, whose queue is not full.
         seconds = self._patience if len(self._addresses) > 1 else None
-        code = client.enqueue(header, group.contents, group.episodes, again, seconds)
-        self._tried, self._dropped, self._patience = -1, 0, _SECONDS
+        reply = client.enqueue(header, batch.contents, batch.episodes, again, seconds)
+        self._tried, self._dropped, self._patience = None, 0, _SECONDS
         self._sequence += 1
-        if code == FOREIGN:
-            self._dropped = len(group.contents)
-        if code == FOREIGN and group.run == client.run:
+        if reply == Reply.FOREIGN:
+            self._dropped = len(batch.contents)
+        if reply == Reply.FOREIGN and batch.run == client.run:
             self._say("another learner answers: what was played for the one before is dropped")
             self._client = None
 
+    def _drop(self, batch: UnrollBatch) -> UnrollBatch:
+        """Drop what another learner may have: sent elsewhere too, it would be learnt twice.
+
+        It counts as sent: the next is to be played, by whatever policy there is.
+        """
+        self._tried = None
+        self._sequence += 1
+        self._dropped += len(batch.contents)
+        self._say(
+            f"{len(batch.contents)} unrolls dropped: the learner did not say whether it has them"
+        )
+        return batch._replace(run=None)
+
+    def _moves(self, client: Client) -> bool:
+        """Go to another learner, if the one that was just fed says so; return whether it did."""
+        to, client.next_learner = client.next_learner, None
+        if not client.learners or to is None or to >= len(self._addresses) or to == self._at:
+            return False
+        self._at, self._client = to, None
+        return True
+
+    # -- parameters down
+
     def _pull(self, client: Client, sent: UnrollBatch | None) -> None:
-        """Fetches the newest parameters, where there are newer ones and it is time."""
+        """Fetch the newest parameters, where there are newer ones and it is time."""
         if self._max_lag is None:
-            have = self.newest.version if self.newest else -1
-            if client.version > have:
-                self._pull_for_host(client, have)
+            have = self.newest.version if self.newest else None
+            if client.version is not None and (have is None or client.version > have):
+                self._pull_for_host(client, client.version, have)
         elif sent:
             due = sent.version + 1 - self._max_lag if sent.run == client.run else 0
             self._pull_next(client, due)
             self._settled.set()
 
-    def _pull_for_host(self, client: Client, have: int) -> None:
-        """From this host's shared memory; if that is stale and it is our turn, from the learner."""
-        found = self._share.newest(after=have) if self._share else None
-        if not found or found[0] < client.version:
+    def _pull_for_host(self, client: Client, wanted: int, have: int | None) -> None:
+        """From this host's cache; if that is stale and it is our turn, from the learner."""
+        assert client.run is not None
+        found = self._cache.newest(after=have) if self._cache else None
+        if not found or found[0] < wanted:
             found = self._from_learner(client, have, self._pull_secs) or found
         if found:
             self.newest = PulledParameters(client.run, *found)
 
     def _from_learner(
-        self, client: Client, have: int, pull_secs: float
+        self, client: Client, have: int | None, pull_secs: float
     ) -> tuple[int, bytes] | None:
-        """Pulled, and left for the other actors of this host; None where it is not our turn."""
+        """Pull, and leave it for the other actors of this host; None where it is not our turn."""
         if time.monotonic() - self._pulled_at < pull_secs:
             return None
-        if self._share is None:
+        if self._cache is None:
             self._pulled_at = time.monotonic()
             return client.get_parameters()
-        with self._share.turn(pull_secs) as ours:
+        with self._cache.pull_turn(pull_secs) as ours:
             if not ours:
                 return None
-            found = self._share.newest(after=have)  # another had its turn since we looked
-            if found and found[0] >= client.version:
+            found = self._cache.newest(after=have)  # another had its turn since we looked
+            if found and (client.version is None or found[0] >= client.version):
                 return found
             self._pulled_at = time.monotonic()
             found = client.get_parameters()
             if found:
                 try:
-                    self._share.put(*found)
+                    self._cache.store(*found)
                 except OSError as error:
                     self._say(f"cannot leave parameters for this host's other actors: {error}")
         return found
 
     def _pull_next(self, client: Client, due: int) -> None:
-        """Waits for version `due`."""
-        waiting = Backoff(f"for policy version {due}", self._say, self._ending, silent=10.0)
-        while not self._ending.is_set():
+        """Wait for version `due`."""
+        assert client.run is not None
+        backoff = Backoff(f"for policy version {due}", self._say, self._stop_asked, silent=10.0)
+        while not self._stop_asked.is_set():
             found = client.get_parameters(due)
             if found:
                 self.newest = PulledParameters(client.run, *found)
                 return
-            waiting.pause(0.002, most=0.1)
+            backoff.pause(0.002, most=0.1)
+
+    # -- the connection
 
     def _connect(self) -> Client | None:
-        """Waits, for ever, for a learner that takes us; None when told to stop."""
+        """Wait, for ever, for a learner that takes this actor; None when told to stop."""
         what = "the learner" if len(self._addresses) == 1 else "a learner"
-        waiting = Backoff(f"for {what} at {', '.join(self._addresses)}", self._say, self._ending)
+        backoff = Backoff(
+            f"for {what} at {', '.join(self._addresses)}", self._say, self._stop_asked
+        )
         missed = 0
-        while not self._ending.is_set():
+        while not self._stop_asked.is_set():
             address = self._addresses[self._at]
             try:
                 client = Client(address, self._token)
                 self._hello(client)
-                found = self._first_policy(client, waiting)
+                found = self._first_policy(client, backoff)
             except Unreachable:
                 self._at = (self._at + 1) % len(self._addresses)
                 missed += 1
                 if missed % len(self._addresses) == 0:
-                    waiting.pause(0.2, most=5.0)
+                    backoff.pause(0.2, most=5.0)
                 continue
             if found is None:
                 break
+            assert client.run is not None
             client.version, _ = found
             self.newest = PulledParameters(client.run, *found)
             self._client = client
@@ -279,30 +291,30 @@ class LearnerLink(threading.Thread):
             return client
         return None
 
-    def _first_policy(self, client: Client, waiting: Backoff) -> tuple[int, bytes] | None:
-        """Of this learner, as soon as it has one; None when told to stop."""
-        while not self._ending.is_set():
-            found = self._share.newest(after=-1) if self._share else None
-            found = found or self._from_learner(client, have=-1, pull_secs=0.0)
+    def _first_policy(self, client: Client, backoff: Backoff) -> tuple[int, bytes] | None:
+        """Return this learner's policy, as soon as it has one; None when told to stop."""
+        while not self._stop_asked.is_set():
+            found = self._cache.newest(after=None) if self._cache else None
+            found = found or self._from_learner(client, have=None, pull_secs=0.0)
             if found:
                 return found
-            waiting.pause(0.2, most=5.0)
+            backoff.pause(0.2, most=5.0)
         return None
 
     def _hello(self, client: Client) -> None:
-        me = {"incarnation": self._incarnation, "host": socket.gethostname()}
-        answer = client.hello(self._identity | me | {"learners": self._addresses})
+        own = {"incarnation": self._incarnation, "host": socket.gethostname()}
+        answer = client.hello(self._identity | own | {"learners": self._addresses})
         if client.learners:  # in the learners' own order, by which they say where to go
             address = self._addresses[self._at]
             self._addresses, self._at = client.learners, client.learners.index(address)
-        if self._share is None or answer["run_id"] != self._run:
-            self._share_with_host(answer["run_id"])
+        if self._cache is None or answer["run_id"] != self._run_id:
+            self._open_cache(answer["run_id"])
 
-    def _share_with_host(self, run_id: str) -> None:
-        """One pull serves all actors of this run on this host, where its shared memory allows."""
+    def _open_cache(self, run_id: str) -> None:
+        """Share one pull with all actors of this run on this host, where its memory allows."""
         self.close()
-        self._run = run_id
+        self._run_id = run_id
         try:
-            self._share = HostParameterCache(run_id)
+            self._cache = HostParameterCache(run_id)
         except OSError as error:
             self._say(f"pulls its parameters for itself alone: {error}")

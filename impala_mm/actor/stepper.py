@@ -1,4 +1,4 @@
-"""Stepping environments, whoever chooses the actions: a Player in the actor, or the learner.
+"""Steps environments, whoever chooses the actions: the actor's network, or the learner.
 
 Broken environments are made anew where an unroll ends: their newest entry then is the reset.
 """
@@ -13,25 +13,28 @@ import numpy as np
 from impala_mm.environments.types import Environments, Episode, Step
 from impala_mm.runtime import thread_names
 from impala_mm.runtime.heartbeat import Heartbeat
+from impala_mm.runtime.log import Say
 
-_FAULTS = 10  # environments rebuilt within the last 1,000 unrolls before the actor gives up
+_MAX_FAULTS = 10  # environments rebuilt within the last 1,000 unrolls before the actor gives up
 
 
 class TooManyFaults(Exception):
-    """The actor cannot go on; says why."""
+    """The environments break again and again; says how."""
 
 
 class EnvironmentStepper:
-    """E environments in unrolls of T steps."""
+    """E environments that step together, in unrolls of T steps."""
 
     def __init__(
-        self, environments: Environments, length: int, heartbeat: Heartbeat, aside: bool = False
+        self, environments: Environments, length: int, heartbeat: Heartbeat, threaded: bool = False
     ):
-        """`aside`: they step in a thread of their own, while the caller does other things."""
+        """`length`: T. `threaded`: they step in a thread of their own, while the caller does other
+        things.
+        """
         self._pool: ThreadPoolExecutor | None = None
-        if aside:
+        if threaded:
             self._pool = ThreadPoolExecutor(1, "stepping", thread_names.name_thread, ("stepping",))
-        self._running: Callable[[], Step]
+        self._result: Callable[[], Step]  # of the step that was started
         self._finished: list[Episode] = []
         self._environments, self._length, self._heartbeat = environments, length, heartbeat
         self._repeats = environments.spec.action_repeats
@@ -40,25 +43,28 @@ class EnvironmentStepper:
         self.seconds = 0.0  # that all steps took
 
     def reset(self) -> Step:
-        """All begin anew, and so does the unroll."""
+        """Reset all environments, and begin an unroll."""
         self._steps, self._broken = 0, np.zeros([], bool)
         return self._environments.reset()
 
     def step(self, actions: np.ndarray) -> Step:
-        """One step of each; after the last of an unroll the broken ones show their resets."""
-        self.start(actions)
-        return self.finish()
+        """Step each environment by its action, int32 [E]."""
+        self.start_step(actions)
+        return self.finish_step()
 
-    def start(self, actions: np.ndarray) -> None:
-        """Begins a step; `finish` brings it."""
+    def start_step(self, actions: np.ndarray) -> None:
+        """Start a step; `finish_step` returns it."""
         if self._pool:
-            self._running = self._pool.submit(self._step, actions).result
+            self._result = self._pool.submit(self._step, actions).result
         else:
-            self._running = partial(self._step, actions)
+            self._result = partial(self._step, actions)
 
-    def finish(self) -> Step:
-        """The step that was begun."""
-        step = self._running()
+    def finish_step(self) -> Step:
+        """Return the step that was started; after an unroll's last, broken ones show their resets.
+
+        Its arrays are [E, ...].
+        """
+        step = self._result()
         self._heartbeat.frames += int((~step.first).sum()) * self._repeats
         self._heartbeat.beat()
         self._broken = self._broken | step.fault
@@ -76,14 +82,16 @@ class EnvironmentStepper:
         return self._steps == 0
 
     def episodes(self) -> np.ndarray:
-        """float32 [K, 3] of (1 for a whole game else 0, return, steps) that ended since."""
+        """Return float32 [K, 3], (1 for a whole game else 0, return, steps), of what ended since
+        the last call.
+        """
         finished, self._finished = self._finished, []
         return np.array(
             [(e.whole_game, e.episode_return, e.length) for e in finished], np.float32
         ).reshape([-1, 3])
 
     def close(self) -> None:
-        """Ends the thread; no step may run."""
+        """End the thread; no step may run."""
         if self._pool:
             self._pool.shutdown()
 
@@ -95,26 +103,26 @@ class EnvironmentStepper:
 
     def _rebuild(self, environment: int, step: Step) -> None:
         try:
-            anew = self._environments.rebuild(environment)
+            reset = self._environments.rebuild(environment)
         except Exception as error:  # it stays broken, and this counts as one more fault
             what = " ".join(f"{type(error).__name__}: {error}".split())
             self._environments.faults.append(f"environment {environment}, made anew: {what}")
             return
         for name in ("reward", "terminated", "truncated", "observation", "first"):
-            getattr(step, name)[environment] = getattr(anew, name)[0]
+            getattr(step, name)[environment] = getattr(reset, name)[0]
 
 
 class FaultCounter:
     """Says what breaks in groups of environments, and gives up where it is too much."""
 
-    def __init__(self, groups: Sequence[Environments], say: Callable[[str], None]):
+    def __init__(self, groups: Sequence[Environments], say: Say):
         self._groups, self._say = groups, say
         self._known = [0] * len(groups)
         self._unrolls, self._last = 0, ""
         self._at: list[int] = []  # the unroll at which each fault was
 
     def after_unroll(self) -> None:
-        """Of all groups; raises Stopped where it is too much."""
+        """Say the new faults of all groups; raises TooManyFaults."""
         self._unrolls += 1
         for number, environments in enumerate(self._groups):
             new = environments.faults[self._known[number] :]
@@ -125,5 +133,5 @@ class FaultCounter:
                 self._say(f"{self._last}; it is made anew, its unroll dropped")
                 self._at.append(self._unrolls)
         self._at = [at for at in self._at if at > self._unrolls - 1000]
-        if len(self._at) >= _FAULTS:
+        if len(self._at) >= _MAX_FAULTS:
             raise TooManyFaults(f"{len(self._at)} faults of environments, the last: {self._last}")

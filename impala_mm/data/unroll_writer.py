@@ -1,7 +1,8 @@
-"""What environments do, cut into unrolls: whoever acts for them fills an Assembly step by step.
+"""Writes what environments do into unrolls, step by step, in the bytes that travel.
 
-An actor's Player is one of those, and `inference` is the other, where the learner acts for actors
-that only step. The step convention is `trajectory`'s; this file is how it comes about.
+An actor's `Player` fills one writer for each of its groups of environments, and so does
+`inference`, where the learner acts for actors that only step. The step convention is
+`trajectory`'s; this file is how it comes about.
 """
 
 from collections import deque
@@ -16,9 +17,10 @@ from impala_mm.environments.types import Step
 
 
 class UnrollWriter:
-    """The unrolls that E environments, which step together, are in, written as they travel.
+    """The unrolls that E environments, which step together, are in.
 
-    One round is: read `newest`, act on it, step, `write`; after the last write of an unroll, `cut`.
+    One round is: read `newest`, act on it, step, `write`; after the last write of an unroll,
+    `take_unrolls`.
     """
 
     newest: Entry  # that is to be read next, [E, ...], before the next step; without extras
@@ -26,7 +28,7 @@ class UnrollWriter:
     def __init__(self, spec: UnrollSpec, num_envs: int, initial_state: Any):
         """`initial_state`: the core's, nest of [E, ...]."""
         self._length, self._overlap = spec.length, spec.overlap
-        self._shown = spec.step.observation.dtype.as_numpy_dtype
+        self._observed = spec.step.observation.dtype.as_numpy_dtype
         codec = UnrollCodec(spec)
         self._rows = np.zeros([num_envs, codec.size], np.uint8)
         self._entries, start = codec.arrays(self._rows)  # [E, T+overlap, ...], [E, ...]
@@ -41,26 +43,26 @@ class UnrollWriter:
         begun = len(range(0, self._read, spec.length))
         self._starts = deque([tf.nest.flatten(initial_state)] * begun)
 
-    def begin(self, step: Step) -> None:
-        """The first entry, a reset of all; where unrolls overlap by more, it fills them."""
+    def write_reset(self, step: Step) -> None:
+        """Write the first entry, a reset of all; where unrolls overlap by more, it fills them."""
         nothing = np.zeros([len(self._rows)], np.int32)
         for t in range(self._overlap):
             self._put(t, step, nothing)
         self._written = self._overlap
 
     @property
-    def starts(self) -> bool:
-        """Whether an unroll begins with the newest entry: `begins_with` wants the state before."""
+    def at_unroll_start(self) -> bool:
+        """Whether an unroll starts with the newest entry: then `set_start_state` is due."""
         return self._read % self._length == 0
 
-    def begins_with(self, state: Sequence[Any]) -> None:
-        """The core state, flat, of [E, ...], before the newest entry is read."""
+    def set_start_state(self, state: Sequence[Any]) -> None:
+        """Keep the core state before the newest entry is read: flat, of [E, ...]."""
         self._starts.append(state)
 
     def write(self, step: Step, actions: np.ndarray, extras: Sequence[Any]) -> bool:
-        """What acting on the newest entry brought; True where with this entry the unroll is whole.
+        """Write what acting on the newest entry brought; return whether this ends the unroll.
 
-        `actions` int32 [E]; `extras`, flat, of [E, ...]: as act() gave them.
+        `actions` int32 [E]; `extras`, flat, of [E, ...]: as act() returned them.
         """
         t = self._written
         self._put(t, step, actions)
@@ -71,8 +73,10 @@ class UnrollWriter:
         self._read += 1
         return self._written == self._length + self._overlap
 
-    def cut(self) -> list[bytes]:
-        """The unrolls of all environments that came through whole; the next one begins."""
+    def take_unrolls(self) -> list[bytes]:
+        """Return the unrolls of all environments that had no fault, as `UnrollCodec` reads them;
+        the next unroll begins.
+        """
         for array, value in zip(self._start, self._starts.popleft(), strict=True):
             array[...] = value
         contents = [self._rows[e].tobytes() for e in np.flatnonzero(~self._broken)]
@@ -98,7 +102,7 @@ class UnrollWriter:
             np.asarray(step.reward, np.float32),
             step.terminated,
             step.truncated,
-            np.asarray(step.observation, self._shown),
+            np.asarray(step.observation, self._observed),
             np.asarray(step.first, np.bool_),
             None,
         )

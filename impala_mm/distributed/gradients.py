@@ -85,8 +85,8 @@ class GradientReducer:
         tf.cond(tf.math.is_finite(norm), step, lambda: tf.constant(False))
         return AppliedGradient(norm, tf.cast(changed, tf.float32))
 
-    def waited(self) -> tf.Tensor:
-        """float32 []: seconds that this update's gradients took from being there to averaged.
+    def wait_seconds(self) -> tf.Tensor:
+        """Return, float32 [], the seconds from this update's gradients to their averages.
 
         What the slowest learner takes nearly nothing of: the others wait for it here. On a GPU the
         rest of the backward pass is in it: its operations are only begun when these are asked.

@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.evaluation import games, statistics
-from impala_mm.evaluation import results as records
+from impala_mm.evaluation import games, results, statistics
 from impala_mm.evaluation.games import Evaluation, KeepPlaying
 from impala_mm.policy.policy import Policy
 from impala_mm.records import checkpoint
 from impala_mm.records.checkpoint import CheckpointInfo, Damaged, Mismatch
-
-Say = Callable[[str], None]
+from impala_mm.runtime.log import Say
 
 
 class CheckpointTester:
@@ -43,7 +41,7 @@ class CheckpointTester:
         # (level, updates) that this evaluator, or the one before it, has had.
         self._had = {
             (row.get("level"), row.get("updates"))
-            for row in records.read_rows(logdir)
+            for row in results.read_rows(logdir)
             if row.get("by") == "evaluator" and row.get("deterministic") == how["deterministic"]
         }
         self.newest: CheckpointInfo | None = None  # the last that was tested
@@ -95,9 +93,9 @@ class CheckpointTester:
     def _keep(self, result: Evaluation) -> None:
         """Writes it down, and says it."""
         self._had.add((result.level, result.updates))
-        row = records.make_row(result, "evaluator")
+        row = results.make_row(result, "evaluator")
         try:
-            records.append_row(self._logdir, row)
+            results.append_row(self._logdir, row)
             self._draw(result, row)
         except (OSError, tf.errors.OpError) as error:
             self._say(f"an evaluation could not be written ({error})")

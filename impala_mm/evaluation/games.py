@@ -23,6 +23,7 @@ from impala_mm.evaluation import statistics
 from impala_mm.evaluation.viewers import GameFrame, Viewer
 from impala_mm.policy.policy import Policy
 from impala_mm.records import checkpoint
+from impala_mm.runtime.log import Say
 
 IDLE_STEPS = 1000  # without reward, after which a deterministic game of Atari is cut
 _FIELDS_READ = ("action", "reward", "observation", "first")  # of an entry, by who acts
@@ -107,7 +108,7 @@ def evaluate_level(
     no_reward_steps: int | None = None,
     onlookers: Callable[[Environments], Sequence[Viewer]] | None = None,
     meanwhile: KeepPlaying = lambda games, steps: True,
-    say: Callable[[str], None] = lambda message: None,
+    say: Say = lambda message: None,
 ) -> Evaluation:
     """`num_episodes` games; fewer where `meanwhile` ended it: then the longer ones are missing.
 
@@ -172,7 +173,7 @@ def play_games(
     idle_steps: int = 0,
     watching: "ViewerFeed | None" = None,
     meanwhile: KeepPlaying = lambda games, steps: True,
-    say: Callable[[str], None] = lambda message: None,
+    say: Say = lambda message: None,
 ) -> list[Game]:
     """The first `left[i]` games of each copy i; none of those that it plays while others go on."""
     left = left.copy()
@@ -250,7 +251,7 @@ class ViewerFeed:
             onlooker.see(sight)
 
 
-def _rebuild_broken(playing: Environments, step: Step, say: Callable[[str], None]) -> Step:
+def _rebuild_broken(playing: Environments, step: Step, say: Say) -> Step:
     """The step, in which those that broke begin anew; the games they played are not counted."""
     for i in np.flatnonzero(step.fault).tolist():
         say(f"{playing.faults[-1]}; it is made anew, its game is not counted")

@@ -3,7 +3,7 @@
 `evaluation_process` and `evaluator_process` ask; a suite's name stands for all of its levels.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from impala_mm.config import flags
@@ -12,6 +12,7 @@ from impala_mm.environments import suites, types
 from impala_mm.environments.make import level_spec
 from impala_mm.policy.policy import config_for_playing, why_unsuitable
 from impala_mm.records.checkpoint import CheckpointInfo
+from impala_mm.runtime.log import Say
 
 
 def changed_flags(config: Config, given: Sequence[str]) -> dict[str, Any]:
@@ -23,7 +24,7 @@ def changed_flags(config: Config, given: Sequence[str]) -> dict[str, Any]:
 
 
 def choose_levels(
-    config: Config, given: Sequence[str], about: CheckpointInfo, say: Callable[[str], None]
+    config: Config, given: Sequence[str], about: CheckpointInfo, say: Say
 ) -> list[str]:
     """In their order. One that was named and does not fit is refused, one of a suite left out.
 

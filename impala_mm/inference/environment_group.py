@@ -1,101 +1,113 @@
-"""A group of environments elsewhere, as the learner that acts for it knows it: of `inference`.
+"""A group of an actor's environments, as the learner that acts for it knows it.
 
 Its calls come one after the other, numbered; what was answered is kept for the call that is
-repeated because its answer got lost.
+repeated because its answer got lost. `batched_inference` holds the groups.
 """
 
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from impala_mm.data.trajectory import UnrollSpec
 from impala_mm.data.unroll_writer import UnrollWriter
 from impala_mm.environments.types import Step
-from impala_mm.transport.delivery import ACCEPTED, LOST, RUNNING
+from impala_mm.transport.messages import Reply
 
-_INFERENCE_SECONDS = (
-    60.0  # seconds in which an inference is over, the first, which is compiled, too
-)
-ACT = -1  # of a call: it is new, and to be inferred
+_INFERENCE_SECONDS = 60.0  # in which an inference is over, the first, which is compiled, too
+
+
+class _Chosen(NamedTuple):
+    """What was chosen on a group's newest entries."""
+
+    actions: np.ndarray  # int32 [E]
+    extras: list[np.ndarray]  # flat, of [E, ...]
 
 
 class EnvironmentGroup:
-    """Environments of an actor that step together, as their learner knows them."""
+    """Environments of an actor that step together."""
 
     def __init__(self, unroll: UnrollSpec, environments: int, start: Sequence[np.ndarray]):
         """`start`: the core state that an episode begins with, flat, of [1, ...]."""
         starts = [np.repeat(part, environments, axis=0) for part in start]
-        self.assembly = UnrollWriter(unroll, environments, starts)
-        self.rows = np.full([environments], -1, np.int32)  # of the tables, once it has begun
-        self.chosen: tuple[np.ndarray, list[np.ndarray]] | None = None  # the last, and extras
-        self._number, self._running = -1, False  # of the last call, and whether it is one still
-        self._begun_at = 0.0  # time.monotonic() when the last call came, which is to be inferred
+        self.writer = UnrollWriter(unroll, environments, starts)
+        self.size = environments
+        self.rows: np.ndarray | None = None  # of the tables, int32 [E], once it has started
+        self._chosen: _Chosen | None = None  # last
+        self._number: int | None = None  # of the last call
+        self._running = False  # whether the last call is not answered yet
+        self._started_at = 0.0  # time.monotonic() when the last call came
         self._inferring = False  # the last call is in a batch, or waits to be
         self._answer = b""  # the last call's
-        self._oldest, self._complete = -1, False  # version that acted in this unroll; all is there
+        self._oldest = self._next = 0  # versions: the oldest that acted in this unroll, the newest
+        self._unroll_ended = False
 
     @property
-    def begun(self) -> bool:
+    def has_started(self) -> bool:
         """Whether it has had its first step, the reset."""
-        return self.chosen is not None
+        return self._chosen is not None
 
-    def begin(self, number: int) -> tuple[int, bytes]:
-        """Whether call `number` is to be inferred, and the answer if it was before."""
+    def try_accept(self, number: int) -> tuple[Reply | None, bytes]:
+        """Return (None, nothing) if call `number` is to be inferred; else a Reply, and the answer
+        if there is one.
+        """
         if number == self._number and not self._running:
-            return ACCEPTED, self._answer
+            return Reply.ACCEPTED, self._answer
         # Where an inference failed, its calls did, too; what was begun in it is of no use.
-        failed = self._inferring and time.monotonic() - self._begun_at > _INFERENCE_SECONDS
+        failed = self._inferring and time.monotonic() - self._started_at > _INFERENCE_SECONDS
         if number == self._number and not failed:
-            return RUNNING, b""
-        if number != self._number + 1:
-            return LOST, b""
-        self._number, self._running, self._begun_at = number, True, time.monotonic()
+            return Reply.RUNNING, b""
+        if number != (0 if self._number is None else self._number + 1):
+            return Reply.LOST, b""
+        self._number, self._running, self._started_at = number, True, time.monotonic()
         self._inferring = True
-        return ACT, b""
+        return None, b""
 
-    def choose(self, actions: np.ndarray, extras: list[np.ndarray]) -> bytes:
-        """What is to follow on its newest entry, int32 [E] and, flat, [E, ...]: its answer."""
-        self.chosen, self._inferring = (actions, extras), False
+    def set_actions(self, actions: np.ndarray, extras: list[np.ndarray]) -> bytes:
+        """Keep what is chosen on the newest entries, int32 [E] and, flat, [E, ...]; return the
+        answer to the call.
+        """
+        self._chosen, self._inferring = _Chosen(actions, extras), False
         return actions.tobytes()
 
-    def end(self, answer: bytes) -> None:
-        """The last call is answered."""
+    def complete(self, answer: bytes) -> None:
+        """Record that the last call is answered."""
         self._answer, self._running = answer, False
 
     def write(self, step: Step, version: int) -> None:
-        """What a step brought; version `version` acts on it."""
-        if self.chosen is None:
-            self.assembly.begin(step)
+        """Write what a step brought; version `version` acts on it."""
+        if self._chosen is None:
+            self.writer.write_reset(step)
             self._oldest = version
         else:
-            self._complete = self.assembly.write(step, *self.chosen)
+            self._unroll_ended = self.writer.write(step, *self._chosen)
         self._next = version
 
-    def cut(self) -> tuple[list[bytes], int]:
-        """Unrolls that are whole and their version: none but where the last step ended them."""
-        if not self._complete:
+    def take_unrolls(self) -> tuple[list[bytes], int]:
+        """Return the unrolls that the last step ended, if it ended any, and their version."""
+        if not self._unroll_ended:
             return [], 0
-        oldest, self._oldest, self._complete = self._oldest, self._next, False
-        return self.assembly.cut(), oldest
+        oldest, self._oldest, self._unroll_ended = self._oldest, self._next, False
+        return self.writer.take_unrolls(), oldest
 
 
 class RowAllocator:
-    """Rows of the tables: which are free."""
+    """Gives out rows of the tables."""
 
     def __init__(self) -> None:
         self._free: list[int] = []
-        self.count = 0  # of all there are
+        self.count = 0  # of all rows there are
 
-    def take(self, many: int) -> np.ndarray:
-        """Free rows, int32 [many]; new ones where there are too few."""
+    def allocate(self, many: int) -> np.ndarray:
+        """Return free rows, int32 [many]; new ones where there are too few."""
         more = many - len(self._free)
         if more > 0:
             self._free += range(self.count, self.count + more)
             self.count += more
-        taken, self._free = self._free[:many], self._free[many:]
-        return np.array(taken, np.int32)
+        rows, self._free = self._free[:many], self._free[many:]
+        return np.array(rows, np.int32)
 
-    def free(self, rows: np.ndarray) -> None:
-        """They are nobody's any more."""
-        self._free += [row for row in rows.tolist() if row >= 0]
+    def release(self, rows: np.ndarray) -> None:
+        """Return rows to the free list."""
+        self._free += rows.tolist()

@@ -36,7 +36,7 @@ def run(config: Config) -> NoReturn:
         learners, start = [learners[start]], 0
     threads = config.intra_op_threads or 1, config.inter_op_threads or 1
     lifecycle.load_tensorflow(*threads, config.actor_device)
-    from impala_mm.actor import stepper  # noqa: PLC0415
+    from impala_mm.actor.stepper import TooManyFaults  # noqa: PLC0415
     from impala_mm.runtime import devices  # noqa: PLC0415
     from impala_mm.transport.client import Refused  # noqa: PLC0415
 
@@ -44,27 +44,27 @@ def run(config: Config) -> NoReturn:
     if config.actor_device == "gpu":
         say(f"acts on {device}")
     alive, token = heartbeat.of_this_process(), run_token.read_token(config)
-    here = _ActorSetup(config, ours, learners, start, token, say, stop, alive)
+    setup = _ActorSetup(config, ours, learners, start, token, say, stop, alive)
     if config.inference == "auto":
-        here = here._replace(
-            config=dataclasses.replace(config, inference=_ask_inference_place(here))
+        setup = setup._replace(
+            config=dataclasses.replace(config, inference=_ask_inference_place(setup))
         )
-    ready = (
-        _prepare_stepping(here)
-        if here.config.inference == "learner"
-        else _prepare_with_network(here)
+    prepared = (
+        _prepare_stepping(setup)
+        if setup.config.inference == "learner"
+        else _prepare_with_network(setup)
     )
     code = 1
     try:
-        ready.run()
+        prepared.run()
         code = lifecycle.exit_code(ending)
         say(f"ended: asked to by {signal.Signals(ending[0]).name}")
-    except (Refused, stepper.TooManyFaults) as error:
+    except (Refused, TooManyFaults) as error:
         say(f"error: {error}")
     except Exception:
         traceback.print_exc()
     stop.set()
-    ready.end()
+    prepared.end()
     lifecycle.exit_now(code)
 
 
@@ -78,27 +78,27 @@ class _ActorSetup(NamedTuple):
     token: str
     say: log.ProcessLogger
     stop: threading.Event
-    alive: Heartbeat
+    heartbeat: Heartbeat
 
 
-def _ask_inference_place(here: _ActorSetup) -> str:
+def _ask_inference_place(setup: _ActorSetup) -> str:
     """Where actions are chosen, as the first learner that answers says."""
     from impala_mm.runtime.backoff import Backoff  # noqa: PLC0415
     from impala_mm.transport.client import Client, Refused, Unreachable  # noqa: PLC0415
 
-    learners = here.learners
-    waiting = Backoff(f"for a learner at {' or '.join(learners)}", here.say, here.stop)
-    for number in itertools.count(here.start):
-        if here.stop.is_set():
+    learners = setup.learners
+    waiting = Backoff(f"for a learner at {' or '.join(learners)}", setup.say, setup.stop)
+    for number in itertools.count(setup.start):
+        if setup.stop.is_set():
             break
         try:
-            client = Client(learners[number % len(learners)], here.token)
+            client = Client(learners[number % len(learners)], setup.token)
             return client.hello({"probe": True}).get("inference", "actor")
         except Unreachable:
-            here.alive.beat()
+            setup.heartbeat.beat()
             waiting.pause(0.2, most=5.0)
         except Refused as error:
-            here.say(f"error: {error}")
+            setup.say(f"error: {error}")
             lifecycle.exit_now(1)
     return "actor"
 
@@ -110,13 +110,13 @@ class _PreparedActor(NamedTuple):
     end: Callable[[], None]  # frees what it holds
 
 
-def _prepare_with_network(here: _ActorSetup) -> _PreparedActor:
+def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     """One that has the network."""
     from impala_mm.actor import actor  # noqa: PLC0415
     from impala_mm.actor.learner_link import LearnerLink  # noqa: PLC0415
     from impala_mm.algorithms import agent  # noqa: PLC0415
 
-    config, say, stop = here.config, here.say, here.stop
+    config, say, stop = setup.config, setup.say, setup.stop
     algorithm, layout, levels, identity, _ = agent.make_agent(
         agent.config_for_acting(config), config.task
     )
@@ -125,7 +125,7 @@ def _prepare_with_network(here: _ActorSetup) -> _PreparedActor:
     count = auto.num_envs(config, observation)
     lag = algorithm.max_lag
     try:
-        sizes = auto.group_sizes(config, count, observation, here.ours, lag)
+        sizes = auto.group_sizes(config, count, observation, setup.ours, lag)
     except ValueError as error:
         flags.refuse(str(error))
     groups = _make_groups(config, level, sizes)
@@ -133,11 +133,11 @@ def _prepare_with_network(here: _ActorSetup) -> _PreparedActor:
     identity |= {"actor": config.task, "level": level}
     pack = compression.COMPRESSORS[auto.compression(config, observation)]
     link = LearnerLink(
-        here.learners, here.start, identity, here.token, pull_secs, lag, say, stop, pack
+        setup.learners, setup.start, identity, setup.token, pull_secs, lag, say, stop, pack
     )
 
     def run() -> None:
-        actor.run(algorithm, groups, layout, link, say, stop, here.alive)
+        actor.run(algorithm, groups, layout, link, say, stop, setup.heartbeat)
 
     def end() -> None:
         link.close()
@@ -146,13 +146,13 @@ def _prepare_with_network(here: _ActorSetup) -> _PreparedActor:
     return _PreparedActor(run, end)
 
 
-def _prepare_stepping(here: _ActorSetup) -> _PreparedActor:
+def _prepare_stepping(setup: _ActorSetup) -> _PreparedActor:
     """One that only steps environments: its learner infers."""
     from impala_mm.actor import stepping_actor  # noqa: PLC0415
     from impala_mm.algorithms import agent  # noqa: PLC0415
     from impala_mm.environments import from_flags  # noqa: PLC0415
 
-    config, stop, alive = here.config, here.stop, here.alive
+    config, stop, alive = setup.config, setup.stop, setup.heartbeat
     levels = from_flags.level_specs(config)
     level = _level_of_task(config, levels)
     try:
@@ -163,9 +163,9 @@ def _prepare_stepping(here: _ActorSetup) -> _PreparedActor:
     groups = _make_groups(config, level, sizes)
     identity = agent.stepping_identity(config, levels) | {"actor": config.task, "level": level}
     pack = compression.COMPRESSORS[auto.compression(config, observation)]
-    learner = here.learners[here.start]
+    learner = setup.learners[setup.start]
     playing = stepping_actor.SteppingActor(
-        learner, identity, here.token, groups, here.say, stop, alive, pack
+        learner, identity, setup.token, groups, setup.say, stop, alive, pack
     )
     return _PreparedActor(
         lambda: stepping_actor.run(playing, stop, alive), lambda: _close_groups(groups)

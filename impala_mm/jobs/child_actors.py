@@ -6,14 +6,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from impala_mm.runtime import heartbeat, log
+from impala_mm.runtime.log import Say
 
 _PARENT = "IMPALA_MM_PARENT"  # in the environment of a child: the process it must not outlive
 _LONG_LIFE_SECONDS = 600.0  # seconds: who lived so long has not died again and again
-Say = Callable[[str], None]
 
 
 class ChildActors:

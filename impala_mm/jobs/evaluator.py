@@ -29,11 +29,11 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
     refuse_bad_flags(config)
     evaluate.load_tensorflow(config, intra=1)  # beside a run
     from impala_mm.environments import types  # noqa: PLC0415
-    from impala_mm.evaluation import games as evaluation  # noqa: PLC0415
+    from impala_mm.evaluation.games import Unplayable  # noqa: PLC0415
 
     try:
         _follow(config, given, stop)
-    except (types.BadLevel, evaluation.Unplayable) as error:
+    except (types.BadLevel, Unplayable) as error:
         flags.refuse(str(error))
     lifecycle.exit_now(lifecycle.exit_code(ending))
 

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.jobs import child_actors
-from impala_mm.records import outputs, wandb_tracking
-from impala_mm.records.outputs import RunOutputs
+from impala_mm.records import wandb_tracking
+from impala_mm.records.outputs import RunOutputs, make_outputs
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import lifecycle, ports
 from impala_mm.runtime.log import BoundedLog, ProcessLogger
@@ -18,7 +18,7 @@ from impala_mm.runtime.rank import process_rank, widen_core_binding
 
 
 def run(config: Config, argv: list[str]) -> NoReturn:
-    """Trains; without --job_name with actors of its own, which end with it."""
+    """Train; without --job_name with actors of its own, which end with it."""
     lifecycle.use_one_malloc_arena()
     began, here = time.monotonic(), process_rank()
     if config.track and here.rank == 0:
@@ -44,18 +44,18 @@ def run(config: Config, argv: list[str]) -> NoReturn:
     actors = child_actors.ChildActors(
         argv, count, folder.path if folder else Path(), config.log_max_mb
     )
-    who = outputs.make_outputs(config, folder, say)
+    outputs = make_outputs(config, folder, say)
     try:
-        code = _train(config, address, folder, actors, began, who)
+        code = _train(config, address, folder, actors, began, outputs)
     except Exception as error:
         if say.log:
             say.log.write(traceback.format_exc())
-        who.events.happened("end", f"error: {error}")
+        outputs.event_hook.call("end", f"error: {error}")
         raise
     finally:
         actors.end()
-        if who.tracked:
-            who.tracked.end()
+        if outputs.tracked:
+            outputs.tracked.end()
     lifecycle.exit_now(code)
 
 
@@ -65,17 +65,19 @@ def _train(
     folder: RunFolder | None,
     actors: child_actors.ChildActors,
     began: float,
-    who: RunOutputs,
+    outputs: RunOutputs,
 ) -> int:
-    """From its signals to its exit code."""
-    say, events, _ = who
+    """Train until the run or the user ends it; return the exit code."""
+    say, event_hook, _ = outputs
     ending: list[int] = []  # the signals that asked for an end
     lifecycle.handle_end_signals(lambda number, _: ending.append(number))
     if folder:
         say(f"logs to {folder.path}; {_tensorboard_hint(folder.path)}")
     lifecycle.load_tensorflow()
     from impala_mm.distributed.group import join_group  # noqa: PLC0415
-    from impala_mm.learner import learner, monitor, setup  # noqa: PLC0415
+    from impala_mm.learner import setup  # noqa: PLC0415
+    from impala_mm.learner.learner import GradientNotFinite  # noqa: PLC0415
+    from impala_mm.learner.monitor import LearnerLost  # noqa: PLC0415
     from impala_mm.runtime import devices  # noqa: PLC0415
 
     levels, device = setup.find_levels_and_device(config)
@@ -86,35 +88,35 @@ def _train(
     path = folder.path if folder else Path()
     code = 2
     try:
-        watching, learning = setup.build_learner(config, levels, group, address, folder, began, who)
+        monitor, learner = setup.build_learner(
+            config, levels, group, address, folder, began, outputs
+        )
 
         def meanwhile() -> None:
             actors.watch(say)
             if ending:
-                learning.stop(f"asked to by {signal.Signals(ending[0]).name}")
+                learner.stop(f"asked to by {signal.Signals(ending[0]).name}")
 
-        if watching.finished:
-            result, code = f"the run in {path} is finished: {watching.finished}", 0
+        if monitor.finished:
+            result, code = f"the run in {path} is finished: {monitor.finished}", 0
         else:
             code = 1
-            result = _describe_result(watching.run(meanwhile), watching.ended, path)
-            code = lifecycle.exit_code(ending) if watching.saved else 1
+            result = _describe_result(monitor.run(meanwhile), monitor.end_reason, path)
+            code = lifecycle.exit_code(ending) if monitor.saved else 1
         group.gather(None, "saved")  # who left earlier could take rank 0 along
         if folder:
             say(result)
-        if not watching.saved:
+        if not monitor.saved:
             say("error: the last checkpoint could not be written")
-        events.happened("end", result)
-    except monitor.LearnerLost as error:
+        event_hook.call("end", result)
+    except LearnerLost as error:
         say(f"error: {error}; what was saved is good, the same command goes on from it")
-        events.happened("end", f"error: {error}")
+        event_hook.call("end", f"error: {error}")
         return 1
     except setup.FAILURES as error:
         if folder:
             say(f"error: {error}")
-        events.happened(
-            "nan" if isinstance(error, learner.GradientNotFinite) else "end", f"error: {error}"
-        )
+        event_hook.call("nan" if isinstance(error, GradientNotFinite) else "end", f"error: {error}")
         group.gather(None, "said")
     group.leave()
     return code

@@ -94,7 +94,7 @@ def _check_playing(config: Config, given: Sequence[str]) -> str:
         evaluator.refuse_bad_flags(config)
     lifecycle.load_tensorflow(1, 1, "cpu")
     from impala_mm.environments import types  # noqa: PLC0415
-    from impala_mm.evaluation import levels as tested_levels  # noqa: PLC0415
+    from impala_mm.evaluation.levels import changed_flags, choose_levels  # noqa: PLC0415
     from impala_mm.policy.policy import Policy  # noqa: PLC0415
     from impala_mm.records import checkpoint  # noqa: PLC0415
 
@@ -103,8 +103,8 @@ def _check_playing(config: Config, given: Sequence[str]) -> str:
         if config.mode == "export":
             levels = list(Policy(path, about).levels)
         else:
-            levels = tested_levels.choose_levels(config, given, about, lambda message: None)
-            Policy(path, about, levels[0], **tested_levels.changed_flags(config, given))
+            levels = choose_levels(config, given, about, lambda message: None)
+            Policy(path, about, levels[0], **changed_flags(config, given))
     except checkpoint.Missing as error:
         if config.job_name == "evaluator":
             return f"{error}: an evaluator waits for the first"

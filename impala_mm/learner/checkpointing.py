@@ -5,7 +5,6 @@
 
 import math
 import time
-from collections.abc import Callable
 
 from impala_mm.config.settings import Config
 from impala_mm.data.variables import Variables
@@ -15,6 +14,7 @@ from impala_mm.learner.limits import RunLimits
 from impala_mm.records import checkpoint
 from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints, Unwritable
 from impala_mm.records.hooks import EventHook
+from impala_mm.runtime.log import Say
 
 
 class Checkpointing:
@@ -27,14 +27,14 @@ class Checkpointing:
         variables: Variables,
         about: CheckpointInfo,
         limits: RunLimits,
-        events: EventHook,
-        say: Callable[[str], None],
+        event_hook: EventHook,
+        say: Say,
     ):
         """`about`: what all checkpoints of this process have in common."""
         self._config, self._checkpoints, self._variables = config, checkpoints, variables
         self._newest = about  # of this process or of those before
         self._tenth = limits.frames / checkpoint.MILESTONES
-        self._events, self._say = events, say
+        self._event_hook, self._say = event_hook, say
         self.saved = True  # whether the last could be written
 
     def restore(self) -> CheckpointInfo | None:
@@ -97,5 +97,5 @@ class Checkpointing:
         took = time.monotonic() - begin
         said = f"checkpoint at update {updates} ({took:.1f} s, training held up {held:.2f} s)"
         self._say(said)
-        self._events.happened("save", said)
+        self._event_hook.call("save", said)
         return True

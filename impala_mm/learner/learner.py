@@ -1,9 +1,10 @@
 """A learner: takes batches of unrolls, trains on them, publishes the parameters.
 
-One unroll's path ends here: `server` put it into its queue, `source` takes batches out of it while
-the step before runs, `lockstep` lets all learners begin a step together, `Learner._step` updates
-the algorithm's variables with each batch and hands the new parameters back to the server, from
-which actors fetch them. What is measured, logged and kept meanwhile is `watch`'s.
+The path of an unroll ends here: the server has put it into its queue, `batch_source` takes batches
+out of it while the step before runs, `lockstep` lets all learners begin a step together,
+`Learner._step` updates the algorithm's variables with each batch and hands the new parameters back
+to the server, from which actors fetch them. What is measured, logged and saved meanwhile is
+`monitor`'s.
 """
 
 import contextlib
@@ -49,30 +50,30 @@ class Learner(threading.Thread):
         layout: ParameterLayout,
         limits: RunLimits,
         action_repeats: int,
-        profile: UpdateProfiler,
+        profiler: UpdateProfiler,
     ):
         super().__init__(name="training", daemon=True)
         self._config, self._algorithm, self._group = config, algorithm, group
         self._source, self._server, self._layout = source, server, layout
-        self._limits, self._repeats, self._profile = limits, action_repeats, profile
-        self._update = TrainStep(algorithm, group, config, layout.values)
+        self._limits, self._repeats, self._profiler = limits, action_repeats, profiler
+        self._train_step = TrainStep(algorithm, group, config, layout.values)
         self._asked_to_end = threading.Event()
         self._lockstep: Lockstep | None = None
         self.meter = Meter()
-        self.whole = threading.Lock()  # held while variables change: a save waits for it
+        self.variables_lock = threading.Lock()  # held while they change: a save waits for it
         self.steps, self.updates = 0, 0  # of all learners; each has made the same updates
         self.sync_checks, self.sync_repairs = 0, 0
         self.actions: tf.Tensor | None = None  # int32 [T+overlap, B], of the last batch
-        self.ended = ""  # why it ended, or is to; empty while it runs, or if another learner knows
+        self.end_reason = ""  # why it ended, or is to; empty while it runs, or if another knows
         self.failure: BaseException | None = None
 
     @property
     def frames(self) -> float:
-        """Environment frames trained on, of all learners."""
+        """Environment frames that all learners have trained on."""
         return float(self.steps * self._repeats)
 
-    def begin(self, mean_return: Callable[[], float]) -> None:
-        """Starts to train; rank 0 says what the mean return is."""
+    def start_training(self, mean_return: Callable[[], float]) -> None:
+        """Start the thread; rank 0 says what the mean return is."""
         self._publish(self._layout.values())
         overlap = self._algorithm.unroll.overlap
         self._lockstep = Lockstep(self._source, self._group, overlap, mean_return)
@@ -81,52 +82,52 @@ class Learner(threading.Thread):
         self.start()
 
     def stop(self, reason: str) -> None:
-        """Ends training, that of all learners, after a step or two."""
-        self.ended = self.ended or reason
+        """End training, that of all learners, after a step or two."""
+        self.end_reason = self.end_reason or reason
         self._asked_to_end.set()
         if self._lockstep:
             self._lockstep.stop()
 
     def run(self) -> None:
-        """The thread: steps until a limit is reached or a learner is to stop."""
+        """Make steps until a limit is reached or a learner is to stop."""
         thread_names.name_thread("training")
         try:
             assert self._lockstep
             asked, rest = time.monotonic(), 0.0
-            while not self._reached(math.nan):
-                turn = self._lockstep.next(timeout=0.2)
+            while not self._limit_reached(math.nan):
+                agreed = self._lockstep.next(timeout=0.2)
                 got = time.monotonic()
-                waits = self._waits(asked, got, turn)
-                if turn is None:
+                waits = self._waits(asked, got, agreed)
+                if agreed is None:
                     self.meter.add_times(**waits)
                     asked = got
                     continue
-                if turn.batch is None or self._reached(turn.episode_return):
+                if agreed.batch is None or self._limit_reached(agreed.episode_return):
                     return
-                trained = self._step(turn, turn.batch, waits | {"rest": rest})
+                trained = self._step(agreed, agreed.batch, waits | {"rest": rest})
                 asked = time.monotonic()
                 rest = asked - trained
         except BaseException as error:
             self.failure = error
-            self.ended = f"{type(error).__name__}: {one_line(error)}"
+            self.end_reason = f"{type(error).__name__}: {one_line(error)}"
         finally:
-            self._profile.stop()
+            self._profiler.stop()
 
-    def _waits(self, asked: float, got: float, turn: AgreedStep | None) -> dict[str, float]:
-        """That time's parts: waiting for unrolls of its own, and for the other learners."""
+    def _waits(self, asked: float, got: float, agreed: AgreedStep | None) -> dict[str, float]:
+        """Return that time's parts: waiting for unrolls of its own, and for the other learners."""
         if self._group.size == 1:
             return {"wait": got - asked}
         assert self._lockstep
-        ready = turn.ready if turn else self._lockstep.ready
+        ready = agreed.ready if agreed else self._lockstep.ready
         wait = min(max(ready - asked, 0.0), got - asked)
         return {"wait": wait, "exchange": got - asked - wait}
 
-    def _step(self, turn: AgreedStep, batch: Batch, times: dict[str, float]) -> float:
-        """One update of all learners; when it was over."""
+    def _step(self, agreed: AgreedStep, batch: Batch, times: dict[str, float]) -> float:
+        """Make one update of all learners; return when it was over."""
         begin = time.monotonic()
-        with self.whole, self._profile.update():
-            values, waited, priorities, acting = self._update(
-                batch, self.frames, self._limits.frames, turn.episode_return
+        with self.variables_lock, self._profiler.update():
+            values, waited, priorities, acting = self._train_step(
+                batch, self.frames, self._limits.frames, agreed.episode_return
             )
             if not math.isfinite(values["grad_norm"]):
                 raise GradientNotFinite(self.updates, values)
@@ -135,27 +136,27 @@ class Learner(threading.Thread):
             # Before the counts: a row that has the steps has their time, too.
             self.meter.add_times(train=over - begin - waited, **times)
             self.updates += 1
-            self.steps += turn.steps
+            self.steps += agreed.steps
             if self._check_sync():
                 acting = self._layout.values()  # they were read before they were repaired
         self._source.feedback(batch.key, priorities)
         self._publish(acting)
         values["policy_lag"] = self.updates - 1 - float(np.mean(batch.version))
         values["queue_fill"] = self._server.fill()
-        values |= self._server.inferred()
-        self.meter.add(values, turn.mine)
-        for arrival in self._server.arrivals():
-            self.meter.add_episodes(arrival.level, arrival.episodes)
-            self.meter.add_actors(arrival.times)
+        values |= self._server.inference_metrics()
+        self.meter.add(values, agreed.own_steps)
+        for report in self._server.take_reports():
+            self.meter.add_episodes(report.level, report.episodes)
+            self.meter.add_actors(report.times)
         self.actions = batch.unrolls.action
         return over
 
     def _publish(self, values: list[tf.Tensor]) -> None:
-        """The acting variables' values; packed when somebody asks: most versions nobody does."""
+        """Offer the acting variables' values; they are packed when somebody asks."""
         self._server.publish(self.updates, lambda: self._layout.pack(values), values)
 
     def _check_sync(self) -> int:
-        """How many variables it repaired; mostly it is not yet due."""
+        """Compare the learners' variables if that is due; return how many were repaired."""
         every = self._config.check_sync_every
         if self._group.size == 1 or not every or self.updates % every:
             return 0
@@ -167,20 +168,20 @@ class Learner(threading.Thread):
         self.sync_repairs += repaired
         return repaired
 
-    def _reached(self, episode_return: float) -> bool:
-        """Whether a limit ends the run, on all learners alike; `ended` says which."""
+    def _limit_reached(self, episode_return: float) -> bool:
+        """Return whether a limit ends the run, on all learners alike; `end_reason` says which."""
         limits = self._limits
         if self.frames >= limits.frames:
-            self.ended = f"{limits.frames:,.0f} frames are reached"
+            self.end_reason = f"{limits.frames:,.0f} frames are reached"
         elif episode_return >= limits.episode_return:
-            self.ended = f"the mean return has reached {limits.episode_return:g}"
+            self.end_reason = f"the mean return has reached {limits.episode_return:g}"
         else:
             return False
         return True
 
 
 def one_line(error: BaseException) -> str:
-    """What it says, in a line. TensorFlow puts the graph's history before it, hints after it."""
+    """Return what an error says, in a line, without TensorFlow's graph history and hints."""
     noise = (" ", "\t", "Traceback", "Graph execution error", "Detected at node", "Hint:")
     several = ("successful operations", "derived errors ignored")
     lines = str(error).splitlines()
@@ -192,13 +193,13 @@ def one_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def between_updates(learner: Learner) -> Iterator[bool]:
-    """Holds updates off; False if one is being made and takes long (another learner may hang)."""
-    held = learner.whole.acquire(timeout=_LOCK_SECONDS)
+    """Hold updates off; yield False if one takes long (another learner may hang)."""
+    held = learner.variables_lock.acquire(timeout=_LOCK_SECONDS)
     try:
         yield held
     finally:
         if held:
-            learner.whole.release()
+            learner.variables_lock.release()
 
 
 class GradientNotFinite(Exception):
@@ -256,14 +257,14 @@ class TrainStep:
 
     def _trace(self, batch: Batch, known: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Any]:
         """(metrics and, last, what was waited: float32 [N], priorities, what was read)."""
-        exchange = GradientReducer(self._group, self._config)
+        reducer = GradientReducer(self._group, self._config)
         context = Context(*tf.unstack(known))
-        metrics, priorities = self._algorithm.update(batch, context, exchange)
-        if self._config.xla and not exchange.differentiated:
+        metrics, priorities = self._algorithm.update(batch, context, reducer)
+        if self._config.xla and not reducer.differentiated:
             raise NothingCompiled(
                 f"--xla: --algorithm={self._config.algorithm} takes no gradient by "
                 f"exchange.differentiate, which is what would be compiled: leave --xla out"
             )
         self._names = list(metrics)
         values = [tf.cast(value, tf.float32) for value in metrics.values()]
-        return tf.stack([*values, exchange.waited()]), priorities, self._read()
+        return tf.stack([*values, reducer.wait_seconds()]), priorities, self._read()

@@ -1,6 +1,6 @@
 """All learners make the same steps: each step is agreed on before it is made.
 
-    source ---batch---> Lockstep ---Turn---> learner._step
+    source ---batch---> Lockstep ---AgreedStep---> learner._step
                            |
              one small sum over learners per step: who stops, how many steps, what return
 
@@ -31,7 +31,7 @@ class AgreedStep(NamedTuple):
 
     batch: Batch | None  # this learner's own; None: all stop instead
     steps: int  # steps of the environments in the batches of all learners
-    mine: int  # and in this one's
+    own_steps: int  # and in this one's
     episode_return: float  # mean raw return as rank 0 knows it; NaN before it does
     ready: float  # time.monotonic() when this learner had its batch
 
@@ -49,7 +49,7 @@ class Lockstep:
         self._source, self._group, self._overlap = source, group, overlap
         self._mean_return = mean_return  # asked on rank 0
         self._stopping = threading.Event()
-        self._turns: queue.Queue[AgreedStep] = queue.Queue(maxsize=1)
+        self._agreed: queue.Queue[AgreedStep] = queue.Queue(maxsize=1)
         self._failure: BaseException | None = None
         self.ready = math.inf  # time.monotonic() when it had the batch it holds; infinite: it waits
         if group.size > 1:
@@ -62,17 +62,17 @@ class Lockstep:
     def next(self, timeout: float) -> AgreedStep | None:
         """The next step, or None where it is not agreed on within `timeout` seconds."""
         if self._group.size == 1:
-            return self._alone(timeout)
+            return self._next_alone(timeout)
         try:
-            turn = self._turns.get(timeout=timeout)
+            agreed = self._agreed.get(timeout=timeout)
         except queue.Empty:
             return None
-        self._turns.task_done()
-        if turn.batch is None and self._failure:
+        self._agreed.task_done()
+        if agreed.batch is None and self._failure:
             raise self._failure
-        return turn
+        return agreed
 
-    def _alone(self, timeout: float) -> AgreedStep | None:
+    def _next_alone(self, timeout: float) -> AgreedStep | None:
         """The next step of the only learner."""
         stops = self._stopping.is_set()
         batch = self._source.next(0.0 if stops else timeout)  # asked anyway: it may have failed
@@ -87,17 +87,22 @@ class Lockstep:
         thread_names.name_thread("lockstep")
         going = True
         while going:
-            turn = self._agree()
-            going = turn.batch is not None
-            self._turns.put(turn)
-            self._turns.join()  # the next is asked for when this one is taken: no older than needed
+            agreed = self._agree()
+            going = agreed.batch is not None
+            self._agreed.put(agreed)
+            self._agreed.join()  # the next is asked for when this one is taken
             self.ready = math.inf
 
     def _agree(self) -> AgreedStep:
-        batch, mine = self._next_batch()
+        batch, own_steps = self._next_batch()
         self.ready = ready = time.monotonic()
         known = self._mean_return() if self._group.rank == 0 else math.nan
-        told = [batch is None, mine, not math.isnan(known), 0.0 if math.isnan(known) else known]
+        told = [
+            batch is None,
+            own_steps,
+            not math.isnan(known),
+            0.0 if math.isnan(known) else known,
+        ]
         try:
             total = self._group.sum(tf.constant(told, tf.float64), "lockstep")
         except BaseException as error:  # a learner is gone
@@ -107,7 +112,7 @@ class Lockstep:
         return AgreedStep(
             batch=None if stopping else batch,
             steps=round(steps),
-            mine=mine,
+            own_steps=own_steps,
             episode_return=episode_return if is_known else math.nan,
             ready=ready,
         )

@@ -28,27 +28,29 @@ from impala_mm.records.metrics import Meter, MetricsAggregator
 from impala_mm.records.metrics_writer import MetricsWriter
 from impala_mm.runtime import heartbeat
 from impala_mm.runtime.idle_cores import IdleCores
+from impala_mm.runtime.log import Say
 from impala_mm.transport.server import Server
 
 _ROW_SECONDS = 2.0  # between rows of metrics
 _LINE_SECONDS = 5.0  # between progress lines; the first comes with the first frames
 _STALL_SECONDS = 60.0  # without an update, after which it is told
-_SILENT_SECONDS = 20.0  # that others may be silent before this learner counts as hanging, too
-_GOODBYE_SECONDS = 10.0  # how long learners wait for each other at the end
+_REPORT_SILENCE_SECONDS = (
+    20.0  # that others may be silent before this learner counts as hanging, too
+)
+_END_SECONDS = 10.0  # how long learners wait for each other at the end
 _COMMON_FAILURES = (
     GradientNotFinite,
     VariablesDiffer,
     NothingCompiled,
 )  # failures that all learners have at the same step
-Say = Callable[[str], None]
 
 
 class Records(NamedTuple):
     """Where rank 0 writes; the others write nothing."""
 
-    chronicle: MetricsWriter
-    keeper: Checkpointing
-    events: EventHook
+    metrics_writer: MetricsWriter
+    checkpointing: Checkpointing
+    event_hook: EventHook
 
 
 class LearnerLost(Exception):
@@ -73,14 +75,14 @@ class LearnerMonitor:
         self._config, self._group, self._algorithm = config, group, algorithm
         self._learner, self._server, self._limits = learner, server, limits
         self._records, self._say = records, say
-        self._tally = MetricsAggregator(
+        self._aggregator = MetricsAggregator(
             {name: spec.scores for name, spec in levels.items()}, group.size
         )
         self._reports: list[LearnerReport] = []  # of all learners, the last
-        self._starved = 0.0  # share of its time that this learner waits for unrolls
+        self._wait_share = 0.0  # share of its time that this learner waits for unrolls
         self._waited, self._timed = 0.0, 0.0  # seconds at the last report
         self._heartbeat, self._cores = heartbeat.of_learner(), IdleCores()
-        self._beaten, self._heard_at = -1, math.inf  # updates then; time.monotonic()
+        self._beaten, self._reported_at = -1, math.inf  # updates then; time.monotonic()
         self.seconds = 0.0  # of training, those before a resume included
         self.finished = ""  # why there is nothing left to do for a run that was resumed
 
@@ -92,7 +94,7 @@ class LearnerMonitor:
         about, mismatch = None, ""
         if self._records:
             try:
-                about = self._records.keeper.restore()
+                about = self._records.checkpointing.restore()
             except (Damaged, Mismatch, Missing) as error:
                 mismatch = str(error)
         about, mismatch = self._group.gather((about, mismatch), "resume")[0]
@@ -108,7 +110,7 @@ class LearnerMonitor:
     @property
     def saved(self) -> bool:
         """Whether the last checkpoint, if this learner writes any, could be written."""
-        return not self._records or self._records.keeper.saved
+        return not self._records or self._records.checkpointing.saved
 
     def run(self, meanwhile: Callable[[], None]) -> dict[str, Any]:
         """Until training ends; calls `meanwhile` several times a second; the last row.
@@ -117,28 +119,30 @@ class LearnerMonitor:
         """
         learner = self._learner
         begin, before = time.monotonic(), self.seconds
-        self._tally.start(learner.frames, learner.steps)
-        pulse = ReportExchange(self._group, self._report, self._heard)
-        learner.begin(self._mean_return)
-        self._heard_at = time.monotonic()
-        pulse.start()
-        clocks = _Timers(self._config.save_checkpoint_secs, learner.frames)
-        while learner.is_alive() and not pulse.failure and not self._failed():
+        self._aggregator.start(learner.frames, learner.steps)
+        exchange = ReportExchange(self._group, self._report, self._receive_reports)
+        learner.start_training(self._mean_return)
+        self._reported_at = time.monotonic()
+        exchange.start()
+        timers = _Timers(self._config.save_checkpoint_secs, learner.frames)
+        while learner.is_alive() and not exchange.failure and not self._failed():
             learner.join(0.1)
             meanwhile()
             self._beat()
             self.seconds = before + time.monotonic() - begin
             if self.seconds >= self._limits.seconds:
                 learner.stop(f"{self._limits.seconds:g} seconds are over")
-            for actor in self._server.silent(60):
+            for actor in self._server.forget_silent(60):
                 self._say(f"actor {actor} has left: nothing came from it for 60 s")
             if self._records:
-                self._keep_records(self._records, clocks)
-        lost = self._take_leave(pulse)
+                self._keep_records(self._records, timers)
+        lost = self._wait_for_all_to_end(exchange)
         self.seconds = before + time.monotonic() - begin
-        row = self._write_row(self._records.chronicle) if self._records else {}
+        row = self._write_row(self._records.metrics_writer) if self._records else {}
         if self._records and learner.failure is None and not learner.is_alive():
-            self._records.keeper.save(learner, self.seconds, self._tally.mean_return(), last=True)
+            self._records.checkpointing.save(
+                learner, self.seconds, self._aggregator.mean_return(), last=True
+            )
         self._server.close()
         if lost:
             raise LearnerLost(lost)
@@ -146,13 +150,13 @@ class LearnerMonitor:
             raise learner.failure
         return row
 
-    def _take_leave(self, pulse: ReportExchange) -> str:
+    def _wait_for_all_to_end(self, exchange: ReportExchange) -> str:
         """Waits until all learners have ended; what went wrong elsewhere, if anything did."""
         learner = self._learner
         # Where another failed within a step, this one may wait for it in the all-reduce for ever.
-        learner.join(1.0 if self._failed() or pulse.failure else _GOODBYE_SECONDS)
+        learner.join(1.0 if self._failed() or exchange.failure else _END_SECONDS)
         failed_here = learner.failure and not isinstance(learner.failure, _COMMON_FAILURES)
-        together = pulse.end(2.0 if failed_here or self._failed() else _GOODBYE_SECONDS)
+        together = exchange.finish(2.0 if failed_here or self._failed() else _END_SECONDS)
         if failed := self._failed():
             return failed
         if learner.failure and "horovod" not in str(learner.failure).lower():
@@ -160,58 +164,58 @@ class LearnerMonitor:
         return "" if together and not learner.failure else "another learner is gone"
 
     @property
-    def ended(self) -> str:
+    def end_reason(self) -> str:
         """Why training ended, by the first learner that knows."""
-        reasons = [self._learner.ended, *(report.ended for report in self._reports)]
+        reasons = [self._learner.end_reason, *(report.end_reason for report in self._reports)]
         return next(filter(None, reasons), "another learner stopped")
 
     # -- what learners tell each other
 
     def _mean_return(self) -> float:
         """As of now, on rank 0. Where it ends the run, it is the last."""
-        self._tally.merge(0, self._learner.meter.part())
-        known = self._tally.mean_return()
+        self._aggregator.merge(0, self._learner.meter.take_reading())
+        known = self._aggregator.mean_return()
         if known >= self._limits.episode_return:
-            self._tally.close()
+            self._aggregator.close()
         return known
 
     def _report(self) -> LearnerReport:
         learner, meter = self._learner, self._learner.meter
         done = not learner.is_alive()  # before the part: else the last would stay behind
-        part = meter.part()
+        reading = meter.take_reading()
         if self._group.rank == 0:  # it is not to wait for the others
-            self._tally.merge(0, part)
-            part = Meter().part()
+            self._aggregator.merge(0, reading)
+            reading = Meter().take_reading()
         waited, timed = meter.waited, meter.timed
         if timed - self._timed > 0.2:
             # Over some seconds: one step that came late says little.
             share = (waited - self._waited) / (timed - self._timed)
-            self._starved += 0.4 * (share - self._starved)
+            self._wait_share += 0.4 * (share - self._wait_share)
             self._waited, self._timed = waited, timed
         return LearnerReport(
-            part=part,
-            need=self._server.need(self._starved),
-            elsewhere=self._server.elsewhere(),
-            idle=self._cores.idle(),
+            reading=reading,
+            load=self._server.load(self._wait_share),
+            actors_elsewhere=self._server.actors_on_other_hosts(),
+            idle_cores=self._cores.idle(),
             dropped=self._server.dropped,
-            ended=learner.ended,
-            error=learner.ended if learner.failure else "",
+            end_reason=learner.end_reason,
+            error=learner.end_reason if learner.failure else "",
             done=done,
         )
 
-    def _heard(self, reports: list[LearnerReport]) -> None:
-        self._reports, self._heard_at = reports, time.monotonic()
+    def _receive_reports(self, reports: list[LearnerReport]) -> None:
+        self._reports, self._reported_at = reports, time.monotonic()
         if self._config.learner_assignment == "balance":
-            self._server.needs = [report.need for report in reports]
+            self._server.loads = [report.load for report in reports]
         for rank, report in enumerate(reports):
-            self._tally.merge(rank, report.part)
+            self._aggregator.merge(rank, report.reading)
 
     def _beat(self) -> None:
         """For a supervisor: not while an update hangs, nor where nothing is heard of the others."""
         learner, before = self._learner, self._beaten
         self._beaten = learner.updates
-        works = learner.updates != before or not learner.whole.locked()
-        if works and time.monotonic() - self._heard_at < _SILENT_SECONDS:
+        works = learner.updates != before or not learner.variables_lock.locked()
+        if works and time.monotonic() - self._reported_at < _REPORT_SILENCE_SECONDS:
             self._heartbeat.frames = learner.frames
             self._heartbeat.beat()
 
@@ -227,58 +231,59 @@ class LearnerMonitor:
     def _actors(self) -> dict[str, float]:
         """How many feed any learner, and what tells where more of them would play more."""
         others = [r for rank, r in enumerate(self._reports) if rank != self._group.rank]
-        idle = [report.idle for report in self._reports]
+        idle = [report.idle_cores for report in self._reports]
         known = [cores for cores in idle if cores is not None]
         return {
-            "actors": len(self._server.actors) + sum(r.need.actors for r in others),
-            "actors_elsewhere": self._server.elsewhere() + sum(r.elsewhere for r in others),
+            "actors": len(self._server.actors) + sum(r.load.actors for r in others),
+            "actors_elsewhere": self._server.actors_on_other_hosts()
+            + sum(r.actors_elsewhere for r in others),
         } | ({"idle_cores": max(known)} if len(known) == len(idle) > 0 else {})
 
     # -- rank 0's records
 
-    def _keep_records(self, records: Records, clocks: "_Timers") -> None:
+    def _keep_records(self, records: Records, timers: "_Timers") -> None:
         """Those that are due; called several times a second."""
         learner, now = self._learner, time.monotonic()
-        first = clocks.silent and learner.frames > clocks.frames
-        if clocks.row.due(now) or first:
-            row = self._write_row(records.chronicle)
-            if clocks.line.due(now) or first:
-                clocks.silent = clocks.silent and not first
+        first = timers.first_line_due and learner.frames > timers.frames
+        if timers.row.due(now) or first:
+            row = self._write_row(records.metrics_writer)
+            if timers.line.due(now) or first:
+                timers.first_line_due = timers.first_line_due and not first
                 self._say(progress_line(row, self._limits.frames))
-        if clocks.stall.begins(learner.updates, now):
+        if timers.stall.has_begun(learner.updates, now):
             message = f"nothing was learnt for {_STALL_SECONDS:g} s"
             self._say(message)
-            records.events.happened("stall", message)
-        if clocks.save.due(now):
-            known = self._tally.mean_return()
-            if not records.keeper.save(learner, self.seconds, known):
-                clocks.save.again()
+            records.event_hook.call("stall", message)
+        if timers.save.due(now):
+            known = self._aggregator.mean_return()
+            if not records.checkpointing.save(learner, self.seconds, known):
+                timers.save.retry()
         if learner.actions is not None:
-            self._write_histograms(records.chronicle, now - clocks.begin)
+            self._write_histograms(records.metrics_writer, now - timers.began)
 
-    def _write_row(self, chronicle: MetricsWriter) -> dict[str, Any]:
+    def _write_row(self, metrics_writer: MetricsWriter) -> dict[str, Any]:
         learner = self._learner
         # The counts first: what the meter holds then is of these steps at least.
         frames, steps, updates = learner.frames, learner.steps, learner.updates
-        self._tally.merge(0, learner.meter.part())
+        self._aggregator.merge(0, learner.meter.take_reading())
         row = {
             "frames": frames,
             "steps": steps,
             "updates": updates,
             "seconds": round(self.seconds, 3),
             "unrolls_dropped": sum(report.dropped for report in self._reports),
-            **self._tally.row(frames, steps),
+            **self._aggregator.row(frames, steps),
         }
         if self._config.check_sync_every and self._group.size > 1:
             row |= {"sync_checks": learner.sync_checks, "sync_repairs": learner.sync_repairs}
         row |= self._actors()
         row["verdict"] = describe_bottleneck(row, row["actors"])
-        chronicle.write(row)
+        metrics_writer.write(row)
         return row
 
-    def _write_histograms(self, chronicle: MetricsWriter, seconds: float) -> None:
+    def _write_histograms(self, metrics_writer: MetricsWriter, seconds: float) -> None:
         """Where it is time: of the trained variables and of the actions in the last batch."""
-        if not chronicle.wants_histograms(seconds):
+        if not metrics_writer.wants_histograms(seconds):
             return
         with between_updates(self._learner) as still:
             if not still:
@@ -286,7 +291,7 @@ class LearnerMonitor:
             trained = self._algorithm.variables.trained
             named = {f"variables/{variable.name}": variable.numpy() for variable in trained}
         named["actions"] = np.asarray(self._learner.actions)
-        chronicle.write_histograms(self._learner.frames, named)
+        metrics_writer.write_histograms(self._learner.frames, named)
 
 
 class _Interval:
@@ -301,7 +306,7 @@ class _Interval:
         self._last = now
         return True
 
-    def again(self) -> None:
+    def retry(self) -> None:
         """What was due could not be done: it is due still."""
         self._last = -math.inf
 
@@ -310,8 +315,8 @@ class _Timers:
     """When rank 0's records are due."""
 
     def __init__(self, save_seconds: float, frames: float):
-        self.begin, self.frames = time.monotonic(), frames
-        self.silent = True  # until the first frames have been said
+        self.began, self.frames = time.monotonic(), frames
+        self.first_line_due = True  # until the first frames have been said
         self.row, self.line = _Interval(_ROW_SECONDS), _Interval(_LINE_SECONDS)
         self.save = _Interval(save_seconds)
         self.stall = StallDetector(_STALL_SECONDS)

@@ -1,17 +1,18 @@
 """A trace of some updates for TensorBoard's profiler: --profile=START:STOP."""
 
 import contextlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
+from impala_mm.runtime.log import Say
+
 
 class UpdateProfiler:
     """Of updates START to STOP - 1 of this process, the first being 0; empty text: of none."""
 
-    def __init__(self, text: str, logdir: Path, say: Callable[[str], None]):
+    def __init__(self, text: str, logdir: Path, say: Say):
         self._begin, self._end = map(int, text.split(":")) if text else (0, 0)
         self._logdir, self._say = logdir, say
         self._number = 0

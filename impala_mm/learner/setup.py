@@ -1,6 +1,6 @@
-"""What a learner is made of: `look` finds levels, threads, device; `put_together` makes the rest.
+"""Builds a learner from its flags: first its levels and device, then all that it is made of.
 
-To be imported once TensorFlow is; `learner_process` runs what comes of it.
+Imported once TensorFlow is loaded; `jobs.learner` runs what is built.
 """
 
 import contextlib
@@ -12,8 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from impala_mm.algorithms import agent, registry
-from impala_mm.algorithms.agent import Agent
+from impala_mm.algorithms import registry
+from impala_mm.algorithms.agent import Agent, config_for_acting, make_agent
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
@@ -22,10 +22,9 @@ from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments import from_flags
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.inference.batched_inference import BatchedInference
-from impala_mm.learner import learner
 from impala_mm.learner.batch_source import QueueSource
 from impala_mm.learner.checkpointing import Checkpointing
-from impala_mm.learner.learner import Learner
+from impala_mm.learner.learner import GradientNotFinite, Learner, NothingCompiled
 from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.monitor import LearnerMonitor, Records
 from impala_mm.learner.profiler import UpdateProfiler
@@ -36,20 +35,21 @@ from impala_mm.records.outputs import RunOutputs
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import devices, lifecycle, ports, provenance, run_token
 from impala_mm.runtime.rank import process_rank
+from impala_mm.transport.messages import PROTOCOL
 from impala_mm.transport.server import Server
 
-# What all learners of a run raise alike.
+# What all learners of a run raise at the same step.
 FAILURES = (
     consistency.SettingsDiffer,
     checkpoint.Mismatch,
-    learner.GradientNotFinite,
+    GradientNotFinite,
     consistency.VariablesDiffer,
-    learner.NothingCompiled,
+    NothingCompiled,
 )
 
 
 def find_levels_and_device(config: Config) -> tuple[dict[str, EnvironmentSpec], str]:
-    """(the levels, the device in words): what decides by how many threads is computed, and where.
+    """Choose threads and device; return the levels, and the device in words.
 
     Nothing may have been computed before.
     """
@@ -74,14 +74,14 @@ def build_learner(
     address: str,
     folder: RunFolder | None,
     began: float,
-    who: RunOutputs,
+    outputs: RunOutputs,
 ) -> tuple[LearnerMonitor, Learner]:
-    """A learner, listening and with the variables that it begins with."""
-    say = who.say
-    agreed = agent.make_agent(config, group.rank, levels)
-    consistency.check_settings(group, config, agreed.identity)
+    """Return a learner that listens and has the variables it starts with, and its monitor."""
+    say = outputs.say
+    agent = make_agent(config, group.rank, levels)
+    consistency.check_settings(group, config, agent.identity | {"protocol": PROTOCOL})
     addresses = consistency.gather_addresses(group, address)
-    algorithm, spec = agreed.algorithm, agreed.spec
+    algorithm, spec = agent.algorithm, agent.spec
     codec = UnrollCodec(algorithm.unroll)
     capacity = config.queue_capacity or config.batch_size
     if folder:
@@ -89,29 +89,29 @@ def build_learner(
         megabytes = capacity * codec.size / 1e6
         precision = devices.resolve_precision(config.precision, spec.observation)
         say(
-            f"{' and '.join(levels)}, {config.algorithm} with {agreed.weights:,} weights{of}, in "
+            f"{' and '.join(levels)}, {config.algorithm} with {agent.weights:,} weights{of}, in "
             f"{precision}; the queue holds {capacity} unrolls ({megabytes:.1f} MB)"
         )
         if spec.note:
             say(spec.note)
-    chosen = auto.inference(config, agreed.weights, devices.training_device(), algorithm.max_lag)
-    mine = agreed.identity["run_id"], run_token.read_token(config), chosen
-    run_id, token, chosen = group.gather(mine, "run")[0]
+    chosen = auto.inference(config, agent.weights, devices.training_device(), algorithm.max_lag)
+    own = agent.identity["run_id"], run_token.read_token(config), chosen
+    run_id, token, chosen = group.gather(own, "run")[0]
     if folder and chosen.why:
         say(f"inference at the {chosen.value}: {chosen.why}")
     changed = {"run_id": run_id, "learners": addresses, "inference": chosen.value}
-    identity = agreed.identity | changed
-    server = _listen(config, address, token, identity, capacity, say, agreed, codec.size)
+    identity = agent.identity | changed
+    server = _listen(config, address, token, identity, capacity, say, agent, codec.size)
     say(f"listens at {config.bind_address or address} ({time.monotonic() - began:.1f} s)")
     server.rank = group.rank
-    limits = RunLimits(config, spec.reward_threshold if len(agreed.levels) == 1 else None)
-    learning = Learner(
+    limits = RunLimits(config, spec.reward_threshold if len(agent.levels) == 1 else None)
+    learner = Learner(
         config,
         algorithm,
         group,
         QueueSource(server, codec, config.batch_size),
         server,
-        agreed.layout,
+        agent.layout,
         limits,
         spec.action_repeats,
         UpdateProfiler(config.profile if folder else "", folder.path if folder else Path(), say),
@@ -120,33 +120,35 @@ def build_learner(
     if folder:
         checkpoints = Checkpoints(folder.path, algorithm.variables, config.keep_checkpoints)
         settings = dataclasses.asdict(config)
-        about = CheckpointInfo(group.size, settings, agreed.made_of, provenance.versions())
-        keeper = Checkpointing(
-            config, checkpoints, algorithm.variables, about, limits, who.events, say
+        about = CheckpointInfo(group.size, settings, agent.made_of, provenance.versions())
+        checkpointing = Checkpointing(
+            config, checkpoints, algorithm.variables, about, limits, outputs.event_hook, say
         )
-        records = Records(MetricsWriter(folder.path, say, who.tracked), keeper, who.events)
-    watching = LearnerMonitor(
-        config, group, algorithm, learning, server, agreed.levels, limits, records, say
+        records = Records(
+            MetricsWriter(folder.path, say, outputs.tracked), checkpointing, outputs.event_hook
+        )
+    monitor = LearnerMonitor(
+        config, group, algorithm, learner, server, agent.levels, limits, records, say
     )
-    watching.resume()
+    monitor.resume()
     if folder:
         try:
-            folder.write_start(addresses, learning.frames)
+            folder.write_start(addresses, learner.frames)
         except OSError as error:
             flags.refuse(f"--logdir={folder.path}: {error.strerror}")
-    return watching, learning
+    return monitor, learner
 
 
-def _build_inference(config: Config, agreed: Agent) -> BatchedInference:
+def _build_inference(config: Config, agent: Agent) -> BatchedInference:
     """It acts by a copy of the network, which does not change while an update is made."""
-    refuse_inference(config, agreed)
-    copy = agent.make_agent(agent.config_for_acting(config), process_rank().rank, agreed.levels)
+    refuse_inference(config, agent)
+    copy = make_agent(config_for_acting(config), process_rank().rank, agent.levels)
     return BatchedInference(copy.algorithm, copy.layout, devices.training_device())
 
 
-def refuse_inference(config: Config, agreed: Agent) -> None:
+def refuse_inference(config: Config, agent: Agent) -> None:
     """Where --inference=learner cannot be."""
-    if config.inference == "learner" and agreed.algorithm.max_lag is not None:
+    if config.inference == "learner" and agent.algorithm.max_lag is not None:
         flags.refuse(
             f"--inference=learner: --algorithm={config.algorithm} has its actors wait for the next "
             f"policy, which only --inference=actor can"
@@ -160,7 +162,7 @@ def _listen(
     identity: dict[str, Any],
     capacity: int,
     say: Any,
-    agreed: Agent,
+    agent: Agent,
     unroll_bytes: int,
 ) -> Server:
     bind_address = config.bind_address or address
@@ -169,7 +171,7 @@ def _listen(
         say(warning)
     inference = None
     if identity["inference"] == "learner":
-        inference = _build_inference(config, agreed)
+        inference = _build_inference(config, agent)
     try:
         return Server(
             address, bind_address, token, identity, capacity, say, inference, unroll_bytes

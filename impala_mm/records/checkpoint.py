@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from impala_mm.data.variables import Variables
+from impala_mm.runtime.log import Say
 
 MILESTONES = 10  # in all the frames of a run
 
@@ -99,9 +100,7 @@ class Checkpoints:
         self._prune()
         return final
 
-    def restore(
-        self, say: Callable[[str], None], check: Callable[[CheckpointInfo], None]
-    ) -> CheckpointInfo | None:
+    def restore(self, say: Say, check: Callable[[CheckpointInfo], None]) -> CheckpointInfo | None:
         """Loads the newest that is whole into the variables; None where there is none at all.
 
         Damaged ones are said, and put aside once one is found that is whole. `check` raises

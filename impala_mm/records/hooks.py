@@ -8,8 +8,9 @@ The run never waits for it and never fails of it; what it prints is in LOGDIR/on
 import math
 import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
+
+from impala_mm.runtime.log import Say
 
 _MAX_RUNNING = 8  # that run at once: one that hangs must not pile up
 
@@ -17,11 +18,11 @@ _MAX_RUNNING = 8  # that run at once: one that hangs must not pile up
 class EventHook:
     """Of one run; without a command nothing happens."""
 
-    def __init__(self, command: str, logdir: Path, say: Callable[[str], None]):
+    def __init__(self, command: str, logdir: Path, say: Say):
         self._command, self._logdir, self._say = command, logdir, say
         self._running: list[subprocess.Popen] = []
 
-    def happened(self, event: str, message: str) -> None:
+    def call(self, event: str, message: str) -> None:
         """Calls the command, in a shell and a session of its own."""
         if not self._command:
             return
@@ -59,7 +60,7 @@ class StallDetector:
         self._seconds = seconds
         self._updates, self._since = -1, math.inf
 
-    def begins(self, updates: int, now: float) -> bool:
+    def has_begun(self, updates: int, now: float) -> bool:
         """Once for each stall; asked several times a second."""
         if updates != self._updates:
             self._updates, self._since = updates, now

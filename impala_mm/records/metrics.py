@@ -1,6 +1,6 @@
 """What learners measure: each has a Meter, and rank 0 makes rows of what all of them hold.
 
-training thread -> Meter --part()--> (pulse, of every learner) --merge--> Tally --row()--> log
+training thread -> Meter -> (reports of all learners) -> MetricsAggregator -> rows
 """
 
 import math
@@ -39,17 +39,17 @@ class Meter:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._began_at = math.inf  # time.monotonic() when the first update ended
-        self._part = _empty_reading()
+        self._reading = _empty_reading()
         self.waited, self.timed = 0.0, 0.0  # seconds so far, for own unrolls and altogether
 
     def add(self, metrics: dict[str, float], steps: int) -> None:
         """Of one update: values to be averaged, and the steps it trained on."""
         with self._lock:
-            sums, counts = self._part.sums, self._part.counts
+            sums, counts = self._reading.sums, self._reading.counts
             for name, value in metrics.items():
                 sums[name] = sums.get(name, 0.0) + float(value)
                 counts[name] = counts.get(name, 0) + 1
-            self._part = self._part._replace(steps=self._part.steps + steps)
+            self._reading = self._reading._replace(steps=self._reading.steps + steps)
 
     def add_times(self, **seconds: float) -> None:
         """What the training thread did with its time, by the names of TIMES.
@@ -60,10 +60,10 @@ class Meter:
         with self._lock:
             if self._began_at == math.inf and "train" in seconds:
                 self._began_at = time.monotonic()
-                self._part = self._part._replace(times={}, began=True)
+                self._reading = self._reading._replace(times={}, began=True)
                 return
             for name, value in seconds.items():
-                self._part.times[name] = self._part.times.get(name, 0.0) + value
+                self._reading.times[name] = self._reading.times.get(name, 0.0) + value
             self.waited += seconds.get("wait", 0.0)
             self.timed += sum(seconds.values())
 
@@ -76,17 +76,17 @@ class Meter:
             if seconds["playing"] > time.monotonic() - self._began_at:
                 return
             for name, value in seconds.items():
-                self._part.actors[name] = self._part.actors.get(name, 0.0) + value
+                self._reading.actors[name] = self._reading.actors.get(name, 0.0) + value
 
     def add_episodes(self, level: str, episodes: np.ndarray) -> None:
         """float32 [K, 3]: (1 for a whole game else 0, return, steps)."""
         with self._lock:
-            self._part.episodes.append((level, episodes))
+            self._reading.episodes.append((level, episodes))
 
-    def part(self) -> MeterReading:
+    def take_reading(self) -> MeterReading:
         """What was added since the last call."""
         with self._lock:
-            part, self._part = self._part, _empty_reading()
+            part, self._reading = self._reading, _empty_reading()
             return part
 
 
@@ -104,7 +104,7 @@ class MetricsAggregator:
         self._returns = {level: deque[float](maxlen=_GAMES) for level in scores}  # raw
         self._games: deque[tuple[float, float]] = deque(maxlen=_GAMES)  # (raw return, steps)
         self._shaped: deque[float] = deque(maxlen=_GAMES)
-        self._parts = [_empty_reading() for _ in range(learners)]  # since the last row
+        self._readings = [_empty_reading() for _ in range(learners)]  # since the last row
         self._steps = [0] * learners  # that each has trained on, in this process's life
         self._from = (time.monotonic(), 0.0, 0.0)  # of the row before: when, frames, steps
         self._closed = False
@@ -116,7 +116,7 @@ class MetricsAggregator:
     def merge(self, rank: int, part: MeterReading) -> None:
         """Takes up what a learner measured."""
         with self._lock:
-            mine = self._parts[rank]
+            mine = self._readings[rank]
             for name, value in part.sums.items():
                 mine.sums[name] = mine.sums.get(name, 0.0) + value
                 mine.counts[name] = mine.counts.get(name, 0) + part.counts[name]
@@ -160,15 +160,15 @@ class MetricsAggregator:
                 row["games"] = len(self._games)  # of which these are the means
             if self._shaped:
                 row["shaped_return"] = float(np.mean(self._shaped))
-            row |= self._by_level() | _averages(self._parts, seconds)
-            if len(self._parts) > 1:
-                for rank, part in enumerate(self._parts):
+            row |= self._by_level() | _averages(self._readings, seconds)
+            if len(self._readings) > 1:
+                for rank, part in enumerate(self._readings):
                     named = _averages([part], seconds) | {"steps": self._steps[rank]}
                     row |= {
                         f"{name}/learner{rank}": named[name] for name in _PER_LEARNER & named.keys()
                     }
             self._from = now, frames, steps
-            self._parts = [_empty_reading() for _ in self._parts]
+            self._readings = [_empty_reading() for _ in self._readings]
             return {name: value for name, value in row.items() if math.isfinite(value)}
 
     def _by_level(self) -> dict[str, float]:

@@ -6,7 +6,6 @@ A disk that takes nothing costs rows, not the run; it is said once, and again wh
 """
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import tensorflow as tf
 from tensorboard.plugins.histogram import metadata
 
 from impala_mm.records.wandb_tracking import WandbTracking
+from impala_mm.runtime.log import Say
 
 _BUCKETS = 30  # of a histogram
 _HISTOGRAM = metadata.create_summary_metadata(display_name=None, description=None)
@@ -23,9 +23,7 @@ _HISTOGRAM = metadata.create_summary_metadata(display_name=None, description=Non
 class MetricsWriter:
     """Of one run; everything is appended to, never cut."""
 
-    def __init__(
-        self, logdir: Path, say: Callable[[str], None], tracked: WandbTracking | None = None
-    ):
+    def __init__(self, logdir: Path, say: Say, tracked: WandbTracking | None = None):
         self._file = (logdir / "metrics.jsonl").open("a", encoding="utf-8")
         self._events = tf.summary.create_file_writer(str(logdir / "events"))
         self._say, self._tracked = say, tracked

@@ -15,7 +15,7 @@ class RunOutputs(NamedTuple):
     """All of them."""
 
     say: log.ProcessLogger
-    events: EventHook
+    event_hook: EventHook
     tracked: wandb_tracking.WandbTracking | None
 
 

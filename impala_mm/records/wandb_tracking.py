@@ -14,11 +14,11 @@ import os
 import queue
 import secrets
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from impala_mm.config import flags
+from impala_mm.runtime.log import Say
 
 _MAX_WAITING_ROWS = 1000  # rows that wait for wandb; half an hour of them
 _LAST_ROWS_SECONDS = 20.0  # that the end of a run waits for wandb to take the last rows
@@ -38,7 +38,7 @@ def refuse_without_wandb() -> None:
 class WandbTracking:
     """Of one run; nothing is begun at wandb before there is a row."""
 
-    def __init__(self, logdir: Path, settings: dict[str, Any], say: Callable[[str], None]):
+    def __init__(self, logdir: Path, settings: dict[str, Any], say: Say):
         self._logdir, self._settings, self._say = logdir, settings, say
         self._rows: queue.Queue[_Row] = queue.Queue(_MAX_WAITING_ROWS)
         self._complained = False

@@ -2,9 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable
 
-Say = Callable[[str], None]
+from impala_mm.runtime.log import Say
 
 
 class Backoff:

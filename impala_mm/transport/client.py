@@ -1,17 +1,7 @@
-"""How an actor talks to its learner: unrolls up, parameters down.
+"""An actor's end of the connection: unrolls up, parameters down.
 
-Only this file and `server` know the mechanism: TensorFlow's RPC (`tf.distribute.experimental.rpc`).
-The learner's Server offers five functions, each checks the run's token first; an actor's Client
-calls them.
-
-    hello           who are you, what do you run; answers or refuses with a sentence
-    enqueue         a group of unrolls into the learner's queue; blocks while the queue is full
-    piece           a part of unrolls too large for one message, before their enqueue
-    get_parameters  a piece of the newest parameters, as one flat vector of bytes
-    infer           what a step brought, for the next actions, where the learner infers
-
-A call that its caller gave up may still run, and so may its repetition: every message carries
-actor, incarnation and sequence number, and the Ledger lets each through once.
+Only this package knows the mechanism: TensorFlow's RPC (`tf.distribute.experimental.rpc`). The
+learner offers five functions (`endpoints`); a Client calls them. Every call has a deadline.
 """
 
 import json
@@ -26,8 +16,18 @@ import tensorflow as tf
 
 from impala_mm.runtime import ports
 from impala_mm.transport import rpc
-from impala_mm.transport.delivery import ACCEPTED, DENIED, DISPLACED, FOREIGN, LOST, RUNNING, STALE
-from impala_mm.transport.messages import MAX_CONTENT, InferenceRequest, UnrollHeader, run_number
+from impala_mm.transport.messages import (
+    CONTENT_OMITTED,
+    MAX_CONTENT,
+    NO_NONCE,
+    NO_POLICY,
+    PROTOCOL,
+    STAY,
+    InferenceRequest,
+    Reply,
+    UnrollHeader,
+    run_number,
+)
 
 
 class Refused(Exception):
@@ -44,25 +44,29 @@ class Unreachable(Exception):
 
 
 class StillRunning(Exception):
-    """The call that this one repeats has not come to its end: ask again in a while."""
+    """The call that this one repeats has not ended yet: ask again in a while."""
 
 
 class GroupUnknown(Exception):
-    """The learner does not know what it acted for: it is another, or had given this actor up."""
+    """The learner does not know this group of environments: it is another process, or had given
+    this actor up.
+    """
 
 
 class Client:
-    """An actor's end. Every call has a deadline."""
+    """An actor's connection to one learner."""
 
     def __init__(self, address: str, token: str, timeout: float = 30.0):
         self._token, self._no_episodes = tf.constant(token), tf.zeros([0, 3])
         self._timeout = int(timeout * 1000)
         self._reader = secrets.randbits(62)
-        self.nonce = self.run = -1
-        self.learners: list[str] = []  # addresses of all, in the order by which we are sent to them
-        self.version = -1  # the newest of the learner's, as last heard
+        # Of the learner, once it has answered `hello`:
+        self.nonce: int | None = None
+        self.run: int | None = None
+        self.learners: list[str] = []  # addresses of all, by rank, where it may send us to another
+        self.version: int | None = None  # its newest policy, as last heard
         self.queue_fill = 0
-        self.go_to = -1  # the learner that is to have the next unrolls; -1: this one
+        self.next_learner: int | None = None  # that is to have the next unrolls; None: this one
         try:  # where nobody listens, the client below would leave its threads behind
             socket.create_connection(ports.split_address(address), min(timeout, 5)).close()
         except OSError as error:
@@ -76,7 +80,10 @@ class Client:
         self._rpc = rpc.RpcCaller(client, self._timeout)
 
     def hello(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The learner's identity; Refused with its sentence where it will not have us."""
+        """Return the learner's identity; raises Refused with its sentence where it will not have
+        this actor.
+        """
+        request = {"protocol": PROTOCOL} | request
         [answer] = self._call("hello", json.dumps(request).encode(), result=_TEXT)
         identity = json.loads(answer.numpy())
         if "refused" in identity:
@@ -86,7 +93,9 @@ class Client:
         return identity
 
     def is_there(self) -> bool:
-        """Whether the learner we said hello to answers still: then its queue is full, no more."""
+        """Return whether the learner that answered `hello` still answers: then its queue is full,
+        no more.
+        """
         try:
             request = json.dumps({"probe": True}).encode()
             timeout = min(self._timeout, 5000)
@@ -102,24 +111,24 @@ class Client:
         episodes: np.ndarray,
         again: bool = False,
         seconds: float | None = None,
-    ) -> int:
-        """Sends unrolls until the learner has them, each once: ACCEPTED, or STALE if it had them.
+    ) -> Reply:
+        """Send unrolls until the learner has them, once: ACCEPTED, or STALE if it had them before.
 
         FOREIGN: they were meant for another process, and are dropped. RUNNING: an earlier call of
-        the same will bring them in, and another learner needs this actor more. Unreachable where no
-        answer came in time, within `seconds` if given: the same call is safe, and with `again` asks
-        without the content whether it has arrived.
+        the same brings them in, and another learner needs this actor more. Raises Unreachable where
+        no answer came in time, within `seconds` if given: the same call is safe, and with `again`
+        asks without the content whether it has arrived.
         """
         large = sum(map(len, contents)) > MAX_CONTENT
-        code, delay = RUNNING if again else LOST, 0.02
+        reply, delay = Reply.RUNNING if again else Reply.LOST, 0.02
         while True:
             inline: list[bytes] = []
-            if code == RUNNING:  # its content may be there: asked without
-                header = header._replace(pieces=-1)
+            if reply == Reply.RUNNING:  # its content may be there: asked without
+                header = header._replace(chunks=CONTENT_OMITTED)
             elif large:
-                header = header._replace(pieces=self._send_pieces(header, contents))
+                header = header._replace(chunks=self._send_chunks(header, contents))
             else:
-                header, inline = header._replace(pieces=0), list(contents)
+                header, inline = header._replace(chunks=0), list(contents)
             [answer] = self._call(
                 "enqueue",
                 tf.constant(list(header), tf.int64),
@@ -128,113 +137,120 @@ class Client:
                 result=_NUMBERS,
                 timeout=int((seconds or 0) * 1000),
             )
-            code, self.queue_fill, self.version, self.go_to = map(int, answer.numpy())
-            if code == DENIED:
-                raise Refused("the learner's token is another")
-            if code == DISPLACED:
-                raise Refused("another process is this actor now: give each its own --task")
-            if code in {ACCEPTED, STALE, FOREIGN} or (code == RUNNING and self.go_to >= 0):
-                return code
-            if code == RUNNING:
+            code, self.queue_fill, version, learner = map(int, answer.numpy())
+            reply = Reply(code)
+            self.version = None if version == NO_POLICY else version
+            self.next_learner = None if learner == STAY else learner
+            _raise_if_refused(reply)
+            if reply in {Reply.ACCEPTED, Reply.STALE, Reply.FOREIGN}:
+                return reply
+            if reply == Reply.RUNNING:
+                if self.next_learner is not None:
+                    return reply
                 time.sleep(delay)  # our own earlier call still waits for room in the queue
                 delay = min(delay * 1.5, 1.0)
 
-    def _send_pieces(self, header: UnrollHeader, contents: Sequence[bytes]) -> int:
-        """Content too large for a message, ahead of it; the number of pieces."""
+    def _send_chunks(self, header: UnrollHeader, contents: Sequence[bytes]) -> int:
+        """Send content that is too large for a message ahead of it; return the number of chunks."""
         count = 0
         for unroll, content in enumerate(contents):
             for index, offset in enumerate(range(0, len(content), MAX_CONTENT)):
                 part = content[offset : offset + MAX_CONTENT]
-                place = tf.constant([unroll, index], tf.int64)
+                position = tf.constant([unroll, index], tf.int64)
                 self._call(
-                    "piece", tf.constant(list(header), tf.int64), place, part, result=_NUMBERS
+                    "chunk", tf.constant(list(header), tf.int64), position, part, result=_NUMBERS
                 )
                 count += 1
         return count
 
     def get_parameters(self, min_version: int = 0) -> tuple[int, bytes] | None:
-        """The newest parameters and their version, whole: every piece is of that version.
+        """Return the newest policy version and its parameters, whole.
 
         None where the learner has none of at least `min_version` yet.
         """
-        version, parts, done, total = -1, [], 0, 1
+        version, parts, done, total = NO_POLICY, [], 0, 1
         while done < total:
             wanted = tf.constant([version, done, self._reader, min_version], tf.int64)
             found, content = self._call("get_parameters", wanted, result=_BOTH)
             got, total, nonce = map(int, found.numpy())
-            if nonce not in {self.nonce, -1}:
+            if nonce not in {self.nonce, NO_NONCE}:
                 raise Unreachable("get_parameters: another learner answers here now")
-            if got < 0 and version < 0:
+            if got == NO_POLICY and version == NO_POLICY:
                 return None
-            if got != version >= 0:
+            if version not in {NO_POLICY, got}:
                 raise Unreachable("get_parameters: the learner dropped this version meanwhile")
             version = got
             parts.append(content.numpy())
             done += len(parts[-1])
         return version, b"".join(parts)
 
-    def ask(
-        self, asking: InferenceRequest, content: bytes, episodes: np.ndarray
+    def request_actions(
+        self, request: InferenceRequest, content: bytes, episodes: np.ndarray
     ) -> rpc.PendingCall:
-        """Asks for a group's next actions after its step; `PendingInference` waits for the call."""
+        """Start a call for a group's next actions after its step."""
         # Of a list TensorFlow would look at each number; and hardly ever has an episode ended.
-        header = tf.constant(np.array(asking, np.int64))
+        header = tf.constant(np.array(request, np.int64))
         ended = tf.constant(episodes) if len(episodes) else self._no_episodes
         arguments = [self._token, header, tf.constant(content), ended]
-        return self._rpc.begin("infer", arguments, _BOTH)
+        return self._rpc.start("infer", arguments, _BOTH)
 
     def _call(
         self, function: str, *arguments: Any, result: Sequence[tf.DType], timeout: int = 0
     ) -> list[tf.Tensor]:
         tensors = [self._token, *map(tf.convert_to_tensor, arguments)]
-        return wait_for_result(function, self._rpc.begin(function, tensors, result, timeout))
+        return wait_for_answer(function, self._rpc.start(function, tensors, result, timeout))
 
 
 class PendingInference:
-    """A call for actions that is on its way."""
+    """A request for actions that is on its way."""
 
     def __init__(
-        self, client: Client, asking: InferenceRequest, content: bytes, episodes: np.ndarray
+        self, client: Client, request: InferenceRequest, content: bytes, episodes: np.ndarray
     ):
-        self._client, self._said = client, (asking, content, episodes)
-        self._call: rpc.PendingCall | None = client.ask(*self._said)
+        self._client, self._message = client, (request, content, episodes)
+        self._call: rpc.PendingCall | None = client.request_actions(*self._message)
 
-    def actions(self) -> np.ndarray:
-        """Waits for them: int32 [E].
+    def wait_for_actions(self) -> np.ndarray:
+        """Return the actions, int32 [E].
 
-        Lost where the learner does not know this group any more; Unreachable where no answer came
-        in time, StillRunning where an earlier call has to: waiting once more asks again, and brings
-        what the first call would have brought.
+        Raises GroupUnknown where the learner does not know this group any more; Unreachable where
+        no answer came in time, StillRunning where an earlier call has to: waiting once more asks
+        again, and brings what the first call would have brought.
         """
-        call, self._call = self._call or self._client.ask(*self._said), None
-        numbers, actions = wait_for_result("infer", call)
-        code, self._client.version = numbers.numpy().tolist()
-        if code == ACCEPTED:
+        call, self._call = self._call or self._client.request_actions(*self._message), None
+        numbers, actions = wait_for_answer("infer", call)
+        code, version = numbers.numpy().tolist()
+        self._client.version = None if version == NO_POLICY else version
+        _raise_if_refused(code)
+        if code == Reply.ACCEPTED:
             return np.frombuffer(actions.numpy(), np.int32)
-        if code == DENIED:
-            raise Refused("the learner's token is another")
-        if code == DISPLACED:
-            raise Refused("another process is this actor now: give each its own --task")
-        if code != RUNNING:
+        if code != Reply.RUNNING:
             raise GroupUnknown
-        self._said = self._said[0], b"", np.zeros([0, 3], np.float32)  # they are there
+        self._message = self._message[0], b"", np.zeros([0, 3], np.float32)  # they are there
         raise StillRunning
 
-    def settle(self) -> None:
-        """Waits until nothing is on its way any more, whatever came of it."""
+    def wait_until_done(self) -> None:
+        """Wait until nothing is on its way any more, whatever comes of it."""
         if self._call:
-            self._call.error()
+            self._call.wait()
 
 
-def wait_for_result(function: str, call: rpc.PendingCall) -> list[tf.Tensor]:
-    """Waits for a call; Unreachable where it did not come to its end."""
-    code, message = call.error()
+def wait_for_answer(function: str, call: rpc.PendingCall) -> list[tf.Tensor]:
+    """Return what a call answers; raises Unreachable where it fails."""
+    code, message = call.wait()
     if code:
         first = message.split("\n")[0]
         late = code in {tf.errors.DEADLINE_EXCEEDED, tf.errors.UNAVAILABLE}
         # Not by way of a name here: this frame would keep itself, and with it the call.
         raise Unreachable(f"{function}: {first or f'error {code}'}", late)
     return call.answer()
+
+
+def _raise_if_refused(reply: int) -> None:
+    if reply == Reply.DENIED:
+        raise Refused("the learner's token is another")
+    if reply == Reply.DISPLACED:
+        raise Refused("another process is this actor now: give each its own --task")
 
 
 _TEXT, _NUMBERS, _BOTH = [tf.string], [tf.int64], [tf.int64, tf.string]

@@ -1,19 +1,16 @@
-"""Which messages were had. `server` asks it, so that each unroll is trained on once.
+"""Which messages a learner has had, so that each unroll is trained on once.
 
-A call whose caller gave up at its deadline may still run, and calls overtake each other: what was
-had is known by actor, incarnation (one life of the actor's process) and sequence number.
+A call whose caller gave up at its deadline may still run, and calls overtake each other: a message
+is known by actor, incarnation (one life of the actor's process) and sequence number.
 """
 
 import threading
 
-# Answers to `enqueue`.
-# (in the queue; an earlier call of this message still waits; had before; no token; another process
-# is this actor now; its pieces are not here; meant for another learner's process)
-ACCEPTED, RUNNING, STALE, DENIED, DISPLACED, LOST, FOREIGN = range(7)
+from impala_mm.transport.messages import Reply
 
 
 class DeliveryLedger:
-    """Which messages were had: of each actor's last WINDOW sequence numbers, each passes once."""
+    """The messages that were had: of each actor's last WINDOW numbers, each is accepted once."""
 
     WINDOW = 1000
 
@@ -22,22 +19,24 @@ class DeliveryLedger:
         self._actors: dict[int, _SequenceNumbers] = {}
 
     def join(self, actor: int, incarnation: int) -> None:
-        """From now on this incarnation is the actor; what others send in its name is dropped."""
+        """Make this incarnation the actor; what others send in its name is dropped from now on."""
         with self._lock:
             numbers = self._actors.get(actor)
             if numbers is None or numbers.incarnation != incarnation:
                 self._actors[actor] = _SequenceNumbers(incarnation)
 
-    def begin(self, actor: int, incarnation: int, sequence: int) -> int:
-        """ACCEPTED: go on, and call `end` when done. Else RUNNING, STALE or DISPLACED."""
+    def try_accept(self, actor: int, incarnation: int, sequence: int) -> Reply:
+        """Return ACCEPTED if the message is new, and `complete` is due; RUNNING, STALE or DISPLACED
+        if it is not.
+        """
         with self._lock:
             numbers = self._actors.get(actor)
             if numbers is None or numbers.incarnation != incarnation:
-                return DISPLACED
-            return numbers.begin(sequence)
+                return Reply.DISPLACED
+            return numbers.try_accept(sequence)
 
-    def end(self, actor: int, incarnation: int, sequence: int, done: bool = True) -> None:
-        """The message that `begin` accepted is in the queue, or (not done) never will be."""
+    def complete(self, actor: int, incarnation: int, sequence: int, done: bool = True) -> None:
+        """Record that an accepted message is in the queue, or, not `done`, never will be."""
         with self._lock:
             numbers = self._actors.get(actor)
             if numbers and numbers.incarnation == incarnation:
@@ -47,7 +46,7 @@ class DeliveryLedger:
 
 
 class _SequenceNumbers:
-    """The sequence numbers of one incarnation: all below `following` were had, but `missing`."""
+    """The numbers of one incarnation: all below `following` were had, but those in `missing`."""
 
     def __init__(self, incarnation: int):
         self.incarnation = incarnation
@@ -55,19 +54,18 @@ class _SequenceNumbers:
         self.missing: set[int] = set()
         self.running: set[int] = set()
 
-    def begin(self, sequence: int) -> int:
+    def try_accept(self, sequence: int) -> Reply:
+        window = DeliveryLedger.WINDOW
         if sequence in self.running:
-            return RUNNING
+            return Reply.RUNNING
         if sequence >= self.following:
-            self.missing.update(
-                range(max(self.following, sequence - DeliveryLedger.WINDOW), sequence)
-            )
+            self.missing.update(range(max(self.following, sequence - window), sequence))
             self.following = sequence + 1
-            oldest = self.following - DeliveryLedger.WINDOW
+            oldest = self.following - window
             self.missing = {number for number in self.missing if number >= oldest}
         elif sequence in self.missing:
             self.missing.remove(sequence)
         else:
-            return STALE
+            return Reply.STALE
         self.running.add(sequence)
-        return ACCEPTED
+        return Reply.ACCEPTED

@@ -1,25 +1,49 @@
-"""The messages between actors and learners: their headers, and what a header's numbers mean."""
+"""The messages between actors and learners: their headers, and what the numbers in them mean.
 
+Headers travel as int64 tensors, a number for each field. A number that stands for "nothing" on the
+wire has a name here; inside the code such a value is None.
+"""
+
+import enum
 import hashlib
 from typing import NamedTuple
 
-PROTOCOL = 5
+PROTOCOL = 6  # version of all that follows
+MAX_CONTENT = 3 << 20  # bytes of content in a message; gRPC's own limit is 4 MiB
+TRY_BITS = 20  # bits of an incarnation that count the connections of one life of an actor's process
+NO_POLICY = -1  # in place of a policy version: the learner has none yet, or none that is wanted
+STAY = -1  # in place of a learner's rank: the actor stays with the learner that it feeds
+CONTENT_OMITTED = -1  # in place of the number of chunks: the content was sent before
+NO_NONCE = -1  # in place of a nonce, to a caller without the run's token
 
 
-MAX_CONTENT = 3 << 20  # bytes of content per message; gRPC's own limit is 4 MiB
+class Reply(enum.IntEnum):
+    """What a learner answers to a message with unrolls, or to an inference request."""
+
+    ACCEPTED = 0  # the unrolls are in the queue; the actions are in the answer
+    RUNNING = 1  # an earlier call with the same number has not ended yet
+    STALE = 2  # the learner had this message before
+    DENIED = 3  # the caller has not the run's token
+    DISPLACED = 4  # another process is this actor now
+    LOST = 5  # what the message builds on is not here: its chunks, or its group of environments
+    FOREIGN = 6  # it was meant for another learner's process
 
 
 class ActorTimes(NamedTuple):
-    """What an actor's thread that plays did since its message before, in seconds."""
+    """What an actor's playing thread did with its time since its message before, in seconds."""
 
     acting: float = 0.0  # in the network
     stepping: float = 0.0  # in the environments
-    waiting: float = 0.0  # until the unrolls before were on their way: for the learner, that is
+    waiting: float = 0.0  # until the unrolls before were sent: for the learner, that is
     playing: float = 0.0  # altogether, these three included
+
+    def in_microseconds(self) -> dict[str, int]:
+        """Return the fields as headers carry them."""
+        return {name: round(1e6 * seconds) for name, seconds in self._asdict().items()}
 
 
 class UnrollHeader(NamedTuple):
-    """What names a message, and what its actor did with its time; travels as int64 [12]."""
+    """What identifies a message with unrolls; travels as int64 [12]."""
 
     nonce: int  # of the learner process that the sender said hello to
     run: int  # whose policy acted in these unrolls: all learners of a run hold the same
@@ -32,24 +56,18 @@ class UnrollHeader(NamedTuple):
     waiting: int
     playing: int
     version: int  # the oldest policy version that acted in these unrolls
-    pieces: int  # how many hold the content; 0: it is in the message itself; -1: it is left out
+    chunks: int  # how many hold the content; 0: it is in the message; or CONTENT_OMITTED
 
     @property
-    def message(self) -> tuple[int, int, int]:
-        """The one among all messages to a learner."""
+    def message_key(self) -> tuple[int, int, int]:
+        """The message among all messages to a learner."""
         return self.actor, self.incarnation, self.sequence
 
 
-def run_number(run_id: str) -> int:
-    """A run's id as a header carries it."""
-    return int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:7], "big")
-
-
-TRY_BITS = 20  # bits of an incarnation that count the connections of one life of an actor's process
-
-
 class InferenceRequest(NamedTuple):
-    """Who asks, and what the actor did with its time; travels as int64 [11]."""
+    """What identifies a step of a group of environments, for its next actions; travels as int64
+    [11].
+    """
 
     nonce: int  # of the learner process that the actor said hello to
     actor: int
@@ -57,13 +75,18 @@ class InferenceRequest(NamedTuple):
     group: int
     number: int  # 0, 1, 2...: steps of the group in this incarnation; 0 is the reset
     dropped: int  # unrolls that went nowhere since the last call
-    acting: int  # of `transport.Times`, in microseconds, since the last call that said it
+    acting: int  # of `ActorTimes`, in microseconds, since the last call that said it
     stepping: int
     waiting: int
     playing: int
     environments: int  # E of this group
 
     @property
-    def of(self) -> tuple[int, int, int]:
+    def group_key(self) -> tuple[int, int, int]:
         """The group among all that a learner acts for."""
         return self.actor, self.incarnation, self.group
+
+
+def run_number(run_id: str) -> int:
+    """Return a run's id as a header carries it."""
+    return int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:7], "big")

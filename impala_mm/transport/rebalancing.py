@@ -1,36 +1,38 @@
-"""Where an actor is needed most: a learner whose queue is full sends one to the learner that waits.
+"""Which learner an actor feeds next: one with a full queue sends an actor to one that waits.
 
 All learners hold the same weights, so any actor may feed any of them, and each step takes as long
-as the learner that waits longest for its unrolls. The learners tell each other how they are
-(`pulse`); `server` asks this file with each unroll, and its answer tells the actor.
+as the learner that waits longest for its unrolls. The learners report their load to each other; the
+server asks this file with each message, and its answer tells the actor.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-SETTLE_SECONDS = 5.0  # seconds after an actor came or left in which a learner is left as it is
+SETTLE_SECONDS = 5.0  # after an actor came or left, in which a learner is left as it is
 _STARVED = 0.1  # share of its time that a learner in need waits
 
 
 class LearnerLoad(NamedTuple):
-    """How a learner is."""
+    """How busy a learner is."""
 
-    starved: float  # share of its time that it waits for unrolls
-    fill: float  # of its queue
+    wait_share: float  # of its time, waiting for unrolls
+    queue_fill: float  # 0 to 1
     actors: int  # that fed it within the last seconds
     settled: bool  # nobody came or left within the last seconds
 
 
-def choose_learner(rank: int, mine: LearnerLoad, needs: Sequence[LearnerLoad]) -> int:
-    """The learner that an actor which just fed learner `rank` is to feed next; -1: the same.
+def choose_learner(rank: int, own: LearnerLoad, loads: Sequence[LearnerLoad]) -> int | None:
+    """Return the learner that an actor which just fed learner `rank` feeds next; None: the same.
 
-    `needs` are those of all learners, as last heard; `mine` is as of now. Nobody is sent where they
-    would only change which of the two learners waits.
+    `loads` are those of all learners, as last heard; `own` is of this moment. No actor is sent
+    where it would only change which of the two learners waits.
     """
-    if len(needs) < 2 or mine.fill < 1 or not mine.settled or needs[rank].starved > _STARVED / 2:
-        return -1
-    most = max(range(len(needs)), key=lambda other: needs[other].starved)
-    theirs = needs[most]
-    if most == rank or theirs.starved < _STARVED or theirs.fill > 0.5 or not theirs.settled:
-        return -1
-    return most if not theirs.actors or mine.actors > theirs.actors + 1 else -1
+    if len(loads) < 2 or own.queue_fill < 1 or not own.settled:
+        return None
+    if loads[rank].wait_share > _STARVED / 2:
+        return None
+    neediest = max(range(len(loads)), key=lambda other: loads[other].wait_share)
+    its = loads[neediest]
+    if neediest == rank or its.wait_share < _STARVED or its.queue_fill > 0.5 or not its.settled:
+        return None
+    return neediest if not its.actors or own.actors > its.actors + 1 else None

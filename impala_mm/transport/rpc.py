@@ -1,6 +1,6 @@
-"""Calls by TensorFlow's RPC, with as little of its Python as they take: `transport` makes them.
+"""Calls by TensorFlow's RPC, with as little of its Python as they take; `client` makes them.
 
-`tf.distribute.experimental.rpc.Client.call` hands a whole number over where a tensor is due, which
+`tf.distribute.experimental.rpc.Client.call` passes a Python number where a tensor is due, which
 sends every call the slow way through TensorFlow, and its answers look at their nests anew each
 time: a third of what a call costs. An actor that only steps makes one for each step of a group.
 """
@@ -13,23 +13,23 @@ from tensorflow.distribute.experimental.rpc.kernels import gen_rpc_ops
 
 
 class RpcCaller:
-    """Of one learner's functions."""
+    """Calls the functions of one learner."""
 
     def __init__(self, client: Any, timeout: int):
-        """By a `tf.distribute.experimental.rpc.Client`; `timeout` in milliseconds, if none is
-        given with a call.
+        """`client`: a `tf.distribute.experimental.rpc.Client`; `timeout`: in milliseconds, of
+        calls that name none.
         """
         self._client, self._timeout = client, tf.constant(timeout, tf.int64)
         self._names = dict[str, tf.Tensor]()
 
-    def begin(
+    def start(
         self,
         function: str,
         arguments: Sequence[tf.Tensor],
         result: Sequence[tf.DType],
         timeout: int = 0,
     ) -> "PendingCall":
-        """A call that is on its way; `result`: of what the function answers."""
+        """Start a call and return without waiting; `result`: the types of its answer."""
         name = self._names.get(function)
         if name is None:
             name = self._names[function] = tf.constant(function)
@@ -43,19 +43,19 @@ class RpcCaller:
 
 
 class PendingCall:
-    """Frees what TensorFlow keeps of it when it is freed itself."""
+    """A call that was started; it frees what TensorFlow keeps of it when it is freed itself."""
 
     def __init__(self, future: tf.Tensor, deleter: tf.Tensor, result: Sequence[tf.DType]):
         self._future, self._deleter, self._result = future, deleter, result
 
-    def error(self) -> tuple[int, str]:
-        """Waits for its end: (0, "") or a code of TensorFlow's and what it says."""
+    def wait(self) -> tuple[int, str]:
+        """Wait for the end of the call; return (0, "") or a code of TensorFlow's and its text."""
         code, message = gen_rpc_ops.rpc_check_status(self._future)
         number = int(code)
         return number, message.numpy().decode(errors="replace") if number else ""
 
     def answer(self) -> list[tf.Tensor]:
-        """What the function answered, where there was no error."""
+        """Return what the function answered, after a `wait` without an error."""
         return gen_rpc_ops.rpc_get_value(self._future, Tout=self._result)
 
     def __del__(self) -> None:

@@ -120,7 +120,8 @@ def test_one_group_steps_while_the_network_acts_for_the_other():
         start(actions)
 
     for number, group in enumerate(player._groups):
-        group.stepping.start = functools.partial(count, number, group.stepping.start)
+        start = group.stepper.start_step
+        group.stepper.start_step = functools.partial(count, number, start)
     for _ in range(3):
         assert len(player.play()) == 2
     assert acted == [3 * LENGTH + 1, 3 * LENGTH]

@@ -30,36 +30,36 @@ def share(tmp_path):
 def test_what_one_actor_leaves_the_others_read_once_it_is_newer(share):
     one, other = share(), share()
     assert other.newest(after=-1) is None
-    one.put(7, b"seven" * 1000)
+    one.store(7, b"seven" * 1000)
     assert other.newest(after=6) == (7, b"seven" * 1000)
     assert other.newest(after=7) is None
-    one.put(8, b"eight")
+    one.store(8, b"eight")
     assert other.newest(after=7) == (8, b"eight")
 
 
 def test_one_has_the_turn_at_a_time_and_not_soon_again(share):
     one, other = share(), share()
-    with one.turn(at_least_secs=100) as ours:
+    with one.pull_turn(at_least_secs=100) as ours:
         assert ours
-        with other.turn(at_least_secs=0) as theirs:
+        with other.pull_turn(at_least_secs=0) as theirs:
             assert not theirs, "somebody pulls already"
-        one.put(1, b"x")
-    with other.turn(at_least_secs=100) as theirs:
+        one.store(1, b"x")
+    with other.pull_turn(at_least_secs=100) as theirs:
         assert not theirs, "this host has just pulled"
-    with other.turn(at_least_secs=0) as theirs:
+    with other.pull_turn(at_least_secs=0) as theirs:
         assert theirs
 
 
 def test_runs_do_not_mix_and_an_id_makes_no_path(share, tmp_path):
     one, other = share("a"), share("../../b")
-    one.put(1, b"a")
+    one.store(1, b"a")
     assert other.newest(after=-1) is None
     assert other._folder.parent == tmp_path
 
 
 def test_only_this_user_can_read_it(share):
     one = share()
-    one.put(1, b"x")
+    one.store(1, b"x")
     assert stat.S_IMODE(one._folder.stat().st_mode) == 0o700
     for path in one._folder.iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
@@ -80,7 +80,7 @@ def test_a_folder_that_others_made_or_can_read_is_not_used(share, tmp_path):
 
 def test_the_last_one_takes_the_folder_away(share, tmp_path):
     one, other = share(), share()
-    one.put(1, b"x")
+    one.store(1, b"x")
     one.close()
     assert other.newest(after=-1) == (1, b"x")
     other.close()
@@ -89,8 +89,9 @@ def test_the_last_one_takes_the_folder_away(share, tmp_path):
 
 def test_what_killed_actors_left_is_taken_away_by_the_next_of_any_run(share, tmp_path):
     program = (
-        "import os, signal, pathlib, sys; from impala_mm.host_share import HostParameterCache;"
-        "s = HostParameterCache('killed', pathlib.Path(sys.argv[1])); s.put(1, b'x' * 1000);"
+        "import os, signal, pathlib, sys\n"
+        "from impala_mm.actor.host_cache import HostParameterCache\n"
+        "s = HostParameterCache('killed', pathlib.Path(sys.argv[1])); s.store(1, b'x' * 1000);"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", program, tmp_path], cwd=ROOT, check=False)
@@ -108,9 +109,9 @@ def test_many_that_come_and_go_at_once_never_read_half(tmp_path):
         try:
             for _ in range(20):
                 one = HostParameterCache("run", tmp_path)
-                with one.turn(0) as ours:
+                with one.pull_turn(0) as ours:
                     if ours:
-                        one.put(number, bytes([number]) * 100_000)
+                        one.store(number, bytes([number]) * 100_000)
                 found = one.newest(after=-1)
                 if found and found[1] != bytes([found[0]]) * 100_000:
                     torn.append(found[0])

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from processes import free_port
 
-from impala_mm.actor import learner_link as linking
+from impala_mm.actor import learner_link
 from impala_mm.actor.host_cache import HostParameterCache
 from impala_mm.actor.learner_link import LearnerLink, UnrollBatch
 from impala_mm.data.compression import compress_lz4, decompress, leave_uncompressed
-from impala_mm.transport import client as client_
 from impala_mm.transport import messages
+from impala_mm.transport.client import Client, Unreachable
 from impala_mm.transport.rebalancing import LearnerLoad
 from impala_mm.transport.server import Server
 
@@ -24,7 +24,7 @@ NO_EPISODES = np.zeros([0, 3], np.float32)
 def here(tmp_path, monkeypatch):
     """A server, and `join`, which connects an actor to it."""
     monkeypatch.setattr(
-        linking, "HostParameterCache", lambda run_id: HostParameterCache(run_id, tmp_path)
+        learner_link, "HostParameterCache", lambda run_id: HostParameterCache(run_id, tmp_path)
     )
     address = f"127.0.0.1:{free_port()}"
     events = []
@@ -37,7 +37,7 @@ def here(tmp_path, monkeypatch):
             LearnerLink([address], 0, me, "token", pull_secs, max_lag, said.append, stop, pack)
         )
         links[-1].start()
-        if max_lag is None or server._snapshots.version >= 0:
+        if max_lag is None or server._parameters.version is not None:
             assert links[-1].connected.wait(10)
         return links[-1]
 
@@ -64,13 +64,13 @@ def _until(condition, seconds=10):
 
 def _count_pulls(server):
     pulls = []
-    read = server._snapshots.read
+    read = server._parameters.read
 
     def counted(version, offset, reader):
         pulls.append(reader)
         return read(version, offset, reader)
 
-    server._snapshots.read = counted
+    server._parameters.read = counted
     return pulls
 
 
@@ -154,7 +154,7 @@ def test_a_pull_that_fails_after_a_send_repeats_the_pull_and_not_the_send(here, 
     def fails_once(client, sent):
         if sent and not failing:
             failing.append(sent)
-            raise client_.Unreachable("get_parameters: no answer")
+            raise Unreachable("get_parameters: no answer")
         pull(client, sent)
 
     monkeypatch.setattr(one, "_pull", fails_once)
@@ -170,7 +170,7 @@ def test_without_shared_memory_each_actor_pulls_for_itself_and_says_so(here, mon
     def refuses(run_id):
         raise PermissionError("/dev/shm is another user's")
 
-    monkeypatch.setattr(linking, "HostParameterCache", refuses)
+    monkeypatch.setattr(learner_link, "HostParameterCache", refuses)
     server, join = here
     server.publish(0, lambda: b"0")
     pulls = _count_pulls(server)
@@ -196,8 +196,9 @@ def test_an_actor_notices_that_another_learner_answers_without_any_call_having_f
     # What a restart would have made:
     server.nonce = server._identity["nonce"] = server.nonce + 1
     server._identity["run_id"], server.run = "later", messages.run_number("later")
+    server._receiver.nonce, server._receiver.run = server.nonce, server.run
     server.actors.clear()
-    server._snapshots.version = -1
+    server._parameters.version = None
     server.publish(2, lambda: b"two")
     begun = _group(one, b"begun under the old one")
     one.send(begun)
@@ -213,8 +214,8 @@ def test_an_actor_notices_that_another_learner_answers_without_any_call_having_f
 def test_a_queue_that_stays_full_is_no_learner_that_is_away(here, monkeypatch):
     """An actor held back past its deadline keeps its connection, and sends its unrolls once."""
     server, join = here
-    make = client_.Client
-    monkeypatch.setattr(client_, "Client", lambda address, token: make(address, token, 1.0))
+    make = Client
+    monkeypatch.setattr(learner_link, "Client", lambda address, token: make(address, token, 1.0))
     server.publish(0, lambda: b"0")
     one = join(0)
     server.queue.enqueue_many([[b"other"] * 100, [0] * 100])  # all there is room for
@@ -248,10 +249,13 @@ class Run:
 
     def starve(self, rank):
         """The learners hear that this one waits for unrolls, and nobody feeds it."""
-        needs = [LearnerLoad(starved=0.0, fill=1.0, actors=2, settled=True) for _ in self.servers]
-        needs[rank] = LearnerLoad(starved=0.9, fill=0.0, actors=0, settled=True)
+        needs = [
+            LearnerLoad(wait_share=0.0, queue_fill=1.0, actors=2, settled=True)
+            for _ in self.servers
+        ]
+        needs[rank] = LearnerLoad(wait_share=0.9, queue_fill=0.0, actors=0, settled=True)
         for server in self.servers:
-            server.needs = needs
+            server.loads = needs
             server._changed_at = -1e9
 
 
@@ -259,7 +263,7 @@ class Run:
 def several(tmp_path, monkeypatch):
     """Two learners; and a function that connects an actor to addresses."""
     monkeypatch.setattr(
-        linking, "HostParameterCache", lambda run_id: HostParameterCache(run_id, tmp_path)
+        learner_link, "HostParameterCache", lambda run_id: HostParameterCache(run_id, tmp_path)
     )
     stop, links, said = threading.Event(), [], []
     learners = Run(said)
@@ -312,7 +316,7 @@ def test_an_actor_that_is_alone_with_its_learner_stays(several):
 def test_an_actor_held_back_by_a_full_queue_is_sent_on_and_its_unroll_comes_in_once(
     several, monkeypatch
 ):
-    monkeypatch.setattr(linking, "_SECONDS", 0.5)
+    monkeypatch.setattr(learner_link, "_SECONDS", 0.5)
     learners, join = several
     full, starved = learners.servers
     one = join(*learners.addresses)
@@ -350,15 +354,15 @@ def test_while_all_are_away_each_round_begins_with_its_own(monkeypatch):
     class Away:
         def __init__(self, address, token):
             tried.append(address)
-            raise client_.Unreachable("away")
+            raise Unreachable("away")
 
     def pause(waiting, first, most):
         tried.append("pause")
         if tried.count("pause") == 3:
             stop.set()
 
-    monkeypatch.setattr(client_, "Client", Away)
-    monkeypatch.setattr(linking.Waiting, "pause", pause)
+    monkeypatch.setattr(learner_link, "Client", Away)
+    monkeypatch.setattr(learner_link.Backoff, "pause", pause)
     link = LearnerLink(["a", "b", "c"], 1, {}, "", 0.0, None, print, stop)
     link.run()
     assert tried == ["b", "c", "a", "pause"] * 3
@@ -368,16 +372,16 @@ def test_while_all_are_away_each_round_begins_with_its_own(monkeypatch):
 def unanswered(monkeypatch):
     """The first call of enqueue comes to no answer, and the learner seems to be gone."""
     calls = []
-    enqueue, is_there = client_.Client.enqueue, client_.Client.is_there
+    enqueue, is_there = Client.enqueue, Client.is_there
 
     def first_fails(client, *arguments):
         calls.append(arguments)
         if len(calls) == 1:
-            raise client_.Unreachable("enqueue: no answer")
+            raise Unreachable("enqueue: no answer")
         return enqueue(client, *arguments)
 
-    monkeypatch.setattr(client_.Client, "enqueue", first_fails)
-    monkeypatch.setattr(client_.Client, "is_there", lambda c: len(calls) > 1 and is_there(c))
+    monkeypatch.setattr(Client, "enqueue", first_fails)
+    monkeypatch.setattr(Client, "is_there", lambda c: len(calls) > 1 and is_there(c))
 
 
 @pytest.mark.usefixtures("unanswered")
@@ -409,5 +413,5 @@ def test_an_actor_that_may_not_lag_is_sent_on_and_plays_by_the_policy_there_is(s
     learners.starve(1)
     one.send(_group(one, b"first"))
     assert _group(one).version == 0
-    one._groups.put(_group(one, b"second"))
+    one._batches.put(_group(one, b"second"))
     assert (_taken(learners.servers[0]), _taken(learners.servers[1])) == (b"first", b"second")

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from impala_mm.config import auto as choice
+from impala_mm.config import auto
 from impala_mm.config.flags import parse
 from impala_mm.config.settings import Config
 
@@ -35,37 +35,37 @@ def _config(*flags):
 
 def test_numbers_may_be_auto_and_are_what_is_given_else():
     auto = _config("--num_actors=auto", "--num_envs=auto")
-    assert choice.num_actors(auto) == len(os.sched_getaffinity(0))
-    assert (choice.num_envs(auto, PICTURE), choice.num_envs(auto, NUMBERS)) == (32, 16)
+    assert auto.num_actors(auto) == len(os.sched_getaffinity(0))
+    assert (auto.num_envs(auto, PICTURE), auto.num_envs(auto, NUMBERS)) == (32, 16)
     given = _config("--num_actors=0", "--num_envs=5")
-    assert choice.num_actors(given) == 0
-    assert choice.num_envs(given, PICTURE) == choice.num_test_envs(given) == 5
+    assert auto.num_actors(given) == 0
+    assert auto.num_envs(given, PICTURE) == auto.num_test_envs(given) == 5
 
 
 def test_groups_take_turns_where_cores_are_left_and_images_are_read():
     cores = len(os.sched_getaffinity(0))
     few, all_of_them = f"--num_actors={cores - 1}", f"--num_actors={cores}"
-    assert choice.group_sizes(_config(few), 33, PICTURE, True, None) == [17, 16]
-    assert choice.group_sizes(_config(few), 1, PICTURE, True, None) == [1]
-    assert choice.group_sizes(_config(few), 33, PICTURE, False, None) == [
+    assert auto.group_sizes(_config(few), 33, PICTURE, True, None) == [17, 16]
+    assert auto.group_sizes(_config(few), 1, PICTURE, True, None) == [1]
+    assert auto.group_sizes(_config(few), 33, PICTURE, False, None) == [
         33
     ]  # how many it is one of?
-    assert choice.group_sizes(_config(few), 33, NUMBERS, True, None) == [33]
-    assert choice.group_sizes(_config(all_of_them), 33, PICTURE, True, None) == [33]
+    assert auto.group_sizes(_config(few), 33, NUMBERS, True, None) == [33]
+    assert auto.group_sizes(_config(all_of_them), 33, PICTURE, True, None) == [33]
     three = _config(all_of_them, "--env_groups=3")
-    assert choice.group_sizes(three, 8, NUMBERS, False, None) == [3, 3, 2]
+    assert auto.group_sizes(three, 8, NUMBERS, False, None) == [3, 3, 2]
 
 
 def test_groups_do_not_take_turns_where_actors_wait_for_the_next_policy():
     few = f"--num_actors={len(os.sched_getaffinity(0)) - 1}"
-    assert choice.group_sizes(_config(few), 33, PICTURE, True, 0) == [33]
+    assert auto.group_sizes(_config(few), 33, PICTURE, True, 0) == [33]
     with pytest.raises(ValueError, match=r"--env_groups=2: .* wait for the next policy"):
-        choice.group_sizes(_config("--env_groups=2"), 33, PICTURE, True, 1)
+        auto.group_sizes(_config("--env_groups=2"), 33, PICTURE, True, 1)
 
 
 def test_one_thread_is_for_small_observations_on_a_cpu_by_an_algorithm_of_ours():
     def one(*flags, observation=NUMBERS, gpu=False, ours=True):
-        return choice.needs_one_thread(_config(*flags), observation, gpu, ours)
+        return auto.needs_one_thread(_config(*flags), observation, gpu, ours)
 
     assert one()
     assert not one("--xla")
@@ -96,14 +96,14 @@ def test_what_is_no_number_is_refused_in_words(flag, said, capsys):
 
 def test_a_place_is_chosen_by_the_gpu_and_by_what_there_is_to_infer():
     auto = _config("--inference=auto")
-    assert choice.inference(auto, 2_000_000, "/GPU:0", None).value == "learner"
+    assert auto.inference(auto, 2_000_000, "/GPU:0", None).value == "learner"
     for weights, device, max_lag, why in (
         (2_000_000, "/CPU:0", None, "no GPU"),
         (7_700, "/GPU:0", None, "7,700 weights"),
         (2_000_000, "/GPU:0", 0, "wait for the next policy"),
     ):
-        chosen = choice.inference(auto, weights, device, max_lag)
+        chosen = auto.inference(auto, weights, device, max_lag)
         assert chosen.value == "actor"
         assert why in chosen.why
-    told = choice.inference(_config("--inference=learner"), 7_700, "/CPU:0", 0)
-    assert told == choice.AutoChoice("learner", "")
+    told = auto.inference(_config("--inference=learner"), 7_700, "/CPU:0", 0)
+    assert told == auto.AutoChoice("learner", "")

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from impala_mm.config.settings import Config
-from impala_mm.distributed import gradients as exchange
 from impala_mm.distributed import group
+from impala_mm.distributed.gradients import GradientReducer
 
 
 class Two(group.SingleLearner):
@@ -28,7 +28,7 @@ def _step(gradients, clipping, learners=None, mode="global_norm"):
     """What apply() returned, and the step that plain gradient descent at rate 1 took."""
     variables = [tf.Variable(tf.zeros_like(g)) for g in gradients]
     config = Config(gradients_clipping=clipping, gradients_clipping_mode=mode)
-    joined = exchange.GradientReducer(learners or group.SingleLearner(), config)
+    joined = GradientReducer(learners or group.SingleLearner(), config)
     applied = joined.apply(snt.optimizers.SGD(1.0), gradients, variables)
     return applied, [-v.numpy() for v in variables]
 

@@ -6,12 +6,12 @@ import pytest
 
 from impala_mm.config.settings import Config
 from impala_mm.distributed import group
-from impala_mm.runtime import rank as place
+from impala_mm.runtime.rank import _VARIABLES, ProcessRank, process_rank, widen_core_binding
 
 
 @pytest.fixture(autouse=True)
 def _no_launcher(monkeypatch):
-    for names in place._VARIABLES:
+    for names in _VARIABLES:
         for name in names:
             monkeypatch.delenv(name, raising=False)
 
@@ -21,44 +21,44 @@ def _as_if_by(monkeypatch, names, values):
         monkeypatch.setenv(name, value)
 
 
-@pytest.mark.parametrize("names", place._VARIABLES, ids=lambda names: names[0])
+@pytest.mark.parametrize("names", _VARIABLES, ids=lambda names: names[0])
 def test_each_launcher_says_who_a_process_is(monkeypatch, names):
     _as_if_by(monkeypatch, names, ("8", "5", "4", "1"))
-    assert place.process_rank() == place.ProcessRank(size=8, rank=5, local_size=4, local_rank=1)
+    assert process_rank() == ProcessRank(size=8, rank=5, local_size=4, local_rank=1)
 
 
 def test_a_launcher_that_tells_nothing_of_hosts_is_believed_the_rest(monkeypatch):
     monkeypatch.setenv("PMI_SIZE", "2")
     monkeypatch.setenv("PMI_RANK", "1")
-    assert place.process_rank() == place.ProcessRank(size=2, rank=1, local_size=1, local_rank=0)
+    assert process_rank() == ProcessRank(size=2, rank=1, local_size=1, local_rank=0)
 
 
 def test_without_a_launcher_a_learner_is_alone(monkeypatch):
-    assert place.process_rank() == place.ProcessRank(1, 0, 1, 0)
+    assert process_rank() == ProcessRank(1, 0, 1, 0)
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")
-    assert place.process_rank().size == 1
-    assert place.widen_core_binding() == ""
+    assert process_rank().size == 1
+    assert widen_core_binding() == ""
 
 
 def test_a_rank_that_was_bound_to_one_core_frees_itself(monkeypatch):
     everything = os.sched_getaffinity(0)
     if len(everything) < 2:
         pytest.skip("there is only one core")
-    _as_if_by(monkeypatch, place._VARIABLES[0], ("2", "0", "2", "0"))
+    _as_if_by(monkeypatch, _VARIABLES[0], ("2", "0", "2", "0"))
     os.sched_setaffinity(0, {min(everything)})
     try:
-        assert "bound to 1 core" in place.widen_core_binding()
+        assert "bound to 1 core" in widen_core_binding()
         assert os.sched_getaffinity(0) == everything
-        assert place.widen_core_binding() == "", "it is free"
+        assert widen_core_binding() == "", "it is free"
     finally:
         os.sched_setaffinity(0, everything)
 
 
 def test_more_learners_than_horovod_sees_is_refused(monkeypatch):
     """A launcher of another MPI than Horovod's: every process would train alone, unnoticed."""
-    _as_if_by(monkeypatch, place._VARIABLES[0], "2020")
+    _as_if_by(monkeypatch, _VARIABLES[0], "2020")
     monkeypatch.setattr(group, "HorovodGroup", lambda config: group.SingleLearner())
-    with pytest.raises(SystemExit, match="started 2 processes, but HorovodGroup sees 1"):
+    with pytest.raises(SystemExit, match="started 2 processes, but Horovod sees 1"):
         group.join_group(Config())
 
 
@@ -66,7 +66,7 @@ def test_two_learners_without_horovod_are_refused_with_the_command_that_builds_i
     def missing(config):
         raise ImportError("No module named 'horovod'")
 
-    _as_if_by(monkeypatch, place._VARIABLES[0], "2020")
+    _as_if_by(monkeypatch, _VARIABLES[0], "2020")
     monkeypatch.setattr(group, "HorovodGroup", missing)
     with pytest.raises(SystemExit, match=r"build it with `make horovod`, or start one learner"):
         group.join_group(Config())

@@ -9,8 +9,8 @@ from saved_run import save
 
 from impala_mm.environments.catch import Catch
 from impala_mm.environments.make import make_environments
-from impala_mm.evaluation import games as evaluation
 from impala_mm.evaluation.game_video import GameVideo, action_names_of, record_game
+from impala_mm.evaluation.games import Unplayable, evaluate_level
 from impala_mm.policy.policy import load_policy
 
 
@@ -51,7 +51,7 @@ def test_actions_are_called_by_their_names(tmp_path, level_name, names):
 def test_while_it_is_filmed_the_agent_sees_200_steps_as_in_training(tmp_path):
     level_name, path = "PongNoFrameskip-v0", tmp_path / "a.mp4"
     policy, asked = _spied(load_policy(save(tmp_path, sure=True, level_name=level_name)))
-    evaluation.evaluate_level(
+    evaluate_level(
         *(policy, level_name, 1, 1),
         onlookers=lambda playing: [GameVideo(path, playing.picture_rate, ["a"] * 6, judges=True)],
         meanwhile=lambda games, steps: steps < 200,
@@ -121,7 +121,7 @@ def breaks(tmp_path, monkeypatch):
 def test_a_game_that_breaks_leaves_no_video_and_the_next_whole_one_does(breaks, tmp_path):
     path = tmp_path / "videos" / "a.mp4"
     policy = breaks(99)
-    with pytest.raises(evaluation.Unplayable, match=r"environment 0 of Breaks-v0: OSError: a wire"):
+    with pytest.raises(Unplayable, match=r"environment 0 of Breaks-v0: OSError: a wire"):
         record_game(policy, "Breaks-v0", path)
     assert not list((tmp_path / "videos").iterdir())
     record_game(breaks(2), "Breaks-v0", path)

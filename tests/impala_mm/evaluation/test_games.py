@@ -9,7 +9,13 @@ from saved_run import save
 import impala_mm
 from impala_mm.environments import types
 from impala_mm.environments.make import make_environments
-from impala_mm.evaluation import games as evaluation
+from impala_mm.evaluation.games import (
+    IDLE_STEPS,
+    Unplayable,
+    evaluate_level,
+    games_per_env,
+    play_games,
+)
 
 
 class Uneven(gymnasium.Env):
@@ -50,9 +56,7 @@ class Plays:
 @pytest.mark.parametrize("copies", [8, 100])
 def test_short_games_are_not_favoured(copies):
     playing = make_environments(level(Uneven), copies, seed=0)
-    games = evaluation.play_games(
-        Plays(), playing, evaluation.games_per_env(200, copies), explore=True
-    )
+    games = play_games(Plays(), playing, games_per_env(200, copies), explore=True)
     returns = [game.episode_return for game in games]
     assert len(returns) == 200
     assert np.mean(returns) == pytest.approx(0.5, abs=0.1)
@@ -63,7 +67,7 @@ def test_short_games_are_not_favoured(copies):
 
 @pytest.mark.parametrize(("games", "copies"), [(10, 4), (8, 8), (1, 1), (17, 3)])
 def test_quotas_add_up_and_differ_by_one_at_most(games, copies):
-    quotas = evaluation.games_per_env(games, copies)
+    quotas = games_per_env(games, copies)
     assert quotas.sum() == games
     assert quotas.max() - quotas.min() <= 1
     assert quotas.min() >= 1
@@ -74,7 +78,7 @@ def test_the_policy_is_fed_what_an_actor_feeds_it():
 
     playing = make_environments(level(Counting), 1, seed=0)
     policy = Plays(action=2)
-    games = evaluation.play_games(policy, playing, np.array([2]), explore=True)
+    games = play_games(policy, playing, np.array([2]), explore=True)
     assert [game.length for game in games] == [3, 3]
     seen = [
         (*observation[0], reward[0], action[0], first[0])
@@ -100,9 +104,7 @@ def test_environments_that_break_are_made_anew_and_their_games_do_not_count():
 
     said = []
     playing = make_environments(level(Breaks), 4, seed=0)
-    games = evaluation.play_games(
-        Plays(), playing, evaluation.games_per_env(8, 4), True, say=said.append
-    )
+    games = play_games(Plays(), playing, games_per_env(8, 4), True, say=said.append)
     assert len(games) == 8
     assert {game.length for game in games} <= {10, 1000}
     assert len(said) == 3
@@ -113,8 +115,8 @@ def test_environments_that_break_are_made_anew_and_their_games_do_not_count():
             raise RuntimeError("out of order")
 
     playing = make_environments(level(Broken), 2, seed=0)
-    with pytest.raises(evaluation.Unplayable, match=r"10 faults, the last: .* out of order"):
-        evaluation.play_games(Plays(), playing, evaluation.games_per_env(8, 2), True)
+    with pytest.raises(Unplayable, match=r"10 faults, the last: .* out of order"):
+        play_games(Plays(), playing, games_per_env(8, 2), True)
 
 
 def test_a_level_of_a_run_from_python(tmp_path):
@@ -145,7 +147,7 @@ def test_a_game_of_atari_is_whole_and_raw_and_a_film_shows_its_first(tmp_path):
     save(tmp_path, level_name="BreakoutNoFrameskip-v4", num_action_repeats=12)
     policy = impala_mm.load_policy(tmp_path)
     film = _Kept()
-    result = evaluation.evaluate_level(
+    result = evaluate_level(
         policy, "BreakoutNoFrameskip-v4", 2, 2, onlookers=lambda playing: [film]
     )
     assert min(result.lengths) > 35, "random play loses a life in some 140 frames"
@@ -181,14 +183,14 @@ def test_a_deterministic_game_of_atari_without_reward_is_cut_and_counted(tmp_pat
     playing = make_environments(
         "BreakoutNoFrameskip-v4", 1, seed=1, life_loss_ends=False, no_reward_steps=200
     )
-    games = evaluation.play_games(Plays(), playing, np.array([1]), explore=False, idle_steps=200)
+    games = play_games(Plays(), playing, np.array([1]), explore=False, idle_steps=200)
     assert [game.idle for game in games] == [True]
     assert games[0].length == 200
     save(tmp_path, level_name="BreakoutNoFrameskip-v4", no_reward_steps=7)
-    stopped = evaluation.evaluate_level(
+    stopped = evaluate_level(
         *(impala_mm.load_policy(tmp_path), "BreakoutNoFrameskip-v4", 1),
         deterministic=True,
         meanwhile=lambda games, steps: steps < 20,
     )
-    assert stopped.options["no_reward_steps"] == evaluation.IDLE_STEPS == 1000
+    assert stopped.options["no_reward_steps"] == IDLE_STEPS == 1000
     assert stopped.returns == [], "and not after 7 steps, as in training"

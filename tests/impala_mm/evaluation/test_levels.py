@@ -57,7 +57,7 @@ def test_games_of_a_suite_that_do_not_fit_are_left_out_and_named(
 ):
     """Each game has its own actions; a network of all 18 fits any."""
     pytest.importorskip("ale_py")
-    monkeypatch.setattr(scores, "roms", lambda: GAMES)  # all 57 take a while
+    monkeypatch.setattr(scores, "atari57_roms", lambda: GAMES)  # all 57 take a while
     save(tmp_path / "pong", level_name="ALE/Pong-v5")
     said = []
     fitting = _choose(tmp_path / "pong", said, test_levels="atari57")

@@ -8,24 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impala_mm.evaluation import statistics as summary
+from impala_mm.evaluation.statistics import interquartile_mean, normalised, number, summarise, table
 
 _numbers = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40)
 
 
 def test_a_summary_of_five_numbers_is_as_computed_by_hand():
-    found = summary.summarise([4, 8, 1, 3, 4])
+    found = summarise([4, 8, 1, 3, 4])
     assert found == pytest.approx((4.0, 4.0, math.sqrt((16 + 9 + 1) / 4), 1.0, 8.0))
 
 
 @given(_numbers)
 def test_a_summary_agrees_with_python_s_own_statistics(values):
-    found = summary.summarise(values)
+    found = summarise(values)
     assert found.mean == pytest.approx(statistics.fmean(values), abs=1e-6)
     assert found.median == pytest.approx(statistics.median(values), abs=1e-6)
     if len(values) == 1:
         assert math.isnan(found.deviation)
-        assert summary.number(found.deviation) == "-"
+        assert number(found.deviation) == "-"
     else:
         assert found.deviation == pytest.approx(statistics.stdev(values), rel=1e-6, abs=1e-6)
 
@@ -41,7 +41,7 @@ def test_a_summary_agrees_with_python_s_own_statistics(values):
     ],
 )
 def test_the_interquartile_mean_is_as_computed_by_hand(values, due):
-    assert summary.interquartile_mean(values) == pytest.approx(due)
+    assert interquartile_mean(values) == pytest.approx(due)
 
 
 @given(_numbers)
@@ -52,14 +52,14 @@ def test_the_interquartile_mean_drops_a_quarter_one_by_one(values):
         rest.remove(min(rest))
         rest.remove(max(rest))
     due = math.fsum(rest) / len(rest)
-    assert summary.interquartile_mean(values) == pytest.approx(due, rel=1e-9, abs=1e-6)
+    assert interquartile_mean(values) == pytest.approx(due, rel=1e-9, abs=1e-6)
 
 
 def test_random_play_is_0_and_a_human_is_1():
-    assert summary.normalised([-20.7, 14.6, -3.05], (-20.7, 14.6)) == pytest.approx([0, 1, 0.5])
+    assert normalised([-20.7, 14.6, -3.05], (-20.7, 14.6)) == pytest.approx([0, 1, 0.5])
 
 
 def test_a_table_s_columns_line_up():
-    lines = summary.table(["level", "mean"], [["a", "1.00"], ["longer", "-1,234.50"]]).split("\n")
+    lines = table(["level", "mean"], [["a", "1.00"], ["longer", "-1,234.50"]]).split("\n")
     assert lines == ["level        mean", "a            1.00", "longer  -1,234.50"]
-    assert summary.number(np.float64(1234.567)) == "1,234.57"
+    assert number(np.float64(1234.567)) == "1,234.57"

@@ -18,7 +18,14 @@ from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.environments.types import Step
 from impala_mm.inference import batched_inference, environment_group
 from impala_mm.inference.environment_group import EnvironmentGroup
-from impala_mm.transport import client as transport
+from impala_mm.transport.client import (
+    Client,
+    GroupUnknown,
+    PendingInference,
+    Refused,
+    StillRunning,
+    Unreachable,
+)
 from impala_mm.transport.messages import TRY_BITS, InferenceRequest
 
 NO_EPISODES = np.zeros([0, 3], np.float32)
@@ -28,17 +35,17 @@ class Hand:
     """An actor made by hand: one group, whose observations are its steps' numbers."""
 
     def __init__(self, there, actor=0, incarnation=1, environments=2, pack=leave_uncompressed):
-        self.client = transport.Client(there.address, remotely.TOKEN, timeout=5)
+        self.client = Client(there.address, remotely.TOKEN, timeout=5)
         self.client.hello(there.me(actor) | {"incarnation": incarnation, "host": "h"})
         self._codec, self._pack = StepCodec(there.algorithm.unroll.step.observation), pack
         nobody = InferenceRequest(
             self.client.nonce, actor, incarnation, 0, 0, 0, 0, 0, 0, 0, environments
         )
-        self.asking = nobody
+        self.request = nobody
 
     def step(self, number, value=None):
         """Step `number` on the wire, at which all environments show `value`."""
-        e = self.asking.environments
+        e = self.request.environments
         no = np.zeros([e], bool)
         seen = np.full([e, 3], number if value is None else value, np.float32)
         step = Step(np.zeros([e]), no, no, seen, np.full([e], number == 0), no)
@@ -46,10 +53,8 @@ class Hand:
 
     def ask(self, number, value=None, **changes):
         """The actions after that step."""
-        asking = self.asking._replace(number=number, **changes)
-        return transport.PendingInference(
-            self.client, asking, self.step(number, value), NO_EPISODES
-        )
+        request = self.request._replace(number=number, **changes)
+        return PendingInference(self.client, request, self.step(number, value), NO_EPISODES)
 
 
 @pytest.fixture
@@ -60,13 +65,13 @@ def there():
 
 def test_a_call_that_is_repeated_gets_its_first_answer_and_counts_once(there):
     hand = Hand(there, environments=64)
-    answers = [hand.ask(number).actions() for number in range(3)]
+    answers = [hand.ask(number).wait_for_actions() for number in range(3)]
     # Its content is not looked at again: what came first is what is learnt.
-    again = [hand.ask(2, value=99).actions() for _ in range(5)]
+    again = [hand.ask(2, value=99).wait_for_actions() for _ in range(5)]
     for answer in again:
         np.testing.assert_array_equal(answer, answers[2])
     assert not np.array_equal(answers[1], answers[2]), "64 coins fell alike"
-    hand.ask(3).actions()
+    hand.ask(3).wait_for_actions()
     entries, _, _ = there.taken(64)
     np.testing.assert_array_equal(entries.observation[:, 7, 0], [0, 1, 2, 3])
     np.testing.assert_array_equal(entries.action[1:, 7], [answer[7] for answer in answers])
@@ -77,14 +82,14 @@ def test_a_call_that_is_repeated_while_it_waits_for_room_waits_with_it():
     with remotely.remote(remotely.Random("telling:Telling-v0", 1), capacity=2) as there:
         hand, other = Hand(there), Hand(there, actor=1)
         for number in range(2):  # their two unrolls fill the queue
-            hand.ask(number).actions()
+            hand.ask(number).wait_for_actions()
         waits = [hand.ask(2), hand.ask(2)]
         answers = []
 
         def patiently(call):
             while True:
-                with contextlib.suppress(transport.StillRunning):
-                    return answers.append(call.actions())
+                with contextlib.suppress(StillRunning):
+                    return answers.append(call.wait_for_actions())
                 time.sleep(0.02)
 
         threads = [threading.Thread(target=patiently, args=[call]) for call in waits]
@@ -92,7 +97,7 @@ def test_a_call_that_is_repeated_while_it_waits_for_room_waits_with_it():
             thread.start()
         time.sleep(0.5)
         assert not answers
-        other.ask(0).actions()  # who brings no unroll is not held up
+        other.ask(0).wait_for_actions()  # who brings no unroll is not held up
         there.taken(2)
         for thread in threads:
             thread.join(10)
@@ -102,37 +107,37 @@ def test_a_call_that_is_repeated_while_it_waits_for_room_waits_with_it():
 
 def test_who_is_not_known_is_told_so_and_holds_up_nobody(there):
     hand = Hand(there)
-    hand.ask(0).actions()
-    with pytest.raises(transport.GroupUnknown):
-        hand.ask(2).actions()  # a step is missing
-    with pytest.raises(transport.GroupUnknown):
-        hand.ask(1, nonce=hand.asking.nonce + 1).actions()  # of another learner's process
-    with pytest.raises(transport.Refused, match="another process is this actor"):
-        hand.ask(1, incarnation=2).actions()
+    hand.ask(0).wait_for_actions()
+    with pytest.raises(GroupUnknown):
+        hand.ask(2).wait_for_actions()  # a step is missing
+    with pytest.raises(GroupUnknown):
+        hand.ask(1, nonce=hand.request.nonce + 1).wait_for_actions()  # of another learner's process
+    with pytest.raises(Refused, match="another process is this actor"):
+        hand.ask(1, incarnation=2).wait_for_actions()
     stranger = Hand(there, actor=1)
     stranger.client._token = tf.constant("guessed")
-    with pytest.raises(transport.Refused, match="token"):
-        stranger.ask(0).actions()
-    hand.ask(1).actions()
-    there.server.silent(-1)  # it has left, as far as the learner knows
-    with pytest.raises(transport.GroupUnknown):
-        hand.ask(2).actions()
+    with pytest.raises(Refused, match="token"):
+        stranger.ask(0).wait_for_actions()
+    hand.ask(1).wait_for_actions()
+    there.server.forget_silent(-1)  # it has left, as far as the learner knows
+    with pytest.raises(GroupUnknown):
+        hand.ask(2).wait_for_actions()
 
 
 @pytest.mark.parametrize("content", [b"short", b"", compress_lz4(bytes(10**7)), bytes(10**4)])
 def test_a_step_of_the_wrong_size_is_refused_alone(there, content):
     hand, other = Hand(there), Hand(there, actor=1)
-    hand.ask(0).actions()
-    with pytest.raises(transport.GroupUnknown):
-        transport.PendingInference(
-            hand.client, hand.asking._replace(number=1), content, NO_EPISODES
-        ).actions()
-    other.ask(0).actions()
+    hand.ask(0).wait_for_actions()
+    with pytest.raises(GroupUnknown):
+        PendingInference(
+            hand.client, hand.request._replace(number=1), content, NO_EPISODES
+        ).wait_for_actions()
+    other.ask(0).wait_for_actions()
 
 
 def test_who_was_in_an_inference_that_failed_is_told_so_and_begins_anew(there, monkeypatch):
     hand = Hand(there)
-    hand.ask(0).actions()
+    hand.ask(0).wait_for_actions()
     codec = there.inference._codec
     decode = codec.decode
 
@@ -140,15 +145,15 @@ def test_who_was_in_an_inference_that_failed_is_told_so_and_begins_anew(there, m
         raise MemoryError("the GPU is full")
 
     monkeypatch.setattr(codec, "decode", fails)
-    with pytest.raises(transport.Unreachable, match="the GPU is full"):
-        hand.ask(1).actions()
+    with pytest.raises(Unreachable, match="the GPU is full"):
+        hand.ask(1).wait_for_actions()
     monkeypatch.setattr(codec, "decode", decode)
-    monkeypatch.setattr(environment_group, "_LONG", 0.0)
-    with pytest.raises(transport.GroupUnknown):
-        hand.ask(1).actions()
+    monkeypatch.setattr(environment_group, "_INFERENCE_SECONDS", 0.0)
+    with pytest.raises(GroupUnknown):
+        hand.ask(1).wait_for_actions()
     anew = Hand(there, incarnation=2)
     for number in range(4):
-        anew.ask(number).actions()
+        anew.ask(number).wait_for_actions()
     there.taken(2)
 
 
@@ -156,7 +161,11 @@ def test_steps_that_are_compressed_are_read_as_those_that_are_not(there):
     small = Hand(there, environments=32, pack=compress_lz4)
     plain = Hand(there, actor=1, environments=32)
     for number in range(4):
-        assert small.ask(number).actions().shape == plain.ask(number).actions().shape == (32,)
+        assert (
+            small.ask(number).wait_for_actions().shape
+            == plain.ask(number).wait_for_actions().shape
+            == (32,)
+        )
     entries, _, _ = there.taken(64)
     for environment in (0, 31, 32, 63):
         np.testing.assert_array_equal(entries.observation[:, environment, 0], [0, 1, 2, 3])
@@ -183,35 +192,35 @@ def test_an_actor_that_steps_sends_what_its_compression_makes_of_it(there):
 def test_what_fails_after_the_inference_is_lost_and_waited_for_by_nobody(there, monkeypatch):
     hand = Hand(there)
     for number in range(3):
-        hand.ask(number).actions()
+        hand.ask(number).wait_for_actions()
 
     def fails():
         raise MemoryError("no room for unrolls")
 
     (group,) = there.inference._groups.values()
-    monkeypatch.setattr(group.assembly, "cut", fails)
-    with pytest.raises(transport.Unreachable, match="no room for unrolls"):
-        hand.ask(3).actions()
-    with pytest.raises(transport.GroupUnknown):
-        hand.ask(3).actions()
+    monkeypatch.setattr(group.writer, "take_unrolls", fails)
+    with pytest.raises(Unreachable, match="no room for unrolls"):
+        hand.ask(3).wait_for_actions()
+    with pytest.raises(GroupUnknown):
+        hand.ask(3).wait_for_actions()
 
 
 def test_a_hello_that_is_heard_late_displaces_nobody(there):
     life = 5 << TRY_BITS
     hand = Hand(there, incarnation=life + 2)
-    hand.ask(0).actions()
+    hand.ask(0).wait_for_actions()
     Hand(there, incarnation=life + 1)
-    hand.ask(1).actions()
+    hand.ask(1).wait_for_actions()
     Hand(there, incarnation=life + 3)
-    with pytest.raises(transport.Refused, match="another process is this actor"):
-        hand.ask(2).actions()
+    with pytest.raises(Refused, match="another process is this actor"):
+        hand.ask(2).wait_for_actions()
 
 
 def test_rows_of_a_group_in_a_batch_are_given_to_no_other_in_it(there):
     hand, acts = Hand(there), there.inference
-    hand.ask(0).actions()
+    hand.ask(0).wait_for_actions()
     other, decode = Hand(there, actor=1), acts._codec.decode
-    taken, take = [], acts._rows.take
+    taken, take = [], acts._rows.allocate
 
     def joins_meanwhile(content, environments):
         acts.forget(0)  # as its next hello does, in another thread
@@ -221,21 +230,21 @@ def test_rows_of_a_group_in_a_batch_are_given_to_no_other_in_it(there):
         taken.append(take(many).tolist())
         return np.array(taken[-1], np.int32)
 
-    acts._codec.decode, acts._rows.take = joins_meanwhile, takes
-    two = np.array([list(hand.asking._replace(number=1)), list(other.asking)])
+    acts._codec.decode, acts._rows.allocate = joins_meanwhile, takes
+    two = np.array([list(hand.request._replace(number=1)), list(other.request)])
     with acts._lock:
-        acts._groups[other.asking.of] = EnvironmentGroup(there.algorithm.unroll, 2, [])
+        acts._groups[other.request.group_key] = EnvironmentGroup(there.algorithm.unroll, 2, [])
     content = hand.step(1)
-    acts._arrive(two, np.array([content, content], object))
+    acts._write_steps(two, np.array([content, content], object))
     assert taken == [[2, 3]]
-    acts._arrive(two[:0], np.array([], object))
-    assert acts._rows.take(2).tolist() == [0, 1], "they are free now"
+    acts._write_steps(two[:0], np.array([], object))
+    assert acts._rows.allocate(2).tolist() == [0, 1], "they are free now"
 
 
 def test_before_there_is_a_policy_an_actor_is_taken_by_nobody():
     algorithm = remotely.Random("telling:Telling-v0", length=1)
     with remotely.remote(algorithm, published=False) as there:
-        with pytest.raises(transport.Unreachable, match="there is no policy yet"):
+        with pytest.raises(Unreachable, match="there is no policy yet"):
             Hand(there)
         actor = there.act("telling:Telling-v0", [1])
         time.sleep(0.5)
@@ -267,15 +276,15 @@ def test_states_of_any_type_are_the_same_after_a_table():
 
 def test_who_begins_anew_has_no_part_in_what_was_begun_before(there):
     """The second unroll of the first incarnation is half done when the second comes."""
-    Hand(there).ask(0).actions()
+    Hand(there).ask(0).wait_for_actions()
     before = Hand(there)
     for number in range(5):
-        before.ask(number).actions()
+        before.ask(number).wait_for_actions()
     after = Hand(there, incarnation=2)
     for number in range(4):
-        after.ask(number, value=100 + number).actions()
-    with pytest.raises(transport.Refused, match="another process is this actor"):
-        before.ask(5).actions()
+        after.ask(number, value=100 + number).wait_for_actions()
+    with pytest.raises(Refused, match="another process is this actor"):
+        before.ask(5).wait_for_actions()
     entries, _, _ = there.taken(4)
     np.testing.assert_array_equal(entries.observation[:, 0, 0], [0, 1, 2, 3])
     np.testing.assert_array_equal(entries.observation[:, 2, 0], [100, 101, 102, 103])

@@ -217,7 +217,7 @@ def _fill(folder):
 def test_what_cannot_be_exported_is_refused_in_one_sentence(
     tmp_path, monkeypatch, capsys, prepare, flags, said
 ):
-    monkeypatch.setattr(lifecycle, "on_ending", lambda handler: None)
+    monkeypatch.setattr(lifecycle, "handle_end_signals", lambda handler: None)
     monkeypatch.setattr(lifecycle, "load_tensorflow", lambda *_: None)
     if prepare:
         prepare(tmp_path)

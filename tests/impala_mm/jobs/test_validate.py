@@ -8,7 +8,7 @@ import saved_run
 from processes import ROOT, run
 
 from impala_mm.config.settings import Config
-from impala_mm.jobs import validate as validation
+from impala_mm.jobs import validate
 from impala_mm.runtime import lifecycle
 
 EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
@@ -30,7 +30,7 @@ def catch(tmp_path):
 def _answer(capsys, given=(), **settings):
     """(exit code, what is printed)."""
     with pytest.raises(SystemExit) as ended:
-        validation.run(Config(**settings), given or list(settings))
+        validate.run(Config(**settings), given or list(settings))
     out, err = capsys.readouterr()
     return ended.value.code, out + err
 
@@ -118,7 +118,7 @@ def test_a_damaged_checkpoint_and_a_folder_that_cannot_be_written_are_refused(
     (newest / "about.json").write_text("{")
     code, printed = _answer(capsys, level_name="catch", logdir="runs/c")
     assert (code, "no checkpoint of runs/c is whole" in printed) == (2, True)
-    monkeypatch.setattr(validation.os, "access", lambda path, mode: path != tmp_path / "runs")
+    monkeypatch.setattr(validate.os, "access", lambda path, mode: path != tmp_path / "runs")
     code, printed = _answer(capsys, level_name="catch")
     assert (code, f"--logdir=runs: {tmp_path / 'runs'} cannot be written to" in printed) == (
         2,

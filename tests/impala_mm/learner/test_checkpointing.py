@@ -38,7 +38,7 @@ def keep(tmp_path):
 
 def _at(updates, frames):
     return SimpleNamespace(
-        updates=updates, steps=updates * 10, frames=float(frames), whole=threading.Lock()
+        updates=updates, steps=updates * 10, frames=float(frames), variables_lock=threading.Lock()
     )
 
 
@@ -100,7 +100,7 @@ def test_a_save_does_not_wait_for_an_update_that_does_not_end(keep, tmp_path):
     said = []
     keeper, _ = keep(Config(), said)
     learner = _at(3, 30)
-    with learner.whole:
+    with learner.variables_lock:
         assert not keeper.save(learner, seconds=1.0, known=math.nan)
     assert not said
     assert keeper.save(learner, seconds=1.0, known=math.nan)

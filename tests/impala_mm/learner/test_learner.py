@@ -41,19 +41,27 @@ def test_what_is_published_is_what_the_variables_are_after_update_and_repair(
             variables[0].assign_add(tf.ones_like(variables[0]))
         return int(repairs)
 
-    monkeypatch.setattr(consistency, "check", check)
+    monkeypatch.setattr(consistency, "check_variables", check)
     published = []
     server = SimpleNamespace(
         publish=lambda version, pack, values: published.append((version, pack(), values)),
         fill=lambda: 0.0,
-        inferred=dict,
-        arrivals=list,
+        inference_metrics=dict,
+        take_reports=list,
     )
     source = SimpleNamespace(feedback=lambda keys, priorities: None)
     layout = ParameterLayout(acting, algorithm.variables.trained, "float32")
-    limits, profile = RunLimits(config, None), UpdateProfiler("", tmp_path, print)
+    limits, profiler = RunLimits(config, None), UpdateProfiler("", tmp_path, print)
     learner = Learner(
-        config, algorithm, Two(), source, server, layout, limits, action_repeats=1, profile=profile
+        config,
+        algorithm,
+        Two(),
+        source,
+        server,
+        layout,
+        limits,
+        action_repeats=1,
+        profiler=profiler,
     )
     learner._step(AgreedStep(batch, 6, 6, 0.0, 0.0), batch, {})
     ((version, packed, values),) = published

@@ -73,8 +73,8 @@ def test_a_step_counts_the_steps_of_all_learners_but_no_resets_and_no_padding(tw
     two.give(0, _batch(resets=2))
     two.give(1, _batch())
     left, right = two.next()
-    assert (left.steps, left.mine) == (T * B * 2 - 2, T * B - 2)
-    assert (right.steps, right.mine) == (T * B * 2 - 2, T * B)
+    assert (left.steps, left.own_steps) == (T * B * 2 - 2, T * B - 2)
+    assert (right.steps, right.own_steps) == (T * B * 2 - 2, T * B)
     assert left.batch is not None
     assert right.batch is not None
     two.give(0, _batch(weight=0.0))
@@ -131,7 +131,7 @@ def test_the_next_batch_is_asked_for_when_the_last_was_taken_and_no_earlier(two)
     for rank in range(2):
         two.give(rank, _batch())
     deadline = time.monotonic() + 10
-    while two.steps[1]._turns.empty():
+    while two.steps[1]._agreed.empty():
         assert time.monotonic() < deadline
         time.sleep(0.01)
     two.give(0, _batch())
@@ -161,7 +161,7 @@ def test_who_is_alone_waits_for_its_own_batch_and_for_nobody_else(alone):
     batches.put(_batch(resets=2))
     turn = step.next(timeout=10)
     assert turn.batch is not None
-    assert (turn.steps, turn.mine, turn.episode_return) == (T * B - 2, T * B - 2, 12.5)
+    assert (turn.steps, turn.own_steps, turn.episode_return) == (T * B - 2, T * B - 2, 12.5)
     assert turn.ready >= begin
 
 

@@ -7,7 +7,7 @@ from impala_mm.learner import monitor
 
 def test_the_first_frames_are_said_as_they_come_also_after_a_line_of_none(monkeypatch):
     said, learner = [], types.SimpleNamespace(frames=0, updates=0, actions=None)
-    monkeypatch.setattr(monitor, "line", lambda row, _: f"{row['frames']} frames")
+    monkeypatch.setattr(monitor, "progress_line", lambda row, _: f"{row['frames']} frames")
     watching = types.SimpleNamespace(
         _learner=learner,
         _limits=types.SimpleNamespace(frames=1e6),
@@ -18,13 +18,13 @@ def test_the_first_frames_are_said_as_they_come_also_after_a_line_of_none(monkey
 
     def keep():
         monitor.LearnerMonitor._keep_records(
-            watching, types.SimpleNamespace(chronicle=None), clocks
+            watching, types.SimpleNamespace(metrics_writer=None), clocks
         )
 
     keep()
     assert said == [], "nothing is due yet"
-    clocks.row.again()
-    clocks.line.again()
+    clocks.row.retry()
+    clocks.line.retry()
     for learner.frames in (0, 288, 576):
         keep()
     assert said == ["0 frames", "288 frames"]

@@ -44,10 +44,11 @@ def test_two_learners_hold_equal_variables(launcher):
 def test_learners_whose_variables_differ_are_found_out():
     """The same program with an all-reduce that does nothing: the comparison must notice."""
     program = (
-        "import sys; from impala_mm import group, rehearsal, config\n"
-        "group.Horovod.mean = lambda self, tensors, name: list(tensors)\n"
-        "settings = config.Config(updates=3)\n"
-        "rehearsal.rehearse(settings, group.join(settings))"
+        "import sys; from impala_mm.config.settings import Config\n"
+        "from impala_mm.distributed import group; from impala_mm.learner import rehearsal\n"
+        "group.HorovodGroup.mean = lambda self, tensors, name: list(tensors)\n"
+        "settings = Config(updates=3)\n"
+        "rehearsal.rehearse(settings, group.join_group(settings))"
     )
     code, printed = run(*MPIRUN, sys.executable, "-c", program)
     assert code != 0

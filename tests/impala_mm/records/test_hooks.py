@@ -18,13 +18,13 @@ def test_the_command_gets_event_folder_and_message_and_its_output_is_kept(tmp_pa
     folder.mkdir()
     command = 'echo "$IMPALA_MM_EVENT|$IMPALA_MM_LOGDIR|$IMPALA_MM_MESSAGE"; echo oh >&2'
     events = EventHook(command, folder, print)
-    events.happened("save", "checkpoint at update 3; 'quoted' $HOME")
+    events.call("save", "checkpoint at update 3; 'quoted' $HOME")
     log = _wait(folder / "on_event.log", 2)
     assert log == [f"save|{folder}|checkpoint at update 3; 'quoted' $HOME", "oh"]
 
 
 def test_without_a_command_nothing_is_called(tmp_path):
-    EventHook("", tmp_path, print).happened("save", "m")
+    EventHook("", tmp_path, print).call("save", "m")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -33,7 +33,7 @@ def test_a_command_that_never_ends_is_neither_waited_for_nor_piled_up(tmp_path):
     events = EventHook(f"echo here >> '{tmp_path}/calls'; exec sleep 600", tmp_path, said.append)
     begin = time.monotonic()
     for _ in range(9):
-        events.happened("save", "m")
+        events.call("save", "m")
     assert time.monotonic() - begin < 10
     try:
         assert said == ["--on_event: 8 calls have not ended yet; save is not told"]
@@ -46,7 +46,7 @@ def test_a_command_that_never_ends_is_neither_waited_for_nor_piled_up(tmp_path):
 
 def test_a_stall_is_told_once_until_updates_come_again():
     stall = StallDetector(60)
-    told = [(updates, now) for updates, now in _TIMES if stall.begins(updates, now)]
+    told = [(updates, now) for updates, now in _TIMES if stall.has_begun(updates, now)]
     assert told == [(5, 170.0), (7, 400.0)]
 
 

@@ -13,7 +13,7 @@ def _row(*times):
     meter, tally = metrics.Meter(), metrics.MetricsAggregator({"catch": None})
     for each in times:
         meter.add_times(**each)
-    tally.merge(0, meter.part())
+    tally.merge(0, meter.take_reading())
     return tally.row(frames=100, steps=100)
 
 
@@ -107,7 +107,7 @@ def test_what_actors_waited_for_before_the_first_update_ended_tells_nothing(monk
     clock.now += 2
     meter.add_actors({"playing": 9.0, "waiting": 8.0})
     meter.add_actors({"playing": 1.0, "waiting": 0.1})
-    tally.merge(0, meter.part())
+    tally.merge(0, meter.take_reading())
     assert tally.row(1, 1)["actor/waiting_share"] == pytest.approx(0.1)
 
 
@@ -121,7 +121,7 @@ def test_of_a_small_part_of_a_rows_time_no_shares_are_told(monkeypatch):
     for times in ({"train": 9.0}, {"train": 0.1}, {"train": 0.1, "wait": 1.9}):
         meter.add_times(**times)
         clock.now += 2
-        tally.merge(0, meter.part())
+        tally.merge(0, meter.take_reading())
         shares.append(tally.row(1, 1).get("train_share"))
     assert shares == [None, None, pytest.approx(0.05)]
 
@@ -136,7 +136,7 @@ def test_returns_of_several_games_are_kept_apart_and_compared_with_humans():
     for level, returns in games.items():
         episodes = [(1, value, 10) for value in returns] + [(0, 99.0, 5)]
         meter.add_episodes(level, np.array(episodes, np.float32))
-    tally.merge(0, meter.part())
+    tally.merge(0, meter.take_reading())
     row = tally.row(0, 0)
     assert row["episode_return"] == pytest.approx(91 / 5)
     assert row["shaped_return"] == 99
@@ -152,7 +152,7 @@ def test_returns_of_several_games_are_kept_apart_and_compared_with_humans():
 def test_one_game_needs_no_name_of_its_own():
     meter, tally = metrics.Meter(), metrics.MetricsAggregator({"Pong": (-20.0, 20.0)})
     meter.add_episodes("Pong", np.array([(1, 10.0, 9)], np.float32))
-    tally.merge(0, meter.part())
+    tally.merge(0, meter.take_reading())
     row = tally.row(0, 0)
     assert row["human_normalised"] == 0.75
     assert not [name for name in row if name.endswith("/Pong")]
@@ -164,10 +164,10 @@ def test_one_game_needs_no_name_of_its_own():
 def _part(steps, **times):
     meter = metrics.Meter()
     meter.add_times(train=1.0)  # the first update's, which is forgotten
-    meter.part()
+    meter.take_reading()
     meter.add_times(**times)
     meter.add({"grad_norm": float(steps), "queue_fill": steps / 100}, steps)
-    return meter.part()
+    return meter.take_reading()
 
 
 def test_a_row_of_several_learners_holds_their_means_and_each_ones_own():
@@ -193,11 +193,11 @@ def test_a_row_of_several_learners_holds_their_means_and_each_ones_own():
 def test_games_that_come_after_those_that_ended_the_run_count_no_more():
     meter, tally = metrics.Meter(), metrics.MetricsAggregator({"catch": None})
     meter.add_episodes("catch", np.array([(1, 1.0, 9)] * 100, np.float32))
-    tally.merge(0, meter.part())
+    tally.merge(0, meter.take_reading())
     assert tally.mean_return() == 1
     tally.close()
     meter.add_episodes("catch", np.array([(1, -1.0, 9)] * 50, np.float32))
-    tally.merge(0, meter.part())
+    tally.merge(0, meter.take_reading())
     assert tally.row(0, 0)["episode_return"] == 1
 
 
@@ -205,12 +205,12 @@ def test_what_came_before_the_first_update_is_forgotten_even_where_it_was_passed
     """Parts are taken each second, rows written each two."""
     meter, tally = metrics.Meter(), metrics.MetricsAggregator({"catch": None})
     meter.add_times(wait=5.0)
-    tally.merge(0, meter.part())
+    tally.merge(0, meter.take_reading())
     meter.add_times(wait=1.0, train=9.0)
-    tally.merge(0, meter.part())
+    tally.merge(0, meter.take_reading())
     assert "wait_share" not in tally.row(1, 1)
     meter.add_times(wait=1.0, train=3.0)
-    tally.merge(0, meter.part())
+    tally.merge(0, meter.take_reading())
     assert tally.row(2, 2)["wait_share"] == 0.25
 
 

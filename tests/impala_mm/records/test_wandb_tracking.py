@@ -112,7 +112,7 @@ def test_what_wandb_fails_of_is_said_once_and_ends_nothing(tmp_path, wandb, wher
 
 
 def test_a_wandb_that_never_answers_holds_nothing_up(tmp_path, wandb, monkeypatch):
-    monkeypatch.setattr(wandb_tracking, "_GOODBYE_SECONDS", 0.1)
+    monkeypatch.setattr(wandb_tracking, "_LAST_ROWS_SECONDS", 0.1)
     answer, said = threading.Event(), []
     wandb.init = lambda **_: answer.wait()
     tracked = WandbTracking(tmp_path, {}, said.append)

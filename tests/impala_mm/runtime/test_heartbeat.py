@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from impala_mm.actor import learner_link as linking
+from impala_mm.actor import learner_link
 from impala_mm.config.settings import Config
 from impala_mm.jobs import child_actors
 from impala_mm.learner import monitor
@@ -71,8 +71,8 @@ def test_the_actors_that_a_process_starts_do_not_beat_for_it(tmp_path, monkeypat
 
 
 def test_a_player_who_waits_to_send_calls_what_it_is_given_meanwhile():
-    link = linking.LearnerLink([], 0, {}, "", 0.0, None, print, stop := threading.Event())
-    group = linking.UnrollBatch(0, 0, [], np.zeros([0, 3], np.float32))
+    link = learner_link.LearnerLink([], 0, {}, "", 0.0, None, print, stop := threading.Event())
+    group = learner_link.UnrollBatch(0, 0, [], np.zeros([0, 3], np.float32))
     assert link.send(group)
     calls = []
 
@@ -87,13 +87,13 @@ def test_a_player_who_waits_to_send_calls_what_it_is_given_meanwhile():
 
 @pytest.fixture
 def watching(tmp_path, monkeypatch, now):
-    """A learner's Watch, of a learner of which only what it looks at is there."""
+    """A learner's monitor, of a learner of which only what it looks at is there."""
     monkeypatch.setenv(heartbeat.VARIABLE, str(tmp_path / "beat"))
-    learner = SimpleNamespace(updates=0, frames=0.0, whole=threading.Lock())
+    learner = SimpleNamespace(updates=0, frames=0.0, variables_lock=threading.Lock())
     alone = SimpleNamespace(size=1)
     config = Config(learner_assignment="fixed")
     made = monitor.LearnerMonitor(config, alone, None, learner, None, {}, None, None, print)
-    made._heard([])
+    made._receive_reports([])
 
     def beats():
         (tmp_path / "beat").unlink(missing_ok=True)
@@ -101,12 +101,12 @@ def watching(tmp_path, monkeypatch, now):
         made._beat()
         return (tmp_path / "beat").exists()
 
-    return SimpleNamespace(learner=learner, beats=beats, heard=lambda: made._heard([]))
+    return SimpleNamespace(learner=learner, beats=beats, heard=lambda: made._receive_reports([]))
 
 
 def test_a_learner_without_unrolls_beats_and_one_whose_update_hangs_does_not(watching):
     assert watching.beats(), "it waits for its actors"
-    with watching.learner.whole:
+    with watching.learner.variables_lock:
         assert not watching.beats(), "one update from then to now"
         watching.heard()
         watching.learner.updates = 1

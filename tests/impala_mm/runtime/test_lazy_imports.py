@@ -77,13 +77,13 @@ def test_what_fails_while_it_loads_says_so_each_time(written):
 
 
 _USES_ALL = """
-from impala_mm import tensorflow_import
+from impala_mm.runtime import tensorflow_import
 tensorflow_import.load()
 import tensorflow as tf
 import sonnet
-from impala_mm.deferred import _Deferred
+from impala_mm.runtime.lazy_imports import _LazyModule
 import sys
-waiting = [name for name in tensorflow_import.UNUSED if type(sys.modules[name]) is _Deferred]
+waiting = [name for name in tensorflow_import.UNUSED if type(sys.modules[name]) is _LazyModule]
 assert waiting == list(tensorflow_import.UNUSED), waiting
 import tensorflow.compat.v1 as tf1
 print(tf1.placeholder, tf.compat.v1.Session)

@@ -21,13 +21,13 @@ def test_who_appends_to_a_log_goes_on_in_the_new_one(tmp_path):
     path = tmp_path / "actor-0.log"
     with path.open("ab", buffering=0) as appending:
         appending.write(b"x" * 100)
-        rotate_if_long(path, most=50)
+        rotate_if_long(path, max_bytes=50)
         appending.write(b"after")
     assert path.read_bytes() == b"after"
     assert (tmp_path / "actor-0.log.1").read_bytes() == b"x" * 100
-    rotate_if_long(path, most=50)
+    rotate_if_long(path, max_bytes=50)
     assert path.read_bytes() == b"after", "it is short"
-    rotate_if_long(tmp_path / "none", most=50)
+    rotate_if_long(tmp_path / "none", max_bytes=50)
 
 
 def test_what_is_said_is_printed_and_logged_with_the_time(tmp_path, capsys):

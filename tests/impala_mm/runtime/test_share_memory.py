@@ -11,7 +11,7 @@ _SET = {"MALLOC_ARENA_MAX", "GLIBC_TUNABLES", "LD_PRELOAD"}
 # Threads that allocate at the same time get an arena each, were they allowed to.
 _ARENAS = """
 import ctypes, re, sys, threading
-from impala_mm import processes
+from impala_mm.runtime import lifecycle
 {before}
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.fopen.restype = ctypes.c_void_p, ctypes.c_void_p
@@ -35,7 +35,11 @@ print(len(re.findall("<heap nr=", open(path).read())))
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another libc has no such arenas")
 @pytest.mark.parametrize(
     ("before", "one"),
-    [("processes.share_memory()", True), ("processes.stay_small()", True), ("", False)],
+    [
+        ("lifecycle.use_one_malloc_arena()", True),
+        ("lifecycle.limit_threads_and_memory()", True),
+        ("", False),
+    ],
 )
 def test_threads_share_one_arena_where_they_are_told_to(before, one, tmp_path):
     code = _ARENAS.format(before=before)

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from impala_mm.transport.rebalancing import LearnerLoad, choose_learner
 
-FULL = LearnerLoad(starved=0.0, fill=1.0, actors=3, settled=True)
-STARVES = LearnerLoad(starved=0.9, fill=0.0, actors=1, settled=True)
+FULL = LearnerLoad(wait_share=0.0, queue_fill=1.0, actors=3, settled=True)
+STARVES = LearnerLoad(wait_share=0.9, queue_fill=0.0, actors=1, settled=True)
 
 
 def _place(mine, *others):
@@ -15,25 +15,25 @@ def _place(mine, *others):
 
 
 def test_a_full_learner_sends_an_actor_to_the_one_that_waits_longest():
-    half = STARVES._replace(starved=0.5)
+    half = STARVES._replace(wait_share=0.5)
     assert _place(FULL, half, STARVES, half) == 2
 
 
 @pytest.mark.parametrize(
     ("mine", "other"),
     [
-        (FULL._replace(fill=0.9), STARVES),
-        (FULL._replace(starved=0.2), STARVES),
+        (FULL._replace(queue_fill=0.9), STARVES),
+        (FULL._replace(wait_share=0.2), STARVES),
         (FULL._replace(settled=False), STARVES),
         (FULL, STARVES._replace(settled=False)),
-        (FULL, STARVES._replace(starved=0.05)),
-        (FULL, STARVES._replace(fill=0.8)),
+        (FULL, STARVES._replace(wait_share=0.05)),
+        (FULL, STARVES._replace(queue_fill=0.8)),
         (FULL._replace(actors=2), STARVES),
     ],
     ids=["room", "starves, too", "sent one", "got one", "no need", "unrolls there", "one more"],
 )
 def test_else_it_stays(mine, other):
-    assert _place(mine, other) == -1
+    assert _place(mine, other) is None
 
 
 def test_even_the_last_actor_goes_where_there_is_none():
@@ -41,18 +41,18 @@ def test_even_the_last_actor_goes_where_there_is_none():
 
 
 def test_one_learner_keeps_its_actors():
-    assert _place(FULL) == -1
+    assert _place(FULL) is None
 
 
 share = st.floats(0, 1)
-needs = st.builds(LearnerLoad, share, share, st.integers(0, 9), st.booleans())
+loads = st.builds(LearnerLoad, share, share, st.integers(0, 9), st.booleans())
 
 
-@given(st.lists(needs, min_size=1, max_size=6), st.data())
+@given(st.lists(loads, min_size=1, max_size=6), st.data())
 def test_nobody_is_sent_to_where_they_are_or_to_who_waits_less(everybody, data):
     rank = data.draw(st.integers(0, len(everybody) - 1))
     place = choose_learner(rank, everybody[rank], everybody)
-    if place != -1:
+    if place is not None:
         assert place != rank
-        assert everybody[place].starved == max(need.starved for need in everybody)
-        assert everybody[place].starved > everybody[rank].starved
+        assert everybody[place].wait_share == max(load.wait_share for load in everybody)
+        assert everybody[place].wait_share > everybody[rank].wait_share

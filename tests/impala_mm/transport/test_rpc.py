@@ -40,29 +40,29 @@ def caller():
 
 def test_calls_bring_answers_in_any_order(caller):
     calls = [
-        caller.begin("twice", [tf.constant(i, tf.int64)], [tf.int64, tf.string]) for i in range(9)
+        caller.start("twice", [tf.constant(i, tf.int64)], [tf.int64, tf.string]) for i in range(9)
     ]
     for i in reversed(range(9)):
-        assert calls[i].error() == (0, "")
+        assert calls[i].wait() == (0, "")
         number, text = calls[i].answer()
         assert (int(number), text.numpy()) == (2 * i, b"%d" % i)
 
 
 def test_a_call_that_fails_says_why_and_a_late_one_that_it_is_late(caller):
     one = [tf.constant(1, tf.int64)]
-    code, message = caller.begin("fails", one, [tf.int64]).error()
+    code, message = caller.start("fails", one, [tf.int64]).wait()
     assert code == tf.errors.INVALID_ARGUMENT
     assert "as it must" in message
-    late = caller.begin("never", one, [tf.int64], timeout=50)
-    assert late.error()[0] == tf.errors.DEADLINE_EXCEEDED
+    late = caller.start("never", one, [tf.int64], timeout=50)
+    assert late.wait()[0] == tf.errors.DEADLINE_EXCEEDED
     with pytest.raises(tf.errors.OpError):
         late.answer()
-    assert caller.begin("unknown", one, [tf.int64]).error()[0]
+    assert caller.start("unknown", one, [tf.int64]).wait()[0]
 
 
 def test_a_call_that_is_garbage_is_no_part_of_a_graph_that_is_traced_meanwhile(caller):
-    left = [caller.begin("twice", [tf.constant(1, tf.int64)], [tf.int64, tf.string])]
-    assert left[0].error() == (0, "")
+    left = [caller.start("twice", [tf.constant(1, tf.int64)], [tf.int64, tf.string])]
+    assert left[0].wait() == (0, "")
 
     @tf.function(autograph=False)
     def traced(x):

@@ -11,10 +11,9 @@ import tensorflow as tf
 from processes import free_port
 
 from impala_mm.data.compression import compress_lz4
-from impala_mm.transport import client as client_
 from impala_mm.transport import messages
-from impala_mm.transport.delivery import ACCEPTED, DENIED, FOREIGN, STALE
-from impala_mm.transport.messages import UnrollHeader
+from impala_mm.transport.client import Client, Refused, Unreachable
+from impala_mm.transport.messages import Reply, UnrollHeader
 from impala_mm.transport.server import Server
 
 TOKEN = "a secret"
@@ -42,7 +41,7 @@ def serve():
 
 
 def _join(address, actor=0, incarnation=1, timeout=10.0, token=TOKEN, **changes):
-    client = client_.Client(address, token, timeout)
+    client = Client(address, token, timeout)
     me = {
         "protocol": messages.PROTOCOL,
         "actor": actor,
@@ -57,7 +56,7 @@ def _join(address, actor=0, incarnation=1, timeout=10.0, token=TOKEN, **changes)
 def _header(client, sequence, actor=0, incarnation=1):
     times = {"acting": 250_000, "stepping": 500_000, "waiting": 0, "playing": 1_000_000}
     named = (client.nonce, client.run, actor, incarnation, sequence)
-    return UnrollHeader(*named, dropped=0, **times, version=7, pieces=0)
+    return UnrollHeader(*named, dropped=0, **times, version=7, chunks=0)
 
 
 # -- unrolls
@@ -67,15 +66,17 @@ def test_unrolls_arrive_whole_with_their_version_and_episodes(serve):
     server, address = serve()
     client = _join(address, actor=5)
     episodes = np.array([[1, 21.5, 300]], np.float32)
-    assert client.enqueue(_header(client, 0, actor=5), [b"one", b"two\0"], episodes) == ACCEPTED
+    assert (
+        client.enqueue(_header(client, 0, actor=5), [b"one", b"two\0"], episodes) == Reply.ACCEPTED
+    )
     contents, versions = server.queue.dequeue_many(2)
     assert list(contents.numpy()) == [b"one", b"two\0"]
     assert list(versions.numpy()) == [7, 7]
-    (arrival,) = server.arrivals()
+    (arrival,) = server.take_reports()
     assert (arrival.actor, arrival.level) == (5, "L")
     assert arrival.times == {"acting": 0.25, "stepping": 0.5, "waiting": 0.0, "playing": 1.0}
     np.testing.assert_array_equal(arrival.episodes, episodes)
-    assert server.arrivals() == []
+    assert server.take_reports() == []
 
 
 def test_an_unroll_far_above_the_message_limit_arrives_whole(serve):
@@ -83,11 +84,11 @@ def test_an_unroll_far_above_the_message_limit_arrives_whole(serve):
     server, address = serve(capacity=2)
     client = _join(address)
     large = os.urandom(201 * 210 * 160 * 3)
-    assert client.enqueue(_header(client, 0), [large, b"small"], NO_EPISODES) == ACCEPTED
+    assert client.enqueue(_header(client, 0), [large, b"small"], NO_EPISODES) == Reply.ACCEPTED
     contents, _ = server.queue.dequeue_many(2)
     assert contents.numpy()[0] == large
     assert contents.numpy()[1] == b"small"
-    assert len(server._pieces) == 0
+    assert len(server._receiver.chunks) == 0
 
 
 def test_unrolls_arrive_as_they_were_before_some_were_compressed(serve):
@@ -97,7 +98,7 @@ def test_unrolls_arrive_as_they_were_before_some_were_compressed(serve):
     packed = compress_lz4(zeros)
     assert len(packed) < 100
     for sequence, sent in enumerate([[packed, noise, compress_lz4(noise)], [noise], [packed]]):
-        assert client.enqueue(_header(client, sequence), sent, NO_EPISODES) == ACCEPTED
+        assert client.enqueue(_header(client, sequence), sent, NO_EPISODES) == Reply.ACCEPTED
     contents, versions = server.queue.dequeue_many(5)
     assert contents.numpy().tolist() == [zeros, noise, noise, noise, zeros]
     assert versions.numpy().tolist() == [7] * 5
@@ -110,7 +111,7 @@ def test_a_compressed_unroll_above_the_message_limit_arrives_as_it_was(serve):
     client = _join(address)
     packed = compress_lz4(large)
     assert messages.MAX_CONTENT < len(packed) < len(large)
-    assert client.enqueue(_header(client, 0), [packed], NO_EPISODES) == ACCEPTED
+    assert client.enqueue(_header(client, 0), [packed], NO_EPISODES) == Reply.ACCEPTED
     assert server.queue.dequeue()[0].numpy() == large
 
 
@@ -123,11 +124,11 @@ def test_what_cannot_be_an_unroll_is_dropped_alone_and_said(serve, rubbish):
     server, address = serve(events=events, unroll_bytes=10_000)
     client, good = _join(address, actor=4), bytes(10_000)
     header = _header(client, 0, actor=4)
-    assert client.enqueue(header, [rubbish, compress_lz4(good)], NO_EPISODES) == ACCEPTED
+    assert client.enqueue(header, [rubbish, compress_lz4(good)], NO_EPISODES) == Reply.ACCEPTED
     header = _header(client, 1, actor=4)
-    assert client.enqueue(header, [rubbish], NO_EPISODES) == ACCEPTED
+    assert client.enqueue(header, [rubbish], NO_EPISODES) == Reply.ACCEPTED
     header = _header(client, 2, actor=4)
-    assert client.enqueue(header, [good], NO_EPISODES) == ACCEPTED
+    assert client.enqueue(header, [good], NO_EPISODES) == Reply.ACCEPTED
     assert server.queue.dequeue_many(2)[0].numpy().tolist() == [good, good]
     assert int(server.queue.size()) == 0
     assert server.dropped == 2
@@ -170,7 +171,7 @@ def test_calls_past_their_deadline_are_trained_exactly_once(serve):
             while True:
                 try:
                     client.enqueue(_header(client, sequence), [b"%d" % sequence], NO_EPISODES)
-                except client_.Unreachable:
+                except Unreachable:
                     late += 1
                 else:
                     break
@@ -195,7 +196,7 @@ def test_unrolls_meant_for_an_earlier_learner_are_dropped_and_counted(serve):
     client = _join(address)
     header = _header(client, 0)
     for foreign in (header._replace(nonce=client.nonce + 1), header._replace(run=client.run + 1)):
-        assert client.enqueue(foreign, [b"x"], NO_EPISODES) == FOREIGN
+        assert client.enqueue(foreign, [b"x"], NO_EPISODES) == Reply.FOREIGN
     assert int(server.queue.size()) == 0
     assert server.stale == 2
 
@@ -219,9 +220,9 @@ def test_a_call_again_asks_without_the_content_and_sends_it_only_where_it_is_not
         return call(function, *arguments, **options)
 
     client._call = counted
-    assert client.enqueue(_header(client, 0), [b"x"], NO_EPISODES, again=True) == ACCEPTED
+    assert client.enqueue(_header(client, 0), [b"x"], NO_EPISODES, again=True) == Reply.ACCEPTED
     assert sent == [0, 1]
-    assert client.enqueue(_header(client, 0), [b"x"], NO_EPISODES, again=True) == STALE
+    assert client.enqueue(_header(client, 0), [b"x"], NO_EPISODES, again=True) == Reply.STALE
     assert sent == [0, 1, 0]
     assert int(server.queue.size()) == 1
 
@@ -261,7 +262,7 @@ def test_parameters_are_never_torn(serve):
         reader.join(timeout=100)
     assert not mixed
     assert min(pulled) >= 20
-    assert len(server._snapshots) <= 9, "old versions are let go"
+    assert len(server._parameters) <= 9, "old versions are let go"
 
 
 def test_a_pull_brings_nothing_before_there_is_what_it_asks_for(serve):
@@ -283,18 +284,18 @@ def test_every_function_refuses_a_caller_without_the_token(serve):
     events = []
     server, address = serve(events=events)
     server.publish(0, lambda: b"weights")
-    with pytest.raises(client_.Refused, match="copy its token file to this host"):
+    with pytest.raises(Refused, match="copy its token file to this host"):
         _join(address, token="guess")
-    stranger = client_.Client(address, "guess")
-    stranger.nonce = server.nonce
-    with pytest.raises(client_.Refused):
+    stranger = Client(address, "guess")
+    stranger.nonce, stranger.run = server.nonce, server.run
+    with pytest.raises(Refused):
         stranger.enqueue(_header(stranger, 0), [b"x"], NO_EPISODES)
     assert stranger.get_parameters() is None
     [code] = stranger._call(
-        "piece", tf.zeros([8], tf.int64), tf.zeros([2], tf.int64), b"x", result=[tf.int64]
+        "chunk", tf.zeros([8], tf.int64), tf.zeros([2], tf.int64), b"x", result=[tf.int64]
     )
-    assert int(code) == DENIED
-    assert len(server._pieces) == 0
+    assert int(code) == Reply.DENIED
+    assert len(server._receiver.chunks) == 0
     assert int(server.queue.size()) == 0
     assert events == ["a caller without the run's token was refused"]
 
@@ -314,7 +315,7 @@ def test_every_function_refuses_a_caller_without_the_token(serve):
 def test_an_actor_that_differs_is_refused_and_both_are_named(serve, key, words):
     events = []
     server, address = serve(events=events)
-    with pytest.raises(client_.Refused, match=f"this actor's {words}.* is OTHER, the learner's"):
+    with pytest.raises(Refused, match=f"this actor's {words}.* is OTHER, the learner's"):
         _join(address, **{key: "OTHER"})
     assert server.refused == 1
     assert "actor 0 on here refused" in events[0]
@@ -324,8 +325,8 @@ def test_a_second_process_with_an_actors_number_displaces_the_first(serve):
     _, address = serve()
     first = _join(address, actor=2, incarnation=1)
     second = _join(address, actor=2, incarnation=5)
-    assert second.enqueue(_header(second, 0, 2, 5), [b"x"], NO_EPISODES) == ACCEPTED
-    with pytest.raises(client_.Refused, match="give each its own --task"):
+    assert second.enqueue(_header(second, 0, 2, 5), [b"x"], NO_EPISODES) == Reply.ACCEPTED
+    with pytest.raises(Refused, match="give each its own --task"):
         first.enqueue(_header(first, 0, 2, 1), [b"x"], NO_EPISODES)
 
 
@@ -334,18 +335,18 @@ def test_an_actor_that_waits_for_room_is_here_and_one_that_is_silent_has_left(se
     server, address = serve(capacity=1)
     client = _join(address, actor=3, timeout=1)
     other = _join(address, actor=4)
-    assert client.enqueue(_header(client, 0, actor=3), [b"x"], NO_EPISODES) == ACCEPTED
-    with pytest.raises(client_.Unreachable):
+    assert client.enqueue(_header(client, 0, actor=3), [b"x"], NO_EPISODES) == Reply.ACCEPTED
+    with pytest.raises(Unreachable):
         client.enqueue(_header(client, 1, actor=3), [b"y"], NO_EPISODES)
     again = (_header(client, 1, actor=3), [b"y"], NO_EPISODES)
     sender = threading.Thread(target=client.enqueue, args=again)
     sender.start()
     time.sleep(2)
-    assert server.silent(1.8) == [4]
+    assert server.forget_silent(1.8) == [4]
     assert list(server.actors) == [3]
     server.queue.dequeue_many(2)
     sender.join(10)
-    assert other.enqueue(_header(other, 0, actor=4), [b"z"], NO_EPISODES) == ACCEPTED
+    assert other.enqueue(_header(other, 0, actor=4), [b"z"], NO_EPISODES) == Reply.ACCEPTED
     assert sorted(server.actors) == [3, 4], "back, without another hello"
 
 
@@ -370,6 +371,6 @@ def test_a_port_held_by_another_learner_is_refused(serve):
 
 def test_nobody_at_the_address_is_said_within_the_deadline():
     begin = time.monotonic()
-    with pytest.raises(client_.Unreachable, match="nothing answers at"):
-        client_.Client(f"127.0.0.1:{free_port()}", TOKEN, timeout=1)
+    with pytest.raises(Unreachable, match="nothing answers at"):
+        Client(f"127.0.0.1:{free_port()}", TOKEN, timeout=1)
     assert time.monotonic() - begin < 5
