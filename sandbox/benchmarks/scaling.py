@@ -158,7 +158,7 @@ def draw_efficiency(record: dict, target: Path) -> None:
         panel.minorticks_off()
     panels[0][0].set_ylabel("efficiency")
     panels[0][0].legend()
-    plot_style.save(figure, target)
+    plot_style.save_figure(figure, target)
 
 
 def write_tables(record: dict) -> None:

@@ -174,7 +174,7 @@ def draw_results(results: SweepResults, *targets: Path) -> None:
     cost.axvline(1e3 * results.min_core_seconds, linestyle="--", color="gray")
     cost.set(title="CPU seconds per 1,000 steps (dashed: the least)")
     cost.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4)
-    plot_style.save(figure, *targets)
+    plot_style.save_figure(figure, *targets)
 
 
 def median_run(runs: Sequence[Any]) -> Any:
