@@ -12,9 +12,9 @@ of 8, 16 and 32, and at a larger one only while the one before was more than 2% 
 before it; the table says which were not tried. A `ComponentBenchmark` that measures again does so
 at each part's best batch and the ones beside it, which are ready by then.
 
-Training computes in --precision, inference as who acts does (`agreement.acting`: in --precision,
-too, but in float32 where the processor does not compute in bfloat16). `wire_costs.py` measures what
-an unroll costs who sends and who receives it, and the parameters.
+Training computes in --precision, inference as who acts does (`impala_mm/algorithms/agent.py`: in
+--precision, too, but in float32 where the processor does not compute in bfloat16). `wire_costs.py`
+measures what an unroll costs who sends and who receives it, and the parameters.
 
     limit = cores / (environment + inference + training)    steps per second, were nothing else
 
