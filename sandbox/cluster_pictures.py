@@ -65,9 +65,9 @@ def _run_tmux(*arguments: str) -> str:
 def _write_svg(path: Path, title: str, shown: object) -> None:
     console = Console(record=True, width=_WIDTH, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(shown)
-    drawn = console.export_svg(title=title, unique_id=path.stem)
+    svg = console.export_svg(title=title, unique_id=path.stem)
     # No fonts from elsewhere: who looks at it has one of fixed width.
-    path.write_text(re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL))
+    path.write_text(re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL))
     print(f"{path} is drawn")
 
 

@@ -72,9 +72,9 @@ def _render_head(run: RunSeries, name: str) -> str:
     ]
     if final is not None:
         tiles.insert(1, (f"{run_summary.best_return(run)[0]:.2f}", "best return"))
-    said = " ".join(run_summary.summarise(run))
+    summary = " ".join(run_summary.summarise(run))
     what = ", ".join(str(run.settings[k]) for k in ("algorithm", "agent_name") if k in run.settings)
-    bottleneck = run_summary.describe_bottleneck(run)
+    bottleneck = run_summary.describe_late_bottleneck(run)
     written = time.strftime(
         "%Y-%m-%d %H:%M", time.localtime((run.folder / "metrics.jsonl").stat().st_mtime)
     )
@@ -82,7 +82,7 @@ def _render_head(run: RunSeries, name: str) -> str:
     return (
         f"<header><h1>{_escape(run.level or name)}</h1>"
         f'<p class="soft">{_escape(" · ".join(filter(None, facts)))}</p>'
-        f'<p class="verdict">{_escape(said)}</p></header><div class="tiles">'
+        f'<p class="verdict">{_escape(summary)}</p></header><div class="tiles">'
         + "".join(
             f'<div class="card tile{" first" * (i == 0)}"><b>{_escape(value)}</b>'
             f"<span>{_escape(label)}</span></div>"
@@ -103,7 +103,7 @@ def _render_curves(run: RunSeries) -> str:
     axes = {"frames": ("environment frames", 1.0), "time": (f"{name} of training", unit)}
 
     def card(panel: Panel, ways: Sequence[str]) -> str:
-        drawn = []
+        pictures = []
         for way in ways:
             title, scale = axes[way]
             curve = run_series.make_curve(
@@ -111,9 +111,9 @@ def _render_curves(run: RunSeries) -> str:
             )
             if curve:
                 picture = svg_chart.draw_chart(curve, panel.title, title, scale, panel.share)
-                drawn.append(f'<div class="by-{way}">{picture}</div>')
+                pictures.append(f'<div class="by-{way}">{picture}</div>')
         heading = f"<h3>{panel.title} <small>{panel.unit}</small></h3>"
-        return f'<figure class="card">{heading}{"".join(drawn)}</figure>' if drawn else ""
+        return f'<figure class="card">{heading}{"".join(pictures)}</figure>' if pictures else ""
 
     returns = "".join(card(PANELS[0], [way]) for way in axes)
     others = "".join(card(panel, list(axes)) for panel in PANELS[1:])
@@ -242,12 +242,12 @@ def _render_starts(folder: Path) -> str:
     names = ["when", "host", "machine", "learners", "revision", "command"]
     saved = run_summary.read_checkpoints(folder)
     versions = (starts or saved or [{}])[-1].get("versions")
-    said = ""
+    versions_text = ""
     if isinstance(versions, dict):
-        said = ", ".join(f"{name} {version}" for name, version in versions.items())
-        said = f'<p class="soft">{_escape(said)}</p>'
+        versions_text = ", ".join(f"{name} {version}" for name, version in versions.items())
+        versions_text = f'<p class="soft">{_escape(versions_text)}</p>'
     return _render_section(
-        "Where it ran", _render_table(names, rows, numbers={3}, words={2, 5}) + said
+        "Where it ran", _render_table(names, rows, numbers={3}, words={2, 5}) + versions_text
     )
 
 

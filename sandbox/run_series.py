@@ -178,9 +178,9 @@ def group_runs(runs: Iterable[RunSeries], pattern: str = "") -> list[RunGroup]:
             found = re.search(pattern, name)
             key = ("name", (found[1] if found.re.groups else found[0]) if found else name)
         elif run.settings:
-            key = tuple(sorted((k, str(v)) for k, v in _relevant_settings(run.settings).items()))
+            key = tuple(sorted((k, str(v)) for k, v in _experiment_settings(run.settings).items()))
         groups.setdefault(key, []).append(run)
-    all_settings = [_relevant_settings(m[0].settings) for m in groups.values() if m[0].settings]
+    all_settings = [_experiment_settings(m[0].settings) for m in groups.values() if m[0].settings]
     names = list(dict.fromkeys(name for each in all_settings for name in each))
     differing = [n for n in names if len({str(each.get(n)) for each in all_settings}) > 1]
     return [
@@ -191,7 +191,7 @@ def group_runs(runs: Iterable[RunSeries], pattern: str = "") -> list[RunGroup]:
 
 def _make_label(key: Any, members: list[RunSeries], differing: list[str]) -> str:
     """What a legend says of a group."""
-    settings = _relevant_settings(members[0].settings)
+    settings = _experiment_settings(members[0].settings)
     if key[:1] == ("name",):
         label = key[1]
     elif differing:
@@ -208,11 +208,11 @@ def _describe_differences(settings: dict[str, Any], differing: list[str]) -> str
     named = [n for n in differing if n != "level_name"]
     if len(named) > 2:
         named = [n for n in named if settings.get(n) != _default_of(n)]
-    said = [_format_setting(name, settings.get(name)) for name in named]
+    differences = [_format_setting(name, settings.get(name)) for name in named]
     if "level_name" in differing:
-        said.insert(0, str(settings.get("level_name")))
-    more = f" and {len(said) - 4} more" if len(said) > 4 else ""
-    return (", ".join(said[:4]) or "all defaults") + more
+        differences.insert(0, str(settings.get("level_name")))
+    more = f" and {len(differences) - 4} more" if len(differences) > 4 else ""
+    return (", ".join(differences[:4]) or "all defaults") + more
 
 
 def _format_setting(name: str, value: Any) -> str:
@@ -223,7 +223,7 @@ def _format_setting(name: str, value: Any) -> str:
     return f"{name}={value}"
 
 
-def _relevant_settings(settings: dict[str, Any]) -> dict[str, Any]:
+def _experiment_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """Those that make an experiment; one that was written before a flag existed had its default."""
     if not settings:
         return {}

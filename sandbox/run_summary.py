@@ -55,7 +55,7 @@ def summarise(run: RunSeries) -> list[str]:
     return sentences
 
 
-def describe_bottleneck(run: RunSeries) -> str:
+def describe_late_bottleneck(run: RunSeries) -> str:
     """Says what the run waited for, over its second half; empty where too little is known."""
     half = (run.last("seconds") or 0.0) / 2
     late = run.columns["seconds"] >= half

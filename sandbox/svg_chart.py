@@ -42,8 +42,8 @@ def draw_chart(
     def y_position(value: float) -> float:
         return round(bottom - (value - low) / (high - low) * (bottom - _TOP), 1)
 
-    def text(x: float, y: float, anchor: str, said: str) -> str:
-        return f'<text x="{x}" y="{y}" text-anchor="{anchor}">{html.escape(said)}</text>'
+    def text(x: float, y: float, anchor: str, content: str) -> str:
+        return f'<text x="{x}" y="{y}" text-anchor="{anchor}">{html.escape(content)}</text>'
 
     def line(kind: str, y: float) -> str:
         return f'<line class="{kind}" x1="{_LEFT}" x2="{right}" y1="{y}" y2="{y}"/>'
@@ -71,10 +71,10 @@ def draw_chart(
         for a, b in zip(x, curve.mean, strict=True)
     ]
     first, last = format_number(float(curve.mean[0])), format_number(float(curve.mean[-1]))
-    said = f"{title}: {first} at first, {last} at last"
+    description = f"{title}: {first} at first, {last} at last"
     return (
         f'<div class="chart"><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        f'aria-label="{html.escape(said)}">{"".join(parts)}</svg>'
+        f'aria-label="{html.escape(description)}">{"".join(parts)}</svg>'
         f'<script type="application/json">{json.dumps({"x": x_title, "points": points})}</script>'
         "</div>"
     )

@@ -273,7 +273,7 @@ def format_table(found: ComponentCosts) -> str:
 
 def _describe_untried(found: ComponentCosts) -> str:
     """Says which batches were not tried, and why."""
-    said = []
+    untried = []
     for part in PARTS:
         here = {(m.threads, m.batch) for m in found.measured if m.part == part}
         firsts = []
@@ -281,11 +281,11 @@ def _describe_untried(found: ComponentCosts) -> str:
             out = [batch for batch in BATCHES if (threads, batch) not in here]
             firsts += [f"{out[0]}/{threads}t"] if out else []
         if firsts:
-            said.append(f"{part} from {' and '.join(firsts)} on")
-    if not said:
+            untried.append(f"{part} from {' and '.join(firsts)} on")
+    if not untried:
         return ""
     return (
-        f"{', '.join(said)}: the batch before was not {_MIN_GAIN:.0%} cheaper than all smaller "
+        f"{', '.join(untried)}: the batch before was not {_MIN_GAIN:.0%} cheaper than all smaller "
         f"ones, or it is an update of more than {_MAX_STEPS_PER_UPDATE:,} steps"
     )
 

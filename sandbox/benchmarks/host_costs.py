@@ -87,7 +87,7 @@ class _HostBenchmark:
         self._half = -(-config.num_envs // 2)  # of an actor's environments, where they take turns
         self._actor_infers = config.inference != "learner"
         self._actor_task = (
-            "playing" if self._actor_infers else "environment"
+            "play" if self._actor_infers else "environment"
         )  # the part that is an actor's
         self.cores = len(os.sched_getaffinity(0))
 
@@ -112,8 +112,7 @@ class _HostBenchmark:
             return worker_client.measure_concurrently(self._actors, self._seconds, part, batch)
 
         playing, environment, inference = (
-            measure_on_all_cores(part, self._envs)
-            for part in ("playing", "environment", "inference")
+            measure_on_all_cores(part, self._envs) for part in ("play", "environment", "inference")
         )
         costs = {
             "environment": environment,
@@ -122,9 +121,9 @@ class _HostBenchmark:
         }
         if _count_env_groups(self._config) > 1 and self._actor_infers:
             one = self._actors[0]
-            one.request(prepare="playing_in_turns", batch=self._envs)
+            one.request(prepare="play_in_turns", batch=self._envs)
             turning = _measure_alone(
-                one, self._seconds, "playing_in_turns", self._envs
+                one, self._seconds, "play_in_turns", self._envs
             )  # it takes several cores
             costs |= {"turning": turning.core_seconds, "turning_secs": turning.elapsed_seconds}
         return costs
@@ -132,8 +131,8 @@ class _HostBenchmark:
     def measure_learner(self) -> dict[str, float]:
         """Measures updates while nothing else runs."""
         size, central_secs = self._config.batch_size, 0.0
-        self._learner.request(prepare="learner_updates", batch=size)
-        training = _measure_alone(self._learner, self._seconds, "learner_updates", size)
+        self._learner.request(prepare="train_as_learner", batch=size)
+        training = _measure_alone(self._learner, self._seconds, "train_as_learner", size)
         if not self._actor_infers:
             many = min(256, 4 * self._envs)
             self._learner.request(prepare="inference", batch=many)
@@ -163,7 +162,7 @@ class _HostBenchmark:
         for _ in range(_ROUNDS):
             with self._running_actors(self._actors, duration) as actor_answers:
                 learner_answer = self._learner.request(
-                    measure_seconds=duration, task="learner_updates", batch=size, interval=interval
+                    measure_seconds=duration, task="train_as_learner", batch=size, interval=interval
                 )
             actor_costs.append(worker_client.core_seconds_per_step(actor_answers))
             learner_costs.append(worker_client.core_seconds_per_step([learner_answer]))
@@ -182,15 +181,15 @@ class _HostBenchmark:
         (actor, *others), learner, sender = self._actors, self._learner, self._sender
         envs, half, seconds = self._envs, self._half, self._seconds
         address = learner.request(prepare="receive_unrolls", batch=envs)["address"]
-        trained_count = actor.request(prepare="loading", batch=1)["trained"]
+        trained_count = actor.request(prepare="load_parameters", batch=1)["trained"]
         unroll_bytes = sender.request(prepare="send_unrolls", batch=envs, address=address)[
             "unroll_bytes"
         ]
         sender.request(prepare="pull_parameters", batch=1, address=address)
-        parameter_bytes = learner.request(prepare="publishing", batch=1)["parameter_bytes"]
+        parameter_bytes = learner.request(prepare="publish_parameters", batch=1)["parameter_bytes"]
         with self._running_actors(others, 2 * seconds):  # both by threads that have just computed
-            loading = _measure_alone(actor, seconds, "loading", 1).core_seconds
-            publishing = _measure_alone(learner, seconds, "publishing", 1).core_seconds
+            loading = _measure_alone(actor, seconds, "load_parameters", 1).core_seconds
+            publishing = _measure_alone(learner, seconds, "publish_parameters", 1).core_seconds
         interval = min(self._round_seconds, seconds / 4)
         with self._running_actors(self._actors, 2 * seconds):
             sending, receiving = worker_client.measure_both_ends(

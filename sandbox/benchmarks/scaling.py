@@ -74,11 +74,11 @@ def second_half_rate(rows: list[dict], key: str) -> tuple[float, int, int]:
 
 def straggler_bound(milliseconds: float, learners: int, first: int, last: int) -> float:
     """Returns the efficiency that waiting for the slowest allows, in updates first to last."""
-    drawn = [
+    times = [
         [simulated_algorithm.update_seconds(milliseconds, rank, update) for rank in range(learners)]
         for update in range(first, last)
     ]
-    return statistics.mean(map(statistics.mean, drawn)) / statistics.mean(map(max, drawn))
+    return statistics.mean(map(statistics.mean, times)) / statistics.mean(map(max, times))
 
 
 def measure_simulated(learners: list[int], milliseconds: list[int], seconds: float) -> list[dict]:

@@ -60,12 +60,12 @@ def format_point(point: GridPoint) -> str:
 
 def format_component_change(results: SweepResults) -> str:
     """Says how much the components changed while the runs were made."""
-    said = [
+    changes = [
         f"{part} {1e6 * getattr(results.before, part):.0f} -> "
         f"{1e6 * getattr(results.after, part):.0f} us ({share:+.1%})"
         for part, share in results.component_change.items()
     ]
-    return f"components before -> after: {', '.join(said)}"
+    return f"components before -> after: {', '.join(changes)}"
 
 
 def _stages_used(results: SweepResults) -> list[str]:
@@ -109,8 +109,8 @@ def format_runs(results: SweepResults) -> str:
             unknown[thread] = max(unknown.get(thread, 0.0), 1e3 * seconds)
     most = sorted(unknown.items(), key=lambda item: -item[1])[:4]
     if most:
-        said = ", ".join(f"{thread} {seconds:.3f}" for thread, seconds in most)
-        lines.append(f"other, at most: {said}")
+        listed = ", ".join(f"{thread} {seconds:.3f}" for thread, seconds in most)
+        lines.append(f"other, at most: {listed}")
     busy = max(median_run(runs).others for runs in results.runs.values())
     if busy > 0.05:
         lines.append(

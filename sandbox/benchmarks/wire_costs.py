@@ -33,12 +33,12 @@ def measure_wire(
     learner, actor = WorkerProcess(config, 1), WorkerProcess(config, 1)
 
     try:
-        published = learner.request(prepare="publishing", batch=1)
-        answer = learner.request(measure_seconds=seconds, task="publishing", batch=1)
+        published = learner.request(prepare="publish_parameters", batch=1)
+        answer = learner.request(measure_seconds=seconds, task="publish_parameters", batch=1)
         publish = answer["cpu"] / answer["steps"]
         address = learner.request(prepare="receive_unrolls", batch=envs)["address"]
-        actor.request(prepare="packing", batch=envs)
-        pack, _ = measure_both_ends(learner, actor, seconds, "packing", envs)
+        actor.request(prepare="cut_unrolls", batch=envs)
+        pack, _ = measure_both_ends(learner, actor, seconds, "cut_unrolls", envs)
         sent = actor.request(prepare="send_unrolls", batch=envs, address=address)
         send, receive = measure_both_ends(learner, actor, seconds, "send_unrolls", envs)
         actor.request(prepare="pull_parameters", batch=1, address=address)

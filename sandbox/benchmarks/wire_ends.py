@@ -47,7 +47,7 @@ class WireTasks:
         )
         self.details: dict[str, Any] = {}  # what the last task that was made ready reports besides
 
-    def publishing(self, batch: int) -> PreparedTask:
+    def publish_parameters(self, batch: int) -> PreparedTask:
         """Packs the parameters and makes them what actors get; counted in publications."""
         del batch
         server = self._make_server(1)

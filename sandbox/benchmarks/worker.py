@@ -112,7 +112,7 @@ class WorkerTasks(WireTasks):
             unrolls, 0.0, 1e9, 0.0
         ), batch * training_setup.algorithm.unroll.length
 
-    def learner_updates(self, batch: int) -> PreparedTask:
+    def train_as_learner(self, batch: int) -> PreparedTask:
         """Makes updates as a learner does: counted, and published to actors."""
         (algorithm, layout, *_), unrolls = self._training_inputs(batch)
         config = dataclasses.replace(self._config, total_environment_frames=math.inf)
@@ -152,7 +152,7 @@ class WorkerTasks(WireTasks):
         unroll_batch = Batch(unrolls, start, keys, ones, tf.zeros([batch], tf.int64), ones > 0)
         return self._training, unroll_batch
 
-    def packing(self, batch: int) -> PreparedTask:
+    def cut_unrolls(self, batch: int) -> PreparedTask:
         """Cuts what `batch` environments did into unrolls; counted in such."""
         algorithm = self._acting.algorithm
         state = tf.nest.flatten(algorithm.initial_state(batch))
@@ -164,11 +164,11 @@ class WorkerTasks(WireTasks):
 
         return once, batch
 
-    def playing(self, batch: int) -> PreparedTask:
+    def play(self, batch: int) -> PreparedTask:
         """Does all that an actor's own thread does, cutting unrolls included."""
         return self._prepare_player([batch])
 
-    def playing_in_turns(self, batch: int) -> PreparedTask:
+    def play_in_turns(self, batch: int) -> PreparedTask:
         """Does the same in groups that take turns, with the threads that step them."""
         return self._prepare_player(auto.shares(batch, min(batch, self._config.env_groups)))
 
@@ -180,7 +180,7 @@ class WorkerTasks(WireTasks):
         player = Player(algorithm, groups)
         return lambda: (player.play(), player.episodes()), sum(sizes) * algorithm.unroll.length
 
-    def loading(self, batch: int) -> PreparedTask:
+    def load_parameters(self, batch: int) -> PreparedTask:
         """Takes over parameters that were pulled; counted in such."""
         del batch
         layout = self._acting.layout

@@ -151,11 +151,11 @@ def test_the_sentences_say_what_bound_it_and_whether_it_still_learnt(tmp_path):
     said = (
         "the actors bind: the learner waits 50% of the time; some 2.0 times as many would feed it"
     )
-    assert run_summary.describe_bottleneck(rising) == said
+    assert run_summary.describe_late_bottleneck(rising) == said
     write(tmp_path, [row(i, i, value=min(i, 50)) for i in range(100)])
     level = run_series.read_run(tmp_path)
     assert "It had levelled off" in " ".join(run_summary.summarise(level))
-    assert run_summary.describe_bottleneck(level) == ""
+    assert run_summary.describe_late_bottleneck(level) == ""
 
 
 def test_the_commands_to_go_on_with_are_quoted_for_the_shell(tmp_path):
