@@ -39,33 +39,35 @@ def main() -> None:
                 time.sleep(1)
             time.sleep(10)
             known = status.snapshot(run) | {"logdir": "runs/catch"}
-            _draw(folder / "status.svg", "--status", status.picture(known, 20))
-            _draw(folder / "tmux.svg", f"tmux attach -t {_NAME}", _session(work))
+            _write_svg(folder / "status.svg", "--status", status.picture(known, 20))
+            _write_svg(folder / "tmux.svg", f"tmux attach -t {_NAME}", _capture_session(work))
         finally:
             subprocess.run([*frontend, "--stop"], check=True)
             subprocess.run(["tmux", "kill-server"], check=False, capture_output=True)
 
 
-def _session(work: str) -> Text:
+def _capture_session(work: str) -> Text:
     """What the window of the learners shows, and tmux's own line of windows under it."""
-    shown = _tmux("capture-pane", "-e", "-p", "-t", f"{_NAME}:learners").rstrip().splitlines()[-18:]
-    names = _tmux("list-windows", "-t", _NAME, "-F", "#{window_index}:#{window_name}").split()
+    shown = (
+        _run_tmux("capture-pane", "-e", "-p", "-t", f"{_NAME}:learners").rstrip().splitlines()[-18:]
+    )
+    names = _run_tmux("list-windows", "-t", _NAME, "-F", "#{window_index}:#{window_name}").split()
     text = Text.from_ansi("\n".join(shown).replace(work, "runs"))
     text.append("\n" + f"[{_NAME}] {' '.join(names)}".ljust(_WIDTH), style="black on green")
     return text
 
 
-def _tmux(*arguments: str) -> str:
-    ran = subprocess.run(["tmux", *arguments], capture_output=True, text=True, check=True)
-    return ran.stdout
+def _run_tmux(*arguments: str) -> str:
+    finished = subprocess.run(["tmux", *arguments], capture_output=True, text=True, check=True)
+    return finished.stdout
 
 
-def _draw(path: Path, title: str, shown: object) -> None:
+def _write_svg(path: Path, title: str, shown: object) -> None:
     console = Console(record=True, width=_WIDTH, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(shown)
-    drawn = console.export_svg(title=title, unique_id=path.stem)
+    svg = console.export_svg(title=title, unique_id=path.stem)
     # No fonts from elsewhere: who looks at it has one of fixed width.
-    path.write_text(re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL))
+    path.write_text(re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL))
     print(f"{path} is drawn")
 
 

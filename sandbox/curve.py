@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from documented_runs import rows_of
+from documented_runs import read_metrics
 
 from impala_mm.runtime import tensorflow_import
 
@@ -21,13 +21,13 @@ _WIDTH, _HEIGHT = 64, 12
 _EPISODES = 100
 
 
-def chart(frames: list[float], values: list[float]) -> str:
-    """The values against frames, as text."""
+def draw_text_chart(frames: list[float], values: list[float]) -> str:
+    """Draws the values against frames, as text."""
     low, high = min(values), max(values)
     span = (high - low) or 1.0
     cells = [[" "] * _WIDTH for _ in range(_HEIGHT)]
-    at = np.linspace(frames[0], frames[-1], _WIDTH)
-    for x, value in enumerate(np.interp(at, frames, values)):
+    sampled_frames = np.linspace(frames[0], frames[-1], _WIDTH)
+    for x, value in enumerate(np.interp(sampled_frames, frames, values)):
         y = round((value - low) / span * (_HEIGHT - 1))
         cells[_HEIGHT - 1 - y][x] = "•"
     labels = [f"{high:9.2f} ┤", *["          │"] * (_HEIGHT - 2), f"{low:9.2f} ┤"]
@@ -36,19 +36,19 @@ def chart(frames: list[float], values: list[float]) -> str:
     return "\n".join([*lines, " " * 10 + "└" + "─" * _WIDTH, " " * 11 + scale, " " * 11 + "frames"])
 
 
-def random_return(level_name: str, options: dict) -> float:
-    """Mean return of a policy that chooses at random, over whole games."""
+def random_policy_return(level_name: str, options: dict) -> float:
+    """Returns the mean return of a policy that chooses at random, over whole games."""
     known = level_spec(level_name, **options).scores
     if known:  # of Atari: 100 games would take minutes
         return known[0]
-    playing = make_environments(level_name, 8, seed=0, **options)
+    environments = make_environments(level_name, 8, seed=0, **options)
     actions = np.random.default_rng(0)
     returns: list[float] = []
-    playing.reset()
+    environments.reset()
     while len(returns) < _EPISODES:
-        playing.step(actions.integers(playing.spec.num_actions, size=8).astype(np.int32))
-        returns += [e.episode_return for e in playing.episodes() if e.whole_game]
-    playing.close()
+        environments.step(actions.integers(environments.spec.num_actions, size=8).astype(np.int32))
+        returns += [e.episode_return for e in environments.episodes() if e.whole_game]
+    environments.close()
     return float(np.mean(returns))
 
 
@@ -61,17 +61,19 @@ def main() -> None:
         if not logdirs:
             sys.exit("error: there is no run in runs/: `make train` makes one")
         logdir = logdirs[-1].parent
-    rows = rows_of(logdir)
+    rows = read_metrics(logdir)
     settings = json.loads((logdir / "settings.json").read_text())
     known = [row for row in rows if "episode_return" in row]
     if not known:
         sys.exit(f"error: no game has ended yet in {logdir}")
     level = settings["level_name"]
     print(f"\n{level}: mean return of the last 100 games")
-    print(chart([row["frames"] for row in known], [row["episode_return"] for row in known]))
+    print(
+        draw_text_chart([row["frames"] for row in known], [row["episode_return"] for row in known])
+    )
     options = {name: settings[name] for name in types.FLAGS if name in settings}
     result = known[-1]["episode_return"]
-    random = np.mean([random_return(one.strip(), options) for one in level.split(",")])
+    random = np.mean([random_policy_return(one.strip(), options) for one in level.split(",")])
     print(f"\nmean return {result:.2f}; random: {random:.2f}   ({logdir})")
     print("\nNext:")
     print("  .venv/bin/python experiment.py --level_name=catch        another environment")

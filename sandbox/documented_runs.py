@@ -12,10 +12,10 @@ from typing import NamedTuple
 from impala_mm.runtime import provenance
 
 ROOT = Path(__file__).resolve().parent.parent
-REFERENCE = Path(__file__).resolve().parent / "reference"
+REFERENCE_FOLDER = Path(__file__).resolve().parent / "reference"
 
 
-class Experiment(NamedTuple):
+class DocumentedRun(NamedTuple):
     """A documented command and what it is to reach."""
 
     flags: list[str]
@@ -23,22 +23,22 @@ class Experiment(NamedTuple):
     about: str
 
 
-EXPERIMENTS = {
-    "catch": Experiment(["--level_name=catch"], 0.9, "ends at 0.9, the level's own threshold"),
-    "cartpole": Experiment(
+DOCUMENTED_RUNS = {
+    "catch": DocumentedRun(["--level_name=catch"], 0.9, "ends at 0.9, the level's own threshold"),
+    "cartpole": DocumentedRun(
         ["--level_name=CartPole-v1"], 475, "ends at 475, the level's own threshold"
     ),
-    "memory": Experiment(
+    "memory": DocumentedRun(
         ["--level_name=memory", "--agent_name=MLPLSTMAgent", "--stop_at_return=0.96"],
         0.95,
         "what the first entry shows must be known at the last",
     ),
-    "pong": Experiment(
+    "pong": DocumentedRun(
         ["--level_name=PongNoFrameskip-v4", "--stop_at_return=20", "--max_seconds=3600"],
         18,
         "all defaults; ends at 20 of 21, or after an hour",
     ),
-    "breakout": Experiment(
+    "breakout": DocumentedRun(
         [
             "--level_name=BreakoutNoFrameskip-v4",
             "--batch_size=32",
@@ -55,21 +55,21 @@ EXPERIMENTS = {
 }
 
 
-def command(name: str, seed: int, *more: str) -> list[str]:
-    """The command line, as it is printed in pages and recorded in files."""
-    flags = [*EXPERIMENTS[name].flags, f"--seed={seed}", *more]
+def command_line(name: str, seed: int, *more: str) -> list[str]:
+    """Returns the command line, as it is printed in pages and recorded in files."""
+    flags = [*DOCUMENTED_RUNS[name].flags, f"--seed={seed}", *more]
     return ["python", "experiment.py", *flags]
 
 
-def play(name: str, seed: int, logdir: Path, *more: str) -> int:
-    """Runs it, its output to this terminal; the exit code."""
-    words = command(name, seed, *more, f"--logdir={logdir}")
-    print(f"$ {' '.join(words)}", flush=True)
-    return subprocess.run([sys.executable, *words[1:]], cwd=ROOT, check=False).returncode
+def run_documented(name: str, seed: int, logdir: Path, *more: str) -> int:
+    """Runs it, its output to this terminal, and returns the exit code."""
+    arguments = command_line(name, seed, *more, f"--logdir={logdir}")
+    print(f"$ {' '.join(arguments)}", flush=True)
+    return subprocess.run([sys.executable, *arguments[1:]], cwd=ROOT, check=False).returncode
 
 
-def rows_of(logdir: Path) -> list[dict]:
-    """The rows of metrics.jsonl, without those that a kill cut off.
+def read_metrics(logdir: Path) -> list[dict]:
+    """Reads the rows of metrics.jsonl, without those that a kill cut off.
 
     Where the run was resumed after that, its first row stands on the line of the one cut off.
     """
@@ -84,6 +84,6 @@ def rows_of(logdir: Path) -> list[dict]:
     return rows
 
 
-def machine() -> str:
-    """What it ran on."""
+def describe_machine() -> str:
+    """Describes the machine that a run is made on."""
     return f"{provenance.machine()}, no GPU"

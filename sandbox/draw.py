@@ -16,7 +16,7 @@ _STYLE = f"""
 """
 
 
-def _box(x: int, y: int, width: int, fill: str, title: str, *lines: str) -> str:
+def _draw_box(x: int, y: int, width: int, fill: str, title: str, *lines: str) -> str:
     texts = [f'<text x="{x}" y="{y + 24}" font-weight="bold">{title}</text>']
     texts += [
         f'<text class="small" x="{x}" y="{y + 44 + 17 * i}">{line}</text>'
@@ -29,16 +29,16 @@ def _box(x: int, y: int, width: int, fill: str, title: str, *lines: str) -> str:
     )
 
 
-def _arrow(path: str, both: bool = False, kind: str = "") -> str:
+def _draw_arrow(path: str, both: bool = False, kind: str = "") -> str:
     start = ' marker-start="url(#tip)"' if both else ""
     return f'<path class="{kind}" d="{path}" marker-end="url(#tip)"{start}/>'
 
 
-def _label(x: int, y: int, text: str) -> str:
+def _draw_label(x: int, y: int, text: str) -> str:
     return f'<text class="small" x="{x}" y="{y}">{text}</text>'
 
 
-def _svg(title: str, width: int, height: int, parts: list[str]) -> str:
+def _make_svg(title: str, width: int, height: int, parts: list[str]) -> str:
     tip = (
         '<marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" '
         'orient="auto-start-reverse">'
@@ -57,76 +57,76 @@ def _svg(title: str, width: int, height: int, parts: list[str]) -> str:
     )
 
 
-def processes() -> str:
-    """The SVG: the frontend on top, learners in the middle, their actors below."""
+def draw_processes() -> str:
+    """Draws the frontend on top, learners in the middle, their actors below."""
     learners, actors = (230, 630), (90, 230, 370, 560, 700)
     parts = [
-        _box(
+        _draw_box(
             430, 16, 380, _GRAY, "run_experiment_mm_raw.py", "reads a CSV of hosts, starts it all"
         ),
-        _box(learners[0], 160, 190, _BLUE, "learner 0", "GPU 0: unrolls to gradients"),
-        _box(learners[1], 160, 190, _BLUE, "learner 1", "GPU 1: unrolls to gradients"),
-        _arrow("M 327 188 H 533", both=True),
-        _label(430, 178, "Horovod: gradients,"),
-        _label(430, 206, "all-reduced (mpirun)"),
-        _arrow("M 330 71 L 232 158", kind="dashed"),
-        _arrow("M 530 71 L 628 158", kind="dashed"),
-        _label(430, 122, "tmux here, SSH elsewhere"),
+        _draw_box(learners[0], 160, 190, _BLUE, "learner 0", "GPU 0: unrolls to gradients"),
+        _draw_box(learners[1], 160, 190, _BLUE, "learner 1", "GPU 1: unrolls to gradients"),
+        _draw_arrow("M 327 188 H 533", both=True),
+        _draw_label(430, 178, "Horovod: gradients,"),
+        _draw_label(430, 206, "all-reduced (mpirun)"),
+        _draw_arrow("M 330 71 L 232 158", kind="dashed"),
+        _draw_arrow("M 530 71 L 628 158", kind="dashed"),
+        _draw_label(430, 122, "tmux here, SSH elsewhere"),
     ]
     for i, x in enumerate(actors):
         learner = learners[0] if i < 3 else learners[1]
-        parts.append(_box(x, 330, 120, _GREEN, f"actor {i}", "plays on a CPU"))
-        parts.append(_arrow(f"M {x} 329 L {learner + (x - learner) // 3} 217", both=True))
+        parts.append(_draw_box(x, 330, 120, _GREEN, f"actor {i}", "plays on a CPU"))
+        parts.append(_draw_arrow(f"M {x} 329 L {learner + (x - learner) // 3} 217", both=True))
     parts += [
-        _label(430, 258, "up: unrolls"),
-        _label(430, 276, "down: parameters"),
-        _label(430, 294, "(distributed TensorFlow)"),
-        _label(400, 412, "a worker set: one learner and its actors; actors come and go"),
+        _draw_label(430, 258, "up: unrolls"),
+        _draw_label(430, 276, "down: parameters"),
+        _draw_label(430, 294, "(distributed TensorFlow)"),
+        _draw_label(400, 412, "a worker set: one learner and its actors; actors come and go"),
     ]
-    return _svg("The processes of impala_mm", 860, 430, parts)
+    return _make_svg("The processes of impala_mm", 860, 430, parts)
 
 
-def step() -> str:
-    """The SVG: two learners from left to right in time, what each does and where they meet."""
-    parts = [_label(430, 24, "time, over one step: learner 1 is the slower here")]
+def draw_step() -> str:
+    """Draws two learners from left to right in time, what each does and where they meet."""
+    parts = [_draw_label(430, 24, "time, over one step: learner 1 is the slower here")]
     rows = (60, 190)
     ends = (330, 390)  # of each one's backward pass
     for learner, (top, end) in enumerate(zip(rows, ends, strict=True)):
         parts += [
             f'<text x="62" y="{top + 30}" font-weight="bold">learner {learner}</text>',
-            _lane(112, top, 190, _BLUE, "forward"),
-            _lane(190, top, end, _BLUE, "backward"),
-            _lane(end, top, 420, _GRAY, "waits" if learner == 0 else ""),
-            _lane(420, top, 510, _GREEN, "clip, apply"),
-            _lane(510, top, 590, _GREEN, "publish"),
-            _lane(590, top, 740, _BLUE, "the next step"),
+            _draw_lane(112, top, 190, _BLUE, "forward"),
+            _draw_lane(190, top, end, _BLUE, "backward"),
+            _draw_lane(end, top, 420, _GRAY, "waits" if learner == 0 else ""),
+            _draw_lane(420, top, 510, _GREEN, "clip, apply"),
+            _draw_lane(510, top, 590, _GREEN, "publish"),
+            _draw_lane(590, top, 740, _BLUE, "the next step"),
         ]
     for x in (255, 300, 345, 405):
-        parts.append(_arrow(f"M {x} 108 V 188", both=True))
+        parts.append(_draw_arrow(f"M {x} 108 V 188", both=True))
     parts += [
-        _label(498, 134, "gradients are averaged"),
-        _label(498, 151, "as they come, those of"),
-        _label(498, 168, "the last layer first"),
-        _arrow("M 590 108 V 188", both=True, kind="dashed"),
-        _label(690, 142, "agreed while the step ran:"),
-        _label(690, 160, "all have a batch, none stops"),
-        _label(430, 272, "all hold the same averages here: the same norm, the same clipping,"),
-        _label(430, 290, "the same step, so the same variables, bit for bit"),
-        _arrow("M 465 258 V 240", kind="dashed"),
+        _draw_label(498, 134, "gradients are averaged"),
+        _draw_label(498, 151, "as they come, those of"),
+        _draw_label(498, 168, "the last layer first"),
+        _draw_arrow("M 590 108 V 188", both=True, kind="dashed"),
+        _draw_label(690, 142, "agreed while the step ran:"),
+        _draw_label(690, 160, "all have a batch, none stops"),
+        _draw_label(430, 272, "all hold the same averages here: the same norm, the same clipping,"),
+        _draw_label(430, 290, "the same step, so the same variables, bit for bit"),
+        _draw_arrow("M 465 258 V 240", kind="dashed"),
     ]
-    return _svg("One step of two learners", 860, 306, parts)
+    return _make_svg("One step of two learners", 860, 306, parts)
 
 
-def _lane(begin: int, top: int, end: int, fill: str, text: str) -> str:
+def _draw_lane(begin: int, top: int, end: int, fill: str, text: str) -> str:
     middle = (begin + end) // 2
     return (
         f'<rect x="{begin}" y="{top}" width="{end - begin}" height="48" fill="{fill}" '
-        f'style="rx:0"/>{_label(middle, top + 29, text)}'
+        f'style="rx:0"/>{_draw_label(middle, top + 29, text)}'
     )
 
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
-    for name, draw in (("processes", processes), ("step", step)):
+    for name, draw in (("processes", draw_processes), ("step", draw_step)):
         (folder / f"{name}.svg").write_text(draw())
         print(f"wrote {folder / name}.svg")

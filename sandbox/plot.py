@@ -22,20 +22,20 @@ import numpy as np
 import plot_style
 import report
 import run_series
-from run_series import PANELS, Curve, Group, Panel, Run, Unreadable
+from run_series import PANELS, Curve, Panel, RunGroup, RunSeries, UnreadableRun
 
 from impala_mm.config import flags
 
 _WIDTH, _TALL, _LOW = 10.0, 3.0, 1.5  # inches: of the picture, of a return's row, of others
 
 
-def draw(groups: list[Group], panels: Sequence[Panel], title: str) -> Any:
-    """The figure: a row per quantity, and one of the return per level; left frames, right time."""
-    rows = [(panel, here) for panel in panels for here in _rows(panel, groups)]
+def draw_runs(groups: list[RunGroup], panels: Sequence[Panel], title: str) -> Any:
+    """Draws a row per quantity, and one of the return per level; left frames, right time."""
+    rows = [(panel, here) for panel in panels for here in _groups_by_row(panel, groups)]
     if not rows:
-        raise Unreadable(f"none of the runs has {' or '.join(p.key for p in panels)} yet")
+        raise UnreadableRun(f"none of the runs has {' or '.join(p.key for p in panels)} yet")
     heights = [_TALL if panel.name == "return" else _LOW for panel, _ in rows]
-    pictured, axes = plot_style.pyplot().subplots(
+    figure, axes = plot_style.pyplot().subplots(
         len(rows),
         2,
         figsize=(_WIDTH, sum(heights) + 0.7),
@@ -53,17 +53,17 @@ def draw(groups: list[Group], panels: Sequence[Panel], title: str) -> Any:
         for axis, x in zip(pair, ("frames", "seconds"), strict=True):
             last = panel.name == "return" or (panel, here) == rows[-1]
             _draw_panel(axis, [(g, colours[groups.index(g)]) for g in here], x, panel, last)
-    pictured.align_ylabels()
+    figure.align_ylabels()
     if len(groups) > 1:
-        _legend(pictured, [group.label for group in groups], colours, title)
+        _add_legend(figure, [group.label for group in groups], colours, title)
     else:
-        pictured.suptitle(title, x=0.01, ha="left", weight="bold")
-    return pictured
+        figure.suptitle(title, x=0.01, ha="left", weight="bold")
+    return figure
 
 
-def _legend(pictured: Any, labels: list[str], colours: list[str], title: str) -> None:
-    """Above all panels, under the title, in as many columns as find room."""
-    pictured.legend(
+def _add_legend(figure: Any, labels: list[str], colours: list[str], title: str) -> None:
+    """Adds a legend above all panels, under the title, in as many columns as find room."""
+    figure.legend(
         [plot_style.pyplot().Line2D([], [], color=colour, linewidth=3) for colour in colours],
         labels,
         loc="outside upper left",
@@ -74,7 +74,7 @@ def _legend(pictured: Any, labels: list[str], colours: list[str], title: str) ->
     )
 
 
-def _rows(panel: Panel, groups: list[Group]) -> list[list[Group]]:
+def _groups_by_row(panel: Panel, groups: list[RunGroup]) -> list[list[RunGroup]]:
     """The groups that have its values; returns of different levels are not to be compared."""
     known = [group for group in groups if any(r.last(panel.key) is not None for r in group.runs)]
     if panel.name != "return":
@@ -84,22 +84,22 @@ def _rows(panel: Panel, groups: list[Group]) -> list[list[Group]]:
 
 
 def _draw_panel(
-    axis: Any, groups: list[tuple[Group, str]], x: str, panel: Panel, named: bool
+    axis: Any, groups: list[tuple[RunGroup, str]], x: str, panel: Panel, named: bool
 ) -> None:
     """One quantity against frames or seconds; each group with its colour."""
     unit, name = 1.0, "environment frames"
     if x == "seconds":
         longest = max(run.last("seconds") or 0.0 for group, _ in groups for run in group.runs)
-        unit, short = plot_style.clock(longest)
+        unit, short = plot_style.time_unit(longest)
         name = f"time of training ({short})"
     ends = []
     for group, colour in groups:
-        curves = [c for run in group.runs if (c := run_series.curve(run, x, panel.key))]
+        curves = [c for run in group.runs if (c := run_series.make_curve(run, x, panel.key))]
         _draw_group(axis, [c._replace(x=c.x / unit) for c in curves], colour)
         at = max(float(c.x[-1]) for c in curves) / unit
-        ends.append((at, float(np.mean([c.middle[-1] for c in curves])), colour))
-    axis.xaxis.set_major_formatter(plot_style.number)
-    axis.yaxis.set_major_formatter(plot_style.number)
+        ends.append((at, float(np.mean([c.mean[-1] for c in curves])), colour))
+    axis.xaxis.set_major_formatter(plot_style.format_number)
+    axis.yaxis.set_major_formatter(plot_style.format_number)
     axis.locator_params(axis="y", nbins=6 if panel.name == "return" else 4)
     axis.locator_params(axis="x", nbins=7)
     axis.margins(x=0.02, y=0.08)
@@ -116,12 +116,14 @@ def _draw_group(axis: Any, curves: list[Curve], colour: str) -> None:
     width, alpha = (1.4, 1.0) if len(curves) == 1 else (0.7, 0.45)
     for each in curves:
         dot = {"marker": "o", "markersize": 4} if each.x.size == 1 else {}
-        axis.plot(each.x, each.middle, color=colour, linewidth=width, alpha=alpha, **dot)
-    banded = curves[0] if len(curves) == 1 else run_series.together(curves)
-    if banded and (banded.high > banded.low).any():
-        axis.fill_between(banded.x, banded.low, banded.high, color=colour, alpha=0.18, linewidth=0)
+        axis.plot(each.x, each.mean, color=colour, linewidth=width, alpha=alpha, **dot)
+    combined = curves[0] if len(curves) == 1 else run_series.combine_curves(curves)
+    if combined and (combined.high > combined.low).any():
+        axis.fill_between(
+            combined.x, combined.low, combined.high, color=colour, alpha=0.18, linewidth=0
+        )
         if len(curves) > 1:
-            axis.plot(banded.x, banded.middle, color=colour, linewidth=1.8)
+            axis.plot(combined.x, combined.mean, color=colour, linewidth=1.8)
 
 
 def _label_ends(axis: Any, ends: list[tuple[float, float, str]]) -> None:
@@ -142,7 +144,7 @@ def _label_ends(axis: Any, ends: list[tuple[float, float, str]]) -> None:
         )
 
 
-def _title(groups: list[Group]) -> str:
+def _make_title(groups: list[RunGroup]) -> str:
     runs = [run for group in groups for run in group.runs]
     levels = ", ".join(dict.fromkeys(run.level for run in runs if run.level))
     if len(runs) == 1:
@@ -153,27 +155,27 @@ def _title(groups: list[Group]) -> str:
     return levels or f"{len(runs)} runs"
 
 
-def _read(folders: Sequence[Path]) -> list[Run]:
+def _read_runs(folders: Sequence[Path]) -> list[RunSeries]:
     """Those that can be drawn; what cannot is said, and of one alone refused."""
     runs = []
     for folder in folders:
         try:
-            runs.append(run_series.read(folder))
-        except Unreadable as error:
+            runs.append(run_series.read_run(folder))
+        except UnreadableRun as error:
             if len(folders) == 1:
                 flags.refuse(str(error))
             print(f"left out: {error}", file=sys.stderr)
             continue
-        if undone := runs[-1].undone:
-            rows = "1 row was" if undone == 1 else f"{undone} rows were"
+        if superseded := runs[-1].superseded_rows:
+            rows = "1 row was" if superseded == 1 else f"{superseded} rows were"
             print(f"{folder}: {rows} made again after a resume; the newer are drawn")
     if not runs:
         flags.refuse("none of these folders can be drawn")
     return runs
 
 
-def _chosen(names: str) -> list[Panel]:
-    """The panels of --only, in its order."""
+def _choose_panels(names: str) -> list[Panel]:
+    """Returns the panels of --only, in its order."""
     by_name = {panel.name: panel for panel in PANELS}
     chosen = [name.strip() for name in names.split(",")] if names else list(by_name)
     for name in chosen:
@@ -194,26 +196,26 @@ def main() -> None:
     parser.add_argument(
         "--group", default="", help="regular expression: names in which it finds the same are one"
     )
-    given = parser.parse_args()
-    panels = _chosen(given.only)
+    args = parser.parse_args()
+    panels = _choose_panels(args.only)
     try:
-        re.compile(given.group)
+        re.compile(args.group)
     except re.error as error:
-        flags.refuse(f"--group={given.group}: it is no regular expression ({error})")
-    runs = _read(given.logdir)
+        flags.refuse(f"--group={args.group}: it is no regular expression ({error})")
+    runs = _read_runs(args.logdir)
     try:
-        if given.report:
+        if args.report:
             for run in runs:
-                print(f"wrote {report.write(run)}")
+                print(f"wrote {report.write_report(run)}")
             return
-        groups = run_series.grouped(runs, given.group)
-        out = given.out or (runs[0].folder if len(runs) == 1 else Path()) / "curves"
+        groups = run_series.group_runs(runs, args.group)
+        out = args.out or (runs[0].folder if len(runs) == 1 else Path()) / "curves"
         out = out.with_suffix("") if out.suffix in (".png", ".svg") else out
-        pictured = draw(groups, panels, _title(groups))
+        figure = draw_runs(groups, panels, _make_title(groups))
         out.parent.mkdir(parents=True, exist_ok=True)
         paths = [out.with_name(out.name + ending) for ending in (".png", ".svg")]
-        plot_style.save(pictured, *paths)
-    except Unreadable as error:
+        plot_style.save_figure(figure, *paths)
+    except UnreadableRun as error:
         flags.refuse(str(error))
     except OSError as error:
         flags.refuse(f"{error.filename} cannot be written: {error.strerror}")

@@ -43,7 +43,7 @@ _STYLE = {
 
 
 def pyplot() -> Any:
-    """matplotlib.pyplot, in this style; no display is needed."""
+    """Imports matplotlib.pyplot, and sets this style; no display is needed."""
     import matplotlib  # noqa: PLC0415
 
     matplotlib.use("agg")
@@ -54,38 +54,38 @@ def pyplot() -> Any:
     return pyplot
 
 
-def save(figure: Any, *paths: Path) -> None:
+def save_figure(figure: Any, *paths: Path) -> None:
     """Writes it to each path, in the format that the path's ending says, and closes it."""
     for path in paths:
         metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else {}
         figure.savefig(path, dpi=150, metadata=metadata)
         if path.suffix == ".svg":
-            path.write_text(_PATH.sub(_shorter, path.read_text()))
+            path.write_text(_PATH.sub(_shorten_numbers, path.read_text()))
     pyplot().close(figure)
 
 
-def _shorter(path: re.Match) -> str:
-    """Hundredths of a point are nowhere to be seen, and half of the file."""
+def _shorten_numbers(path: re.Match) -> str:
+    """Cuts numbers to hundredths of a point: the rest cannot be seen, and is half of the file."""
     return _DIGITS.sub(r"\1", path[0]).replace(" \n", " ")
 
 
-def number(value: float, _: Any = None) -> str:
-    """As axes and tables say it: 12.5M, 400k, 0.0008."""
+def format_number(value: float, _: Any = None) -> str:
+    """Formats a number as axes and tables have it: 12.5M, 400k, 0.0008."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size * 0.99995:
             return f"{value / size:.4g}{letter}"
     return f"{value:.3g}" if abs(value) < 100 else f"{value:.4g}"
 
 
-def clock(seconds: float) -> tuple[float, str]:
-    """The unit in which a time of so many seconds reads best: (its seconds, its name)."""
+def time_unit(seconds: float) -> tuple[float, str]:
+    """Returns the unit in which so many seconds read best: (its seconds, its name)."""
     if seconds < 180:
         return 1.0, "s"
     return (60.0, "min") if seconds < 3 * 3600 else (3600.0, "h")
 
 
-def duration(seconds: float) -> str:
-    """In words: 41 s, 22 min 20 s, 1 h 33 min."""
+def format_duration(seconds: float) -> str:
+    """Formats a time: 41 s, 22 min 20 s, 1 h 33 min."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     whole, rest = divmod(round(seconds), 60)

@@ -18,50 +18,58 @@ import sys
 from pathlib import Path
 
 import plot_style
-from documented_runs import EXPERIMENTS, REFERENCE, ROOT, command, machine, play, rows_of
+from documented_runs import (
+    DOCUMENTED_RUNS,
+    REFERENCE_FOLDER,
+    ROOT,
+    command_line,
+    describe_machine,
+    read_metrics,
+    run_documented,
+)
 
-_POINTS = 200
-_PAGE = REFERENCE.parent / "curves.md"
-_TABLE = "<!-- table -->", "<!-- end of table -->"
-_NOTES = "record.json"  # in a run's folder: what is known before it begins
+_CURVE_POINTS = 200
+_PAGE = REFERENCE_FOLDER.parent / "curves.md"
+_TABLE_MARKS = "<!-- table -->", "<!-- end of table -->"
+_RUN_RECORD = "record.json"  # in a run's folder: what is known before it begins
 
 
-def start(name: str, seed: int, *more: str) -> Path:
-    """Runs it to its end; its folder."""
-    commit = _git("describe", "--always")
-    if _git("status", "--porcelain", "--", ".", ":!sandbox/reference", ":!sandbox/curves.md"):
+def run_seed(name: str, seed: int, *more: str) -> Path:
+    """Runs it to its end, and returns its folder."""
+    commit = _run_git("describe", "--always")
+    if _run_git("status", "--porcelain", "--", ".", ":!sandbox/reference", ":!sandbox/curves.md"):
         commit += "-dirty"  # what is recorded here does not count
     logdir = ROOT / "runs" / f"{name}-{seed}-{commit}"
-    notes = {
+    run_record = {
         "name": name,
-        "command": " ".join(command(name, seed, *more)),
+        "command": " ".join(command_line(name, seed, *more)),
         "seed": seed,
         "commit": commit,
         "date": datetime.date.today().isoformat(),
-        "machine": machine(),
+        "machine": describe_machine(),
     }
-    if (logdir / _NOTES).exists():
+    if (logdir / _RUN_RECORD).exists():
         sys.exit(f"error: {logdir} holds a run, keep it with --take or delete it")
     logdir.mkdir(parents=True)
-    (logdir / _NOTES).write_text(json.dumps(notes, indent=1) + "\n")
-    if code := play(name, seed, logdir, *more):
+    (logdir / _RUN_RECORD).write_text(json.dumps(run_record, indent=1) + "\n")
+    if code := run_documented(name, seed, logdir, *more):
         sys.exit(f"error: it ended with code {code}; nothing is recorded")
     return logdir
 
 
-def keep(logdir: Path) -> None:
+def save_reference(logdir: Path) -> None:
     """Writes the run in `logdir` as the reference of its name and seed."""
-    if not (logdir / _NOTES).exists():
+    if not (logdir / _RUN_RECORD).exists():
         sys.exit(
-            f"error: {logdir / _NOTES} is not there: only runs that this script began are kept"
+            f"error: {logdir / _RUN_RECORD} is not there: only runs that this script began are kept"
         )
-    notes = json.loads((logdir / _NOTES).read_text())
-    rows = [row for row in rows_of(logdir) if "episode_return" in row]
+    run_record = json.loads((logdir / _RUN_RECORD).read_text())
+    rows = [row for row in read_metrics(logdir) if "episode_return" in row]
     if not rows:
         sys.exit(f"error: {logdir} has no game that ended; nothing is recorded")
     last = rows[-1]
-    thinned = [*rows[:: max(1, len(rows) // _POINTS)], last]
-    kept = notes | {
+    thinned = [*rows[:: max(1, len(rows) // _CURVE_POINTS)], last]
+    reference = run_record | {
         "episode_return": last["episode_return"],
         "frames": last["frames"],
         "steps": last["steps"],
@@ -71,23 +79,24 @@ def keep(logdir: Path) -> None:
             [row["frames"], row["seconds"], round(row["episode_return"], 3)] for row in thinned
         ],
     }
-    path = REFERENCE / f"{notes['name']}-{notes['seed']}.json"
-    lines = [f'"{key}": {json.dumps(value)}' for key, value in kept.items()]
+    path = REFERENCE_FOLDER / f"{run_record['name']}-{run_record['seed']}.json"
+    lines = [f'"{key}": {json.dumps(value)}' for key, value in reference.items()]
     path.write_text("{" + ",\n ".join(lines).replace("], [", "],\n  [") + "}\n")
-    print(f"{path.relative_to(ROOT)}: {kept['episode_return']:.2f} after {kept['frames']:,.0f}")
+    reached, frames = reference["episode_return"], reference["frames"]
+    print(f"{path.relative_to(ROOT)}: {reached:.2f} after {frames:,.0f}")
 
 
-def draw() -> None:
-    """One picture per name, its seeds against frames and against seconds; and the page's table."""
+def draw_references() -> None:
+    """Draws a picture per name, its seeds against frames and seconds; writes the page's table."""
     table = ["| | command | reached | after (frames) | training |", "|---|---|---|---|---|"]
-    for name in EXPERIMENTS:
-        runs = [json.loads(p.read_text()) for p in sorted(REFERENCE.glob(f"{name}-*.json"))]
+    for name in DOCUMENTED_RUNS:
+        runs = [json.loads(p.read_text()) for p in sorted(REFERENCE_FOLDER.glob(f"{name}-*.json"))]
         if not runs:
             continue
-        drawn, axes = plot_style.pyplot().subplots(
+        figure, axes = plot_style.pyplot().subplots(
             1, 2, figsize=(9, 3), sharey=True, layout="constrained"
         )
-        unit, short = plot_style.clock(max(run["seconds"] for run in runs))
+        unit, short = plot_style.time_unit(max(run["seconds"] for run in runs))
         for run in runs:
             frames, seconds, returns = zip(*run["curve"], strict=True)
             axes[0].plot(frames, returns, label=f"seed {run['seed']}")
@@ -95,45 +104,45 @@ def draw() -> None:
         axes[0].set(xlabel="environment frames", ylabel="mean return, last 100 games")
         axes[1].set(xlabel=f"time of training ({short})")
         for panel in axes:
-            panel.xaxis.set_major_formatter(plot_style.number)
+            panel.xaxis.set_major_formatter(plot_style.format_number)
         axes[0].legend()
-        drawn.suptitle(name, x=0.01, ha="left", weight="bold")
-        plot_style.save(drawn, REFERENCE / f"{name}.svg")
+        figure.suptitle(name, x=0.01, ha="left", weight="bold")
+        plot_style.save_figure(figure, REFERENCE_FOLDER / f"{name}.svg")
         table += [
             f"| {name} | `{run['command']}` | {run['episode_return']:.2f} | {run['frames']:,.0f} | "
             f"{run['seconds']:,.0f} s |"
             for run in runs
         ]
-    before, rest = _PAGE.read_text().split(_TABLE[0])
-    after = rest.split(_TABLE[1])[1]
-    _PAGE.write_text("\n".join([before + _TABLE[0], *table, _TABLE[1] + after]))
+    before, rest = _PAGE.read_text().split(_TABLE_MARKS[0])
+    after = rest.split(_TABLE_MARKS[1])[1]
+    _PAGE.write_text("\n".join([before + _TABLE_MARKS[0], *table, _TABLE_MARKS[1] + after]))
 
 
 def main() -> None:
     """Reads the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Raw)
-    parser.add_argument("name", nargs="?", choices=EXPERIMENTS)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=_RawHelpFormatter)
+    parser.add_argument("name", nargs="?", choices=DOCUMENTED_RUNS)
     parser.add_argument("--seeds", default="1", help="whole numbers, separated by commas")
     parser.add_argument("--take", type=Path, help="folder of a run, to keep instead of a new one")
     parser.add_argument("--draw", action="store_true", help="only draw")
-    given, more = parser.parse_known_args()
-    if given.take:
-        if given.name or more:
+    args, more = parser.parse_known_args()
+    if args.take:
+        if args.name or more:
             parser.error("--take stands alone: the run's record.json says what it is")
-        keep(given.take)
-    elif given.name:
-        for seed in map(int, given.seeds.split(",")):
-            keep(start(given.name, seed, *more))
-    elif not given.draw:
-        parser.error(f"name one of {', '.join(EXPERIMENTS)}, or --take, or --draw")
-    draw()
+        save_reference(args.take)
+    elif args.name:
+        for seed in map(int, args.seeds.split(",")):
+            save_reference(run_seed(args.name, seed, *more))
+    elif not args.draw:
+        parser.error(f"name one of {', '.join(DOCUMENTED_RUNS)}, or --take, or --draw")
+    draw_references()
 
 
-class _Raw(argparse.RawDescriptionHelpFormatter):
-    """Keeps the lines of this file's docstring."""
+class _RawHelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """A formatter that keeps the lines of this file's docstring."""
 
 
-def _git(*words: str) -> str:
+def _run_git(*words: str) -> str:
     return subprocess.run(
         ["git", *words], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.strip()

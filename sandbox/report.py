@@ -1,8 +1,8 @@
 """A page about one run, LOGDIR/report.html: all in one file, to be kept, mailed or opened anywhere.
 
-`plot.py --report` writes it, from the folder alone: curves of metrics.jsonl (`series`), sentences
-and records (`findings`). Nothing on it is loaded from elsewhere but videos above a few megabytes,
-which lie beside it. Every text from the folder is escaped.
+`plot.py --report` writes it, from the folder alone: curves of metrics.jsonl (`run_series.py`),
+sentences and records (`run_summary.py`). Nothing on it is loaded from elsewhere but videos above a
+few megabytes, which lie beside it. Every text from the folder is escaped.
 """
 
 import base64
@@ -16,37 +16,38 @@ from typing import Any
 import run_series
 import run_summary
 import svg_chart
-from plot_style import clock, duration, number
-from run_series import PANELS, Panel, Run
+from plot_style import format_duration, format_number, time_unit
+from run_series import PANELS, Panel, RunSeries
 
 from impala_mm.runtime import provenance
 
 _HERE = Path(__file__).resolve().parent
-_VIDEO_MB, _VIDEOS_MB = 5, 20  # up to which a video, and all together, are in the page itself
+_MAX_VIDEO_MB = 5  # up to which a video is in the page itself,
+_MAX_VIDEOS_MB = 20  # and up to which all of them together are
 
 
-def write(run: Run) -> Path:
-    """The page's path; the page before is replaced whole."""
+def write_report(run: RunSeries) -> Path:
+    """Writes the page in place of the one before, and returns its path."""
     path, work = run.folder / "report.html", run.folder / "report.html.part"
-    work.write_text(page(run), encoding="utf-8")
+    work.write_text(render_page(run), encoding="utf-8")
     work.replace(path)
     return path
 
 
-def page(run: Run) -> str:
-    """The HTML."""
+def render_page(run: RunSeries) -> str:
+    """Returns the HTML."""
     name = run.folder.resolve().name
     title = f"{run.level} · {name}" if run.level else name
     parts = [
-        _head(run, name),
-        _curves(run),
-        _evaluations(run.folder),
-        _videos(run.folder),
-        _commands(run),
-        _settings(run),
-        _checkpoints(run.folder),
-        _starts(run.folder),
-        _files(run.folder),
+        _render_head(run, name),
+        _render_curves(run),
+        _render_evaluations(run.folder),
+        _render_videos(run.folder),
+        _render_commands(run),
+        _render_settings(run),
+        _render_checkpoints(run.folder),
+        _render_starts(run.folder),
+        _render_files(run.folder),
     ]
     made = f"Made {time.strftime('%Y-%m-%d %H:%M')} by impala_mm {provenance.revision()}".strip()
     return (
@@ -58,22 +59,22 @@ def page(run: Run) -> str:
     )
 
 
-def _head(run: Run, name: str) -> str:
+def _render_head(run: RunSeries, name: str) -> str:
     """The result: in sentences, and in figures."""
     final = run.last("episode_return")
     frames, seconds = run.last("frames") or 0.0, run.last("seconds") or 0.0
     tiles = [
         ("-" if final is None else f"{final:.2f}", "return, last 100 games"),
-        (number(frames), "environment frames"),
-        (duration(seconds), "of training"),
-        (_count(frames / seconds) if seconds else "-", "frames/s"),
-        (_count(run.last("updates")), "updates"),
+        (format_number(frames), "environment frames"),
+        (format_duration(seconds), "of training"),
+        (_format_count(frames / seconds) if seconds else "-", "frames/s"),
+        (_format_count(run.last("updates")), "updates"),
     ]
     if final is not None:
         tiles.insert(1, (f"{run_summary.best_return(run)[0]:.2f}", "best return"))
-    said = " ".join(run_summary.headline(run))
+    summary = " ".join(run_summary.summarise(run))
     what = ", ".join(str(run.settings[k]) for k in ("algorithm", "agent_name") if k in run.settings)
-    bound = run_summary.bound(run)
+    bottleneck = run_summary.describe_late_bottleneck(run)
     written = time.strftime(
         "%Y-%m-%d %H:%M", time.localtime((run.folder / "metrics.jsonl").stat().st_mtime)
     )
@@ -81,41 +82,47 @@ def _head(run: Run, name: str) -> str:
     return (
         f"<header><h1>{_escape(run.level or name)}</h1>"
         f'<p class="soft">{_escape(" · ".join(filter(None, facts)))}</p>'
-        f'<p class="verdict">{_escape(said)}</p></header><div class="tiles">'
+        f'<p class="verdict">{_escape(summary)}</p></header><div class="tiles">'
         + "".join(
             f'<div class="card tile{" first" * (i == 0)}"><b>{_escape(value)}</b>'
             f"<span>{_escape(label)}</span></div>"
             for i, (value, label) in enumerate(tiles)
         )
         + "</div>"
-        + (f"<p>What bound its speed, over the second half: {_escape(bound)}.</p>" if bound else "")
+        + (
+            f"<p>What bound its speed, over the second half: {_escape(bottleneck)}.</p>"
+            if bottleneck
+            else ""
+        )
     )
 
 
-def _curves(run: Run) -> str:
+def _render_curves(run: RunSeries) -> str:
     """Those of the return both ways; the others against frames or time, as the reader likes."""
-    unit, name = clock(run.last("seconds") or 0.0)
+    unit, name = time_unit(run.last("seconds") or 0.0)
     axes = {"frames": ("environment frames", 1.0), "time": (f"{name} of training", unit)}
 
     def card(panel: Panel, ways: Sequence[str]) -> str:
-        drawn = []
+        pictures = []
         for way in ways:
             title, scale = axes[way]
-            curve = run_series.curve(run, "frames" if way == "frames" else "seconds", panel.key)
+            curve = run_series.make_curve(
+                run, "frames" if way == "frames" else "seconds", panel.key
+            )
             if curve:
-                picture = svg_chart.draw(curve, panel.title, title, scale, panel.share)
-                drawn.append(f'<div class="by-{way}">{picture}</div>')
+                picture = svg_chart.draw_chart(curve, panel.title, title, scale, panel.share)
+                pictures.append(f'<div class="by-{way}">{picture}</div>')
         heading = f"<h3>{panel.title} <small>{panel.unit}</small></h3>"
-        return f'<figure class="card">{heading}{"".join(drawn)}</figure>' if drawn else ""
+        return f'<figure class="card">{heading}{"".join(pictures)}</figure>' if pictures else ""
 
     returns = "".join(card(PANELS[0], [way]) for way in axes)
     others = "".join(card(panel, list(axes)) for panel in PANELS[1:])
     notes = []
-    if run.resumed:
-        at = ", ".join(number(frames) for frames in run.resumed)
+    if run.resumed_at:
+        at = ", ".join(format_number(frames) for frames in run.resumed_at)
         notes.append(f"It was resumed at {at} frames.")
-    if run.undone:
-        rows = f"{run.undone} {'row was' if run.undone == 1 else 'rows were'}"
+    if run.superseded_rows:
+        rows = f"{run.superseded_rows} {'row was' if run.superseded_rows == 1 else 'rows were'}"
         notes.append(f"{rows} made again after that; the newer are drawn.")
     note = f'<p class="soft">{" ".join(notes)}</p>' if notes else ""
     large = f'<section><h2>Curves</h2>{note}<div class="charts large">{returns}</div>'
@@ -130,114 +137,121 @@ def _curves(run: Run) -> str:
     )
 
 
-def _evaluations(folder: Path) -> str:
+def _render_evaluations(folder: Path) -> str:
     """Whole games that were played with its checkpoints."""
     rows = []
-    for record in run_summary.lines(folder / "evaluations.jsonl"):
-        returns, lengths = run_summary.games(record), run_summary.games(record, "lengths")
+    for record in run_summary.read_records(folder / "evaluations.jsonl"):
+        returns = run_summary.game_values(record)
+        lengths = run_summary.game_values(record, "lengths")
         rows.append(
             [
-                _when(record.get("time")),
+                _format_time(record.get("time")),
                 record.get("level", ""),
                 Path(str(record.get("checkpoint", ""))).name,
-                _count(record.get("frames")),
+                _format_count(record.get("frames")),
                 "most likely" if record.get("deterministic") else "drawn",
                 str(len(returns)),
                 f"{sum(returns) / len(returns):.2f}" if returns else "-",
                 f"{min(returns):g} to {max(returns):g}" if returns else "-",
-                number(sum(lengths) / len(lengths)) if lengths else "-",
+                format_number(sum(lengths) / len(lengths)) if lengths else "-",
             ]
         )
     names = ["when", "level", "checkpoint", "frames", "actions", "games", "mean return", "from, to"]
-    return _section("Evaluations", _table([*names, "mean length"], rows, numbers={3, 5, 6, 7, 8}))
+    return _render_section(
+        "Evaluations", _render_table([*names, "mean length"], rows, numbers={3, 5, 6, 7, 8})
+    )
 
 
-def _videos(folder: Path) -> str:
+def _render_videos(folder: Path) -> str:
     """Small ones are in the page, so that it can be sent; large ones stay where they are."""
-    figures, room = [], _VIDEOS_MB * 2**20
+    figures, room = [], _MAX_VIDEOS_MB * 2**20
     for path in sorted((folder / "videos").glob("*.mp4")):
         source = "videos/" + urllib.parse.quote(path.name)
-        if path.stat().st_size <= min(_VIDEO_MB * 2**20, room):
+        if path.stat().st_size <= min(_MAX_VIDEO_MB * 2**20, room):
             room -= path.stat().st_size
             source = "data:video/mp4;base64," + base64.b64encode(path.read_bytes()).decode()
         figures.append(
             f'<figure class="card"><video controls preload="metadata" src="{source}"></video>'
             f"<figcaption>{_escape(path.stem)}</figcaption></figure>"
         )
-    return _section("Videos", f'<div class="videos">{"".join(figures)}</div>' if figures else "")
+    return _render_section(
+        "Videos", f'<div class="videos">{"".join(figures)}</div>' if figures else ""
+    )
 
 
-def _commands(run: Run) -> str:
-    return _section(
+def _render_commands(run: RunSeries) -> str:
+    return _render_section(
         "Next",
         "".join(
             f'<p class="soft">{_escape(what)}</p><pre>{_escape(command)}</pre>'
-            for what, command in run_summary.commands(run)
+            for what, command in run_summary.next_commands(run)
         ),
     )
 
 
-def _settings(run: Run) -> str:
+def _render_settings(run: RunSeries) -> str:
     """Changed flags first; the others on demand."""
-    rows = run_summary.settings(run)
+    rows = run_summary.list_settings(run)
     changed = [[f"--{name}", value, default] for name, value, default, is_new in rows if is_new]
     same = [[f"--{name}", value] for name, value, _, is_new in rows if not is_new]
     if not rows:
         return ""
-    first = _table(["flag", "here", "by default"], changed, kind="changed", words={1, 2})
-    rest = _table(["flag", "as by default"], same, words={1})
+    first = _render_table(["flag", "here", "by default"], changed, kind="changed", words={1, 2})
+    rest = _render_table(["flag", "as by default"], same, words={1})
     count = f"<details><summary>{len(same)} flags as by default</summary>{rest}</details>"
-    return _section("Settings", (first or "<p>All are as by default.</p>") + count)
+    return _render_section("Settings", (first or "<p>All are as by default.</p>") + count)
 
 
-def _checkpoints(folder: Path) -> str:
+def _render_checkpoints(folder: Path) -> str:
     rows = []
-    for about in run_summary.checkpoints(folder):
+    for about in run_summary.read_checkpoints(folder):
         marks = [word for word in ("best", "milestone") if about.get(word)]
         value = about.get("episode_return")
         rows.append(
             [
                 about["path"],
-                _count(about.get("updates")),
-                _count(about.get("frames")),
+                _format_count(about.get("updates")),
+                _format_count(about.get("frames")),
                 f"{value:.2f}" if isinstance(value, int | float) else "-",
-                duration(about["seconds"])
+                format_duration(about["seconds"])
                 if isinstance(about.get("seconds"), int | float)
                 else "-",
-                _count(about.get("learners")),
+                _format_count(about.get("learners")),
                 ", ".join(marks),
             ]
         )
     names = ["checkpoint", "updates", "frames", "mean return", "training", "learners", "kept as"]
-    return _section("Checkpoints", _table(names, rows, numbers={1, 2, 3, 4, 5}))
+    return _render_section("Checkpoints", _render_table(names, rows, numbers={1, 2, 3, 4, 5}))
 
 
-def _starts(folder: Path) -> str:
+def _render_starts(folder: Path) -> str:
     """Each time it was started: when, where, by which command and with which code."""
-    starts = run_summary.lines(folder / "starts.jsonl")
+    starts = run_summary.read_records(folder / "starts.jsonl")
     rows = [
         [
-            _when(start.get("time")),
+            _format_time(start.get("time")),
             str(start.get("host", "")),
             str(start.get("machine", "")),
-            _count(len(learners) if isinstance(learners, list) else learners),
+            _format_count(len(learners) if isinstance(learners, list) else learners),
             str(start.get("revision", "")),
-            _command(start.get("command")),
+            _format_command(start.get("command")),
         ]
         for start in starts
         for learners in [start.get("learners")]
     ]
     names = ["when", "host", "machine", "learners", "revision", "command"]
-    saved = run_summary.checkpoints(folder)
+    saved = run_summary.read_checkpoints(folder)
     versions = (starts or saved or [{}])[-1].get("versions")
-    said = ""
+    versions_text = ""
     if isinstance(versions, dict):
-        said = ", ".join(f"{name} {version}" for name, version in versions.items())
-        said = f'<p class="soft">{_escape(said)}</p>'
-    return _section("Where it ran", _table(names, rows, numbers={3}, words={2, 5}) + said)
+        versions_text = ", ".join(f"{name} {version}" for name, version in versions.items())
+        versions_text = f'<p class="soft">{_escape(versions_text)}</p>'
+    return _render_section(
+        "Where it ran", _render_table(names, rows, numbers={3}, words={2, 5}) + versions_text
+    )
 
 
-def _files(folder: Path) -> str:
+def _render_files(folder: Path) -> str:
     """What lies in the folder; of its folders, how much."""
     rows = []
     for path in sorted(folder.iterdir(), key=lambda p: (p.is_file(), p.name)):
@@ -249,17 +263,17 @@ def _files(folder: Path) -> str:
         rows.append(
             [name, f"{size / 2**20:,.1f} MiB" if size >= 2**20 else f"{size / 1024:,.1f} KiB"]
         )
-    return _section("Files", _table(["name", "size"], rows, numbers={1}))
+    return _render_section("Files", _render_table(["name", "size"], rows, numbers={1}))
 
 
 # -- pieces of a page
 
 
-def _section(title: str, content: str) -> str:
+def _render_section(title: str, content: str) -> str:
     return f"<section><h2>{title}</h2>{content}</section>" if content else ""
 
 
-def _table(
+def _render_table(
     names: Sequence[str],
     rows: Sequence[Sequence[Any]],
     *,
@@ -285,15 +299,15 @@ def _escape(text: Any) -> str:
     return html.escape(str(text))
 
 
-def _count(value: Any) -> str:
+def _format_count(value: Any) -> str:
     return f"{value:,.0f}" if isinstance(value, int | float) else "-"
 
 
-def _command(value: Any) -> str:
+def _format_command(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
 
 
-def _when(value: Any) -> str:
+def _format_time(value: Any) -> str:
     if isinstance(value, int | float):
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(value))
     return str(value or "")[:16].replace("T", " ")

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from documented_runs import rows_of
-from plot_style import number
+from documented_runs import read_metrics
+from plot_style import format_number
 
 from impala_mm.config.settings import Config
 
-BINS = 300  # of a long run's curve; more would not be seen
-_GRID = 120  # points at which several seeds are put together
+MAX_BINS = 300  # of a long run's curve; more would not be seen
+_COMBINED_POINTS = 120  # points at which several seeds are put together
 # What makes no other experiment of it: which seed, where it writes, what is kept, which ports.
-_OF_NO_MATTER = {
+_IRRELEVANT_SETTINGS = {
     *("seed", "logdir", "job_name", "task", "learner", "learner_hosts", "bind_address"),
     *("token_file", "save_checkpoint_secs", "keep_checkpoints", "log_max_mb", "on_event"),
     *("validate", "profile", "track", "test_num_episodes", "test_levels", "deterministic"),
@@ -57,18 +57,18 @@ PANELS = (
 )
 
 
-class Unreadable(Exception):
-    """There is nothing to draw; says why."""
+class UnreadableRun(Exception):
+    """Raised where there is nothing to draw; says why."""
 
 
-class Run(NamedTuple):
-    """One folder."""
+class RunSeries(NamedTuple):
+    """The settings and the metrics of one run's folder."""
 
     folder: Path
     settings: dict[str, Any]  # empty where settings.json is not there
     columns: dict[str, np.ndarray]  # by key of metrics.jsonl: [rows], NaN where a row lacks it
-    undone: int  # rows that a resumed run made again
-    resumed: list[float]  # the frames at which it was, where that shows
+    superseded_rows: int  # rows that a resumed run made again
+    resumed_at: list[float]  # the frames at which it was, where that shows
 
     @property
     def level(self) -> str:
@@ -86,51 +86,51 @@ class Curve(NamedTuple):
     """A line and the band around it, all [points]."""
 
     x: np.ndarray
-    middle: np.ndarray
+    mean: np.ndarray
     low: np.ndarray
     high: np.ndarray
 
 
-class Group(NamedTuple):
+class RunGroup(NamedTuple):
     """Runs that differ in nothing but their seed."""
 
     label: str
-    runs: list[Run]
+    runs: list[RunSeries]
 
 
-def read(folder: Path) -> Run:
-    """Raises Unreadable where there is nothing to draw."""
+def read_run(folder: Path) -> RunSeries:
+    """Reads a run's folder; raises UnreadableRun where there is nothing to draw."""
     if not folder.is_dir():
-        raise Unreadable(f"{folder} is no folder: give that of a run, its --logdir")
+        raise UnreadableRun(f"{folder} is no folder: give that of a run, its --logdir")
     try:
-        rows = rows_of(folder)
+        rows = read_metrics(folder)
     except OSError:
-        raise Unreadable(
+        raise UnreadableRun(
             f"{folder} holds no metrics.jsonl that can be read: give the folder of a run, its "
             f"--logdir"
         ) from None
     rows = [row for row in rows if isinstance(row, dict) and {"frames", "seconds"} <= row.keys()]
     if not rows:
-        raise Unreadable(
+        raise UnreadableRun(
             f"{folder / 'metrics.jsonl'} has no row yet: a run writes the first within seconds of "
             f"its first frames"
         )
     keys = dict.fromkeys(
         key for row in (*rows[:: max(1, len(rows) // 50)], rows[-1]) for key in row
     )
-    columns = {key: np.array([_float(row.get(key)) for row in rows]) for key in keys}
-    kept = _stays(columns["frames"]) & _stays(columns["seconds"])
-    back = np.flatnonzero(np.diff(columns["frames"]) < 0) + 1
-    return Run(
+    columns = {key: np.array([_to_float(row.get(key)) for row in rows]) for key in keys}
+    is_current = _is_current(columns["frames"]) & _is_current(columns["seconds"])
+    resumes = np.flatnonzero(np.diff(columns["frames"]) < 0) + 1
+    return RunSeries(
         folder=folder,
-        settings=_settings(folder),
-        columns={key: column[kept] for key, column in columns.items()},
-        undone=int(np.sum(~kept)),
-        resumed=[float(columns["frames"][i]) for i in back if kept[i]],
+        settings=_read_settings(folder),
+        columns={key: column[is_current] for key, column in columns.items()},
+        superseded_rows=int(np.sum(~is_current)),
+        resumed_at=[float(columns["frames"][i]) for i in resumes if is_current[i]],
     )
 
 
-def curve(run: Run, x: str, y: str) -> Curve | None:
+def make_curve(run: RunSeries, x: str, y: str) -> Curve | None:
     """Of one run, a long one thinned to the means of bins; None where there are no values."""
     if y not in run.columns:
         return None
@@ -138,9 +138,9 @@ def curve(run: Run, x: str, y: str) -> Curve | None:
     at, values = run.columns[x][known], run.columns[y][known]
     if not at.size:
         return None
-    if at.size <= 2 * BINS:
+    if at.size <= 2 * MAX_BINS:
         return Curve(at, values, values, values)
-    edges = np.linspace(at[0], at[-1], BINS + 1)[1:-1]
+    edges = np.linspace(at[0], at[-1], MAX_BINS + 1)[1:-1]
     starts = np.unique(np.concatenate([[0], np.searchsorted(at, edges)]))
     starts = starts[starts < at.size]
     counts = np.diff([*starts, at.size])
@@ -154,23 +154,23 @@ def curve(run: Run, x: str, y: str) -> Curve | None:
     return Curve(*(np.append(part, end) for part, end in zip(thinned, ends, strict=True)))
 
 
-def together(curves: Sequence[Curve]) -> Curve | None:
+def combine_curves(curves: Sequence[Curve]) -> Curve | None:
     """Mean, lowest and highest of several, from where the last begins to where the first ends."""
     begin, end = max(c.x[0] for c in curves), min(c.x[-1] for c in curves)
     if len(curves) < 2 or begin >= end:
         return None
-    grid = np.linspace(begin, end, _GRID)
-    values = np.stack([np.interp(grid, c.x, c.middle) for c in curves])
+    grid = np.linspace(begin, end, _COMBINED_POINTS)
+    values = np.stack([np.interp(grid, c.x, c.mean) for c in curves])
     return Curve(grid, values.mean(axis=0), values.min(axis=0), values.max(axis=0))
 
 
-def grouped(runs: Iterable[Run], pattern: str = "") -> list[Group]:
+def group_runs(runs: Iterable[RunSeries], pattern: str = "") -> list[RunGroup]:
     """Those of equal settings but for the seed, labelled by the settings in which groups differ.
 
     Where a run has no settings the name of its folder without a seed's number stands for them.
     `pattern`, a regular expression, groups by what it finds in the names instead.
     """
-    groups: dict[Any, list[Run]] = {}
+    groups: dict[Any, list[RunSeries]] = {}
     for run in runs:
         name = run.folder.resolve().name
         key: Any = ("name", _SEED_IN_NAME.sub("", name, count=1))
@@ -178,24 +178,24 @@ def grouped(runs: Iterable[Run], pattern: str = "") -> list[Group]:
             found = re.search(pattern, name)
             key = ("name", (found[1] if found.re.groups else found[0]) if found else name)
         elif run.settings:
-            key = tuple(sorted((k, str(v)) for k, v in _matters(run.settings).items()))
+            key = tuple(sorted((k, str(v)) for k, v in _experiment_settings(run.settings).items()))
         groups.setdefault(key, []).append(run)
-    all_settings = [_matters(m[0].settings) for m in groups.values() if m[0].settings]
+    all_settings = [_experiment_settings(m[0].settings) for m in groups.values() if m[0].settings]
     names = list(dict.fromkeys(name for each in all_settings for name in each))
     differing = [n for n in names if len({str(each.get(n)) for each in all_settings}) > 1]
     return [
-        Group(_label(key, members, differing if len(groups) > 1 else []), members)
+        RunGroup(_make_label(key, members, differing if len(groups) > 1 else []), members)
         for key, members in groups.items()
     ]
 
 
-def _label(key: Any, members: list[Run], differing: list[str]) -> str:
+def _make_label(key: Any, members: list[RunSeries], differing: list[str]) -> str:
     """What a legend says of a group."""
-    settings = _matters(members[0].settings)
+    settings = _experiment_settings(members[0].settings)
     if key[:1] == ("name",):
         label = key[1]
     elif differing:
-        label = _differences(settings, differing)
+        label = _describe_differences(settings, differing)
     else:
         label = str(settings.get("level_name", members[0].folder.resolve().name))
     seeds = {run.settings.get("seed") for run in members}
@@ -203,39 +203,39 @@ def _label(key: Any, members: list[Run], differing: list[str]) -> str:
     return f"{label} ({len(members)} {many})" if len(members) > 1 else label
 
 
-def _differences(settings: dict[str, Any], differing: list[str]) -> str:
+def _describe_differences(settings: dict[str, Any], differing: list[str]) -> str:
     """In what a group differs from the others: of many flags, those that are not as by default."""
     named = [n for n in differing if n != "level_name"]
     if len(named) > 2:
-        named = [n for n in named if settings.get(n) != _default(n)]
-    said = [_said(name, settings.get(name)) for name in named]
+        named = [n for n in named if settings.get(n) != _default_of(n)]
+    differences = [_format_setting(name, settings.get(name)) for name in named]
     if "level_name" in differing:
-        said.insert(0, str(settings.get("level_name")))
-    more = f" and {len(said) - 4} more" if len(said) > 4 else ""
-    return (", ".join(said[:4]) or "all defaults") + more
+        differences.insert(0, str(settings.get("level_name")))
+    more = f" and {len(differences) - 4} more" if len(differences) > 4 else ""
+    return (", ".join(differences[:4]) or "all defaults") + more
 
 
-def _said(name: str, value: Any) -> str:
+def _format_setting(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return name if value else f"no{name}"
     if isinstance(value, int | float):
-        return f"{name}={number(value) if abs(value) >= 1e5 else f'{value:g}'}"
+        return f"{name}={format_number(value) if abs(value) >= 1e5 else f'{value:g}'}"
     return f"{name}={value}"
 
 
-def _matters(settings: dict[str, Any]) -> dict[str, Any]:
+def _experiment_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """Those that make an experiment; one that was written before a flag existed had its default."""
     if not settings:
         return {}
     defaults = {field.name: field.default for field in dataclasses.fields(Config)}
-    return {k: v for k, v in (defaults | settings).items() if k not in _OF_NO_MATTER}
+    return {k: v for k, v in (defaults | settings).items() if k not in _IRRELEVANT_SETTINGS}
 
 
-def _default(name: str) -> Any:
+def _default_of(name: str) -> Any:
     return next((f.default for f in dataclasses.fields(Config) if f.name == name), None)
 
 
-def _settings(folder: Path) -> dict[str, Any]:
+def _read_settings(folder: Path) -> dict[str, Any]:
     try:
         settings = json.loads((folder / "settings.json").read_text())
     except (OSError, ValueError):
@@ -243,10 +243,10 @@ def _settings(folder: Path) -> dict[str, Any]:
     return settings if isinstance(settings, dict) else {}
 
 
-def _stays(counts: np.ndarray) -> np.ndarray:
+def _is_current(counts: np.ndarray) -> np.ndarray:
     """[rows]: whether no later row counts less."""
     return counts <= np.minimum.accumulate(counts[::-1])[::-1]
 
 
-def _float(value: Any) -> float:
+def _to_float(value: Any) -> float:
     return float(value) if isinstance(value, int | float) else math.nan

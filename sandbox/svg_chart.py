@@ -8,15 +8,15 @@ import json
 import math
 
 import numpy as np
-from plot_style import number
+from plot_style import format_number
 from run_series import Curve
 
 WIDTH, HEIGHT = 400, 205
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 20, 10, 38  # margins around the plot
 
 
-def ticks(low: float, high: float, most: int) -> list[float]:
-    """Round numbers within [low, high], `most` at most."""
+def choose_ticks(low: float, high: float, most: int) -> list[float]:
+    """Chooses round numbers within [low, high], `most` at most."""
     if high <= low:
         return [low]
     size = 10 ** math.floor(math.log10((high - low) / most))
@@ -25,56 +25,66 @@ def ticks(low: float, high: float, most: int) -> list[float]:
     return [i * step for i in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def draw(curve: Curve, title: str, x_title: str, unit: float = 1.0, share: bool = False) -> str:
-    """The picture; `unit`: in how many seconds, or frames, x is counted."""
+def draw_chart(
+    curve: Curve, title: str, x_title: str, unit: float = 1.0, share: bool = False
+) -> str:
+    """Returns the picture; `unit`: in how many seconds, or frames, x is counted."""
     x = curve.x / unit
-    low, high = (0.0, 1.0) if share else _span(float(curve.low.min()), float(curve.high.max()))
+    low, high = 0.0, 1.0
+    if not share:
+        low, high = _padded_range(float(curve.low.min()), float(curve.high.max()))
     begin, end = float(min(0.0, x[0])), float(x[-1]) or 1.0
     right, bottom = WIDTH - _RIGHT, HEIGHT - _BOTTOM
 
-    def across(value: float) -> float:
+    def x_position(value: float) -> float:
         return round(_LEFT + (value - begin) / (end - begin) * (right - _LEFT), 1)
 
-    def up(value: float) -> float:
+    def y_position(value: float) -> float:
         return round(bottom - (value - low) / (high - low) * (bottom - _TOP), 1)
 
-    def text(x: float, y: float, anchor: str, said: str) -> str:
-        return f'<text x="{x}" y="{y}" text-anchor="{anchor}">{html.escape(said)}</text>'
+    def text(x: float, y: float, anchor: str, content: str) -> str:
+        return f'<text x="{x}" y="{y}" text-anchor="{anchor}">{html.escape(content)}</text>'
 
     def line(kind: str, y: float) -> str:
         return f'<line class="{kind}" x1="{_LEFT}" x2="{right}" y1="{y}" y2="{y}"/>'
 
-    parts = [line("grid", up(value)) for value in ticks(low, high, 5)]
-    parts += [text(_LEFT - 6, up(v) + 4, "end", number(v)) for v in ticks(low, high, 5)]
-    parts += [text(across(v), bottom + 17, "middle", number(v)) for v in ticks(begin, end, 6)]
+    parts = [line("grid", y_position(value)) for value in choose_ticks(low, high, 5)]
+    parts += [
+        text(_LEFT - 6, y_position(v) + 4, "end", format_number(v))
+        for v in choose_ticks(low, high, 5)
+    ]
+    parts += [
+        text(x_position(v), bottom + 17, "middle", format_number(v))
+        for v in choose_ticks(begin, end, 6)
+    ]
     parts += [line("axis", bottom), text((_LEFT + right) / 2, HEIGHT - 4, "middle", x_title)]
-    upper = [f"{across(a)},{up(b)}" for a, b in zip(x, curve.high, strict=True)]
-    lower = [f"{across(a)},{up(b)}" for a, b in zip(x, curve.low, strict=True)]
+    upper = [f"{x_position(a)},{y_position(b)}" for a, b in zip(x, curve.high, strict=True)]
+    lower = [f"{x_position(a)},{y_position(b)}" for a, b in zip(x, curve.low, strict=True)]
     if (curve.high > curve.low).any():
         parts.append(f'<polygon class="band" points="{" ".join([*upper, *reversed(lower)])}"/>')
-    middle = [f"{across(a)},{up(b)}" for a, b in zip(x, curve.middle, strict=True)]
-    parts.append(f'<polyline class="line" points="{" ".join(middle)}"/>')
-    end_x, end_y = middle[-1].split(",")
+    line_points = [f"{x_position(a)},{y_position(b)}" for a, b in zip(x, curve.mean, strict=True)]
+    parts.append(f'<polyline class="line" points="{" ".join(line_points)}"/>')
+    end_x, end_y = line_points[-1].split(",")
     parts.append(f'<circle class="dot" cx="{end_x}" cy="{end_y}" r="3"/>')
     points = [
-        [across(a), up(b), _short(float(a)), _short(float(b))]
-        for a, b in zip(x, curve.middle, strict=True)
+        [x_position(a), y_position(b), _round_digits(float(a)), _round_digits(float(b))]
+        for a, b in zip(x, curve.mean, strict=True)
     ]
-    first, last = number(float(curve.middle[0])), number(float(curve.middle[-1]))
-    said = f"{title}: {first} at first, {last} at last"
+    first, last = format_number(float(curve.mean[0])), format_number(float(curve.mean[-1]))
+    description = f"{title}: {first} at first, {last} at last"
     return (
         f'<div class="chart"><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        f'aria-label="{html.escape(said)}">{"".join(parts)}</svg>'
+        f'aria-label="{html.escape(description)}">{"".join(parts)}</svg>'
         f'<script type="application/json">{json.dumps({"x": x_title, "points": points})}</script>'
         "</div>"
     )
 
 
-def _span(low: float, high: float) -> tuple[float, float]:
-    """With room above and below."""
+def _padded_range(low: float, high: float) -> tuple[float, float]:
+    """Adds room above and below."""
     room = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
     return low - room, high + room
 
 
-def _short(value: float) -> float:
+def _round_digits(value: float) -> float:
     return float(f"{value:.5g}") if np.isfinite(value) else 0.0

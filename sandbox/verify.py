@@ -19,100 +19,116 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from documented_runs import EXPERIMENTS, REFERENCE, machine, play, rows_of
+from documented_runs import (
+    DOCUMENTED_RUNS,
+    REFERENCE_FOLDER,
+    describe_machine,
+    read_metrics,
+    run_documented,
+)
 
 SLACK = 1.5
-_WAY = (0.25, 0.5, 0.75, 1.0)
-Curve = list[tuple[float, float, float]]  # (frames, seconds, return)
+_TARGET_FRACTIONS = (0.25, 0.5, 0.75, 1.0)
+CurvePoints = list[tuple[float, float, float]]  # (frames, seconds, return)
 
 
-def crossing(curve: Curve, level: float) -> tuple[float, float] | None:
-    """(frames, seconds) at which the return first reaches `level`; None if it never does."""
+def first_reaching(curve: CurvePoints, level: float) -> tuple[float, float] | None:
+    """Returns (frames, seconds) when the return first reaches `level`; None if it never does."""
     for frames, seconds, value in curve:
         if value >= level:
             return frames, seconds
     return None
 
 
-class Mark(NamedTuple):
+class Deadline(NamedTuple):
     """A return to reach, and how late that may be."""
 
-    level: float
+    target_return: float
     frames: float
     seconds: float
 
-    def met(self, at: tuple[float, float] | None, clock: bool) -> bool:
-        """Whether (frames, seconds) is in time; seconds count where clocks can be compared."""
-        return at is not None and at[0] <= self.frames and (not clock or at[1] <= self.seconds)
+    def is_met(self, at: tuple[float, float] | None, compare_seconds: bool) -> bool:
+        """Says whether (frames, seconds) is in time; seconds count where they can be compared."""
+        return (
+            at is not None
+            and at[0] <= self.frames
+            and (not compare_seconds or at[1] <= self.seconds)
+        )
 
 
-def band(references: list[Curve], levels: list[float]) -> Iterator[Mark]:
-    """One mark for each level that every recorded seed reached."""
+def make_deadlines(references: list[CurvePoints], levels: list[float]) -> Iterator[Deadline]:
+    """Makes a deadline for each return that every recorded seed reached."""
     for level in levels:
-        known = [crossing(curve, level) for curve in references]
+        known = [first_reaching(curve, level) for curve in references]
         if all(known):
             frames, seconds = zip(*[at for at in known if at], strict=True)
-            yield Mark(level, SLACK * max(frames), SLACK * max(seconds))
+            yield Deadline(level, SLACK * max(frames), SLACK * max(seconds))
 
 
-def way(references: list[Curve], goal: float) -> list[float]:
-    """The returns at the parts of the way to the goal."""
+def target_returns(references: list[CurvePoints], goal: float) -> list[float]:
+    """Returns the returns at the parts of the way to the goal."""
     start = min(curve[0][2] for curve in references)
-    return [start + part * (goal - start) for part in _WAY]
+    return [start + part * (goal - start) for part in _TARGET_FRACTIONS]
 
 
-def judge(run: Curve, marks: list[Mark], clock: bool) -> bool:
-    """Prints the table; whether every mark was met."""
+def check_deadlines(run: CurvePoints, deadlines: list[Deadline], compare_seconds: bool) -> bool:
+    """Prints the table, and says whether every deadline was met."""
     print(f"{'return':>10} {'frames':>14} {'at most':>14} {'seconds':>9} {'at most':>9}")
-    fine = True
-    for mark in marks:
-        at = crossing(run, mark.level)
-        frames, seconds = [f"{x:,.0f}" for x in at] if at else ["never", "never"]
-        outside = "" if mark.met(at, clock) else "  OUTSIDE"
-        fine = fine and not outside
+    all_met = True
+    for deadline in deadlines:
+        reached = first_reaching(run, deadline.target_return)
+        frames, seconds = [f"{x:,.0f}" for x in reached] if reached else ["never", "never"]
+        outside = "" if deadline.is_met(reached, compare_seconds) else "  OUTSIDE"
+        all_met = all_met and not outside
         print(
-            f"{mark.level:10.2f} {frames:>14} {mark.frames:14,.0f} {seconds:>9}"
-            f" {mark.seconds:9,.0f}{outside}"
+            f"{deadline.target_return:10.2f} {frames:>14} {deadline.frames:14,.0f} {seconds:>9}"
+            f" {deadline.seconds:9,.0f}{outside}"
         )
-    return fine
+    return all_met
 
 
 def main() -> None:
-    """Runs, judges and prints."""
+    """Runs, checks and prints."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("name", choices=EXPERIMENTS)
+    parser.add_argument("name", choices=DOCUMENTED_RUNS)
     parser.add_argument("--seed", type=int, default=1, help="whole number")
     parser.add_argument("--of", type=Path, help="folder of a run to judge instead of a new one")
     parser.add_argument("--until", type=float, help="return at which it ends; judges this alone")
-    given, more = parser.parse_known_args()
-    if given.of and (more or not (given.of / "metrics.jsonl").exists()):
-        parser.error(more[0] if more else f"{given.of / 'metrics.jsonl'} is not there")
-    recorded = [json.loads(p.read_text()) for p in sorted(REFERENCE.glob(f"{given.name}-*.json"))]
+    args, more = parser.parse_known_args()
+    if args.of and (more or not (args.of / "metrics.jsonl").exists()):
+        parser.error(more[0] if more else f"{args.of / 'metrics.jsonl'} is not there")
+    recorded = [
+        json.loads(p.read_text()) for p in sorted(REFERENCE_FOLDER.glob(f"{args.name}-*.json"))
+    ]
     curves = [one["curve"] for one in recorded]
-    goal, until = EXPERIMENTS[given.name].goal, given.until
-    marks = list(band(curves, way(curves, goal) if until is None else [until])) if curves else []
-    if not marks:
-        print(f"error: no curve of {given.name} is recorded that far (sandbox/record.py does)")
+    goal, until = DOCUMENTED_RUNS[args.name].goal, args.until
+    deadlines = []
+    if curves:
+        returns = target_returns(curves, goal) if until is None else [until]
+        deadlines = list(make_deadlines(curves, returns))
+    if not deadlines:
+        print(f"error: no curve of {args.name} is recorded that far (sandbox/record.py does)")
         sys.exit(2)
-    clock = machine() in {one["machine"] for one in recorded}
+    compare_seconds = describe_machine() in {one["machine"] for one in recorded}
     if until is not None:
         more.append(f"--stop_at_return={until}")
-        more += [f"--max_seconds={marks[0].seconds + 1:.0f}"] if clock else []
+        more += [f"--max_seconds={deadlines[0].seconds + 1:.0f}"] if compare_seconds else []
     with tempfile.TemporaryDirectory() as folder:
-        logdir = given.of or Path(folder)
-        if not given.of and play(given.name, given.seed, logdir, *more):
+        logdir = args.of or Path(folder)
+        if not args.of and run_documented(args.name, args.seed, logdir, *more):
             print("error: the run failed")
             sys.exit(2)
-        rows = [row for row in rows_of(logdir) if "episode_return" in row]
-    print(f"{given.name}: at most {SLACK} times what the slowest of {len(recorded)} seeds took")
+        rows = [row for row in read_metrics(logdir) if "episode_return" in row]
+    print(f"{args.name}: at most {SLACK} times what the slowest of {len(recorded)} seeds took")
     run = [(row["frames"], row["seconds"], row["episode_return"]) for row in rows]
-    fine = judge(run, marks, clock)
-    if not clock:
-        print(f"seconds are not judged: this is {machine()}, recorded: {recorded[0]['machine']}")
-    print("within the band" if fine else "outside the band")
-    sys.exit(0 if fine else 1)
+    all_met = check_deadlines(run, deadlines, compare_seconds)
+    if not compare_seconds:
+        where = recorded[0]["machine"]
+        print(f"seconds are not judged: this is {describe_machine()}, recorded: {where}")
+    print("within the band" if all_met else "outside the band")
+    sys.exit(0 if all_met else 1)
 
 
 if __name__ == "__main__":

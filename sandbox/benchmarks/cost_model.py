@@ -1,4 +1,6 @@
-"""What a run of a given rate takes of its hosts' cores and links; `capacity` asks how much fits.
+"""The CPU time and the network bytes that a run of a given rate takes of its hosts.
+
+`throughput_model.py` searches for the largest rate that fits.
 
 The costs come from measurements of each kind of host (`sandbox/benchmarks/plan.py` makes them), the
 hosts from a CSV. Rates are steps/s of each worker set: learners step together, so all have the
@@ -8,12 +10,12 @@ same. Pure arithmetic; it imports nothing of the rest.
 import math
 from typing import NamedTuple
 
-_GBIT = 125e6  # bytes/s
+_BYTES_PER_GBIT = 125e6  # bytes/s
 _ACTION_BYTES = 8  # down per step, with inference at the learner
 
 
-class Kind(NamedTuple):
-    """A kind of host, measured with one environment, network and shape.
+class HostCosts(NamedTuple):
+    """What each part of a step costs on a kind of host, with one environment, network and shape.
 
     Seconds are core-seconds per step where nothing else is said.
     """
@@ -43,8 +45,8 @@ class Kind(NamedTuple):
     central_secs: float = 0.0  # that inference, in seconds per step, not of cores
 
 
-class Shape(NamedTuple):
-    """What the flags make of a run, and what then crosses the wire."""
+class RunShape(NamedTuple):
+    """The sizes of a run that its flags decide, and the bytes that then cross the wire."""
 
     num_envs: int  # of an actor
     unroll_length: int
@@ -60,223 +62,266 @@ class Shape(NamedTuple):
 class Host(NamedTuple):
     """One machine."""
 
-    kind: Kind
+    costs: HostCosts
     gbit: float = math.inf  # of its link, each way
 
 
-class Set(NamedTuple):
+class WorkerSet(NamedTuple):
     """A worker set: a learner and the actors that feed it."""
 
     learner: str  # its host
     actors: dict[str, int]  # how many, by host
 
 
-class Fit(NamedTuple):
-    """How many times its measured cost a step costs in a run, by what is not measured."""
+class CostFactors(NamedTuple):
+    """How many times its measured cost a step costs in a real run."""
 
     actor: float = 1.0
     learner: float = 1.0
 
 
-class Plan(NamedTuple):
-    """What is to run, and where."""
+class ClusterPlan(NamedTuple):
+    """The hosts of a run, and which processes run on each."""
 
     hosts: dict[str, Host]
-    sets: list[Set]
-    shape: Shape
-    fit: Fit = Fit()
+    sets: list[WorkerSet]
+    shape: RunShape
+    factors: CostFactors = CostFactors()
 
 
-class Cost(NamedTuple):
-    """Of one step, in one process."""
+class StepCost(NamedTuple):
+    """What one step costs one process."""
 
-    seconds: float  # in which no other step of it is made
-    cores: float  # core-seconds, all its threads together
-
-
-def of_actor(plan: Plan, name: str, rate: float) -> Cost:
-    """Stepping environments on this host, and what goes with it, where each set has such a rate."""
-    times = _dearer(plan.hosts[name].kind.actor_beside, _busy(plan, name, rate))
-    return _acting(plan, name, times)
+    elapsed_seconds: float  # in which no other step of it is made
+    core_seconds: float  # of all its threads together
 
 
-def _acting(plan: Plan, name: str, times: float = 1.0) -> Cost:
-    """Where what is computed costs so many times what it costs alone."""
-    shape, kind = plan.shape, plan.hosts[name].kind
+def actor_step_cost(plan: ClusterPlan, host_name: str, rate: float) -> StepCost:
+    """Returns an actor's cost of a step on this host, where each worker set has such a rate."""
+    slowdown = _slowdown(
+        plan.hosts[host_name].costs.actor_beside, _core_utilization(plan, host_name, rate)
+    )
+    return _actor_cost_with_slowdown(plan, host_name, slowdown)
+
+
+def _actor_cost_with_slowdown(plan: ClusterPlan, host_name: str, slowdown: float = 1.0) -> StepCost:
+    """Returns it where what an actor computes costs so many times what it costs alone."""
+    shape, costs = plan.shape, plan.hosts[host_name].costs
     if shape.inference == "learner":
-        serial = kind.environment * times + kind.asking
-        return _cost(serial, serial, plan.fit.actor)
-    cores = seconds = kind.environment + kind.inference + kind.packing
-    if shape.env_groups > 1 and kind.turning:
-        cores, seconds = kind.turning, kind.turning_secs
-    loading = kind.loading / (shape.num_envs * shape.unroll_length)
-    cores, seconds = cores * times + loading, seconds * times + loading
-    return _cost(seconds, cores + kind.sending, plan.fit.actor)
+        serial = costs.environment * slowdown + costs.asking
+        return _scaled_cost(serial, serial, plan.factors.actor)
+    cores = seconds = costs.environment + costs.inference + costs.packing
+    if shape.env_groups > 1 and costs.turning:
+        cores, seconds = costs.turning, costs.turning_secs
+    loading = costs.loading / (shape.num_envs * shape.unroll_length)
+    cores, seconds = cores * slowdown + loading, seconds * slowdown + loading
+    return _scaled_cost(seconds, cores + costs.sending, plan.factors.actor)
 
 
-def of_learner(plan: Plan, name: str, rate: float) -> Cost:
-    """Training on this host, and what goes with it, where each set has such a rate."""
-    times = _dearer(plan.hosts[name].kind.learner_beside, _busy(plan, name, rate))
-    return _learning(plan, name, times)
+def learner_step_cost(plan: ClusterPlan, host_name: str, rate: float) -> StepCost:
+    """Returns a learner's cost of a step on this host, where each worker set has such a rate."""
+    slowdown = _slowdown(
+        plan.hosts[host_name].costs.learner_beside, _core_utilization(plan, host_name, rate)
+    )
+    return _learner_cost_with_slowdown(plan, host_name, slowdown)
 
 
-def _learning(plan: Plan, name: str, times: float = 1.0) -> Cost:
-    """Where what the cores compute costs so many times what it costs alone."""
-    shape, kind = plan.shape, plan.hosts[name].kind
-    training = kind.training * times
+def _learner_cost_with_slowdown(
+    plan: ClusterPlan, host_name: str, slowdown: float = 1.0
+) -> StepCost:
+    """Returns it where what a learner's cores compute costs so many times what it costs alone."""
+    shape, costs = plan.shape, plan.hosts[host_name].costs
+    training = costs.training * slowdown
     # Of an update on a GPU the cores hold up no more than they do of it.
-    seconds = kind.training_secs + (times - 1) * min(kind.training, kind.training_secs)
+    seconds = costs.training_secs + (slowdown - 1) * min(costs.training, costs.training_secs)
     if shape.inference == "learner":
-        seconds += kind.central_secs
-        return _cost(seconds, training + kind.answering, plan.fit.learner)
-    publishing = kind.publishing / (shape.batch_size * shape.unroll_length)
-    return _cost(seconds + publishing, training + kind.receiving + publishing, plan.fit.learner)
+        seconds += costs.central_secs
+        return _scaled_cost(seconds, training + costs.answering, plan.factors.learner)
+    publishing = costs.publishing / (shape.batch_size * shape.unroll_length)
+    return _scaled_cost(
+        seconds + publishing, training + costs.receiving + publishing, plan.factors.learner
+    )
 
 
-def _dearer(beside: float, busy: float) -> float:
-    """How many times its cost a step costs: as was measured on busy cores, less where few are."""
-    return 1 + max(beside - 1, 0.0) * busy
+def _slowdown(full_slowdown: float, utilization: float) -> float:
+    """Scales the slowdown that was measured where all cores are busy to the share that is busy."""
+    return 1 + max(full_slowdown - 1, 0.0) * utilization
 
 
-def _busy(plan: Plan, name: str, rate: float) -> float:
-    """The share of a host's cores that such a rate takes, if a learner is beside actors there."""
-    learners = learners_at(plan, name)
-    parts = [s.actors.get(name, 0) / sum(s.actors.values()) for s in plan.sets] if learners else []
-    if not any(parts):
+def _core_utilization(plan: ClusterPlan, host_name: str, rate: float) -> float:
+    """Returns the share of a host's cores that is busy; 0 unless learners and actors share it."""
+    learners = count_learners_on(plan, host_name)
+    actor_shares = (
+        [
+            worker_set.actors.get(host_name, 0) / sum(worker_set.actors.values())
+            for worker_set in plan.sets
+        ]
+        if learners
+        else []
+    )
+    if not any(actor_shares):
         return 0.0
-    kind = plan.hosts[name].kind
+    costs = plan.hosts[host_name].costs
 
-    def taken(busy: float) -> float:
-        acting = _acting(plan, name, _dearer(kind.actor_beside, busy)).cores
-        learning = _learning(plan, name, _dearer(kind.learner_beside, busy)).cores
-        return rate * (sum(parts) * acting + learners * learning) / kind.cores
+    def utilization_at(utilization: float) -> float:
+        acting = _actor_cost_with_slowdown(
+            plan, host_name, _slowdown(costs.actor_beside, utilization)
+        ).core_seconds
+        learning = _learner_cost_with_slowdown(
+            plan, host_name, _slowdown(costs.learner_beside, utilization)
+        ).core_seconds
+        return rate * (sum(actor_shares) * acting + learners * learning) / costs.cores
 
-    # What is busy makes steps dearer, and so busier: busy = none + busy * (full - none).
-    none, full = taken(0.0), taken(1.0)
-    return none / (1 - (full - none)) if full < 1 else 1.0
-
-
-def learners_at(plan: Plan, name: str) -> int:
-    """How many have this host."""
-    return [own.learner for own in plan.sets].count(name)
-
-
-def _actors_at(plan: Plan, name: str) -> int:
-    """Of all sets."""
-    return sum(own.actors.get(name, 0) for own in plan.sets)
+    # Busy cores make steps cost more, which makes them busier:
+    # utilization = base + utilization * (full - base).
+    base, full = utilization_at(0.0), utilization_at(1.0)
+    return base / (1 - (full - base)) if full < 1 else 1.0
 
 
-def _cost(seconds: float, cores: float, times: float) -> Cost:
-    return Cost(max(seconds * times, 1e-12), max(cores * times, 1e-12))  # to divide by
+def count_learners_on(plan: ClusterPlan, host_name: str) -> int:
+    """Counts the learners that have this host."""
+    return [worker_set.learner for worker_set in plan.sets].count(host_name)
 
 
-def left(plan: Plan, rate: float) -> dict[str, float]:
-    """Cores of each host that learners at such a rate, and pulls, leave to the actors."""
-    cores = {name: host.kind.cores for name, host in plan.hosts.items()}
-    for own in plan.sets:
-        cores[own.learner] -= rate * of_learner(plan, own.learner, rate).cores
-    for name, host in plan.hosts.items():
-        for learner, pulls in _pulls(plan, rate, name).items():
-            cores[name] -= pulls * host.kind.pulling * plan.fit.actor
-            cores[learner] -= pulls * plan.hosts[learner].kind.serving * plan.fit.learner
+def _count_actors_on(plan: ClusterPlan, host_name: str) -> int:
+    """Counts the actors of all worker sets that have this host."""
+    return sum(worker_set.actors.get(host_name, 0) for worker_set in plan.sets)
+
+
+def _scaled_cost(seconds: float, cores: float, factor: float) -> StepCost:
+    return StepCost(max(seconds * factor, 1e-12), max(cores * factor, 1e-12))  # to divide by
+
+
+def cores_left_for_actors(plan: ClusterPlan, rate: float) -> dict[str, float]:
+    """Returns the cores of each host that learners at such a rate, and pulls, leave to actors."""
+    cores = {host_name: host.costs.cores for host_name, host in plan.hosts.items()}
+    for worker_set in plan.sets:
+        cores[worker_set.learner] -= (
+            rate * learner_step_cost(plan, worker_set.learner, rate).core_seconds
+        )
+    for host_name, host in plan.hosts.items():
+        for learner, pulls in _pulls_per_second(plan, rate, host_name).items():
+            cores[host_name] -= pulls * host.costs.pulling * plan.factors.actor
+            cores[learner] -= pulls * plan.hosts[learner].costs.serving * plan.factors.learner
     return cores
 
 
-def pace(plan: Plan, rate: float) -> dict[str, float]:
-    """What is left of its actors' own speed at each host, by name, beside learners at such a rate.
+def actor_speed_fractions(plan: ClusterPlan, rate: float) -> dict[str, float]:
+    """Returns the share of their speed, by host, that actors keep beside learners at such a rate.
 
     Actors give way: while an update is made they go as fast as the cores do that it leaves them.
     What they do not need while there is none is idle, and makes up for nothing.
     """
-    paces = dict.fromkeys(plan.hosts, 1.0)
-    for name, host in plan.hosts.items():
-        acting, learning = of_actor(plan, name, rate), of_learner(plan, name, rate)
-        needed = _actors_at(plan, name) * acting.cores / acting.seconds
-        taken = learners_at(plan, name) * learning.cores
-        if needed and taken:
+    fractions = dict.fromkeys(plan.hosts, 1.0)
+    for host_name, host in plan.hosts.items():
+        acting, learning = (
+            actor_step_cost(plan, host_name, rate),
+            learner_step_cost(plan, host_name, rate),
+        )
+        actor_cores = (
+            _count_actors_on(plan, host_name) * acting.core_seconds / acting.elapsed_seconds
+        )
+        learner_cores = count_learners_on(plan, host_name) * learning.core_seconds
+        if actor_cores and learner_cores:
             # Learners that want more cores than there are take longer for it.
-            seconds = max(learning.seconds, taken / host.kind.cores)
-            share = min((host.kind.cores - taken / seconds) / needed, 1.0)
-            paces[name] -= (1 - share) * min(rate * seconds, 1.0)
-    return paces
+            seconds = max(learning.elapsed_seconds, learner_cores / host.costs.cores)
+            share = min((host.costs.cores - learner_cores / seconds) / actor_cores, 1.0)
+            fractions[host_name] -= (1 - share) * min(rate * seconds, 1.0)
+    return fractions
 
 
-def played(
-    plan: Plan, cores: dict[str, float], need: float, paces: dict[str, float]
+def actor_supply(
+    plan: ClusterPlan,
+    cores: dict[str, float],
+    required_rate: float,
+    speed_fractions: dict[str, float],
 ) -> list[float]:
-    """What each set's actors play with so many cores of each host, if that is no more than needed.
+    """Returns the steps/s of each set's actors with so many cores of each host.
 
-    Actors share their host's cores evenly; what one set is held back from is the others'. `paces`
-    as of `pace`; at hosts that are not in it no update holds actors back.
+    No set has more than `required_rate`. Actors share their host's cores evenly; what one set does
+    not need is the others'. `speed_fractions` comes from `actor_speed_fractions`; at hosts that are
+    not in it no update holds actors back.
     """
-    cores, waiting, rates = dict(cores), set(range(len(plan.sets))), [0.0] * len(plan.sets)
-    costs = {name: of_actor(plan, name, need) for name in cores}
-    while waiting:
-        crowd = {name: sum(plan.sets[s].actors.get(name, 0) for s in waiting) for name in cores}
-        found: dict[int, dict[str, float]] = {}  # by set and host
-        for number in waiting:
-            found[number] = {}
-            for name, count in plan.sets[number].actors.items():
-                cost, share = costs[name], cores[name] / crowd[name]
-                alone = paces.get(name, 1.0) / cost.seconds
-                found[number][name] = count * min(alone, share / cost.cores)
-            rates[number] = sum(found[number].values())
-        fed = {number for number in waiting if rates[number] >= need}
-        if not fed:
+    cores, unsatisfied, rates = dict(cores), set(range(len(plan.sets))), [0.0] * len(plan.sets)
+    step_costs = {host_name: actor_step_cost(plan, host_name, required_rate) for host_name in cores}
+    while unsatisfied:
+        actors_by_host = {
+            host_name: sum(plan.sets[s].actors.get(host_name, 0) for s in unsatisfied)
+            for host_name in cores
+        }
+        rates_by_host: dict[int, dict[str, float]] = {}  # by set and host
+        for number in unsatisfied:
+            rates_by_host[number] = {}
+            for host_name, count in plan.sets[number].actors.items():
+                step_cost, share = (
+                    step_costs[host_name],
+                    cores[host_name] / actors_by_host[host_name],
+                )
+                alone = speed_fractions.get(host_name, 1.0) / step_cost.elapsed_seconds
+                rates_by_host[number][host_name] = count * min(
+                    alone, share / step_cost.core_seconds
+                )
+            rates[number] = sum(rates_by_host[number].values())
+        satisfied = {number for number in unsatisfied if rates[number] >= required_rate}
+        if not satisfied:
             break
-        for number in fed:
-            for name, rate in found[number].items():
-                taken = rate * need / rates[number] if rates[number] else 0.0
-                cores[name] -= taken * costs[name].cores
-            rates[number] = need
-        waiting -= fed
+        for number in satisfied:
+            for host_name, rate in rates_by_host[number].items():
+                taken = rate * required_rate / rates[number] if rates[number] else 0.0
+                cores[host_name] -= taken * step_costs[host_name].core_seconds
+            rates[number] = required_rate
+        unsatisfied -= satisfied
     return rates
 
 
-def carried(plan: Plan, rate: float, own: Set | None = None) -> bool:
-    """Whether the links of all hosts, or those of one set, carry such a rate of every set."""
+def links_carry(plan: ClusterPlan, rate: float, worker_set: WorkerSet | None = None) -> bool:
+    """Says whether the links of all hosts, or those of one set, carry such a rate of every set."""
     shape, hosts = plan.shape, plan.hosts
     up, down = dict.fromkeys(hosts, 0.0), dict.fromkeys(hosts, 0.0)  # bytes/s that leave, that come
     for each in plan.sets:
-        for name, count in each.actors.items():
-            if name != each.learner:
-                part = rate * count / sum(each.actors.values())
-                up[name] += part * shape.unroll_bytes / shape.unroll_length
-                down[each.learner] += part * shape.unroll_bytes / shape.unroll_length
+        for host_name, count in each.actors.items():
+            if host_name != each.learner:
+                actor_rate = rate * count / sum(each.actors.values())
+                up[host_name] += actor_rate * shape.unroll_bytes / shape.unroll_length
+                down[each.learner] += actor_rate * shape.unroll_bytes / shape.unroll_length
                 if shape.inference == "learner":
-                    up[each.learner] += part * _ACTION_BYTES
-                    down[name] += part * _ACTION_BYTES
-    for name in hosts:
-        for learner, pulls in _pulls(plan, rate, name).items():
-            if learner != name:
+                    up[each.learner] += actor_rate * _ACTION_BYTES
+                    down[host_name] += actor_rate * _ACTION_BYTES
+    for host_name in hosts:
+        for learner, pulls in _pulls_per_second(plan, rate, host_name).items():
+            if learner != host_name:
                 up[learner] += pulls * shape.parameter_bytes
-                down[name] += pulls * shape.parameter_bytes
-    ring = {each.learner for each in plan.sets}  # of the all-reduce
+                down[host_name] += pulls * shape.parameter_bytes
+    learner_hosts = {each.learner for each in plan.sets}  # of the all-reduce
     updates = rate / (shape.batch_size * shape.unroll_length)
-    for name in ring:
+    for host_name in learner_hosts:
         for link in (up, down):
-            link[name] += updates * shape.gradient_bytes * 2 * (len(ring) - 1) / len(ring)
-    touched = hosts if own is None else {own.learner, *own.actors}
-    return all(max(up[n], down[n]) <= hosts[n].gbit * _GBIT for n in touched)
+            link[host_name] += (
+                updates * shape.gradient_bytes * 2 * (len(learner_hosts) - 1) / len(learner_hosts)
+            )
+    checked_hosts = hosts if worker_set is None else {worker_set.learner, *worker_set.actors}
+    return all(max(up[n], down[n]) <= hosts[n].gbit * _BYTES_PER_GBIT for n in checked_hosts)
 
 
-def _pulls(plan: Plan, rate: float, name: str) -> dict[str, float]:
-    """A second, of one host's actors together, by learners' hosts.
+def _pulls_per_second(plan: ClusterPlan, rate: float, host_name: str) -> dict[str, float]:
+    """Returns the pulls per second of one host's actors together, by learners' hosts.
 
     One pull serves them all, at most every min_pull_secs, and none is made without something new,
     nor before an actor has sent what it played.
     """
     shape = plan.shape
-    parts: dict[str, float] = {}  # steps/s
-    for own in plan.sets:
-        if own.actors.get(name):
-            part = rate * own.actors[name] / sum(own.actors.values())
-            parts[own.learner] = parts.get(own.learner, 0.0) + part
-    total = sum(parts.values())
+    rates_by_learner: dict[str, float] = {}  # steps/s
+    for worker_set in plan.sets:
+        if worker_set.actors.get(host_name):
+            actor_rate = rate * worker_set.actors[host_name] / sum(worker_set.actors.values())
+            rates_by_learner[worker_set.learner] = (
+                rates_by_learner.get(worker_set.learner, 0.0) + actor_rate
+            )
+    total = sum(rates_by_learner.values())
     if shape.inference == "learner" or not total:
         return {}
     versions = rate / (shape.batch_size * shape.unroll_length)
     pulls = min(versions, total / (shape.num_envs * shape.unroll_length))
     if shape.min_pull_secs > 0:
         pulls = min(pulls, 1 / shape.min_pull_secs)
-    return {learner: pulls * part / total for learner, part in parts.items()}
+    return {learner: pulls * actor_rate / total for learner, actor_rate in rates_by_learner.items()}

@@ -15,171 +15,199 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import components
 import worker_client
-from cost_model import Cost, Kind, Shape
-from worker_client import Process
+from cost_model import HostCosts, RunShape, StepCost
+from progress import ShowProgress
+from worker_client import WorkerProcess
 
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 
-Say = Callable[[str], None]
-_TURNS = 3  # beside each other: machines that others share change by the second
-_NAMES = {
+_ROUNDS = 3  # beside each other: machines that others share change by the second
+_SETTING_NAMES = {
     *("level_name", "num_envs", "algorithm", "agent_name", "precision", "compression"),
     *("intra_op_threads", "inter_op_threads"),
 }
 
 
-class Saved(NamedTuple):
-    """A kind of host, as it lies in a file."""
+class HostMeasurement(NamedTuple):
+    """The costs of a kind of host, with what they were measured for; `save` writes it."""
 
-    kind: Kind
-    shape: Shape
+    costs: HostCosts
+    shape: RunShape
     settings: dict[str, Any]  # flags that it depends on
     host: dict[str, Any]  # processor and versions
 
 
-def measure(config: Config, seconds: float, say: Say = lambda _: None) -> Saved:
-    """Each part for so many seconds; most of a minute in all, much of it starting processes."""
+def measure(
+    config: Config, seconds: float, show_progress: ShowProgress = lambda _: None
+) -> HostMeasurement:
+    """Measures each part for so many seconds; most of a minute in all, much of it for starts."""
     envs, batch = config.num_envs, config.batch_size
-    with contextlib.ExitStack() as ends:
-        bench = _Bench(config, seconds, ends)
-        say(f"1 of 3, an actor's part: {envs} environments; most of a minute left, if others rest")
-        actor = bench.actor()
-        say(f"2 of 3, a learner's part: {batch} unrolls of {config.unroll_length} steps")
-        learner = bench.learner()
-        say("3 of 3, the two beside each other, and the wire between them")
-        beside = bench.beside(actor, learner)
-        wire, (unroll_bytes, parameter_bytes, trained) = bench.wire()
-    kind = Kind(cores=bench.cores, **actor, **learner, **beside, **wire)
-    shape = Shape(
+    with contextlib.ExitStack() as exit_stack:
+        benchmark = _HostBenchmark(config, seconds, exit_stack)
+        show_progress(
+            f"1 of 3, an actor's part: {envs} environments; most of a minute left, if others rest"
+        )
+        actor = benchmark.measure_actor()
+        show_progress(f"2 of 3, a learner's part: {batch} unrolls of {config.unroll_length} steps")
+        learner = benchmark.measure_learner()
+        show_progress("3 of 3, the two beside each other, and the wire between them")
+        beside = benchmark.measure_contention(actor, learner)
+        wire, (unroll_bytes, parameter_bytes, trained_count) = benchmark.measure_wire()
+    costs = HostCosts(cores=benchmark.cores, **actor, **learner, **beside, **wire)
+    shape = RunShape(
         num_envs=envs,
         unroll_length=config.unroll_length,
         batch_size=batch,
         unroll_bytes=unroll_bytes,
         parameter_bytes=parameter_bytes,
-        gradient_bytes=trained * (2 if config.gradient_dtype == "float16" else 4),
+        gradient_bytes=trained_count * (2 if config.gradient_dtype == "float16" else 4),
         min_pull_secs=auto.pull_secs(config.min_pull_secs, parameter_bytes),
         inference="learner" if config.inference == "learner" else "actor",
-        env_groups=_groups(config),
+        env_groups=_count_env_groups(config),
     )
-    return Saved(kind, shape, settings(config), components.host())
+    return HostMeasurement(costs, shape, relevant_settings(config), components.describe_host())
 
 
-class _Bench:
+class _HostBenchmark:
     """Processes that do what actors do, as many as there are cores, and one that is a learner; and
     one for an actor's other threads.
 
-    Each method gives fields of Kind; in this order.
+    Each method gives fields of HostCosts; they are called in this order.
     """
 
-    def __init__(self, config: Config, seconds: float, ends: contextlib.ExitStack):
+    def __init__(self, config: Config, seconds: float, exit_stack: contextlib.ExitStack):
         self._config, self._seconds, self._envs = config, seconds, config.num_envs
         self._half = -(-config.num_envs // 2)  # of an actor's environments, where they take turns
-        self._acts = config.inference != "learner"
-        self._plays = "playing" if self._acts else "environment"  # the part that is an actor's
+        self._actor_infers = config.inference != "learner"
+        self._actor_task = (
+            "play" if self._actor_infers else "environment"
+        )  # the part that is an actor's
         self.cores = len(os.sched_getaffinity(0))
 
-        def started(threads: int, gpus: bool) -> Process:
-            process = Process(config, threads, gpus)
-            ends.callback(process.end)
+        def start_worker(threads: int, gpus: bool) -> WorkerProcess:
+            process = WorkerProcess(config, threads, gpus)
+            exit_stack.callback(process.kill)
             return process
 
         *self._actors, self._sender = (
-            started(1, config.actor_device == "gpu") for _ in range(self.cores + 1)
+            start_worker(1, config.actor_device == "gpu") for _ in range(self.cores + 1)
         )
-        self._learner = started(0, config.device != "cpu")
-        self._round = 0.0  # seconds that an actor plays before it sends, where all cores are busy
+        self._learner = start_worker(0, config.device != "cpu")
+        self._round_seconds = (
+            0.0  # seconds that an actor plays before it sends, where all cores are busy
+        )
 
-    def actor(self) -> dict[str, float]:
-        """What an actor does on all cores at once; and one whose groups take turns, alone."""
+    def measure_actor(self) -> dict[str, float]:
+        """Measures actors on all cores at once; and one whose groups take turns, alone."""
 
-        def crowded(part: str, batch: int) -> float:
-            worker_client.together(self._actors, prepare=part, batch=batch)
-            return worker_client.crowded(self._actors, self._seconds, part, batch)
+        def measure_on_all_cores(part: str, batch: int) -> float:
+            worker_client.request_all(self._actors, prepare=part, batch=batch)
+            return worker_client.measure_concurrently(self._actors, self._seconds, part, batch)
 
         playing, environment, inference = (
-            crowded(part, self._envs) for part in ("playing", "environment", "inference")
+            measure_on_all_cores(part, self._envs) for part in ("play", "environment", "inference")
         )
-        found = {
+        costs = {
             "environment": environment,
             "inference": min(inference, max(playing - environment, 0.0)),
             "packing": max(playing - environment - inference, 0.0),
         }
-        if _groups(self._config) > 1 and self._acts:
+        if _count_env_groups(self._config) > 1 and self._actor_infers:
             one = self._actors[0]
-            one.ask(prepare="turning", batch=self._envs)
-            turning = _alone(one, self._seconds, "turning", self._envs)  # it takes several cores
-            found |= {"turning": turning.cores, "turning_secs": turning.seconds}
-        return found
+            one.request(prepare="play_in_turns", batch=self._envs)
+            turning = _measure_alone(
+                one, self._seconds, "play_in_turns", self._envs
+            )  # it takes several cores
+            costs |= {"turning": turning.core_seconds, "turning_secs": turning.elapsed_seconds}
+        return costs
 
-    def learner(self) -> dict[str, float]:
-        """Updates while nothing else runs."""
+    def measure_learner(self) -> dict[str, float]:
+        """Measures updates while nothing else runs."""
         size, central_secs = self._config.batch_size, 0.0
-        self._learner.ask(prepare="learning", batch=size)
-        training = _alone(self._learner, self._seconds, "learning", size)
-        if not self._acts:
+        self._learner.request(prepare="train_as_learner", batch=size)
+        training = _measure_alone(self._learner, self._seconds, "train_as_learner", size)
+        if not self._actor_infers:
             many = min(256, 4 * self._envs)
-            self._learner.ask(prepare="inference", batch=many)
-            central_secs = _alone(self._learner, self._seconds, "inference", many).seconds
+            self._learner.request(prepare="inference", batch=many)
+            central_secs = _measure_alone(
+                self._learner, self._seconds, "inference", many
+            ).elapsed_seconds
         return {
-            "training": training.cores,
-            "training_secs": training.seconds,
+            "training": training.core_seconds,
+            "training_secs": training.elapsed_seconds,
             "central_secs": central_secs,
         }
 
-    def beside(self, actor: dict[str, float], learner: dict[str, float]) -> dict[str, float]:
-        """How much dearer both are where a learner trains on what is played beside it."""
+    def measure_contention(
+        self, actor: dict[str, float], learner: dict[str, float]
+    ) -> dict[str, float]:
+        """Measures how much more both cost where a learner trains beside actors on all cores."""
         size, length = self._config.batch_size, self._config.unroll_length
-        does = ("environment", "inference", "packing") if self._acts else ("environment",)
-        acting, training = sum(actor[part] for part in does), learner["training"]
-        both = acting + training
-        self._round = self._envs * length * both
-        every = size * length * max(learner["training_secs"], both / self.cores)
-        lasts = max(self._seconds, 3 * every)
-        actors, learners = [], []
-        for _ in range(_TURNS):
-            with self._playing(self._actors, lasts) as played:
-                learnt = self._learner.ask(go=lasts, part="learning", batch=size, every=every)
-            actors.append(worker_client.of_a_step(played))
-            learners.append(worker_client.of_a_step([learnt]))
+        actor_parts = (
+            ("environment", "inference", "packing") if self._actor_infers else ("environment",)
+        )
+        acting_cost, training_cost = sum(actor[part] for part in actor_parts), learner["training"]
+        both = acting_cost + training_cost
+        self._round_seconds = self._envs * length * both
+        interval = size * length * max(learner["training_secs"], both / self.cores)
+        duration = max(self._seconds, 3 * interval)
+        actor_costs, learner_costs = [], []
+        for _ in range(_ROUNDS):
+            with self._running_actors(self._actors, duration) as actor_answers:
+                learner_answer = self._learner.request(
+                    measure_seconds=duration, task="train_as_learner", batch=size, interval=interval
+                )
+            actor_costs.append(worker_client.core_seconds_per_step(actor_answers))
+            learner_costs.append(worker_client.core_seconds_per_step([learner_answer]))
         # Of what the parts were said to cost: their product is what was measured here.
         return {
-            "actor_beside": statistics.median(actors) / acting,
-            "learner_beside": statistics.median(learners) / training,
+            "actor_beside": statistics.median(actor_costs) / acting_cost,
+            "learner_beside": statistics.median(learner_costs) / training_cost,
         }
 
-    def wire(self) -> tuple[dict[str, float], tuple[float, float, float]]:
-        """What crosses it, and what goes with that; and the bytes of an unroll, of the parameters
-        and of those of them that are trained.
+    def measure_wire(self) -> tuple[dict[str, float], tuple[float, float, float]]:
+        """Measures sending and receiving, and what goes with it.
+
+        Returns the costs; and the bytes of an unroll, the bytes of the parameters, and the number
+        of those that are trained.
         """
         (actor, *others), learner, sender = self._actors, self._learner, self._sender
         envs, half, seconds = self._envs, self._half, self._seconds
-        address = learner.ask(prepare="serve", batch=envs)["address"]
-        trained = actor.ask(prepare="loading", batch=1)["trained"]
-        unroll_bytes = sender.ask(prepare="send", batch=envs, address=address)["unroll_bytes"]
-        sender.ask(prepare="pull", batch=1, address=address)
-        parameter_bytes = learner.ask(prepare="publishing", batch=1)["parameter_bytes"]
-        with self._playing(others, 2 * seconds):  # both by threads that have just computed
-            loading = _alone(actor, seconds, "loading", 1).cores
-            publishing = _alone(learner, seconds, "publishing", 1).cores
-        every = min(self._round, seconds / 4)
-        with self._playing(self._actors, 2 * seconds):
-            sending, receiving = worker_client.both_ends(
-                learner, sender, seconds, "send", envs, every
+        address = learner.request(prepare="receive_unrolls", batch=envs)["address"]
+        trained_count = actor.request(prepare="load_parameters", batch=1)["trained"]
+        unroll_bytes = sender.request(prepare="send_unrolls", batch=envs, address=address)[
+            "unroll_bytes"
+        ]
+        sender.request(prepare="pull_parameters", batch=1, address=address)
+        parameter_bytes = learner.request(prepare="publish_parameters", batch=1)["parameter_bytes"]
+        with self._running_actors(others, 2 * seconds):  # both by threads that have just computed
+            loading = _measure_alone(actor, seconds, "load_parameters", 1).core_seconds
+            publishing = _measure_alone(learner, seconds, "publish_parameters", 1).core_seconds
+        interval = min(self._round_seconds, seconds / 4)
+        with self._running_actors(self._actors, 2 * seconds):
+            sending, receiving = worker_client.measure_both_ends(
+                learner, sender, seconds, "send_unrolls", envs, interval
             )
-            pulling, serving = worker_client.both_ends(learner, sender, seconds, "pull", 1, every)
+            pulling, serving = worker_client.measure_both_ends(
+                learner, sender, seconds, "pull_parameters", 1, interval
+            )
         asking = answering = 0.0
-        if not self._acts:
-            address = learner.ask(prepare="attend", batch=self._config.batch_size)["address"]
-            actor.ask(prepare="asking", batch=half, address=address)
-            with self._playing(others, seconds):
-                asking, answering = worker_client.both_ends(learner, actor, seconds, "asking", half)
+        if not self._actor_infers:
+            address = learner.request(prepare="serve_inference", batch=self._config.batch_size)[
+                "address"
+            ]
+            actor.request(prepare="request_actions", batch=half, address=address)
+            with self._running_actors(others, seconds):
+                asking, answering = worker_client.measure_both_ends(
+                    learner, actor, seconds, "request_actions", half
+                )
         costs = {
             "sending": sending / self._config.unroll_length,
             "loading": loading,
@@ -190,41 +218,51 @@ class _Bench:
             "asking": asking,
             "answering": answering,
         }
-        return costs, (unroll_bytes, parameter_bytes, trained)
+        return costs, (unroll_bytes, parameter_bytes, trained_count)
 
     @contextlib.contextmanager
-    def _playing(self, crowd: list[Process], seconds: float) -> Iterator[list[dict[str, Any]]]:
-        """They do what such actors do meanwhile; what they answer is there afterwards."""
+    def _running_actors(
+        self, processes: list[WorkerProcess], seconds: float
+    ) -> Iterator[list[dict[str, Any]]]:
+        """Runs an actor's task on them meanwhile; their answers are in the list afterwards."""
         answers: list[dict[str, Any]] = []
-        for process in crowd:
-            process.tell(go=seconds, part=self._plays, batch=self._envs)
+        for process in processes:
+            process.send(measure_seconds=seconds, task=self._actor_task, batch=self._envs)
         yield answers
-        answers += [process.hear() for process in crowd]
+        answers += [process.receive() for process in processes]
 
 
-def settings(config: Config) -> dict[str, Any]:
-    """The flags that decide what is measured."""
+def relevant_settings(config: Config) -> dict[str, Any]:
+    """Returns the flags that decide what is measured."""
     return {
         f.name: getattr(config, f.name)
         for f in dataclasses.fields(config)
-        if f.name in _NAMES or (f.metadata["group"] in {"Data", "Environment"} and not _own(f))
-    } | {"env_groups": _groups(config)}
+        if f.name in _SETTING_NAMES
+        or (f.metadata["group"] in {"Data", "Environment"} and not _belongs_to_process(f))
+    } | {"env_groups": _count_env_groups(config)}
 
 
-def save(found: Saved, path: str) -> None:
-    """For `load`."""
-    named = found._replace(kind=found.kind._asdict(), shape=found.shape._asdict())
+def save(measurement: HostMeasurement, path: str) -> None:
+    """Writes a measurement for `load`."""
+    record = {
+        "kind": measurement.costs._asdict(),
+        "shape": measurement.shape._asdict(),
+        "settings": measurement.settings,
+        "host": measurement.host,
+    }
     try:
-        Path(path).write_text(json.dumps(named._asdict(), indent=1) + "\n")
+        Path(path).write_text(json.dumps(record, indent=1) + "\n")
     except OSError as error:
         flags.refuse(f"--save={path}: {error.strerror}")
 
 
-def load(path: str, config: Config) -> Saved:
-    """What `save` wrote, of a run with these flags."""
+def load(path: str, config: Config) -> HostMeasurement:
+    """Reads what `save` wrote; refuses a measurement for other flags than these."""
     try:
-        held = json.loads(Path(path).read_text())
-        found = Saved(**held | {"kind": Kind(**held["kind"]), "shape": Shape(**held["shape"])})
+        record = json.loads(Path(path).read_text())
+        costs, shape = HostCosts(**record["kind"]), RunShape(**record["shape"])
+        rest = {name: value for name, value in record.items() if name not in ("kind", "shape")}
+        measurement = HostMeasurement(costs, shape, **rest)
     except OSError as error:
         flags.refuse(f"{path}: {error.strerror}")
     except (ValueError, KeyError, TypeError):
@@ -232,40 +270,43 @@ def load(path: str, config: Config) -> Saved:
             f"{path}: this is no measurement of a host, or another version's; "
             f"plan.py --save={path} writes one"
         )
-    asked, measured = config.inference == "learner", found.shape.inference == "learner"
-    if asked != measured:
+    wants_inference, has_inference = (
+        config.inference == "learner",
+        measurement.shape.inference == "learner",
+    )
+    if wants_inference != has_inference:
         flags.refuse(
-            f"{path} was measured {'with' if measured else 'without'} --inference=learner: measure "
-            f"that host {'with' if asked else 'without'} it"
+            f"{path} was measured {'with' if has_inference else 'without'} --inference=learner: "
+            f"measure that host {'with' if wants_inference else 'without'} it"
         )
-    now = settings(config)
-    for name, was in found.settings.items():
-        if now.get(name, was) != was:
+    current = relevant_settings(config)
+    for name, measured_value in measurement.settings.items():
+        if current.get(name, measured_value) != measured_value:
             flags.refuse(
-                f"{path} was measured with --{name}={was}, and this run has --{name}={now[name]}: "
-                f"measure that host again, or give the same"
+                f"{path} was measured with --{name}={measured_value}, and this run has "
+                f"--{name}={current[name]}: measure that host again, or give the same"
             )
-    return found
+    return measurement
 
 
-def _groups(config: Config) -> int:
-    """Of an actor's environments; auto: one, as the frontend's actors have."""
+def _count_env_groups(config: Config) -> int:
+    """Returns the groups of an actor's environments; auto: one, as the frontend's actors have."""
     return max(1, config.env_groups)
 
 
-def _own(f: dataclasses.Field) -> bool:
+def _belongs_to_process(f: dataclasses.Field) -> bool:
     return bool(f.metadata["own"])
 
 
-def _alone(process: Process, seconds: float, part: str, batch: int) -> Cost:
-    """Of a step where no other measures; the part is ready.
+def _measure_alone(process: WorkerProcess, seconds: float, task: str, batch: int) -> StepCost:
+    """Measures a step while no other process measures; the task is ready.
 
     Of its time the best fifth counts: what else this machine does meanwhile only adds to it.
     """
     times, cores, steps = [], 0.0, 0
     for _ in range(5):
-        begin = time.monotonic()
-        answer = process.ask(go=seconds / 5, part=part, batch=batch)
-        times.append((time.monotonic() - begin) / answer["steps"])
+        began = time.monotonic()
+        answer = process.request(measure_seconds=seconds / 5, task=task, batch=batch)
+        times.append((time.monotonic() - began) / answer["steps"])
         cores, steps = cores + answer["cpu"], steps + answer["steps"]
-    return Cost(seconds=min(times), cores=cores / steps)
+    return StepCost(elapsed_seconds=min(times), core_seconds=cores / steps)

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from nets.lstm import LSTM, State, advance
 
-Way = Callable[[tf.Tensor, tf.Tensor, State], tuple[tf.Tensor, State]]
+UnrollMethod = Callable[[tf.Tensor, tf.Tensor, State], tuple[tf.Tensor, State]]
 
 
 class _AsSonnetCore(snt.RNNCore):
@@ -34,7 +34,7 @@ class _AsSonnetCore(snt.RNNCore):
         return self._core.step(inputs[0], inputs[1], prev_state)
 
 
-def ways_of(core: LSTM, length: int) -> dict[str, Way]:
+def unroll_methods(core: LSTM, length: int) -> dict[str, UnrollMethod]:
     """Each way by its name; all are `unroll`s of nets.lstm.LSTM."""
     sonnet = _AsSonnetCore(core)
 
@@ -93,14 +93,14 @@ def ways_of(core: LSTM, length: int) -> dict[str, Way]:
     }
 
 
-def with_gradient(way: Way, core: LSTM) -> Callable[..., Any]:
+def with_gradient(method: UnrollMethod, core: LSTM) -> Callable[..., Any]:
     """Outputs and the gradients of some loss, in one tf.function."""
 
     @tf.function
     def run(inputs: tf.Tensor, first: tf.Tensor, state: State) -> Any:
         with tf.GradientTape() as tape:
             tape.watch([inputs, *state])
-            outputs, last = way(inputs, first, state)
+            outputs, last = method(inputs, first, state)
             loss = tf.reduce_sum(outputs**2) + tf.reduce_sum(last.cell * last.hidden)
         return outputs, tape.gradient(loss, [inputs, *state, *core.trainable_variables])
 
@@ -126,10 +126,10 @@ def main() -> None:
     built: dict[str, float] = {}
     reference: list[tf.Tensor] = []
     differs: dict[str, float] = {}
-    for name, way in ways_of(core, args.length).items():
+    for name, method in unroll_methods(core, args.length).items():
         if name in args.without.split(";"):
             continue
-        calls[name] = [tf.function(way), with_gradient(way, core)]
+        calls[name] = [tf.function(method), with_gradient(method, core)]
         started = time.perf_counter()
         results = [tf.nest.flatten(call(inputs, first, state)) for call in calls[name]]
         built[name] = time.perf_counter() - started
@@ -141,11 +141,14 @@ def main() -> None:
     times: dict[str, list[list[float]]] = {name: [[], []] for name in calls}
     for _ in range(args.repeats):
         for name, pair in calls.items():
-            for call, seen in zip(pair, times[name], strict=True):
+            for call, milliseconds in zip(pair, times[name], strict=True):
                 started = time.perf_counter()
                 tf.nest.flatten(call(inputs, first, state))[-1].numpy()
-                seen.append(1000 * (time.perf_counter() - started))
-    medians = {name: [statistics.median(seen) for seen in pair] for name, pair in times.items()}
+                milliseconds.append(1000 * (time.perf_counter() - started))
+    medians = {
+        name: [statistics.median(milliseconds) for milliseconds in pair]
+        for name, pair in times.items()
+    }
     base = next(iter(medians.values()))
     print(f"T={args.length} B={args.batch} I={args.inputs} H={args.size}, {args.repeats} repeats")
     print(f"{'way':26s} {'forward':>16s} {'with gradient':>18s} {'build':>7s} {'differs':>8s}")

@@ -26,9 +26,9 @@ from typing import Any
 
 import host_costs
 import throughput_model
-from cost_model import Fit, Host, Plan, Set
-from host_costs import Saved
-from throughput_model import Limits, Prediction
+from cost_model import ClusterPlan, CostFactors, Host, WorkerSet
+from host_costs import HostMeasurement
+from throughput_model import Prediction, RateLimits
 
 from impala_mm.config import flags
 from impala_mm.config.flags import flag
@@ -38,18 +38,18 @@ from launcher.plan.workers_csv import Worker
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _LEVEL = "PongNoFrameskip-v4"  # where --level_name is not given
-_BINDS = {
+_BOTTLENECK_TEXT = {
     "supply": "its actors bind",
     "learner": "its learner binds",
     "network": "its links bind",
     "cores": "the cores that they share bind",
 }
-_OF = {
+_NEXT_LIMIT_TEXT = {
     "learner": "its learner could train on",
     "network": "its links could carry",
     "cores": "the cores that they share could do",
 }
-_WOULD = {
+_ENOUGH_ACTORS_TEXT = {
     "supply": "would feed its learner",
     "learner": "would do",
     "network": "would fill them",
@@ -58,7 +58,7 @@ _WOULD = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Planning:
+class PlanFlags:
     """Flags of this program besides those of experiment.py."""
 
     # fmt: off
@@ -89,170 +89,206 @@ class Planning:
 
 def main() -> None:
     """Reads the command line, and prints."""
-    (ours, config), given = flags.parse(sys.argv, __doc__ or "", Planning, Config)
+    (plan_flags, config), given = flags.parse(sys.argv, __doc__ or "", PlanFlags, Config)
     if "level_name" not in given:
         config = dataclasses.replace(config, level_name=_LEVEL)
     if config.num_envs == flags.AUTO:
         flags.refuse("--num_envs=auto: give the number that it becomes (32 for pictures, else 16)")
     if config.inference == "auto":
         flags.refuse("--inference=auto: give the place that it becomes (the start lines say it)")
-    say = lambda text: print(f"  {text}", file=sys.stderr, flush=True)  # noqa: E731
-    if ours.save:
-        host_costs.save(_measured_here(config, ours, say), ours.save)
-        print(f"{ours.save} holds this machine's costs: --measured=HOST={ours.save}")
+    show_progress = lambda text: print(f"  {text}", file=sys.stderr, flush=True)  # noqa: E731
+    if plan_flags.save:
+        host_costs.save(_measure_this_host(config, plan_flags, show_progress), plan_flags.save)
+        print(f"{plan_flags.save} holds this machine's costs: --measured=HOST={plan_flags.save}")
         return
     try:
-        rows, notes = workers_csv.read(ours.workers_csv_path)
+        rows, notes = workers_csv.read(plan_flags.workers_csv_path)
     except workers_csv.BadCsv as error:
         flags.refuse(str(error).replace("\n", "; "))
     for note in notes:
-        say(f"note: {note}")
-    plan = make(rows, config, ours, lambda: _measured_here(config, ours, say))
-    found = throughput_model.predict(plan)
-    print(json.dumps(as_json(plan, found), indent=1) if ours.json else words(plan, found))
+        show_progress(f"note: {note}")
+    plan = make_plan(
+        rows, config, plan_flags, lambda: _measure_this_host(config, plan_flags, show_progress)
+    )
+    prediction = throughput_model.predict(plan)
+    print(
+        json.dumps(to_json(plan, prediction), indent=1)
+        if plan_flags.json
+        else format_prediction(plan, prediction)
+    )
 
 
-def make(
-    rows: list[Worker], config: Config, ours: Planning, measured_here: Callable[[], Saved]
-) -> Plan:
-    """The plan of these rows; asks for this machine's measurement where a host needs it."""
+def make_plan(
+    rows: list[Worker],
+    config: Config,
+    plan_flags: PlanFlags,
+    measure_this_host: Callable[[], HostMeasurement],
+) -> ClusterPlan:
+    """Makes the plan of these rows; measures this machine where a host has no measurement."""
     balance = config.learner_assignment == "balance"
-    worker_sets = sets(rows, balance)
-    for number, own in enumerate(worker_sets):
-        if not own.actors:
+    worker_sets = deal_worker_sets(rows, balance)
+    for number, worker_set in enumerate(worker_sets):
+        if not worker_set.actors:
             flags.refuse(
-                f"{ours.workers_csv_path}: learner {number} has no actors, and all others would "
-                f"wait for it: there must be as many actors as learners at least"
+                f"{plan_flags.workers_csv_path}: learner {number} has no actors, and all others "
+                f"would wait for it: there must be as many actors as learners at least"
             )
-    files: dict[str, Saved] = {}
+    measurements: dict[str, HostMeasurement] = {}
     patterns: dict[str, str] = {}
-    for each in ours.measured:
+    for each in plan_flags.measured:
         pattern, equals, path = each.partition("=")
         if not equals or not pattern or not path:
             flags.refuse(f"--measured={each}: write HOST=FILE, as in 'gpu*=gpu.json'")
         patterns.setdefault(pattern, path)
-        files[path] = host_costs.load(path, config)
-    names = dict.fromkeys(name for own in worker_sets for name in (own.learner, *own.actors))
-    hosts: dict[str, Saved] = {}
-    for name in names:
-        fits = [path for pattern, path in patterns.items() if fnmatch.fnmatchcase(name, pattern)]
-        if not fits and "" not in files:
-            files[""] = measured_here()
-        hosts[name] = files[fits[0] if fits else ""]
-    place = getattr(config, "inference", "actor")
-    shape = hosts[worker_sets[0].learner].shape._replace(
-        inference="learner" if place == "learner" else "actor"
+        measurements[path] = host_costs.load(path, config)
+    names = dict.fromkeys(
+        host_name
+        for worker_set in worker_sets
+        for host_name in (worker_set.learner, *worker_set.actors)
     )
-    links = {name: Host(saved.kind, ours.gbit) for name, saved in hosts.items()}
-    return Plan(links, worker_sets, shape, _fit(ours.fit))
+    measurement_by_host: dict[str, HostMeasurement] = {}
+    for host_name in names:
+        paths = [
+            path for pattern, path in patterns.items() if fnmatch.fnmatchcase(host_name, pattern)
+        ]
+        if not paths and "" not in measurements:
+            measurements[""] = measure_this_host()
+        measurement_by_host[host_name] = measurements[paths[0] if paths else ""]
+    inference = getattr(config, "inference", "actor")
+    shape = measurement_by_host[worker_sets[0].learner].shape._replace(
+        inference="learner" if inference == "learner" else "actor"
+    )
+    links = {
+        host_name: Host(measurement.costs, plan_flags.gbit)
+        for host_name, measurement in measurement_by_host.items()
+    }
+    return ClusterPlan(links, worker_sets, shape, _load_cost_factors(plan_flags.fit))
 
 
-def _measured_here(config: Config, ours: Planning, say: Callable[[str], None]) -> Saved:
-    """Refuses, in experiment.py's own sentence, flags that it would refuse."""
-    command = [sys.executable, str(ROOT / "experiment.py"), "--validate", *as_given(config)]
-    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    if ran.returncode:
-        said = [line for line in ran.stderr.splitlines() if line.startswith("error: ")]
-        flags.refuse((said or [f"error: {ran.stderr}"])[-1].removeprefix("error: "))
-    say("measures this machine:")
-    return host_costs.measure(config, ours.measured_seconds, say)
+def _measure_this_host(
+    config: Config, plan_flags: PlanFlags, show_progress: Callable[[str], None]
+) -> HostMeasurement:
+    """Measures this machine; refuses flags that experiment.py refuses, in the same words."""
+    command = [sys.executable, str(ROOT / "experiment.py"), "--validate", *to_flags(config)]
+    validation = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    if validation.returncode:
+        errors = [line for line in validation.stderr.splitlines() if line.startswith("error: ")]
+        flags.refuse((errors or [f"error: {validation.stderr}"])[-1].removeprefix("error: "))
+    show_progress("measures this machine:")
+    return host_costs.measure(config, plan_flags.measured_seconds, show_progress)
 
 
-def as_given(config: Config) -> list[str]:
-    """The flags that make it, as a command line has them."""
+def to_flags(config: Config) -> list[str]:
+    """Returns the flags that make this config, as a command line has them."""
     values = {f.name: (getattr(config, f.name), f.default) for f in dataclasses.fields(config)}
     return [f"--{name}={value}" for name, (value, default) in values.items() if value != default]
 
 
-def _fit(path: str) -> Fit:
+def _load_cost_factors(path: str) -> CostFactors:
     if not path:
-        return Fit()
+        return CostFactors()
     try:
-        return Fit(**json.loads(Path(path).read_text())["fit"])
+        return CostFactors(**json.loads(Path(path).read_text())["fit"])
     except OSError as error:
         flags.refuse(f"--fit={path}: {error.strerror}")
     except (ValueError, KeyError, TypeError):
         flags.refuse(f"--fit={path}: this holds no fit; plan_check.py --save={path} writes one")
 
 
-def sets(rows: list[Worker], balance: bool) -> list[Set]:
-    """The worker sets, as the frontend deals actors out; `balance`: they move where they are few.
+def deal_worker_sets(rows: list[Worker], balance: bool) -> list[WorkerSet]:
+    """Deals actors out to learners as the frontend does; with `balance` they move where few are.
 
-    An actor moves as `impala_mm.balance` has it: to a learner that has none, or two fewer.
+    An actor moves as `impala_mm/transport/rebalancing.py` has it: to a learner that has none, or
+    two fewer.
     """
     learners = [row for row in rows if row.job == "learner"]
-    of: list[list[str]] = [[] for _ in learners]
-    each = [row for row in rows if row.job == "actor" for _ in range(row.count)]
-    for task, row in enumerate(each):
-        of[row.learner if row.learner >= 0 else task % len(learners)].append(name(row))
-    while balance and len(max(of, key=len)) > len(min(of, key=len)) + 1:
-        min(of, key=len).append(max(of, key=len).pop())
+    actor_hosts: list[list[str]] = [[] for _ in learners]
+    actor_rows = [row for row in rows if row.job == "actor" for _ in range(row.count)]
+    for task, row in enumerate(actor_rows):
+        actor_hosts[row.learner if row.learner >= 0 else task % len(learners)].append(
+            host_name(row)
+        )
+    while balance and len(max(actor_hosts, key=len)) > len(min(actor_hosts, key=len)) + 1:
+        min(actor_hosts, key=len).append(max(actor_hosts, key=len).pop())
     return [
-        Set(name(row), {host: mine.count(host) for host in dict.fromkeys(mine)})
-        for row, mine in zip(learners, of, strict=True)
+        WorkerSet(host_name(row), {host: hosts.count(host) for host in dict.fromkeys(hosts)})
+        for row, hosts in zip(learners, actor_hosts, strict=True)
     ]
 
 
-def name(row: Worker) -> str:
-    """Its host's; this machine's is one."""
+def host_name(row: Worker) -> str:
+    """Returns the name of a row's host; this machine has one name."""
     return "localhost" if row.ip == "127.0.0.1" else row.ip
 
 
-def as_json(plan: Plan, found: Prediction) -> dict[str, Any]:
-    """All figures; null where there is no such limit."""
+def to_json(plan: ClusterPlan, prediction: Prediction) -> dict[str, Any]:
+    """Returns all figures; null where there is no such limit."""
     rows = []
-    for own, limits, enough in zip(plan.sets, found.limits, found.enough, strict=True):
-        rows.append(own._asdict() | finite(limits) | {"binds": limits.binds, "enough": enough})
+    for worker_set, limits, actors_needed in zip(
+        plan.sets, prediction.limits, prediction.actors_needed, strict=True
+    ):
+        rows.append(
+            worker_set._asdict()
+            | finite_limits(limits)
+            | {"binds": limits.bottleneck, "enough": actors_needed}
+        )
     return {
         "sets": rows,
-        "steps_per_second": found.total,
-        "slowest": found.slowest,
-        "fit": plan.fit._asdict(),
-        "verdict": verdict(plan, found),
+        "steps_per_second": prediction.total_rate,
+        "slowest": prediction.slowest_set,
+        "fit": plan.factors._asdict(),
+        "verdict": describe_bottleneck(plan, prediction),
     }
 
 
-def finite(limits: Limits) -> dict[str, float | None]:
-    """By name; None where there is no such limit, for which JSON has no number."""
+def finite_limits(limits: RateLimits) -> dict[str, float | None]:
+    """Returns the limits by name; None where there is none, for which JSON has no number."""
     return {name: v if math.isfinite(v) else None for name, v in limits._asdict().items()}
 
 
-def words(plan: Plan, found: Prediction) -> str:
-    """The same for people."""
+def format_prediction(plan: ClusterPlan, prediction: Prediction) -> str:
+    """Returns the same for people."""
     lines = []
-    for number, (own, limits) in enumerate(zip(plan.sets, found.limits, strict=True)):
-        now, hosts = sum(own.actors.values()), list(own.actors)
+    for number, (worker_set, limits) in enumerate(zip(plan.sets, prediction.limits, strict=True)):
+        now, hosts = sum(worker_set.actors.values()), list(worker_set.actors)
         where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
-        lines.append(f"worker set {number}: a learner on {own.learner}, {_actors(now)} on {where}")
+        lines.append(
+            f"worker set {number}: a learner on {worker_set.learner}, {_format_actors(now)} on "
+            f"{where}"
+        )
         rows = [
             ("its actors could supply", limits.supply),
             ("its learner could train on", limits.learner),
             ("its links could carry", limits.network),
             ("the cores that they share", limits.cores),
         ]
-        lines += [f"  {what:28}{_rate(rate)}" for what, rate in rows if math.isfinite(rate)]
-        more = f"{_actors(found.enough[number])} {_WOULD[limits.binds]} (now {now})"
-        lines.append(f"  {_BINDS[limits.binds]}; {more}")
-    lines.append(f"predicted, all together:      {_rate(found.total)}")
-    return "\n".join([*lines, verdict(plan, found)])
+        lines += [f"  {what:28}{_format_rate(rate)}" for what, rate in rows if math.isfinite(rate)]
+        needed = _format_actors(prediction.actors_needed[number])
+        more = f"{needed} {_ENOUGH_ACTORS_TEXT[limits.bottleneck]} (now {now})"
+        lines.append(f"  {_BOTTLENECK_TEXT[limits.bottleneck]}; {more}")
+    lines.append(f"predicted, all together:      {_format_rate(prediction.total_rate)}")
+    return "\n".join([*lines, describe_bottleneck(plan, prediction)])
 
 
-def verdict(plan: Plan, found: Prediction) -> str:
-    """What binds all of it, and what to add, in a sentence."""
-    limits, own = found.limits[found.slowest], plan.sets[found.slowest]
-    needed, now = found.enough[found.slowest], sum(own.actors.values())
+def describe_bottleneck(plan: ClusterPlan, prediction: Prediction) -> str:
+    """Says in a sentence what the bottleneck is, and what to add."""
+    limits, worker_set = (
+        prediction.limits[prediction.slowest_set],
+        plan.sets[prediction.slowest_set],
+    )
+    needed, now = prediction.actors_needed[prediction.slowest_set], sum(worker_set.actors.values())
     several = len(plan.sets) > 1
-    of = f" of set {found.slowest}" if several else ""
-    if limits.binds == "supply":
+    of = f" of set {prediction.slowest_set}" if several else ""
+    if limits.bottleneck == "supply":
         next_one = limits._replace(supply=math.inf)
         return (
             f"the actors{of} bind: {needed} with cores of their own (now {now}) would reach the "
-            f"{next_one.rate:,.0f} steps/s that {_OF[next_one.binds]}"
+            f"{next_one.rate:,.0f} steps/s that {_NEXT_LIMIT_TEXT[next_one.bottleneck]}"
         )
-    if limits.binds == "learner":
+    if limits.bottleneck == "learner":
         fewer = f", or {needed} of the {now} actors would do" if needed < now else ""
         return f"the learner{of} binds: a GPU, a faster one or another learner would help{fewer}"
-    if limits.binds == "network":
+    if limits.bottleneck == "network":
         return (
             f"the network{of} binds: fewer bytes (--parameter_dtype=float16, a larger "
             f"--min_pull_secs), learners on other hosts or faster links would help"
@@ -263,11 +299,11 @@ def verdict(plan: Plan, found: Prediction) -> str:
     )
 
 
-def _actors(count: int) -> str:
+def _format_actors(count: int) -> str:
     return f"{count} actor{'s' * (count != 1)}"
 
 
-def _rate(rate: float) -> str:
+def _format_rate(rate: float) -> str:
     return f"{rate:10,.0f} steps/s"
 
 

@@ -5,8 +5,9 @@
     python sandbox/benchmarks/scaling.py draw         the picture and tables of multi_learner.md
 
 simulated: devices whose update takes so many milliseconds, give or take a tenth, with real queues
-and a real all-reduce of 6.8 MB around them (`simulated.py`), by each way of --allreduce. Learners
-wait for the slowest of them, so even an exchange that cost nothing would reach no more than
+and a real all-reduce of 6.8 MB around them (`simulated_algorithm.py`), by each way of --allreduce.
+Learners wait for the slowest of them, so even an exchange that cost nothing would reach no more
+than
 
     bound = mean(t) / mean(max over learners of t)          of the very times that were drawn
     efficiency = updates/s of N learners / updates/s of one
@@ -37,27 +38,28 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 RECORD = Path(__file__).with_suffix(".json")
 PAGE = ROOT / "sandbox" / "multi_learner.md"
 _TABLES = ("<!-- tables: written by scaling.py -->", "<!-- end of tables -->")
-WAYS = ("each", "grouped")
+ALLREDUCE_MODES = ("each", "grouped")
 
 
-def run(learners: int, *flags: str, **env: str) -> list[dict]:
-    """The rows of metrics.jsonl of a run of so many learners on this machine."""
+def run_learners(learners: int, *flags: str, **env: str) -> list[dict]:
+    """Runs so many learners on this machine, and returns the rows of metrics.jsonl."""
     with tempfile.TemporaryDirectory() as logdir:
         command = [sys.executable, "experiment.py", f"--num_learners={learners}", *flags]
         command += [f"--logdir={logdir}", "--stop_at_return=1e9"]
-        ran = subprocess.run(
+        finished = subprocess.run(
             command, cwd=ROOT, env=os.environ | env, capture_output=True, text=True, check=False
         )
-        if ran.returncode:
+        if finished.returncode:
             sys.exit(
-                f"error: {' '.join(command)} ended with {ran.returncode}:\n{ran.stdout[-3000:]}"
+                f"error: {' '.join(command)} ended with {finished.returncode}:\n"
+                f"{finished.stdout[-3000:]}"
             )
         lines = (Path(logdir) / "metrics.jsonl").read_text().splitlines()
         return [json.loads(line) for line in lines]
 
 
-def rate(rows: list[dict], key: str) -> tuple[float, int, int]:
-    """(per second, from, to) of a count that grows, over the second half of a run.
+def second_half_rate(rows: list[dict], key: str) -> tuple[float, int, int]:
+    """Returns (per second, from, to) of a count that grows, over the second half of a run.
 
     Not to the last row: it is written when all have taken leave.
     """
@@ -70,57 +72,58 @@ def rate(rows: list[dict], key: str) -> tuple[float, int, int]:
     )
 
 
-def bound(milliseconds: float, learners: int, first: int, last: int) -> float:
-    """What waiting for the slowest allows, of the updates from first to last."""
-    drawn = [
-        [simulated_algorithm.seconds(milliseconds, rank, update) for rank in range(learners)]
+def straggler_bound(milliseconds: float, learners: int, first: int, last: int) -> float:
+    """Returns the efficiency that waiting for the slowest allows, in updates first to last."""
+    times = [
+        [simulated_algorithm.update_seconds(milliseconds, rank, update) for rank in range(learners)]
         for update in range(first, last)
     ]
-    return statistics.mean(map(statistics.mean, drawn)) / statistics.mean(map(max, drawn))
+    return statistics.mean(map(statistics.mean, times)) / statistics.mean(map(max, times))
 
 
-def simulate(learners: list[int], milliseconds: list[int], seconds: float) -> list[dict]:
+def measure_simulated(learners: list[int], milliseconds: list[int], seconds: float) -> list[dict]:
     """Prints, and returns, a row for each time, number of learners and way."""
     print("  ms  learners  allreduce  updates/s  efficiency  bound  of the bound")
     found = []
     for ms in milliseconds:
-        alone = 0.0
+        single_learner_rate = 0.0
         for count in learners:
-            for way in WAYS if count > 1 else WAYS[:1]:
-                rows = run(
+            for mode in ALLREDUCE_MODES if count > 1 else ALLREDUCE_MODES[:1]:
+                rows = run_learners(
                     count,
-                    *("--algorithm=sandbox.benchmarks.simulated", "--level_name=catch"),
+                    *("--algorithm=sandbox.benchmarks.simulated_algorithm", "--level_name=catch"),
                     *("--num_envs=1", "--batch_size=1", "--unroll_length=5"),
                     *(f"--num_actors={count}", "--learner_assignment=fixed"),
-                    *(f"--allreduce={way}", f"--max_seconds={seconds}", "--check_sync_every=0"),
+                    *(f"--allreduce={mode}", f"--max_seconds={seconds}", "--check_sync_every=0"),
                     SIMULATED_MS=str(ms),
                 )
-                per_second, first, last = rate(rows, "updates")
-                alone = alone or per_second
-                most, reached = bound(ms, count, first, last), per_second / alone
-                row = {"ms": ms, "learners": count, "allreduce": way if count > 1 else "-"}
-                row |= {"updates_per_second": per_second, "efficiency": reached, "bound": most}
+                per_second, first, last = second_half_rate(rows, "updates")
+                single_learner_rate = single_learner_rate or per_second
+                bound = straggler_bound(ms, count, first, last)
+                efficiency = per_second / single_learner_rate
+                row = {"ms": ms, "learners": count, "allreduce": mode if count > 1 else "-"}
+                row |= {"updates_per_second": per_second, "efficiency": efficiency, "bound": bound}
                 found.append(row)
                 print(
                     f"{ms:4d}  {count:8d}  {row['allreduce']:>9}  {per_second:9.2f}  "
-                    f"{reached:10.3f}  {most:5.3f}  {reached / most:12.3f}",
+                    f"{efficiency:10.3f}  {bound:5.3f}  {efficiency / bound:12.3f}",
                     flush=True,
                 )
     return found
 
 
-def compare(learners: list[int], frames: int, rounds: int) -> list[dict]:
+def measure_real(learners: list[int], frames: int, rounds: int) -> list[dict]:
     """Prints steps/s of each number of learners as a share of one learner's, medians of rounds."""
     rates: dict[int, list[float]] = {count: [] for count in learners}
     for _ in range(rounds):
         for count in learners:
-            rows = run(
+            rows = run_learners(
                 count,
                 *("--level_name=CartPole-v1", f"--batch_size={16 // count}"),
                 f"--num_actors={max(learners)}",
                 f"--total_environment_frames={frames}",
             )
-            rates[count].append(rate(rows, "steps")[0])
+            rates[count].append(second_half_rate(rows, "steps")[0])
     medians = {count: statistics.median(of) for count, of in rates.items()}
     print("learners  steps/s  of one learner's")
     found = []
@@ -131,14 +134,14 @@ def compare(learners: list[int], frames: int, rounds: int) -> list[dict]:
     return found
 
 
-def draw(record: dict, target: Path) -> None:
-    """Efficiency by learners, a panel for each time, and the bound above it."""
+def draw_efficiency(record: dict, target: Path) -> None:
+    """Draws the efficiency by learners, a panel for each time, and the bound above it."""
     sys.path.append(str(ROOT / "sandbox"))
     import plot_style  # noqa: PLC0415
 
     rows = record["simulated"]
     times = sorted({row["ms"] for row in rows})
-    drawn, panels = plot_style.pyplot().subplots(
+    figure, panels = plot_style.pyplot().subplots(
         1, len(times), figsize=(9, 3), sharey=True, layout="constrained", squeeze=False
     )
     for panel, ms in zip(panels[0], times, strict=True):
@@ -146,19 +149,19 @@ def draw(record: dict, target: Path) -> None:
         each = [row for row in here if row["allreduce"] != "grouped"]
         counts = [row["learners"] for row in each]
         panel.plot(counts, [row["bound"] for row in each], "--", color="gray", label="bound")
-        for way in WAYS:
-            line = [row for row in here if row["allreduce"] in ("-", way)]
+        for mode in ALLREDUCE_MODES:
+            line = [row for row in here if row["allreduce"] in ("-", mode)]
             values = [row["efficiency"] for row in line]
-            panel.plot([row["learners"] for row in line], values, "o-", label=f"--allreduce={way}")
+            panel.plot([row["learners"] for row in line], values, "o-", label=f"--allreduce={mode}")
         panel.set(title=f"{ms} ms an update", xlabel="learners", xscale="log", ylim=(0, 1.05))
         panel.set_xticks(counts, [str(count) for count in counts], minor=False)
         panel.minorticks_off()
     panels[0][0].set_ylabel("efficiency")
     panels[0][0].legend()
-    plot_style.save(drawn, target)
+    plot_style.save_figure(figure, target)
 
 
-def tabulate(record: dict) -> None:
+def write_tables(record: dict) -> None:
     """Puts the tables into the page."""
     lines = [
         "| ms an update | learners | `--allreduce` | updates/s | efficiency | bound | of it |",
@@ -194,26 +197,26 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=400_000, help="of each real run")
     parser.add_argument("--rounds", type=int, default=3, help="of real runs, interleaved")
     parser.add_argument("--record", action="store_true", help=f"keep the figures: {RECORD.name}")
-    given = parser.parse_args()
+    args = parser.parse_args()
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-    if given.what == "draw":
+    if args.what == "draw":
         if not {"simulated", "real"} <= record.keys():
             parser.error("nothing is recorded: run simulated and real with --record first")
-        draw(record, PAGE.with_name("scaling.svg"))
-        tabulate(record)
+        draw_efficiency(record, PAGE.with_name("scaling.svg"))
+        write_tables(record)
         return
-    if given.learners[0] != 1:
+    if args.learners[0] != 1:
         parser.error("--learners begins with 1, which the others are held against")
     began = time.monotonic()
-    if given.what == "simulated":
-        found = simulate(given.learners, given.ms, given.seconds)
+    if args.what == "simulated":
+        found = measure_simulated(args.learners, args.ms, args.seconds)
         key = lambda row: (-row["ms"], row["learners"], row["allreduce"])  # noqa: E731
         rows = {key(row): row for row in [*record.get("simulated", []), *found]}
         record["simulated"] = [rows[at] for at in sorted(rows)]
     else:
-        record["real"] = compare(given.learners, given.frames, given.rounds)
+        record["real"] = measure_real(args.learners, args.frames, args.rounds)
     print(f"{time.monotonic() - began:.0f} s, {len(os.sched_getaffinity(0))} cores")
-    if given.record:
+    if args.record:
         RECORD.write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -1,6 +1,6 @@
-"""An algorithm whose update takes a given time: --algorithm=sandbox.benchmarks.simulated.
+"""An algorithm whose update takes a given time: --algorithm=sandbox.benchmarks.simulated_algorithm.
 
-Everything around it is real: queue, steps agreed on, all-reduce of GRADIENTS bytes, publishing. As
+Everything around it is real: queue, steps agreed on, all-reduce of GRADIENT_BYTES, publishing. As
 in a convolutional network, a third of the time is the forward pass; then comes the gradient of the
 one layer that has nearly all weights, which is the last but heads; then those of the convolutions
 below it, one by one, until the time is over.
@@ -20,23 +20,24 @@ from impala_mm.data.trajectory import UnrollSpec
 from impala_mm.data.variables import Variables
 from impala_mm.runtime.rank import place
 
-GRADIENTS = 6_800_000  # bytes: those of IMPALA's deep network
+GRADIENT_BYTES = 6_800_000  # bytes: those of IMPALA's deep network
 _JITTER = 0.1  # of the time, each way
-_SIZES = [GRADIENTS // 4 * 9 // 10, *[GRADIENTS // 4 // 50] * 5]  # of the gradients of its layers
+# Of the gradients of its layers:
+_LAYER_SIZES = [GRADIENT_BYTES // 4 * 9 // 10, *[GRADIENT_BYTES // 4 // 50] * 5]
 
 
-def seconds(milliseconds: float, rank: int, update: int) -> float:
-    """That an update takes."""
-    draw = np.random.default_rng([rank, update]).uniform(-_JITTER, _JITTER)
-    return milliseconds / 1000 * (1 + draw)
+def update_seconds(milliseconds: float, rank: int, update: int) -> float:
+    """Returns the seconds that an update takes."""
+    deviation = np.random.default_rng([rank, update]).uniform(-_JITTER, _JITTER)
+    return milliseconds / 1000 * (1 + deviation)
 
 
 def make(config, environment):
-    """The algorithm for any environment with discrete actions."""
-    return Simulated(config, environment)
+    """Makes the algorithm for any environment with discrete actions."""
+    return SimulatedAlgorithm(config, environment)
 
 
-class Simulated:
+class SimulatedAlgorithm:
     """Acts at random; its update sleeps, and averages gradients that are zero.
 
     They are not applied: a device would do that in less than a millisecond, these cores do not.
@@ -51,7 +52,7 @@ class Simulated:
         step = entry_spec(environment, extras=())
         self.unroll = UnrollSpec(config.unroll_length, overlap=1, step=step, start=())
         # Variables: the average of constants would be computed once, as a constant.
-        self._zeros = [tf.Variable(tf.zeros([size])) for size in _SIZES]
+        self._zeros = [tf.Variable(tf.zeros([size])) for size in _LAYER_SIZES]
         acting = [tf.Variable(tf.zeros([1]), name="acting")]
         self.variables = Variables(trained=acting, carried=[], acting=acting)
 
@@ -68,19 +69,19 @@ class Simulated:
         """Waits as long as a device would compute."""
         gradients, done = [], tf.ones([])
         for layer, zeros in enumerate(self._zeros):
-            done = tf.numpy_function(self._compute, [done, layer], tf.float32)
+            done = tf.numpy_function(self._wait_for_layer, [done, layer], tf.float32)
             with tf.control_dependencies([done]):
                 gradients.append(zeros.read_value())
         averaged = exchange.average(gradients)
         zero = tf.add_n([gradient[0] for gradient in averaged])
         return {"grad_norm": zero, "clipped_share": zero}, batch.weight
 
-    def _compute(self, done, layer):
+    def _wait_for_layer(self, done, layer):
         """Returns when the gradient of this layer is there."""
         if layer == 0:
             self._began = time.monotonic()
-        whole = seconds(self._milliseconds, self._rank, self._updates)
-        share = (1 + 2 * layer / (len(_SIZES) - 1)) / 3
-        time.sleep(max(0.0, self._began + share * whole - time.monotonic()))
-        self._updates += layer == len(_SIZES) - 1
+        total = update_seconds(self._milliseconds, self._rank, self._updates)
+        share = (1 + 2 * layer / (len(_LAYER_SIZES) - 1)) / 3
+        time.sleep(max(0.0, self._began + share * total - time.monotonic()))
+        self._updates += layer == len(_LAYER_SIZES) - 1
         return done

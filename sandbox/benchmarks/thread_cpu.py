@@ -1,7 +1,7 @@
 """What a run's processes took of the CPU, by what they did: read from the kernel, thread by thread.
 
 `throughput.py` takes a snapshot at both ends of its window. Threads are told apart by their names
-(`impala_mm/threads.py`) and by whose process they are in, a learner's or an actor's.
+(`impala_mm/runtime/thread_names.py`) and by whose process they are in, a learner's or an actor's.
 
 TensorFlow's threads in a learner do whatever is to be computed there: with --inference=learner
 inference and training cannot be told apart, and count as the stage `network` together. The stage
@@ -19,8 +19,15 @@ STAGES = (
     *("environment", "inference", "serialization", "queue", "training", "network", "Python"),
     "other",
 )
-_WIRE = ("grpc", "event_engine", "lifeguard", "timer_manager", "resource_quota", "default-execut")
-_NAMED = {
+_WIRE_THREADS = (
+    "grpc",
+    "event_engine",
+    "lifeguard",
+    "timer_manager",
+    "resource_quota",
+    "default-execut",
+)
+_STAGE_BY_THREAD_NAME = {
     "environment": "environment",
     "link": "serialization",
     "prefetch": "queue",
@@ -30,26 +37,26 @@ _NAMED = {
     "stepping": "Python",
     "playing": "Python",
 }
-_TENSORFLOW = ("tf_intra", "tf_Compute", "tf_graph_runner")
-_ACTOR = "--job_name=actor"
+_TENSORFLOW_THREADS = ("tf_intra", "tf_Compute", "tf_graph_runner")
+_ACTOR_FLAG = "--job_name=actor"
 
 
-class Threads(NamedTuple):
-    """A process's CPU seconds since it began."""
+class ProcessCpu(NamedTuple):
+    """The CPU seconds of a process since it began."""
 
     role: str  # learner or actor
-    main: int  # the thread that Python runs in
-    total: float  # of all its threads, those that have ended, too
+    main_thread: int  # the thread that Python runs in
+    total_seconds: float  # of all its threads, those that have ended, too
     threads: dict[int, tuple[str, float]]  # by id: name and seconds of those that run
 
 
-def snapshot(root: int, proc: Path = Path("/proc")) -> dict[int, Threads]:
-    """Of a process and of all below it, by id."""
+def snapshot(root: int, proc: Path = Path("/proc")) -> dict[int, ProcessCpu]:
+    """Reads the CPU seconds of a process and of all below it, by id."""
     found = {}
-    for process in family(root, proc):
+    for process in process_tree(root, proc):
         try:
             words = (proc / str(process) / "cmdline").read_text().split("\0")
-            total = _seconds((proc / str(process) / "stat").read_text())
+            total = _parse_cpu_seconds((proc / str(process) / "stat").read_text())
             tasks = list((proc / str(process) / "task").iterdir())
         except OSError:  # it ended meanwhile
             continue
@@ -57,65 +64,65 @@ def snapshot(root: int, proc: Path = Path("/proc")) -> dict[int, Threads]:
         for task in tasks:
             with contextlib.suppress(OSError):  # this thread did
                 stat = (task / "stat").read_text()
-                threads[int(task.name)] = _name(stat), _seconds(stat)
-        role = "actor" if _ACTOR in words else "learner"
-        found[process] = Threads(role, process, total, threads)
+                threads[int(task.name)] = _parse_name(stat), _parse_cpu_seconds(stat)
+        role = "actor" if _ACTOR_FLAG in words else "learner"
+        found[process] = ProcessCpu(role, process, total, threads)
     return found
 
 
-def family(root: int, proc: Path = Path("/proc")) -> list[int]:
-    """A process and all that it, and those below it, started."""
+def process_tree(root: int, proc: Path = Path("/proc")) -> list[int]:
+    """Lists a process and all that it, and those below it, started."""
     children = defaultdict(list)
     for stat in proc.glob("[0-9]*/stat"):
         try:
-            children[int(_fields(stat.read_text())[1])].append(int(stat.parent.name))
+            children[int(_parse_fields(stat.read_text())[1])].append(int(stat.parent.name))
         except OSError:
             continue
-    found = [root]
-    for process in found:  # which grows meanwhile
-        found += children[process]
-    return found
+    processes = [root]
+    for process in processes:  # which grows meanwhile
+        processes += children[process]
+    return processes
 
 
-def spent(
-    before: dict[int, Threads], after: dict[int, Threads], place: str = "actor"
+def cpu_seconds_by_stage(
+    before: dict[int, ProcessCpu], after: dict[int, ProcessCpu], place: str = "actor"
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """CPU seconds between two snapshots: (by stage, and by name of what is in the stage other).
+    """Returns the CPU seconds between two snapshots: (by stage, by thread of the stage other).
 
     `place`: where inference is done.
     """
     by_stage: dict[str, float] = dict.fromkeys(STAGES, 0.0)
     unknown: dict[str, float] = defaultdict(float)
-    for process, now in after.items():
-        old = before.get(process, Threads(now.role, now.main, 0.0, {}))
-        known = 0.0
-        for thread, (name, seconds) in now.threads.items():
-            taken = seconds - old.threads.get(thread, ("", 0.0))[1]
-            known += taken
-            doing = stage(now.role, name, thread == now.main, place)
-            by_stage[doing] += taken
-            if doing == "other":
-                unknown[f"{now.role}'s {name}"] += taken
-        ended = max(now.total - old.total - known, 0.0)
+    for process, cpu in after.items():
+        previous = before.get(process, ProcessCpu(cpu.role, cpu.main_thread, 0.0, {}))
+        counted = 0.0
+        for thread, (name, seconds) in cpu.threads.items():
+            taken = seconds - previous.threads.get(thread, ("", 0.0))[1]
+            counted += taken
+            thread_stage = stage_of_thread(cpu.role, name, thread == cpu.main_thread, place)
+            by_stage[thread_stage] += taken
+            if thread_stage == "other":
+                unknown[f"{cpu.role}'s {name}"] += taken
+        ended = max(cpu.total_seconds - previous.total_seconds - counted, 0.0)
         by_stage["other"] += ended
-        unknown[f"{now.role}'s threads that ended"] += ended
+        unknown[f"{cpu.role}'s threads that ended"] += ended
     return by_stage, {name: seconds for name, seconds in unknown.items() if seconds > 0}
 
 
-def stage(role: str, name: str, main: bool, place: str = "actor") -> str:
-    """What a thread does."""
-    if name.startswith(_WIRE):
+def stage_of_thread(role: str, name: str, is_main_thread: bool, place: str = "actor") -> str:
+    """Returns the stage to which a thread's time belongs."""
+    if name.startswith(_WIRE_THREADS):
         return "serialization"
-    if name in _TENSORFLOW:
+    if name in _TENSORFLOW_THREADS:
         computes = "training" if place == "actor" else "network"
         return computes if role == "learner" else "inference"
-    if main:
+    if is_main_thread:
         return "Python"
-    return _NAMED.get(name, "other")
+    return _STAGE_BY_THREAD_NAME.get(name, "other")
 
 
-def machine(proc: Path = Path("/proc")) -> float:
-    """CPU seconds of all processes of this machine so far; 0 where the kernel does not say."""
+def machine_cpu_seconds(proc: Path = Path("/proc")) -> float:
+    """Reads the CPU seconds of all processes of this machine; 0 where the kernel does not say."""
     try:
         fields = (proc / "stat").read_text().split("\n")[0].split()[1:9]
     except OSError:
@@ -124,33 +131,33 @@ def machine(proc: Path = Path("/proc")) -> float:
     return sum(busy) / os.sysconf("SC_CLK_TCK")
 
 
-def session_of(stat: str) -> int:
-    """The first process of the session that one is in, of the text of its /proc/ID/stat."""
-    return int(_fields(stat)[3])
+def parse_session_id(stat: str) -> int:
+    """Parses the first process of a process's session from the text of its /proc/ID/stat."""
+    return int(_parse_fields(stat)[3])
 
 
-def _name(stat: str) -> str:
+def _parse_name(stat: str) -> str:
     return stat[stat.index("(") + 1 : stat.rindex(")")]
 
 
-def _fields(stat: str) -> list[str]:
-    """Those after the name: state, parent, group, session..."""
+def _parse_fields(stat: str) -> list[str]:
+    """Splits the fields after the name: state, parent, group, session..."""
     return stat[stat.rindex(")") + 2 :].split()
 
 
-def _seconds(stat: str) -> float:
-    user, system = _fields(stat)[11:13]
+def _parse_cpu_seconds(stat: str) -> float:
+    user, system = _parse_fields(stat)[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
-def session(leader: int, proc: Path = Path("/proc")) -> float:
-    """CPU seconds of all processes of a session so far, of those that ended within it, too."""
+def session_cpu_seconds(leader: int, proc: Path = Path("/proc")) -> float:
+    """Reads the CPU seconds of all processes of a session, and of those that ended within it."""
     total = 0.0
     for stat in proc.glob("[0-9]*/stat"):
         try:
             text = stat.read_text()
         except OSError:
             continue
-        if session_of(text) == leader:
-            total += sum(map(int, _fields(text)[11:15]))
+        if parse_session_id(text) == leader:
+            total += sum(map(int, _parse_fields(text)[11:15]))
     return total / os.sysconf("SC_CLK_TCK")

@@ -14,7 +14,8 @@ another. The points take turns, --repeats times, and the middle run counts. Befo
 
 Where a component changed by more than a tenth meanwhile, the machine did other things: the sweep is
 made again, twice at most. Printed are steps per second, efficiency, CPU seconds per 1,000 steps by
-what they were spent on (`stages.py`), and cores that stood idle. `speed.md` says how to read it.
+what they were spent on (`thread_cpu.py`), and cores that stood idle. `speed.md` says how to read
+it.
 
 A --peer's command runs beside our best point, ours and theirs in turn. Its steps are read from what
 it prints: CleanRL's `SPS: N`, Sample Factory's `Total num frames: N` (frames, skipped ones
@@ -39,23 +40,24 @@ import peer_programs
 import real_run
 import throughput_tables
 import wire_costs
-from components import Components
-from progress import Hint, Progress
-from throughput_tables import Found, Point, middle
+from components import ComponentCosts
+from progress import RunProgress, StatusLine
+from throughput_tables import GridPoint, SweepResults, median_run
 
 from impala_mm.config import flags
 from impala_mm.config.flags import flag
 from impala_mm.config.settings import Config
 
-_STEADY = 0.1  # by which components may change while the runs they are held against are made
-_AGAIN = 2  # times that a sweep is made again
-_START = 12.0  # seconds that a run takes to start, train, and end; a guess
+# By which components may change while the runs they are held against are made:
+_MAX_COMPONENT_CHANGE = 0.1
+_MAX_REPEATED_SWEEPS = 2  # times that a sweep is made again
+_RUN_OVERHEAD_SECONDS = 12.0  # seconds that a run takes to start, train, and end; a guess
 _PLACES = ("actor", "learner")
 _PONG = "PongNoFrameskip-v4"
 
 
 @dataclasses.dataclass(frozen=True)
-class Sweep:
+class SweepFlags:
     """Flags of this program besides those of experiment.py."""
 
     # fmt: off
@@ -96,164 +98,183 @@ class Sweep:
     # fmt: on
 
 
-def best(found: dict[Point, list[real_run.Ran]]) -> Point:
-    """Where most steps per second were made."""
-    return max(found, key=lambda point: middle(found[point]).steps)
+def best_point(results: dict[GridPoint, list[real_run.RunMeasurement]]) -> GridPoint:
+    """Returns the point with most steps per second."""
+    return max(results, key=lambda point: median_run(results[point]).steps)
 
 
-def grid(sweep: Sweep) -> list[Point]:
-    """All points; ValueError says what is wrong with the flags."""
+def make_grid(sweep: SweepFlags) -> list[GridPoint]:
+    """Makes all points; ValueError says what is wrong with the flags."""
     has_inference = any(f.name == "inference" for f in dataclasses.fields(Config))
-    places = [place for place in _words(sweep.places) if place != "learner" or has_inference]
+    places = [place for place in _split(sweep.places) if place != "learner" or has_inference]
     for place in places:
         if place not in _PLACES:
             raise ValueError(f"--places={sweep.places}: {place} is neither actor nor learner")
     numbers = []
     for name in ("actors", "envs"):
-        words = _words(getattr(sweep, name))
+        words = _split(getattr(sweep, name))
         if not all(word.isdecimal() and int(word) for word in words):
             raise ValueError(f"--{name}={getattr(sweep, name)}: numbers such as 1,2 are due")
         numbers.append([int(word) for word in words])
     if not places:
         raise ValueError(f"--places={sweep.places}: experiment.py has no --inference yet")
-    return [Point(*point) for point in itertools.product(places, *numbers)]
+    return [GridPoint(*point) for point in itertools.product(places, *numbers)]
 
 
-def _words(text: str) -> list[str]:
+def _split(text: str) -> list[str]:
     return [word.strip() for word in text.split(",")]
 
 
-def turns(points: Sequence[Point], repeats: int) -> Iterable[Point]:
-    """Round robin: what happens to the machine happens to all points."""
+def interleave(points: Sequence[GridPoint], repeats: int) -> Iterable[GridPoint]:
+    """Repeats the points in turn, so that what happens to the machine happens to all of them."""
     for _ in range(repeats):
         yield from points
 
 
-def until_steady(
-    sweep: Callable[[], Any], measure: Callable[[], Components], before: Components
-) -> tuple[Any, Components, Components, int]:
+def sweep_until_steady(
+    sweep: Callable[[], Any], measure: Callable[[], ComponentCosts], before: ComponentCosts
+) -> tuple[Any, ComponentCosts, ComponentCosts, int]:
     """Sweeps until the components hold still: (what the last one found, before, after, sweeps)."""
-    for count in range(1, _AGAIN + 2):
-        found = sweep()
+    for count in range(1, _MAX_REPEATED_SWEEPS + 2):
+        results = sweep()
         after = measure()
-        held = Found({}, before, after, count, {})
-        print(throughput_tables.spread(held), flush=True)
-        if max(map(abs, held.spread.values())) <= _STEADY or count > _AGAIN:
+        steadiness = SweepResults({}, before, after, count, {})
+        print(throughput_tables.format_component_change(steadiness), flush=True)
+        if (
+            max(map(abs, steadiness.component_change.values())) <= _MAX_COMPONENT_CHANGE
+            or count > _MAX_REPEATED_SWEEPS
+        ):
             break
         print("a component changed by more than a tenth: the sweep is made again", flush=True)
         before = after
-    return found, held.before, after, count
+    return results, steadiness.before, after, count
 
 
-class Sitting:
-    """All that is measured in one go, kept as it comes."""
+class ThroughputBenchmark:
+    """All measurements of one call, kept as they come."""
 
-    def __init__(self, config: Config, given: list[str], sweep: Sweep):
+    def __init__(self, config: Config, given: list[str], sweep: SweepFlags):
         self._config, self._sweep = config, sweep
-        own = {f.name for f in dataclasses.fields(Sweep)} | {"num_actors", "num_envs", "inference"}
+        own = {f.name for f in dataclasses.fields(SweepFlags)} | {
+            "num_actors",
+            "num_envs",
+            "inference",
+        }
         own |= {"logdir", "stop_at_return", "max_seconds", "learner_hosts"}
         names = ["level_name", *(name for name in given if name not in own | {"level_name"})]
         self._flags = [f"--{name}={getattr(config, name)}" for name in names]
-        self.found: Found | None = None
+        self.results: SweepResults | None = None
 
-    def measure(self, points: list[Point], rivals: list[peer_programs.Peer]) -> None:
-        """Components, sweep, components; then the peers."""
-        seconds, hint = self._sweep.component_seconds, Hint("components")
+    def measure(self, points: list[GridPoint], peers: list[peer_programs.PeerProgram]) -> None:
+        """Measures the components, the sweep, the components again; then the peers."""
+        seconds, status_line = self._sweep.component_seconds, StatusLine("components")
 
-        def measure() -> Components:
-            measured = bench.measure(measured_wire)
-            hint.end()
+        def measure() -> ComponentCosts:
+            measured = component_benchmark.measure(measured_wire)
+            status_line.clear()
             return measured
 
         print("measuring the components first: a minute or two where emulators start", flush=True)
-        measured_wire = wire_costs.measure(self._config, seconds, hint)
-        with components.Bench(self._config, seconds, hint) as bench:
+        measured_wire = wire_costs.measure_wire(self._config, seconds, status_line)
+        with components.ComponentBenchmark(
+            self._config, seconds, status_line
+        ) as component_benchmark:
             before = measure()
-            print(components.table(before), flush=True)
-            self.found = Found({}, before, None, 1, {})
-            ran, before, after, count = until_steady(lambda: self._run_all(points), measure, before)
-        self.found = Found(ran, before, after, count, {})
-        for rival in rivals:
-            self._beside(rival)
+            print(components.format_table(before), flush=True)
+            self.results = SweepResults({}, before, None, 1, {})
+            runs, before, after, count = sweep_until_steady(
+                lambda: self._run_all(points), measure, before
+            )
+        self.results = SweepResults(runs, before, after, count, {})
+        for peer in peers:
+            self._measure_peer(peer)
 
-    def _run_all(self, points: list[Point]) -> dict[Point, list[real_run.Ran]]:
-        found: dict[Point, list[real_run.Ran]] = {}
-        assert self.found
-        self.found = self.found._replace(runs=found)  # Ctrl-C shows what is in it by then
-        said = Progress(len(points) * self._sweep.repeats, self._sweep.seconds + _START)
-        for point in turns(points, self._sweep.repeats):
-            ran = self._run(point)
-            found.setdefault(point, []).append(ran)
-            said(f"{throughput_tables.name(point)}: {ran.steps:,.0f} steps/s")
-        return found
+    def _run_all(self, points: list[GridPoint]) -> dict[GridPoint, list[real_run.RunMeasurement]]:
+        results: dict[GridPoint, list[real_run.RunMeasurement]] = {}
+        assert self.results
+        self.results = self.results._replace(runs=results)  # Ctrl-C shows what is in it by then
+        progress = RunProgress(
+            len(points) * self._sweep.repeats, self._sweep.seconds + _RUN_OVERHEAD_SECONDS
+        )
+        for point in interleave(points, self._sweep.repeats):
+            run = self._run(point)
+            results.setdefault(point, []).append(run)
+            progress(f"{throughput_tables.format_point(point)}: {run.steps:,.0f} steps/s")
+        return results
 
-    def _run(self, point: Point) -> real_run.Ran:
+    def _run(self, point: GridPoint) -> real_run.RunMeasurement:
         argv = [*self._flags, f"--num_actors={point.actors}", f"--num_envs={point.envs}"]
         if any(f.name == "inference" for f in dataclasses.fields(Config)):
             argv.append(f"--inference={point.place}")
         argv.append(f"--learner_hosts={real_run.free_address()}")
-        return real_run.run(argv, self._sweep.seconds, point.place)
+        return real_run.measure_run(argv, self._sweep.seconds, point.place)
 
-    def _beside(self, rival: peer_programs.Peer) -> None:
-        assert self.found
-        pairs = self.found.beside.setdefault(rival.name, [])
-        point, sweep = best(self.found.runs), self._sweep
-        said = Progress(2 * sweep.repeats, sweep.seconds + sweep.peer_warm / 2 + _START)
+    def _measure_peer(self, peer: peer_programs.PeerProgram) -> None:
+        assert self.results
+        pairs = self.results.peer_runs.setdefault(peer.name, [])
+        point, sweep = best_point(self.results.runs), self._sweep
+        progress = RunProgress(
+            2 * sweep.repeats, sweep.seconds + sweep.peer_warm / 2 + _RUN_OVERHEAD_SECONDS
+        )
         for _ in range(sweep.repeats):
             ours = self._run(point)
-            said(f"ours, {throughput_tables.name(point)}: {ours.steps:,.0f} steps/s")
-            theirs = peer_programs.run(rival, sweep.seconds, sweep.peer_warm)
-            said(f"{rival.name}: {theirs.steps:,.0f} steps/s")
+            progress(f"ours, {throughput_tables.format_point(point)}: {ours.steps:,.0f} steps/s")
+            theirs = peer_programs.measure_peer(peer, sweep.seconds, sweep.peer_warm)
+            progress(f"{peer.name}: {theirs.steps:,.0f} steps/s")
             pairs.append((ours, theirs))
 
 
-def save(found: Found, folder: Path) -> None:
-    """Everything as JSON, and the picture."""
+def save_results(results: SweepResults, folder: Path) -> None:
+    """Writes everything as JSON, and the picture."""
     folder.mkdir(parents=True, exist_ok=True)
     record = {
-        "least_core_seconds_per_step": found.least,
-        "limit": found.limit,
-        "sweeps": found.sweeps,
-        "spread": found.spread,
-        "before": components.to_json(found.before),
-        "after": components.to_json(found.after) if found.after else None,
+        "least_core_seconds_per_step": results.min_core_seconds,
+        "limit": results.rate_limit,
+        "sweeps": results.sweeps,
+        "spread": results.component_change,
+        "before": components.to_json(results.before),
+        "after": components.to_json(results.after) if results.after else None,
         "points": [
-            point._asdict() | {"runs": [ran._asdict() for ran in rans]}
-            for point, rans in found.runs.items()
+            point._asdict() | {"runs": [run._asdict() for run in runs]}
+            for point, runs in results.runs.items()
         ],
         "peers": {
             name: [{"ours": ours._asdict(), "theirs": theirs._asdict()} for ours, theirs in pairs]
-            for name, pairs in found.beside.items()
+            for name, pairs in results.peer_runs.items()
         },
     }
     (folder / "throughput.json").write_text(json.dumps(record, indent=1) + "\n")
-    if found.runs:
-        throughput_tables.draw(found, folder / "throughput.svg", folder / "throughput.png")
+    if results.runs:
+        throughput_tables.draw_results(
+            results, folder / "throughput.svg", folder / "throughput.png"
+        )
     print(f"wrote {folder}/throughput.json")
 
 
 def main() -> None:
     """Measures and prints."""
-    (config, sweep), given = flags.parse(sys.argv, __doc__ or "", Config, Sweep)
+    (config, sweep), given = flags.parse(sys.argv, __doc__ or "", Config, SweepFlags)
     try:
-        points = grid(sweep)
-        rivals = peer_programs.named(sweep.peer, sweep.peer_pattern, sweep.peer_divide)
+        points = make_grid(sweep)
+        peers = peer_programs.parse_peers(sweep.peer, sweep.peer_pattern, sweep.peer_divide)
     except ValueError as error:
         flags.refuse(str(error))
     if "level_name" not in given:
         config = dataclasses.replace(config, level_name=_PONG)
-    sitting, code = Sitting(config, given, sweep), 0
+    benchmark, code = ThroughputBenchmark(config, given, sweep), 0
     try:
-        sitting.measure(points, rivals)
+        benchmark.measure(points, peers)
     except KeyboardInterrupt:
         code = 130
-    except (real_run.Failed, peer_programs.Failed) as error:
+    except (real_run.RunFailed, peer_programs.PeerFailed) as error:
         print(f"error: {error}", file=sys.stderr)
         code = 1
-    if found := sitting.found:
-        print(throughput_tables.of_runs(found))
-        print(throughput_tables.of_peers(found), end="")
-        save(found, Path(sweep.out or f"runs/throughput-{time.strftime('%Y%m%d-%H%M%S')}"))
+    if results := benchmark.results:
+        print(throughput_tables.format_runs(results))
+        print(throughput_tables.format_peers(results), end="")
+        save_results(
+            results, Path(sweep.out or f"runs/throughput-{time.strftime('%Y%m%d-%H%M%S')}")
+        )
     sys.exit(code)
 
 

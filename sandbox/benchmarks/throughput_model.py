@@ -2,8 +2,8 @@
 
 A run waits for its slowest part, so its rate is the least of its limits (`sandbox/planning.md`
 holds that against measured runs). `sandbox/benchmarks/plan.py` asks `predict` what a CSV of hosts
-would do; `verdict` reads the limits out of a run that runs, with `seen`. What a rate takes of hosts
-is `demand`'s. Rates are steps/s of one worker set. Imports nothing that is heavy.
+would do; `infer_limits` reads the limits out of a run that runs. `cost_model.py` says what a rate
+takes of hosts. Rates are steps/s of one worker set. Imports nothing that is heavy.
 """
 
 import math
@@ -11,24 +11,24 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from cost_model import (
-    Fit,
-    Plan,
-    Set,
-    carried,
-    learners_at,
-    left,
-    of_actor,
-    of_learner,
-    pace,
-    played,
+    ClusterPlan,
+    CostFactors,
+    WorkerSet,
+    actor_speed_fractions,
+    actor_step_cost,
+    actor_supply,
+    cores_left_for_actors,
+    count_learners_on,
+    learner_step_cost,
+    links_carry,
 )
 
-_JITTER = 0.1  # by which the times of a learner's updates differ, each way
-_ALMOST = 1 - 1e-9  # what is less by rounding alone is not less
+_UPDATE_JITTER = 0.1  # by which the times of a learner's updates differ, each way
+_TOLERANCE = 1 - 1e-9  # what is less by rounding alone is not less
 
 
-class Limits(NamedTuple):
-    """Of a worker set; inf where it has no such limit. Of equal ones the first is said to bind.
+class RateLimits(NamedTuple):
+    """The limits of a worker set's rate; inf where it has no such limit.
 
     Where a learner and actors share a host, each step counts at what it costs there.
     """
@@ -40,49 +40,52 @@ class Limits(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """What the set can do by itself."""
+        """The rate that the set reaches by itself."""
         return min(self)
 
     @property
-    def binds(self) -> str:
-        """The name of the least."""
-        return min(self._fields, key=lambda name: getattr(self, name))
+    def bottleneck(self) -> str:
+        """The name of the least limit; of equal ones the first."""
+        return min(self._fields, key=lambda field: getattr(self, field))
 
 
 class Prediction(NamedTuple):
-    """What a plan would do."""
+    """The rates that a plan would reach."""
 
-    limits: list[Limits]  # of each worker set
-    enough: list[int]  # actors that would feed each set's learner: see `enough`
-    rate: float  # of every set: they learn in lockstep, as the slowest
-    slowest: int  # the set that the others wait for
-    total: float  # of all sets
+    limits: list[RateLimits]  # of each worker set
+    actors_needed: list[int]  # by set: how many would feed its learner
+    rate: float  # of every set: they learn in lockstep, as the slowest does
+    slowest_set: int  # the set that the others wait for
+    total_rate: float  # of all sets
 
 
-def seen(rate: float, wait: float, held: float) -> Limits:
-    """Of a run of such a rate, whose learner and actors wait those shares of their time.
+def infer_limits(rate: float, learner_wait_share: float, actor_wait_share: float) -> RateLimits:
+    """Infers the limits of a run of such a rate from the shares of time that its processes wait.
 
     Who never waits does what it can; who waits half of the time could do twice as much.
     """
-    return Limits(supply=rate / (1 - min(held, 0.99)), learner=rate / (1 - min(wait, 0.99)))
+    return RateLimits(
+        supply=rate / (1 - min(actor_wait_share, 0.99)),
+        learner=rate / (1 - min(learner_wait_share, 0.99)),
+    )
 
 
-def enough(limit: float, per_actor: float) -> int:
-    """So many actors reach a limit."""
-    return math.ceil(limit / per_actor * _ALMOST)
+def count_actors_needed(limit: float, rate_per_actor: float) -> int:
+    """Counts the actors that reach a limit."""
+    return math.ceil(limit / rate_per_actor * _TOLERANCE)
 
 
-def predict(plan: Plan) -> Prediction:
-    """Of a plan in which every set has actors, and every host a Kind."""
-    limits = [_limits(plan, number) for number in range(len(plan.sets))]
+def predict(plan: ClusterPlan) -> Prediction:
+    """Predicts the rates of a plan in which every set has actors."""
+    limits = [_set_limits(plan, number) for number in range(len(plan.sets))]
     slowest = min(range(len(limits)), key=lambda number: limits[number].rate)
-    needed = [_enough(plan, number) for number in range(len(limits))]
-    rate = _rate(plan)
+    needed = [_count_actors_for_set(plan, number) for number in range(len(limits))]
+    rate = _lockstep_rate(plan)
     return Prediction(limits, needed, rate, slowest, rate * len(plan.sets))
 
 
-def straggling(learners: int, jitter: float = _JITTER) -> float:
-    """What is left of each one's rate where every step waits for the slowest of so many.
+def straggler_efficiency(learners: int, jitter: float = _UPDATE_JITTER) -> float:
+    """Returns the share of its rate that each learner keeps where every step waits for the slowest.
 
     Their times are spread evenly, by `jitter` each way: the largest of N such times is
     1 + jitter (N - 1) / (N + 1) on average.
@@ -90,101 +93,128 @@ def straggling(learners: int, jitter: float = _JITTER) -> float:
     return 1 / (1 + jitter * (learners - 1) / (learners + 1))
 
 
-def fitted(plans: Sequence[Plan], rates: Sequence[float], trust: float = 1e-8) -> Fit:
-    """The Fit under which these plans come nearest to the total rates that were measured.
+def fit_cost_factors(
+    plans: Sequence[ClusterPlan], rates: Sequence[float], prior_weight: float = 1e-8
+) -> CostFactors:
+    """Finds the factors under which these plans come nearest to the total rates that were measured.
 
-    `trust`: in the plans' costs; with 1 they are as good as a rate, and a factor must be worth it.
-    As it is, they only say which of two fits it is that are as good.
+    `prior_weight`: how much the costs count as they were measured, that is factors of 1. With 1
+    they count as much as a rate; with the default they only decide between factors that fit alike.
     """
 
-    def error(fit: Fit) -> float:
-        found = [_rate(plan._replace(fit=fit)) * len(plan.sets) for plan in plans]
-        misses = [math.log(f / r) ** 2 for f, r in zip(found, rates, strict=True)]
-        return sum(misses) + trust * (math.log(fit.actor) ** 2 + math.log(fit.learner) ** 2)
+    def error(factors: CostFactors) -> float:
+        predicted = [
+            _lockstep_rate(plan._replace(factors=factors)) * len(plan.sets) for plan in plans
+        ]
+        squared_errors = [math.log(f / r) ** 2 for f, r in zip(predicted, rates, strict=True)]
+        return sum(squared_errors) + prior_weight * (
+            math.log(factors.actor) ** 2 + math.log(factors.learner) ** 2
+        )
 
-    # A limit that does not bind has no slope: many starts.
-    ways = [2 ** (power / 5) for power in range(-10, 11)]
-    starts = sorted((Fit(a, b) for a in ways for b in ways), key=error)[:4]
-    return min((_descended(start, error) for start in starts), key=error)
+    # A limit that is not the bottleneck has no slope: many starts.
+    multipliers = [2 ** (power / 5) for power in range(-10, 11)]
+    starts = sorted((CostFactors(a, b) for a in multipliers for b in multipliers), key=error)[:4]
+    return min((_descend(start, error) for start in starts), key=error)
 
 
-def _descended(best: Fit, error: Callable[[Fit], float]) -> Fit:
-    """The least error near a start."""
+def _descend(best: CostFactors, error: Callable[[CostFactors], float]) -> CostFactors:
+    """Descends from a start to the least error near it."""
     step = 2**0.1
     while step > 1.0002:
-        ways = (1 / step, 1.0, step)
-        near = [Fit(best.actor * a, best.learner * b) for a in ways for b in ways]
-        best, before = min(near, key=error), best
+        multipliers = (1 / step, 1.0, step)
+        candidates = [
+            CostFactors(best.actor * a, best.learner * b) for a in multipliers for b in multipliers
+        ]
+        best, before = min(candidates, key=error), best
         step = step if best != before else math.sqrt(step)
     return best
 
 
-def _limits(plan: Plan, number: int) -> Limits:
-    """Of one worker set, where the others keep up with it, and no more."""
-    own = plan.sets[number]
-    whole = {name: host.kind.cores for name, host in plan.hosts.items()}
-    supply = _largest(lambda rate: played(plan, whole, rate, {})[number] >= rate * _ALMOST)
-    cores = _largest(lambda rate: _computed(plan, rate, number), supply)
-    return Limits(
+def _set_limits(plan: ClusterPlan, number: int) -> RateLimits:
+    """Returns the limits of one worker set, where the others keep up with it, and no more."""
+    worker_set = plan.sets[number]
+    all_cores = {host_name: host.costs.cores for host_name, host in plan.hosts.items()}
+    supply = _largest_rate(
+        lambda rate: actor_supply(plan, all_cores, rate, {})[number] >= rate * _TOLERANCE
+    )
+    cores = _largest_rate(lambda rate: _cores_suffice(plan, rate, number), supply)
+    return RateLimits(
         supply=supply,
-        learner=_learner(plan, own),
-        network=_largest(lambda rate: carried(plan, rate, own)),
+        learner=_learner_limit(plan, worker_set),
+        network=_largest_rate(lambda rate: links_carry(plan, rate, worker_set)),
         cores=cores if cores < supply else math.inf,
     )
 
 
-def _learner(plan: Plan, own: Set) -> float:
-    """Of a set's learner, where only others like it share its host."""
-    each = plan.hosts[own.learner].kind.cores / learners_at(plan, own.learner)
+def _learner_limit(plan: ClusterPlan, worker_set: WorkerSet) -> float:
+    """Returns the limit of a set's learner, where only others like it share its host."""
+    cores_per_learner = plan.hosts[worker_set.learner].costs.cores / count_learners_on(
+        plan, worker_set.learner
+    )
 
-    def fits(rate: float) -> bool:
-        cost = of_learner(plan, own.learner, rate)
-        return rate * max(cost.seconds, cost.cores / each) <= straggling(len(plan.sets))
+    def is_possible(rate: float) -> bool:
+        step_cost = learner_step_cost(plan, worker_set.learner, rate)
+        return rate * max(
+            step_cost.elapsed_seconds, step_cost.core_seconds / cores_per_learner
+        ) <= straggler_efficiency(len(plan.sets))
 
-    return min(_largest(fits), 1e12)  # to count actors by
-
-
-def _rate(plan: Plan) -> float:
-    """Of every set: sets that share a host may reach less together than each by itself."""
-    most = min(_learner(plan, own) for own in plan.sets)
-    return _largest(lambda rate: _goes(plan, rate), most)
+    return min(_largest_rate(is_possible), 1e12)  # to count actors by
 
 
-def _computed(plan: Plan, rate: float, number: int) -> bool:
-    """Whether learners leave the actors of one set the cores for such a rate."""
-    if not plan.sets[number].actors.keys() & {own.learner for own in plan.sets}:
+def _lockstep_rate(plan: ClusterPlan) -> float:
+    """Returns the rate of every set.
+
+    Sets that share a host may reach less together than each by itself.
+    """
+    upper_bound = min(_learner_limit(plan, worker_set) for worker_set in plan.sets)
+    return _largest_rate(lambda rate: _is_feasible(plan, rate), upper_bound)
+
+
+def _cores_suffice(plan: ClusterPlan, rate: float, number: int) -> bool:
+    """Says whether learners leave the actors of one set the cores for such a rate."""
+    if not plan.sets[number].actors.keys() & {worker_set.learner for worker_set in plan.sets}:
         return True  # nothing was taken from its supply
-    cores = left(plan, rate)
-    supply = played(plan, cores, rate, pace(plan, rate))[number]
-    return min(cores.values()) >= 0 and supply >= rate * _ALMOST
+    cores = cores_left_for_actors(plan, rate)
+    supply = actor_supply(plan, cores, rate, actor_speed_fractions(plan, rate))[number]
+    return min(cores.values()) >= 0 and supply >= rate * _TOLERANCE
 
 
-def _goes(plan: Plan, rate: float) -> bool:
-    """Whether all of it together is possible at such a rate of every set."""
-    cores = left(plan, rate)
-    if min(cores.values()) < 0 or not carried(plan, rate):
+def _is_feasible(plan: ClusterPlan, rate: float) -> bool:
+    """Says whether cores, links and actors together allow such a rate of every set."""
+    cores = cores_left_for_actors(plan, rate)
+    if min(cores.values()) < 0 or not links_carry(plan, rate):
         return False
-    return min(played(plan, cores, rate, pace(plan, rate))) >= rate * _ALMOST
+    return (
+        min(actor_supply(plan, cores, rate, actor_speed_fractions(plan, rate))) >= rate * _TOLERANCE
+    )
 
 
-def _enough(plan: Plan, number: int) -> int:
-    """Actors that feed a set's learner; with cores of their own, unless all share learners'."""
-    own = plan.sets[number]
-    more = own._replace(actors={name: 1000 * count for name, count in own.actors.items()})
-    sets = [*plan.sets[:number], more, *plan.sets[number + 1 :]]
-    limits = _limits(plan._replace(sets=sets), number)
-    shared = own.actors.keys() <= {each.learner for each in plan.sets}
+def _count_actors_for_set(plan: ClusterPlan, number: int) -> int:
+    """Counts the actors that feed a set's learner.
+
+    They have cores of their own, unless all of the set's actors share learners' hosts.
+    """
+    worker_set = plan.sets[number]
+    enlarged = worker_set._replace(
+        actors={host_name: 1000 * count for host_name, count in worker_set.actors.items()}
+    )
+    sets = [*plan.sets[:number], enlarged, *plan.sets[number + 1 :]]
+    limits = _set_limits(plan._replace(sets=sets), number)
+    shared = worker_set.actors.keys() <= {each.learner for each in plan.sets}
     limit = min(limits.learner, limits.network, limits.cores if shared else math.inf)
-    mean = sum(n / of_actor(plan, name, limit).seconds for name, n in own.actors.items())
-    return enough(limit, mean / sum(own.actors.values()))
+    total_actor_rate = sum(
+        n / actor_step_cost(plan, host_name, limit).elapsed_seconds
+        for host_name, n in worker_set.actors.items()
+    )
+    return count_actors_needed(limit, total_actor_rate / sum(worker_set.actors.values()))
 
 
-def _largest(fits: Callable[[float], bool], most: float = 1e9) -> float:
-    """The largest rate that fits, where all less fits as well; inf where even 1e9 does."""
-    if fits(most):
-        return most if most < 1e9 else math.inf
-    low, high = 0.0, most
+def _largest_rate(is_possible: Callable[[float], bool], upper_bound: float = 1e9) -> float:
+    """Finds the largest possible rate, where all below it are possible, too; inf from 1e9 on."""
+    if is_possible(upper_bound):
+        return upper_bound if upper_bound < 1e9 else math.inf
+    low, high = 0.0, upper_bound
     while high - low > 1e-5 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+        midpoint = (low + high) / 2
+        low, high = (midpoint, high) if is_possible(midpoint) else (low, midpoint)
     return low

@@ -8,109 +8,110 @@ from typing import Any, NamedTuple
 import peer_programs
 import real_run
 import thread_cpu
-from components import PARTS, Components
+from components import PARTS, ComponentCosts
 
 _SHORT = {"environment": "env", "inference": "infer", "serialization": "wire", "training": "train"}
 
 
-class Point(NamedTuple):
-    """One of the grid."""
+class GridPoint(NamedTuple):
+    """One setting that a sweep measures."""
 
     place: str  # of inference: actor or learner
     actors: int
     envs: int  # of each actor
 
 
-class Found(NamedTuple):
-    """What a sitting brought; `save` writes it."""
+class SweepResults(NamedTuple):
+    """All that `throughput.py` measured in one call; its `save_results` writes it."""
 
-    runs: dict[Point, list[real_run.Ran]]
-    before: Components
-    after: Components | None  # None where the sitting was cut short
+    runs: dict[GridPoint, list[real_run.RunMeasurement]]
+    before: ComponentCosts
+    after: ComponentCosts | None  # None where the sitting was cut short
     sweeps: int  # made until the components held still, or it was enough
-    beside: dict[
-        str, list[tuple[real_run.Ran, peer_programs.Ran]]
+    peer_runs: dict[
+        str, list[tuple[real_run.RunMeasurement, peer_programs.PeerMeasurement]]
     ]  # by peer: ours and theirs, in turn
 
     @property
-    def least(self) -> float:
+    def min_core_seconds(self) -> float:
         """Core-seconds that a step takes at least: the mean of before and after."""
-        return (self.before.total + (self.after or self.before).total) / 2
+        return (
+            self.before.core_seconds_per_step + (self.after or self.before).core_seconds_per_step
+        ) / 2
 
     @property
-    def limit(self) -> float:
+    def rate_limit(self) -> float:
         """Steps per second, were there nothing else to do."""
-        return self.before.host["cores"] / self.least
+        return self.before.host["cores"] / self.min_core_seconds
 
     @property
-    def spread(self) -> dict[str, float]:
-        """Of each component: by which share it was greater afterwards."""
+    def component_change(self) -> dict[str, float]:
+        """By which share each component was greater afterwards."""
         if not self.after:
             return {}
         before, after = self.before, self.after
         return {part: getattr(after, part) / getattr(before, part) - 1 for part in PARTS}
 
 
-def name(point: Point) -> str:
-    """Of a point of the grid."""
+def format_point(point: GridPoint) -> str:
+    """Returns a point of the grid in words."""
     return f"{point.actors} x {point.envs}, inference at the {point.place}"
 
 
-def spread(found: Found) -> str:
-    """How much the components changed while the runs were made."""
-    said = [
-        f"{part} {1e6 * getattr(found.before, part):.0f} -> "
-        f"{1e6 * getattr(found.after, part):.0f} us ({share:+.1%})"
-        for part, share in found.spread.items()
+def format_component_change(results: SweepResults) -> str:
+    """Says how much the components changed while the runs were made."""
+    changes = [
+        f"{part} {1e6 * getattr(results.before, part):.0f} -> "
+        f"{1e6 * getattr(results.after, part):.0f} us ({share:+.1%})"
+        for part, share in results.component_change.items()
     ]
-    return f"components before -> after: {', '.join(said)}"
+    return f"components before -> after: {', '.join(changes)}"
 
 
-def _shown(found: Found) -> list[str]:
-    """Stages that took anything."""
-    rans = [ran for rans in found.runs.values() for ran in rans]
-    return [s for s in thread_cpu.STAGES if any(ran.by_stage.get(s) for ran in rans)]
+def _stages_used(results: SweepResults) -> list[str]:
+    """Returns the stages that took any CPU time."""
+    runs = [run for runs in results.runs.values() for run in runs]
+    return [s for s in thread_cpu.STAGES if any(run.by_stage.get(s) for run in runs)]
 
 
-def of_runs(found: Found) -> str:
-    """A row for each point: its middle run."""
-    from throughput_tables import middle  # noqa: PLC0415
+def format_runs(results: SweepResults) -> str:
+    """Returns a table with a row for each point: its median run."""
 
-    cores = found.before.host["cores"]
+    cores = results.before.host["cores"]
     lines = [
-        f"a step takes at least {1e6 * found.least:.0f} core-microseconds (environment, inference, "
-        f"training): {found.limit:,.0f} steps/s on {cores} cores"
+        f"a step takes at least {1e6 * results.min_core_seconds:.0f} core-microseconds "
+        f"(environment, inference, training): {results.rate_limit:,.0f} steps/s on {cores} cores"
     ]
-    if not found.runs:
+    if not results.runs:
         return "\n".join(lines)
-    shown = _shown(found)
+    shown = _stages_used(results)
     heads = "".join(f"{_SHORT.get(s, s):>8}" for s in [*shown, "all"])
     lines += [
         f"{'':39}CPU seconds per 1,000 steps",
         f"inference actors envs   steps/s  eff.  {heads}  idle others  (runs)",
     ]
-    for point, rans in found.runs.items():
-        ran = middle(rans)
-        each = "".join(f"{1e3 * ran.by_stage[s]:8.3f}" for s in shown)
-        idle = max(cores - ran.cores - ran.others, 0.0)
-        slow, fast = min(r.steps for r in rans), max(r.steps for r in rans)
+    for point, runs in results.runs.items():
+        run = median_run(runs)
+        each = "".join(f"{1e3 * run.by_stage[s]:8.3f}" for s in shown)
+        idle = max(cores - run.cores - run.others, 0.0)
+        slow, fast = min(r.steps for r in runs), max(r.steps for r in runs)
         lines.append(
-            f"{point.place:9} {point.actors:6} {point.envs:4} {ran.steps:9,.0f} "
-            f"{ran.steps / found.limit:5.2f}  {each}{1e3 * ran.cores / ran.steps:8.3f} "
-            f"{idle:5.2f} {ran.others:6.2f}  ({slow:,.0f} to {fast:,.0f})"
+            f"{point.place:9} {point.actors:6} {point.envs:4} {run.steps:9,.0f} "
+            f"{run.steps / results.rate_limit:5.2f}  {each}{1e3 * run.cores / run.steps:8.3f} "
+            f"{idle:5.2f} {run.others:6.2f}  ({slow:,.0f} to {fast:,.0f})"
         )
-    least = {part: 1e3 * getattr(found.before, part) for part in PARTS}
+    least = {part: 1e3 * getattr(results.before, part) for part in PARTS}
     each = "".join(f"{least[s]:8.3f}" if s in least else " " * 8 for s in shown)
-    lines.append(f"{'at least':29} {found.limit:9,.0f}"[:31].ljust(39) + each)
+    lines.append(f"{'at least':29} {results.rate_limit:9,.0f}"[:31].ljust(39) + each)
     unknown: dict[str, float] = {}
-    for rans in found.runs.values():
-        for thread, seconds in middle(rans).unknown.items():
+    for runs in results.runs.values():
+        for thread, seconds in median_run(runs).unknown.items():
             unknown[thread] = max(unknown.get(thread, 0.0), 1e3 * seconds)
     most = sorted(unknown.items(), key=lambda item: -item[1])[:4]
     if most:
-        said = ", ".join(f"{thread} {seconds:.3f}" for thread, seconds in most)
-        lines.append(f"other, at most: {said}")
-    busy = max(middle(rans).others for rans in found.runs.values())
+        listed = ", ".join(f"{thread} {seconds:.3f}" for thread, seconds in most)
+        lines.append(f"other, at most: {listed}")
+    busy = max(median_run(runs).others for runs in results.runs.values())
     if busy > 0.05:
         lines.append(
             f"other programs took up to {busy:.2f} cores meanwhile: the figures are too low"
@@ -118,20 +119,19 @@ def of_runs(found: Found) -> str:
     return "\n".join(lines)
 
 
-def of_peers(found: Found) -> str:
-    """A line for each peer; nothing where there is none."""
-    from throughput_tables import middle  # noqa: PLC0415
+def format_peers(results: SweepResults) -> str:
+    """Returns some lines for each peer; nothing where there is none."""
 
     lines = []
-    for peer, pairs in found.beside.items():
+    for peer, pairs in results.peer_runs.items():
         if not pairs:
             continue
-        ours, theirs = (middle(rans) for rans in zip(*pairs, strict=True))
-        costs = [1e3 * ran.cores / ran.steps for ran in (ours, theirs)]
+        ours, theirs = (median_run(runs) for runs in zip(*pairs, strict=True))
+        costs = [1e3 * run.cores / run.steps for run in (ours, theirs)]
         lines += [
-            f"beside {peer}, in turn, {len(pairs)} times; {found.before.host['processor']}, "
-            f"{' '.join(found.before.host['cpu_flags'])}; ours in "
-            f"{found.before.settings['precision']}",
+            f"beside {peer}, in turn, {len(pairs)} times; {results.before.host['processor']}, "
+            f"{' '.join(results.before.host['cpu_flags'])}; ours in "
+            f"{results.before.settings['precision']}",
             f"  steps/s                      {ours.steps:9,.0f} and {theirs.steps:9,.0f}: "
             f"{ours.steps / theirs.steps:.2f}x",
             f"  core-seconds per 1,000 steps {costs[0]:9.3f} and {costs[1]:9.3f}: "
@@ -142,42 +142,41 @@ def of_peers(found: Found) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def draw(found: Found, *targets: Path) -> None:
-    """Steps per second beside the limit, and what a step took of the CPU beside what it needs."""
-    from throughput_tables import middle  # noqa: PLC0415
+def draw_results(results: SweepResults, *targets: Path) -> None:
+    """Draws steps/s beside the limit, and what a step took of the CPU beside what it needs."""
 
     sys.path.append(str(Path(__file__).resolve().parent.parent))
     import plot_style  # noqa: PLC0415
 
-    shown = _shown(found)
-    labels = [f"{p.actors} x {p.envs}\n{p.place}" for p in found.runs]
-    rans: list[Any] = [middle(rans) for rans in found.runs.values()]
-    drawn, (speed, cost) = plot_style.pyplot().subplots(
-        1, 2, figsize=(9, 1.4 + 0.42 * len(rans)), sharey=True, layout="constrained"
+    shown = _stages_used(results)
+    labels = [f"{p.actors} x {p.envs}\n{p.place}" for p in results.runs]
+    runs: list[Any] = [median_run(runs) for runs in results.runs.values()]
+    figure, (speed, cost) = plot_style.pyplot().subplots(
+        1, 2, figsize=(9, 1.4 + 0.42 * len(runs)), sharey=True, layout="constrained"
     )
-    places = range(len(rans))
-    speed.barh(places, [ran.steps for ran in rans], color=plot_style.COLOURS[0], height=0.6)
-    for i, these in enumerate(found.runs.values()):
-        ends = [min(ran.steps for ran in these), max(ran.steps for ran in these)]
+    places = range(len(runs))
+    speed.barh(places, [run.steps for run in runs], color=plot_style.COLOURS[0], height=0.6)
+    for i, these in enumerate(results.runs.values()):
+        ends = [min(run.steps for run in these), max(run.steps for run in these)]
         speed.plot(ends, [i, i], color="#333333")
-    speed.axvline(found.limit, linestyle="--", color="gray")
+    speed.axvline(results.rate_limit, linestyle="--", color="gray")
     speed.set_yticks(places, labels)
     speed.set(
         title="steps/s (dashed: what the parts allow)",
         ylabel="actors x environments\nwhere inference is done",
     )
     speed.invert_yaxis()
-    left = [0.0] * len(rans)
+    left = [0.0] * len(runs)
     for colour, stage in zip(plot_style.COLOURS, shown, strict=False):
-        values = [1e3 * ran.by_stage[stage] for ran in rans]
+        values = [1e3 * run.by_stage[stage] for run in runs]
         cost.barh(places, values, left=left, color=colour, height=0.6, label=stage)
         left = [a + b for a, b in zip(left, values, strict=True)]
-    cost.axvline(1e3 * found.least, linestyle="--", color="gray")
+    cost.axvline(1e3 * results.min_core_seconds, linestyle="--", color="gray")
     cost.set(title="CPU seconds per 1,000 steps (dashed: the least)")
     cost.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4)
-    plot_style.save(drawn, *targets)
+    plot_style.save_figure(figure, *targets)
 
 
-def middle(rans: Sequence[Any]) -> Any:
-    """Of runs, that with the middle steps per second; of an even number, the slower one."""
-    return sorted(rans, key=lambda ran: ran.steps)[(len(rans) - 1) // 2]
+def median_run(runs: Sequence[Any]) -> Any:
+    """Returns the run with the median steps per second; of an even number, the slower one."""
+    return sorted(runs, key=lambda run: run.steps)[(len(runs) - 1) // 2]

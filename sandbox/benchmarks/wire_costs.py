@@ -3,15 +3,15 @@
 Both ends are measuring processes (`worker.py`) of this machine, with a thread each.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
-from worker_client import Process, both_ends
+from progress import ShowProgress
+from worker_client import WorkerProcess, measure_both_ends
 
 from impala_mm.config.settings import Config
 
 
-class Wire(NamedTuple):
+class WireCosts(NamedTuple):
     """What travels between an actor and its learner, and what that costs either. CPU seconds."""
 
     unroll_bytes: float  # of one unroll, as it is sent
@@ -24,27 +24,27 @@ class Wire(NamedTuple):
     publish: float  # of the learner, per update: making the parameters what actors get
 
 
-def measure(
-    config: Config, seconds: float = 1.0, say: Callable[[str], None] = lambda _: None
-) -> Wire:
-    """Each part of it for so many seconds."""
-    say("the wire, then the rest")
+def measure_wire(
+    config: Config, seconds: float = 1.0, show_progress: ShowProgress = lambda _: None
+) -> WireCosts:
+    """Measures each part of it for so many seconds."""
+    show_progress("the wire, then the rest")
     envs = config.num_envs
-    learner, actor = Process(config, 1), Process(config, 1)
+    learner, actor = WorkerProcess(config, 1), WorkerProcess(config, 1)
 
     try:
-        made = learner.ask(prepare="publishing", batch=1)
-        answer = learner.ask(go=seconds, part="publishing", batch=1)
+        published = learner.request(prepare="publish_parameters", batch=1)
+        answer = learner.request(measure_seconds=seconds, task="publish_parameters", batch=1)
         publish = answer["cpu"] / answer["steps"]
-        address = learner.ask(prepare="serve", batch=envs)["address"]
-        actor.ask(prepare="packing", batch=envs)
-        pack, _ = both_ends(learner, actor, seconds, "packing", envs)
-        sent = actor.ask(prepare="send", batch=envs, address=address)
-        send, receive = both_ends(learner, actor, seconds, "send", envs)
-        actor.ask(prepare="pull", batch=1, address=address)
-        pull, serve = both_ends(learner, actor, seconds, "pull", 1)
+        address = learner.request(prepare="receive_unrolls", batch=envs)["address"]
+        actor.request(prepare="cut_unrolls", batch=envs)
+        pack, _ = measure_both_ends(learner, actor, seconds, "cut_unrolls", envs)
+        sent = actor.request(prepare="send_unrolls", batch=envs, address=address)
+        send, receive = measure_both_ends(learner, actor, seconds, "send_unrolls", envs)
+        actor.request(prepare="pull_parameters", batch=1, address=address)
+        pull, serve = measure_both_ends(learner, actor, seconds, "pull_parameters", 1)
     finally:
-        learner.end()
-        actor.end()
-    size, parameters = sent["unroll_bytes"], made["parameter_bytes"]
-    return Wire(size, parameters, pack, send, receive, pull, serve, publish)
+        learner.kill()
+        actor.kill()
+    size, parameters = sent["unroll_bytes"], published["parameter_bytes"]
+    return WireCosts(size, parameters, pack, send, receive, pull, serve, publish)

@@ -1,14 +1,14 @@
-"""A process that measures its own CPU time of one part after another, as `components.py` asks.
+"""A process that measures its own CPU time of one task after another, as `components.py` asks.
 
     python sandbox/benchmarks/worker.py THREADS [flags of experiment.py]
 
 THREADS of 0: those that a learner has which is alone on its host. Others give way, as actors do.
-A line of JSON comes in, one goes out: `{"prepare": "training", "batch": 8}` makes a part ready and
-warm, unless it is; `{"go": SECONDS, "part": ...}` measures it, so that several of
-these processes can measure side by side, and again later; with `"every": SECONDS` it begins no
+A line of JSON comes in, one goes out: `{"prepare": "training", "batch": 8}` makes a task ready and
+warm, unless it is; `{"measure_seconds": SECONDS, "task": ...}` measures it, so that several of
+these processes can measure side by side, and again later; with `"interval": SECONDS` it begins no
 sooner after it began. `{}` asks for the CPU time so far.
-`serve`, `send` and `pull` are the two ends of the wire (`ends.py`), in a process each, and so are
-`attend` and `asking`.
+`receive_unrolls`, `send_unrolls` and `pull_parameters` are the two ends of the wire
+(`wire_ends.py`), in a process each, and so are `serve_inference` and `request_actions`.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ lifecycle.load_tensorflow(_THREADS, _THREADS)
 
 import numpy as np
 import tensorflow as tf
-from wire_ends import Call, Ends
+from wire_ends import PreparedTask, WireTasks
 
 from impala_mm.actor.actor import Player
 from impala_mm.algorithms import agent
@@ -37,7 +37,7 @@ from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry
 from impala_mm.data.unroll_writer import Assembly
 from impala_mm.distributed import group
-from impala_mm.environments.atari import vector as atari
+from impala_mm.environments.atari import vector
 from impala_mm.learner import setup
 from impala_mm.learner.learner import Learner, Update
 from impala_mm.learner.limits import Limits
@@ -45,40 +45,42 @@ from impala_mm.learner.profiler import Profile
 from impala_mm.runtime import devices
 
 
-class Parts(Ends):
-    """What is not the wire's."""
+class WorkerTasks(WireTasks):
+    """All tasks: those at the ends of the wire, and what actors and learners compute."""
 
     def __init__(self, config: Config, threads: int):
         super().__init__(config)
         self._threads = threads
         self._training: agent.Agreement | None = None
 
-    def environment(self, batch: int) -> tuple[Call, int]:
+    def environment(self, batch: int) -> PreparedTask:
         """Steps `batch` environments by random actions."""
-        opened = atari.open_vector
-        atari.open_vector = lambda *a, **k: opened(*a, **{"num_threads": self._threads} | k)
+        open_vector = vector.open_vector
+        vector.open_vector = lambda *a, **k: open_vector(*a, **{"num_threads": self._threads} | k)
         try:
-            playing = self._open(batch, int.from_bytes(os.urandom(3)))
+            environments = self._make_environments(batch, int.from_bytes(os.urandom(3)))
         finally:
-            atari.open_vector = opened
-        playing.reset()
+            vector.open_vector = open_vector
+        environments.reset()
         random = np.random.default_rng(0)
-        actions = random.integers(playing.spec.num_actions, size=[1000, batch]).astype(np.int32)
-        turn = iter(range(10**9))
+        actions = random.integers(environments.spec.num_actions, size=[1000, batch]).astype(
+            np.int32
+        )
+        numbers = iter(range(10**9))
 
         def step() -> None:
-            playing.step(actions[next(turn) % 1000])
-            playing.episodes()
+            environments.step(actions[next(numbers) % 1000])
+            environments.episodes()
 
         return step, batch
 
-    def inference(self, batch: int) -> tuple[Call, int]:
+    def inference(self, batch: int) -> PreparedTask:
         """Acts on `batch` observations and carries the state on, as actors and learners do."""
         algorithm = self._acting.algorithm
-        self.said = {"precision": self._computes_in(agent.acting(self._config))}
+        self.details = {"precision": self._precision_name(agent.acting(self._config))}
         state = algorithm.initial_state(batch)
         exploration = tf.ones([batch])
-        entry = tf.nest.map_structure(tf.constant, self._entry([batch]))
+        entry = tf.nest.map_structure(tf.constant, self._random_entries([batch]))
         read = (entry.observation, entry.reward, entry.action, entry.first)
 
         @tf.function(autograph=False)
@@ -99,46 +101,58 @@ class Parts(Ends):
 
         return once, batch
 
-    def training(self, batch: int) -> tuple[Call, int]:
-        """Updates from one batch of `batch` unrolls, again and again."""
-        made, known = self._trained(batch)
-        self.said = {"precision": self._computes_in(self._config)}
-        update = Update(made.algorithm, group.Alone(), self._config, made.layout.values)
-        return lambda: update(known, 0.0, 1e9, 0.0), batch * made.algorithm.unroll.length
+    def training(self, batch: int) -> PreparedTask:
+        """Makes updates from one batch of `batch` unrolls, again and again."""
+        training_setup, unrolls = self._training_inputs(batch)
+        self.details = {"precision": self._precision_name(self._config)}
+        update = Update(
+            training_setup.algorithm, group.Alone(), self._config, training_setup.layout.values
+        )
+        return lambda: update(
+            unrolls, 0.0, 1e9, 0.0
+        ), batch * training_setup.algorithm.unroll.length
 
-    def learning(self, batch: int) -> tuple[Call, int]:
-        """The same as a learner makes them: counted, and offered to actors."""
-        (algorithm, layout, *_), known = self._trained(batch)
+    def train_as_learner(self, batch: int) -> PreparedTask:
+        """Makes updates as a learner does: counted, and published to actors."""
+        (algorithm, layout, *_), unrolls = self._training_inputs(batch)
         config = dataclasses.replace(self._config, total_environment_frames=math.inf)
-        source, limits = _Again(known), Limits(config, None)
+        source, limits = _RepeatedBatch(unrolls), Limits(config, None)
         profile = Profile("", Path(), print)
         learner = Learner(
-            config, algorithm, group.Alone(), source, self._server(1), layout, limits, 1, profile
+            config,
+            algorithm,
+            group.Alone(),
+            source,
+            self._make_server(1),
+            layout,
+            limits,
+            1,
+            profile,
         )
         learner.begin(lambda: math.nan)
-        source.let.release()  # one is made ready while another is trained on
+        source.allowed.release()  # one is made ready while another is trained on
 
         def once() -> None:
-            source.let.release()
+            source.allowed.release()
             while not source.done.acquire(timeout=0.5):
                 assert not learner.ended, learner.ended
 
         return once, batch * algorithm.unroll.length
 
-    def _trained(self, batch: int) -> tuple[agent.Agreement, Batch]:
-        """What is trained, and what on."""
+    def _training_inputs(self, batch: int) -> tuple[agent.Agreement, Batch]:
+        """Returns what is trained, and a batch to train on."""
         self._training = self._training or agent.make(self._config, 0)
         algorithm = self._training.algorithm
         spec = algorithm.unroll
-        entries = self._entry([spec.length + spec.overlap, batch])
+        entries = self._random_entries([spec.length + spec.overlap, batch])
         start = tf.nest.map_structure(tf.convert_to_tensor, algorithm.initial_state(batch))
-        one = tf.ones([batch])
+        ones = tf.ones([batch])
         unrolls = tf.nest.map_structure(tf.constant, entries)
         keys = tf.range(batch, dtype=tf.int64)
-        known = Batch(unrolls, start, keys, one, tf.zeros([batch], tf.int64), one > 0)
-        return self._training, known
+        unroll_batch = Batch(unrolls, start, keys, ones, tf.zeros([batch], tf.int64), ones > 0)
+        return self._training, unroll_batch
 
-    def packing(self, batch: int) -> tuple[Call, int]:
+    def cut_unrolls(self, batch: int) -> PreparedTask:
         """Cuts what `batch` environments did into unrolls; counted in such."""
         algorithm = self._acting.algorithm
         state = tf.nest.flatten(algorithm.initial_state(batch))
@@ -150,33 +164,35 @@ class Parts(Ends):
 
         return once, batch
 
-    def playing(self, batch: int) -> tuple[Call, int]:
-        """All that an actor's own thread does, cutting unrolls included."""
-        return self._plays([batch])
+    def play(self, batch: int) -> PreparedTask:
+        """Does all that an actor's own thread does, cutting unrolls included."""
+        return self._prepare_player([batch])
 
-    def turning(self, batch: int) -> tuple[Call, int]:
-        """The same in groups that take turns, with the threads that step them."""
-        return self._plays(auto.shares(batch, min(batch, self._config.env_groups)))
+    def play_in_turns(self, batch: int) -> PreparedTask:
+        """Does the same in groups that take turns, with the threads that step them."""
+        return self._prepare_player(auto.shares(batch, min(batch, self._config.env_groups)))
 
-    def _plays(self, sizes: list[int]) -> tuple[Call, int]:
+    def _prepare_player(self, sizes: list[int]) -> PreparedTask:
         algorithm = self._acting.algorithm
-        groups = [(self._open(size, int.from_bytes(os.urandom(3))), size) for size in sizes]
+        groups = [
+            (self._make_environments(size, int.from_bytes(os.urandom(3))), size) for size in sizes
+        ]
         player = Player(algorithm, groups)
         return lambda: (player.play(), player.episodes()), sum(sizes) * algorithm.unroll.length
 
-    def loading(self, batch: int) -> tuple[Call, int]:
+    def load_parameters(self, batch: int) -> PreparedTask:
         """Takes over parameters that were pulled; counted in such."""
         del batch
         layout = self._acting.layout
-        vector = layout.pack(layout.values())
-        self.said = {"trained": self._acting.weights}
-        return lambda: layout.unpack(vector), 1
+        packed = layout.pack(layout.values())
+        self.details = {"trained": self._acting.weights}
+        return lambda: layout.unpack(packed), 1
 
-    def _computes_in(self, config: Config) -> str:
+    def _precision_name(self, config: Config) -> str:
         return devices.precision(config.precision, self._acting.spec.observation)
 
-    def _entry(self, shape: list[int]) -> Entry:
-        """Entries [*shape, ...] with noise for pictures, and nothing that ends."""
+    def _random_entries(self, shape: list[int]) -> Entry:
+        """Makes entries [*shape, ...] with noise for pictures, and no episode that ends."""
         random = np.random.default_rng(0)
 
         def make(spec: tf.TensorSpec) -> np.ndarray:
@@ -188,15 +204,15 @@ class Parts(Ends):
         return tf.nest.map_structure(make, self._acting.algorithm.unroll.step)
 
 
-class _Again:
-    """A source of one batch, as often as it is let."""
+class _RepeatedBatch:
+    """A source that gives one batch again each time that it is allowed to."""
 
     def __init__(self, batch: Batch):
         self._batch = batch
-        self.let, self.done = threading.Semaphore(0), threading.Semaphore(0)
+        self.allowed, self.done = threading.Semaphore(0), threading.Semaphore(0)
 
     def next(self, timeout: float) -> Batch | None:
-        return self._batch if self.let.acquire(timeout=timeout) else None
+        return self._batch if self.allowed.acquire(timeout=timeout) else None
 
     def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
         self.done.release()
@@ -211,25 +227,25 @@ def main() -> None:
         lifecycle.give_way()
     else:
         setup.look(config)
-    parts = Parts(config, _THREADS)
-    ready: dict[tuple[str, int], tuple[Call, int]] = {}
+    tasks = WorkerTasks(config, _THREADS)
+    ready: dict[tuple[str, int], PreparedTask] = {}
     for line in sys.stdin:
-        asked = json.loads(line)
-        if part := asked.pop("prepare", ""):
-            parts.said = {}
-            if (part, asked["batch"]) not in ready:
-                once, steps = ready[part, asked["batch"]] = getattr(parts, part)(**asked)
+        message = json.loads(line)
+        if task := message.pop("prepare", ""):
+            tasks.details = {}
+            if (task, message["batch"]) not in ready:
+                once, steps = ready[task, message["batch"]] = getattr(tasks, task)(**message)
                 once(), once()
-            answer = parts.said
-        elif "go" in asked:
-            once, steps = ready[asked["part"], asked["batch"]]
+            answer = tasks.details
+        elif "measure_seconds" in message:
+            once, steps = ready[message["task"], message["batch"]]
             count, begin, cpu = 0, time.monotonic(), time.process_time()
-            while time.monotonic() - begin < asked["go"] or count < 2:
+            while time.monotonic() - begin < message["measure_seconds"] or count < 2:
                 once()
                 count += 1
-                early = begin + count * asked.get("every", 0.0) - time.monotonic()
-                if early > 0:  # a sleep of no time takes some, too
-                    time.sleep(early)
+                remaining = begin + count * message.get("interval", 0.0) - time.monotonic()
+                if remaining > 0:  # a sleep of no time takes some, too
+                    time.sleep(remaining)
             answer = {"cpu": time.process_time() - cpu, "steps": count * steps}
         else:
             answer = {"cpu": time.process_time()}

@@ -1,6 +1,6 @@
 """A measuring process (`worker.py`), seen from who asks it.
 
-That is `components.py`, `wire.py`, `kind.py` and `compression.py`.
+That is `components.py`, `wire_costs.py`, `host_costs.py` and `compression.py`.
 """
 
 import contextlib
@@ -14,11 +14,11 @@ from typing import Any
 
 from impala_mm.config.settings import Config
 
-_PARTS = Path(__file__).resolve().parent / "worker.py"
+_WORKER = Path(__file__).resolve().parent / "worker.py"
 
 
-class Process:
-    """One of them."""
+class WorkerProcess:
+    """A measuring process."""
 
     def __init__(self, config: Config, threads: int, gpus: bool = True):
         """It sees the GPUs that this process sees, if any, or none; 0 threads: as a learner has."""
@@ -28,7 +28,7 @@ class Process:
             if getattr(config, f.name) != f.default
         ]
         self._process = subprocess.Popen(
-            [sys.executable, str(_PARTS), str(threads), *given],
+            [sys.executable, str(_WORKER), str(threads), *given],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -36,57 +36,66 @@ class Process:
             start_new_session=True,  # Ctrl-C is for who measures
         )
 
-    def ask(self, **what: Any) -> dict[str, Any]:
-        """Its answer."""
-        self.tell(**what)
-        return self.hear()
+    def request(self, **message: Any) -> dict[str, Any]:
+        """Sends a message, and returns its answer."""
+        self.send(**message)
+        return self.receive()
 
-    def tell(self, **what: Any) -> None:
-        """Asks, and waits for no answer yet."""
+    def send(self, **message: Any) -> None:
+        """Sends a message without waiting for its answer."""
         assert self._process.stdin
-        with contextlib.suppress(BrokenPipeError):  # `hear` says so
-            self._process.stdin.write(json.dumps(what) + "\n")
+        with contextlib.suppress(BrokenPipeError):  # `receive` says so
+            self._process.stdin.write(json.dumps(message) + "\n")
             self._process.stdin.flush()
 
-    def hear(self) -> dict[str, Any]:
-        """The answer to what it was told."""
+    def receive(self) -> dict[str, Any]:
+        """Waits for the answer to the message that was sent."""
         assert self._process.stdout
         line = self._process.stdout.readline()
         if not line:
             sys.exit(f"error: a measuring process ended with code {self._process.wait()}")
         return json.loads(line)
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """Ends it, whatever it does."""
         self._process.kill()
         self._process.wait()
 
 
-def together(processes: list[Process], **what: Any) -> list[dict[str, Any]]:
-    """What they answer who do the same at the same time."""
+def request_all(processes: list[WorkerProcess], **message: Any) -> list[dict[str, Any]]:
+    """Sends all the same message at once, and returns their answers."""
     for process in processes:
-        process.tell(**what)
-    return [process.hear() for process in processes]
+        process.send(**message)
+    return [process.receive() for process in processes]
 
 
-def crowded(processes: list[Process], seconds: float, part: str, batch: int) -> float:
-    """Core-seconds of a step where all of them do the same; the part is ready."""
-    return of_a_step(together(processes, go=seconds, part=part, batch=batch))
+def measure_concurrently(
+    processes: list[WorkerProcess], seconds: float, task: str, batch: int
+) -> float:
+    """Measures the core-seconds of a step where all do the same; the task is ready."""
+    return core_seconds_per_step(
+        request_all(processes, measure_seconds=seconds, task=task, batch=batch)
+    )
 
 
-def of_a_step(answers: list[dict[str, Any]]) -> float:
-    """Core-seconds, from what they say who measured a part."""
+def core_seconds_per_step(answers: list[dict[str, Any]]) -> float:
+    """Returns the core-seconds per step from the answers of processes that measured a task."""
     return sum(a["cpu"] for a in answers) / sum(a["steps"] for a in answers)
 
 
-def both_ends(
-    learner: Process, actor: Process, seconds: float, part: str, batch: int, every: float = 0.0
+def measure_both_ends(
+    learner: WorkerProcess,
+    actor: WorkerProcess,
+    seconds: float,
+    task: str,
+    batch: int,
+    interval: float = 0.0,
 ) -> tuple[float, float]:
-    """CPU seconds each time that the actor does it: its own, and the learner's that answers.
+    """Measures the CPU seconds each time that the actor runs a task: its own, and the learner's.
 
-    It does it once in `every` seconds, or at once again.
+    The actor runs it once in `interval` seconds, or at once again.
     """
-    before = learner.ask()["cpu"]
-    answer = actor.ask(go=seconds, part=part, batch=batch, every=every)
-    after = learner.ask()["cpu"]
+    before = learner.request()["cpu"]
+    answer = actor.request(measure_seconds=seconds, task=task, batch=batch, interval=interval)
+    after = learner.request()["cpu"]
     return answer["cpu"] / answer["steps"], (after - before) / answer["steps"]

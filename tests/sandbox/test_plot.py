@@ -94,10 +94,10 @@ def test_what_was_made_again_after_a_kill_replaces_what_it_undid(tmp_path):
     before = [row(0, 0, 1), row(100, 1, 2), row(200, 2, 3), row(300, 3, 4)]
     first = '{"frames": 400, "seco' + json.dumps(row(150, 1.5, 5))  # after one that was cut off
     write(tmp_path, [*before, first, row(250, 2.5, 6), row(350, 3.5, 7), '{"frames": 450, "s'])
-    found = run_series.read(tmp_path)
+    found = run_series.read_run(tmp_path)
     assert found.columns["frames"].tolist() == [0, 100, 150, 250, 350]
     assert found.columns["episode_return"].tolist() == [1, 2, 5, 6, 7]
-    assert (found.undone, found.resumed) == (2, [150.0])
+    assert (found.superseded_rows, found.resumed_at) == (2, [150.0])
     code, printed = plot(tmp_path)
     assert code == 0, printed
     assert "2 rows were made again after a resume; the newer are drawn" in printed
@@ -106,22 +106,22 @@ def test_what_was_made_again_after_a_kill_replaces_what_it_undid(tmp_path):
 def test_a_missing_or_infinite_value_is_no_point(tmp_path):
     missing = {"frames": 20, "seconds": 2}
     write(tmp_path, [row(10, 1, float("nan")), missing, row(30, 3, 5.0), row(40, 4, float("inf"))])
-    drawn = run_series.curve(run_series.read(tmp_path), "frames", "episode_return")
-    assert (drawn.x.tolist(), drawn.middle.tolist()) == ([30.0], [5.0])
-    assert run_series.curve(run_series.read(tmp_path), "frames", "policy_lag") is None
+    drawn = run_series.make_curve(run_series.read_run(tmp_path), "frames", "episode_return")
+    assert (drawn.x.tolist(), drawn.mean.tolist()) == ([30.0], [5.0])
+    assert run_series.make_curve(run_series.read_run(tmp_path), "frames", "policy_lag") is None
 
 
 def test_a_long_run_is_thinned_between_its_lowest_and_highest_and_ends_as_it_did(tmp_path):
     values = np.random.default_rng(0).normal(size=30_000).cumsum()
     frames = np.arange(30_000.0)
     columns = {"frames": frames, "seconds": frames, "episode_return": values}
-    drawn = run_series.curve(
-        run_series.Run(tmp_path, {}, columns, 0, []), "frames", "episode_return"
+    drawn = run_series.make_curve(
+        run_series.RunSeries(tmp_path, {}, columns, 0, []), "frames", "episode_return"
     )
-    assert drawn.x.size == run_series.BINS + 1
+    assert drawn.x.size == run_series.MAX_BINS + 1
     assert (drawn.low.min(), drawn.high.max()) == (values.min(), values.max())
-    assert (drawn.x[-1], drawn.middle[-1]) == (frames[-1], values[-1])
-    assert np.all((drawn.low <= drawn.middle) & (drawn.middle <= drawn.high))
+    assert (drawn.x[-1], drawn.mean[-1]) == (frames[-1], values[-1])
+    assert np.all((drawn.low <= drawn.mean) & (drawn.mean <= drawn.high))
     assert np.all(np.diff(drawn.x) > 0)
 
 
@@ -130,29 +130,31 @@ def test_seeds_are_put_together_only_where_all_have_values():
         x = np.linspace(begin, end, 7)
         return run_series.Curve(x, slope * x, slope * x, slope * x)
 
-    whole = run_series.together([straight(0, 100, 1), straight(10, 80, 2), straight(5, 200, 3)])
+    whole = run_series.combine_curves(
+        [straight(0, 100, 1), straight(10, 80, 2), straight(5, 200, 3)]
+    )
     assert (whole.x[0], whole.x[-1]) == (10, 80)
-    np.testing.assert_allclose(whole.middle, 2 * whole.x)
+    np.testing.assert_allclose(whole.mean, 2 * whole.x)
     np.testing.assert_allclose(whole.low, whole.x)
     np.testing.assert_allclose(whole.high, 3 * whole.x)
-    assert run_series.together([straight(0, 10, 1), straight(20, 30, 1)]) is None
+    assert run_series.combine_curves([straight(0, 10, 1), straight(20, 30, 1)]) is None
 
 
 def _runs(tmp_path, *many):
     for name, settings in many:
         write(tmp_path / name, [row(1, 1)], **settings)
-    return [run_series.read(tmp_path / name) for name, _ in many]
+    return [run_series.read_run(tmp_path / name) for name, _ in many]
 
 
 def test_what_does_not_change_the_experiment_makes_no_other_line(tmp_path):
     same = {"seed": 2, "learner_hosts": "localhost:9", "keep_checkpoints": 9, "track": True}
-    groups = run_series.grouped(_runs(tmp_path, ("a", {"seed": 1}), ("b", same)))
+    groups = run_series.group_runs(_runs(tmp_path, ("a", {"seed": 1}), ("b", same)))
     assert [group.label for group in groups] == ["CartPole-v1 (2 seeds)"]
 
 
 def test_of_many_differences_those_from_the_defaults_are_named(tmp_path):
     other = {"batch_size": 32, "unroll_length": 40, "learning_rate": 0.01, "level_name": "catch"}
-    groups = run_series.grouped(_runs(tmp_path, ("a", {"seed": 1}), ("b", other)))
+    groups = run_series.group_runs(_runs(tmp_path, ("a", {"seed": 1}), ("b", other)))
     assert [group.label for group in groups] == [
         "CartPole-v1",
         "catch, batch_size=32, unroll_length=40, learning_rate=0.01",
@@ -161,8 +163,8 @@ def test_of_many_differences_those_from_the_defaults_are_named(tmp_path):
 
 def test_runs_without_settings_go_by_name_or_by_the_pattern_that_is_given(tmp_path):
     runs = _runs(tmp_path, ("pong-1-ab12", {}), ("pong-2-ab12", {}), ("catch_seed3", {}))
-    assert [g.label for g in run_series.grouped(runs)] == ["pong-ab12 (2 runs)", "catch"]
-    assert [g.label for g in run_series.grouped(runs, "^.")] == ["p (2 runs)", "c"]
+    assert [g.label for g in run_series.group_runs(runs)] == ["pong-ab12 (2 runs)", "catch"]
+    assert [g.label for g in run_series.group_runs(runs, "^.")] == ["p (2 runs)", "c"]
 
 
 def test_what_cannot_be_drawn_is_said_in_a_sentence(tmp_path):
@@ -202,10 +204,10 @@ def test_the_recorded_pictures_are_what_their_script_draws_each_time_the_same(
     page.write_text((ROOT / "sandbox" / "curves.md").read_text())
     for path in REFERENCE.glob("catch-*.json"):
         (tmp_path / path.name).write_text(path.read_text())
-    monkeypatch.setattr(record, "REFERENCE", tmp_path)
+    monkeypatch.setattr(record, "REFERENCE_FOLDER", tmp_path)
     monkeypatch.setattr(record, "_PAGE", page)
-    record.draw()
+    record.draw_references()
     drawn = (tmp_path / "catch.svg").read_text()
-    record.draw()
+    record.draw_references()
     assert (tmp_path / "catch.svg").read_text() == drawn
     assert _words(tmp_path / "catch.svg") == _words(REFERENCE / "catch.svg")

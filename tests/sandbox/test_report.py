@@ -43,7 +43,7 @@ class _Page(html.parser.HTMLParser):
 
 
 def _page(folder):
-    text = report.page(run_series.read(folder))
+    text = report.render_page(run_series.read_run(folder))
     page = _Page(text)
     assert not page.open, "every tag is closed"
     return text, page, " ".join(page.words)
@@ -146,21 +146,21 @@ def test_the_sentences_say_what_bound_it_and_whether_it_still_learnt(tmp_path):
     more = {"frames_per_second": 100.0, "wait_share": 0.5, "queue_fill": 0.0, "train_share": 0.4}
     more["verdict"] = "of that row alone"
     write(tmp_path, [row(i, i, value=i) | more for i in range(100)])
-    rising = run_series.read(tmp_path)
-    assert "It was still rising, by +5.00 of late." in run_summary.headline(rising)
+    rising = run_series.read_run(tmp_path)
+    assert "It was still rising, by +5.00 of late." in run_summary.summarise(rising)
     said = (
         "the actors bind: the learner waits 50% of the time; some 2.0 times as many would feed it"
     )
-    assert run_summary.bound(rising) == said
+    assert run_summary.describe_late_bottleneck(rising) == said
     write(tmp_path, [row(i, i, value=min(i, 50)) for i in range(100)])
-    level = run_series.read(tmp_path)
-    assert "It had levelled off" in " ".join(run_summary.headline(level))
-    assert run_summary.bound(level) == ""
+    level = run_series.read_run(tmp_path)
+    assert "It had levelled off" in " ".join(run_summary.summarise(level))
+    assert run_summary.describe_late_bottleneck(level) == ""
 
 
 def test_the_commands_to_go_on_with_are_quoted_for_the_shell(tmp_path):
     folder = recorded(tmp_path / "a run", "catch", 1, level_name="catch", on_event="echo hi")
-    commands = [command for _, command in run_summary.commands(run_series.read(folder))]
+    commands = [command for _, command in run_summary.next_commands(run_series.read_run(folder))]
     assert commands[0] == (
         f"python experiment.py --level_name=catch --on_event='echo hi' --logdir='{folder}'"
     )
@@ -170,14 +170,14 @@ def test_a_curve_lies_where_its_values_are_and_brings_them_along():
     import numpy as np  # noqa: PLC0415
 
     line = np.array([0.0, 50.0, 100.0])
-    drawn = svg_chart.draw(run_series.Curve(line, line, line, line), "Return", "frames")
+    drawn = svg_chart.draw_chart(run_series.Curve(line, line, line, line), "Return", "frames")
     points = json.loads(re.search(r"json\">(.*?)</script>", drawn)[1])["points"]
     assert [point[2:] for point in points] == [[0.0, 0.0], [50.0, 50.0], [100.0, 100.0]]
     (left, low), (x, y), (right, high) = (point[:2] for point in points)
     assert x == pytest.approx((left + right) / 2, abs=0.1)
     assert y == pytest.approx((low + high) / 2, abs=0.1)
     assert low > high, "up is less in SVG"
-    assert svg_chart.ticks(0, 6_079_892, 6) == [0, 2e6, 4e6, 6e6]
+    assert svg_chart.choose_ticks(0, 6_079_892, 6) == [0, 2e6, 4e6, 6e6]
 
 
 def test_the_command_writes_the_page_and_replaces_the_one_before(folder):

@@ -32,7 +32,7 @@ def test_larger_batches_are_tried_while_they_pay(costs, tried):
         asked.append(batch)
         return costs[len(asked) - 1]
 
-    found = components.climb(list(components.BATCHES), 3, at)
+    found = components.measure_growing_batches(list(components.BATCHES), 3, at)
     assert asked == list(components.BATCHES[:tried])
     assert found == dict(zip(asked, costs, strict=False))
 
@@ -40,9 +40,9 @@ def test_larger_batches_are_tried_while_they_pay(costs, tried):
 @given(costs=st.lists(st.floats(1, 100), min_size=6, max_size=6), always=st.integers(2, 6))
 def test_what_is_found_costs_least_of_what_was_tried_and_is_measured_again(costs, always):
     of = dict(zip(components.BATCHES, costs, strict=True))
-    found = components.climb(list(of), always, of.__getitem__)
+    found = components.measure_growing_batches(list(of), always, of.__getitem__)
     assert always <= len(found) <= 6
-    again = components.near(found)
+    again = components.best_and_neighbours(found)
     assert set(again) <= set(found)
     assert min(of[batch] for batch in again) == min(found.values())
     assert len(again) in (2, 3)
@@ -55,18 +55,18 @@ class FakeProcess:
         self.threads, self.asked = threads, []
         FAKES.append(self)
 
-    def tell(self, **what):
-        self.asked.append(what)
+    def send(self, **message):
+        self.asked.append(message)
 
-    def hear(self):
-        what = self.asked[-1]
-        if "go" in what:
-            dear = {"environment": 4 + (what["batch"] != 16), "training": 900 / what["batch"]}
-            return {"cpu": dear.get(what["part"], 1.0) / self.threads, "steps": 1e6}
-        new = self.asked.count(what) == 1  # what is ready tells nothing
-        return {"precision": "float16"} if what.get("prepare") == "training" and new else {}
+    def receive(self):
+        message = self.asked[-1]
+        if "measure_seconds" in message:
+            dear = {"environment": 4 + (message["batch"] != 16), "training": 900 / message["batch"]}
+            return {"cpu": dear.get(message["task"], 1.0) / self.threads, "steps": 1e6}
+        new = self.asked.count(message) == 1  # what is ready tells nothing
+        return {"precision": "float16"} if message.get("prepare") == "training" and new else {}
 
-    def end(self):
+    def kill(self):
         self.asked.append({})
 
 
@@ -76,11 +76,11 @@ FAKES: list[FakeProcess] = []
 @pytest.fixture
 def bench(monkeypatch):
     FAKES.clear()
-    monkeypatch.setattr(components, "Process", FakeProcess)
+    monkeypatch.setattr(components, "WorkerProcess", FakeProcess)
     monkeypatch.setattr(components.os, "sched_getaffinity", lambda _: {0, 1})
     said = []
     config = Config(level_name="catch", batch_size=12, unroll_length=20)
-    return components.Bench(config, 0.5, said.append), said
+    return components.ComponentBenchmark(config, 0.5, said.append), said
 
 
 def prepared(process, part):
@@ -105,7 +105,7 @@ def test_few_emulators_are_started_and_none_when_measured_again(bench):
     assert again.settings == first.settings
     after = [{part: set(prepared(p, part)) for part in components.PARTS} for p in FAKES]
     assert after == before, "nothing but what is ready"
-    printed = components.table(first)
+    printed = components.format_table(first)
     assert "environment from 64/1t and 64/2t on, training from 256/1t and 256/2t on" in printed
     assert "2% cheaper" in printed
     assert said[-1].startswith("training, 128 at once, 2 threads; ")
@@ -115,29 +115,29 @@ def test_few_emulators_are_started_and_none_when_measured_again(bench):
 def test_what_is_ahead_is_told_by_how_guesses_held(monkeypatch):
     now = 100.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    ahead = progress.Ahead({"a": 10.0, "b": 20.0, "c": 30.0, "d": 10.0})
-    assert ahead.left() == "70 s left"
+    estimate = progress.TimeEstimate({"a": 10.0, "b": 20.0, "c": 30.0, "d": 10.0})
+    assert estimate.time_left() == "70 s left"
     now = 120.0  # twice as long as was guessed
-    ahead.done("a", 10.0)
-    ahead.drop("d")
-    assert ahead.left() == "about 2 min left"
-    ahead.drop("b")
-    assert ahead.left() == "60 s left"
+    estimate.complete("a", 10.0)
+    estimate.skip("d")
+    assert estimate.time_left() == "about 2 min left"
+    estimate.skip("b")
+    assert estimate.time_left() == "60 s left"
     now = 126.0
-    ahead.done("more than was foreseen", 3.0)
-    assert ahead.left() == "60 s left"
+    estimate.complete("more than was foreseen", 3.0)
+    assert estimate.time_left() == "60 s left"
 
 
 def test_without_a_terminal_a_line_comes_now_and_then(monkeypatch, capsys):
     now = 100.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    hint = progress.Hint("components")
+    status_line = progress.StatusLine("components")
     for second in range(40):
         now = 100.0 + second
-        hint(f"{second} of 40")
-    hint.end()
+        status_line(f"{second} of 40")
+    status_line.clear()
     lines = capsys.readouterr().out.splitlines()
     assert lines == [f"components: {second} of 40" for second in (0, 15, 30)]
     monkeypatch.setattr(progress.sys.stdout, "isatty", lambda: True, raising=False)
-    hint("a"), hint("b"), hint.end()
+    status_line("a"), status_line("b"), status_line.clear()
     assert "components: b" in capsys.readouterr().out

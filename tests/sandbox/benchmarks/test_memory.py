@@ -11,24 +11,26 @@ import memory
 
 
 def test_a_process_takes_memory_and_one_that_is_gone_takes_none():
-    before = memory.size(os.getpid())
+    before = memory.measure_memory(os.getpid())
     held = bytearray(os.urandom(64 << 20))
-    after = memory.size(os.getpid())
+    after = memory.measure_memory(os.getpid())
     assert after.all - before.all == pytest.approx(64, abs=8)
     assert after.own - before.own == pytest.approx(64, abs=8)
     assert after.own < after.all
     assert held
-    assert memory.size(2**22 + 1) == (0, 0)
+    assert memory.measure_memory(2**22 + 1) == (0, 0)
 
 
 def test_a_course_has_a_beginning_an_end_and_a_slope():
     seconds = [2.0 * i for i in range(100)]
-    flat = memory.course(seconds, [400.0] * 100)
-    assert (flat.begins, flat.ends, flat.per_hour) == (400, 400, 0)
-    grows = memory.course(seconds, [50.0] * 10 + [100 + second / 36 for second in seconds[10:]])
+    flat = memory.memory_trend(seconds, [400.0] * 100)
+    assert (flat.start_mean, flat.end_mean, flat.per_hour) == (400, 400, 0)
+    grows = memory.memory_trend(
+        seconds, [50.0] * 10 + [100 + second / 36 for second in seconds[10:]]
+    )
     assert grows.per_hour == pytest.approx(100)
-    assert grows.begins == 50
-    assert grows.ends == pytest.approx(100 + 189 / 36)
+    assert grows.start_mean == 50
+    assert grows.end_mean == pytest.approx(100 + 189 / 36)
 
 
 @pytest.mark.slow

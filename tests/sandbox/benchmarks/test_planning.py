@@ -15,24 +15,24 @@ import host_costs
 import plan
 import plan_check
 import throughput_model
-from cost_model import Fit, Host, Kind, Plan, Set, Shape
+from cost_model import ClusterPlan, CostFactors, Host, HostCosts, RunShape, WorkerSet
 
 from impala_mm.config.settings import Config
 from launcher.plan.workers_csv import Worker
 
 BENCHMARKS = ROOT / "sandbox" / "benchmarks"
-FREE = Kind(*[0.0] * len(Kind._fields))
+FREE = HostCosts(*[0.0] * len(HostCosts._fields))
 # 500 steps/s an actor that has a core; a learner of 1,500, on a GPU.
 ACTOR = FREE._replace(cores=4, environment=0.0015, inference=0.0005)
 LEARNER = FREE._replace(cores=8, training=1e-5, training_secs=1 / 1500)
-SHAPE = Shape(16, 20, 8, 160e3, 1e6, 1e6, 0.1)  # 8 kB a step, 1 MB a pull
+SHAPE = RunShape(16, 20, 8, 160e3, 1e6, 1e6, 0.1)  # 8 kB a step, 1 MB a pull
 
 
 def saved(folder, name, of, **more):
     """A file as --save writes it, measured with these flags and the defaults."""
     path = folder / name
-    settings = host_costs.settings(Config(level_name="catch")) | more
-    host_costs.save(host_costs.Saved(of, SHAPE, settings, {"cores": of.cores}), str(path))
+    settings = host_costs.relevant_settings(Config(level_name="catch")) | more
+    host_costs.save(host_costs.HostMeasurement(of, SHAPE, settings, {"cores": of.cores}), str(path))
     return path
 
 
@@ -86,7 +86,7 @@ def test_as_json_it_holds_the_same_and_says_which_limits_there_are_not(cluster):
 
 def test_a_fit_of_real_runs_is_applied(cluster, tmp_path):
     fit = tmp_path / "fit.json"
-    fit.write_text(json.dumps({"fit": Fit(actor=2.0, learner=1.0)._asdict()}))
+    fit.write_text(json.dumps({"fit": CostFactors(actor=2.0, learner=1.0)._asdict()}))
     code, printed = planned(*cluster, "--json", f"--fit={fit}")
     assert code == 0, printed
     assert json.loads(printed)["steps_per_second"] == pytest.approx(500, rel=1e-3)
@@ -137,40 +137,47 @@ def _rows(*jobs):
 
 def test_actors_are_dealt_as_the_frontend_deals_them():
     learners = [("learner", "a", 1, -1), ("learner", "127.0.0.1", 1, -1)]
-    dealt = plan.sets(_rows(*learners, ("actor", "x", 3, -1), ("actor", "y", 2, -1)), False)
-    assert dealt == [Set("a", {"x": 2, "y": 1}), Set("localhost", {"x": 1, "y": 1})]
+    dealt = plan.deal_worker_sets(
+        _rows(*learners, ("actor", "x", 3, -1), ("actor", "y", 2, -1)), False
+    )
+    assert dealt == [WorkerSet("a", {"x": 2, "y": 1}), WorkerSet("localhost", {"x": 1, "y": 1})]
     given = _rows(*learners, ("actor", "x", 5, 1), ("actor", "y", 1, 0))
-    assert plan.sets(given, False) == [Set("a", {"y": 1}), Set("localhost", {"x": 5})]
-    moved = plan.sets(given, True)
-    assert moved == [Set("a", {"y": 1, "x": 2}), Set("localhost", {"x": 3})]
+    assert plan.deal_worker_sets(given, False) == [
+        WorkerSet("a", {"y": 1}),
+        WorkerSet("localhost", {"x": 5}),
+    ]
+    moved = plan.deal_worker_sets(given, True)
+    assert moved == [WorkerSet("a", {"y": 1, "x": 2}), WorkerSet("localhost", {"x": 3})]
 
 
 def test_two_shapes_are_fitted_and_foretell_the_others(monkeypatch):
     """Runs that cost 1.2 and 1.1 times what their parts do, wherever they are run."""
-    true, shapes, plans = Fit(1.2, 1.1), itertools.cycle(plan_check.SHAPES), {}
+    true, shapes, plans = CostFactors(1.2, 1.1), itertools.cycle(plan_check.SCENARIOS), {}
     costs = FREE._replace(cores=2, environment=4e-4, inference=2e-4)
 
     def measured(config, seconds):
         shape = SHAPE._replace(num_envs=config.num_envs, batch_size=config.batch_size)
         own, each = 1e-3 / config.batch_size, next(shapes)
         own = costs._replace(training_secs=40 * own, training=64 * own)
-        plans[each.name] = Plan(
-            {"here": Host(own)}, [Set("here", {"here": each.actors})], shape, true
+        plans[each.name] = ClusterPlan(
+            {"here": Host(own)}, [WorkerSet("here", {"here": each.actors})], shape, true
         )
-        return host_costs.Saved(own, shape, {}, {})
+        return host_costs.HostMeasurement(own, shape, {}, {})
 
     def ran(shape, seconds):
-        rate = throughput_model.predict(plans[shape.name]).total
-        return plan_check.Ran(rate, 2.0, 0.0, {}, {}, {})
+        rate = throughput_model.predict(plans[shape.name]).total_rate
+        return plan_check.RunMeasurement(rate, 2.0, 0.0, {}, {}, {})
 
-    monkeypatch.setattr(plan_check.kind, "measure", measured)
-    monkeypatch.setattr(plan_check, "run", ran)
-    sitting = [plan_check.Measured(shape, [], []) for shape in plan_check.SHAPES]
-    plan_check.measure(sitting, 3, 1.0, 1.0)
-    record = plan_check.check(sitting) | {"host": {"cores": 2, "processor": "a machine"}}
-    fit = Fit(**record["fit"])
-    assert 1 < fit.actor < true.actor, "what was measured alone counts as much as a run"
-    assert 1.05 < fit.learner < true.learner
+    monkeypatch.setattr(plan_check.host_costs, "measure", measured)
+    monkeypatch.setattr(plan_check, "run_scenario", ran)
+    results = [plan_check.ScenarioResults(shape, [], []) for shape in plan_check.SCENARIOS]
+    plan_check.measure_scenarios(results, 3, 1.0, 1.0)
+    record = plan_check.check_predictions(results) | {
+        "host": {"cores": 2, "processor": "a machine"}
+    }
+    factors = CostFactors(**record["fit"])
+    assert 1 < factors.actor < true.actor, "what was measured alone counts as much as a run"
+    assert 1.05 < factors.learner < true.learner
     assert [row["fitted"] for row in record["shapes"]] == [True] * 2 + [False] * 6
     for row in record["shapes"]:
         assert len(row["rates"]) == 3
@@ -180,7 +187,7 @@ def test_two_shapes_are_fitted_and_foretell_the_others(monkeypatch):
     json.dumps(record, allow_nan=False)
     worst = max(row["error"] for row in record["shapes"][2:])
     said = f"largest error of those that were not fitted: {worst:.0%}"
-    assert said in plan_check.table(record)
+    assert said in plan_check.format_table(record)
 
 
 def test_a_check_that_is_interrupted_prints_and_saves_what_it_has(monkeypatch, tmp_path, capsys):
@@ -189,11 +196,13 @@ def test_a_check_that_is_interrupted_prints_and_saves_what_it_has(monkeypatch, t
     def run(shape, seconds):
         if (rate := next(ran, None)) is None:
             raise KeyboardInterrupt
-        return plan_check.Ran(rate, 2.0, 0.0, {}, {}, {})
+        return plan_check.RunMeasurement(rate, 2.0, 0.0, {}, {}, {})
 
-    of = host_costs.Saved(ACTOR._replace(training=1e-3, training_secs=1e-3), SHAPE, {}, {})
-    monkeypatch.setattr(plan_check.kind, "measure", lambda config, seconds: of)
-    monkeypatch.setattr(plan_check, "run", run)
+    of = host_costs.HostMeasurement(
+        ACTOR._replace(training=1e-3, training_secs=1e-3), SHAPE, {}, {}
+    )
+    monkeypatch.setattr(plan_check.host_costs, "measure", lambda config, seconds: of)
+    monkeypatch.setattr(plan_check, "run_scenario", run)
     path = tmp_path / "check.json"
     monkeypatch.setattr(sys, "argv", ["plan_check", f"--save={path}"])
     with pytest.raises(SystemExit) as ended:
@@ -215,8 +224,8 @@ def test_this_machine_is_measured_and_a_plan_made_of_it(tmp_path):
     found = host_costs.load(str(path), Config(level_name="catch", inference="learner"))
     assert found.shape.parameter_bytes > 1000
     assert found.shape.unroll_bytes > 20 * 50  # pictures of 10 x 5, 20 steps
-    assert min(found.kind._replace(packing=1.0, turning=1.0, turning_secs=1.0)) > 0
-    assert found.kind.training_secs < 0.01
+    assert min(found.costs._replace(packing=1.0, turning=1.0, turning_secs=1.0)) > 0
+    assert found.costs.training_secs < 0.01
     given = csv(tmp_path, "learner,a,,", "actor,a,2,"), f"--measured=*={path}"
     code, printed = planned(*given, "--inference=learner")
     assert code == 0, printed

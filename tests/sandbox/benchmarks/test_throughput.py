@@ -19,7 +19,7 @@ import peer_programs
 import thread_cpu
 import throughput
 import throughput_tables
-from real_run import Ran
+from real_run import RunMeasurement
 
 BENCHMARKS = ROOT / "sandbox" / "benchmarks"
 TICK = os.sysconf("SC_CLK_TCK")
@@ -66,7 +66,9 @@ def test_each_threads_time_is_put_to_what_it_does_and_nothing_is_lost(tmp_path, 
     before = thread_cpu.snapshot(10, tmp_path)
     times = [5.0 + 2.0**i for i in range(13)]  # each sum of them is one of a kind
     write_run(tmp_path, times, ended=1.5)
-    spent, unknown = thread_cpu.spent(before, thread_cpu.snapshot(10, tmp_path), place)
+    spent, unknown = thread_cpu.cpu_seconds_by_stage(
+        before, thread_cpu.snapshot(10, tmp_path), place
+    )
     # learner: main 1, intra 2, compute 4, prefetch 8, training 16, grpc 32, pulse 64;
     # actor: main 128, environment 256, compute 512, link 1024, stranger 2048, grpc 4096.
     assert spent == {
@@ -86,7 +88,7 @@ def test_a_process_that_came_meanwhile_counts_from_its_start(tmp_path):
     write_process(tmp_path, 10, 1, ["python"], [(10, "python", 1.0)])
     before = thread_cpu.snapshot(10, tmp_path)
     write_run(tmp_path, [1.0] * 13)
-    spent, _ = thread_cpu.spent(before, thread_cpu.snapshot(10, tmp_path))
+    spent, _ = thread_cpu.cpu_seconds_by_stage(before, thread_cpu.snapshot(10, tmp_path))
     assert sum(spent.values()) == 12
     assert spent["environment"] == 1
 
@@ -95,14 +97,14 @@ def test_a_session_is_counted_whole_and_others_are_not(tmp_path):
     write_process(tmp_path, 10, 1, ["a"], [(10, "a", 1.0)], session=10)
     write_process(tmp_path, 11, 10, ["b"], [(11, "b", 2.0), (12, "c", 4.0)], session=10)
     write_process(tmp_path, 20, 1, ["c"], [(20, "c", 8.0)], session=20)
-    assert thread_cpu.session(10, tmp_path) == 7.0
+    assert thread_cpu.session_cpu_seconds(10, tmp_path) == 7.0
 
 
 def test_a_thread_that_ends_while_it_is_read_takes_no_other_along(tmp_path):
     write_run(tmp_path, [1.0] * 13)
     (tmp_path / "10" / "task" / "14" / "stat").unlink()
     found = thread_cpu.snapshot(10, tmp_path)
-    assert found[10].total == 7.0
+    assert found[10].total_seconds == 7.0
     assert sorted(found[10].threads) == [10, 11, 12, 13, 15, 16]
     assert set(found) == {10, 30}
 
@@ -110,8 +112,8 @@ def test_a_thread_that_ends_while_it_is_read_takes_no_other_along(tmp_path):
 def test_the_stages_are_read_of_a_real_process():
     family = thread_cpu.snapshot(os.getpid())
     mine = family[os.getpid()]
-    assert mine.threads[mine.main][0]
-    assert mine.total >= 0.99 * sum(seconds for _, seconds in mine.threads.values()) > 0
+    assert mine.threads[mine.main_thread][0]
+    assert mine.total_seconds >= 0.99 * sum(seconds for _, seconds in mine.threads.values()) > 0
 
 
 # -- grid, middle, repetition
@@ -119,14 +121,16 @@ def test_the_stages_are_read_of_a_real_process():
 
 def made(steps, **more):
     by_stage = dict.fromkeys(thread_cpu.STAGES, 0.0) | {"environment": 4e-4, "other": 1e-5}
-    return Ran(**{"steps": steps, "cores": 1.5, "others": 0.0, "by_stage": by_stage} | more)
+    return RunMeasurement(
+        **{"steps": steps, "cores": 1.5, "others": 0.0, "by_stage": by_stage} | more
+    )
 
 
 def made_of(environment, inference=1e-4, training=3e-4):
-    measured = [components.Measured("environment", 8, 1, environment)]
+    measured = [components.Measurement("environment", 8, 1, environment)]
     host = {"cores": 2, "processor": "a CPU", "cpu_flags": ["avx2"]}
     found = {"precision": "float32"}
-    return components.Components(environment, inference, training, None, measured, host, found)
+    return components.ComponentCosts(environment, inference, training, None, measured, host, found)
 
 
 @pytest.mark.parametrize(
@@ -134,14 +138,14 @@ def made_of(environment, inference=1e-4, training=3e-4):
 )
 def test_the_middle_run_counts(steps, middle):
     rans = [made(float(s), unknown={}, metrics={}) for s in steps]
-    assert throughput_tables.middle(rans).steps == middle
+    assert throughput_tables.median_run(rans).steps == middle
 
 
 def test_points_take_turns_and_none_comes_several_times_in_a_row():
-    sweep = throughput.Sweep(actors="1,3", envs="16, 32", places="actor", repeats=3)
-    points = throughput.grid(sweep)
+    sweep = throughput.SweepFlags(actors="1,3", envs="16, 32", places="actor", repeats=3)
+    points = throughput.make_grid(sweep)
     assert [point[1:] for point in points] == [(1, 16), (1, 32), (3, 16), (3, 32)]
-    order = list(throughput.turns(points, 3))
+    order = list(throughput.interleave(points, 3))
     assert order == points * 3
 
 
@@ -155,7 +159,7 @@ def test_points_take_turns_and_none_comes_several_times_in_a_row():
 )
 def test_a_grid_that_cannot_be_is_refused_in_a_sentence(wrong, said):
     with pytest.raises(ValueError, match=said):
-        throughput.grid(throughput.Sweep(**wrong))
+        throughput.make_grid(throughput.SweepFlags(**wrong))
 
 
 @pytest.mark.parametrize(
@@ -177,7 +181,7 @@ def test_a_sweep_is_made_again_while_components_change_by_more_than_a_tenth(
         made_so_far.append(len(made_so_far))
         return made_so_far[-1]
 
-    found, before, after, count = throughput.until_steady(
+    found, before, after, count = throughput.sweep_until_steady(
         sweep, lambda: next(measured), next(measured)
     )
     assert (found, count, len(made_so_far)) == (sweeps - 1, sweeps, sweeps)
@@ -187,25 +191,27 @@ def test_a_sweep_is_made_again_while_components_change_by_more_than_a_tenth(
 
 def test_any_component_that_changes_is_seen():
     before, after = made_of(4e-4), made_of(4e-4, inference=1.2e-4)
-    found = throughput_tables.Found({}, before, after, 1, {})
-    assert found.spread == pytest.approx({"environment": 0, "inference": 0.2, "training": 0})
+    found = throughput_tables.SweepResults({}, before, after, 1, {})
+    assert found.component_change == pytest.approx(
+        {"environment": 0, "inference": 0.2, "training": 0}
+    )
 
 
 # -- what is printed
 
 
 def sitting():
-    a, b = throughput_tables.Point("actor", 1, 16), throughput_tables.Point("actor", 2, 32)
+    a, b = throughput_tables.GridPoint("actor", 1, 16), throughput_tables.GridPoint("actor", 2, 32)
     own = {"unknown": {"learner's odd": 2e-6}, "metrics": {}}
     rans = {a: [made(500.0, **own)], b: [made(s, **own) for s in (1800.0, 2000.0, 1900.0)]}
     ours = [made(s, **own) for s in (2000.0, 2100.0, 2200.0)]
-    theirs = [peer_programs.Ran(s, 2.0, "") for s in (1000.0, 900.0, 1050.0)]
+    theirs = [peer_programs.PeerMeasurement(s, 2.0, "") for s in (1000.0, 900.0, 1050.0)]
     beside = {"rival": list(zip(ours, theirs, strict=True))}
-    return throughput_tables.Found(rans, made_of(4e-4), made_of(4e-4), 1, beside)
+    return throughput_tables.SweepResults(rans, made_of(4e-4), made_of(4e-4), 1, beside)
 
 
 def test_the_table_holds_efficiency_against_the_components():
-    printed = throughput_tables.of_runs(sitting())
+    printed = throughput_tables.format_runs(sitting())
     row = next(line for line in printed.splitlines() if line.startswith("actor          2   32"))
     # 2 cores / (400 + 100 + 300 us) = 2,500 steps/s; 1.5 cores at 1,900 steps/s: 0.789 per 1,000.
     assert row.split()[3:] == (
@@ -217,14 +223,14 @@ def test_the_table_holds_efficiency_against_the_components():
 
 
 def test_the_peers_are_compared_by_their_middle_runs():
-    printed = throughput_tables.of_peers(sitting())
+    printed = throughput_tables.format_peers(sitting())
     assert "2.10x" in printed, "2,100 beside 1,000 steps/s"
     assert "2.80x less" in printed, "2 cores at 1,000 beside 1.5 at 2,100"
     assert "2.00x, 2.33x, 2.10x" in printed
 
 
 def test_all_of_it_is_kept_as_json_and_as_a_picture(tmp_path):
-    throughput.save(sitting(), tmp_path / "out")
+    throughput.save_results(sitting(), tmp_path / "out")
     kept = json.loads((tmp_path / "out" / "throughput.json").read_text())
     assert kept["limit"] == pytest.approx(2500)
     assert [len(point["runs"]) for point in kept["points"]] == [1, 3]
@@ -255,14 +261,14 @@ def test_means_since_the_start_give_the_rate_of_the_last_seconds(
     shown = [int(update * (k + 1) / (end - start)) for k, end in enumerate(ends)]
     texts = [f"SPS: {value}" for value in shown]
     lines = [
-        peer_programs.read(text, end + 1000, peer_programs.KNOWN)
+        peer_programs.parse_line(text, end + 1000, peer_programs.KNOWN_PATTERNS)
         for text, end in zip(texts, ends, strict=True)
     ]
     window = ends[-1] - ends[40]
     truth = update * 19 / (ends[-1] - ends[40])
     if shown[-1] < 200:  # what is printed is too coarse
         return
-    assert peer_programs.rate(lines, window + 1e-6) == pytest.approx(truth, rel=0.03)
+    assert peer_programs.recent_rate(lines, window + 1e-6) == pytest.approx(truth, rel=0.03)
 
 
 def test_frames_with_those_skipped_are_divided():
@@ -271,21 +277,24 @@ def test_frames_with_those_skipped_are_divided():
         "Total num frames: {}. Throughput: 0: 912.1. Samples: 12345. Policy #0 lag: (min: 0.0)"
     )
     lines = [
-        peer_programs.read(text.format(4000 * i), 5.0 * i, peer_programs.KNOWN) for i in range(1, 6)
+        peer_programs.parse_line(text.format(4000 * i), 5.0 * i, peer_programs.KNOWN_PATTERNS)
+        for i in range(1, 6)
     ]  # 4,000 frames in 5 s: 200 steps/s
-    assert peer_programs.rate(lines, 10.0) == pytest.approx(200)
+    assert peer_programs.recent_rate(lines, 10.0) == pytest.approx(200)
     assert (
-        peer_programs.read("global_step=64, episodic_return=-21.0", 0.0, peer_programs.KNOWN)
+        peer_programs.parse_line(
+            "global_step=64, episodic_return=-21.0", 0.0, peer_programs.KNOWN_PATTERNS
+        )
         is None
     )
 
 
 def test_who_printed_too_little_is_not_guessed_at():
-    lines = [peer_programs.Line(float(i), 100.0, True) for i in range(5)]
-    with pytest.raises(peer_programs.Failed, match="too few"):
-        peer_programs.rate(lines, 10.0)
-    with pytest.raises(peer_programs.Failed, match="too few"):
-        peer_programs.rate([], 10.0)
+    lines = [peer_programs.CountedLine(float(i), 100.0, True) for i in range(5)]
+    with pytest.raises(peer_programs.PeerFailed, match="too few"):
+        peer_programs.recent_rate(lines, 10.0)
+    with pytest.raises(peer_programs.PeerFailed, match="too few"):
+        peer_programs.recent_rate([], 10.0)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +307,7 @@ def test_who_printed_too_little_is_not_guessed_at():
 )
 def test_a_peer_that_cannot_be_read_is_refused_in_a_sentence(wrong, said):
     with pytest.raises(ValueError, match=said):
-        peer_programs.named(*wrong)
+        peer_programs.parse_peers(*wrong)
 
 
 def test_a_peer_is_run_measured_and_ended(tmp_path):
@@ -311,10 +320,10 @@ def test_a_peer_is_run_measured_and_ended(tmp_path):
         "    time.sleep(0.02)\n"
         "    print(f'done {100 * i} of it')\n"
     )
-    (peer,) = peer_programs.named(
+    (peer,) = peer_programs.parse_peers(
         [f"own={sys.executable} {program}"], [r"own=done (?P<steps>\d+)"], ["own=2"]
     )
-    ran = peer_programs.run(peer, seconds=0.6, warm=0.2)
+    ran = peer_programs.measure_peer(peer, seconds=0.6, warm_up=0.2)
     assert 0 < ran.steps < 100 / 0.02 / 2
     assert ran.cores > 0, "its child's time is its own"
     child = Path("/proc", (tmp_path / "child").read_text())

@@ -2,19 +2,30 @@
 
 import itertools
 import math
+import sys
 
 import numpy as np
 import pytest
-import throughput_model
-from cost_model import Fit, Host, Kind, Plan, Set, Shape
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from throughput_model import Limits, enough, predict, seen, straggling
+from processes import ROOT
 
-FREE = Kind(*[0.0] * len(Kind._fields))
+sys.path.append(str(ROOT / "sandbox" / "benchmarks"))  # as its scripts find each other
+
+import throughput_model
+from cost_model import ClusterPlan, CostFactors, Host, HostCosts, RunShape, WorkerSet
+from throughput_model import (
+    RateLimits,
+    count_actors_needed,
+    infer_limits,
+    predict,
+    straggler_efficiency,
+)
+
+FREE = HostCosts(*[0.0] * len(HostCosts._fields))
 # An actor plays 500 steps/s (2.0 ms of its thread, 2.5 of cores), a learner trains on 1,000 with a
 # core and a half.
-KIND = FREE._replace(
+COSTS_OF_HOST = FREE._replace(
     cores=4,
     environment=0.0010,
     inference=0.0008,
@@ -26,7 +37,7 @@ KIND = FREE._replace(
     asking=0.0002,
 )
 # 10 kB a step up, 1 MB a pull.
-SHAPE = Shape(
+SHAPE = RunShape(
     num_envs=10,
     unroll_length=20,
     batch_size=5,
@@ -35,22 +46,25 @@ SHAPE = Shape(
     gradient_bytes=1e6,
     min_pull_secs=0.1,
 )
-ALONE = Fit()
+ALONE = CostFactors()
 
 
-def plan(sets, shape=SHAPE, fit=ALONE, gbit=math.inf, **cores):
+def plan(sets, shape=SHAPE, factors=ALONE, gbit=math.inf, **cores):
     """Of sets written as (learner's host, {host: actors})."""
     names = {name for learner, actors in sets for name in (learner, *actors)}
-    hosts = {n: Host(KIND._replace(cores=cores.get(n, KIND.cores)), gbit) for n in sorted(names)}
-    return Plan(hosts, [Set(*each) for each in sets], shape, fit)
+    hosts = {
+        n: Host(COSTS_OF_HOST._replace(cores=cores.get(n, COSTS_OF_HOST.cores)), gbit)
+        for n in sorted(names)
+    }
+    return ClusterPlan(hosts, [WorkerSet(*each) for each in sets], shape, factors)
 
 
 def test_actors_with_a_core_each_supply_what_their_thread_plays():
     found = predict(plan([("gpu", {"cpu": 1})]))
     assert found.limits[0].supply == pytest.approx(500, rel=1e-4)
-    assert found.total == pytest.approx(500, rel=1e-4)
-    assert found.limits[0].binds == "supply"
-    assert found.enough == [2]
+    assert found.total_rate == pytest.approx(500, rel=1e-4)
+    assert found.limits[0].bottleneck == "supply"
+    assert found.actors_needed == [2]
 
 
 def test_an_actor_whose_groups_take_turns_is_as_fast_as_was_measured_so():
@@ -58,8 +72,8 @@ def test_an_actor_whose_groups_take_turns_is_as_fast_as_was_measured_so():
 
     def supply(actors, env_groups, turning=0.0024, cpu=4):
         made = plan([("gpu", {"cpu": actors})], SHAPE._replace(env_groups=env_groups), cpu=cpu)
-        kind = made.hosts["cpu"].kind._replace(turning=turning, turning_secs=turning and 0.0014)
-        made.hosts["cpu"] = made.hosts["cpu"]._replace(kind=kind)
+        costs = made.hosts["cpu"].costs._replace(turning=turning, turning_secs=turning and 0.0014)
+        made.hosts["cpu"] = made.hosts["cpu"]._replace(costs=costs)
         return predict(made).limits[0].supply
 
     assert supply(1, env_groups=2) == pytest.approx(1 / 0.0014, rel=1e-4)
@@ -73,17 +87,17 @@ def test_more_actors_than_cores_share_them():
     """4 cores / 2.5 ms of cores per step."""
     found = predict(plan([("gpu", {"cpu": 7})]))
     assert found.limits[0].supply == pytest.approx(1600, rel=1e-4)
-    assert found.limits[0].binds == "learner"
-    assert found.total == pytest.approx(1000, rel=1e-4)
+    assert found.limits[0].bottleneck == "learner"
+    assert found.total_rate == pytest.approx(1000, rel=1e-4)
 
 
 def test_actors_and_a_learner_of_one_host_share_its_cores():
     """2 cores / (2.5 + 1.5 ms of cores per step); 1.0 ms of a core for actors of 2.0 ms a step."""
     found = predict(plan([("here", {"here": 3})], here=2))
-    assert found.limits[0] == pytest.approx(Limits(800, 1000, math.inf, 500), rel=1e-4)
-    assert found.limits[0].binds == "cores"
-    assert found.enough == [1]
-    assert found.total == pytest.approx(500, rel=1e-4)
+    assert found.limits[0] == pytest.approx(RateLimits(800, 1000, math.inf, 500), rel=1e-4)
+    assert found.limits[0].bottleneck == "cores"
+    assert found.actors_needed == [1]
+    assert found.total_rate == pytest.approx(500, rel=1e-4)
 
 
 def test_an_actor_stands_back_while_an_update_is_made_beside_it():
@@ -93,8 +107,8 @@ def test_an_actor_stands_back_while_an_update_is_made_beside_it():
     found = predict(plan([("here", {"here": 1})], here=2))
     assert found.limits[0].supply == pytest.approx(500, rel=1e-4)
     assert found.limits[0].cores == pytest.approx(1 / (0.0020 + 0.6 * 0.0010), rel=1e-4)
-    assert found.limits[0].binds == "cores"
-    assert found.total == pytest.approx(found.limits[0].cores, rel=1e-4)
+    assert found.limits[0].bottleneck == "cores"
+    assert found.total_rate == pytest.approx(found.limits[0].cores, rel=1e-4)
 
 
 def test_learners_that_want_more_cores_than_there_are_hold_an_actor_back_for_longer():
@@ -111,10 +125,10 @@ def test_a_step_costs_more_where_a_learner_and_actors_use_the_same_cores():
     def costs(sets, on_gpu=False, **cores):
         made = plan(sets, **cores)
         for name, host in made.hosts.items():
-            dearer = host.kind._replace(actor_beside=1.2, learner_beside=1.5)
+            dearer = host.costs._replace(actor_beside=1.2, learner_beside=1.5)
             if on_gpu:
                 dearer = dearer._replace(training=0.0002)
-            made.hosts[name] = host._replace(kind=dearer)
+            made.hosts[name] = host._replace(costs=dearer)
         return predict(made).limits[0]
 
     both = costs([("here", {"here": 3})], here=2)
@@ -143,9 +157,9 @@ def test_so_is_the_time_of_an_actor_that_takes_turns_or_asks_for_actions():
 
     def supply(cores, **shape):
         made = plan([("here", {"here": 1})], SHAPE._replace(**shape), here=cores)
-        kind = made.hosts["here"].kind
-        kind = kind._replace(turning=0.0024, turning_secs=0.0014, actor_beside=1.2)
-        made.hosts["here"] = made.hosts["here"]._replace(kind=kind)
+        costs = made.hosts["here"].costs
+        costs = costs._replace(turning=0.0024, turning_secs=0.0014, actor_beside=1.2)
+        made.hosts["here"] = made.hosts["here"]._replace(costs=costs)
         return predict(made).limits[0].supply
 
     assert supply(2.4, env_groups=2) == pytest.approx(1 / 0.00168, rel=1e-4)
@@ -160,8 +174,8 @@ def test_what_is_done_once_a_policy_or_an_update_or_a_pull_is_part_of_a_step():
     def limits(sets, **cores):
         made = plan(sets, **cores)
         for name, host in made.hosts.items():
-            kind = host.kind._replace(loading=0.04, publishing=0.05, pulling=0.02, serving=0.01)
-            made.hosts[name] = host._replace(kind=kind)
+            costs = host.costs._replace(loading=0.04, publishing=0.05, pulling=0.02, serving=0.01)
+            made.hosts[name] = host._replace(costs=costs)
         return predict(made).limits[0]
 
     apart = limits([("gpu", {"cpu": 1})])
@@ -174,16 +188,16 @@ def test_what_is_done_once_a_policy_or_an_update_or_a_pull_is_part_of_a_step():
 def test_an_actor_that_leaves_its_host_idle_is_not_said_to_share_its_cores():
     found = predict(plan([("here", {"here": 1})], here=8))
     assert found.limits[0].cores == math.inf
-    assert found.limits[0].binds == "supply"
-    assert found.enough == [2]
+    assert found.limits[0].bottleneck == "supply"
+    assert found.actors_needed == [2]
 
 
 def test_a_link_carries_unrolls_one_way_and_parameters_the_other():
     """0.04 Gbit/s are 5 MB/s; unrolls of 10 kB a step: 500 steps/s, and 5 MB/s of pulls."""
     found = predict(plan([("gpu", {"cpu": 4})], gbit=0.04))
     assert found.limits[0].network == pytest.approx(500, rel=1e-4)
-    assert found.limits[0].binds == "network"
-    assert found.enough == [1]
+    assert found.limits[0].bottleneck == "network"
+    assert found.actors_needed == [1]
     # Two updates of 100 steps make 2 policies for 200 steps/s: 2 MB/s down, had they gone up too.
     slower = predict(plan([("gpu", {"cpu": 4})], gbit=0.016))
     assert slower.limits[0].network == pytest.approx(200, rel=1e-4)
@@ -216,20 +230,20 @@ def test_inference_at_the_learner_pulls_nothing_and_spares_the_actors_network():
 
 def test_calls_for_actions_cost_actor_and_learner_what_was_measured():
     made = plan([("gpu", {"cpu": 2})], SHAPE._replace(inference="learner"))
-    kind = KIND._replace(asking=0.0003, answering=0.0068, central_secs=0.0005)
-    found = predict(made._replace(hosts={name: Host(kind) for name in made.hosts}))
+    costs = COSTS_OF_HOST._replace(asking=0.0003, answering=0.0068, central_secs=0.0005)
+    found = predict(made._replace(hosts={name: Host(costs) for name in made.hosts}))
     assert found.limits[0].supply == pytest.approx(2 / 0.0013, rel=1e-4)
     assert found.limits[0].learner == pytest.approx(4 / 0.0080, rel=1e-4), "its cores"
-    kind = kind._replace(answering=0.0008)
-    found = predict(made._replace(hosts={name: Host(kind) for name in made.hosts}))
+    costs = costs._replace(answering=0.0008)
+    found = predict(made._replace(hosts={name: Host(costs) for name in made.hosts}))
     assert found.limits[0].learner == pytest.approx(1 / 0.0015, rel=1e-4), "its device"
 
 
 def test_learners_in_lockstep_go_as_the_slowest():
     found = predict(plan([("gpu0", {"cpu0": 1}), ("gpu1", {"cpu1": 2})]))
-    assert found.slowest == 0
+    assert found.slowest_set == 0
     assert found.rate == pytest.approx(500, rel=1e-4)
-    assert found.total == pytest.approx(1000, rel=1e-4)
+    assert found.total_rate == pytest.approx(1000, rel=1e-4)
 
 
 def test_a_set_that_is_held_back_leaves_its_cores_to_the_others():
@@ -238,41 +252,43 @@ def test_a_set_that_is_held_back_leaves_its_cores_to_the_others():
     """
     found = predict(plan([("gpu0", {"cpu": 2}), ("gpu1", {"cpu": 4})], cpu=5))
     assert found.limits[0].supply == pytest.approx(1000, rel=1e-4)
-    assert found.rate == pytest.approx(1000 * straggling(2), rel=1e-4)
+    assert found.rate == pytest.approx(1000 * straggler_efficiency(2), rel=1e-4)
 
 
 @pytest.mark.parametrize(("learners", "left"), [(1, 1.0), (2, 0.968), (4, 0.943), (8, 0.928)])
 def test_stragglers_cost_what_drawn_times_cost(learners, left):
     """As sandbox/multi_learner.md has it, from draws."""
-    assert straggling(learners) == pytest.approx(left, abs=0.001)
+    assert straggler_efficiency(learners) == pytest.approx(left, abs=0.001)
 
 
 def test_what_a_running_run_waits_says_what_it_could_do():
-    found = seen(100.0, wait=0.5, held=0.2)
+    found = infer_limits(100.0, learner_wait_share=0.5, actor_wait_share=0.2)
     assert (found.supply, found.learner) == pytest.approx((125.0, 200.0))
-    assert enough(found.learner, 125.0 / 5) == 8
-    assert enough(300.0, 0.1 * 1000) == 3, "no fourth for a rounding error"
+    assert count_actors_needed(found.learner, 125.0 / 5) == 8
+    assert count_actors_needed(300.0, 0.1 * 1000) == 3, "no fourth for a rounding error"
 
 
 # -- what holds of any plan
 
-COSTS = st.floats(1e-5, 1e-2)
+POSITIVE_COSTS = st.floats(1e-5, 1e-2)
 
 
 @st.composite
 def plans(draw):
     """Two sets on hosts that they share, or not."""
-    costs = [draw(COSTS) for _ in Kind._fields[1:]]
+    values = [draw(POSITIVE_COSTS) for _ in HostCosts._fields[1:]]
     names = ["a", "b", "c"]
-    kind = Kind(1, *costs)._replace(
+    costs = HostCosts(1, *values)._replace(
         actor_beside=draw(st.floats(1, 2)), learner_beside=draw(st.floats(1, 2))
     )
     hosts = {
-        name: Host(kind._replace(cores=draw(st.integers(1, 16))), draw(st.floats(0.01, 10)))
+        name: Host(costs._replace(cores=draw(st.integers(1, 16))), draw(st.floats(0.01, 10)))
         for name in names
     }
     sets = [
-        Set(draw(st.sampled_from(names)), {draw(st.sampled_from(names)): draw(st.integers(1, 50))})
+        WorkerSet(
+            draw(st.sampled_from(names)), {draw(st.sampled_from(names)): draw(st.integers(1, 50))}
+        )
         for _ in range(draw(st.integers(1, 2)))
     ]
     shape = SHAPE._replace(
@@ -280,7 +296,7 @@ def plans(draw):
         min_pull_secs=draw(st.floats(0, 1)),
         inference=draw(st.sampled_from(["actor", "learner"])),
     )
-    return Plan(hosts, sets, shape)
+    return ClusterPlan(hosts, sets, shape)
 
 
 @settings(max_examples=30, deadline=None)
@@ -292,29 +308,29 @@ def test_more_actors_never_supply_less(before, more):
     one, other = predict(before), predict(before._replace(sets=sets))
     assert other.limits[0].supply >= one.limits[0].supply * (1 - 1e-6)
     if len(sets) == 1:  # with two, more of one set's take cores from the other's
-        assert other.total >= one.total * (1 - 1e-4)
+        assert other.total_rate >= one.total_rate * (1 - 1e-4)
 
 
 @settings(max_examples=30, deadline=None)
 @given(plans(), st.floats(1, 10))
 def test_more_bandwidth_or_cheaper_steps_never_give_less(before, times):
     hosts = {n: host._replace(gbit=host.gbit * times) for n, host in before.hosts.items()}
-    one = predict(before).total
-    assert predict(before._replace(hosts=hosts)).total >= one * (1 - 1e-4)
-    cheaper = before._replace(fit=Fit(1 / times, 1 / times))
-    assert predict(cheaper).total >= one * (1 - 1e-4)
+    one = predict(before).total_rate
+    assert predict(before._replace(hosts=hosts)).total_rate >= one * (1 - 1e-4)
+    cheaper = before._replace(factors=CostFactors(1 / times, 1 / times))
+    assert predict(cheaper).total_rate >= one * (1 - 1e-4)
 
 
 @settings(max_examples=30, deadline=None)
 @given(plans())
 def test_a_prediction_keeps_to_its_limits_and_loses_nothing_without_a_reason(each):
     hosts = {
-        name: host._replace(kind=host.kind._replace(pulling=0.0, serving=0.0))
+        name: host._replace(costs=host.costs._replace(pulling=0.0, serving=0.0))
         for name, host in each.hosts.items()
     }
     found = predict(each._replace(hosts=hosts))  # pulls take cores of no limit's name
     assert found.rate <= min(limits.rate for limits in found.limits) * (1 + 1e-4)
-    assert found.total == pytest.approx(found.rate * len(each.sets))
+    assert found.total_rate == pytest.approx(found.rate * len(each.sets))
     assert found.rate > 0
     if len(each.sets) == 1:
         assert found.rate >= 0.999 * found.limits[0].rate
@@ -326,11 +342,11 @@ def test_a_prediction_keeps_to_its_limits_and_loses_nothing_without_a_reason(eac
 PUBLISHED = {15: 2300, 25: 4300, 35: 6000, 45: 6200, 50: 6200, 110: 6300}
 
 
-def predecessor(actors, fit=ALONE):
+def predecessor(actors, factors=ALONE):
     """Its two parameters are 200 an actor and 5,000 of the learner before the fit."""
-    kind = FREE._replace(cores=1000, environment=5e-3, training_secs=2e-4)
-    hosts = {"gpu": Host(kind), "cpu": Host(kind)}
-    return Plan(hosts, [Set("gpu", {"cpu": actors})], SHAPE, fit)
+    costs = FREE._replace(cores=1000, environment=5e-3, training_secs=2e-4)
+    hosts = {"gpu": Host(costs), "cpu": Host(costs)}
+    return ClusterPlan(hosts, [WorkerSet("gpu", {"cpu": actors})], SHAPE, factors)
 
 
 @pytest.mark.parametrize(
@@ -345,12 +361,14 @@ def predecessor(actors, fit=ALONE):
     ],
 )
 def test_two_points_of_the_predecessors_table_predict_the_others(points, each, most, predicted):
-    fit = throughput_model.fitted([predecessor(n) for n in points], [PUBLISHED[n] for n in points])
-    limits = predict(predecessor(1, fit)).limits[0]
+    factors = throughput_model.fit_cost_factors(
+        [predecessor(n) for n in points], [PUBLISHED[n] for n in points]
+    )
+    limits = predict(predecessor(1, factors)).limits[0]
     assert limits.supply == pytest.approx(each, rel=2e-3)
     assert limits.learner == pytest.approx(most, rel=2e-3)
     for actors, rate in predicted.items():
-        found = predict(predecessor(actors, fit)).total
+        found = predict(predecessor(actors, factors)).total_rate
         assert found == pytest.approx(rate, rel=2e-3)
         assert found == pytest.approx(PUBLISHED[actors], rel=0.15)
 
@@ -361,8 +379,12 @@ PAIRS = list(itertools.product((15, 25, 35), (45, 50, 110)))  # of its slope, an
 def test_any_point_of_the_slope_and_any_of_the_plateau_predict_the_table():
     worst = 0.0
     for slope, plateau in PAIRS:
-        fit = Fit(actor=200 * slope / PUBLISHED[slope], learner=5000 / PUBLISHED[plateau])
-        found = {n: predict(predecessor(n, fit)).total / rate for n, rate in PUBLISHED.items()}
+        factors = CostFactors(
+            actor=200 * slope / PUBLISHED[slope], learner=5000 / PUBLISHED[plateau]
+        )
+        found = {
+            n: predict(predecessor(n, factors)).total_rate / rate for n, rate in PUBLISHED.items()
+        }
         assert (found[slope], found[plateau]) == pytest.approx((1, 1), rel=1e-3)
         worst = max(worst, *(abs(ratio - 1) for ratio in found.values()))
     assert worst == pytest.approx(0.122, abs=0.003)
@@ -381,7 +403,7 @@ def test_a_minimum_that_is_rounded_off_predicts_it_worse(power, worst):
 
 
 def test_a_fit_finds_the_factors_that_made_its_rates():
-    fit = Fit(1.3, 0.8)
+    factors = CostFactors(1.3, 0.8)
     two = [plan([("here", {"here": 3})], here=2), plan([("gpu", {"cpu": 1})])]
-    rates = [predict(each._replace(fit=fit)).total for each in two]
-    assert throughput_model.fitted(two, rates) == pytest.approx(fit, rel=2e-3)
+    rates = [predict(each._replace(factors=factors)).total_rate for each in two]
+    assert throughput_model.fit_cost_factors(two, rates) == pytest.approx(factors, rel=2e-3)
