@@ -71,7 +71,7 @@ def main() -> None:
     print(
         draw_text_chart([row["frames"] for row in known], [row["episode_return"] for row in known])
     )
-    options = {name: settings[name] for name in types.FLAGS if name in settings}
+    options = {name: settings[name] for name in types.OPTION_FLAGS if name in settings}
     result = known[-1]["episode_return"]
     random = np.mean([random_policy_return(one.strip(), options) for one in level.split(",")])
     print(f"\nmean return {result:.2f}; random: {random:.2f}   ({logdir})")

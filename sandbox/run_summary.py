@@ -15,7 +15,7 @@ from plot_style import format_duration
 from run_series import RunSeries
 
 from impala_mm.config.settings import Config
-from impala_mm.records.bottleneck import verdict
+from impala_mm.records.bottleneck import describe_bottleneck
 
 Record = dict[str, Any]
 # Flags that say how a process was started, or another run's: they are not for the next start.
@@ -66,7 +66,7 @@ def describe_late_bottleneck(run: RunSeries) -> str:
             row[key] = float(known.mean())
     actors = max(1, round(row["actors"])) if "actors" in row else None
     try:
-        return verdict(row, actors) if "wait_share" in row else ""
+        return describe_bottleneck(row, actors) if "wait_share" in row else ""
     except KeyError:  # rows of an older form
         return ""
 

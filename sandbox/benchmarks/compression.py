@@ -18,7 +18,7 @@ from worker_client import WorkerProcess
 
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
-from impala_mm.data.compression import PACKS, compressed, unpacked
+from impala_mm.data.compression import COMPRESSORS, compress_lz4, decompress
 from impala_mm.environments import from_flags
 from impala_mm.environments.make import make_environments
 from impala_mm.runtime import lifecycle
@@ -33,15 +33,15 @@ def benchmark_unrolls(config: Config) -> None:
         learner = processes[0]
         address = learner.request(prepare="receive_unrolls", batch=envs)["address"]
         actors, sizes = {}, {}
-        for number, name in enumerate(PACKS):
+        for number, name in enumerate(COMPRESSORS):
             processes.append(WorkerProcess(dataclasses.replace(config, compression=name), 1))
             prepared = processes[-1].request(
                 prepare="send_unrolls", batch=envs, address=address, actor=number
             )
             actors[name], sizes[name] = processes[-1], prepared["unroll_bytes"]
-        cpu_by_pack: dict[str, list[tuple[float, float]]] = {name: [] for name in PACKS}
+        cpu_by_pack: dict[str, list[tuple[float, float]]] = {name: [] for name in COMPRESSORS}
         for round_number in range(_ROUNDS):
-            for name in list(PACKS)[:: 1 if round_number % 2 else -1]:
+            for name in list(COMPRESSORS)[:: 1 if round_number % 2 else -1]:
                 before = learner.request()["cpu"]
                 answer = actors[name].request(
                     measure_seconds=_SECONDS, task="send_unrolls", batch=envs
@@ -68,17 +68,17 @@ def benchmark_steps(config: Config) -> None:
     lifecycle.load_tensorflow(1, 1)
     from impala_mm.data.step_codec import StepCodec  # noqa: PLC0415
 
-    level, envs = next(iter(from_flags.levels_of(config))), config.num_envs
-    environments = make_environments(level, envs, 1, **from_flags.options(config))
+    level, envs = next(iter(from_flags.level_specs(config))), config.num_envs
+    environments = make_environments(level, envs, 1, **from_flags.environment_options(config))
     codec, random = StepCodec(environments.spec.observation), np.random.default_rng(0)
     environments.reset()
     actions = random.integers(environments.spec.num_actions, size=[150, envs]).astype(np.int32)
     raw = [codec.encode(environments.step(chosen)) for chosen in actions][50:]
     environments.close()
     began = time.process_time()
-    packed = [compressed(content) for content in raw]
+    packed = [compress_lz4(content) for content in raw]
     packed_at = time.process_time()
-    decompressed = [unpacked(content, codec.size * envs) for content in packed]
+    decompressed = [decompress(content, codec.size * envs) for content in packed]
     unpacked_at = time.process_time()
     assert decompressed == raw
     count = len(raw) * envs

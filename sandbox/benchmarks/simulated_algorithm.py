@@ -18,7 +18,7 @@ import tensorflow as tf
 from impala_mm.algorithms.interface import entry_spec
 from impala_mm.data.trajectory import UnrollSpec
 from impala_mm.data.variables import Variables
-from impala_mm.runtime.rank import place
+from impala_mm.runtime.rank import process_rank
 
 GRADIENT_BYTES = 6_800_000  # bytes: those of IMPALA's deep network
 _JITTER = 0.1  # of the time, each way
@@ -47,7 +47,7 @@ class SimulatedAlgorithm:
 
     def __init__(self, config, environment):
         self._milliseconds = float(os.environ["SIMULATED_MS"])
-        self._rank, self._updates, self._began = place().rank, 0, 0.0
+        self._rank, self._updates, self._began = process_rank().rank, 0, 0.0
         self._actions = environment.num_actions
         step = entry_spec(environment, extras=())
         self.unroll = UnrollSpec(config.unroll_length, overlap=1, step=step, start=())

@@ -17,18 +17,17 @@ from impala_mm.actor.actor import Player
 from impala_mm.algorithms import agent
 from impala_mm.config import auto
 from impala_mm.config.settings import Config
-from impala_mm.data.compression import PACKS
+from impala_mm.data.compression import COMPRESSORS
 from impala_mm.data.step_codec import StepCodec
-from impala_mm.data.trajectory import Codec
+from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.environments import from_flags
 from impala_mm.environments.make import make_environments
 from impala_mm.environments.types import Step
-from impala_mm.inference.batched_inference import Inference
+from impala_mm.inference.batched_inference import BatchedInference
 from impala_mm.learner.batch_source import QueueSource
 from impala_mm.runtime import devices
-from impala_mm.transport import messages
-from impala_mm.transport.client import ACCEPTED, Asked, Client
-from impala_mm.transport.messages import Asking
+from impala_mm.transport.client import Client, PendingInference
+from impala_mm.transport.messages import InferenceRequest, Reply, UnrollHeader
 from impala_mm.transport.server import Server
 
 PreparedTask = tuple[Callable[[], object], int]  # (what runs it once, the steps of that)
@@ -40,10 +39,10 @@ class WireTasks:
 
     def __init__(self, config: Config):
         self._config = config
-        self._acting = agent.make(agent.acting(config), 0)
+        self._acting = agent.make_agent(agent.config_for_acting(config), 0)
         level = next(iter(self._acting.levels))
         self._make_environments = lambda envs, seed: make_environments(
-            level, envs, seed, **from_flags.options(config)
+            level, envs, seed, **from_flags.environment_options(config)
         )
         self.details: dict[str, Any] = {}  # what the last task that was made ready reports besides
 
@@ -66,8 +65,8 @@ class WireTasks:
 
     def serve_inference(self, batch: int) -> PreparedTask:
         """Listens, chooses actions for who asks, and makes batches of what they did."""
-        made = agent.make(agent.acting(self._config), 0)
-        inference = Inference(made.algorithm, made.layout, devices.training())
+        made = agent.make_agent(agent.config_for_acting(self._config), 0)
+        inference = BatchedInference(made.algorithm, made.layout, devices.training_device())
         return self._start_receiving(self._make_server(batch, inference), batch)
 
     def send_unrolls(self, batch: int, address: str, actor: int = 0) -> PreparedTask:
@@ -75,16 +74,16 @@ class WireTasks:
         client = self._connect(address, actor)
         contents, numbers = self._play_unrolls(batch), iter(range(10**9))
         step = self._acting.algorithm.unroll.step
-        pack = PACKS[auto.compression(self._config, step.observation)]
+        pack = COMPRESSORS[auto.compression(self._config, step.observation)]
         self.details = {"unroll_bytes": sum(map(len, map(pack, contents))) / batch}
-        nothing = dict.fromkeys(messages.Header._fields, 0)
+        nothing = dict.fromkeys(UnrollHeader._fields, 0)
         names = {"nonce": client.nonce, "run": client.run, "actor": actor, "incarnation": 1}
 
         def once() -> None:
-            header = messages.Header(**nothing | names | {"sequence": next(numbers)})
+            header = UnrollHeader(**nothing | names | {"sequence": next(numbers)})
             packed = [pack(content) for content in contents]
-            code = client.enqueue(header, packed, np.zeros([0, 3], np.float32))
-            assert code == ACCEPTED, code
+            reply = client.enqueue(header, packed, np.zeros([0, 3], np.float32))
+            assert reply == Reply.ACCEPTED, reply
 
         return once, batch
 
@@ -95,21 +94,24 @@ class WireTasks:
             self._make_environments(batch, 1),
         )
         codec, random = StepCodec(environments.spec.observation), np.random.default_rng(0)
-        pack = PACKS[auto.compression(self._config, environments.spec.observation)]
+        pack = COMPRESSORS[auto.compression(self._config, environments.spec.observation)]
         steps = []
         for _ in range(50):
             actions = random.integers(environments.spec.num_actions, size=batch).astype(np.int32)
             step = environments.step(actions) if steps else environments.reset()
             steps.append(Step(*map(np.copy, step)))  # of some its arrays are written over
         environments.close()
-        blank = Asking(client.nonce, 0, 1, 0, -1, 0, 0, 0, 0, 0, batch)
+        assert client.nonce is not None
+        zeros = dict.fromkeys(InferenceRequest._fields, 0)
+        named = {"nonce": client.nonce, "incarnation": 1, "environments": batch}
+        request = InferenceRequest(**zeros | named)
         numbers, nothing = itertools.count(), np.zeros([0, 3], np.float32)
 
         def once() -> None:
             number = next(numbers)
             content = pack(codec.encode(steps[number % len(steps)]))
-            asked = Asked(client, blank._replace(number=number), content, nothing)
-            assert len(asked.actions()) == batch
+            pending = PendingInference(client, request._replace(number=number), content, nothing)
+            assert len(pending.wait_for_actions()) == batch
 
         return once, batch
 
@@ -131,7 +133,7 @@ class WireTasks:
         finally:
             environments.close()
 
-    def _make_server(self, batch: int, inference: Inference | None = None) -> Server:
+    def _make_server(self, batch: int, inference: BatchedInference | None = None) -> Server:
         self._address = real_run.free_address()
         place = "learner" if inference else "actor"
         return Server(
@@ -142,7 +144,7 @@ class WireTasks:
             2 * batch,
             lambda message: None,
             inference,
-            unroll_bytes=Codec(self._acting.algorithm.unroll).size,
+            unroll_bytes=UnrollCodec(self._acting.algorithm.unroll).size,
         )
 
     def _start_receiving(self, server: Server, batch: int) -> PreparedTask:
@@ -150,7 +152,7 @@ class WireTasks:
         layout = self._acting.layout
         values = layout.values()
         server.publish(0, lambda: layout.pack(values), values)
-        source = QueueSource(server, Codec(self._acting.algorithm.unroll), batch)
+        source = QueueSource(server, UnrollCodec(self._acting.algorithm.unroll), batch)
 
         def drain() -> None:
             try:

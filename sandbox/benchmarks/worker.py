@@ -35,13 +35,13 @@ from impala_mm.algorithms import agent
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry
-from impala_mm.data.unroll_writer import Assembly
+from impala_mm.data.unroll_writer import UnrollWriter
 from impala_mm.distributed import group
 from impala_mm.environments.atari import vector
 from impala_mm.learner import setup
-from impala_mm.learner.learner import Learner, Update
-from impala_mm.learner.limits import Limits
-from impala_mm.learner.profiler import Profile
+from impala_mm.learner.learner import Learner, TrainStep
+from impala_mm.learner.limits import RunLimits
+from impala_mm.learner.profiler import UpdateProfiler
 from impala_mm.runtime import devices
 
 
@@ -51,7 +51,7 @@ class WorkerTasks(WireTasks):
     def __init__(self, config: Config, threads: int):
         super().__init__(config)
         self._threads = threads
-        self._training: agent.Agreement | None = None
+        self._training: agent.Agent | None = None
 
     def environment(self, batch: int) -> PreparedTask:
         """Steps `batch` environments by random actions."""
@@ -77,7 +77,7 @@ class WorkerTasks(WireTasks):
     def inference(self, batch: int) -> PreparedTask:
         """Acts on `batch` observations and carries the state on, as actors and learners do."""
         algorithm = self._acting.algorithm
-        self.details = {"precision": self._precision_name(agent.acting(self._config))}
+        self.details = {"precision": self._precision_name(agent.config_for_acting(self._config))}
         state = algorithm.initial_state(batch)
         exploration = tf.ones([batch])
         entry = tf.nest.map_structure(tf.constant, self._random_entries([batch]))
@@ -105,8 +105,11 @@ class WorkerTasks(WireTasks):
         """Makes updates from one batch of `batch` unrolls, again and again."""
         training_setup, unrolls = self._training_inputs(batch)
         self.details = {"precision": self._precision_name(self._config)}
-        update = Update(
-            training_setup.algorithm, group.Alone(), self._config, training_setup.layout.values
+        update = TrainStep(
+            training_setup.algorithm,
+            group.SingleLearner(),
+            self._config,
+            training_setup.layout.values,
         )
         return lambda: update(
             unrolls, 0.0, 1e9, 0.0
@@ -116,32 +119,32 @@ class WorkerTasks(WireTasks):
         """Makes updates as a learner does: counted, and published to actors."""
         (algorithm, layout, *_), unrolls = self._training_inputs(batch)
         config = dataclasses.replace(self._config, total_environment_frames=math.inf)
-        source, limits = _RepeatedBatch(unrolls), Limits(config, None)
-        profile = Profile("", Path(), print)
+        source, limits = _RepeatedBatch(unrolls), RunLimits(config, None)
+        profiler = UpdateProfiler("", Path(), print)
         learner = Learner(
             config,
             algorithm,
-            group.Alone(),
+            group.SingleLearner(),
             source,
             self._make_server(1),
             layout,
             limits,
             1,
-            profile,
+            profiler,
         )
-        learner.begin(lambda: math.nan)
+        learner.start_training(lambda: math.nan)
         source.allowed.release()  # one is made ready while another is trained on
 
         def once() -> None:
             source.allowed.release()
             while not source.done.acquire(timeout=0.5):
-                assert not learner.ended, learner.ended
+                assert not learner.end_reason, learner.end_reason
 
         return once, batch * algorithm.unroll.length
 
-    def _training_inputs(self, batch: int) -> tuple[agent.Agreement, Batch]:
+    def _training_inputs(self, batch: int) -> tuple[agent.Agent, Batch]:
         """Returns what is trained, and a batch to train on."""
-        self._training = self._training or agent.make(self._config, 0)
+        self._training = self._training or agent.make_agent(self._config, 0)
         algorithm = self._training.algorithm
         spec = algorithm.unroll
         entries = self._random_entries([spec.length + spec.overlap, batch])
@@ -156,11 +159,11 @@ class WorkerTasks(WireTasks):
         """Cuts what `batch` environments did into unrolls; counted in such."""
         algorithm = self._acting.algorithm
         state = tf.nest.flatten(algorithm.initial_state(batch))
-        assembly = Assembly(algorithm.unroll, batch, algorithm.initial_state(batch))
+        writer = UnrollWriter(algorithm.unroll, batch, algorithm.initial_state(batch))
 
         def once() -> None:
-            assembly.begins_with(state)
-            assembly.cut()
+            writer.set_start_state(state)
+            writer.take_unrolls()
 
         return once, batch
 
@@ -170,7 +173,7 @@ class WorkerTasks(WireTasks):
 
     def play_in_turns(self, batch: int) -> PreparedTask:
         """Does the same in groups that take turns, with the threads that step them."""
-        return self._prepare_player(auto.shares(batch, min(batch, self._config.env_groups)))
+        return self._prepare_player(auto.split_evenly(batch, min(batch, self._config.env_groups)))
 
     def _prepare_player(self, sizes: list[int]) -> PreparedTask:
         algorithm = self._acting.algorithm
@@ -189,7 +192,7 @@ class WorkerTasks(WireTasks):
         return lambda: layout.unpack(packed), 1
 
     def _precision_name(self, config: Config) -> str:
-        return devices.precision(config.precision, self._acting.spec.observation)
+        return devices.resolve_precision(config.precision, self._acting.spec.observation)
 
     def _random_entries(self, shape: list[int]) -> Entry:
         """Makes entries [*shape, ...] with noise for pictures, and no episode that ends."""
@@ -224,9 +227,9 @@ def main() -> None:
     os.dup2(2, 1)  # whatever else is printed is no answer
     (config,), _ = flags.parse(sys.argv, __doc__ or "", Config)
     if _THREADS:
-        lifecycle.give_way()
+        lifecycle.lower_priority()
     else:
-        setup.look(config)
+        setup.find_levels_and_device(config)
     tasks = WorkerTasks(config, _THREADS)
     ready: dict[tuple[str, int], PreparedTask] = {}
     for line in sys.stdin:
