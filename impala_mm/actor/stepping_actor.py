@@ -145,7 +145,7 @@ class SteppingActor(threading.Thread):
             actor=self._identity["actor"],
             incarnation=connection.incarnation,
             group=number,
-            number=-1,
+            number=0,
             **_NO_NEWS,
             environments=size,
         )
@@ -203,7 +203,7 @@ class _SteppedGroup:
 
     def request_actions(self, client: Client, step: Step, news: dict[str, int]) -> None:
         """Ask for the actions after this step; `news` are fields of the request."""
-        number = self.request.number + 1
+        number = self.request.number + 1 if self._pending else 0
         self.request = self.request._replace(**_NO_NEWS | {"number": number} | news)
         episodes, content = self.stepper.episodes(), self._compress(self._codec.encode(step))
         self._pending = PendingInference(client, self.request, content, episodes)

@@ -1,7 +1,7 @@
-"""What the processes of a run make of the same flags, and must agree on: algorithm, levels, wire.
+"""An algorithm, built for the levels of the flags, with what the processes of a run must agree on.
 
-`learner_parts` and `actor_process` make it; the actor's `identity` goes with its hello, and
-the learner refuses what differs from its own. Learners compare theirs, and their flags, at start.
+Learners, actors and policies make one each. An actor's `identity` goes with its hello, and the
+learner refuses what differs from its own; learners compare theirs, and their flags, at start.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from impala_mm.runtime import devices
 
 
 class Agent(NamedTuple):
-    """Of one process."""
+    """An algorithm as one process has it."""
 
     algorithm: Algorithm
     layout: ParameterLayout  # of what actors receive

@@ -1,7 +1,7 @@
-"""The seam between what learns and what moves data.
+"""The interface between what learns and what moves data.
 
 An algorithm is a module with `make(config, environment) -> Algorithm`. Actors call `act`, the
-learner calls `update`; transport, queue and assembly see only `unroll` and the flat vector of
+learner calls `update`; transport and `UnrollWriter` see only `unroll` and the flat vector of
 `variables.acting`. A new algorithm is a new module here, or anywhere: --algorithm=package.module.
 """
 

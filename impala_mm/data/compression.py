@@ -1,7 +1,7 @@
 """Unrolls and steps made small for the wire: frames of a game are mostly repetition.
 
-An actor compresses what it sends (`link`, `remote_actor`) as --compression says. Its learner knows
-the size of what is due (`server`, `inference`): content of that size is as it was, shorter content
+An actor compresses what it sends as --compression says. Its learner knows the size of what is due
+(`transport.endpoints`, `inference`): content of that size is as it was, shorter content
 is compressed. So each actor chooses for itself, nothing is compared, and whatever is sent, no more
 than that size is ever made of it.
 """

@@ -1,8 +1,6 @@
-"""What an actor and a learner that infers say to each other: a group's step, and who asks.
+"""Steps of environments as bytes: what an actor sends whose learner chooses the actions.
 
-An actor that only steps keeps its environments in groups: while the learner infers for one, another
-steps. Each call brings what a step of a group brought (`remote_actor` makes it, `inference` reads
-it); its answer is the group's next actions.
+`actor.stepping_actor` encodes a step of each group of its environments; `inference` decodes it.
 """
 
 import numpy as np
@@ -12,7 +10,7 @@ from impala_mm.environments.types import Step
 
 
 class StepCodec:
-    """A `Step` of E environments to bytes and back: each field's bytes, one after the other."""
+    """Converts a `Step` of E environments to bytes and back: field after field."""
 
     def __init__(self, observation: tf.TensorSpec):
         self._shape = observation.shape.as_list()
@@ -20,7 +18,7 @@ class StepCodec:
         self.size = int(np.prod(self._shape)) * self._dtype.itemsize + 4 + 4  # of one environment
 
     def encode(self, step: Step) -> bytes:
-        """All of its E environments."""
+        """Return the bytes of all E environments."""
         flags = np.stack([step.terminated, step.truncated, step.first, step.fault])
         observation = np.ascontiguousarray(step.observation, self._dtype)
         reward = np.asarray(step.reward, np.float32)

@@ -1,4 +1,4 @@
-"""The way into TensorFlow by one copy and one operation: for what goes it often.
+"""Arrays into TensorFlow by one copy and one operation: for what is done often.
 
 `tf.constant` copies an array, so that later changes of it do not show, and once more where the copy
 does not lie at a multiple of 64 bytes. And it takes a third of a millisecond whatever it copies,
@@ -17,7 +17,7 @@ _ALIGNMENT = 64  # bytes: what begins at a multiple of it TensorFlow reads where
 
 
 def pack(*arrays: np.ndarray) -> tf.Tensor:
-    """The arrays' bytes, uint8 [N], each from a multiple of 64 on; `taken` is the other end."""
+    """Return the arrays' bytes, uint8 [N], each from a multiple of 64 on, for `unpack`."""
     *begins, end = _offsets([array.nbytes for array in arrays])
     memory = np.empty([end + _ALIGNMENT], np.uint8)
     skip = -memory.ctypes.data % _ALIGNMENT
@@ -28,12 +28,12 @@ def pack(*arrays: np.ndarray) -> tf.Tensor:
 
 
 def packed_spec(specs: Sequence[tf.TensorSpec]) -> tf.TensorSpec:
-    """What `hand` gives of arrays like these."""
+    """Return the spec of what `pack` returns of arrays like these."""
     return tf.TensorSpec([_offsets([_num_bytes(spec) for spec in specs])[-1]], tf.uint8)
 
 
 def unpack(raw: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
-    """What was handed, in a graph."""
+    """Return, in a graph, the tensors of the arrays that were packed."""
     sizes = [_num_bytes(spec) for spec in specs]
     *begins, _ = _offsets(sizes)
     return [
@@ -43,7 +43,7 @@ def unpack(raw: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
 
 
 def reinterpret(raw: tf.Tensor, shape: Sequence[int | None], dtype: tf.DType) -> tf.Tensor:
-    """Bytes, uint8 [...], as a tensor; of its sizes one may be unknown."""
+    """Return bytes, uint8 [...], as a tensor; one of its sizes may be unknown."""
     sizes = [-1 if size is None else size for size in shape]
     if dtype == tf.bool:
         return tf.reshape(tf.cast(raw, tf.bool), sizes)
@@ -53,7 +53,7 @@ def reinterpret(raw: tf.Tensor, shape: Sequence[int | None], dtype: tf.DType) ->
 
 
 def as_operation(concrete: Any) -> Callable[..., list[tf.Tensor]]:
-    """A concrete function of flat tensors as one operation, without tf.function's own handling."""
+    """Return a concrete function of flat tensors as one operation, without tf.function's handling."""
     captured = concrete.captured_inputs
     kinds = [output.dtype for output in concrete.outputs]
 
@@ -66,7 +66,7 @@ def as_operation(concrete: Any) -> Callable[..., list[tf.Tensor]]:
 
 
 def _offsets(sizes: Sequence[int]) -> list[int]:
-    """Where each of so many bytes begins, and the end."""
+    """Return where each part begins, and the end."""
     padded = (-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)
     return list(itertools.accumulate(padded, initial=0))
 

@@ -1,7 +1,7 @@
 """A standing evaluator: each time that it looks, the newest checkpoint of a run, tested once.
 
-`evaluator_process` calls `look` every few seconds while the run trains. Checkpoints are pruned by
-their learner at any time, and may be damaged: those are passed over, and said.
+`jobs.evaluator` calls `test_newest` every few seconds while the run trains. Checkpoints are pruned
+by their learner at any time, and may be damaged: those are passed over, and said.
 """
 
 from collections.abc import Callable
@@ -31,13 +31,15 @@ class CheckpointTester:
         say: Say,
         **how: Any,
     ):
-        """`choose`: the levels, by a checkpoint; `changes` as of `Policy`; `how`: of `on_level`."""
+        """`choose`: the levels, by a checkpoint; `changes` as of `Policy`; `how`: of `evaluate_level`."""
         self._logdir, self._choose, self._changes = logdir, choose, changes
         self._levels: list[str] = []
         self._how, self._meanwhile, self._say = how, meanwhile, say
         self._policy: Policy | None = None
         self._events: Any = None
-        self._bad: set[tuple[str, int]] = set()  # name of a checkpoint, time of its last change
+        self._bad: set[tuple[str, int | None]] = (
+            set()
+        )  # name of a checkpoint, time of its last change
         # (level, updates) that this evaluator, or the one before it, has had.
         self._had = {
             (row.get("level"), row.get("updates"))
@@ -47,7 +49,7 @@ class CheckpointTester:
         self.newest: CheckpointInfo | None = None  # the last that was tested
         self.frames = 0.0  # of the games played so far
 
-    def look(self) -> bool:
+    def test_newest(self) -> bool:
         """Tests the newest checkpoint, if it is whole and was not tested yet; whether it was."""
         for path in reversed(checkpoint.all_in(self._logdir / "checkpoints")):
             mark = _fingerprint(path)
@@ -113,15 +115,15 @@ class CheckpointTester:
         suffix = f"/{result.level}" if len(self._levels) > 1 else ""
         named = {"return": row["mean"], "length": row["mean_length"]}
         named |= {name: row[name] for name in ("deviation", "human_normalised") if name in row}
-        with self._events.as_default(step=np.int64(result.frames)):  # NumPy's, as in `chronicle`
+        with self._events.as_default(step=np.int64(result.frames)):  # see metrics_writer
             for name, value in named.items():
                 tf.summary.scalar(f"evaluation/{name}{suffix}", np.float32(value))
         self._events.flush()
 
 
-def _fingerprint(path: Path) -> tuple[str, int]:
+def _fingerprint(path: Path) -> tuple[str, int | None]:
     """Another one where it was written anew, or is gone."""
     try:
         return path.name, path.stat().st_mtime_ns
     except OSError:
-        return path.name, -1
+        return path.name, None

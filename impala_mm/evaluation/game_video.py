@@ -1,4 +1,4 @@
-"""One whole game of an agent, as a video: an onlooker of `evaluation` that writes what it sees.
+"""One whole game of an agent, as a video: a viewer that writes what it is shown.
 
 record_game(impala_mm.load_policy("runs/c"), "catch", Path("catch.mp4"), overlay=True)
 """
@@ -18,45 +18,50 @@ from impala_mm.policy.policy import Policy
 
 
 class GameVideo:
-    """Of the first game that is played to its end; where there is none, no file is left."""
+    """A video of the first game that is played to its end; without one, no file is left."""
 
-    def __init__(self, path: Path, rate: float, actions: Sequence[str], judges: bool = False):
-        """`rate`: pictures a second; `actions`: their names; `judges`: what it thinks is shown."""
-        self._path, self._rate, self._actions, self.judges = path, rate, actions, judges
-        self._recorder, self._game, self._over = VideoWriter(path, rate), 0, False
+    def __init__(
+        self, path: Path, rate: float, actions: Sequence[str], needs_policy_output: bool = False
+    ):
+        """`rate`: pictures a second; `actions`: their names; `needs_policy_output`: whether
+        action, value and probabilities are drawn below each picture.
+        """
+        self._path, self._rate, self._actions = path, rate, actions
+        self.needs_policy_output = needs_policy_output
+        self._writer, self._game, self._ended = VideoWriter(path, rate), 0, False
 
-    def see(self, sight: GameFrame) -> None:
-        """The next frame, if the film goes on."""
-        if self._over:
+    def show(self, frame: GameFrame) -> None:
+        """Write the next frame, unless the video has ended."""
+        if self._ended:
             return
-        if sight.game != self._game:  # the one before broke
-            self._recorder.discard()
-            self._recorder, self._game = VideoWriter(self._path, self._rate), sight.game
-        frame = self._drawn(sight) if self.judges else sight.picture
-        self._over = sight.action is None
-        for _ in range(max(1, round(self._rate)) if self._over else 1):  # a second of how it ended
-            self._recorder.add(frame)
+        if frame.game != self._game:  # the one before broke
+            self._writer.discard()
+            self._writer, self._game = VideoWriter(self._path, self._rate), frame.game
+        picture = self._draw(frame) if self.needs_policy_output else frame.picture
+        self._ended = frame.action is None
+        for _ in range(max(1, round(self._rate)) if self._ended else 1):  # a second of the end
+            self._writer.add(picture)
 
     def close(self) -> None:
-        """There are no more."""
-        if self._over:
-            self._recorder.close()
+        """Finish the file, or leave none where no game has ended."""
+        if self._ended:
+            self._writer.close()
         else:
-            self._recorder.discard()
+            self._writer.discard()
 
-    def _drawn(self, sight: GameFrame) -> np.ndarray:
-        """With action, value, return and probabilities below it."""
-        if sight.action is None:
+    def _draw(self, frame: GameFrame) -> np.ndarray:
+        """Return the picture with action, value, return and probabilities below it."""
+        if frame.action is None:
             nothing = np.zeros(len(self._actions))
-            return overlay(sight.picture, "none: it is over", 0.0, sight.episode_return, nothing)
-        assert sight.value is not None
-        name = self._actions[sight.action]
-        thought = (sight.episode_return, sight.policy, sight.action)
-        return overlay(sight.picture, name, sight.value, *thought)
+            return overlay(frame.picture, "none: it is over", 0.0, frame.episode_return, nothing)
+        assert frame.value is not None
+        name = self._actions[frame.action]
+        known = (frame.episode_return, frame.policy, frame.action)
+        return overlay(frame.picture, name, frame.value, *known)
 
 
 def action_names_of(policy: Policy, level_name: str) -> list[str]:
-    """What the policy's actions are called there."""
+    """Return the names of the policy's actions on a level."""
     options = from_flags.environment_options(policy.config)
     return action_names(level_name, policy.spec.num_actions, **options)
 
@@ -69,15 +74,14 @@ def record_game(
     overlay: bool = False,
     seed: int = 1,
 ) -> games.Evaluation:
-    """Plays one game and writes what it looks like to `path`.
+    """Play one game and write a video of it to `path`.
 
-    Raises environments.BadLevel where the level has no looks, evaluation.Unplayable, and
-    video.Unrecordable.
+    Raises BadLevel where the level cannot be drawn, Unplayable, and VideoFailed.
     """
     names = action_names_of(policy, level_name)
     return games.evaluate_level(
         *(policy, level_name, 1, 1),
         deterministic=deterministic,
         seed=seed,
-        onlookers=lambda playing: [GameVideo(path, playing.picture_rate, names, overlay)],
+        viewers=lambda playing: [GameVideo(path, playing.picture_rate, names, overlay)],
     )

@@ -4,8 +4,8 @@
     result.mean, result.returns, result.lengths
 
 Copies of the level play in parallel, each a number of games that is fixed beforehand. Taking
-whichever games end first instead would favour the short ones. `evaluation_process` and `evaluator`
-call this, and write down what comes of it.
+whichever games end first instead would favour the short ones. The jobs `evaluate` and
+`evaluator` call this, and write down what comes of it.
 """
 
 from collections.abc import Callable, Sequence
@@ -87,7 +87,7 @@ def evaluate(
     """Whole games with a run's newest checkpoint, or its best, or one given by its own folder.
 
     On the run's own level, or another that its network fits; `options` of the environment
-    (`environments.FLAGS`) are the run's unless given. Raises checkpoint.Missing, Damaged or
+    (`OPTION_FLAGS`) are the run's unless given. Raises checkpoint.Missing, Damaged or
     Mismatch, and environments.BadLevel.
     """
     policy = Policy(*checkpoint.find(logdir, best), level_name, seed=seed, **options)
@@ -106,13 +106,13 @@ def evaluate_level(
     deterministic: bool = False,
     seed: int = 1,
     no_reward_steps: int | None = None,
-    onlookers: Callable[[Environments], Sequence[Viewer]] | None = None,
+    viewers: Callable[[Environments], Sequence[Viewer]] | None = None,
     meanwhile: KeepPlaying = lambda games, steps: True,
     say: Say = lambda message: None,
 ) -> Evaluation:
     """`num_episodes` games; fewer where `meanwhile` ended it: then the longer ones are missing.
 
-    `no_reward_steps`: None for the protocol's own. `onlookers` are made for the environments.
+    `no_reward_steps`: None for the protocol's own. `viewers` are made for the environments.
     """
     num_envs = min(num_envs, num_episodes)
     options = from_flags.environment_options(policy.config)
@@ -124,24 +124,24 @@ def evaluate_level(
         level_name,
         num_envs,
         seed * 1_000_003 + _SEED_OFFSET,
-        pictures=onlookers is not None,
+        pictures=viewers is not None,
         life_loss_ends=False,
         **options,
     )
-    watching = None
+    feed = None
     try:
-        watching = ViewerFeed(policy, playing, onlookers(playing)) if onlookers else None
+        feed = ViewerFeed(policy, playing, viewers(playing)) if viewers else None
         games = play_games(
             *(policy, playing, games_per_env(num_episodes, num_envs)),
             explore=not deterministic,
             idle_steps=no_reward_steps,
-            watching=watching,
+            feed=feed,
             meanwhile=meanwhile,
             say=say,
         )
     finally:
-        if watching:
-            watching.close()
+        if feed:
+            feed.close()
         playing.close()
     return Evaluation(
         level=level_name,
@@ -171,7 +171,7 @@ def play_games(
     left: np.ndarray,
     explore: bool,
     idle_steps: int = 0,
-    watching: "ViewerFeed | None" = None,
+    feed: "ViewerFeed | None" = None,
     meanwhile: KeepPlaying = lambda games, steps: True,
     say: Say = lambda message: None,
 ) -> list[Game]:
@@ -181,14 +181,14 @@ def play_games(
     step, state = playing.reset(), policy.initial_state(len(left))
     actions, idle, steps = np.zeros(len(left), np.int32), np.zeros(len(left), np.int64), 0
     while left.any() and meanwhile(games, steps):
-        if watching and step.fault[0]:
-            watching.broke()
+        if feed and step.fault[0]:
+            feed.skip_game()
         step = _rebuild_broken(playing, step, say)
         entry = policy.entry(step.observation, step.reward, actions, step.first)
         before = state
         actions, state, _ = policy.act(entry, before, explore)
-        if watching and left[0]:
-            watching.look(step, entry, before, int(actions[0]))
+        if feed and left[0]:
+            feed.show_step(step, entry, before, int(actions[0]))
         step = playing.step(actions)
         steps += int(left.astype(bool).sum())
         idle = np.where((step.reward != 0) | step.first, 0, idle + 1)
@@ -197,26 +197,26 @@ def play_games(
                 cut = idle_steps > 0 and step.truncated[i] and idle[i] >= idle_steps
                 games.append(Game(episode_return, length, bool(cut)))
                 left[i] -= 1
-                if watching and i == 0:
-                    watching.end(step)
+                if feed and i == 0:
+                    feed.show_end(step)
     return games
 
 
 class ViewerFeed:
-    """Shows onlookers the games of copy 0."""
+    """Shows viewers the games of copy 0."""
 
-    def __init__(self, policy: Policy, playing: Environments, onlookers: Sequence[Viewer]):
-        self._policy, self._playing, self._onlookers = policy, playing, onlookers
-        self._judges = any(onlooker.judges for onlooker in onlookers)
+    def __init__(self, policy: Policy, playing: Environments, viewers: Sequence[Viewer]):
+        self._policy, self._playing, self._viewers = policy, playing, viewers
+        self._needs_policy_output = any(viewer.needs_policy_output for viewer in viewers)
         self._game, self._return = 0, 0.0
 
-    def look(self, step: Step, entry: Entry, state: Any, action: int) -> None:
+    def show_step(self, step: Step, entry: Entry, state: Any, action: int) -> None:
         """At an observation, and at the action chosen after it."""
-        judgement = None
-        if self._judges:
+        output = None
+        if self._needs_policy_output:
             mine = entry._replace(**{name: getattr(entry, name)[:1] for name in _FIELDS_READ})
             states = tf.nest.map_structure(lambda tensor: tensor[:1], state)
-            judgement = self._policy.judge(mine, states)
+            output = self._policy.judge(mine, states)
         self._return += float(step.reward[0])
         self._show(
             GameFrame(
@@ -225,30 +225,30 @@ class ViewerFeed:
                 action,
                 float(step.reward[0]),
                 self._return,
-                None if judgement is None else float(judgement.value[0]),
-                None if judgement is None else judgement.policy[0].numpy(),
+                None if output is None else float(output.value[0]),
+                None if output is None else output.policy[0].numpy(),
             )
         )
 
-    def end(self, step: Step) -> None:
+    def show_end(self, step: Step) -> None:
         """At the last observation of a game; the reset after it belongs to the next."""
         reward = float(step.reward[0])
         final = GameFrame(self._playing.picture(), self._game, None, reward, self._return + reward)
         self._show(final)
         self._game, self._return = self._game + 1, 0.0
 
-    def broke(self) -> None:
+    def skip_game(self) -> None:
         """The game ended without an end; the next one begins."""
         self._game, self._return = self._game + 1, 0.0
 
     def close(self) -> None:
         """There is nothing more to see."""
-        for onlooker in self._onlookers:
-            onlooker.close()
+        for viewer in self._viewers:
+            viewer.close()
 
-    def _show(self, sight: GameFrame) -> None:
-        for onlooker in self._onlookers:
-            onlooker.see(sight)
+    def _show(self, frame: GameFrame) -> None:
+        for viewer in self._viewers:
+            viewer.show(frame)
 
 
 def _rebuild_broken(playing: Environments, step: Step, say: Say) -> Step:

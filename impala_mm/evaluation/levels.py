@@ -1,6 +1,6 @@
 """Which levels are played with a checkpoint: those asked for, else the run's own, that fit.
 
-`evaluation_process` and `evaluator_process` ask; a suite's name stands for all of its levels.
+The jobs `evaluate` and `evaluator` ask; a suite's name stands for all of its levels.
 """
 
 from collections.abc import Sequence

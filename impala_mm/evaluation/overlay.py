@@ -1,4 +1,4 @@
-"""What an agent thinks, drawn below the picture that it sees: for videos (`film`)."""
+"""What an agent thinks, drawn below the picture that it sees: for videos (`game_video`)."""
 
 import itertools
 

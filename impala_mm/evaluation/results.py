@@ -2,13 +2,13 @@
 
     time, by              when, and who: test, or evaluator
     level, checkpoint, updates, frames, deterministic, seed, num_envs, options
-                          what was played, with what: as in `evaluation.Evaluation`
+                          what was played, with what: as in `games.Evaluation`
     returns, lengths      of each game, raw and in steps
     idle                  games that were cut, for nothing had been gained for so long
     mean, median, deviation, least, most, mean_length
     human_normalised      the mean's, where a human's score is known
 
-Written by `evaluation_process` and `evaluator`; the latter reads which checkpoints it has had.
+Written by the jobs `evaluate` and `evaluator`; the latter reads which checkpoints it has had.
 """
 
 import json

@@ -1,6 +1,6 @@
 """What is said of the returns of many games: numbers and tables; pure functions.
 
-`evaluation` measures the returns; `evaluation_process` prints these tables.
+`games` measures the returns; `tables` makes texts of these numbers.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Videos of what agents play: mp4 files that every browser plays and starts at once.
 
 H.264 in 4:2:0, sizes even, and the index before the pictures, so that one starts while it loads. A
-file appears under its name when it is whole. `film` gives the frames.
+file appears under its name when it is whole. `game_video` gives the frames.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Who looks on while games are played: a window, a film (`film`). They are shown copy 0's games."""
+"""Viewers of games while they are played: a window, or a video (`game_video`); of copy 0 alone."""
 
 from typing import Any, NamedTuple, Protocol
 
@@ -8,7 +8,7 @@ from impala_mm.config import flags
 
 
 class GameFrame(NamedTuple):
-    """One observation, as an onlooker sees it."""
+    """One observation, as a viewer sees it."""
 
     picture: np.ndarray  # uint8 [height, width, 3]
     game: int  # 0 for the first
@@ -22,9 +22,9 @@ class GameFrame(NamedTuple):
 class Viewer(Protocol):
     """Is shown each observation of copy 0, one after the other."""
 
-    judges: bool  # whether it asks for value and policy: that costs time
+    needs_policy_output: bool  # whether it asks for value and policy: that costs time
 
-    def see(self, sight: GameFrame) -> None:
+    def show(self, frame: GameFrame) -> None:
         """The next one."""
 
     def close(self) -> None:
@@ -34,7 +34,7 @@ class Viewer(Protocol):
 class Window:
     """Shows all games, as fast as a person would play them. Closing it ends the show alone."""
 
-    judges = False
+    needs_policy_output = False
 
     def __init__(self, title: str, rate: float):
         """`rate`: pictures a second."""
@@ -46,19 +46,19 @@ class Window:
         self._screen: Any = None
         self._closed = False
 
-    def see(self, sight: GameFrame) -> None:
+    def show(self, frame: GameFrame) -> None:
         """Draws it, and waits until its time is over."""
         pygame = self._pygame
         if self._closed:
             return
         if self._screen is None:
-            self._open(sight.picture)
+            self._open(frame.picture)
         if any(event.type == pygame.QUIT for event in pygame.event.get()):
             self.close()
             return
-        surface = pygame.surfarray.make_surface(sight.picture.swapaxes(0, 1))
+        surface = pygame.surfarray.make_surface(frame.picture.swapaxes(0, 1))
         self._screen.blit(pygame.transform.scale(surface, self._screen.get_size()), (0, 0))
-        pygame.display.set_caption(f"{self._title}: return {sight.episode_return:.2f}")
+        pygame.display.set_caption(f"{self._title}: return {frame.episode_return:.2f}")
         pygame.display.flip()
         self._clock.tick(self._rate)
 

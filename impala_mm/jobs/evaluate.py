@@ -1,6 +1,6 @@
 """--mode=test, from its flags to its exit code: plays whole games and says how well.
 
-What the environment is like (`environments.FLAGS`) is as the run recorded it, unless its flag is
+What the environment is like (`OPTION_FLAGS`) is as the run recorded it, unless its flag is
 given; what belongs to training (a lost life as an end, clipped rewards, --no_reward_steps) is off.
 """
 
@@ -127,7 +127,7 @@ class _Test:
             deterministic=config.deterministic,
             seed=config.seed,
             no_reward_steps=given,
-            onlookers=_viewers(config, policy, level),
+            viewers=_viewers(config, policy, level),
             meanwhile=meanwhile,
             say=self._say,
         )

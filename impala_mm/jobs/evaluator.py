@@ -16,7 +16,7 @@ _SAY_SECONDS = 300.0  # between two lines while there is none
 
 
 def run(config: Config, given: Sequence[str]) -> NoReturn:
-    """Tests checkpoints until it is told to end; `given` as for `evaluation_process`."""
+    """Tests checkpoints until it is told to end; `given` as for `evaluate`."""
     ending: list[int] = []  # the signals that asked for an end
     stop = threading.Event()
 
@@ -73,7 +73,7 @@ def _follow(config: Config, given: Sequence[str], stop: threading.Event) -> None
     while not stop.is_set():
         alive.frames = evaluator.frames
         alive.beat()
-        if evaluator.look():
+        if evaluator.test_newest():
             since, said = time.monotonic(), float("-inf")
             continue
         now = time.monotonic()

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
-from impala_mm.jobs import actor, evaluate, evaluator, export, local_cluster
-from impala_mm.jobs import learner as learner_process
+from impala_mm.jobs import actor, evaluate, evaluator, export, learner, local_cluster
 from impala_mm.runtime import lifecycle, ports
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def _check_training(config: Config) -> str:
     if config.job_name != "learner":
         actor.first_learner(config, len(hosts))
     if config.job_name != "actor":
-        learner_process.refuse_bad_flags(config)
+        learner.refuse_bad_flags(config)
         _refuse_unwritable(config.logdir)
     lifecycle.load_tensorflow(1, 1, "cpu")
     from impala_mm.algorithms import agent  # noqa: PLC0415

@@ -1,6 +1,6 @@
 """Rank 0's checkpoints: what a run goes on from, and what it leaves while it trains.
 
-`watch` says when; `checkpoint` writes and reads; `resume` says what may go on from what.
+`monitor` says when; `checkpoint` writes and reads; `resume` says what may go on from what.
 """
 
 import math

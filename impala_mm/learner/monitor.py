@@ -1,7 +1,7 @@
 """What a learner's main thread does while it trains: it listens to the others, logs, saves, ends.
 
-Every learner reports to all once a second (`pulse`); rank 0 alone keeps the records: rows of
-metrics, progress lines, checkpoints.
+Every learner reports to all once a second (`learner_reports`); rank 0 alone keeps the records: rows
+of metrics, progress lines, checkpoints.
 """
 
 import math
@@ -82,7 +82,8 @@ class LearnerMonitor:
         self._wait_share = 0.0  # share of its time that this learner waits for unrolls
         self._waited, self._timed = 0.0, 0.0  # seconds at the last report
         self._heartbeat, self._cores = heartbeat.of_learner(), IdleCores()
-        self._beaten, self._reported_at = -1, math.inf  # updates then; time.monotonic()
+        self._updates_at_beat: int | None = None
+        self._reported_at = math.inf  # time.monotonic()
         self.seconds = 0.0  # of training, those before a resume included
         self.finished = ""  # why there is nothing left to do for a run that was resumed
 
@@ -212,8 +213,8 @@ class LearnerMonitor:
 
     def _beat(self) -> None:
         """For a supervisor: not while an update hangs, nor where nothing is heard of the others."""
-        learner, before = self._learner, self._beaten
-        self._beaten = learner.updates
+        learner, before = self._learner, self._updates_at_beat
+        self._updates_at_beat = learner.updates
         works = learner.updates != before or not learner.variables_lock.locked()
         if works and time.monotonic() - self._reported_at < _REPORT_SILENCE_SECONDS:
             self._heartbeat.frames = learner.frames

@@ -1,6 +1,6 @@
 """What a run that goes on from a checkpoint must share with it, may change, and is told of it.
 
-`watch` asks before it resumes, and for a new run that starts from another's weights.
+`monitor` asks before it resumes, and for a new run that starts from another's weights.
 """
 
 from typing import Any

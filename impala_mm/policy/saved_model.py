@@ -4,7 +4,7 @@
     initial_state      what the network remembers when B games begin
 
 What the network remembers travels through the caller as flat tensors, under the same names in and
-out. `export` gives the folder; `saved_model_text` describes it to who has nothing but that.
+out. `jobs.export` gives the folder; `saved_model_readme` describes it to who has nothing but that.
 """
 
 import json

@@ -3,8 +3,7 @@
 Every stage of a run waits for the slowest. Learners that wait for nothing bind themselves; learners
 that wait for unrolls wait for the actors, or, where these wait to hand them over, for the network
 between; learners that wait for each other all alike wait for the all-reduce. `metrics` says what
-the shares are of, `capacity` how many actors they call for; `tests/test_verdicts.py` makes each of
-these run.
+the shares are of; `tests/test_verdicts.py` makes each of these run.
 """
 
 import math

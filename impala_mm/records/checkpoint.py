@@ -6,7 +6,8 @@
             about.json       `CheckpointInfo`, and the size and SHA-256 of each of the above
         saving/              what is being written; it gets its name when all of it is on the disk
 
-`watch` saves, and resumes from the newest that is whole; `policy` reads what actors need of one.
+`learner.monitor` saves, and resumes from the newest that is whole; `policy` reads what actors need
+of one.
 """
 
 import contextlib

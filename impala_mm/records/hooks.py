@@ -58,7 +58,8 @@ class StallDetector:
     def __init__(self, seconds: float):
         """`seconds` without one are a stall."""
         self._seconds = seconds
-        self._updates, self._since = -1, math.inf
+        self._updates: int | None = None
+        self._since = math.inf
 
     def has_begun(self, updates: int, now: float) -> bool:
         """Once for each stall; asked several times a second."""

@@ -1,6 +1,6 @@
 """What a run leaves to read, written by rank 0: metrics.jsonl and TensorBoard's events.
 
-With --track, wandb is handed each row, too (`tracking`).
+With --track, wandb is handed each row, too (`wandb_tracking`).
 
 A disk that takes nothing costs rows, not the run; it is said once, and again when it is over.
 """

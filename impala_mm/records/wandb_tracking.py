@@ -1,8 +1,8 @@
 """--track: a run's rows and settings at Weights & Biases, too.
 
-Rank 0 alone does it, in a thread of its own: `chronicle` hands over each row of metrics.jsonl, and
-whatever becomes of them there, training neither waits nor ends. wandb is imported only here, and is
-no part of set-up. Its account, project and mode come from its own environment variables.
+Rank 0 alone does it, in a thread of its own: `metrics_writer` hands over each row of metrics.jsonl,
+and whatever becomes of them there, training neither waits nor ends. wandb is imported only here,
+and is no part of set-up. Its account, project and mode come from its own environment variables.
 
     LOGDIR/wandb-id     names the run at wandb: a run that is resumed goes on there
     LOGDIR/wandb/       what wandb writes; `wandb sync` sends what was tracked offline

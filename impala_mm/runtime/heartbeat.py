@@ -4,7 +4,7 @@ It names a file in the environment variable IMPALA_MM_HEARTBEAT. While the proce
 has good reason to wait, that file is written at most once a second: `{"frames": N}`, environment
 frames so far, and the time of its last change is the beat. A thread of its own would beat for a
 process that hangs, so those who work call `beat`: an actor where it steps its environments, a
-learner in `watch`, an evaluator between the steps of its games. The first beat comes once
+learner in `monitor`, an evaluator between the steps of its games. The first beat comes once
 TensorFlow is loaded. Without the variable nothing is written.
 """
 

@@ -66,7 +66,7 @@ def exit_code(ending: list[int]) -> int:
 
 
 def load_tensorflow(intra: int = 0, inter: int = 0, device: str = "auto") -> None:
-    """With threads as `compute_with` has them.
+    """With threads as `set_thread_counts` has them.
 
     Who computes on the cpu sees no GPU: CUDA itself takes memory of all that it sees.
     """

@@ -1,7 +1,7 @@
 """What an Atari id and the options say of a game: its ROM, repeats, stickiness and limits.
 
 Ids are those that ale_py registers with gymnasium; what tells one from the other (sticky actions,
-frame skip, ROM) is read from there. `levels` found the id; `atari` plays the game.
+frame skip, ROM) is read from there. `levels` found the id; `vector` plays the game.
 """
 
 import functools

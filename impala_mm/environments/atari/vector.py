@@ -183,7 +183,7 @@ class Atari:
         return finished
 
     def picture(self) -> np.ndarray:
-        """The screen of environment 0, where the vector has it; see `atari_colour`."""
+        """The screen of environment 0, where the vector has it; see `colour_screen`."""
         return np.zeros((210, 160, 3), np.uint8) if self._vector is None else self._vector.picture
 
     def close(self) -> None:

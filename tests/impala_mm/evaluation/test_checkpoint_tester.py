@@ -30,28 +30,28 @@ def _had(logdir):
 def test_each_newest_checkpoint_is_tested_once_and_those_between_are_not(tmp_path):
     said = []
     evaluator = _evaluator(tmp_path, said)
-    assert not evaluator.look(), "there is not even a folder"
+    assert not evaluator.test_newest(), "there is not even a folder"
     for updates in (1, 2, 3):
         save(tmp_path, updates, frames=updates * 1e3, level_name="catch")
-    assert evaluator.look()
-    assert not evaluator.look()
+    assert evaluator.test_newest()
+    assert not evaluator.test_newest()
     save(tmp_path, 4, frames=4e3, level_name="catch")
-    assert evaluator.look()
+    assert evaluator.test_newest()
     assert _had(tmp_path) == [3, 4]
     assert evaluator.newest.frames == 4e3
     assert "of 3 games at 4,000 frames" in said[-1]
 
     again = _evaluator(tmp_path, said)
-    assert not again.look(), "what was tested before the restart is not tested again"
+    assert not again.test_newest(), "what was tested before the restart is not tested again"
     save(tmp_path, 5, frames=5e3, level_name="catch")
-    assert again.look()
+    assert again.test_newest()
     assert _had(tmp_path) == [3, 4, 5]
-    assert _evaluator(tmp_path, said, deterministic=True).look(), "that is another test"
+    assert _evaluator(tmp_path, said, deterministic=True).test_newest(), "that is another test"
 
 
 def test_a_record_says_what_was_played_and_tensorboard_draws_it_at_its_frames(tmp_path):
     save(tmp_path, 7, frames=7e3, level_name="catch")
-    _evaluator(tmp_path, []).look()
+    _evaluator(tmp_path, []).test_newest()
     (row,) = evaluations(tmp_path)
     assert row["by"] == "evaluator"
     assert (row["level"], row["updates"], row["frames"]) == ("catch", 7, 7e3)
@@ -77,15 +77,15 @@ def test_damaged_checkpoints_are_said_once_and_the_one_before_is_tested(tmp_path
     path = save(tmp_path, 2, level_name="catch")
     data = next(path.glob("variables.data*"))
     data.write_bytes(data.read_bytes()[:-9])
-    assert evaluator.look()
-    assert not evaluator.look()
+    assert evaluator.test_newest()
+    assert not evaluator.test_newest()
     assert _had(tmp_path) == [1]
     damaged = [line for line in said if "is cut short since it was written" in line]
     assert len(damaged) == 1
     assert damaged[0].endswith("; it is passed over")
     shutil.rmtree(path)  # the learner writes it again
     save(tmp_path, 2, level_name="catch")
-    assert evaluator.look()
+    assert evaluator.test_newest()
     assert _had(tmp_path) == [1, 2]
 
 
@@ -101,7 +101,7 @@ def test_a_checkpoint_that_is_pruned_while_it_is_read_is_no_fault(tmp_path, monk
         return about
 
     monkeypatch.setattr(checkpoint, "verify", pruning)
-    assert evaluator.look()
+    assert evaluator.test_newest()
     assert _had(tmp_path) == [1]
     assert not [line for line in said if "passed over" in line]
 
@@ -116,17 +116,17 @@ def test_a_level_that_was_missed_when_it_ended_is_made_up_for(tmp_path):
         return True
 
     one = _evaluator(tmp_path, [], levels[:1])
-    assert one.look()
+    assert one.test_newest()
     both = _evaluator(tmp_path, [], levels)
     both._meanwhile = once
-    assert both.look()
+    assert both.test_newest()
     assert [row["level"] for row in evaluations(tmp_path)] == list(levels)
-    assert not both.look()
+    assert not both.test_newest()
 
 
 def test_an_evaluation_that_was_cut_short_is_not_recorded(tmp_path):
     save(tmp_path, 1, level_name="catch")
     evaluator = _evaluator(tmp_path, [])
     evaluator._meanwhile = lambda games, steps: steps < 5
-    assert not evaluator.look()
+    assert not evaluator.test_newest()
     assert not (tmp_path / "evaluations.jsonl").exists()

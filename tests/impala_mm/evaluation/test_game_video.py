@@ -53,7 +53,9 @@ def test_while_it_is_filmed_the_agent_sees_200_steps_as_in_training(tmp_path):
     policy, asked = _spied(load_policy(save(tmp_path, sure=True, level_name=level_name)))
     evaluate_level(
         *(policy, level_name, 1, 1),
-        onlookers=lambda playing: [GameVideo(path, playing.picture_rate, ["a"] * 6, judges=True)],
+        viewers=lambda playing: [
+            GameVideo(path, playing.picture_rate, ["a"] * 6, needs_policy_output=True)
+        ],
         meanwhile=lambda games, steps: steps < 200,
     )
     assert len(asked) == 200

@@ -147,9 +147,7 @@ def test_a_game_of_atari_is_whole_and_raw_and_a_film_shows_its_first(tmp_path):
     save(tmp_path, level_name="BreakoutNoFrameskip-v4", num_action_repeats=12)
     policy = impala_mm.load_policy(tmp_path)
     film = _Kept()
-    result = evaluate_level(
-        policy, "BreakoutNoFrameskip-v4", 2, 2, onlookers=lambda playing: [film]
-    )
+    result = evaluate_level(policy, "BreakoutNoFrameskip-v4", 2, 2, viewers=lambda playing: [film])
     assert min(result.lengths) > 35, "random play loses a life in some 140 frames"
     assert result.scores == (1.7, 30.5)
     assert result.idle == 0
@@ -162,16 +160,16 @@ def test_a_game_of_atari_is_whole_and_raw_and_a_film_shows_its_first(tmp_path):
 
 
 class _Kept:
-    """An onlooker that keeps the first game."""
+    """An viewer that keeps the first game."""
 
-    judges, closed = True, False
+    needs_policy_output, closed = True, False
 
     def __init__(self):
         self.frames = []
 
-    def see(self, sight):
-        if sight.game == 0:
-            self.frames.append(sight.picture)
+    def show(self, frame):
+        if frame.game == 0:
+            self.frames.append(frame.picture)
 
     def close(self):
         self.closed = True
