@@ -1,4 +1,5 @@
-"""Draws the pictures of the pages: processes.svg (README) and step.svg (multi_learner.md).
+"""Draws the pictures of the pages: processes.svg (README), step.svg (multi_learner.md) and
+unroll.svg (CONTRIBUTING).
 
 python sandbox/draw.py [FOLDER]
 """
@@ -117,6 +118,48 @@ def draw_step() -> str:
     return _make_svg("One step of two learners", 860, 306, parts)
 
 
+_PATH = (  # of an unroll: file, function, what the data is there
+    ("environments/gym_vector.py", "GymVector.step", "Step: reward [E], observation [E, ...]"),
+    ("actor/stepper.py", "EnvironmentStepper.finish_step", "the same; broken ones begin anew"),
+    ("data/unroll_writer.py", "UnrollWriter.write", "entries [E, T+1, ...], as bytes"),
+    ("actor/actor.py", "Player.play", "E unrolls: bytes, and the policy version"),
+    ("actor/learner_link.py", "LearnerLink._send", "header [12], unrolls string [E]"),
+    ("transport/client.py", "Client.enqueue", "one call, or chunks of 3 MiB before it"),
+    ("transport/endpoints.py", "UnrollReceiver.enqueue", "into the queue: (bytes, version)"),
+    ("learner/batch_source.py", "QueueSource.next", "Batch: entries [T+1, B, ...]"),
+    ("learner/lockstep.py", "Lockstep.next", "the same, once all learners have one"),
+    ("learner/learner.py", "Learner._step", "one graph for the whole update"),
+    ("algorithms/impala.py", "Impala.update", "loss [], a gradient for each variable"),
+    ("distributed/gradients.py", "GradientReducer.apply", "averaged, clipped, applied"),
+)
+
+
+def draw_unroll() -> str:
+    """Draws the path of an unroll: down the actor's files, up the learner's, and the way back."""
+    half, height, left, right = len(_PATH) // 2, 92, 225, 655
+    parts = [_draw_label(left, 24, "an actor"), _draw_label(right, 24, "a learner")]
+    for i, (file, function, data) in enumerate(_PATH):
+        row = i if i < half else len(_PATH) - 1 - i
+        x, y, fill = (
+            (left, 38 + height * row, _GREEN) if i < half else (right, 38 + height * row, _BLUE)
+        )
+        parts.append(_draw_box(x, y, 310, fill, f"{i + 1}  {file}", function, data))
+        if i < half - 1:
+            parts.append(_draw_arrow(f"M {x} {y + 73} V {y + height - 2}"))
+        elif i >= half and row:
+            parts.append(_draw_arrow(f"M {x} {y - 1} V {y - height + 74}"))
+    bottom, policy = 38 + height * (half - 1) + 36, 38 + height * 3 + 20
+    parts += [
+        _draw_arrow(f"M 382 {bottom} H 498"),
+        _draw_label(440, bottom - 10, "gRPC"),
+        _draw_arrow(f"M 498 {policy - height} L 382 {policy}", kind="dashed"),
+        _draw_label(440, policy - height - 41, "the way back:"),
+        _draw_label(440, policy - height - 24, "parameters, one"),
+        _draw_label(440, policy - height - 7, "vector of bytes"),
+    ]
+    return _make_svg("The path of an unroll", 860, 38 + height * half, parts)
+
+
 def _draw_lane(begin: int, top: int, end: int, fill: str, text: str) -> str:
     middle = (begin + end) // 2
     return (
@@ -127,6 +170,10 @@ def _draw_lane(begin: int, top: int, end: int, fill: str, text: str) -> str:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
-    for name, draw in (("processes", draw_processes), ("step", draw_step)):
+    for name, draw in (
+        ("processes", draw_processes),
+        ("step", draw_step),
+        ("unroll", draw_unroll),
+    ):
         (folder / f"{name}.svg").write_text(draw())
         print(f"wrote {folder / name}.svg")

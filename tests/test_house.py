@@ -1,49 +1,178 @@
 """Who may import whom, and what the repository ships."""
 
 import ast
+import re
 import subprocess
 import sys
 
+import pytest
 from processes import ROOT, run
 
 from impala_mm.runtime import heartbeat
 from launcher.node import task
 
-# A module of the left may import the project's modules of the right, besides its own package.
+# A package may import itself and the packages named here; "a.b" allows one module or package of a.
 ALLOWED = {
-    "impala_mm": {"nets"},
-    "nets": set(),
-    "launcher": {"impala_mm.flags"},
-    "experiment": {"impala_mm"},
-    "run_experiment_mm_raw": {
-        *("launcher", "impala_mm.flags", "impala_mm.config"),
-        *("impala_mm.run_folder", "impala_mm.ports"),
-    },
+    "experiment": "impala_mm",
+    "run_experiment_mm_raw": "launcher impala_mm.config impala_mm.records.run_folder "
+    "impala_mm.runtime.ports",
+    "nets": "",
+    # The library, from the lowest floor up.
+    "impala_mm": "",  # imports when asked for a name
+    "impala_mm.config": "",
+    "impala_mm.runtime": "config",
+    "impala_mm.environments": "config runtime",
+    "impala_mm.distributed": "config runtime",
+    "impala_mm.data": "environments",
+    "impala_mm.algorithms": "config runtime environments distributed data nets",
+    "impala_mm.transport": "runtime data",
+    "impala_mm.records": "config runtime data",
+    "impala_mm.inference": "environments data algorithms transport",
+    "impala_mm.actor": "config runtime environments data algorithms transport",
+    "impala_mm.policy": "config environments data algorithms records",
+    "impala_mm.learner": "config runtime environments distributed data algorithms transport "
+    "records inference",
+    "impala_mm.evaluation": "config runtime environments data records policy",
+    "impala_mm.jobs": "config runtime environments distributed data algorithms transport records "
+    "actor policy learner evaluation",
+    # The launcher, likewise.
+    "launcher": "",
+    "launcher.node": "",
+    "launcher.ssh": "",
+    "launcher.plan": "node ssh impala_mm.config.flags",
+    "launcher.remote": "node ssh plan",
+    "launcher.transfer": "node remote",
+    "launcher.deploy": "node plan remote",
+    "launcher.running": "node ssh plan remote transfer",
+    "launcher.checks": "node plan remote running",
+    "launcher.commands": "node ssh plan remote transfer deploy running checks",
 }
+# Old names that users' code may import for one more version.
+OLD_NAMES = {"impala_mm/film.py", "impala_mm/optimizers.py", "impala_mm/trajectory.py"}
+# Folders whose files import each other by bare names, since they are programs.
+PROGRAMS = ("docker", "sandbox", "sandbox/benchmarks")
 
 
-def _imports(source):
-    """Every module that a file imports, as `package.module`, anywhere in it."""
-    for node in ast.walk(ast.parse(source)):
+def _name(path):
+    """A file as a module's name."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imports(path):
+    """(line, module or module.name) of all that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
-def test_the_parts_of_the_house_know_each_other_as_the_design_says():
-    seen = 0
-    for part, allowed in ALLOWED.items():
-        folder = ROOT / part
-        for path in folder.rglob("*.py") if folder.is_dir() else [ROOT / f"{part}.py"]:
-            for name in _imports(path.read_text()):
-                if name.split(".")[0] not in ALLOWED or name.split(".")[0] == part:
-                    continue
-                seen += 1
-                assert any(f"{name}.".startswith(f"{a}.") for a in allowed), (
-                    f"{path} imports {name}"
-                )
-    assert seen > 5
+def _package(module):
+    """The entry of the table that a module, or a name in one, belongs to."""
+    parts = module.split(".")
+    return next((".".join(parts[:n]) for n in (2, 1) if ".".join(parts[:n]) in ALLOWED), None)
+
+
+FILES = [
+    path
+    for top in ("experiment.py", "run_experiment_mm_raw.py", "nets", "impala_mm", "launcher")
+    for path in ([ROOT / top] if top.endswith(".py") else sorted((ROOT / top).rglob("*.py")))
+    if str(path.relative_to(ROOT)) not in OLD_NAMES
+]
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_a_package_imports_what_the_table_allows_and_no_more(package):
+    library = package.partition(".")[0]
+    named = [
+        name if name.split(".")[0] in ALLOWED else f"{library}.{name}"
+        for name in ALLOWED[package].split()
+    ]
+    found = set()
+    for path in FILES:
+        if _package(_name(path)) != package:
+            continue
+        for line, name in _imports(path):
+            if _package(name) in {None, package}:
+                continue
+            allowed = next((each for each in named if f"{name}.".startswith(f"{each}.")), None)
+            assert allowed, (
+                f"{path.relative_to(ROOT)}:{line} imports {name}: {package} may import "
+                f"{', '.join(named) or 'nothing of the project'}. Move what it needs to a package "
+                f"that both may import, or make a protocol of it (CONTRIBUTING.md, where things go)"
+            )
+            found.add(allowed)
+    assert found == set(named), f"{package} does not import all that the table allows it"
+
+
+def test_every_file_is_in_the_table():
+    packages = {_package(_name(path)) for path in FILES}
+    assert packages == set(ALLOWED)
+    for folder in ("impala_mm", "launcher"):
+        for path in (ROOT / folder).iterdir():
+            if path.is_dir() and any(path.glob("*.py")):
+                assert _name(path) in ALLOWED, f"{path.name}/ has no line in the table"
+
+
+def test_every_package_says_what_it_is_for_who_calls_it_and_what_it_must_not_import():
+    for package in ALLOWED:
+        if "." in package:
+            path = ROOT / package.replace(".", "/") / "__init__.py"
+            said = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split())
+            assert said.count(". ") >= 2, f"{path}: three sentences are due"
+            assert "import" in said, f"{path} does not say what it must not import"
+
+
+def _circle(arrows):
+    """Files that import each other in a circle, if there are any."""
+    done = set()
+
+    def walk(name, above):
+        if name in above:
+            return [*above[above.index(name) :], name]
+        if name not in done:
+            for other in sorted(arrows.get(name, ())):
+                if found := walk(other, [*above, name]):
+                    return found
+            done.add(name)
+        return None
+
+    return next((found for name in sorted(arrows) if (found := walk(name, []))), None)
+
+
+def test_no_file_imports_itself_by_way_of_others():
+    """Also not within functions, or for types alone."""
+    names = {_name(path) for path in FILES}
+    arrows = {}
+    for path in FILES:
+        targets = set()
+        for _, name in _imports(path):
+            parts = name.split(".")
+            above = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
+            targets |= {next((each for each in above if each in names), _name(path))}
+        targets.discard(_name(path))
+        arrows[_name(path)] = targets
+    assert not (circle := _circle(arrows)), f"a circle of imports: {' -> '.join(circle)}"
+
+
+@pytest.mark.parametrize("folder", PROGRAMS)
+def test_programs_that_lie_in_one_folder_import_each_other_in_no_circle(folder):
+    paths = sorted((ROOT / folder).glob("*.py"))
+    names = {path.stem for path in paths}
+    arrows = {
+        path.stem: {name.split(".")[0] for _, name in _imports(path)} & names - {path.stem}
+        for path in paths
+    }
+    assert sum(map(len, arrows.values())) > 2
+    assert not (circle := _circle(arrows)), f"a circle of imports: {' -> '.join(circle)}"
+
+
+def test_what_is_sent_to_hosts_needs_nothing_but_the_standard_library():
+    for path in sorted((ROOT / "launcher" / "node").glob("*.py")):
+        for line, name in _imports(path):
+            ours = name.startswith("launcher.node.")
+            assert ours or name.split(".")[0] in sys.stdlib_module_names, f"{path}:{line}: {name}"
 
 
 def test_supervisors_and_processes_mean_the_same_heartbeat():
@@ -54,8 +183,36 @@ def test_supervisors_and_processes_mean_the_same_heartbeat():
 def test_the_pictures_are_what_their_script_draws(tmp_path):
     code, printed = run(sys.executable, "sandbox/draw.py", tmp_path)
     assert code == 0, printed
-    for name in ("processes.svg", "step.svg"):
+    for name in ("processes.svg", "step.svg", "unroll.svg"):
         assert (tmp_path / name).read_text() == (ROOT / "sandbox" / name).read_text()
+
+
+def test_the_walk_along_an_unroll_names_files_and_functions_that_exist():
+    walk = re.findall(
+        r"^\| \d+ \| `(\S+)` \| (.*?) \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE
+    )
+    assert len(walk) == 12
+    picture = (ROOT / "sandbox" / "unroll.svg").read_text()
+    for number, (file, functions) in enumerate(walk, 1):
+        assert f"{number}  {file}<" in picture
+        tree = ast.parse((ROOT / "impala_mm" / file).read_text())
+        classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+        there = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        for function in re.findall(r"`(\S+?)`", functions):
+            owner, _, name = function.rpartition(".")
+            assert not owner or owner in classes, f"{file} has no {owner}"
+            assert name in there | classes.keys(), f"{file} has no {name}"
+
+
+def test_paths_that_the_pages_name_exist():
+    """But for moving.md, which names the files of the predecessor."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "sandbox").glob("*.md")]
+    for page in (page for page in pages if page.name != "moving.md"):
+        for path in re.findall(
+            r"`((?:impala_mm|launcher|nets|docker|sandbox|tests)/\S+?)`", page.read_text()
+        ):
+            named = path.split(":")[0].rstrip("/")
+            assert (ROOT / named).exists() or any(ROOT.glob(named)), f"{page.name}: {path}"
 
 
 def test_every_locked_package_has_a_version_and_a_checksum():

@@ -53,7 +53,7 @@ def reinterpret(raw: tf.Tensor, shape: Sequence[int | None], dtype: tf.DType) ->
 
 
 def as_operation(concrete: Any) -> Callable[..., list[tf.Tensor]]:
-    """Return a concrete function of flat tensors as one operation, without tf.function's handling."""
+    """Return a concrete function of flat tensors as one operation, without tf.function's own."""
     captured = concrete.captured_inputs
     kinds = [output.dtype for output in concrete.outputs]
 

@@ -31,7 +31,7 @@ class CheckpointTester:
         say: Say,
         **how: Any,
     ):
-        """`choose`: the levels, by a checkpoint; `changes` as of `Policy`; `how`: of `evaluate_level`."""
+        """`choose`: levels by a checkpoint; `changes`: of `Policy`; `how`: of `evaluate_level`."""
         self._logdir, self._choose, self._changes = logdir, choose, changes
         self._levels: list[str] = []
         self._how, self._meanwhile, self._say = how, meanwhile, say
