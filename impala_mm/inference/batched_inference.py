@@ -2,10 +2,10 @@
 
 The path of a step: an actor's call brings what a step of a group of environments brought. Calls
 that wait at the same time become one batch: each group's step is written into its unroll
-(`UnrollWriter`), the network reads all newest entries, from core states that stay in tables on its
-device, and each call is answered with its group's actions. Unrolls that end go into the queue that
-actors otherwise fill themselves; their call is answered once there was room. `transport.endpoints`
-registers `answer`.
+(`UnrollWriter`), the network reads all newest entries, from core states that stay on its device
+(`StateTables`), and each call is answered with its group's actions. Unrolls that end go into the
+queue that actors otherwise fill themselves; their call is answered once there was room.
+`transport.endpoints` registers `answer`.
 
 A group is the learner's for one incarnation of its actor: what a call repeats gets its first answer
 again, and an actor that comes back begins with a reset. The acting variables are copies, renewed
@@ -15,7 +15,6 @@ between two batches.
 import secrets
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -25,7 +24,8 @@ from impala_mm.data.compression import decompress
 from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.step_codec import StepCodec
 from impala_mm.data.trajectory import Entry
-from impala_mm.inference.environment_group import EnvironmentGroup, RowAllocator
+from impala_mm.inference.environment_group import EnvironmentGroup
+from impala_mm.inference.state_tables import StateTables
 from impala_mm.transport.messages import NO_POLICY, TRY_BITS, InferenceRequest, Reply
 
 _MAX_CALLS = 256  # in one batch
@@ -44,15 +44,9 @@ class BatchedInference:
         self._groups: dict[tuple[int, int, int], EnvironmentGroup] = {}
         self._published: tuple[int | None, Sequence[tf.Tensor]] = None, ()
         self._version: int | None = None  # of the variables that act
-        self._rows = RowAllocator()
         self._unused_rows: list[np.ndarray] = []  # of groups that are gone
         initial = algorithm.initial_state(1)
-        with tf.device(device):
-            self._tables = [  # of core states, a row for each environment
-                tf.Variable(_as_stored(part)[:0], False, shape=[None, *_as_stored(part).shape[1:]])
-                for part in tf.nest.flatten(initial)
-            ]
-        self._state = initial  # its structure
+        self._states = StateTables(initial, device)
         # Whoever computed this in a call might wait there for the thread that the call is in.
         self._start = [np.asarray(part) for part in tf.nest.flatten(initial)]
         # The groups whose calls are being answered; None: the group is gone.
@@ -231,26 +225,15 @@ class BatchedInference:
             tf.ensure_shape(part, [None, *s.shape]) for part, s in zip(entry, read, strict=True)
         )
         with tf.control_dependencies([rows]), tf.device(self._device):
-            starts = tf.nest.flatten(self._read_states(starting))
-            state = self._read_states(rows)
+            starts = tf.nest.flatten(self._states.read(starting))
+            state = self._states.read(rows)
             entries = Entry(action, reward, None, None, observation, first, None)
             actions, state, extras = self._algorithm.act(entries, state, tf.ones_like(reward))
-            written = [
-                table.scatter_update(tf.IndexedSlices(_as_stored(part), rows))
-                for table, part in zip(self._tables, tf.nest.flatten(state), strict=True)
-            ]
+            written = self._states.write(rows, state)
         with tf.control_dependencies(written):
             results = [actions, *tf.nest.flatten(extras)]
             answers = tf.numpy_function(self._set_actions, [*results, *starts], tf.string)
         return tf.ensure_shape(answers, [None])
-
-    def _read_states(self, rows: tf.Tensor) -> Any:
-        """Return the core states of these rows, nest of [M, ...]."""
-        parts = [
-            _from_stored(tf.gather(table, rows), part)
-            for table, part in zip(self._tables, tf.nest.flatten(self._state), strict=True)
-        ]
-        return tf.nest.pack_sequence_as(self._state, parts)
 
     def _write_steps(self, headers: np.ndarray, contents: np.ndarray) -> list[np.ndarray]:
         """Write each call's step; return what is to be read next, of all: rows [M], rows that start
@@ -263,25 +246,25 @@ class BatchedInference:
         with self._lock:
             unused, self._unused_rows = self._unused_rows, []
         for rows in unused:
-            self._rows.release(rows)
+            self._states.release(rows)
         self._batch = [
             self._write_step(InferenceRequest(*map(int, numbers)), content)
             for numbers, content in zip(headers, contents, strict=True)
         ]
-        self._grow_tables()
+        self._states.grow()
         step = self._spec.step
-        there = [group for group in self._batch if group]
-        newest = [group.writer.newest for group in there]
+        groups = [group for group in self._batch if group]
+        newest = [group.writer.newest for group in groups]
         parts = [
             np.concatenate([getattr(entry, name) for entry in newest])
             if newest
             else np.zeros([0, *getattr(step, name).shape], getattr(step, name).dtype.as_numpy_dtype)
             for name in ("observation", "reward", "action", "first")
         ]
-        self.calls, self.batches = self.calls + len(there), self.batches + 1
+        self.calls, self.batches = self.calls + len(groups), self.batches + 1
         self._steps += len(parts[1])
-        starting = [group for group in there if group.writer.at_unroll_start]
-        return [_rows_of(there), _rows_of(starting), *parts]
+        starting = [group for group in groups if group.writer.at_unroll_start]
+        return [_rows_of(groups), _rows_of(starting), *parts]
 
     def _write_step(self, request: InferenceRequest, content: bytes) -> EnvironmentGroup | None:
         """Write a call's step into its group's unroll; None where the group is gone."""
@@ -292,13 +275,13 @@ class BatchedInference:
             if group is None or raw is None or self._groups.get(request.group_key) is not group:
                 return None
             if group.rows is None:
-                group.rows = self._rows.allocate(group.size)
+                group.rows = self._states.allocate(group.size)
         group.write(self._codec.decode(raw, group.size), self._version or 0)
         return group
 
     def _set_actions(self, actions: np.ndarray, *flat: np.ndarray) -> np.ndarray:
         """Give each group of the batch its actions, extras and start; return the answers [N]."""
-        split = len(flat) - len(self._tables)
+        split = len(flat) - len(self._states)
         extras, starts = flat[:split], flat[split:]
         begin = first = 0
         answers = []
@@ -316,36 +299,8 @@ class BatchedInference:
             begin = end
         return np.array(answers, object)
 
-    def _grow_tables(self) -> None:
-        """Make room in the tables for as many rows as were given out."""
-        for table in self._tables:
-            missing = self._rows.count - int(table.shape[0] or tf.shape(table)[0])
-            if missing > 0:
-                more = tf.zeros([missing, *table.shape[1:]], table.dtype)
-                table.assign(tf.concat([table, more], 0))
-
 
 def _rows_of(groups: list[EnvironmentGroup]) -> np.ndarray:
     """Return the rows of all, int32 [K]."""
     rows = [group.rows for group in groups if group.rows is not None]
     return np.concatenate([np.zeros([0], np.int32), *rows])
-
-
-def _as_stored(part: tf.Tensor) -> tf.Tensor:
-    """Return a part of states [N, ...] as its table has it: whole numbers as float32, bit for bit.
-
-    Where tables of whole numbers are on a GPU, TensorFlow scatters them on the CPU, all of a table.
-    """
-    size = part.shape[1:].num_elements() * part.dtype.size
-    if not part.dtype.is_integer or part.dtype.size > 4 or size % 4:
-        return part
-    if part.dtype.size == 4:
-        return tf.bitcast(part, tf.float32)
-    return tf.bitcast(tf.reshape(part, [-1, size // 4, 4 // part.dtype.size]), tf.float32)
-
-
-def _from_stored(stored: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    """Return states [N, ...] of the type and shape of `like`, from what a table has."""
-    if stored.dtype == like.dtype:
-        return stored
-    return tf.reshape(tf.bitcast(stored, like.dtype), [-1, *like.shape[1:]])

@@ -90,24 +90,3 @@ class EnvironmentGroup:
             return [], 0
         oldest, self._oldest, self._unroll_ended = self._oldest, self._next, False
         return self.writer.take_unrolls(), oldest
-
-
-class RowAllocator:
-    """Gives out rows of the tables."""
-
-    def __init__(self) -> None:
-        self._free: list[int] = []
-        self.count = 0  # of all rows there are
-
-    def allocate(self, many: int) -> np.ndarray:
-        """Return free rows, int32 [many]; new ones where there are too few."""
-        more = many - len(self._free)
-        if more > 0:
-            self._free += range(self.count, self.count + more)
-            self.count += more
-        rows, self._free = self._free[:many], self._free[many:]
-        return np.array(rows, np.int32)
-
-    def release(self, rows: np.ndarray) -> None:
-        """Return rows to the free list."""
-        self._free += rows.tolist()

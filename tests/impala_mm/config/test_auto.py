@@ -34,9 +34,9 @@ def _config(*flags):
 
 
 def test_numbers_may_be_auto_and_are_what_is_given_else():
-    auto = _config("--num_actors=auto", "--num_envs=auto")
-    assert auto.num_actors(auto) == len(os.sched_getaffinity(0))
-    assert (auto.num_envs(auto, PICTURE), auto.num_envs(auto, NUMBERS)) == (32, 16)
+    config = _config("--num_actors=auto", "--num_envs=auto")
+    assert auto.num_actors(config) == len(os.sched_getaffinity(0))
+    assert (auto.num_envs(config, PICTURE), auto.num_envs(config, NUMBERS)) == (32, 16)
     given = _config("--num_actors=0", "--num_envs=5")
     assert auto.num_actors(given) == 0
     assert auto.num_envs(given, PICTURE) == auto.num_test_envs(given) == 5
@@ -95,14 +95,14 @@ def test_what_is_no_number_is_refused_in_words(flag, said, capsys):
 
 
 def test_a_place_is_chosen_by_the_gpu_and_by_what_there_is_to_infer():
-    auto = _config("--inference=auto")
-    assert auto.inference(auto, 2_000_000, "/GPU:0", None).value == "learner"
+    config = _config("--inference=auto")
+    assert auto.inference(config, 2_000_000, "/GPU:0", None).value == "learner"
     for weights, device, max_lag, why in (
         (2_000_000, "/CPU:0", None, "no GPU"),
         (7_700, "/GPU:0", None, "7,700 weights"),
         (2_000_000, "/GPU:0", 0, "wait for the next policy"),
     ):
-        chosen = auto.inference(auto, weights, device, max_lag)
+        chosen = auto.inference(config, weights, device, max_lag)
         assert chosen.value == "actor"
         assert why in chosen.why
     told = auto.inference(_config("--inference=learner"), 7_700, "/CPU:0", 0)

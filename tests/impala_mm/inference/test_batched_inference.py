@@ -16,7 +16,7 @@ from impala_mm.data.compression import compress_lz4, leave_uncompressed
 from impala_mm.data.step_codec import StepCodec
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.environments.types import Step
-from impala_mm.inference import batched_inference, environment_group
+from impala_mm.inference import environment_group, state_tables
 from impala_mm.inference.environment_group import EnvironmentGroup
 from impala_mm.transport.client import (
     Client,
@@ -220,7 +220,7 @@ def test_rows_of_a_group_in_a_batch_are_given_to_no_other_in_it(there):
     hand, acts = Hand(there), there.inference
     hand.ask(0).wait_for_actions()
     other, decode = Hand(there, actor=1), acts._codec.decode
-    taken, take = [], acts._rows.allocate
+    taken, take = [], acts._states.allocate
 
     def joins_meanwhile(content, environments):
         acts.forget(0)  # as its next hello does, in another thread
@@ -230,7 +230,7 @@ def test_rows_of_a_group_in_a_batch_are_given_to_no_other_in_it(there):
         taken.append(take(many).tolist())
         return np.array(taken[-1], np.int32)
 
-    acts._codec.decode, acts._rows.allocate = joins_meanwhile, takes
+    acts._codec.decode, acts._states.allocate = joins_meanwhile, takes
     two = np.array([list(hand.request._replace(number=1)), list(other.request)])
     with acts._lock:
         acts._groups[other.request.group_key] = EnvironmentGroup(there.algorithm.unroll, 2, [])
@@ -238,7 +238,7 @@ def test_rows_of_a_group_in_a_batch_are_given_to_no_other_in_it(there):
     acts._write_steps(two, np.array([content, content], object))
     assert taken == [[2, 3]]
     acts._write_steps(two[:0], np.array([], object))
-    assert acts._rows.allocate(2).tolist() == [0, 1], "they are free now"
+    assert acts._states.allocate(2).tolist() == [0, 1], "they are free now"
 
 
 def test_before_there_is_a_policy_an_actor_is_taken_by_nobody():
@@ -264,14 +264,14 @@ def test_states_of_any_type_are_the_same_after_a_table():
         tf.constant([[True], [False]]),
     ]
     for part in parts:
-        kept = batched_inference._as_stored(part)
+        kept = state_tables._as_stored(part)
         table = tf.Variable(tf.zeros_like(kept), shape=[None, *kept.shape[1:]])
         rows = tf.range(part.shape[0])[::-1]
         table.scatter_update(tf.IndexedSlices(kept, rows))
-        back = batched_inference._from_stored(tf.gather(table, rows), part)
+        back = state_tables._from_stored(tf.gather(table, rows), part)
         assert back.dtype == part.dtype
         np.testing.assert_array_equal(back, part)
-    assert batched_inference._as_stored(parts[1]).dtype == tf.float32
+    assert state_tables._as_stored(parts[1]).dtype == tf.float32
 
 
 def test_who_begins_anew_has_no_part_in_what_was_begun_before(there):
@@ -288,7 +288,7 @@ def test_who_begins_anew_has_no_part_in_what_was_begun_before(there):
     entries, _, _ = there.taken(4)
     np.testing.assert_array_equal(entries.observation[:, 0, 0], [0, 1, 2, 3])
     np.testing.assert_array_equal(entries.observation[:, 2, 0], [100, 101, 102, 103])
-    assert there.inference._rows.count == 2, "rows that are free are used again"
+    assert there.inference._states.rows == 2, "rows that are free are used again"
 
 
 def test_environments_of_several_actors_and_groups_do_not_mix(there):

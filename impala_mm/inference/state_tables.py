@@ -1,0 +1,83 @@
+"""The core states of all environments that a learner acts for, in tables on its device.
+
+`batched_inference` reads and writes the rows of the environments in a batch.
+"""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+
+class StateTables:
+    """A table for each part of the core state, with a row for each environment."""
+
+    def __init__(self, initial: Any, device: str):
+        """`initial`: the core state that an episode begins with, nest of [1, ...]."""
+        self._structure, self._like = initial, tf.nest.flatten(initial)
+        with tf.device(device):
+            self._tables = [
+                tf.Variable(_as_stored(part)[:0], False, shape=[None, *_as_stored(part).shape[1:]])
+                for part in self._like
+            ]
+        self._free: list[int] = []
+        self.rows = 0  # that were given out or are free
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+    def allocate(self, many: int) -> np.ndarray:
+        """Return free rows, int32 [many]; new ones where there are too few: `grow` is due then."""
+        more = many - len(self._free)
+        if more > 0:
+            self._free += range(self.rows, self.rows + more)
+            self.rows += more
+        rows, self._free = self._free[:many], self._free[many:]
+        return np.array(rows, np.int32)
+
+    def release(self, rows: np.ndarray) -> None:
+        """Return rows to the free list."""
+        self._free += rows.tolist()
+
+    def grow(self) -> None:
+        """Make room for as many rows as were given out."""
+        for table in self._tables:
+            missing = self.rows - int(table.shape[0] or tf.shape(table)[0])
+            if missing > 0:
+                more = tf.zeros([missing, *table.shape[1:]], table.dtype)
+                table.assign(tf.concat([table, more], 0))
+
+    def read(self, rows: tf.Tensor) -> Any:
+        """Return, in a graph, the core states of these rows, nest of [M, ...]."""
+        parts = [
+            _from_stored(tf.gather(table, rows), part)
+            for table, part in zip(self._tables, self._like, strict=True)
+        ]
+        return tf.nest.pack_sequence_as(self._structure, parts)
+
+    def write(self, rows: tf.Tensor, states: Any) -> list[tf.Tensor]:
+        """Write, in a graph, core states [M, ...] to these rows; return what is done then."""
+        return [
+            table.scatter_update(tf.IndexedSlices(_as_stored(part), rows))
+            for table, part in zip(self._tables, tf.nest.flatten(states), strict=True)
+        ]
+
+
+def _as_stored(part: tf.Tensor) -> tf.Tensor:
+    """Return a part of states [N, ...] as its table has it: whole numbers as float32, bit for bit.
+
+    Where tables of whole numbers are on a GPU, TensorFlow scatters them on the CPU, all of a table.
+    """
+    size = part.shape[1:].num_elements() * part.dtype.size
+    if not part.dtype.is_integer or part.dtype.size > 4 or size % 4:
+        return part
+    if part.dtype.size == 4:
+        return tf.bitcast(part, tf.float32)
+    return tf.bitcast(tf.reshape(part, [-1, size // 4, 4 // part.dtype.size]), tf.float32)
+
+
+def _from_stored(stored: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    """Return states [N, ...] of the type and shape of `like`, from what a table has."""
+    if stored.dtype == like.dtype:
+        return stored
+    return tf.reshape(tf.bitcast(stored, like.dtype), [-1, *like.shape[1:]])
