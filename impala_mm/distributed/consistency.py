@@ -1,8 +1,8 @@
 """Are all learners' variables equal, bit for bit? Small differences are repaired, others refused.
 
 Each learner applies the same averaged gradient to equal variables, so they stay equal; hardware
-that rounds otherwise, or a faulty one, would let them drift unseen. `learner` calls `check` between
-two updates, on all ranks alike.
+that rounds otherwise, or a faulty one, would let them drift unseen. `learner` calls
+`check_variables` between two updates, on all ranks alike.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ class VariablesDiffer(Exception):
 
 
 def check_variables(group: LearnerGroup, variables: Sequence[tf.Variable]) -> int:
-    """How many variables differed and now are rank 0's; Drifted where one differs too much."""
+    """How many differed and now are rank 0's; raises VariablesDiffer where one is too far off."""
     values = [variable.numpy() for variable in variables]
     digests = group.gather([hashlib.sha256(v.tobytes()).digest() for v in values], "sync.digests")
     differing = [i for i in range(len(values)) if len({d[i] for d in digests}) > 1]
@@ -59,7 +59,7 @@ class SettingsDiffer(Exception):
 
 
 def check_settings(group: LearnerGroup, config: Config, identity: dict[str, Any]) -> None:
-    """Raises Differ, on all learners alike, where flags or what was made of them differ."""
+    """Raises SettingsDiffer, on all learners alike, where flags or what was made of them differ."""
     mine: dict[str, Hashable] = {
         f"--{f.name}": getattr(config, f.name)
         for f in dataclasses.fields(config)
@@ -77,7 +77,7 @@ def check_settings(group: LearnerGroup, config: Config, identity: dict[str, Any]
 
 
 def gather_addresses(group: LearnerGroup, mine: str) -> list[str]:
-    """Of all learners, in the order of ranks; Differ where two have the same."""
+    """Of all learners, in the order of ranks; raises SettingsDiffer where two have the same."""
     everybodys = group.gather(mine, "addresses")
     for rank, address in enumerate(everybodys):
         if address in everybodys[:rank]:

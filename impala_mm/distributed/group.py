@@ -1,8 +1,8 @@
 """Which learners there are, and how they reach each other: the only file that knows Horovod.
 
-A learner process asks `join()` once for its group. Alone, it has rank 0 of 1 and needs neither MPI
-nor Horovod; started by mpirun or horovodrun, it reaches the others through Horovod. `place()` tells
-the same before anything heavy is imported, from what the launcher left in the environment.
+A learner process calls `join_group` once. Alone, it has rank 0 of 1 and needs neither MPI nor
+Horovod; started by mpirun or horovodrun, it reaches the others through Horovod. `runtime.rank`
+tells the same before anything heavy is imported, from what the launcher left in the environment.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Level names: whose id a name is, how its environment is made, and what to say if nobody knows it.
 
-`find` is called by `make`; the environments it opens speak gymnasium's API.
+`make.py` asks `find_level`; the environments it opens speak gymnasium's API.
 """
 
 import contextlib

@@ -36,7 +36,7 @@ def make_environments(
 
 
 def level_spec(level_name: str, **options: Any) -> EnvironmentSpec:
-    """What `make` would make copies of."""
+    """What a level's environments take and give; one is made to find out, and closed."""
     level, game, chosen = _find_level_and_game(level_name, options)
     if game:
         from impala_mm.environments.atari import games  # noqa: PLC0415

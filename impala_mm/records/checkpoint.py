@@ -67,7 +67,7 @@ class Checkpoints:
         """`keep`: how many of the newest are kept; the best and milestones are besides."""
         self._folder, self._keep = logdir / "checkpoints", keep
         self._variables = variables
-        self._copies: dict[str, list[tf.Variable]] = {}  # as `_kinds` has them
+        self._copies: dict[str, list[tf.Variable]] = {}  # by name
 
     def snapshot(self) -> None:
         """Copies the variables as they are now: `save` writes this while training goes on."""

@@ -30,7 +30,7 @@ def start_devices() -> None:
 
 
 def find_device(flag: str, wish: str, number: int) -> str:
-    """As `choose` does, and starts nothing yet."""
+    """As `select_device` does, and starts nothing yet."""
     gpus = tf.config.list_physical_devices("GPU")
     if wish == "gpu" and not gpus:
         flags.refuse(
@@ -73,7 +73,7 @@ def resolve_precision(wish: str, observation: tf.TensorSpec) -> str:
 
 
 def computes_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether what `choose` took has instructions for it; elsewhere it is much the slower way."""
+    """Whether what `select_device` took has instructions for it; elsewhere it is much the slower way."""
     for gpu in tf.config.get_visible_devices("GPU"):
         details = tf.config.experimental.get_device_details(gpu)
         return details.get("compute_capability", (0, 0)) >= (8, 0)  # NVIDIA's A100 and later
