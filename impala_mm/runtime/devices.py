@@ -73,7 +73,7 @@ def resolve_precision(wish: str, observation: tf.TensorSpec) -> str:
 
 
 def computes_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether what `select_device` took has instructions for it; elsewhere it is much the slower way."""
+    """Whether the selected device has instructions for it; elsewhere it is much the slower way."""
     for gpu in tf.config.get_visible_devices("GPU"):
         details = tf.config.experimental.get_device_details(gpu)
         return details.get("compute_capability", (0, 0)) >= (8, 0)  # NVIDIA's A100 and later
