@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import dockerfile
-import install
+import package_sets
 import pytest
 from processes import ROOT, Process, free_port, run
 
@@ -35,9 +35,9 @@ def test_an_image_holds_all_that_its_processes_need_and_nothing_of_the_workshop(
     code, printed = run(entry, "--help", cwd=tmp_path, PYTHONPATH="")
     assert (code, "--job_name" in printed) == (0, True)
     # Not this checkout's own, though its environment knows them.
-    program = "from impala_mm import actor, actor_process; print(f'\\n{actor.__file__}')"
+    program = "from impala_mm.jobs import actor; print(f'\\n{actor.__file__}')"
     if path == LEARNER:
-        program = "from launcher import frontend as f; print(f.__file__)"
+        program = "from launcher.commands import dispatch; print(dispatch.__file__)"
     code, printed = run(entry, "python", "-c", program, cwd=project, PYTHONPATH="")
     assert code == 0, printed
     assert str(project) in printed.splitlines()[-1]
@@ -49,7 +49,7 @@ def test_what_is_private_never_leaves_the_project_s_folder():
         *("id_ed25519", "docker/.env", "tests/conftest.py", "impala_mm/__pycache__/a.pyc"),
     ):
         assert dockerfile.ignored(name), name
-    for name in ("impala_mm/actor.py", "docker/entry.sh", "constraints.lock"):
+    for name in ("impala_mm/jobs/actor.py", "docker/entry.sh", "constraints.lock"):
         assert not dockerfile.ignored(name), name
 
 
@@ -83,7 +83,7 @@ def test_both_images_are_one_system_with_one_user_who_is_not_root():
 
 
 def test_an_actor_s_machine_gets_neither_horovod_nor_mpi_nor_tools():
-    assert install.EXTRAS["actor"] == ("environments",)
+    assert package_sets.EXTRAS["actor"] == ("environments",)
     assert "--role=actor" in dockerfile.stages(ACTOR)["build"][-1].text
     assert "--role=learner" in dockerfile.stages(LEARNER)["build"][-1].text
 
