@@ -64,12 +64,12 @@ class MachineChecks:
         )
         if installation.missing:
             return
-        code, said = self._hosts[self._host_id].run_program(
+        code, output = self._hosts[self._host_id].run_program(
             [installation.python, "-c", _PORT_PROGRAM, f"{installation.address}:{worker.tf_port}"],
             installation.root,
         )
         if code:
-            raise OSError((said.strip().splitlines() or ["?"])[-1].removeprefix("OSError: "))
+            raise OSError((output.strip().splitlines() or ["?"])[-1].removeprefix("OSError: "))
 
     def check_versions(self) -> list[Finding]:
         """Of each Python that its rows name."""
@@ -86,10 +86,10 @@ class MachineChecks:
                 )
                 found[installation.python] = ", ".join(printed.split("\n")[:-1])
                 if code or "tensorflow" not in printed:
-                    said = f"{'no tensorflow' if not code else printed.strip()[-200:]}"
+                    message = f"{'no tensorflow' if not code else printed.strip()[-200:]}"
                     remedy = "`make setup` where its clone is, or name another python in the CSV"
                     findings.append(
-                        self._failed("versions", f"{installation.python}: {said}", remedy)
+                        self._failed("versions", f"{installation.python}: {message}", remedy)
                     )
         if not findings and len(set(found.values())) > 1:
             return [
@@ -130,8 +130,10 @@ class MachineChecks:
         if code == 127:
             if named:
                 gpus = ", ".join(sorted(named))
-                said = f"the CSV names GPU {gpus}, and there is no nvidia-smi here"
-                return [self._failed("GPUs", said, "install the driver, or leave the column empty")]
+                message = f"the CSV names GPU {gpus}, and there is no nvidia-smi here"
+                return [
+                    self._failed("GPUs", message, "install the driver, or leave the column empty")
+                ]
             return [self._passed("GPUs", "none here, none asked for")]
         present = set(printed.split())
         if code or named - present:
@@ -143,17 +145,19 @@ class MachineChecks:
         """Without it there are no windows."""
         if self._facts()["tmux"]:
             return [self._passed("tmux", "each process has a window of its own")]
-        said = "there is none: processes run in the background, without windows"
-        return [self._finding("tmux", None, said, "apt-get install tmux")]
+        message = "there is none: processes run in the background, without windows"
+        return [self._finding("tmux", None, message, "apt-get install tmux")]
 
     def check_clock(self) -> list[Finding]:
         """What is compared by time, files and logs, is odd where it is wrong."""
-        begin = time.time()
+        started = time.time()
         remote_time = self._facts()["time"]
-        offset = remote_time - (begin + time.time()) / 2
+        offset = remote_time - (started + time.time()) / 2
         if abs(offset) > _MAX_CLOCK_SECONDS:
-            said = f"its clock is {abs(offset):.0f} s {'ahead of' if offset > 0 else 'behind'} ours"
-            return [self._finding("clock", None, said, "let it keep the time by NTP")]
+            message = (
+                f"its clock is {abs(offset):.0f} s {'ahead of' if offset > 0 else 'behind'} ours"
+            )
+            return [self._finding("clock", None, message, "let it keep the time by NTP")]
         return [self._passed("clock", f"within {_MAX_CLOCK_SECONDS:g} s of ours")]
 
     def check_cores(self) -> list[Finding]:
@@ -161,8 +165,8 @@ class MachineChecks:
         actors = sum(process.job == "actor" for process in self._processes)
         cores = self._facts()["cores"]
         if actors > 2 * cores:
-            said = f"{actors} actors share {cores} cores"
-            return [self._finding("CPU", None, said, "fewer with more --num_envs play as fast")]
+            message = f"{actors} actors share {cores} cores"
+            return [self._finding("CPU", None, message, "fewer with more --num_envs play as fast")]
         return [self._passed("CPU", "enough cores for its actors")]
 
     def check_mpi(self, installation: Installation, count: int) -> list[Finding]:
@@ -173,9 +177,9 @@ class MachineChecks:
         code, _ = self._run_as_process(learners, installation.python, "-c", _HOROVOD_PROGRAM)
         if code or "/" not in installation.mpirun:
             what = "Horovod" if code else "mpirun"
-            said = f"{count} learners need {what}, which is not there"
+            message = f"{count} learners need {what}, which is not there"
             remedy = "make horovod; or leave one learner in the CSV"
-            return [self._failed("MPI", said, remedy)]
+            return [self._failed("MPI", message, remedy)]
         return [self._passed("MPI", installation.mpirun)]
 
     # -- how it is asked
@@ -192,11 +196,11 @@ class MachineChecks:
     def _facts(self) -> dict[str, Any]:
         return self._hosts.call(self._host_id, "facts", roots=[], pythons=[])
 
-    def _finding(self, what: str, good: bool | None, said: str, remedy: str = "") -> Finding:
-        return Finding(what, good, said, remedy, self._host_id)
+    def _finding(self, subject: str, ok: bool | None, message: str, remedy: str = "") -> Finding:
+        return Finding(subject, ok, message, remedy, self._host_id)
 
-    def _passed(self, what: str, said: str) -> Finding:
-        return self._finding(what, True, said)
+    def _passed(self, subject: str, message: str) -> Finding:
+        return self._finding(subject, True, message)
 
-    def _failed(self, what: str, said: str, remedy: str) -> Finding:
-        return self._finding(what, False, said, remedy)
+    def _failed(self, subject: str, message: str, remedy: str) -> Finding:
+        return self._finding(subject, False, message, remedy)

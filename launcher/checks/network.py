@@ -67,11 +67,14 @@ class NetworkChecks:
                 self._installation_of(learner).address,
                 self._installation_of(learner).host_id,
             )
-            known = self._hosts.call(host_id, "resolve", host=address)
-            if known and all(each.startswith("127.") for each in known):
-                said = f"row {learner.line}: {address} is {known[0]} to itself: nobody reaches that"
+            addresses = self._hosts.call(host_id, "resolve", host=address)
+            if addresses and all(each.startswith("127.") for each in addresses):
+                loopback = addresses[0]
+                message = (
+                    f"row {learner.line}: {address} is {loopback} to itself: nobody reaches that"
+                )
                 remedy = "write its address in the CSV, or mend its /etc/hosts"
-                findings.append(Finding("names", False, said, remedy, host_id))
+                findings.append(Finding("names", False, message, remedy, host_id))
         return findings
 
     def _check_unique_names(self) -> list[Finding]:
@@ -83,9 +86,9 @@ class NetworkChecks:
         ):
             name = self._hosts.call(host_id, "facts", roots=[], pythons=[])["host"]
             if (other := named.setdefault(name, host_id)) != host_id:
-                said = f"{host_id or 'this machine'} and {other or 'this machine'} both call "
-                said += f"themselves {name}: Open MPI would take them for one machine"
-                findings.append(Finding("names", False, said, "give one another host name"))
+                message = f"{host_id or 'this machine'} and {other or 'this machine'} both call "
+                message += f"themselves {name}: Open MPI would take them for one machine"
+                findings.append(Finding("names", False, message, "give one another host name"))
         return findings
 
     def _check_bandwidth(self) -> list[Finding]:
@@ -109,20 +112,20 @@ class NetworkChecks:
         self, pairs: dict[tuple[str, str, int], str]
     ) -> tuple[list[tuple[str, str, int]], list[Finding]]:
         """Pairs whose learner's host listens now; and why the others do not."""
-        trouble = {}
+        errors = {}
         for (_, address, port), host_id in pairs.items():
-            if (address, port) not in trouble:
+            if (address, port) not in errors:
                 try:
                     self._hosts.call(host_id, "start_bandwidth_server", address=address, port=port)
-                    trouble[address, port] = ""
+                    errors[address, port] = ""
                 except (HostUnavailable, OperationFailed, OSError) as error:
-                    trouble[address, port] = str(error)
+                    errors[address, port] = str(error)
         bad = [
             Finding("reach", False, f"cannot listen on {address}:{port}: {why}", "", pairs_place)
             for (_, address, port), pairs_place in pairs.items()
-            if (why := trouble[address, port])
+            if (why := errors[address, port])
         ]
-        return [pair for pair in pairs if not trouble[pair[1:]]], list(dict.fromkeys(bad))
+        return [pair for pair in pairs if not errors[pair[1:]]], list(dict.fromkeys(bad))
 
     def _measure(self, host_id: str, address: str, port: int) -> Finding:
         try:
@@ -130,11 +133,13 @@ class NetworkChecks:
                 host_id, "measure_bandwidth", host=address, port=port, seconds=_SEND_SECONDS
             )
         except (HostUnavailable, OperationFailed, OSError) as error:
-            said = f"cannot reach its learner at {address}:{port}: {error}"
-            return Finding("reach", False, said, "open that port in the firewall between", host_id)
+            message = f"cannot reach its learner at {address}:{port}: {error}"
+            return Finding(
+                "reach", False, message, "open that port in the firewall between", host_id
+            )
         remedy = "raise --min_pull_secs, or move it nearer" if rate < _MIN_MBIT_PER_SECOND else ""
-        said = f"{rate:,.0f} Mbit/s to {address}:{port}"
-        return Finding("reach", None if remedy else True, said, remedy, host_id)
+        message = f"{rate:,.0f} Mbit/s to {address}:{port}"
+        return Finding("reach", None if remedy else True, message, remedy, host_id)
 
     def _check_all_reduce(self) -> list[Finding]:
         """By the same mpirun and agent that the learners will have."""
@@ -142,17 +147,18 @@ class NetworkChecks:
         if not others:
             return []
         first = self._installation_of(self._learners[0])
-        told = process_plan.common_environment(self._config)
+        environment = process_plan.common_environment(self._config)
         command = process_plan.mpirun_command(
-            *(self._learners, self._config, self._installation_of, list(told), "AGENT"),
+            *(self._learners, self._config, self._installation_of, list(environment), "AGENT"),
             lambda installation: [installation.python, "-c", _ALL_REDUCE_PROGRAM],
         )
-        code, said = self._hosts.call(
+        code, output = self._hosts.call(
             *(first.host_id, "run_mpirun"),
             command=process_plan.with_setup(self._learners[0], self._config, command),
             agent=start.mpirun_agent_command(first),
             credentials=start.mpirun_credentials(self._hosts, first, others, "check"),
-            environment=process_plan.mpirun_environment(told, first) | {LEARNERS_VARIABLE: "check"},
+            environment=process_plan.mpirun_environment(environment, first)
+            | {LEARNERS_VARIABLE: "check"},
             workdir=first.workdir,
             seconds=_ALL_REDUCE_SECONDS,
             timeout=_ALL_REDUCE_SECONDS + 10,
@@ -160,6 +166,6 @@ class NetworkChecks:
         hosts = len(self._learners)
         if code == 0:
             return [Finding("all-reduce", True, f"works between {hosts} learners")]
-        last = [line for line in said.splitlines() if line.strip()][-6:] or ["it said nothing"]
+        last = [line for line in output.splitlines() if line.strip()][-6:] or ["it said nothing"]
         remedy = "see --mpirun_args: hosts with several networks, firewalls"
         return [Finding("all-reduce", False, "\n".join(last), remedy)]

@@ -182,14 +182,15 @@ def _check_evaluators(planned: PlannedRun, learner: Worker) -> list[Finding]:
     ]
 
 
-def _mark_different_versions(found: list[Finding]) -> list[Finding]:
+def _mark_different_versions(findings: list[Finding]) -> list[Finding]:
     """Versions that are not the same everywhere are to be known."""
     versions = {
-        finding.message for finding in found if finding.subject == "versions" and finding.ok
+        finding.message for finding in findings if finding.subject == "versions" and finding.ok
     }
     if len(versions) < 2:
-        return found
+        return findings
     remedy = "the same everywhere is safer: --deploy"
     return [
-        f._replace(ok=None, remedy=remedy) if f.subject == "versions" and f.ok else f for f in found
+        f._replace(ok=None, remedy=remedy) if f.subject == "versions" and f.ok else f
+        for f in findings
     ]

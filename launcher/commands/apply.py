@@ -132,5 +132,5 @@ def _find_differences(
     return added, [name for names in present.values() for name in names]
 
 
-def _signature_text(kind: dict[str, Any]) -> str:
-    return json.dumps(kind, sort_keys=True)
+def _signature_text(signature: dict[str, Any]) -> str:
+    return json.dumps(signature, sort_keys=True)

@@ -63,7 +63,7 @@ def emit_script(run: Run, request: Request) -> int:
     refuse_launcher_flags(request)
     with contextlib.redirect_stdout(sys.stderr):
         workers = read_workers(request)
-        for note in slurm.notes(workers, config, request.given):
+        for note in slurm.list_notes(workers, config, request.given):
             print(f"note: {note}")
-    print(slurm.script(run.name, workers, config, request.flags), end="")
+    print(slurm.make_script(run.name, workers, config, request.flags), end="")
     return 0

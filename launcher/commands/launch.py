@@ -116,11 +116,11 @@ class _Launcher:
             print("nothing was started; --check shows all of it, --skip_check starts all the same")
         return found
 
-    def _learners_logdir(self, first: Installation, here: Path) -> str:
+    def _learners_logdir(self, first: Installation, local_logdir: Path) -> str:
         """That the learners write to, on their machine."""
         if not first.host_id:
-            return str(here)
-        return first.absolute_path(self._request.logdir or f"runs/{here.name}")
+            return str(local_logdir)
+        return first.absolute_path(self._request.logdir or f"runs/{local_logdir.name}")
 
     def _start(
         self, installation_of: InstallationOf, first: Installation, unreached: dict[str, str]
@@ -151,8 +151,8 @@ class _Launcher:
             try:
                 record = start.start_run(run, hosts, self._workers, config, flags, *options)
             except Exception:
-                if begun := run.record:
-                    self._control.undo_start(begun)
+                if started_record := run.record:
+                    self._control.undo_start(started_record)
                 raise
             mirror = connect.mirror_states(run, record, hosts)
         reached = len(hosts.remote_nodes) - len(unreached)
@@ -170,8 +170,10 @@ class _Launcher:
             print(follow.detached_message(run))
             return 0
         on_each = " on each host" if hosts.remote_nodes else ""
-        inside = f"`tmux attach -t {run.name}`{on_each} looks inside, " if record.socket else ""
-        print(f"{inside}`d` leaves it running, Ctrl-C saves and stops it", flush=True)
+        attach_hint = (
+            f"`tmux attach -t {run.name}`{on_each} looks inside, " if record.socket else ""
+        )
+        print(f"{attach_hint}`d` leaves it running, Ctrl-C saves and stops it", flush=True)
         recovery = Recovery(
             *(self._control, mirror, config, self._workers, installation_of),
             *(self._request.log_max_mb, print),

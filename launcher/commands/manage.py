@@ -90,12 +90,12 @@ def stop_run(run: Run, request: Request) -> int:
     return code
 
 
-def _end_run(run: Run, control: RunControl, patience: float) -> int:
+def _end_run(run: Run, control: RunControl, timeout: float) -> int:
     """The exit code."""
     print(f"{run.name}: the learners save and stop, then the others", flush=True)
     began, code = time.monotonic(), 0
     control.request_stop("save")
-    _wait_for_learners(run, patience)
+    _wait_for_learners(run, timeout)
     unreached = control.end_remaining(print)
     learners = run.states().get(LEARNERS, {})
     if learners.get("state") == "failed":
@@ -109,7 +109,7 @@ def _end_run(run: Run, control: RunControl, patience: float) -> int:
     return code
 
 
-def _wait_for_learners(run: Run, patience: float) -> None:
+def _wait_for_learners(run: Run, timeout: float) -> None:
     """As long as their supervisor has patience with them, it lives; their host may not."""
     away_since = noticed = 0.0
     while (state := run.states().get(LEARNERS, {"state": "lost"})["state"]) not in (
@@ -119,8 +119,8 @@ def _wait_for_learners(run: Run, patience: float) -> None:
         away_since = 0.0 if state != "away" else away_since or time.monotonic()
         if away_since and not noticed and time.monotonic() - away_since > _NOTICE_SECONDS:
             noticed = time.monotonic()
-            print(f"the learners' host does not answer; it is asked for {patience:g} s", flush=True)
-        if away_since and time.monotonic() - away_since > patience:
+            print(f"the learners' host does not answer; it is asked for {timeout:g} s", flush=True)
+        if away_since and time.monotonic() - away_since > timeout:
             return
         time.sleep(0.1)
 

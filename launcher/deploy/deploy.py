@@ -25,7 +25,7 @@ from launcher.deploy.install_command import (
 )
 from launcher.deploy.progress import HostsProgress
 from launcher.node.callbacks import Say
-from launcher.node.deployed_files import identity
+from launcher.node.deployed_files import file_identity
 from launcher.plan import host_environment, process_plan
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
@@ -56,17 +56,19 @@ def deploy_project(
     ]
     if not wanted:
         return {}
-    begin = time.monotonic()
-    names = {site.key: site.host_id for site in wanted}
+    started = time.monotonic()
+    names = {destination.key: destination.host_id for destination in wanted}
     if len(set(names.values())) < len(names):  # some have two folders
-        names = {site.key: f"{site.host_id}:{site.folder}" for site in wanted}
+        names = {
+            destination.key: f"{destination.host_id}:{destination.folder}" for destination in wanted
+        }
     with HostsProgress(list(names.values())) as progress:
         deployment = Deployment(hosts, config, wheels, names, progress)
         failed = deployment.run(wanted)
-    ready = len({site.host_id for site in wanted} - failed.keys())
+    ready = len({destination.host_id for destination in wanted} - failed.keys())
     say(
         f"code and environment: {ready} of {ready + len(failed)} hosts ready; {deployment.sent} "
-        f"files sent ({time.monotonic() - begin:.1f} s)"
+        f"files sent ({time.monotonic() - started:.1f} s)"
     )
     return failed
 
@@ -86,51 +88,60 @@ class Deployment:
         self._hosts, self._config = hosts, config
         self._files, self._wheels = project_files.list_project_files(host_environment.ROOT), wheels
         self._names, self._progress = names, progress
-        self._done = {key: threading.Event() for key in names}
+        self._finished = {key: threading.Event() for key in names}
         self.sent = 0
 
-    def run(self, sites: Sequence[Destination]) -> dict[str, str]:
+    def run(self, destinations: Sequence[Destination]) -> dict[str, str]:
         """Why not, by host id, of those that failed."""
-        comparisons = self._for_each(self._compare_all, sites)
-        good = [site for site in sites if isinstance(comparisons[site.key], dict)]
-        joined = [self._with_shared_role(site, good, comparisons) for site in good]
-        for role, device in {(s.role, s.device) for s in joined if s.sets_up}:
+        comparisons = self._for_each(self._compare_all, destinations)
+        good = [
+            destination
+            for destination in destinations
+            if isinstance(comparisons[destination.key], dict)
+        ]
+        joined = [self._with_shared_role(destination, good, comparisons) for destination in good]
+        for role, device in {(s.role, s.device) for s in joined if s.needs_setup}:
             if self._wheels:
                 self._check_wheelhouse(role, device)
         first: dict[str, Destination] = {}
         waits_for: dict[str, list[Destination]] = {}
-        for site in joined:  # who shares a folder, or a host, lets the first of them go first
-            marks = [site.host_id, *(look["mark"] for look in comparisons[site.key].values())]
-            waits_for[site.key] = [first[mark] for mark in marks if mark in first]
+        for (
+            destination
+        ) in joined:  # who shares a folder, or a host, lets the first of them go first
+            marks = [
+                destination.host_id,
+                *(look["mark"] for look in comparisons[destination.key].values()),
+            ]
+            waits_for[destination.key] = [first[mark] for mark in marks if mark in first]
             for mark in marks:
-                first.setdefault(mark, site)
+                first.setdefault(mark, destination)
         results = self._for_each(
             lambda s: self._deploy_to(s, waits_for[s.key], comparisons[s.key]), joined
         )
         found = {
-            site.host_id: str(end)
-            for site in sites
-            if (end := _find_failure(site, comparisons, results))
+            destination.host_id: str(end)
+            for destination in destinations
+            if (end := _find_failure(destination, comparisons, results))
         }
         return {host_id: why.removeprefix(f"{host_id}: ") for host_id, why in found.items()}
 
     def _for_each(
-        self, step: Callable[[Destination], Any], sites: Sequence[Destination]
+        self, step: Callable[[Destination], Any], destinations: Sequence[Destination]
     ) -> dict[str, Any]:
         """Returns what `step` returned for each, or its OperationFailed or HostUnavailable."""
         found: dict[str, Any] = {}
 
-        def one(site: Destination) -> None:
+        def one(destination: Destination) -> None:
             try:
-                found[site.key] = step(site)
+                found[destination.key] = step(destination)
             except (OperationFailed, HostUnavailable) as error:
-                found[site.key] = error
-                why = str(error).removeprefix(f"{site.host_id}: ")
-                self._progress.finish(self._names[site.key], why)
+                found[destination.key] = error
+                why = str(error).removeprefix(f"{destination.host_id}: ")
+                self._progress.finish(self._names[destination.key], why)
 
         pool = concurrent.futures.ThreadPoolExecutor(_MAX_THREADS)
         try:
-            for future in [pool.submit(one, site) for site in sites]:
+            for future in [pool.submit(one, destination) for destination in destinations]:
                 future.result()
         except BaseException:  # Ctrl-C, above all: what goes on there ends with the connection
             self._hosts.close()
@@ -139,39 +150,46 @@ class Deployment:
             pool.shutdown(cancel_futures=True)
         return found
 
-    def _compare_all(self, site: Destination) -> dict[str, dict[str, Any]]:
+    def _compare_all(self, destination: Destination) -> dict[str, dict[str, Any]]:
         """What is there already."""
         comparisons = {
-            "project": self._compare_folder(site, site.folder, host_environment.ROOT, self._files)
+            "project": self._compare_folder(
+                destination, destination.folder, host_environment.ROOT, self._files
+            )
         }
         if self._wheels:
             wheelhouse = Path(self._config.wheelhouse)
             comparisons["wheels"] = self._compare_folder(
-                site, WHEELHOUSE_FOLDER, wheelhouse, self._wheels
+                destination, WHEELHOUSE_FOLDER, wheelhouse, self._wheels
             )
         return comparisons
 
     def _compare_folder(
-        self, site: Destination, folder: str, root: Path, files: dict[str, str]
+        self, destination: Destination, folder: str, root: Path, files: dict[str, str]
     ) -> dict[str, Any]:
-        clone = identity(root / next(iter(files)))
+        clone = file_identity(root / next(iter(files)))
         arguments = {"folder": folder, "wanted": files, "clone": clone}
         comparison = self._hosts.call(
-            site.host_id, "compare_files", timeout=_COMPARE_SECONDS, **arguments
+            destination.host_id, "compare_files", timeout=_COMPARE_SECONDS, **arguments
         )
         if comparison["why"]:
             raise OperationFailed(comparison["why"])
         return comparison
 
     def _with_shared_role(
-        self, site: Destination, sites: Sequence[Destination], comparisons: dict[str, Any]
+        self,
+        destination: Destination,
+        destinations: Sequence[Destination],
+        comparisons: dict[str, Any],
     ) -> Destination:
         """With the role of all that share its folder: there is one environment in it."""
-        mark = comparisons[site.key]["project"]["mark"]
-        same = [other for other in sites if comparisons[other.key]["project"]["mark"] == mark]
+        mark = comparisons[destination.key]["project"]["mark"]
+        same = [
+            other for other in destinations if comparisons[other.key]["project"]["mark"] == mark
+        ]
         learners = any(other.role == "learner" for other in same)
         nvidia = any(o.gpus and comparisons[o.key]["project"]["nvidia"] for o in same)
-        return site._replace(role="learner" if learners else "actor", gpus=nvidia)
+        return destination._replace(role="learner" if learners else "actor", gpus=nvidia)
 
     def _check_wheelhouse(self, role: str, device: str) -> None:
         """Before gigabytes travel in vain."""
@@ -191,34 +209,43 @@ class Deployment:
     # -- one site
 
     def _deploy_to(
-        self, site: Destination, waits_for: Sequence[Destination], comparisons: dict[str, Any]
+        self,
+        destination: Destination,
+        waits_for: Sequence[Destination],
+        comparisons: dict[str, Any],
     ) -> None:
-        name = self._names[site.key]
+        name = self._names[destination.key]
         try:
             for other in waits_for:
                 self._progress.update(
                     name, f"waits for {other.host_id}, which shares a folder with it"
                 )
-                self._done[other.key].wait(_SET_UP_SECONDS)
+                self._finished[other.key].wait(_SET_UP_SECONDS)
             if waits_for:
-                comparisons = self._compare_all(site)
-            options = [f"--role={site.role}", f"--device={site.device}"]
+                comparisons = self._compare_all(destination)
+            options = [f"--role={destination.role}", f"--device={destination.device}"]
             if self._wheels:
                 wheelhouse = Path(self._config.wheelhouse)
-                self._copy_files(site, comparisons["wheels"], wheelhouse, self._wheels, "packages")
+                self._copy_files(
+                    destination, comparisons["wheels"], wheelhouse, self._wheels, "packages"
+                )
                 options.append(f"--wheelhouse={comparisons['wheels']['folder']}")
             self._copy_files(
-                site, comparisons["project"], host_environment.ROOT, self._files, "the project"
+                destination,
+                comparisons["project"],
+                host_environment.ROOT,
+                self._files,
+                "the project",
             )
-            if site.sets_up:
-                self._set_up(site, comparisons["project"]["folder"], options)
+            if destination.needs_setup:
+                self._set_up(destination, comparisons["project"]["folder"], options)
         finally:
-            self._done[site.key].set()
+            self._finished[destination.key].set()
         self._progress.finish(name, "")
 
     def _copy_files(
         self,
-        site: Destination,
+        destination: Destination,
         comparison: dict[str, Any],
         root: Path,
         files: dict[str, str],
@@ -235,12 +262,12 @@ class Deployment:
                 size: int, packed: project_files.ArchiveStream = packed, before: int = sent
             ) -> bytes:
                 news = f"copying {what}: {_megabytes(before + packed.sent)} of {_megabytes(total)}"
-                self._progress.update(self._names[site.key], news, counts=True)
+                self._progress.update(self._names[destination.key], news, is_count=True)
                 return packed.read(size)
 
             seconds = 60 + packed.size / _MIN_BYTES_PER_SECOND
             line = shlex.join(comparison["receiver"])
-            code, output = self._hosts.remote_nodes[site.host_id].run_with_input(
+            code, output = self._hosts.remote_nodes[destination.host_id].run_with_input(
                 line, _ReadFunction(read), seconds
             )
             if code:
@@ -249,8 +276,8 @@ class Deployment:
             sent += packed.size
             self.sent += len(names)
 
-    def _set_up(self, site: Destination, folder: str, options: list[str]) -> None:
-        name = self._names[site.key]
+    def _set_up(self, destination: Destination, folder: str, options: list[str]) -> None:
+        name = self._names[destination.key]
         notes: list[str] = []
 
         def on_line(line: str) -> None:
@@ -262,8 +289,8 @@ class Deployment:
             self._progress.update(name, news)
 
         self._progress.update(name, "setting up")
-        code, output = self._hosts.remote_nodes[site.host_id].run_program(
-            process_plan.with_setup(site.row, self._config, install_command(options)),
+        code, output = self._hosts.remote_nodes[destination.host_id].run_program(
+            process_plan.with_setup(destination.row, self._config, install_command(options)),
             workdir=folder,
             environment=process_plan.common_environment(self._config),
             seconds=_SET_UP_SECONDS,
@@ -282,11 +309,11 @@ class _ReadFunction(NamedTuple):
 
 
 def _find_failure(
-    site: Destination, comparisons: dict[str, Any], results: dict[str, Any]
+    destination: Destination, comparisons: dict[str, Any], results: dict[str, Any]
 ) -> Exception | None:
     for found in (comparisons, results):
-        if isinstance(found.get(site.key), Exception):
-            return found[site.key]
+        if isinstance(found.get(destination.key), Exception):
+            return found[destination.key]
     return None
 
 

@@ -15,7 +15,7 @@ class Destination(NamedTuple):
     folder: str
     role: str  # of its machine: learner, or actor
     gpus: bool  # that its learners use, if there are any
-    sets_up: bool  # else all of its rows have a Python of their own
+    needs_setup: bool  # else all of its rows have a Python of their own
     row: Worker  # one of them
 
     @property
@@ -47,7 +47,7 @@ def find_destinations(workers: Sequence[Worker]) -> list[Destination]:
                 role="learner" if learners else "actor",
                 gpus=any(row.cuda_visible_devices for row in learners),
                 # A path that does not begin at the root is of the project's own environment.
-                sets_up=any(not row.python or row.python.startswith(".") for row in some),
+                needs_setup=any(not row.python or row.python.startswith(".") for row in some),
                 row=next((row for row in some if not row.python), some[0]),
             )
         )

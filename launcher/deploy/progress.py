@@ -21,11 +21,11 @@ class HostsProgress:
 
     def __init__(self, names: Sequence[str], console: Console | None = None):
         self._console = console or Console(soft_wrap=True)
-        self._news = dict.fromkeys(names, "")
+        self._lines = dict.fromkeys(names, "")
         self._succeeded: dict[str, bool] = {}  # and whether all is well
-        self._newest = ""
-        self._counted: dict[str, float] = {}  # when
-        self._began = self._printed = time.monotonic()
+        self._last_line = ""
+        self._last_count_time: dict[str, float] = {}  # when
+        self._started = self._printed = time.monotonic()
         self._lock = threading.Lock()
         self._is_line_per_host = len(names) <= _MAX_LINES
         self._live: Live | None = None
@@ -45,18 +45,18 @@ class HostsProgress:
         if self._live:
             self._live.stop()
 
-    def update(self, name: str, news: str, counts: bool = False) -> None:
-        """What one of them does now; `counts`: what was told last has just got on a little."""
+    def update(self, name: str, line: str, is_count: bool = False) -> None:
+        """What one of them does now; `is_count`: what was told last has just got on a little."""
         with self._lock:
-            if self._news[name] == news:
+            if self._lines[name] == line:
                 return
-            self._news[name], self._newest = news, f"{name}: {news}"
+            self._lines[name], self._last_line = line, f"{name}: {line}"
             now = time.monotonic()
-            if counts and now - self._counted.get(name, 0.0) < _PRINT_SECONDS:
+            if is_count and now - self._last_count_time.get(name, 0.0) < _PRINT_SECONDS:
                 return
-            self._counted[name] = now
+            self._last_count_time[name] = now
             if not self._live and self._is_line_per_host:
-                self._print(self._newest)
+                self._print(self._last_line)
             self._print_summary_if_due()
 
     def finish(self, name: str, error: str) -> None:
@@ -85,10 +85,10 @@ class HostsProgress:
 
     def _summary(self) -> str:
         failed = sum(not well for well in self._succeeded.values())
-        done, going = len(self._succeeded) - failed, len(self._news) - len(self._succeeded)
+        done, going = len(self._succeeded) - failed, len(self._lines) - len(self._succeeded)
         failures = f", {failed} failed" if failed else ""
-        seconds = time.monotonic() - self._began
-        return f"ready: {done}{failures}, {going} to go ({seconds:.0f} s); {self._newest}"
+        seconds = time.monotonic() - self._started
+        return f"ready: {done}{failures}, {going} to go ({seconds:.0f} s); {self._last_line}"
 
     def _render(self) -> RenderableType:
         if not self._is_line_per_host:
@@ -97,7 +97,7 @@ class HostsProgress:
         table.add_column(no_wrap=True)
         table.add_column(no_wrap=True, overflow="ellipsis")
         words = {True: ("ready", "green"), False: ("FAILED", "bold red")}
-        for name, news in list(self._news.items()):
+        for name, news in list(self._lines.items()):
             word, style = words.get(self._succeeded.get(name), (news or "...", ""))  # type: ignore[arg-type]
             table.add_row(name, Text(word, style=style))
         return table

@@ -41,9 +41,11 @@ def list_project_files(root: Path) -> dict[str, str]:
     found = {}
     for name in sorted(names):
         path = root / name
-        ours = any(fnmatch.fnmatch(part, own) for part in Path(name).parts for own in _EXCLUDED)
-        there = path.is_file() or path.is_symlink()
-        if there and not ours and not _has_passwords(path):
+        is_excluded = any(
+            fnmatch.fnmatch(part, own) for part in Path(name).parts for own in _EXCLUDED
+        )
+        exists = path.is_file() or path.is_symlink()
+        if exists and not is_excluded and not _has_passwords(path):
             found[name] = digest(path)
     return found
 

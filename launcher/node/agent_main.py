@@ -119,8 +119,10 @@ class Agent:
 
     def _answer_call(self, message: dict[str, Any]) -> None:
         number, op = message.pop("id"), message.pop("op")
-        of = next(each for each in (self._reporter, self._probe, self._node) if hasattr(each, op))
-        call = getattr(of, op)
+        target = next(
+            each for each in (self._reporter, self._probe, self._node) if hasattr(each, op)
+        )
+        call = getattr(target, op)
         if message.pop("stream", False):
             message["on_line"] = lambda line: self.send({"id": number, "said": line})
         try:
@@ -128,8 +130,8 @@ class Agent:
         except BrokenPipeError:
             self.exit()
         except OSError as error:
-            said = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-            self.send({"id": number, "error": said})
+            sentence = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+            self.send({"id": number, "error": sentence})
         except (RunInUse, UnreadableRecord, InvalidRunName, TmuxError) as error:
             self.send({"id": number, "error": str(error)})
         except Exception as error:  # ours: whoever reads it should see what it was

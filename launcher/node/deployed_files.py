@@ -59,7 +59,7 @@ def digest(path: Path) -> str:
     return hashed.hexdigest() + ("x" if status.st_mode & stat.S_IXUSR else "")
 
 
-def identity(path: Path) -> list[int]:
+def file_identity(path: Path) -> list[int]:
     """The same for a file on whichever host it is seen; no two files have the same."""
     try:
         status = path.stat()
@@ -94,7 +94,7 @@ def compare(folder: str, wanted: dict[str, str], clone: list[int]) -> dict[str, 
 def _refusal(
     base: Path, present: Mapping[str, str], wanted: Mapping[str, str], clone: list[int]
 ) -> str:
-    if clone and identity(base / next(iter(wanted))) == clone:
+    if clone and file_identity(base / next(iter(wanted))) == clone:
         return f"{base} is the very clone that you start from: it needs no --deploy"
     if (base / ".git").exists():
         return (

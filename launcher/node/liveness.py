@@ -51,8 +51,12 @@ class HeartbeatMonitor:
         if frames is None:
             return None
         self._counts.append((time.monotonic(), frames))
-        (begin, before), (end, after) = self._counts[0], self._counts[-1]
-        return max(after - before, 0.0) / (end - begin) if end > begin else 0.0
+        (first_time, first_count), (last_time, last_count) = self._counts[0], self._counts[-1]
+        return (
+            max(last_count - first_count, 0.0) / (last_time - first_time)
+            if last_time > first_time
+            else 0.0
+        )
 
     def frames(self) -> float | None:
         """So far."""

@@ -173,14 +173,14 @@ class MachineProbe:
             prefix="impala_mm-", dir=run_registry.runs_folder().parent
         ) as name:
             folder = Path(name)
-            ring = keyring.Keyring(folder)
-            ring.add(credentials)
+            server = keyring.Keyring(folder)
+            server.add(credentials)
             program = str(keyring.write_agent_script(folder, agent))
-            over = threading.Event()
+            done = threading.Event()
 
             def answer() -> None:
-                while not over.is_set():
-                    ring.serve(0.2)
+                while not done.is_set():
+                    server.serve(0.2)
 
             answering = threading.Thread(target=answer, daemon=True)
             answering.start()
@@ -188,7 +188,7 @@ class MachineProbe:
             try:
                 return self.run_program(parts, workdir, environment, seconds)
             finally:
-                over.set()
+                done.set()
                 answering.join()
 
 

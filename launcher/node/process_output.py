@@ -16,7 +16,7 @@ class ProcessOutput:
 
     def __init__(self, log: Path, max_mb: float):
         self._log, self._max_bytes = log, max_mb * 2**20
-        self._rest = b""
+        self._partial_line = b""
         self.lines: collections.deque[str] = collections.deque(maxlen=_MAX_LINES)
 
     def write(self, content: bytes) -> None:
@@ -28,14 +28,14 @@ class ProcessOutput:
                 self._log.replace(self._log.with_name(f"{self._log.name}.1"))
             with self._log.open("ab") as file:
                 file.write(content)
-        *lines, self._rest = (self._rest + content).split(b"\n")
-        if len(self._rest) > _MAX_LINE_BYTES:  # no line at all, it seems
-            lines, self._rest = [*lines, self._rest], b""
+        *lines, self._partial_line = (self._partial_line + content).split(b"\n")
+        if len(self._partial_line) > _MAX_LINE_BYTES:  # no line at all, it seems
+            lines, self._partial_line = [*lines, self._partial_line], b""
         self.lines.extend(line.decode(errors="replace").rstrip("\r") for line in lines)
 
     def end_line(self) -> None:
         """Where the process did not: what comes next is another's."""
-        if self._rest:
+        if self._partial_line:
             self.write(b"\n")
 
     def write_message(self, message: str) -> None:

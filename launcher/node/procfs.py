@@ -38,7 +38,7 @@ class Usage:
 
     def __init__(self) -> None:
         self._ticks: dict[int, int] = {}
-        self._when = time.monotonic()
+        self._measured = time.monotonic()
 
     def measure(self) -> tuple[float, float]:
         """Since the last call."""
@@ -50,6 +50,6 @@ class Usage:
                 memory += int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
         used = sum(new - self._ticks.get(pid, 0) for pid, new in ticks.items())
         now = time.monotonic()
-        share = used / os.sysconf("SC_CLK_TCK") / max(now - self._when, 1e-3)
-        self._ticks, self._when = ticks, now
+        share = used / os.sysconf("SC_CLK_TCK") / max(now - self._measured, 1e-3)
+        self._ticks, self._measured = ticks, now
         return 100 * share, memory / 2**20

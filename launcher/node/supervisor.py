@@ -180,9 +180,9 @@ class Supervisor:
             orders.append("save" if len(self._signals) == 1 else "now")
         if "now" in orders or self._stop_mode == "now":
             return "now"
-        over = "save" in orders or self._has_leader_ended()
+        has_ended = "save" in orders or self._has_leader_ended()
         # Without its folder no request could reach it any more.
-        return "save" if over or not self._folder.exists() else self._stop_mode
+        return "save" if has_ended or not self._folder.exists() else self._stop_mode
 
     def _has_leader_ended(self) -> bool:
         if not self._task.leader:
@@ -232,13 +232,17 @@ class Supervisor:
             self._write_state(state="ended")
             return None
         self._deaths = 1 if lived > _STABLE_SECONDS else self._deaths + 1
-        again = self._deaths <= self._task.restarts and code != USER_ERROR
+        restarts_again = self._deaths <= self._task.restarts and code != USER_ERROR
         wait = min(0.5 * 2 ** min(self._deaths - 1, 6), 30.0)
-        follows = f"it starts again in {wait:g} s" if again else self._describe_no_restart(code)
+        follows = (
+            f"it starts again in {wait:g} s" if restarts_again else self._describe_no_restart(code)
+        )
         failure = self._describe_failure(code, follows)
-        restarts = self._state["restarts"] + again
-        self._write_state(state="waits" if again else "failed", failure=failure, restarts=restarts)
-        return wait if again else None
+        restarts = self._state["restarts"] + restarts_again
+        self._write_state(
+            state="waits" if restarts_again else "failed", failure=failure, restarts=restarts
+        )
+        return wait if restarts_again else None
 
     def _describe_failure(self, code: int, follows: str) -> dict[str, Any]:
         """For where the user sits; said here, too."""

@@ -81,8 +81,8 @@ class Session:
 
     def exists(self) -> bool:
         """Whether tmux has one of this name."""
-        there = shutil.which("tmux") is not None
-        return there and not self._run_tmux("has-session", "-t", f"={self._name}")[1]
+        is_installed = shutil.which("tmux") is not None
+        return is_installed and not self._run_tmux("has-session", "-t", f"={self._name}")[1]
 
     def refuse_foreign(self) -> None:
         """Raises TmuxError where it is there and was not made by a run."""
@@ -120,12 +120,12 @@ class Session:
 
     def open_windows(self, tasks: dict[str, Path]) -> None:
         """A window for each, by name; the session is made where there is none."""
-        there = self._window_names() if self.exists() else set()
-        for name in there & set(tasks):  # of a process that was there before
+        existing = self._window_names() if self.exists() else set()
+        for name in existing & set(tasks):  # of a process that was there before
             program = supervisor_command(tasks[name])
             self._run("respawn-window", "-k", "-t", f"={self._name}:={name}", *program)
-        windows = iter([(name, task) for name, task in tasks.items() if name not in there])
-        if not there:
+        windows = iter([(name, task) for name, task in tasks.items() if name not in existing])
+        if not existing:
             name, task = next(windows)
             # Wide from the start: what nobody looks at yet is not to be wrapped at 80 columns.
             size = ("-x", "200", "-y", "50")

@@ -45,8 +45,8 @@ class Process:
 
     def shell_line(self) -> str:
         """Its command and environment, as a shell reads them; secrets are masked."""
-        told = [f"{name}={_masked(name, value)}" for name, value in self.environment.items()]
-        return " ".join([*told, shlex.join(self.command)])
+        variables = [f"{name}={_masked(name, value)}" for name, value in self.environment.items()]
+        return " ".join([*variables, shlex.join(self.command)])
 
 
 def row_signature(row: Worker) -> dict[str, str | int]:
@@ -210,7 +210,8 @@ def mpirun_command(
 ) -> list[str]:
     """Returns an mpirun with one rank for each learner.
 
-    `variable_names`: of the environment that they get. `agent`: by which it reaches other hosts; empty: there are none.
+    `variable_names`: of the environment that they get. `agent`: the program by which mpirun reaches
+    other hosts; empty: there are none.
     """
     first = installation_of(learners[0])
     parts = [first.mpirun, *MPIRUN_ARGUMENTS]

@@ -38,7 +38,9 @@ _UNUSED_FLAGS = {  # flags that are of the frontend's own supervisors
 }
 
 
-def notes(workers: Sequence[Worker], config: LauncherConfig, given: Sequence[str]) -> list[str]:
+def list_notes(
+    workers: Sequence[Worker], config: LauncherConfig, given: Sequence[str]
+) -> list[str]:
     """What was asked for and is not in the script."""
     found = [
         f"--{name} is not used under Slurm: {_UNUSED_FLAGS[name]}"
@@ -57,7 +59,7 @@ def notes(workers: Sequence[Worker], config: LauncherConfig, given: Sequence[str
     return found
 
 
-def script(
+def make_script(
     name: str, workers: Sequence[Worker], config: LauncherConfig, flags: dict[str, str]
 ) -> str:
     """The whole of it. `name`: the run's; `flags`: that were given. Raises PlanError."""
@@ -82,7 +84,7 @@ def script(
     )
 
 
-def ports(learners: Sequence[Worker]) -> list[int]:
+def choose_ports(learners: Sequence[Worker]) -> list[int]:
     """Those of the rows, but no two the same: Slurm may put any two learners on one node."""
     taken: list[int] = []
     for worker in learners:
@@ -159,7 +161,7 @@ def _settings(learners: Sequence[Worker], counts: dict[str, int], config: Launch
         [
             "set -o pipefail",
             f"jobs=({' '.join(counts)})",
-            f"ports=({' '.join(map(str, ports(learners)))})",
+            f"ports=({' '.join(map(str, choose_ports(learners)))})",
             _bash_array("mpirun", mpirun),
         ]
     )

@@ -179,7 +179,7 @@ def _with_ports(workers: list[Worker]) -> list[Worker]:
 
 
 def _mistakes_between_rows(workers: list[Worker], bad_lines: set[int]) -> list[str]:
-    """Finds rows that exclude each other; says nothing twice of `bad_lines`, wrong by themselves."""
+    """Finds rows that exclude each other; says nothing of `bad_lines` twice."""
     learners = [worker for worker in workers if worker.job == "learner"]
     if not learners:
         return [] if bad_lines else ["no learner: at least one row needs job=learner"]

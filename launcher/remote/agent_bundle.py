@@ -56,13 +56,13 @@ def bundle() -> bytes:
     return packed.getvalue()
 
 
-def header(run: str) -> bytes:
+def bundle_header(run: str) -> bytes:
     """The line that goes before it."""
     name = hashlib.sha256(bundle()).hexdigest()[:16]
     return f"{len(bundle())} {name} {run}\n".encode()
 
 
-def command(pythons: Sequence[str]) -> str:
+def start_command(pythons: Sequence[str]) -> str:
     """For a login shell of any kind: runs what is sent next by the first Python that will do.
 
     The system's own comes first: a row's may be a program that does more than Python.

@@ -99,13 +99,13 @@ class Hosts:
 
     def stay_connected(self, listener: HostListener) -> None:
         """In touch with all of them; those that are not there yet are tried again and again."""
-        for there in self.remote_nodes.values():
-            there.stay_connected(listener)
+        for node in self.remote_nodes.values():
+            node.stay_connected(listener)
 
     def close(self) -> None:
         """What goes on there goes on."""
-        for there in self.remote_nodes.values():
-            there.close()
+        for node in self.remote_nodes.values():
+            node.close()
 
 
 def host_id_of(worker: Worker) -> str:

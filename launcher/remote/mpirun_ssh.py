@@ -25,12 +25,12 @@ def main(folder: str, host: str, *command: str) -> int:
         print(f"error: {host}: nobody here knows its credentials ({error})", file=sys.stderr)
         return 255
     # Its Open MPI may lie elsewhere than ours.
-    ours, theirs = answer.pop("prefixes", ("", ""))
+    local_prefix, remote_prefix = answer.pop("prefixes", ("", ""))
     line = " ".join(command)
     # mpirun's daemon there looks for an agent, too, though it never needs one.
     line = line.replace(f"{folder}/agent", "/bin/sh")
-    if ours != theirs and ours not in ("", "/usr", "/usr/local"):
-        line = line.replace(ours, theirs)
+    if local_prefix != remote_prefix and local_prefix not in ("", "/usr", "/usr/local"):
+        line = line.replace(local_prefix, remote_prefix)
     if mark := answer.pop("mark", ""):  # what is left of it can be found
         line = f"export {mark}; {line}"
     credential = connection.Credential(**answer) if answer else None

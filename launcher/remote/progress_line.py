@@ -16,15 +16,15 @@ class ProgressLine:
         """`seconds` between two lines, where there is no terminal."""
         self._say, self._is_terminal = say, sys.stdout.isatty()
         self._pause = _TERMINAL_SECONDS if self._is_terminal else seconds
-        self._began = self._last = time.monotonic()
+        self._started = self._last_shown = time.monotonic()
 
     def update(self, describe: Callable[[], str]) -> None:
         """If it is time again; with the seconds since the beginning."""
         now = time.monotonic()
-        if now - self._last < self._pause:
+        if now - self._last_shown < self._pause:
             return
-        self._last = now
-        line = f"{describe()} ({now - self._began:.0f} s)"
+        self._last_shown = now
+        line = f"{describe()} ({now - self._started:.0f} s)"
         if self._is_terminal:
             print(f"\r{line}\033[K", end="", flush=True)
         else:
@@ -32,5 +32,5 @@ class ProgressLine:
 
     def clear(self) -> None:
         """What comes next has a line of its own."""
-        if self._is_terminal and self._last != self._began:
+        if self._is_terminal and self._last_shown != self._started:
             print("\r\033[K", end="", flush=True)

@@ -50,10 +50,10 @@ class RemoteFiles:
 
     def __init__(self, host_id: str, open_channel: Callable[[], Any]):
         """`open_channel`: to a program that serves; raises HostUnavailable, OperationFailed."""
-        self._host_id, self._open = host_id, open_channel
+        self._host_id, self._open_channel = host_id, open_channel
         self._channel: Any = None
-        self._in: Stream
-        self._out: Stream
+        self._input: Stream
+        self._output: Stream
         self._closed = False
         self._lock = threading.Lock()
 
@@ -76,7 +76,7 @@ class RemoteFiles:
         with self._exchange():
             self._send_call("read", list(parts))
             for _ in parts:
-                yield from receive_chunks(self._in)
+                yield from receive_chunks(self._input)
                 yield b""
 
     def write(self, path: str, offset: int, chunks: Iterable[bytes]) -> None:
@@ -84,10 +84,10 @@ class RemoteFiles:
         with self._exchange():
             self._send_call("write", path, offset)
             for chunk in chunks:
-                send_frame(self._out, chunk)
-            send_frame(self._out, b"")
-            self._out.flush()
-            answer = json.loads(receive_frame(self._in))
+                send_frame(self._output, chunk)
+            send_frame(self._output, b"")
+            self._output.flush()
+            answer = json.loads(receive_frame(self._input))
         self._result(answer)
 
     def rename(self, old: str, new: str) -> None:
@@ -114,7 +114,7 @@ class RemoteFiles:
     def _call(self, op: str, *arguments: Any) -> Any:
         with self._exchange():
             self._send_call(op, *arguments)
-            answer = json.loads(receive_frame(self._in))
+            answer = json.loads(receive_frame(self._input))
         return self._result(answer)
 
     def _result(self, answer: dict[str, Any]) -> Any:
@@ -123,8 +123,8 @@ class RemoteFiles:
         return answer["result"]
 
     def _send_call(self, op: str, *arguments: Any) -> None:
-        send_frame(self._out, json.dumps({"op": op, "said": arguments}).encode())
-        self._out.flush()
+        send_frame(self._output, json.dumps({"op": op, "said": arguments}).encode())
+        self._output.flush()
 
     @contextlib.contextmanager
     def _exchange(self) -> Iterator[None]:
@@ -134,10 +134,10 @@ class RemoteFiles:
                 if self._closed:
                     raise HostUnavailable(f"{self._host_id}: it was hung up")
                 if self._channel is None:
-                    self._channel = self._open()
+                    self._channel = self._open_channel()
                     self._channel.settimeout(_SILENT_SECONDS)
-                    self._in = self._channel.makefile("rb", 1 << 16)
-                    self._out = self._channel.makefile("wb", 1 << 16)
+                    self._input = self._channel.makefile("rb", 1 << 16)
+                    self._output = self._channel.makefile("wb", 1 << 16)
                 yield
             except (HostUnavailable, OperationFailed):
                 self._close_channel()

@@ -87,7 +87,10 @@ class RemoteNode:
             connected = connect(self.target, self._settings)
             self.credential = connected.credential
             self._agent = _AgentConnection(
-                connected, agent_bundle.command(self._candidate_pythons), name, self._on_message
+                connected,
+                agent_bundle.start_command(self._candidate_pythons),
+                name,
+                self._on_message,
             )
         except (Unreachable, HostUnavailable) as error:
             self.error = str(error)
@@ -218,7 +221,7 @@ class _AgentConnection:
             self._channel = transport.open_session(timeout=_START_SECONDS)
             self._channel.settimeout(_START_SECONDS)
             self._channel.exec_command(command)
-            self._channel.sendall(agent_bundle.header(name) + agent_bundle.bundle())
+            self._channel.sendall(agent_bundle.bundle_header(name) + agent_bundle.bundle())
             self._wait_until_ready()
         except HostUnavailable:
             self._client.close()
@@ -234,15 +237,15 @@ class _AgentConnection:
     def _wait_until_ready(self) -> None:
         """Whatever a login says first is passed over."""
         self._file = self._channel.makefile("rb")
-        said = []
+        printed = []
         for line in self._file:
             text = line.decode(errors="replace").strip()
             if text == READY_LINE:
                 self._channel.settimeout(_SILENT_SECONDS)
                 return
-            said.append(text)
+            printed.append(text)
         errors = self._channel.makefile_stderr("rb").read(4000).decode(errors="replace")
-        last = [*said, *errors.splitlines()][-1:] or ["it said nothing"]
+        last = [*printed, *errors.splitlines()][-1:] or ["it said nothing"]
         host = self._client.get_transport().getpeername()[0]  # type: ignore[union-attr]
         raise HostUnavailable(f"{host}: its Python did not start: {last[0].strip()}")
 
@@ -285,7 +288,7 @@ class _AgentConnection:
         return False
 
     def _check_connection(self) -> None:
-        """Pings while somebody waits for an answer. Raises HostUnavailable where it stays silent."""
+        """Pings while somebody waits for an answer. Raises HostUnavailable."""
         if self.is_closed:
             raise HostUnavailable(self.error or "the connection is lost")
         if time.monotonic() - self._last_ping > _PING_SECONDS and not self.ping():
@@ -293,8 +296,8 @@ class _AgentConnection:
 
     def run_with_input(self, command: str, data: Readable, seconds: float) -> tuple[int, str]:
         """Runs another command on this connection, fed from `data`. Raises HostUnavailable."""
-        over = threading.Event()
-        threading.Thread(target=self._close_when_silent, args=(over,), daemon=True).start()
+        done = threading.Event()
+        threading.Thread(target=self._close_when_silent, args=(done,), daemon=True).start()
         try:
             transport = self._client.get_transport()
             assert transport
@@ -302,11 +305,11 @@ class _AgentConnection:
         except Exception as error:
             raise HostUnavailable(self.error or str(error) or type(error).__name__) from None
         finally:
-            over.set()
+            done.set()
 
-    def _close_when_silent(self, over: threading.Event) -> None:
+    def _close_when_silent(self, done: threading.Event) -> None:
         """Who writes much to a host that is gone waits for ever, unless somebody closes it."""
-        while not over.wait(_PING_SECONDS):
+        while not done.wait(_PING_SECONDS):
             if time.monotonic() - self._last_received > _SILENT_SECONDS:
                 self.error = self.error or _SILENT
                 self.close()

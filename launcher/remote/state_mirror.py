@@ -24,7 +24,7 @@ class StateMirror:
         """`files`: by host id and path there, the path of its copy."""
         self._run, self._hosts, self._files = run, hosts, files
         self._writing = threading.Lock()
-        self._behind: set[str] = set()  # hosts that are asked again
+        self._following_again: set[str] = set()  # hosts that are asked again
 
     def on_states(self, host_id: str, states: dict[str, Any], all_states: bool = False) -> None:
         """Those that changed; or all: then what should be there and is not is lost."""
@@ -62,8 +62,8 @@ class StateMirror:
 
     def _follow_again(self, host_id: str) -> None:
         """Elsewhere: who calls here is the one who hears the answer."""
-        if host_id not in self._behind:
-            self._behind.add(host_id)
+        if host_id not in self._following_again:
+            self._following_again.add(host_id)
             threading.Thread(target=self.on_connected, args=(host_id,), daemon=True).start()
 
     def follow_files(self, files: Mapping[str, Mapping[str, Path]]) -> None:
@@ -79,7 +79,7 @@ class StateMirror:
     def on_connected(self, host_id: str) -> None:
         """It is, again or for the first time; it says at once how its processes are."""
         files = self._files.get(host_id, {})
-        self._behind.discard(host_id)
+        self._following_again.discard(host_id)
         sizes = {path: _file_size(copy) for path, copy in files.items()}
         with contextlib.suppress(HostUnavailable, OperationFailed):
             record = self._run.record

@@ -122,9 +122,9 @@ def _print_to_stderr(line: str) -> None:
 
 def mirror_states(run: Run, record: Record, hosts: Hosts, log: str = "") -> StateMirror:
     """From now on what they say is copied here; waits a moment for their first words."""
-    for host_id, there in hosts.remote_nodes.items():
-        if there.error and run.why_away(host_id):  # another frontend may be connected
-            run.record_contact(host_id, there.error)
+    for host_id, node in hosts.remote_nodes.items():
+        if node.error and run.why_away(host_id):  # another frontend may be connected
+            run.record_contact(host_id, node.error)
     mirror = StateMirror(run, hosts, mirrored_files(record, log))
     hosts.stay_connected(mirror)
     until = time.monotonic() + _FIRST_CONTACT_SECONDS

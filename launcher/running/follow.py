@@ -78,8 +78,8 @@ class Follower:
         """Whether Ctrl-C was pressed."""
         return signal.SIGINT in self._signals
 
-    def follow(self, recovery: Recovery, patience: float) -> int:
-        """The frontend's exit code. `patience`: seconds for a host that is to hear of the end."""
+    def follow(self, recovery: Recovery, timeout: float) -> int:
+        """The frontend's exit code. `timeout`: seconds for a host that is to hear of the end."""
         interrupted = 0
         learners: dict[str, Any] = {"state": "lost"}
         with _pressed_keys() as pressed:
@@ -101,7 +101,7 @@ class Follower:
                     has_ended = interrupted > 0 or not recovery.can_restart_learners
                 if has_ended:
                     break
-                if interrupted and not self._repeat_stop(learners, interrupted, patience):
+                if interrupted and not self._repeat_stop(learners, interrupted, timeout):
                     break
                 time.sleep(_CHECK_SECONDS)
         unreached = self._control.end_remaining(self._say)
@@ -110,14 +110,16 @@ class Follower:
             self._say(unreached_message(unreached))
         return self._exit_code(learners, interrupted > 0)
 
-    def _repeat_stop(self, learners: dict[str, Any], times: int, patience: float) -> bool:
+    def _repeat_stop(self, learners: dict[str, Any], interrupts: int, timeout: float) -> bool:
         """Tells hosts that were away of the end; False: the learners' stays away for too long."""
         now = time.monotonic()
         self._stop_requested = self._stop_requested or now
         if self._control.hosts.remote_nodes and now - self._stop_sent > _REPEAT_SECONDS:
             self._stop_sent = now
-            self._control.request_stop("save" if times == 1 else "now")
-        return learners["state"] != "away" or (now - self._stop_requested < patience and times < 2)
+            self._control.request_stop("save" if interrupts == 1 else "now")
+        return learners["state"] != "away" or (
+            now - self._stop_requested < timeout and interrupts < 2
+        )
 
     def _print_news(self) -> None:
         for line in self._learners_log.lines():

@@ -185,9 +185,9 @@ class Recovery:
         )
         found = []
         for entry in record.processes:
-            alike = [w for w in rows if process_plan.row_signature(w) == entry["kind"]]
-            if entry["name"] in names and alike:
-                row = dataclasses.replace(alike[0], job=entry["job"])
+            rows_alike = [w for w in rows if process_plan.row_signature(w) == entry["kind"]]
+            if entry["name"] in names and rows_alike:
+                row = dataclasses.replace(rows_alike[0], job=entry["job"])
                 found.append(
                     process_plan.make_process(
                         entry["name"], row, self._config, record.flags, self._installation_of
@@ -343,9 +343,9 @@ class Recovery:
         fetch.push_folder(self._hosts, first.host_id, local_folder, remote_folder)
         return remote_folder, False
 
-    def _call(self, host_id: str, op: str, **said: Any) -> None:
+    def _call(self, host_id: str, op: str, **arguments: Any) -> None:
         try:
-            self._hosts.call(host_id, op, **said)
+            self._hosts.call(host_id, op, **arguments)
         except (HostUnavailable, OperationFailed) as error:
             self._say(str(error))
 

@@ -12,7 +12,7 @@ from launcher.remote.hosts import Hosts, libtmux_server
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
 from launcher.running.pending_stops import PendingStops
 
-_GOODBYE_SECONDS = 20.0  # that actors have to end once the learners have
+_END_SECONDS = 20.0  # that actors have to end once the learners have
 
 
 class RunControl:
@@ -47,7 +47,7 @@ class RunControl:
             name="",
         )
         self._call_each("kill", list(self.hosts.remote_nodes), lost_only=True)
-        until = time.monotonic() + _GOODBYE_SECONDS
+        until = time.monotonic() + _END_SECONDS
         while self._is_any_reachable_running() and time.monotonic() < until:
             time.sleep(0.1)
         killed = self.run.kill() if self.run.is_running() else 0
@@ -67,9 +67,9 @@ class RunControl:
             "end_starts",
             list(self.hosts.remote_nodes),
             starts=[record.id],
-            timeout=_GOODBYE_SECONDS,
+            timeout=_END_SECONDS,
         )
-        until = time.monotonic() + _GOODBYE_SECONDS
+        until = time.monotonic() + _END_SECONDS
         while any(s["state"] in ("running", "ending") for s in self.run.states().values()):
             if time.monotonic() > until:
                 break

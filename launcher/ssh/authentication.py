@@ -123,8 +123,8 @@ class Login(AuthStrategy):
         who = f"{self._route.display_name} does not let {self._route.username} in"
         tried = f"tried {', '.join(self._tried)}" if self._tried else "there was nothing to try"
         takes = f"it takes {' or '.join(self._allowed_types)}" if self._allowed_types else ""
-        said = "; ".join(filter(None, [tried, *dict.fromkeys(self._troubles), takes]))
-        return f"{who}: {said}; {self._remedy}"
+        reasons = "; ".join(filter(None, [tried, *dict.fromkeys(self._troubles), takes]))
+        return f"{who}: {reasons}; {self._remedy}"
 
 
 class PromptAnswers:

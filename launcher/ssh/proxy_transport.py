@@ -77,8 +77,8 @@ class ProxySocket:
             errors, self._errors = self._errors, None
             if errors:
                 errors.seek(0)
-                said = " ".join(errors.read(1000).split())
-                self.complaint = f"its ProxyCommand says: {said}" if said else ""
+                complaint = " ".join(errors.read(1000).split())
+                self.complaint = f"its ProxyCommand says: {complaint}" if complaint else ""
                 errors.close()
 
 

@@ -36,15 +36,15 @@ def split_offers(
 ) -> tuple[dict[str, OfferedFile], dict[str, dict[str, OfferedFile]]]:
     """Files of no checkpoint, and those of each, by its name and theirs."""
     files: dict[str, OfferedFile] = {}
-    saved: dict[str, dict[str, OfferedFile]] = {}
+    by_checkpoint: dict[str, dict[str, OfferedFile]] = {}
     for name, offer in offers.items():
         found = re.fullmatch(rf"{_CHECKPOINTS}/(\d+)/([^/.][^/]*)", name)
         if found:
-            saved.setdefault(found[1], {})[found[2]] = offer
+            by_checkpoint.setdefault(found[1], {})[found[2]] = offer
         elif not re.match(rf"{_CHECKPOINTS}/\d+/", name):
             files[name] = offer
-    whole = {name: parts for name, parts in saved.items() if _ABOUT_FILE in parts}
-    return files, whole
+    complete = {name: parts for name, parts in by_checkpoint.items() if _ABOUT_FILE in parts}
+    return files, complete
 
 
 def checkpoint_path(name: str) -> str:
@@ -191,7 +191,7 @@ class _CheckpointCopy:
         parts = [[f"{self._partial}/{file}", [[0, size]]] for file, (size, _) in info.files.items()]
         found = self._copy.store.digests(parts)
         pairs = zip(info.files.items(), found, strict=True)
-        return next((file for (file, (_, sha)), ours in pairs if ours != sha), "")
+        return next((file for (file, (_, sha)), digest in pairs if digest != sha), "")
 
     def _replace_target(self) -> None:
         """One of the same number that came before goes; one that did not is put aside."""

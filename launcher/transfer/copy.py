@@ -66,7 +66,7 @@ class TransferResult:
 class TransferState:
     """What a copy had from where, when it was last brought; kept in it, to be asked no more.
 
-    `files`: by name, [origin, FileInfo there, FileInfo here]; the latter are None during a transfer.
+    `files`: by name, [origin, FileInfo there, FileInfo here]; both None during a transfer.
     """
 
     def __init__(self, path: Path | None = None):
@@ -131,13 +131,13 @@ class FolderCopy:
         self._make_links(origin, {n: o for n, o in new.items() if o.info[_LINK]}, present)
         new = {name: offer for name, offer in new.items() if not offer.info[_LINK]}
         partial = self._local_infos(new, partial_path)
-        alike = self._compare(source, new, present, partial, offers)
-        actions = self._choose_actions(new, present, alike)
-        self._follow_rotations(new, present, alike, actions)
-        parts = self._plan_parts(offers, present, partial, alike, actions)
-        for name, verdict in actions.items():
+        matching = self._compare(source, new, present, partial, offers)
+        actions = self._choose_actions(new, present, matching)
+        self._rename_rotated_logs(new, present, matching, actions)
+        parts = self._plan_parts(offers, present, partial, matching, actions)
+        for name, action in actions.items():
             known_files[name] = [origin, None, None]
-            if verdict == "keep":
+            if action == "keep":
                 del known_files[name]
         self.state.partial |= {
             part.name: origin for part in parts if part.target != part.final_path
@@ -262,26 +262,26 @@ class FolderCopy:
         self,
         offers: Mapping[str, OfferedFile],
         present: Mapping[str, FileInfo | None],
-        alike: set[tuple[str, str]],
+        matching: set[tuple[str, str]],
     ) -> dict[str, str]:
         actions = {}
         for name, offer in offers.items():
             known = self.state.files.get(name)
             is_unchanged = known is not None and known[2] in (None, present[name])
             actions[name] = choose_action(
-                name, offer.info, present[name], is_unchanged, (name, "") in alike
+                name, offer.info, present[name], is_unchanged, (name, "") in matching
             )
         return actions
 
-    def _follow_rotations(
+    def _rename_rotated_logs(
         self,
         new: Mapping[str, OfferedFile],
         present: dict[str, FileInfo | None],
-        alike: set[tuple[str, str]],
+        matching: set[tuple[str, str]],
         actions: dict[str, str],
     ) -> None:
         """Of logs that were begun anew there: what we have of the one before is NAME.log.1."""
-        for name in [n for n in new if (n, "1") in alike and actions[n] in ("whole", "aside")]:
+        for name in [n for n in new if (n, "1") in matching and actions[n] in ("whole", "aside")]:
             rotated = f"{name}.1"
             self.store.rename(self.path(name), self.path(rotated))
             present[rotated], present[name] = present[name], None
@@ -292,46 +292,46 @@ class FolderCopy:
         offers: Mapping[str, OfferedFile],
         present: Mapping[str, FileInfo | None],
         partial: Mapping[str, FileInfo | None],
-        alike: set[tuple[str, str]],
+        matching: set[tuple[str, str]],
         actions: Mapping[str, str],
     ) -> list[FilePart]:
         parts = []
         for name, action in actions.items():
             offer, path, about = offers[name], self.path(name), present[name]
             whole, begun = action in ("whole", "aside"), partial.get(name)
-            if begun and not (whole and (name, "coming") in alike):
+            if begun and not (whole and (name, "coming") in matching):
                 self.store.remove(partial_path(path))
                 begun = None
             if action == "append" and about:
                 parts.append(FilePart(name, offer, about[_SIZE], path, path))
             if not whole:
                 continue
-            before = ""
+            old_path = ""
             if action == "aside":
                 log = name.endswith(".log")
-                before = ("" if f"{name}.1" in offers else f"{path}.1") if log else _MOVE_ASIDE
+                old_path = ("" if f"{name}.1" in offers else f"{path}.1") if log else _MOVE_ASIDE
             offset = begun[_SIZE] if begun else 0
-            parts.append(FilePart(name, offer, offset, partial_path(path), path, before))
+            parts.append(FilePart(name, offer, offset, partial_path(path), path, old_path))
         # What grows is short, and goes first.
         return sorted(parts, key=lambda part: (part.target != part.final_path, part.size))
 
 
 def choose_action(
-    name: str, offered: FileInfo, present: FileInfo | None, is_unchanged: bool, alike: bool
+    name: str, offered: FileInfo, present: FileInfo | None, is_unchanged: bool, matches: bool
 ) -> str:
     """What is to be done: "nothing", "keep", "append", "whole", or "aside" and then whole.
 
     `is_unchanged`: nobody changed the copy since it was brought.
-    `alike`: they are, as far as the shorter goes.
+    `matches`: both are the same, as far as the shorter goes.
     """
     if present is None or present[_LINK]:
         return "whole"
     more = offered[_SIZE] - present[_SIZE]
-    if alike and more >= 0:
+    if matches and more >= 0:
         return "append" if more else "nothing"
     # What was put aside as NAME.log.1 is nobody's work, unless the log is.
     is_unchanged |= name.endswith(".log.1") and name.removesuffix(".1") not in _MIRRORED_FILES
-    if alike and (name in _MIRRORED_FILES or not is_unchanged):  # the copy has more
+    if matches and (name in _MIRRORED_FILES or not is_unchanged):  # the copy has more
         return "keep"
     if name.endswith(".log"):
         return "aside"

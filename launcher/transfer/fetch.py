@@ -138,8 +138,8 @@ def fetch_run(run: Run, hosts: Hosts, record: Record, say: Say) -> int:
             found = fetcher.fetch(record)
     finally:
         fetcher.close()
-        progress.end()
-    lines, failures = _report(found)
+        progress.clear()
+    lines, failures = _summarize(found)
     for line in [*lines, *(f"error: {failure}" for failure in failures)]:
         say(line)
     seconds = time.monotonic() - started
@@ -238,7 +238,7 @@ def _list_log_offers(source: FileStore, record: Record, host_id: str) -> dict[st
     }
 
 
-def _report(found: Mapping[str, TransferResult | Exception]) -> tuple[list[str], list[str]]:
+def _summarize(found: Mapping[str, TransferResult | Exception]) -> tuple[list[str], list[str]]:
     """What came from where, and what did not."""
     lines, rest = [], TransferResult()
     failures = [str(each) for each in found.values() if isinstance(each, Exception)]
@@ -252,18 +252,18 @@ def _report(found: Mapping[str, TransferResult | Exception]) -> tuple[list[str],
         (p for p in results if results[p].bytes), key=lambda p: results[p].bytes, reverse=True
     )
     for host_id in order[:_MAX_LISTED]:
-        lines.append(f"{host_id}: {_amount(results[host_id])}")
+        lines.append(f"{host_id}: {_describe_amount(results[host_id])}")
     for host_id in order[_MAX_LISTED:]:
         rest.bytes += results[host_id].bytes
         rest.files += results[host_id].files
     if order[_MAX_LISTED:]:
-        lines.append(f"{len(order) - _MAX_LISTED} others: {_amount(rest)}")
+        lines.append(f"{len(order) - _MAX_LISTED} others: {_describe_amount(rest)}")
     if still := len(results) - len(order):
         lines.append(f"{still} host{'s' * (still > 1)} had nothing new")
     return lines, failures
 
 
-def _amount(result: TransferResult) -> str:
+def _describe_amount(result: TransferResult) -> str:
     parts = [f"{result.bytes / 1e6:.1f} MB"]
     if result.files:
         parts.append(f"{result.files} file{'s' * (result.files > 1)}")
@@ -288,6 +288,6 @@ class _TransferProgress:
                 lambda: f"{self._done_bytes / 1e6:.1f} of {self._total_bytes / 1e6:.1f} MB"
             )
 
-    def end(self) -> None:
+    def clear(self) -> None:
         """What comes next has a line of its own."""
         self._line.clear()

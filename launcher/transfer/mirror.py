@@ -43,7 +43,7 @@ class _FolderMirror:
         self._run, self._record, self._say = run, record, say
         self._fetcher = RunFetcher(run, hosts)
         self._failed: dict[str, str] = {}  # host ids, and why
-        self._over = threading.Event()
+        self._stopping = threading.Event()
         self._thread = threading.Thread(
             target=self._fetch_periodically, name="mirror the folder", daemon=True
         )
@@ -51,7 +51,7 @@ class _FolderMirror:
 
     def stop(self) -> None:
         """Once more, and no more; Ctrl-C leaves out what has not come yet."""
-        self._over.set()
+        self._stopping.set()
         if not self._have_learners_ended():  # who left it to itself does not wait
             self._fetcher.close()
         handler = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -65,7 +65,7 @@ class _FolderMirror:
             self._fetcher.close()
 
     def _fetch_periodically(self) -> None:
-        while not self._over.wait(_PERIOD_SECONDS):
+        while not self._stopping.wait(_PERIOD_SECONDS):
             self._fetch_once(0.0)
         if self._have_learners_ended():
             self._fetch_once(_LAST_SECONDS)
@@ -75,22 +75,26 @@ class _FolderMirror:
         learners = self._run.states().get(LEARNERS, {"state": "lost"})
         return learners["state"] in (*FINAL_STATES, "lost")
 
-    def _fetch_once(self, patience: float) -> None:
+    def _fetch_once(self, timeout: float) -> None:
         self._record = self._run.record or self._record  # the learners may have moved
         try:
-            with self._fetcher.locked(patience) as is_locked:
+            with self._fetcher.locked(timeout) as is_locked:
                 found = self._fetcher.fetch(self._record) if is_locked else {}
         except Exception as error:  # training goes on, whatever it is
             self._report_changes({"": OperationFailed(f"{type(error).__name__}: {error}")})
             return
-        if self._have_learners_ended() or not self._over.is_set():
+        if self._have_learners_ended() or not self._stopping.is_set():
             self._report_changes(found)
 
     def _report_changes(self, found: Mapping[str, TransferResult | Exception]) -> None:
         for host_id, result in found.items():
             why = str(result) if isinstance(result, Exception) else "; ".join(result.errors)
             if why and self._failed.get(host_id) != why:
-                then = "--fetch brings it" if self._over.is_set() else "it is tried again and again"
+                then = (
+                    "--fetch brings it"
+                    if self._stopping.is_set()
+                    else "it is tried again and again"
+                )
                 self._say(f"mirroring: {why}; {then}")
             elif host_id in self._failed and not why:
                 self._say(f"mirroring: all of {host_id or 'it'} is here again")

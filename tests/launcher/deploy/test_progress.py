@@ -18,7 +18,7 @@ def test_without_a_terminal_few_hosts_have_a_line_for_each_news():
         shown.update("a", "begins")
         shown.update("a", "begins")
         for i in range(1000):
-            shown.update("b", f"{i} MB", counts=True)
+            shown.update("b", f"{i} MB", is_count=True)
         shown.finish("b", "")
         shown.finish("a", "no disk")
     assert console.file.getvalue().splitlines() == (

@@ -273,11 +273,11 @@ def test_nothing_is_written_outside_whatever_the_other_end_says(name):
 def test_a_copy_that_others_write_to_is_never_cut():
     for name in ("learners.log", "metrics.jsonl"):
         assert (
-            choose_action(name, [5, 0, 1, ""], [7, 0, 1, ""], is_unchanged=True, alike=True)
+            choose_action(name, [5, 0, 1, ""], [7, 0, 1, ""], is_unchanged=True, matches=True)
             == "keep"
         )
     assert (
-        choose_action("actor-0.log", [5, 0, 1, ""], [7, 0, 1, ""], is_unchanged=True, alike=False)
+        choose_action("actor-0.log", [5, 0, 1, ""], [7, 0, 1, ""], is_unchanged=True, matches=False)
         == "aside"
     )
 
