@@ -68,5 +68,5 @@ def test_every_locked_package_has_a_version_and_a_checksum():
 
 
 def test_the_scripts_in_bash_parse():
-    for script in (ROOT / ".ci" / "run", ROOT / "launcher" / "slurm_job.sh"):
+    for script in (ROOT / ".ci" / "run", ROOT / "launcher" / "plan" / "slurm_job.sh"):
         subprocess.run(["bash", "-n", script], check=True)

@@ -26,7 +26,7 @@ _VERSIONS_PROGRAM = (
     "    except m.PackageNotFoundError: pass\n"
 )
 _HOROVOD_PROGRAM = "import importlib.util as u; u.find_spec('horovod').name"
-_PORT_PROGRAM = "import sys; from impala_mm import ports; ports.check_free(sys.argv[1])"
+_PORT_PROGRAM = "import sys; from impala_mm.runtime import ports; ports.check_free(sys.argv[1])"
 
 
 class MachineChecks:

@@ -17,9 +17,8 @@ from launcher.running import start
 _MAX_SENDERS = 4  # hosts that send at the same time, or they would measure each other
 _SEND_SECONDS = 0.5
 _ALL_REDUCE_SECONDS = 120.0
-_MIN_MBIT_PER_SECOND = (
-    100.0  # Mbit/s, under which weights and unrolls of an actor's host may be held up
-)
+# Below it weights and unrolls of an actor's host may be held up.
+_MIN_MBIT_PER_SECOND = 100.0
 _ALL_REDUCE_PROGRAM = """
 import sys, tensorflow as tf, horovod.tensorflow as hvd
 hvd.init()

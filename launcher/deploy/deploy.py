@@ -105,9 +105,8 @@ class Deployment:
                 self._check_wheelhouse(role, device)
         first: dict[str, Destination] = {}
         waits_for: dict[str, list[Destination]] = {}
-        for (
-            destination
-        ) in joined:  # who shares a folder, or a host, lets the first of them go first
+        # Destinations that share a folder, or a host, wait for the first of them.
+        for destination in joined:
             marks = [
                 destination.host_id,
                 *(look["mark"] for look in comparisons[destination.key].values()),
@@ -206,7 +205,7 @@ class Deployment:
             lines = (ran.stdout + ran.stderr).strip().splitlines()
             raise OperationFailed(lines[-1].removeprefix(LINE_PREFIX))
 
-    # -- one site
+    # -- one destination
 
     def _deploy_to(
         self,

@@ -15,13 +15,7 @@ from launcher.node.deployed_files import MANIFEST, digest
 
 # Never copied, whatever git says: made on each host, or not for others' eyes.
 _EXCLUDED = (
-    ".git",
-    ".venv",
-    "runs",
-    "wheelhouse",
-    "__pycache__",
-    ".setup.*",
-    "workers.csv",
+    *(".git", ".venv", "runs", "wheelhouse", "__pycache__", ".setup.*", "workers.csv"),
     MANIFEST,
 )
 _PASSWORD_COLUMN = re.compile(rb"^(?!\s*#).*\bssh_password\b", re.MULTILINE)

@@ -30,9 +30,7 @@ from launcher.node.tmux import TmuxError
 
 READY_LINE = "impala_mm is here"  # its first line: before it, a login may have said anything
 _CHECK_SECONDS = 0.5
-_REPORT_SECONDS = (
-    2.0  # at least so often something is said: who hears nothing knows that we are gone
-)
+_REPORT_SECONDS = 2.0  # a message is sent at least so often: silence means that we are gone
 _SILENT_SECONDS = 30.0  # without a word of the frontend, its connection is dead
 _MAX_BYTES = 1 << 18  # bytes of a file that are sent at once
 

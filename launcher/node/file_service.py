@@ -151,12 +151,12 @@ def _walk(
         if entry.name.startswith(".") or name in _EXCLUDED or name.startswith(_DAMAGED):
             continue
         with contextlib.suppress(OSError):  # it has just gone, or links to nothing
-            about = entry.stat()
+            status = entry.stat()
             if entry.is_symlink() and (to := _target_inside(base, entry.path, name)):
                 found[name] = [0, 0, 0, os.path.relpath(to, os.path.dirname(name) or ".")]
-            elif stat.S_ISREG(about.st_mode):
-                found[name] = [about.st_size, about.st_mtime_ns, about.st_ino, ""]
-            elif stat.S_ISDIR(about.st_mode) and (about.st_dev, about.st_ino) not in above:
+            elif stat.S_ISREG(status.st_mode):
+                found[name] = [status.st_size, status.st_mtime_ns, status.st_ino, ""]
+            elif stat.S_ISDIR(status.st_mode) and (status.st_dev, status.st_ino) not in above:
                 _walk(base, entry.path, f"{name}/", above, found)
 
 
@@ -175,13 +175,13 @@ def _target_inside(base: str, path: str, name: str) -> str:
 
 def _file_info(path: str) -> FileInfo | None:
     try:
-        about = os.lstat(path)
-        link = os.readlink(path) if stat.S_ISLNK(about.st_mode) else ""
+        status = os.lstat(path)
+        link = os.readlink(path) if stat.S_ISLNK(status.st_mode) else ""
     except OSError:
         return None
-    if stat.S_ISDIR(about.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         link = FOLDER
-    return [about.st_size, about.st_mtime_ns, about.st_ino, link]
+    return [status.st_size, status.st_mtime_ns, status.st_ino, link]
 
 
 def _digest(path: str, spans: Sequence[tuple[int, int]]) -> str:

@@ -56,17 +56,14 @@ class Record:
     boot: str  # of the machine: after another one nothing of the run is left
     logdir: str
     socket: str  # of the tmux server that has its session; empty where there is none
-    processes: list[
-        dict[str, Any]
-    ]  # name, job, host, place (its host's id), kind (`row_signature`), log
+    # Of each: name, job, host, place (its host's id), kind (what makes two rows alike), log.
+    processes: list[dict[str, Any]]
     flags: dict[str, str]  # of every process, for more of them
     learners: list[str]  # their command
     next_actor: int  # the number of the next; one that was used is never used again
     shared: bool = False  # that folder is the learners' own, wherever they are
-    targets: dict[str, list[Any]] = dataclasses.field(
-        default_factory=dict
-    )  # by host id: how a host
-    # is reached, without any password
+    # By host id: how a host is reached, without any password.
+    targets: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
     learner_places: list[str] = dataclasses.field(default_factory=list)  # the first learner's first
     pythons: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # by host id
     csvs: list[str] = dataclasses.field(default_factory=list)  # of its rows, the newest first
@@ -98,9 +95,7 @@ class Run:
         except TypeError:
             states = [read_json(path) for path in self.folder.glob("*/state.json")]
             recorded = [state.get(name) for state in states for name in ("supervisor", "process")]
-            if not any(
-                map(procfs.is_alive, recorded)
-            ):  # what is left of it says nothing to anybody
+            if not any(map(procfs.is_alive, recorded)):  # nothing of it is left
                 return None
             raise UnreadableRecord(
                 f"{path} cannot be read, or is of another version of this program: end what it "

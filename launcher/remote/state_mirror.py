@@ -34,9 +34,8 @@ class StateMirror:
             gone = [p for p in record.processes if p.get("place") == host_id]
             states = {p["name"]: p | {"state": "lost", "supervisor": None} for p in gone} | states
         for name, state in states.items():
-            if (
-                record and record.host_id_of(name) != host_id
-            ):  # learners that moved left theirs behind
+            # Learners that moved left theirs behind.
+            if record and record.host_id_of(name) != host_id:
                 continue
             folder = self._run.folder / name
             with contextlib.suppress(OSError):

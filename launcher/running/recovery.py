@@ -157,9 +157,8 @@ class Recovery:
         gone = {n for n, state in state_of.items() if state in ("lost", "starting", "stopped")}
         try:
             for name in stopping & {p["name"] for p in record.processes if p["place"] == host_id}:
-                self._hosts.call(
-                    host_id, "request_stop", mode="save", name=name
-                )  # it did not hear it
+                # It was away when it was requested.
+                self._hosts.call(host_id, "request_stop", mode="save", name=name)
             if not self._hosts.call(host_id, "has_start", start=record.id):
                 start.begin_on_hosts(self._run, self._hosts, record, [host_id], self._say)
                 self._mirror.on_connected(host_id)
@@ -260,9 +259,8 @@ class Recovery:
         """From the last checkpoint."""
         self._end_learners(record)
         for host_id in {host_id_of(worker) for worker in left} - {""}:
-            if not self._hosts.call(
-                host_id, "has_start", start=record.id
-            ):  # it was booted meanwhile
+            # Where it was booted meanwhile:
+            if not self._hosts.call(host_id, "has_start", start=record.id):
                 start.begin_on_hosts(self._run, self._hosts, record, [host_id], self._say)
                 self._mirror.on_connected(host_id)
         others = [worker for worker in self._workers if worker.job != "learner"]
@@ -301,9 +299,8 @@ class Recovery:
             self._say,
         )
         self._mirror.follow_files(connect.mirrored_files(new_record))
-        self._restore_times[first.host_id] = (
-            time.monotonic() + _SETTLE_SECONDS
-        )  # actors ended with them
+        # Actors ended with them.
+        self._restore_times[first.host_id] = time.monotonic() + _SETTLE_SECONDS
 
     def _end_learners(self, record: Record) -> None:
         """All that is left of them, on every host that answers."""

@@ -186,9 +186,8 @@ def mpirun_credentials(
 def record_entry(process: Process, learners_host_id: str, record: Record) -> dict[str, Any]:
     """As a record has it."""
     log = Path(process.logdir)
-    if (
-        process.installation.host_id != learners_host_id
-    ):  # that folder may not be there, or not ours
+    # Elsewhere that folder may not be there, or not ours.
+    if process.installation.host_id != learners_host_id:
         log = Path(process.installation.folder).parents[1] / "logs" / f"{record.name}-{record.id}"
     return {
         "name": process.name,

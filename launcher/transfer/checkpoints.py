@@ -151,9 +151,8 @@ class _CheckpointCopy:
             result.changed.append(f"{_CHECKPOINTS}/{self._name}")
         elif wrong := self._find_damaged_file(info):
             self._copy.store.remove(self._partial)
-            if any(
-                part.offset for part in parts
-            ):  # of another one, it seems: again, from its begin
+            # The parts were of another one, it seems: again, from the beginning.
+            if any(part.offset for part in parts):
                 result.changed.append(f"{_CHECKPOINTS}/{self._name}")
                 return
             state.damaged[self._name] = self._sha

@@ -17,13 +17,10 @@ from launcher.node.task import read_json, write_json
 from launcher.remote.remote_files import FileStore
 
 _COMPARE_WHOLE_BYTES = 1 << 20  # bytes of a file that are compared whole
-_SAMPLE_BYTES = (
-    1 << 16
-)  # of a longer one that has grown: so many at its begin, and where the copy ends
-_MIRRORED_FILES = (
-    "learners.log",
-    "metrics.jsonl",
-)  # others write to their copies, too (`state_mirror`)
+# Of a longer one that has grown: so many at its begin, and where the copy ends.
+_SAMPLE_BYTES = 1 << 16
+# Others write to their copies, too (`state_mirror`).
+_MIRRORED_FILES = ("learners.log", "metrics.jsonl")
 _SIZE, _INODE, _LINK = 0, 2, 3  # in `FileInfo`
 _MOVE_ASIDE = "aside"
 
@@ -147,9 +144,9 @@ class FolderCopy:
             self.transfer_parts(source, parts, result)
         finally:
             self.state.save()
-        for name, about in self._local_infos(new).items():
+        for name, info in self._local_infos(new).items():
             if name in known_files and name not in result.changed:
-                known_files[name] = [origin, new[name].info, about]
+                known_files[name] = [origin, new[name].info, info]
         self.state.save()
 
     def transfer_parts(
@@ -214,8 +211,8 @@ class FolderCopy:
         """That came from there when they were links, and are folders now."""
         above = {name[:i] for name in names for i, letter in enumerate(name) if letter == "/"}
         for name in above & set(self.state.files):
-            about = self.state.files[name][2]
-            if about and about[_LINK] not in ("", FOLDER):
+            info = self.state.files[name][2]
+            if info and info[_LINK] not in ("", FOLDER):
                 self.store.remove(self.path(name))
                 del self.state.files[name]
 
@@ -223,11 +220,11 @@ class FolderCopy:
         self, origin: str, links: Mapping[str, OfferedFile], present: Mapping[str, FileInfo | None]
     ) -> None:
         for name, offer in links.items():
-            about = present[name]
-            if about is None or about[_LINK] != offer.info[_LINK]:
+            info = present[name]
+            if info is None or info[_LINK] != offer.info[_LINK]:
                 self.store.make_link(self.path(name), offer.info[_LINK])
-        for name, about in self._local_infos(links).items():
-            self.state.files[name] = [origin, links[name].info, about]
+        for name, info in self._local_infos(links).items():
+            self.state.files[name] = [origin, links[name].info, info]
 
     def _compare(
         self,
@@ -241,15 +238,15 @@ class FolderCopy:
         "coming"); which logs as what was the log before: (name, "1")."""
         comparisons: dict[tuple[str, str], tuple[Any, Any]] = {}
         for name, offer in offers.items():
-            path, about, begun = self.path(name), present[name], partial[name]
+            path, info, begun = self.path(name), present[name], partial[name]
             if begun and begun[_SIZE] <= offer.info[_SIZE]:
                 comparisons[name, "coming"] = _comparison(offer, partial_path(path), begun[_SIZE])
-            if about is None or about[_LINK]:
+            if info is None or info[_LINK]:
                 continue
-            comparisons[name, ""] = _comparison(offer, path, about[_SIZE])
+            comparisons[name, ""] = _comparison(offer, path, info[_SIZE])
             one = offered.get(f"{name}.1") if name.endswith(".log") else None
-            if one and one.info[_SIZE] >= about[_SIZE] > 0:
-                comparisons[name, "1"] = _comparison(one, path, about[_SIZE])
+            if one and one.info[_SIZE] >= info[_SIZE] > 0:
+                comparisons[name, "1"] = _comparison(one, path, info[_SIZE])
         remote_digests = source.digests([pair[0] for pair in comparisons.values()])
         local_digests = self.store.digests([pair[1] for pair in comparisons.values()])
         return {
@@ -297,13 +294,13 @@ class FolderCopy:
     ) -> list[FilePart]:
         parts = []
         for name, action in actions.items():
-            offer, path, about = offers[name], self.path(name), present[name]
+            offer, path, info = offers[name], self.path(name), present[name]
             whole, begun = action in ("whole", "aside"), partial.get(name)
             if begun and not (whole and (name, "coming") in matching):
                 self.store.remove(partial_path(path))
                 begun = None
-            if action == "append" and about:
-                parts.append(FilePart(name, offer, about[_SIZE], path, path))
+            if action == "append" and info:
+                parts.append(FilePart(name, offer, info[_SIZE], path, path))
             if not whole:
                 continue
             old_path = ""

@@ -218,8 +218,8 @@ def copy_all(
 def list_offers(source: FileStore, folder: str) -> dict[str, OfferedFile]:
     """By a run's folder at one end."""
     return {
-        name: OfferedFile(f"{folder}/{name}", about)
-        for name, about in source.list_files(folder).items()
+        name: OfferedFile(f"{folder}/{name}", info)
+        for name, info in source.list_files(folder).items()
     }
 
 
@@ -230,11 +230,11 @@ def _list_log_offers(source: FileStore, record: Record, host_id: str) -> dict[st
         if process["place"] == host_id and not _is_log_in_folder(process, record):
             for end in ("", ".1"):
                 paths[f"{process['name']}.log{end}"] = f"{process['log']}{end}"
-    abouts = source.file_infos(list(paths.values()))
+    infos = source.file_infos(list(paths.values()))
     return {
-        name: OfferedFile(path, about)
-        for (name, path), about in zip(paths.items(), abouts, strict=True)
-        if about and not about[3]
+        name: OfferedFile(path, info)
+        for (name, path), info in zip(paths.items(), infos, strict=True)
+        if info and not info[3]
     }
 
 
