@@ -30,7 +30,7 @@ _PORT_PROGRAM = "import sys; from impala_mm.runtime import ports; ports.check_fr
 
 
 class MachineChecks:
-    """One, with the processes that it is to run."""
+    """The checks of one machine, with the processes that it is to run."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ sys.exit(0 if total == hvd.size() * (hvd.size() + 1) / 2 else f"it gave {total}"
 
 
 class NetworkChecks:
-    """Of one run."""
+    """The checks between the machines of one run."""
 
     def __init__(
         self,

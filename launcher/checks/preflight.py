@@ -25,7 +25,7 @@ from launcher.remote.hosts import Hosts
 
 
 class PlannedRun(NamedTuple):
-    """What is to be checked."""
+    """A run that is to be checked before it starts."""
 
     workers: Sequence[Worker]
     processes: Sequence[Process]

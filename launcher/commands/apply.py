@@ -87,10 +87,10 @@ def update_actors(
             },
             csvs=list(dict.fromkeys([str(Path(config.workers_csv_path).absolute()), *record.csvs])),
         )
-        new_places = [host_id for host_id in hosts.remote_nodes if host_id not in before.targets]
+        new_hosts = [host_id for host_id in hosts.remote_nodes if host_id not in before.targets]
         run.write_record(record)
         start.begin_on_hosts(
-            run, hosts, record, [p for p in new_places if p not in unreached], print
+            run, hosts, record, [p for p in new_hosts if p not in unreached], print
         )
         if new:
             start.start_processes(run, hosts, new, config, record, log_max_mb)
@@ -100,7 +100,7 @@ def update_actors(
 def _give_up_hosts(
     run: Run, record: Record, processes: Sequence[dict[str, Any]], removed: Sequence[str]
 ) -> set[str]:
-    """Places that do not answer and are not wanted any more: what is left there ends when they do,
+    """Hosts that do not answer and are not wanted any more: what is left there ends when they do,
     and nobody waits for them."""
     wanted = {p.get("place", "") for p in processes if p["name"] not in removed}
     left = {record.host_id_of(name) for name in removed} - wanted - {"", *record.learner_places}

@@ -48,7 +48,7 @@ def launch(run: Run, request: Request) -> int:
 
 
 class _Launcher:
-    """One, from its hosts to its end."""
+    """Launches one run, from connecting its hosts to its end."""
 
     def __init__(
         self, run: Run, request: Request, workers: list[Worker], hosts: Hosts, expected_logdir: Path

@@ -74,7 +74,7 @@ def deploy_project(
 
 
 class Deployment:
-    """One, to all hosts."""
+    """One deployment to all hosts."""
 
     def __init__(
         self,

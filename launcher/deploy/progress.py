@@ -17,7 +17,7 @@ _PRINT_SECONDS = 5.0  # between two lines about many, where there is no terminal
 
 
 class HostsProgress:
-    """Of some hosts, from `with` to the end of it. Their threads call it."""
+    """The progress of some hosts, from `with` to the end of it. Their threads call it."""
 
     def __init__(self, names: Sequence[str], console: Console | None = None):
         self._console = console or Console(soft_wrap=True)

@@ -38,7 +38,7 @@ SendMessage = Callable[[dict[str, Any]], None]
 
 
 class ChangeReporter(threading.Thread):
-    """Tells what changed: `{"states": {...}}`, `{"file": path, "offset": n, "data": base64}`."""
+    """Sends what changed: `{"states": {...}}`, `{"file": path, "offset": n, "data": base64}`."""
 
     def __init__(self, node: LocalNode, send: SendMessage):
         super().__init__(name="watch", daemon=True)
@@ -82,7 +82,7 @@ class ChangeReporter(threading.Thread):
 
 
 class Agent:
-    """Of one connection."""
+    """The program at the other end of a frontend's connection."""
 
     def __init__(self, name: str):
         run = Run(name, remote_runs_folder())

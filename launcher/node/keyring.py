@@ -22,7 +22,7 @@ _SOCKET_NAME = "keys"
 
 
 class Keyring:
-    """Of one supervisor."""
+    """The credentials that one supervisor holds."""
 
     def __init__(self, folder: Path):
         """Listens in `folder`."""

@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Lease:
-    """Of one process."""
+    """The lease of one process."""
 
     def __init__(self, news: Path, seconds: float):
         """`news` is updated by whoever is connected; 0 seconds: the lease never ends."""

@@ -30,7 +30,7 @@ from launcher.node.callbacks import OnLine
 
 
 class MachineProbe:
-    """One."""
+    """This machine, whether or not a run is there: facts, programs, files, links."""
 
     def __init__(self, run: run_registry.Run):
         """`run`: that is meant, there or not."""

@@ -19,7 +19,7 @@ _END_SECONDS = 15.0  # that what an earlier start left has to end
 
 
 class LocalNode:
-    """Of one run."""
+    """The part of one run that is on this machine."""
 
     def __init__(
         self,
@@ -42,17 +42,17 @@ class LocalNode:
         record = self.run.record
         return record is not None and self._start in (None, record.id)
 
-    def begin_run(self, record: dict[str, Any], token: str, ended_starts: list[str]) -> None:
-        """Of a run that has processes here. `ended_starts`: starts of it that are to end first."""
+    def begin_run(self, record: dict[str, Any], token: str, starts_to_end: list[str]) -> None:
+        """Begins a start of the run, which has processes here, once `starts_to_end` have ended."""
         with self.run.locked(wait=True):
             if not self.has_start(record["id"]):  # it may be reached by another name, too
-                self._replace_run(record, token, ended_starts)
+                self._replace_run(record, token, starts_to_end)
         self.select_start(record["id"])
 
-    def _replace_run(self, record: dict[str, Any], token: str, ended_starts: list[str]) -> None:
+    def _replace_run(self, record: dict[str, Any], token: str, starts_to_end: list[str]) -> None:
         before = self.run.record
-        if before and before.id in ended_starts:
-            self.end_starts(ended_starts)
+        if before and before.id in starts_to_end:
+            self.end_starts(starts_to_end)
         self._refuse_running()
         self.run.create_state(token)
         socket_path = tmux.default_socket()

@@ -35,7 +35,7 @@ _KILL_SECONDS = 5.0  # between SIGTERM and SIGKILL
 
 
 class Supervisor:
-    """Of one process."""
+    """The supervisor of one process."""
 
     def __init__(self, task: Task):
         self._task, self._run = task, Path(task.folder)

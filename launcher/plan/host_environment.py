@@ -17,7 +17,7 @@ DEPLOY_FOLDER = "impala_mm"  # in the home of a host, where no row says otherwis
 
 
 class Installation(NamedTuple):
-    """Of one row."""
+    """Where the project, its Python and its mpirun are on the machine of a row."""
 
     host_id: str  # empty: this machine
     address: str  # by which others reach it

@@ -29,7 +29,7 @@ class UserError(Exception):
 
 
 class Request(NamedTuple):
-    """What the user wrote, and what of this project's other half is needed."""
+    """The user's flags, and the functions of `impala_mm` that the launcher needs."""
 
     launcher: LauncherConfig
     given: list[str]  # names of the flags that were written

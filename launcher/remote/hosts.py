@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 
 
 class Hosts:
-    """All of one run."""
+    """All machines of one run."""
 
     def __init__(self, name: str, targets: Mapping[str, Target], settings: Settings):
         """`targets`: of hosts other than this machine."""

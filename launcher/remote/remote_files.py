@@ -46,7 +46,7 @@ class FileStore(Protocol):
 
 
 class RemoteFiles:
-    """Of one host; its channel is opened when it is needed, and again after it was lost."""
+    """One host's files; its channel is opened when it is needed, and again after it was lost."""
 
     def __init__(self, host_id: str, open_channel: Callable[[], Any]):
         """`open_channel`: to a program that serves; raises HostUnavailable, OperationFailed."""

@@ -59,7 +59,7 @@ class HostListener(Protocol):
 
 
 class RemoteNode:
-    """One host."""
+    """Another host of a run, with its connection."""
 
     def __init__(self, host_id: str, target: Target, settings: Settings, pythons: list[str]):
         """`pythons`: that may be there, the best first."""

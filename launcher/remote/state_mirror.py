@@ -18,7 +18,7 @@ from launcher.remote.remote_node import HostUnavailable, OperationFailed
 
 
 class StateMirror:
-    """Of one run. It is called by the threads of the hosts."""
+    """The copies of one run. It is called by the threads of the hosts."""
 
     def __init__(self, run: Run, hosts: Hosts, files: Mapping[str, Mapping[str, Path]]):
         """`files`: by host id and path there, the path of its copy."""

@@ -54,7 +54,7 @@ class LogTail:
 
 
 class Follower:
-    """Of one run, to its end or until it is left to itself."""
+    """The frontend of one run, to its end or until it is detached."""
 
     def __init__(self, control: RunControl, logdir: Path, say: Say = print):
         """Before the run is started: all that learners say from now on is its."""

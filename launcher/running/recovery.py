@@ -40,7 +40,7 @@ _SETTLE_SECONDS = 3.0  # until a host that is back has said how all its processe
 
 
 class Recovery:
-    """Of one run."""
+    """Restores the hosts and the learners of one run."""
 
     def __init__(
         self,

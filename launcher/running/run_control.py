@@ -16,7 +16,7 @@ _END_SECONDS = 20.0  # that actors have to end once the learners have
 
 
 class RunControl:
-    """One run."""
+    """A run and its hosts: stop requests and the end reach all of them."""
 
     def __init__(self, run: Run, hosts: Hosts):
         self.run, self.hosts = run, hosts
@@ -78,7 +78,7 @@ class RunControl:
         self.forget(record)
 
     def record_pending_stops(self, record: Record) -> list[str]:
-        """Places that do not answer: what goes on there ends when they do."""
+        """Returns hosts that do not answer: what goes on there ends when they do."""
         states = list(self.run.states().values())
         left = {s["place"] for s in states if s.get("place") and s["state"] == "away"}
         for host_id in left:

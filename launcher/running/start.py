@@ -114,7 +114,7 @@ def begin_on_hosts(
             "begin_run",
             record=shared_record,
             token=token,
-            ended_starts=pending.starts_on(host_id),
+            starts_to_end=pending.starts_on(host_id),
         )
 
     for error in hosts.for_each(begin_on, host_ids, say).values():

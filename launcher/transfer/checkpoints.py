@@ -24,7 +24,7 @@ _MAX_BYTES = 1 << 24  # bytes of an about.json
 
 
 class CheckpointInfo(NamedTuple):
-    """What one says of itself."""
+    """What a checkpoint says of itself."""
 
     files: dict[str, list[Any]]  # bytes and SHA-256 of each
     mean_return: float  # the mean return; minus infinity where it is not known
@@ -124,7 +124,7 @@ def copy_checkpoints(
 
 
 class _CheckpointCopy:
-    """One that is brought."""
+    """The transfer of one checkpoint."""
 
     def __init__(self, copy: FolderCopy, source: FileStore, origin: str, name: str, sha: str):
         """`sha`: of its about.json, which says all of it."""

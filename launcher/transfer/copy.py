@@ -50,7 +50,7 @@ class FilePart(NamedTuple):
 
 @dataclasses.dataclass
 class TransferResult:
-    """How much it was."""
+    """How much was transferred, and what was not."""
 
     bytes: int = 0
     files: int = 0

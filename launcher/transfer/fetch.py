@@ -42,7 +42,7 @@ OnProgress = Callable[[int, int], None]
 
 
 class RunFetcher:
-    """A run's folder here."""
+    """Fetches what a run has on other hosts into its folder here."""
 
     def __init__(
         self, run: Run, hosts: Hosts, tries: int = 1, on_progress: OnProgress | None = None
