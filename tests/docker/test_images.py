@@ -35,9 +35,11 @@ def test_an_image_holds_all_that_its_processes_need_and_nothing_of_the_workshop(
     code, printed = run(entry, "--help", cwd=tmp_path, PYTHONPATH="")
     assert (code, "--job_name" in printed) == (0, True)
     # Not this checkout's own, though its environment knows them.
-    program = "from impala_mm.jobs import actor; print(f'\\n{actor.__file__}')"
+    program = (
+        "from impala_mm import actor; import impala_mm.jobs.actor; print(f'\\n{actor.__file__}')"
+    )
     if path == LEARNER:
-        program = "from launcher.commands import dispatch; print(dispatch.__file__)"
+        program = "from launcher.commands import dispatch as f; print(f.__file__)"
     code, printed = run(entry, "python", "-c", program, cwd=project, PYTHONPATH="")
     assert code == 0, printed
     assert str(project) in printed.splitlines()[-1]
@@ -49,7 +51,7 @@ def test_what_is_private_never_leaves_the_project_s_folder():
         *("id_ed25519", "docker/.env", "tests/conftest.py", "impala_mm/__pycache__/a.pyc"),
     ):
         assert dockerfile.ignored(name), name
-    for name in ("impala_mm/jobs/actor.py", "docker/entry.sh", "constraints.lock"):
+    for name in ("impala_mm/actor/actor.py", "docker/entry.sh", "constraints.lock"):
         assert not dockerfile.ignored(name), name
 
 
