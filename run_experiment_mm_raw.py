@@ -21,7 +21,7 @@ from impala_mm.config.settings import Config
 from impala_mm.records import run_folder
 from impala_mm.runtime import ports
 from launcher.commands import dispatch
-from launcher.plan.request import Asked, Refused
+from launcher.plan.request import Request, UserError
 from launcher.plan.settings import LauncherConfig
 
 
@@ -30,7 +30,7 @@ def main(argv: list[str]) -> None:
     if sys.stdout is not None:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     (launcher, config), given = flags.parse(argv, __doc__ or "", LauncherConfig, Config)
-    asked = Asked(
+    request = Request(
         launcher=launcher,
         given=given,
         flags={name: _text(getattr(config, name)) for name in given if hasattr(config, name)},
@@ -40,8 +40,8 @@ def main(argv: list[str]) -> None:
         check_free=ports.check_free,
     )
     try:
-        code = dispatch.main(asked)
-    except Refused as error:
+        code = dispatch.main(request)
+    except UserError as error:
         flags.refuse(str(error))
     except KeyboardInterrupt:  # nothing was started yet
         code = 130

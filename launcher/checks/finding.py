@@ -6,8 +6,8 @@ from typing import NamedTuple
 class Finding(NamedTuple):
     """One line."""
 
-    what: str
-    good: bool | None  # None: it will do, but should be known
-    said: str
+    subject: str
+    ok: bool | None  # None: it will do, but should be known
+    message: str
     remedy: str = ""
-    where: str = ""  # place; empty: this machine, or the run as a whole
+    host_id: str = ""  # host id; empty: this machine, or the run as a whole

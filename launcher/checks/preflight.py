@@ -13,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.checks.finding import Finding
-from launcher.checks.machine import Checkup
-from launcher.checks.network import Links
+from launcher.checks.machine import MachineChecks
+from launcher.checks.network import NetworkChecks
 from launcher.plan import process_plan
-from launcher.plan.host_environment import Grounds
+from launcher.plan.host_environment import InstallationOf
 from launcher.plan.process_plan import Process
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
@@ -24,111 +24,124 @@ from launcher.remote import parallel
 from launcher.remote.hosts import Hosts
 
 
-class Asked(NamedTuple):
-    """What is to be checked."""
+class PlannedRun(NamedTuple):
+    """A run that is to be checked before it starts."""
 
     workers: Sequence[Worker]
     processes: Sequence[Process]
-    grounds: Grounds
+    installation_of: InstallationOf
     hosts: Hosts
-    unreached: dict[str, str]  # why, by place
+    unreached: dict[str, str]  # why, by host id
     config: LauncherConfig
     flags: dict[str, str]
     logdir: Path  # here
     check_free: Callable[[str], None]  # raises OSError where an address is taken
 
 
-def check(asked: Asked) -> list[Finding]:
+def check_run(planned: PlannedRun) -> list[Finding]:
     """All of them."""
-    learners = [worker for worker in asked.workers if worker.job == "learner"]
+    learners = [worker for worker in planned.workers if worker.job == "learner"]
     rows: dict[str, list[Process]] = {}
     for process in (
-        *process_plan.alone(learners, asked.config, asked.grounds),
-        *asked.processes[1:],
+        *process_plan.make_single_learners(learners, planned.config, planned.installation_of),
+        *planned.processes[1:],
     ):
-        rows.setdefault(process.ground.place, []).append(process)
+        rows.setdefault(process.installation.host_id, []).append(process)
     checks: list[Callable[[], list[Finding]]] = [
-        lambda: _flags(asked, learners[0]),
-        lambda: _mpi(asked, learners),
+        lambda: _check_flags(planned, learners[0]),
+        lambda: _check_mpi(planned, learners),
     ]
-    for place, processes in rows.items():
-        if place in asked.unreached:
+    for host_id, processes in rows.items():
+        if host_id in planned.unreached:
             continue
-        own = [w for w in learners if asked.grounds(w).place == place]
-        machine = Checkup(asked.hosts, place, processes, own, asked.config)
-        ground = processes[0].ground
-        logdir = asked.logdir
-        if place:
-            learns = asked.processes[0].ground.place == place
-            logdir = Path(asked.processes[0].logdir if learns else ground.folder)
+        own = [w for w in learners if planned.installation_of(w).host_id == host_id]
+        machine = MachineChecks(planned.hosts, host_id, processes, own, planned.config)
+        installation = processes[0].installation
+        logdir = planned.logdir
+        if host_id:
+            learns = planned.processes[0].installation.host_id == host_id
+            logdir = Path(planned.processes[0].logdir if learns else installation.folder)
         checks += [
-            lambda m=machine, o=own: m.ports(asked.check_free) if o else [],  # type: ignore[misc]
-            machine.versions,
-            lambda m=machine, d=logdir: m.disk(d),  # type: ignore[misc]
-            machine.gpus,
-            machine.tmux,
-            *([machine.clock, machine.cores] if place else []),
+            lambda m=machine, o=own: m.check_ports(planned.check_free) if o else [],  # type: ignore[misc]
+            machine.check_versions,
+            lambda m=machine, d=logdir: m.check_disk(d),  # type: ignore[misc]
+            machine.check_gpus,
+            machine.check_tmux,
+            *([machine.check_clock, machine.check_cores] if host_id else []),
         ]
-    found = [finding for some in parallel.in_order(lambda each: each(), checks) for finding in some]
-    ssh = [Finding("ssh", False, why, where=place) for place, why in asked.unreached.items()]
-    ssh += [
-        Finding("ssh", True, "answers", where=p) for p in rows if p and p not in asked.unreached
+    found = [
+        finding for some in parallel.map_ordered(lambda each: each(), checks) for finding in some
     ]
-    found = [*ssh, *_differing(found), *_evaluators(asked, learners[0])]
-    if not any(finding.good is False for finding in found):  # they need all the others
-        found += Links(asked.hosts, asked.workers, asked.grounds, asked.config).check()
+    ssh = [
+        Finding("ssh", False, why, host_id=host_id) for host_id, why in planned.unreached.items()
+    ]
+    ssh += [
+        Finding("ssh", True, "answers", host_id=p) for p in rows if p and p not in planned.unreached
+    ]
+    found = [*ssh, *_mark_different_versions(found), *_check_evaluators(planned, learners[0])]
+    if not any(finding.ok is False for finding in found):  # they need all the others
+        found += NetworkChecks(
+            planned.hosts, planned.workers, planned.installation_of, planned.config
+        ).check()
     return found
 
 
-def failed(findings: Sequence[Finding]) -> bool:
+def has_failed(findings: Sequence[Finding]) -> bool:
     """Whether one of them is in the way of a start."""
-    return any(finding.good is False for finding in findings)
+    return any(finding.ok is False for finding in findings)
 
 
-def show(findings: Sequence[Finding]) -> None:
+def show_findings(findings: Sequence[Finding]) -> None:
     """As a table; what many hosts have in common is one line of it."""
     table = Table(box=None, pad_edge=False, show_header=False)
     words = {True: ("good", "green"), None: ("note", "yellow"), False: ("BAD", "bold red")}
-    for finding, places in _merged(findings).items():
-        word, style = words[finding.good]
-        where = _where(places)
+    for finding, host_ids in _merge(findings).items():
+        word, style = words[finding.ok]
+        prefix = _host_prefix(host_ids)
         remedy = f"\n-> {finding.remedy}" if finding.remedy else ""
-        table.add_row(Text(word, style=style), finding.what, Text(where + finding.said + remedy))
+        table.add_row(
+            Text(word, style=style), finding.subject, Text(prefix + finding.message + remedy)
+        )
     console = Console()
     if not console.is_terminal:  # nobody's sentences are to be cut at 80 columns
         console.width = 200
     console.print(table)
 
 
-def _merged(findings: Sequence[Finding]) -> dict[Finding, list[str]]:
-    """Each but for where, and all places that it is of."""
+def _merge(findings: Sequence[Finding]) -> dict[Finding, list[str]]:
+    """Each finding without its host, and the ids of all hosts that it is of."""
     merged: dict[Finding, list[str]] = {}
-    order = {what: i for i, what in enumerate(dict.fromkeys(each.what for each in findings))}
-    for finding in sorted(findings, key=lambda each: order[each.what]):
-        merged.setdefault(finding._replace(where=""), []).append(finding.where)
+    order = {what: i for i, what in enumerate(dict.fromkeys(each.subject for each in findings))}
+    for finding in sorted(findings, key=lambda each: order[each.subject]):
+        merged.setdefault(finding._replace(host_id=""), []).append(finding.host_id)
     return merged
 
 
-def _where(places: Sequence[str]) -> str:
-    others = [place for place in places if place]
+def _host_prefix(host_ids: Sequence[str]) -> str:
+    others = [host_id for host_id in host_ids if host_id]
     if not others:
         return ""
-    here = " and here" if len(others) < len(places) else ""
+    here = " and here" if len(others) < len(host_ids) else ""
     if len(others) > 3:
         return f"{len(others)} hosts{here}: "
     return f"{', '.join(others)}{here}: "
 
 
-def _flags(asked: Asked, learner: Worker) -> list[Finding]:
+def _check_flags(planned: PlannedRun, learner: Worker) -> list[Finding]:
     """As experiment.py itself judges them, where the first learner will run."""
-    ground = asked.grounds(learner)
-    if ground.place in asked.unreached or ground.missing:
+    installation = planned.installation_of(learner)
+    if installation.host_id in planned.unreached or installation.missing:
         return []
-    command = [ground.python, ground.experiment, "--validate", *process_plan.written(asked.flags)]
-    code, printed = asked.hosts[ground.place].ask(
-        process_plan.set_up(learner, asked.config, command),
-        workdir=ground.workdir,
-        environment=asked.processes[0].environment,
+    command = [
+        installation.python,
+        installation.experiment,
+        "--validate",
+        *process_plan.flag_arguments(planned.flags),
+    ]
+    code, printed = planned.hosts[installation.host_id].run_program(
+        process_plan.with_setup(learner, planned.config, command),
+        workdir=installation.workdir,
+        environment=planned.processes[0].environment,
         seconds=120.0,
     )
     last = (printed.strip().splitlines() or ["it said nothing"])[-1]
@@ -137,40 +150,47 @@ def _flags(asked: Asked, learner: Worker) -> list[Finding]:
     return [Finding("flags", False, last.removeprefix("error: "), "mend the command")]
 
 
-def _mpi(asked: Asked, learners: Sequence[Worker]) -> list[Finding]:
+def _check_mpi(planned: PlannedRun, learners: Sequence[Worker]) -> list[Finding]:
     """Of each learner's machine."""
     if len(learners) == 1:
         return [Finding("MPI", True, "not needed: there is one learner")]
     found = []
     for worker in learners:
-        ground = asked.grounds(worker)
-        if ground.place in asked.unreached or ground.missing:
+        installation = planned.installation_of(worker)
+        if installation.host_id in planned.unreached or installation.missing:
             continue
-        machine = Checkup(asked.hosts, ground.place, [], [worker], asked.config)
-        found += machine.mpi(ground, len(learners))
+        machine = MachineChecks(planned.hosts, installation.host_id, [], [worker], planned.config)
+        found += machine.check_mpi(installation, len(learners))
     return list(dict.fromkeys(found))
 
 
-def _evaluators(asked: Asked, learner: Worker) -> list[Finding]:
+def _check_evaluators(planned: PlannedRun, learner: Worker) -> list[Finding]:
     """They follow checkpoints, which are on the first learner's machine."""
-    where = asked.grounds(learner).place
+    learners_host_id = planned.installation_of(learner).host_id
     remedy = "give its row the ip of the first learner, or a file system that both share"
     return [
         Finding(
-            "evaluator", None, f"the run's folder is on {where or 'this machine'}", remedy, place
+            "evaluator",
+            None,
+            f"the run's folder is on {learners_host_id or 'this machine'}",
+            remedy,
+            host_id,
         )
-        for worker in asked.workers
-        if worker.job == "evaluator" and (place := asked.grounds(worker).place) != where
+        for worker in planned.workers
+        if worker.job == "evaluator"
+        and (host_id := planned.installation_of(worker).host_id) != learners_host_id
     ]
 
 
-def _differing(found: list[Finding]) -> list[Finding]:
+def _mark_different_versions(findings: list[Finding]) -> list[Finding]:
     """Versions that are not the same everywhere are to be known."""
-    versions = {finding.said for finding in found if finding.what == "versions" and finding.good}
+    versions = {
+        finding.message for finding in findings if finding.subject == "versions" and finding.ok
+    }
     if len(versions) < 2:
-        return found
+        return findings
     remedy = "the same everywhere is safer: --deploy"
     return [
-        f._replace(good=None, remedy=remedy) if f.what == "versions" and f.good else f
-        for f in found
+        f._replace(ok=None, remedy=remedy) if f.subject == "versions" and f.ok else f
+        for f in findings
     ]

@@ -8,67 +8,71 @@ from pathlib import Path
 from typing import Any
 
 from launcher.node.run_registry import Record, Run
-from launcher.node.task import FINAL, LEARNERS
+from launcher.node.task import FINAL_STATES, LEARNERS
 from launcher.plan import process_plan
 from launcher.plan.process_plan import Process
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
-from launcher.remote.hosts import targets
+from launcher.remote.hosts import find_targets
 from launcher.running import connect, start
-from launcher.running.pending_stops import Unfinished
-from launcher.running.run_control import Everywhere
+from launcher.running.pending_stops import PendingStops
+from launcher.running.run_control import RunControl
 
 
-class Over(Exception):
+class NotRunning(Exception):
     """There is nothing to change."""
 
 
-def apply(
-    everywhere: Everywhere,
+def update_actors(
+    control: RunControl,
     config: LauncherConfig,
     workers: Sequence[Worker],
     flags: dict[str, str],
     log_max_mb: float,
 ) -> None:
     """Adds and removes; says what, and what cannot be."""
-    run, hosts = everywhere.run, everywhere.hosts
-    if not run.goes_on():
-        raise Over(f"{run.name} is not running: start it without --apply")
-    hosts.targets |= targets(workers)
-    unreached = hosts.reach(print, connect.pythons(workers, config.deploy))
+    run, hosts = control.run, control.hosts
+    if not run.is_running():
+        raise NotRunning(f"{run.name} is not running: start it without --apply")
+    hosts.targets |= find_targets(workers)
+    unreached = hosts.connect(print, connect.candidate_pythons(workers, config.deploy))
     for sentence in unreached.values():
         print(f"note: {sentence}")
-    everywhere.end_leftovers(print)
-    grounds = connect.survey(workers, hosts, config.deploy, print)
-    with run.being_changed():
+    control.end_pending(print)
+    installation_of = connect.find_installations(workers, hosts, config.deploy, print)
+    with run.locked():
         record = run.record
         assert record
         for name, value in flags.items():
             if record.flags.get(name) != value:
                 print(f"note: --{name} stays as it was when the run was started")
-        wanted = process_plan.make(workers, config, record.flags, grounds)
+        wanted = process_plan.make_processes(workers, config, record.flags, installation_of)
         if sum(p.job == "evaluator" for p in wanted) != sum(
             p["job"] == "evaluator" for p in record.processes
         ):
             print("note: evaluators stay as they are while a run goes on")
         if wanted[0].command != record.learners:
             print("note: learners cannot change while a run goes on: --stop it and start it again")
-        added, removed = _differences(run, record, wanted)
+        added, removed = _find_differences(run, record, wanted)
         new = [
-            process_plan.actor(process.worker, record.next_actor + i, config, record.flags, grounds)
+            process_plan.make_actor(
+                process.worker, record.next_actor + i, config, record.flags, installation_of
+            )
             for i, process in enumerate(added)
         ]
         for name in removed:
-            everywhere.order("save", name)
-            if (where := record.place(name)) and (why := run.away(where)):
-                print(f"note: {name} goes on until {where} answers ({why})")
+            control.request_stop("save", name)
+            if (host_id := record.host_id_of(name)) and (why := run.why_away(host_id)):
+                print(f"note: {name} goes on until {host_id} answers ({why})")
         # Those that were removed stay in the record: they may take a moment to end.
-        learners = record.place(LEARNERS)
-        told = [start.describe(process, learners, record) for process in new]
-        processes = [*record.processes, *told]
-        given_up = _given_up(run, record, processes, removed)
+        learners = record.host_id_of(LEARNERS)
+        new_entries = [start.record_entry(process, learners, record) for process in new]
+        processes = [*record.processes, *new_entries]
+        given_up = _give_up_hosts(run, record, processes, removed)
         processes = [p for p in processes if p.get("place") not in given_up]
-        reached = {w: how for w, how in connect.described(hosts).items() if w not in given_up}
+        reached = {
+            w: how for w, how in connect.describe_targets(hosts).items() if w not in given_up
+        }
         next_actor = record.next_actor + len(new)
         before = record
         record = dataclasses.replace(
@@ -77,51 +81,56 @@ def apply(
             next_actor=next_actor,
             targets=reached,
             pythons=record.pythons
-            | {where: connect.pythons(workers, config.deploy)(where) for where in hosts.targets},
+            | {
+                host_id: connect.candidate_pythons(workers, config.deploy)(host_id)
+                for host_id in hosts.targets
+            },
             csvs=list(dict.fromkeys([str(Path(config.workers_csv_path).absolute()), *record.csvs])),
         )
-        new_places = [where for where in hosts.there if where not in before.targets]
-        run.write(record)
-        start.begin(run, hosts, record, [p for p in new_places if p not in unreached], print)
+        new_hosts = [host_id for host_id in hosts.remote_nodes if host_id not in before.targets]
+        run.write_record(record)
+        start.begin_on_hosts(
+            run, hosts, record, [p for p in new_hosts if p not in unreached], print
+        )
         if new:
-            start.add(run, hosts, new, config, record, log_max_mb)
+            start.start_processes(run, hosts, new, config, record, log_max_mb)
     print(f"{run.name}: {len(new)} actors added, {len(removed)} removed")
 
 
-def _given_up(
+def _give_up_hosts(
     run: Run, record: Record, processes: Sequence[dict[str, Any]], removed: Sequence[str]
 ) -> set[str]:
-    """Places that do not answer and are not wanted any more: what is left there ends when they do,
+    """Hosts that do not answer and are not wanted any more: what is left there ends when they do,
     and nobody waits for them."""
     wanted = {p.get("place", "") for p in processes if p["name"] not in removed}
-    left = {record.place(name) for name in removed} - wanted - {"", *record.learner_places}
-    given_up = {where for where in left if run.away(where)}
-    for where in given_up:
-        Unfinished().add(where, record.id)
+    left = {record.host_id_of(name) for name in removed} - wanted - {"", *record.learner_places}
+    given_up = {host_id for host_id in left if run.why_away(host_id)}
+    for host_id in given_up:
+        PendingStops().add(host_id, record.id)
     return given_up
 
 
-def _differences(
+def _find_differences(
     run: Run, record: Record, wanted: Sequence[Process]
 ) -> tuple[list[Process], list[str]]:
     """Actors that are wanted and not there; names of those that are there and not wanted."""
     states = run.states()
-    there: dict[str, list[str]] = collections.defaultdict(list)
+    present: dict[str, list[str]] = collections.defaultdict(list)
     for old in record.processes:
-        leaves = (run.folder / old["name"] / "stop").exists()
-        over = states[old["name"]]["state"] in (*FINAL, "lost")
-        if old["job"] == "actor" and not leaves and not over:
-            there[_kind(old["kind"])].append(old["name"])
+        is_stopping = (run.folder / old["name"] / "stop").exists()
+        has_ended = states[old["name"]]["state"] in (*FINAL_STATES, "lost")
+        if old["job"] == "actor" and not is_stopping and not has_ended:
+            present[_signature_text(old["kind"])].append(old["name"])
     added = []
     for process in wanted:
         if process.job == "actor":
-            alike = there[_kind(process_plan.kind(process.worker))]
+            alike = present[_signature_text(process_plan.row_signature(process.worker))]
             if alike:
                 alike.pop(0)  # the oldest stays
             else:
                 added.append(process)
-    return added, [name for names in there.values() for name in names]
+    return added, [name for names in present.values() for name in names]
 
 
-def _kind(kind: dict[str, Any]) -> str:
-    return json.dumps(kind, sort_keys=True)
+def _signature_text(signature: dict[str, Any]) -> str:
+    return json.dumps(signature, sort_keys=True)

@@ -3,176 +3,198 @@
 import time
 from pathlib import Path
 
-from launcher.checks import preflight as check
+from launcher.checks import preflight
+from launcher.checks.finding import Finding
 from launcher.deploy import deploy
-from launcher.node import tmux as windows
+from launcher.node import tmux
 from launcher.node.run_registry import Run
 from launcher.plan import host_environment, process_plan
-from launcher.plan.host_environment import Ground, Grounds
+from launcher.plan.host_environment import Installation, InstallationOf
 from launcher.plan.process_plan import Process
-from launcher.plan.request import Asked, Refused, read_csv, refuse_what_is_ours
+from launcher.plan.request import Request, UserError, read_workers, refuse_launcher_flags
 from launcher.plan.workers_csv import Worker
-from launcher.remote.hosts import Hosts, place, targets, tmux
+from launcher.remote.hosts import Hosts, find_targets, host_id_of, libtmux_server
 from launcher.running import connect, follow, start
 from launcher.running.recovery import Recovery
-from launcher.running.run_control import Everywhere
+from launcher.running.run_control import RunControl
 from launcher.transfer import fetch
-from launcher.transfer import mirror as mirroring
+from launcher.transfer.mirror import mirror_folder
 
 
-def launch(run: Run, asked: Asked) -> int:
+def launch(run: Run, request: Request) -> int:
     """The exit code; of a dry run what would be is all that is printed."""
-    refuse_what_is_ours(asked)
-    workers = read_csv(asked)
-    supposed = Path(asked.logdir or "runs/NEW").absolute()
-    config = asked.launcher
+    refuse_launcher_flags(request)
+    workers = read_workers(request)
+    expected_logdir = Path(request.logdir or "runs/NEW").absolute()
+    config = request.launcher
     if config.dry_run:
-        _print(
-            process_plan.make(
-                workers, config, asked.flags | {"logdir": str(supposed)}, _supposed(run)
+        _print_commands(
+            process_plan.make_processes(
+                workers,
+                config,
+                request.flags | {"logdir": str(expected_logdir)},
+                _default_installations(run),
             )
         )
         return 0
     if config.wheelhouse and not config.deploy:
-        raise Refused("--wheelhouse is for --deploy, which brings its packages to the hosts")
-    run.refuse_taken()
-    hosts = Hosts(run.name, targets(workers), asked.settings)
+        raise UserError("--wheelhouse is for --deploy, which brings its packages to the hosts")
+    run.refuse_running()
+    hosts = Hosts(run.name, find_targets(workers), request.settings)
     try:
-        return _Launch(run, asked, workers, hosts, supposed).launch()
+        return _Launcher(run, request, workers, hosts, expected_logdir).launch()
     finally:
-        connect.leave(run, hosts)
+        connect.disconnect(run, hosts)
 
 
-class _Launch:
-    """One, from its hosts to its end."""
+class _Launcher:
+    """Launches one run, from connecting its hosts to its end."""
 
-    def __init__(self, run: Run, asked: Asked, workers: list[Worker], hosts: Hosts, supposed: Path):
-        """`supposed`: the run's folder here, as far as it is known."""
-        self._run, self._asked, self._config = run, asked, asked.launcher
-        self._workers, self._hosts, self._supposed = workers, hosts, supposed
-        self._everywhere = Everywhere(run, hosts)
+    def __init__(
+        self, run: Run, request: Request, workers: list[Worker], hosts: Hosts, expected_logdir: Path
+    ):
+        """`expected_logdir`: the run's folder here, as far as it is known."""
+        self._run, self._request, self._config = run, request, request.launcher
+        self._workers, self._hosts, self._expected_logdir = workers, hosts, expected_logdir
+        self._control = RunControl(run, hosts)
 
     def launch(self) -> int:
         """The exit code."""
-        if socket := windows.here():
-            windows.Session(self._run.name, tmux(socket)).refuse_foreign()
-        unreached = self._reach()
-        grounds = connect.survey(self._workers, self._hosts, self._config.deploy, print)
-        first = grounds(next(worker for worker in self._workers if worker.job == "learner"))
+        if socket := tmux.default_socket():
+            tmux.Session(self._run.name, libtmux_server(socket)).refuse_foreign()
+        unreached = self._connect_hosts()
+        installation_of = connect.find_installations(
+            self._workers, self._hosts, self._config.deploy, print
+        )
+        first = installation_of(next(worker for worker in self._workers if worker.job == "learner"))
         if self._config.check or not self._config.skip_check:
-            found = self._checked(grounds, first, unreached)
-            if self._config.check or check.failed(found):
-                return int(check.failed(found))
-        elif first.place in unreached:
-            raise Refused(f"the learners' host does not answer: {unreached[first.place]}")
-        return self._start(grounds, first, unreached)
+            found = self._check(installation_of, first, unreached)
+            if self._config.check or preflight.has_failed(found):
+                return int(preflight.has_failed(found))
+        elif first.host_id in unreached:
+            raise UserError(f"the learners' host does not answer: {unreached[first.host_id]}")
+        return self._start(installation_of, first, unreached)
 
-    def _reach(self) -> dict[str, str]:
+    def _connect_hosts(self) -> dict[str, str]:
         """Every host: why not, of those that do not answer."""
         config = self._config
-        unreached = self._hosts.reach(print, connect.pythons(self._workers, config.deploy))
-        self._everywhere.end_leftovers(print)
-        if config.deploy and deploy.deploy(self._hosts, self._workers, config, print):
-            raise Refused("nothing was started: not all hosts are ready for it")
+        unreached = self._hosts.connect(
+            print, connect.candidate_pythons(self._workers, config.deploy)
+        )
+        self._control.end_pending(print)
+        if config.deploy and deploy.deploy_project(self._hosts, self._workers, config, print):
+            raise UserError("nothing was started: not all hosts are ready for it")
         return unreached
 
-    def _checked(
-        self, grounds: Grounds, first: Ground, unreached: dict[str, str]
-    ) -> list[check.Finding]:
+    def _check(
+        self, installation_of: InstallationOf, first: Installation, unreached: dict[str, str]
+    ) -> list[Finding]:
         """Shown whole where that is all that is asked for, else what is not good."""
-        begin, only = time.monotonic(), self._config.check
-        flags = self._asked.flags | {"logdir": self._logdir_there(first, self._supposed)}
-        found = check.check(
-            check.Asked(
+        started, check_only = time.monotonic(), self._config.check
+        flags = self._request.flags | {
+            "logdir": self._learners_logdir(first, self._expected_logdir)
+        }
+        found = preflight.check_run(
+            preflight.PlannedRun(
                 self._workers,
-                process_plan.make(self._workers, self._config, flags, grounds),
-                grounds,
+                process_plan.make_processes(self._workers, self._config, flags, installation_of),
+                installation_of,
                 self._hosts,
                 unreached,
                 self._config,
-                self._asked.flags,
-                logdir=self._supposed,
-                check_free=self._asked.check_free,
+                self._request.flags,
+                logdir=self._expected_logdir,
+                check_free=self._request.check_free,
             )
         )
-        good = sum(finding.good is True for finding in found)
-        if shown := found if only else [each for each in found if not each.good]:
-            check.show(shown)
-        seconds = time.monotonic() - begin
+        good = sum(finding.ok is True for finding in found)
+        if shown := found if check_only else [each for each in found if not each.ok]:
+            preflight.show_findings(shown)
+        seconds = time.monotonic() - started
         print(f"checked: {good} of {len(found)} good ({seconds:.1f} s)", flush=True)
-        if check.failed(found) and not only:
+        if preflight.has_failed(found) and not check_only:
             print("nothing was started; --check shows all of it, --skip_check starts all the same")
         return found
 
-    def _logdir_there(self, first: Ground, here: Path) -> str:
+    def _learners_logdir(self, first: Installation, local_logdir: Path) -> str:
         """That the learners write to, on their machine."""
-        if not first.place:
-            return str(here)
-        return first.path(self._asked.logdir or f"runs/{here.name}")
+        if not first.host_id:
+            return str(local_logdir)
+        return first.absolute_path(self._request.logdir or f"runs/{local_logdir.name}")
 
-    def _start(self, grounds: Grounds, first: Ground, unreached: dict[str, str]) -> int:
+    def _start(
+        self, installation_of: InstallationOf, first: Installation, unreached: dict[str, str]
+    ) -> int:
         run, hosts, config = self._run, self._hosts, self._config
-        with run.being_changed():
-            run.refuse_taken()
+        with run.locked():
+            run.refuse_running()
             try:
-                logdir = self._asked.make_logdir().absolute()
+                logdir = self._request.make_logdir().absolute()
             except OSError as error:
-                raise Refused(f"--logdir={self._supposed}: {error.strerror}") from None
-            run.renew()
-            told = self._logdir_there(first, logdir)
-            shared = connect.is_shared(hosts, first.place, told, logdir, "is-shared")
-            if first.place and not shared and fetch.give_back(hosts, first.place, logdir, told):
-                print(f"what was saved was brought to {first.place}", flush=True)
-            follower = follow.Follower(self._everywhere, logdir)
-            follower.listen()
-            begin = time.monotonic()
-            flags = self._asked.flags | {"logdir": told}
-            made = (logdir, shared, grounds, self._asked.log_max_mb, print)
+                raise UserError(f"--logdir={self._expected_logdir}: {error.strerror}") from None
+            run.create_state()
+            learners_logdir = self._learners_logdir(first, logdir)
+            shared = connect.is_shared_folder(
+                hosts, first.host_id, learners_logdir, logdir, "is-shared"
+            )
+            if (
+                first.host_id
+                and not shared
+                and fetch.restore_if_missing(hosts, first.host_id, logdir, learners_logdir)
+            ):
+                print(f"what was saved was brought to {first.host_id}", flush=True)
+            follower = follow.Follower(self._control, logdir)
+            follower.install_signal_handlers()
+            started = time.monotonic()
+            flags = self._request.flags | {"logdir": learners_logdir}
+            options = (logdir, shared, installation_of, self._request.log_max_mb, print)
             try:
-                record = start.start(run, hosts, self._workers, config, flags, *made)
+                record = start.start_run(run, hosts, self._workers, config, flags, *options)
             except Exception:
-                if begun := run.record:
-                    self._everywhere.undo(begun)
+                if started_record := run.record:
+                    self._control.undo_start(started_record)
                 raise
-            mirror = connect.keep(run, record, hosts)
-        reached = len(hosts.there) - len(unreached)
-        there = f" on {reached} host{'s' * (reached != 1)}" if hosts.there else ""
+            mirror = connect.mirror_states(run, record, hosts)
+        reached = len(hosts.remote_nodes) - len(unreached)
+        on_hosts = f" on {reached} host{'s' * (reached != 1)}" if hosts.remote_nodes else ""
         print(
-            f"{run.name}: {len(record.processes)} processes started{there} in "
-            f"{time.monotonic() - begin:.1f} s; all of it in {logdir}"
+            f"{run.name}: {len(record.processes)} processes started{on_hosts} in "
+            f"{time.monotonic() - started:.1f} s; all of it in {logdir}"
         )
         if len(record.learner_places) > 1:
             print(
-                f"the learners' supervisor on {first.place or 'this machine'} keeps what it needs "
-                f"to reach the other learners in its memory: if it dies, start the run again"
+                f"the learners' supervisor on {first.host_id or 'this machine'} keeps what it "
+                f"needs to reach the other learners in its memory: if it dies, start the run again"
             )
         if config.detach and not follower.interrupted:
-            print(follow.how_to_come_back(run))
+            print(follow.detached_message(run))
             return 0
-        on_each = " on each host" if hosts.there else ""
-        inside = f"`tmux attach -t {run.name}`{on_each} looks inside, " if record.socket else ""
-        print(f"{inside}`d` leaves it running, Ctrl-C saves and stops it", flush=True)
-        recovery = Recovery(
-            *(self._everywhere, mirror, config, self._workers, grounds),
-            *(self._asked.log_max_mb, print),
+        on_each = " on each host" if hosts.remote_nodes else ""
+        attach_hint = (
+            f"`tmux attach -t {run.name}`{on_each} looks inside, " if record.socket else ""
         )
-        with mirroring.during(config.mirror_logdir, run, hosts, record, print):
+        print(f"{attach_hint}`d` leaves it running, Ctrl-C saves and stops it", flush=True)
+        recovery = Recovery(
+            *(self._control, mirror, config, self._workers, installation_of),
+            *(self._request.log_max_mb, print),
+        )
+        with mirror_folder(config.mirror_logdir, run, hosts, record, print):
             return follower.follow(recovery, config.stop_secs)
 
 
-def _supposed(run: Run) -> Grounds:
+def _default_installations(run: Run) -> InstallationOf:
     """Without asking any host."""
 
-    def of(worker: Worker) -> Ground:
-        where = place(worker)
-        if not where:
-            return host_environment.here(worker, str(run.folder))
-        return host_environment.elsewhere(worker, where, worker.ip, {})
+    def installation_of(worker: Worker) -> Installation:
+        host_id = host_id_of(worker)
+        if not host_id:
+            return host_environment.local_installation(worker, str(run.folder))
+        return host_environment.remote_installation(worker, host_id, worker.ip, {})
 
-    return of
+    return installation_of
 
 
-def _print(processes: list[Process]) -> None:
+def _print_commands(processes: list[Process]) -> None:
     for process in processes:
         print(f"# {process.name} on {process.worker.ip}, in {process.workdir}")
-        print(process.line())
+        print(process.shell_line())

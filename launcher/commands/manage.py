@@ -5,142 +5,147 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher.commands import apply as change
-from launcher.node.run_registry import Record, Run, names
-from launcher.node.task import FINAL, LEARNERS
-from launcher.plan.request import Asked, Refused, read_csv
+from launcher.commands.apply import update_actors
+from launcher.node.run_registry import Record, Run, run_names
+from launcher.node.task import FINAL_STATES, LEARNERS
+from launcher.plan.request import Request, UserError, read_workers
 from launcher.plan.workers_csv import read
-from launcher.remote.state_mirror import Mirror
+from launcher.remote.state_mirror import StateMirror
 from launcher.running import connect, follow, status
 from launcher.running.recovery import Recovery
-from launcher.running.run_control import Everywhere
+from launcher.running.run_control import RunControl
 from launcher.transfer import fetch
-from launcher.transfer import mirror as mirroring
+from launcher.transfer.mirror import mirror_folder
 
-_SILENT_SECONDS = 5.0  # of waiting, before it is said for what
+_NOTICE_SECONDS = 5.0  # of waiting, before it is said for what
 
 
-def known(run: Run) -> Record:
+def require_record(run: Run) -> Record:
     """What was started under this name; refused where nothing was."""
     record = run.record
     if record is None:
-        there = [name for name in names() if name != run.name]  # what is left of it is no run
-        others = f"; there are {', '.join(there)} (--tmux_sess=NAME)" if there else ""
-        raise Refused(f"there is no run called {run.name}{others}")
+        others = [name for name in run_names() if name != run.name]  # what is left of it is no run
+        known = f"; there are {', '.join(others)} (--tmux_sess=NAME)" if others else ""
+        raise UserError(f"there is no run called {run.name}{known}")
     return record
 
 
 @contextlib.contextmanager
-def in_touch(run: Run, asked: Asked, log: str = "") -> Iterator[tuple[Everywhere, Mirror]]:
+def connected(
+    run: Run, request: Request, log: str = ""
+) -> Iterator[tuple[RunControl, StateMirror]]:
     """With the other hosts of a run, if it has any; `log`: of this process is copied, too."""
-    csv = asked.launcher.workers_csv_path if "workers_csv_path" in asked.given else ""
-    everywhere, mirror = connect.again(run, known(run), csv, asked.settings, log)
+    csv = request.launcher.workers_csv_path if "workers_csv_path" in request.given else ""
+    control, mirror = connect.reconnect(run, require_record(run), csv, request.settings, log)
     try:
-        yield everywhere, mirror
+        yield control, mirror
     finally:
-        connect.leave(run, everywhere.hosts)
+        connect.disconnect(run, control.hosts)
 
 
-def show(run: Run, asked: Asked) -> int:
+def show_status(run: Run, request: Request) -> int:
     """Its status."""
-    record = known(run)
-    unseen = record.targets and all(map(run.away, record.targets))  # no frontend keeps copies
-    with in_touch(run, asked) if unseen else contextlib.nullcontext():
-        status.show(run, asked.launcher.json)
+    record = require_record(run)
+    unseen = record.targets and all(map(run.why_away, record.targets))  # no frontend keeps copies
+    with connected(run, request) if unseen else contextlib.nullcontext():
+        status.show_status(run, request.launcher.json)
     return 0
 
 
-def bring(run: Run, asked: Asked) -> int:
+def fetch_files(run: Run, request: Request) -> int:
     """Logs, and what learners saved, from other hosts."""
-    with in_touch(run, asked) as (everywhere, _):
-        return fetch.fetch(run, everywhere.hosts, known(run), print)
+    with connected(run, request) as (control, _):
+        return fetch.fetch_run(run, control.hosts, require_record(run), print)
 
 
-def apply(run: Run, asked: Asked) -> int:
+def apply_csv(run: Run, request: Request) -> int:
     """Actors, as the CSV has them now."""
-    known(run)
-    if "workers_csv_path" not in asked.given:
-        raise Refused("--apply needs the changed CSV: --workers_csv_path=PATH")
-    workers = read_csv(asked)
-    with in_touch(run, asked) as (everywhere, _):
-        change.apply(everywhere, asked.launcher, workers, asked.flags, asked.log_max_mb)
+    require_record(run)
+    if "workers_csv_path" not in request.given:
+        raise UserError("--apply needs the changed CSV: --workers_csv_path=PATH")
+    workers = read_workers(request)
+    with connected(run, request) as (control, _):
+        update_actors(control, request.launcher, workers, request.flags, request.log_max_mb)
     return 0
 
 
-def stop(run: Run, asked: Asked) -> int:
+def stop_run(run: Run, request: Request) -> int:
     """Saves and ends exactly what the run started; what it left behind is put away."""
-    record, code = known(run), 0
-    with in_touch(run, asked) as (everywhere, _):
-        state = status.state(run)
+    record, code = require_record(run), 0
+    with connected(run, request) as (control, _):
+        state = status.run_state(run)
         if state == "stale":
-            everywhere.finish(print)
+            control.end_remaining(print)
             print(f"{run.name} ended when this machine did: it is forgotten; its folder is whole")
-        elif not run.goes_on():
+        elif not run.is_running():
             print(f"{run.name} is not running ({state}); it is forgotten, its folder is whole")
         else:
-            code = _end(run, everywhere, asked.launcher.stop_secs)
+            code = _end_run(run, control, request.launcher.stop_secs)
         print(f"all of it in {record.logdir}")
-        if code and any(run.away(where) for where in record.targets):
+        if code and any(run.why_away(host_id) for host_id in record.targets):
             return code  # the same again reaches those that were away
-        with run.being_changed(patiently=True):
+        with run.locked(wait=True):
             if run.record == record:  # nobody else put it away, or started it again
-                everywhere.forget(record, stale=state == "stale")
+                control.forget(record, is_stale=state == "stale")
     return code
 
 
-def _end(run: Run, everywhere: Everywhere, patience: float) -> int:
+def _end_run(run: Run, control: RunControl, timeout: float) -> int:
     """The exit code."""
     print(f"{run.name}: the learners save and stop, then the others", flush=True)
     began, code = time.monotonic(), 0
-    everywhere.order("save")
-    _wait_for_learners(run, patience)
-    left = everywhere.finish(print)
+    control.request_stop("save")
+    _wait_for_learners(run, timeout)
+    unreached = control.end_remaining(print)
     learners = run.states().get(LEARNERS, {})
     if learners.get("state") == "failed":
         code = 1
-        print(follow.told(learners, 1))
-    said = f" ({learners['last']})" if learners.get("last") else ""
-    print(f"{run.name} has ended, after {time.monotonic() - began:.1f} s{said}")
-    if left:
+        print(follow.failure_message(learners, 1))
+    last_line = f" ({learners['last']})" if learners.get("last") else ""
+    print(f"{run.name} has ended, after {time.monotonic() - began:.1f} s{last_line}")
+    if unreached:
         code = 1
-        print(follow.unanswered(left))
+        print(follow.unreached_message(unreached))
     return code
 
 
-def _wait_for_learners(run: Run, patience: float) -> None:
+def _wait_for_learners(run: Run, timeout: float) -> None:
     """As long as their supervisor has patience with them, it lives; their host may not."""
-    away = told = 0.0
-    while (state := run.states().get(LEARNERS, {"state": "lost"})["state"]) not in (*FINAL, "lost"):
-        away = 0.0 if state != "away" else away or time.monotonic()
-        if away and not told and time.monotonic() - away > _SILENT_SECONDS:
-            told = time.monotonic()
-            print(f"the learners' host does not answer; it is asked for {patience:g} s", flush=True)
-        if away and time.monotonic() - away > patience:
+    away_since = noticed = 0.0
+    while (state := run.states().get(LEARNERS, {"state": "lost"})["state"]) not in (
+        *FINAL_STATES,
+        "lost",
+    ):
+        away_since = 0.0 if state != "away" else away_since or time.monotonic()
+        if away_since and not noticed and time.monotonic() - away_since > _NOTICE_SECONDS:
+            noticed = time.monotonic()
+            print(f"the learners' host does not answer; it is asked for {timeout:g} s", flush=True)
+        if away_since and time.monotonic() - away_since > timeout:
             return
         time.sleep(0.1)
 
 
-def logs(run: Run, asked: Asked) -> int:
+def show_log(run: Run, request: Request) -> int:
     """Prints a process's log and what is appended to it, until the run is over or Ctrl-C."""
-    name = asked.launcher.logs
-    record = known(run)
-    with in_touch(run, asked, log=name):
+    name = request.launcher.logs
+    record = require_record(run)
+    with connected(run, request, log=name):
         states = run.states()
         if name not in states:
-            raise Refused(f"--logs={name}: there are {', '.join(states)}")
+            raise UserError(f"--logs={name}: there are {', '.join(states)}")
         if "log" not in states[name]:
-            raise Refused(f"--logs={name}: it has said nothing yet")
+            raise UserError(f"--logs={name}: it has said nothing yet")
         path = Path(states[name]["log"])
-        if record.place(name) and not (record.shared and name == LEARNERS):
+        if record.host_id_of(name) and not (record.shared and name == LEARNERS):
             path = Path(record.logdir) / f"{name}.log"  # its copy
-        return _print_all(run, path)
+        return _print_log(run, path)
 
 
-def _print_all(run: Run, path: Path) -> int:
-    tail = follow.Tail(path)
+def _print_log(run: Run, path: Path) -> int:
+    tail = follow.LogTail(path)
     try:
         while True:
-            over = not run.goes_on()
+            over = not run.is_running()
             for line in tail.lines():
                 print(line, flush=True)
             if over:
@@ -150,20 +155,22 @@ def _print_all(run: Run, path: Path) -> int:
         return 130
 
 
-def attach(run: Run, asked: Asked) -> int:
+def attach_run(run: Run, request: Request) -> int:
     """Follows it again, and mends what it can, as the frontend that started it did."""
-    record, config = known(run), asked.launcher
-    if not run.goes_on() and not record.targets:
-        raise Refused(f"{run.name} is not running: --status shows it, --stop forgets it")
-    csv = asked.launcher.workers_csv_path if "workers_csv_path" in asked.given else ""
+    record, config = require_record(run), request.launcher
+    if not run.is_running() and not record.targets:
+        raise UserError(f"{run.name} is not running: --status shows it, --stop forgets it")
+    csv = request.launcher.workers_csv_path if "workers_csv_path" in request.given else ""
     workers, _ = read(csv or record.csvs[0])
-    with in_touch(run, asked) as (everywhere, mirror):
-        grounds = connect.survey(workers, everywhere.hosts, config.deploy, print)
-        follower = follow.Follower(everywhere, Path(record.logdir))
-        follower.listen()
-        print(f"{run.name}: {status.state(run)}; `d` leaves it running, Ctrl-C saves and stops it")
-        recovery = Recovery(
-            *(everywhere, mirror, config, workers, grounds, asked.log_max_mb), print
+    with connected(run, request) as (control, mirror):
+        installation_of = connect.find_installations(workers, control.hosts, config.deploy, print)
+        follower = follow.Follower(control, Path(record.logdir))
+        follower.install_signal_handlers()
+        print(
+            f"{run.name}: {status.run_state(run)}; `d` leaves it running, Ctrl-C saves and stops it"
         )
-        with mirroring.during(config.mirror_logdir, run, everywhere.hosts, record, print):
+        recovery = Recovery(
+            *(control, mirror, config, workers, installation_of, request.log_max_mb), print
+        )
+        with mirror_folder(config.mirror_logdir, run, control.hosts, record, print):
             return follower.follow(recovery, config.stop_secs)

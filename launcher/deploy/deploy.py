@@ -1,8 +1,8 @@
 """Brings this project to the hosts of a run, what changed of it, and sets it up there.
 
 All hosts at the same time, one after another where they share a folder. What is to be where follows
-from the CSV's rows (`sites`), what has to be sent from what is there (`host/copies`), and the rest
-is the project's own `docker/install.py`, run by a Python of the host.
+from the CSV's rows (`destinations`), what has to be sent from what is there (`deployed_files`), and
+the rest is the project's own `docker/install.py`, run by a Python of the host.
 """
 
 import concurrent.futures
@@ -16,53 +16,65 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.deploy import project_files
-from launcher.deploy.destinations import Site, sites
-from launcher.deploy.install_command import SAYS, command, reason, remedy
-from launcher.deploy.progress import Progress
-from launcher.node.deployed_files import identity
+from launcher.deploy.destinations import Destination, find_destinations
+from launcher.deploy.install_command import (
+    LINE_PREFIX,
+    failure_reason,
+    find_remedy,
+    install_command,
+)
+from launcher.deploy.progress import HostsProgress
+from launcher.node.callbacks import Say
+from launcher.node.deployed_files import file_identity
 from launcher.plan import host_environment, process_plan
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
 from launcher.remote.hosts import Hosts
-from launcher.remote.remote_node import Failed, Lost
+from launcher.remote.remote_node import HostUnavailable, OperationFailed
 
-WHEELHOUSE = "~/.cache/impala_mm/wheelhouse"  # of a host
-_AT_ONCE = 48
+WHEELHOUSE_FOLDER = "~/.cache/impala_mm/wheelhouse"  # of a host
+_MAX_THREADS = 48
 _COMPARE_SECONDS = 600.0  # for gigabytes to be read there
-_SLOWEST = 20_000  # bytes per second, of a link that is any use
+_MIN_BYTES_PER_SECOND = 20_000  # bytes per second, of a link that is any use
 _SET_UP_SECONDS = 3600.0
-_BATCH = 32 << 20  # bytes after which what came of a wheelhouse is safe
+_BATCH_BYTES = 32 << 20  # bytes after which what came of a wheelhouse is safe
 
 
-def deploy(
-    hosts: Hosts, workers: Sequence[Worker], config: LauncherConfig, say: Callable[[str], None]
+def deploy_project(
+    hosts: Hosts, workers: Sequence[Worker], config: LauncherConfig, say: Say
 ) -> dict[str, str]:
-    """Why not, by place, of those that failed; hosts that cannot be reached are passed over."""
+    """Why not, by host id, of those that failed; hosts that cannot be reached are passed over."""
     wheels: dict[str, str] = {}
     if config.wheelhouse:
         if not Path(config.wheelhouse).is_dir():
-            raise Failed(f"--wheelhouse={config.wheelhouse}: there is no such folder")
-        wheels = project_files.everything(Path(config.wheelhouse))
-    wanted = [s for s in sites(workers) if s.place in hosts.there and not hosts.there[s.place].why]
+            raise OperationFailed(f"--wheelhouse={config.wheelhouse}: there is no such folder")
+        wheels = project_files.list_all_files(Path(config.wheelhouse))
+    wanted = [
+        s
+        for s in find_destinations(workers)
+        if s.host_id in hosts.remote_nodes and not hosts.remote_nodes[s.host_id].error
+    ]
     if not wanted:
         return {}
-    begin = time.monotonic()
-    names = {site.key: site.place for site in wanted}
+    started = time.monotonic()
+    names = {destination.key: destination.host_id for destination in wanted}
     if len(set(names.values())) < len(names):  # some have two folders
-        names = {site.key: f"{site.place}:{site.folder}" for site in wanted}
-    with Progress(list(names.values())) as progress:
+        names = {
+            destination.key: f"{destination.host_id}:{destination.folder}" for destination in wanted
+        }
+    with HostsProgress(list(names.values())) as progress:
         deployment = Deployment(hosts, config, wheels, names, progress)
         failed = deployment.run(wanted)
-    ready = len({site.place for site in wanted} - failed.keys())
+    ready = len({destination.host_id for destination in wanted} - failed.keys())
     say(
         f"code and environment: {ready} of {ready + len(failed)} hosts ready; {deployment.sent} "
-        f"files sent ({time.monotonic() - begin:.1f} s)"
+        f"files sent ({time.monotonic() - started:.1f} s)"
     )
     return failed
 
 
 class Deployment:
-    """One, to all hosts."""
+    """One deployment to all hosts."""
 
     def __init__(
         self,
@@ -70,49 +82,65 @@ class Deployment:
         config: LauncherConfig,
         wheels: dict[str, str],
         names: dict[str, str],
-        progress: Progress,
+        progress: HostsProgress,
     ):
-        """`names`: of sites, as they are shown."""
+        """`names`: of destinations, as they are shown."""
         self._hosts, self._config = hosts, config
-        self._files, self._wheels = project_files.files(host_environment.ROOT), wheels
+        self._files, self._wheels = project_files.list_project_files(host_environment.ROOT), wheels
         self._names, self._progress = names, progress
-        self._done = {key: threading.Event() for key in names}
+        self._finished = {key: threading.Event() for key in names}
         self.sent = 0
 
-    def run(self, sites: Sequence[Site]) -> dict[str, str]:
-        """Why not, by place, of those that failed."""
-        looks = self._each(self._look, sites)
-        good = [site for site in sites if isinstance(looks[site.key], dict)]
-        joined = [self._joined(site, good, looks) for site in good]
-        for role, device in {(s.role, s.device) for s in joined if s.sets_up}:
+    def run(self, destinations: Sequence[Destination]) -> dict[str, str]:
+        """Why not, by host id, of those that failed."""
+        comparisons = self._for_each(self._compare_all, destinations)
+        good = [
+            destination
+            for destination in destinations
+            if isinstance(comparisons[destination.key], dict)
+        ]
+        joined = [self._with_shared_role(destination, good, comparisons) for destination in good]
+        for role, device in {(s.role, s.device) for s in joined if s.needs_setup}:
             if self._wheels:
                 self._check_wheelhouse(role, device)
-        first: dict[str, Site] = {}
-        before: dict[str, list[Site]] = {}
-        for site in joined:  # who shares a folder, or a host, lets the first of them go first
-            marks = [site.place, *(look["mark"] for look in looks[site.key].values())]
-            before[site.key] = [first[mark] for mark in marks if mark in first]
+        first: dict[str, Destination] = {}
+        waits_for: dict[str, list[Destination]] = {}
+        # Destinations that share a folder, or a host, wait for the first of them.
+        for destination in joined:
+            marks = [
+                destination.host_id,
+                *(look["mark"] for look in comparisons[destination.key].values()),
+            ]
+            waits_for[destination.key] = [first[mark] for mark in marks if mark in first]
             for mark in marks:
-                first.setdefault(mark, site)
-        ends = self._each(lambda s: self._bring(s, before[s.key], looks[s.key]), joined)
-        found = {site.place: str(end) for site in sites if (end := _failure(site, looks, ends))}
-        return {where: why.removeprefix(f"{where}: ") for where, why in found.items()}
+                first.setdefault(mark, destination)
+        results = self._for_each(
+            lambda s: self._deploy_to(s, waits_for[s.key], comparisons[s.key]), joined
+        )
+        found = {
+            destination.host_id: str(end)
+            for destination in destinations
+            if (end := _find_failure(destination, comparisons, results))
+        }
+        return {host_id: why.removeprefix(f"{host_id}: ") for host_id, why in found.items()}
 
-    def _each(self, step: Callable[[Site], Any], sites: Sequence[Site]) -> dict[str, Any]:
-        """What it returned of each, or a Failed or Lost; they begin in this order."""
+    def _for_each(
+        self, step: Callable[[Destination], Any], destinations: Sequence[Destination]
+    ) -> dict[str, Any]:
+        """Returns what `step` returned for each, or its OperationFailed or HostUnavailable."""
         found: dict[str, Any] = {}
 
-        def one(site: Site) -> None:
+        def one(destination: Destination) -> None:
             try:
-                found[site.key] = step(site)
-            except (Failed, Lost) as error:
-                found[site.key] = error
-                why = str(error).removeprefix(f"{site.place}: ")
-                self._progress.end(self._names[site.key], why)
+                found[destination.key] = step(destination)
+            except (OperationFailed, HostUnavailable) as error:
+                found[destination.key] = error
+                why = str(error).removeprefix(f"{destination.host_id}: ")
+                self._progress.finish(self._names[destination.key], why)
 
-        pool = concurrent.futures.ThreadPoolExecutor(_AT_ONCE)
+        pool = concurrent.futures.ThreadPoolExecutor(_MAX_THREADS)
         try:
-            for future in [pool.submit(one, site) for site in sites]:
+            for future in [pool.submit(one, destination) for destination in destinations]:
                 future.result()
         except BaseException:  # Ctrl-C, above all: what goes on there ends with the connection
             self._hosts.close()
@@ -121,31 +149,46 @@ class Deployment:
             pool.shutdown(cancel_futures=True)
         return found
 
-    def _look(self, site: Site) -> dict[str, dict[str, Any]]:
+    def _compare_all(self, destination: Destination) -> dict[str, dict[str, Any]]:
         """What is there already."""
-        looks = {"project": self._compare(site, site.folder, host_environment.ROOT, self._files)}
+        comparisons = {
+            "project": self._compare_folder(
+                destination, destination.folder, host_environment.ROOT, self._files
+            )
+        }
         if self._wheels:
             wheelhouse = Path(self._config.wheelhouse)
-            looks["wheels"] = self._compare(site, WHEELHOUSE, wheelhouse, self._wheels)
-        return looks
+            comparisons["wheels"] = self._compare_folder(
+                destination, WHEELHOUSE_FOLDER, wheelhouse, self._wheels
+            )
+        return comparisons
 
-    def _compare(
-        self, site: Site, folder: str, root: Path, files: dict[str, str]
+    def _compare_folder(
+        self, destination: Destination, folder: str, root: Path, files: dict[str, str]
     ) -> dict[str, Any]:
-        clone = identity(root / next(iter(files)))
-        asked = {"folder": folder, "wanted": files, "clone": clone}
-        there = self._hosts.call(site.place, "compare", within=_COMPARE_SECONDS, **asked)
-        if there["why"]:
-            raise Failed(there["why"])
-        return there
+        clone = file_identity(root / next(iter(files)))
+        arguments = {"folder": folder, "wanted": files, "clone": clone}
+        comparison = self._hosts.call(
+            destination.host_id, "compare_files", timeout=_COMPARE_SECONDS, **arguments
+        )
+        if comparison["why"]:
+            raise OperationFailed(comparison["why"])
+        return comparison
 
-    def _joined(self, site: Site, sites: Sequence[Site], looks: dict[str, Any]) -> Site:
+    def _with_shared_role(
+        self,
+        destination: Destination,
+        destinations: Sequence[Destination],
+        comparisons: dict[str, Any],
+    ) -> Destination:
         """With the role of all that share its folder: there is one environment in it."""
-        mark = looks[site.key]["project"]["mark"]
-        same = [other for other in sites if looks[other.key]["project"]["mark"] == mark]
+        mark = comparisons[destination.key]["project"]["mark"]
+        same = [
+            other for other in destinations if comparisons[other.key]["project"]["mark"] == mark
+        ]
         learners = any(other.role == "learner" for other in same)
-        nvidia = any(o.gpus and looks[o.key]["project"]["nvidia"] for o in same)
-        return site._replace(role="learner" if learners else "actor", gpus=nvidia)
+        nvidia = any(o.gpus and comparisons[o.key]["project"]["nvidia"] for o in same)
+        return destination._replace(role="learner" if learners else "actor", gpus=nvidia)
 
     def _check_wheelhouse(self, role: str, device: str) -> None:
         """Before gigabytes travel in vain."""
@@ -160,90 +203,116 @@ class Deployment:
         )
         if ran.returncode:
             lines = (ran.stdout + ran.stderr).strip().splitlines()
-            raise Failed(lines[-1].removeprefix(SAYS))
+            raise OperationFailed(lines[-1].removeprefix(LINE_PREFIX))
 
-    # -- one site
+    # -- one destination
 
-    def _bring(self, site: Site, before: Sequence[Site], looks: dict[str, Any]) -> None:
-        name = self._names[site.key]
+    def _deploy_to(
+        self,
+        destination: Destination,
+        waits_for: Sequence[Destination],
+        comparisons: dict[str, Any],
+    ) -> None:
+        name = self._names[destination.key]
         try:
-            for other in before:
-                self._progress.tell(name, f"waits for {other.place}, which shares a folder with it")
-                self._done[other.key].wait(_SET_UP_SECONDS)
-            if before:
-                looks = self._look(site)
-            options = [f"--role={site.role}", f"--device={site.device}"]
+            for other in waits_for:
+                self._progress.update(
+                    name, f"waits for {other.host_id}, which shares a folder with it"
+                )
+                self._finished[other.key].wait(_SET_UP_SECONDS)
+            if waits_for:
+                comparisons = self._compare_all(destination)
+            options = [f"--role={destination.role}", f"--device={destination.device}"]
             if self._wheels:
                 wheelhouse = Path(self._config.wheelhouse)
-                self._copy(site, looks["wheels"], wheelhouse, self._wheels, "packages")
-                options.append(f"--wheelhouse={looks['wheels']['folder']}")
-            self._copy(site, looks["project"], host_environment.ROOT, self._files, "the project")
-            if site.sets_up:
-                self._set_up(site, looks["project"]["folder"], options)
+                self._copy_files(
+                    destination, comparisons["wheels"], wheelhouse, self._wheels, "packages"
+                )
+                options.append(f"--wheelhouse={comparisons['wheels']['folder']}")
+            self._copy_files(
+                destination,
+                comparisons["project"],
+                host_environment.ROOT,
+                self._files,
+                "the project",
+            )
+            if destination.needs_setup:
+                self._set_up(destination, comparisons["project"]["folder"], options)
         finally:
-            self._done[site.key].set()
-        self._progress.end(name, "")
+            self._finished[destination.key].set()
+        self._progress.finish(name, "")
 
-    def _copy(
-        self, site: Site, there: dict[str, Any], root: Path, files: dict[str, str], what: str
+    def _copy_files(
+        self,
+        destination: Destination,
+        comparison: dict[str, Any],
+        root: Path,
+        files: dict[str, str],
+        what: str,
     ) -> None:
-        if there["settled"] and not there["missing"]:
+        if comparison["settled"] and not comparison["missing"]:
             return
-        whole = sum((root / name).lstat().st_size for name in there["missing"])
+        total = sum((root / name).lstat().st_size for name in comparison["missing"])
         sent = 0
-        for names in _batches(root, there["missing"], together=root == host_environment.ROOT):
-            packed = project_files.Parcel(root, files, names)
+        for names in _batches(root, comparison["missing"], together=root == host_environment.ROOT):
+            packed = project_files.ArchiveStream(root, files, names)
 
-            def read(size: int, packed: project_files.Parcel = packed, before: int = sent) -> bytes:
-                news = f"copying {what}: {_megabytes(before + packed.sent)} of {_megabytes(whole)}"
-                self._progress.tell(self._names[site.key], news, counts=True)
+            def read(
+                size: int, packed: project_files.ArchiveStream = packed, before: int = sent
+            ) -> bytes:
+                news = f"copying {what}: {_megabytes(before + packed.sent)} of {_megabytes(total)}"
+                self._progress.update(self._names[destination.key], news, is_count=True)
                 return packed.read(size)
 
-            seconds = 60 + packed.size / _SLOWEST
-            line = shlex.join(there["receiver"])
-            code, said = self._hosts.there[site.place].run_by_hand(line, _Reader(read), seconds)
+            seconds = 60 + packed.size / _MIN_BYTES_PER_SECOND
+            line = shlex.join(comparison["receiver"])
+            code, output = self._hosts.remote_nodes[destination.host_id].run_with_input(
+                line, _ReadFunction(read), seconds
+            )
             if code:
-                last = (said.strip().splitlines() or ["it did not take the files"])[-1]
-                raise Failed(f"{last}{remedy(last)}")
+                last = (output.strip().splitlines() or ["it did not take the files"])[-1]
+                raise OperationFailed(f"{last}{find_remedy(last)}")
             sent += packed.size
             self.sent += len(names)
 
-    def _set_up(self, site: Site, folder: str, options: list[str]) -> None:
-        name = self._names[site.key]
+    def _set_up(self, destination: Destination, folder: str, options: list[str]) -> None:
+        name = self._names[destination.key]
         notes: list[str] = []
 
-        def heard(line: str) -> None:
-            if not line.startswith(SAYS):
+        def on_line(line: str) -> None:
+            if not line.startswith(LINE_PREFIX):
                 return
-            news = line.removeprefix(SAYS).strip()
+            news = line.removeprefix(LINE_PREFIX).strip()
             if news.startswith(("WARNING", "because")):
                 notes.append(news)
-            self._progress.tell(name, news)
+            self._progress.update(name, news)
 
-        self._progress.tell(name, "setting up")
-        code, said = self._hosts.there[site.place].ask(
-            process_plan.set_up(site.row, self._config, command(options)),
+        self._progress.update(name, "setting up")
+        code, output = self._hosts.remote_nodes[destination.host_id].run_program(
+            process_plan.with_setup(destination.row, self._config, install_command(options)),
             workdir=folder,
-            environment=process_plan.environment_of_all(self._config),
+            environment=process_plan.common_environment(self._config),
             seconds=_SET_UP_SECONDS,
-            heard=heard,
+            on_line=on_line,
         )
         if code:
-            raise Failed(reason(said))
+            raise OperationFailed(failure_reason(output))
         if notes:
             self._progress.note(f"{name}: {' '.join(notes)}")
 
 
-class _Reader(NamedTuple):
+class _ReadFunction(NamedTuple):
     """What a file is to who sends it."""
 
     read: Callable[[int], bytes]
 
 
-def _failure(site: Site, looks: dict[str, Any], ends: dict[str, Any]) -> Exception | None:
-    for found in (looks, ends):
-        if isinstance(found.get(site.key), Exception):
-            return found[site.key]
+def _find_failure(
+    destination: Destination, comparisons: dict[str, Any], results: dict[str, Any]
+) -> Exception | None:
+    for found in (comparisons, results):
+        if isinstance(found.get(destination.key), Exception):
+            return found[destination.key]
     return None
 
 
@@ -252,7 +321,7 @@ def _batches(root: Path, names: Sequence[str], together: bool) -> list[list[str]
     batches: list[list[str]] = [[]]
     size = 0
     for name in names:
-        if not together and size > _BATCH:
+        if not together and size > _BATCH_BYTES:
             batches.append([])
             size = 0
         batches[-1].append(name)

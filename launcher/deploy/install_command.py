@@ -5,10 +5,10 @@ import sys
 
 from launcher.remote import agent_bundle
 
-SAYS = "[set-up] "
+LINE_PREFIX = "[set-up] "
 _INSTALL = "docker/install.py"
 # The Python of this frontend is tried first: the same everywhere is safer.
-_PYTHONS = (f"python{sys.version_info[0]}.{sys.version_info[1]}", *agent_bundle.SYSTEM)
+_PYTHONS = (f"python{sys.version_info[0]}.{sys.version_info[1]}", *agent_bundle.SYSTEM_PYTHONS)
 _SET_UP = """
 for python in {pythons}; do
   if "$python" {install} --fits >/dev/null 2>&1; then exec "$python" {install} "$@"; fi
@@ -26,27 +26,27 @@ _REMEDIES = (
 )
 
 
-def command(options: list[str]) -> list[str]:
+def install_command(options: list[str]) -> list[str]:
     """In the project's folder: `docker/install.py`, by the first Python that it fits."""
     script = _SET_UP.format(pythons=" ".join(_PYTHONS), install=_INSTALL)
     return ["sh", "-c", script, "set-up", *options]
 
 
-def reason(said: str) -> str:
+def failure_reason(output: str) -> str:
     """A sentence, with what to do, from all that a set-up said before it failed."""
-    lines = said.strip().splitlines() or ["its set-up said nothing"]
-    starts = [i for i, line in enumerate(lines) if line.startswith(SAYS)]
+    lines = output.strip().splitlines() or ["its set-up said nothing"]
+    starts = [i for i, line in enumerate(lines) if line.startswith(LINE_PREFIX)]
     last = lines[starts[-1] :] if starts else lines[-1:]
-    sentence = last[0].removeprefix(SAYS)
+    sentence = last[0].removeprefix(LINE_PREFIX)
     tail = [line.strip() for line in last[1:] if line.startswith(" ") and line.strip()]
     if sentence.endswith(":") and tail:
         sentence = f"{sentence} {tail[-1]}"
-    return f"{sentence}{remedy(chr(10).join(last))}"
+    return f"{sentence}{find_remedy(chr(10).join(last))}"
 
 
-def remedy(said: str) -> str:
+def find_remedy(output: str) -> str:
     """What to do about what was said, to be put behind it; empty where nobody knows."""
-    for sign, what in _REMEDIES:
-        if re.search(sign, said, re.IGNORECASE):
+    for pattern, what in _REMEDIES:
+        if re.search(pattern, output, re.IGNORECASE):
             return f"; {what}"
     return ""

@@ -1,4 +1,4 @@
-"""The project's files as they are here, and how they travel to another host (`host/copies`)."""
+"""The project's files as they are here, and how they travel to another host (`deployed_files`)."""
 
 import fnmatch
 import io
@@ -11,41 +11,46 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from launcher.node.deployed_files import LIST, digest
+from launcher.node.deployed_files import MANIFEST, digest
 
 # Never copied, whatever git says: made on each host, or not for others' eyes.
-_OWN = (".git", ".venv", "runs", "wheelhouse", "__pycache__", ".setup.*", "workers.csv", LIST)
-_PASSWORDS = re.compile(rb"^(?!\s*#).*\bssh_password\b", re.MULTILINE)
+_EXCLUDED = (
+    *(".git", ".venv", "runs", "wheelhouse", "__pycache__", ".setup.*", "workers.csv"),
+    MANIFEST,
+)
+_PASSWORD_COLUMN = re.compile(rb"^(?!\s*#).*\bssh_password\b", re.MULTILINE)
 _GIT_SECONDS = 60.0
-_PIECE = 1 << 18
-_ZIPPED = (".whl", ".gz", ".zip")  # gain nothing by being packed once more
+_CHUNK = 1 << 18
+_COMPRESSED = (".whl", ".gz", ".zip")  # gain nothing by being packed once more
 
 
-def files(root: Path) -> dict[str, str]:
+def list_project_files(root: Path) -> dict[str, str]:
     """Digests by name of all that is to be on a host, new files included.
 
     Of a git clone what git does not ignore; else all but what .gitignore names.
     """
-    names = _of_git(root) if (root / ".git").exists() else None
+    names = _list_by_git(root) if (root / ".git").exists() else None
     if names is None:
-        names = _of_folder(root)
+        names = _list_by_walking(root)
     found = {}
     for name in sorted(names):
         path = root / name
-        ours = any(fnmatch.fnmatch(part, own) for part in Path(name).parts for own in _OWN)
-        there = path.is_file() or path.is_symlink()
-        if there and not ours and not _tells_passwords(path):
+        is_excluded = any(
+            fnmatch.fnmatch(part, own) for part in Path(name).parts for own in _EXCLUDED
+        )
+        exists = path.is_file() or path.is_symlink()
+        if exists and not is_excluded and not _has_passwords(path):
             found[name] = digest(path)
     return found
 
 
-def everything(folder: Path) -> dict[str, str]:
+def list_all_files(folder: Path) -> dict[str, str]:
     """The same of a folder whose every file is meant."""
     names = sorted(path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): digest(path) for path in names}
 
 
-def _of_git(root: Path) -> list[str] | None:
+def _list_by_git(root: Path) -> list[str] | None:
     """None: there is no git here, or it refuses."""
     # The owner of a clone may be another; nothing of it is run.
     safe = ["-c", f"safe.directory={root}", "-c", "core.fsmonitor=false"]
@@ -63,8 +68,8 @@ def _of_git(root: Path) -> list[str] | None:
     return None if ran.returncode else [os.fsdecode(n) for n in ran.stdout.split(b"\0") if n]
 
 
-def _of_folder(root: Path) -> list[str]:
-    ignored = list(_OWN)
+def _list_by_walking(root: Path) -> list[str]:
+    ignored = list(_EXCLUDED)
     if (root / ".gitignore").exists():
         ignored += [line.strip("/") for line in (root / ".gitignore").read_text().split()]
     found = []
@@ -78,42 +83,42 @@ def _of_folder(root: Path) -> list[str]:
     return found
 
 
-def _tells_passwords(path: Path) -> bool:
+def _has_passwords(path: Path) -> bool:
     """A CSV of hosts with such a column: it is of use where the frontend is, and only there."""
     if path.suffix != ".csv" or not path.is_file():
         return False
     with path.open("rb") as file:
-        return bool(_PASSWORDS.search(file.read(_PIECE)))
+        return bool(_PASSWORD_COLUMN.search(file.read(_CHUNK)))
 
 
-class Parcel:
+class ArchiveStream:
     """Some of a folder's files, packed while they are read. `read` is all that a file needs."""
 
     def __init__(self, root: Path, wanted: Mapping[str, str], names: Sequence[str]):
         """`wanted`: all that is to be there in the end; of these `names` are sent."""
         self._root = root
-        told = json.dumps({"files": dict(wanted), "sent": list(names)}).encode()
+        header = json.dumps({"files": dict(wanted), "sent": list(names)}).encode()
         self.size = sum((root / name).lstat().st_size for name in names)  # about
         self.sent = 0  # of these bytes
-        self._left = b""
-        self._pieces = self._packed(self._tar(told, names), _level(names))
+        self._buffer = b""
+        self._pieces = self._compress(self._tar(header, names), _compression_level(names))
 
     def read(self, size: int) -> bytes:
         """The next bytes; none at the end."""
-        while len(self._left) < size and (piece := next(self._pieces, b"")):
-            self._left += piece
-        taken, self._left = self._left[:size], self._left[size:]
+        while len(self._buffer) < size and (piece := next(self._pieces, b"")):
+            self._buffer += piece
+        taken, self._buffer = self._buffer[:size], self._buffer[size:]
         return taken
 
-    def _packed(self, pieces: Iterator[bytes], level: int) -> Iterator[bytes]:
+    def _compress(self, pieces: Iterator[bytes], level: int) -> Iterator[bytes]:
         packer = zlib.compressobj(level, wbits=31)
         for piece in pieces:
             if packed := packer.compress(piece):
                 yield packed
         yield packer.flush()
 
-    def _tar(self, told: bytes, names: Sequence[str]) -> Iterator[bytes]:
-        yield from _member(tarfile.TarInfo(LIST), len(told), io.BytesIO(told))
+    def _tar(self, header: bytes, names: Sequence[str]) -> Iterator[bytes]:
+        yield from _tar_member(tarfile.TarInfo(MANIFEST), len(header), io.BytesIO(header))
         for name in names:
             path = self._root / name
             about = tarfile.TarInfo(name)
@@ -123,23 +128,25 @@ class Parcel:
                 continue
             about.mode = path.stat().st_mode & 0o777
             with path.open("rb") as file:
-                for piece in _member(about, os.fstat(file.fileno()).st_size, file):
+                for piece in _tar_member(about, os.fstat(file.fileno()).st_size, file):
                     self.sent += len(piece)
                     yield piece
         yield bytes(2 * tarfile.BLOCKSIZE)
 
 
-def _level(names: Sequence[str]) -> int:
-    return 0 if any(name.endswith(_ZIPPED) for name in names) else 6
+def _compression_level(names: Sequence[str]) -> int:
+    return 0 if any(name.endswith(_COMPRESSED) for name in names) else 6
 
 
-def _member(about: tarfile.TarInfo, size: int, file: io.BufferedIOBase | io.BytesIO) -> Iterator:
+def _tar_member(
+    about: tarfile.TarInfo, size: int, file: io.BufferedIOBase | io.BytesIO
+) -> Iterator:
     """Exactly so many bytes, even where the file has just grown or shrunk: its digest tells."""
     about.size = size
     yield about.tobuf()
     left = size
     while left:
-        piece = file.read(min(left, _PIECE)) or bytes(min(left, _PIECE))
+        piece = file.read(min(left, _CHUNK)) or bytes(min(left, _CHUNK))
         left -= len(piece)
         yield piece
     yield bytes(-size % tarfile.BLOCKSIZE)

@@ -1,6 +1,6 @@
 """How fast one host reaches another: bytes are sent to its port for a moment, and counted.
 
-Python's own library is all that it needs: it runs on the hosts themselves (`far`).
+Python's own library is all that it needs: it runs on the hosts themselves (`node_agent`).
 """
 
 import contextlib
@@ -9,10 +9,10 @@ import threading
 import time
 
 _SECONDS = 10.0  # for a connection, and for a listener nobody comes to
-_PIECE = bytes(1 << 16)
+_CHUNK = bytes(1 << 16)
 
 
-class Listener:
+class BandwidthServer:
     """Swallows what is sent to a port, and answers how much it was; for a minute at most."""
 
     def __init__(self, address: str, port: int):
@@ -34,27 +34,27 @@ class Listener:
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                came, _ = self._socket.accept()
-                threading.Thread(target=_swallow, args=(came,), daemon=True).start()
+                connection, _ = self._socket.accept()
+                threading.Thread(target=_count_bytes, args=(connection,), daemon=True).start()
 
 
-def _swallow(came: socket.socket) -> None:
-    came.settimeout(_SECONDS)
+def _count_bytes(connection: socket.socket) -> None:
+    connection.settimeout(_SECONDS)
     count = 0
-    with contextlib.suppress(OSError), came:
-        while piece := came.recv(1 << 18):
-            count += len(piece)
-        came.sendall(str(count).encode())
+    with contextlib.suppress(OSError), connection:
+        while chunk := connection.recv(1 << 18):
+            count += len(chunk)
+        connection.sendall(str(count).encode())
 
 
-def send(host: str, port: int, seconds: float) -> float:
-    """Mbit/s to a listener, over so many seconds. Raises OSError where it cannot be reached."""
-    with socket.create_connection((host, port), timeout=_SECONDS) as there:
-        begin = time.monotonic()
-        while time.monotonic() - begin < seconds:
-            there.sendall(_PIECE)
-        there.shutdown(socket.SHUT_WR)
+def measure(host: str, port: int, seconds: float) -> float:
+    """Returns the Mbit/s to a `BandwidthServer`. Raises OSError where it cannot be reached."""
+    with socket.create_connection((host, port), timeout=_SECONDS) as connection:
+        started = time.monotonic()
+        while time.monotonic() - started < seconds:
+            connection.sendall(_CHUNK)
+        connection.shutdown(socket.SHUT_WR)
         answer = b""
-        while piece := there.recv(64):
-            answer += piece
-        return 8e-6 * int(answer or b"0") / (time.monotonic() - begin)
+        while chunk := connection.recv(64):
+            answer += chunk
+        return 8e-6 * int(answer or b"0") / (time.monotonic() - started)

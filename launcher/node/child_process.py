@@ -11,13 +11,13 @@ from typing import Any
 from launcher.node import procfs
 from launcher.node.task import Task
 
-_LIBRARY = ctypes.CDLL(None)
+_LIBC = ctypes.CDLL(None)
 _REAP_SECONDS = 2.0
 
 
-def adopt() -> None:
+def adopt_orphans() -> None:
     """From here on what its processes leave behind is the supervisor's own."""
-    _LIBRARY.prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
+    _LIBC.prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
 
 
 def start(task: Task) -> subprocess.Popen:
@@ -28,20 +28,20 @@ def start(task: Task) -> subprocess.Popen:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         cwd=task.workdir,
-        env=task.environment | _terminal(),
+        env=task.environment | _terminal_variables(),
         start_new_session=True,  # Ctrl-C in the window is the supervisor's to act on
-        preexec_fn=_die_with_us(task),  # noqa: PLW1509 - there is no other thread
+        preexec_fn=_signal_on_parent_death(task),  # noqa: PLW1509 - there is no other thread
     )
 
 
-def kill(process: subprocess.Popen) -> None:
+def kill_tree(process: subprocess.Popen) -> None:
     """And all that it started."""
     for pid in [process.pid, *procfs.descendants(process.pid)]:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
 
 
-def end_what_it_left() -> None:
+def kill_orphans() -> None:
     """Once the process itself has ended."""
     for pid in procfs.descendants(os.getpid()):
         with contextlib.suppress(OSError):
@@ -60,7 +60,7 @@ def exit_code(process: subprocess.Popen) -> int:
     return code if code >= 0 else 128 - code
 
 
-def ended_by(code: int) -> str:
+def describe_exit(code: int) -> str:
     """An exit code in words."""
     if code > 128:
         with contextlib.suppress(ValueError):
@@ -68,12 +68,12 @@ def ended_by(code: int) -> str:
     return f"it ended with exit code {code}"
 
 
-def _die_with_us(task: Task) -> Any:
+def _signal_on_parent_death(task: Task) -> Any:
     """mpirun is asked to end, so that it takes its ranks along; others are ended."""
     number = signal.SIGTERM if task.rows else signal.SIGKILL
-    return lambda: _LIBRARY.prctl(1, number)  # PR_SET_PDEATHSIG
+    return lambda: _LIBC.prctl(1, number)  # PR_SET_PDEATHSIG
 
 
-def _terminal() -> dict[str, str]:
+def _terminal_variables() -> dict[str, str]:
     """Of the window, not of whoever started the run."""
     return {name: os.environ[name] for name in ("TERM", "TMUX", "TMUX_PANE") if name in os.environ}

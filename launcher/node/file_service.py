@@ -1,6 +1,6 @@
 """Files of one machine, for copies of them on another: what there is, what differs, their bytes.
 
-Like `here`, it is called on this machine, or on another: there it is a program of its own
+Like `node_agent`, it is called on this machine, or on another: there it is a program of its own
 (`serve`), on a channel of its own, so that a long file holds nobody up. Frames come and go: four
 bytes say how long one is, then comes JSON, or part of a file; an empty frame ends a file.
 """
@@ -18,10 +18,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, Protocol
 
-_PIECE = 1 << 18
+_CHUNK = 1 << 18
 _SILENT_SECONDS = 300  # without a word of the other end, it is gone
 # Of a run's folder nobody else needs these; nor hidden ones, which are not finished.
-_LEFT_OUT = ("lock", "checkpoints/saving")
+_EXCLUDED = ("lock", "checkpoints/saving")
 _DAMAGED = "checkpoints/damaged-"
 FOLDER = "/"  # instead of what a link leads to: it is a folder
 
@@ -39,28 +39,28 @@ class Stream(Protocol):
         """What was written is on its way."""
 
 
-About = list[Any]  # bytes, time of change in ns, inode, what it links to
+FileInfo = list[Any]  # bytes, time of change in ns, inode, what it links to
 
 
-class Files:
+class LocalFiles:
     """Paths are absolute. Every method raises OSError."""
 
-    def listing(self, folder: str) -> dict[str, About]:
+    def list_files(self, folder: str) -> dict[str, FileInfo]:
         """Every file under a run's folder, by relative path.
 
         A link to what is in the folder, too, is a link; any other is what it leads to.
         """
-        found: dict[str, About] = {}
+        found: dict[str, FileInfo] = {}
         _walk(os.path.realpath(folder), folder, "", frozenset(), found)
         return found
 
-    def about(self, paths: Sequence[str]) -> list[About | None]:
+    def file_infos(self, paths: Sequence[str]) -> list[FileInfo | None]:
         """Of each, or that it is not there; links are not followed."""
-        return [_about(path) for path in paths]
+        return [_file_info(path) for path in paths]
 
-    def digests(self, asked: Sequence[Any]) -> list[str]:
+    def digests(self, parts: Sequence[Any]) -> list[str]:
         """SHA-256 of parts of files, each [path, [[offset, bytes], ...]]; empty where none is."""
-        return [_digest(path, spans) for path, spans in asked]
+        return [_digest(path, spans) for path, spans in parts]
 
     def read(self, parts: Sequence[Any]) -> Iterator[bytes]:
         """Parts of files, each [path, inode, offset, bytes], in pieces; an empty one ends each.
@@ -70,35 +70,35 @@ class Files:
         for path, inode, offset, size in parts:
             with contextlib.suppress(OSError), open(path, "rb") as file:
                 if os.fstat(file.fileno()).st_ino == inode:
-                    yield from _pieces(file, offset, size)
+                    yield from _read_chunks(file, offset, size)
             yield b""
 
-    def write(self, path: str, offset: int, pieces: Iterable[bytes]) -> None:
+    def write(self, path: str, offset: int, chunks: Iterable[bytes]) -> None:
         """To a file that has so many bytes, or at 0 may not be there; it is on the disk then."""
-        make_room(os.path.dirname(path))
+        make_folder(os.path.dirname(path))
         number = os.open(path, os.O_WRONLY | (0 if offset else os.O_CREAT), 0o666)
         with os.fdopen(number, "wb") as file:
             file.seek(offset)
-            for piece in pieces:
-                file.write(piece)
+            for chunk in chunks:
+                file.write(chunk)
             file.flush()
             os.fsync(number)
 
     def rename(self, old: str, new: str) -> None:
         """A file replaces what was there; what of another kind is there is put aside."""
-        make_room(os.path.dirname(new))
+        make_folder(os.path.dirname(new))
         if os.path.isdir(new) and not os.path.islink(new):
-            put_aside(new)
+            move_aside(new)
         os.replace(old, new)
 
-    def aside(self, path: str) -> str:
+    def move_aside(self, path: str) -> str:
         """Under a name that is free: that name."""
-        return put_aside(path)
+        return move_aside(path)
 
-    def link(self, path: str, to: str) -> None:
+    def make_link(self, path: str, to: str) -> None:
         """Instead of what is there."""
         work = f"{os.path.dirname(path)}/.{os.path.basename(path)}.coming"
-        make_room(os.path.dirname(path))
+        make_folder(os.path.dirname(path))
         self.remove(work)
         os.symlink(to, work)
         self.rename(work, path)
@@ -112,7 +112,7 @@ class Files:
                 os.remove(path)
 
 
-def put_aside(path: str) -> str:
+def move_aside(path: str) -> str:
     """Out of the way of what comes, under a name that is free."""
     for number in itertools.count(1):
         free = f"{path}.here" + (f"-{number}" if number > 1 else "")
@@ -122,18 +122,22 @@ def put_aside(path: str) -> str:
     return free
 
 
-def make_room(folder: str) -> None:
+def make_folder(folder: str) -> None:
     """Makes a folder; a file in its place, or in that of one above it, is put aside."""
-    there = folder
-    while not os.path.lexists(there):
-        there = os.path.dirname(there)
-    if not os.path.isdir(there):
-        put_aside(there)
+    existing = folder
+    while not os.path.lexists(existing):
+        existing = os.path.dirname(existing)
+    if not os.path.isdir(existing):
+        move_aside(existing)
     os.makedirs(folder, exist_ok=True)
 
 
 def _walk(
-    base: str, folder: str, under: str, above: frozenset[tuple[int, int]], found: dict[str, About]
+    base: str,
+    folder: str,
+    under: str,
+    above: frozenset[tuple[int, int]],
+    found: dict[str, FileInfo],
 ) -> None:
     try:
         with os.scandir(folder) as scanned:
@@ -144,40 +148,40 @@ def _walk(
     above = above | {(own.st_dev, own.st_ino)}
     for entry in entries:
         name = f"{under}{entry.name}"
-        if entry.name.startswith(".") or name in _LEFT_OUT or name.startswith(_DAMAGED):
+        if entry.name.startswith(".") or name in _EXCLUDED or name.startswith(_DAMAGED):
             continue
         with contextlib.suppress(OSError):  # it has just gone, or links to nothing
-            about = entry.stat()
-            if entry.is_symlink() and (to := _inside(base, entry.path, name)):
+            status = entry.stat()
+            if entry.is_symlink() and (to := _target_inside(base, entry.path, name)):
                 found[name] = [0, 0, 0, os.path.relpath(to, os.path.dirname(name) or ".")]
-            elif stat.S_ISREG(about.st_mode):
-                found[name] = [about.st_size, about.st_mtime_ns, about.st_ino, ""]
-            elif stat.S_ISDIR(about.st_mode) and (about.st_dev, about.st_ino) not in above:
+            elif stat.S_ISREG(status.st_mode):
+                found[name] = [status.st_size, status.st_mtime_ns, status.st_ino, ""]
+            elif stat.S_ISDIR(status.st_mode) and (status.st_dev, status.st_ino) not in above:
                 _walk(base, entry.path, f"{name}/", above, found)
 
 
-def _inside(base: str, path: str, name: str) -> str:
+def _target_inside(base: str, path: str, name: str) -> str:
     """What a link leads to, relative to the folder; empty where that is outside."""
     real, text = os.path.realpath(path), os.readlink(path)
-    said = os.path.normpath(os.path.join(os.path.dirname(name), text))
+    target = os.path.normpath(os.path.join(os.path.dirname(name), text))
     if (
-        said[0] != "/" and os.path.realpath(os.path.join(base, said)) == real
+        target[0] != "/" and os.path.realpath(os.path.join(base, target)) == real
     ):  # by folders that are links, too
-        to = said
+        to = target
     else:
         to = os.path.relpath(real, base)
     return "" if to == "." or to.startswith(("..", "/")) else to
 
 
-def _about(path: str) -> About | None:
+def _file_info(path: str) -> FileInfo | None:
     try:
-        about = os.lstat(path)
-        link = os.readlink(path) if stat.S_ISLNK(about.st_mode) else ""
+        status = os.lstat(path)
+        link = os.readlink(path) if stat.S_ISLNK(status.st_mode) else ""
     except OSError:
         return None
-    if stat.S_ISDIR(about.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         link = FOLDER
-    return [about.st_size, about.st_mtime_ns, about.st_ino, link]
+    return [status.st_size, status.st_mtime_ns, status.st_ino, link]
 
 
 def _digest(path: str, spans: Sequence[tuple[int, int]]) -> str:
@@ -186,9 +190,9 @@ def _digest(path: str, spans: Sequence[tuple[int, int]]) -> str:
         with open(path, "rb") as file:
             for offset, size in spans:
                 count = 0
-                for piece in _pieces(file, offset, size):
-                    found.update(piece)
-                    count += len(piece)
+                for chunk in _read_chunks(file, offset, size):
+                    found.update(chunk)
+                    count += len(chunk)
                 if count < size:
                     return ""
     except OSError:
@@ -196,11 +200,11 @@ def _digest(path: str, spans: Sequence[tuple[int, int]]) -> str:
     return found.hexdigest()
 
 
-def _pieces(file: BinaryIO, offset: int, size: int) -> Iterator[bytes]:
+def _read_chunks(file: BinaryIO, offset: int, size: int) -> Iterator[bytes]:
     """Less, where it ends before."""
     file.seek(offset)
     left = size
-    while left > 0 and (piece := file.read(min(left, _PIECE))):
+    while left > 0 and (piece := file.read(min(left, _CHUNK))):
         left -= len(piece)
         yield piece
 
@@ -208,12 +212,12 @@ def _pieces(file: BinaryIO, offset: int, size: int) -> Iterator[bytes]:
 # -- over a channel
 
 
-def send(out: Stream, data: bytes) -> None:
+def send_frame(out: Stream, data: bytes) -> None:
     """A frame; who writes the last of several flushes."""
     out.write(struct.pack(">I", len(data)) + data)
 
 
-def receive(source: Stream) -> bytes:
+def receive_frame(source: Stream) -> bytes:
     """A frame. Raises EOFError."""
     head = source.read(4)
     if len(head) < 4:
@@ -225,41 +229,43 @@ def receive(source: Stream) -> bytes:
     return data
 
 
-def until_empty(source: Stream) -> Iterator[bytes]:
+def receive_chunks(source: Stream) -> Iterator[bytes]:
     """Parts of one file."""
-    while piece := receive(source):
+    while piece := receive_frame(source):
         yield piece
 
 
 def serve(source: Stream, out: Stream) -> None:
-    """Answers calls of `Files`, to the end of the channel."""
-    files = Files()
+    """Answers calls of `LocalFiles`, to the end of the channel."""
+    files = LocalFiles()
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
-            call = json.loads(receive(source))
-            op, said = call["op"], call["said"]
+            call = json.loads(receive_frame(source))
+            op, arguments = call["op"], call["said"]
             if op == "read":
-                for piece in files.read(*said):
-                    send(out, piece)
+                for chunk in files.read(*arguments):
+                    send_frame(out, chunk)
             else:
-                send(out, json.dumps(_answer(files, op, said, source)).encode())
+                send_frame(out, json.dumps(_answer_call(files, op, arguments, source)).encode())
             out.flush()
 
 
-def _answer(files: Files, op: str, said: list[Any], source: Stream) -> dict[str, Any]:
-    pieces: Iterator[bytes] = iter(())
+def _answer_call(
+    files: LocalFiles, op: str, arguments: list[Any], source: Stream
+) -> dict[str, Any]:
+    chunks: Iterator[bytes] = iter(())
     if op == "write":
-        said = [*said, pieces := until_empty(source)]
+        arguments = [*arguments, chunks := receive_chunks(source)]
     try:
         method: Callable[..., Any] = getattr(files, op)
-        return {"result": method(*said)}
+        return {"result": method(*arguments)}
     except OSError as error:
-        for _ in pieces:  # what comes all the same is not the next call
+        for _ in chunks:  # what comes all the same is not the next call
             pass
         return {"error": f"{error.filename}: {error.strerror}" if error.filename else str(error)}
 
 
-class _Awake:
+class _TimeoutStream:
     """A file whose use says that the other end is there; its silence ends the process."""
 
     def __init__(self, file: Stream):
@@ -279,11 +285,11 @@ class _Awake:
 
 def main() -> None:
     """Serves on its input and output."""
-    serve(_Awake(sys.stdin.buffer), _Awake(sys.stdout.buffer))
+    serve(_TimeoutStream(sys.stdin.buffer), _TimeoutStream(sys.stdout.buffer))
 
 
-def command() -> list[str]:
-    """That serves on this machine; this package may be in a parcel."""
+def serve_command() -> list[str]:
+    """That serves on this machine; this package may be in a bundle."""
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     code = (
         f"import sys; sys.path.insert(0, {package!r}); from launcher.node import file_service; "

@@ -7,28 +7,28 @@ from pathlib import Path
 
 from launcher.node.task import read_json
 
-_FIRST_BEAT = 5  # times as long as later ones: TensorFlow is loaded, networks are made
+_FIRST_BEAT_FACTOR = 5  # times as long as later ones: TensorFlow is loaded, networks are made
 
 
-class Heart:
+class HeartbeatMonitor:
     """The file that a process touches while it gets on, one for each of several learners."""
 
     def __init__(self, path: Path):
         self._path = path
         self._beats: dict[Path, tuple[float, float]] = {}  # (time of the file, when we saw it)
         self._counts: collections.deque[tuple[float, float]] = collections.deque(maxlen=6)
-        self.begin()
+        self.reset()
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """Of a process that is about to start."""
         for path in self._files():
             with contextlib.suppress(OSError):
                 path.unlink()
         self._beats.clear()
         self._counts.clear()
-        self._born = time.monotonic()
+        self._started = time.monotonic()
 
-    def look(self) -> tuple[float, str]:
+    def longest_silence(self) -> tuple[float, str]:
         """Seconds since the longest silence began, and whose it is; of our clock alone.
 
         The files' own times jump when somebody sets the clock, or the machine slept.
@@ -40,7 +40,7 @@ class Heart:
                 if self._beats.get(path, (0.0, 0.0))[0] != written:
                     self._beats[path] = written, now
         if not self._beats:
-            return (now - self._born) / _FIRST_BEAT, ""
+            return (now - self._started) / _FIRST_BEAT_FACTOR, ""
         path, (_, seen) = min(self._beats.items(), key=lambda beat: beat[1][1])
         which = path.name.removeprefix(self._path.name).lstrip("-")
         return now - seen, f"learner {which}" if which else ""
@@ -51,8 +51,12 @@ class Heart:
         if frames is None:
             return None
         self._counts.append((time.monotonic(), frames))
-        (begin, before), (end, after) = self._counts[0], self._counts[-1]
-        return max(after - before, 0.0) / (end - begin) if end > begin else 0.0
+        (first_time, first_count), (last_time, last_count) = self._counts[0], self._counts[-1]
+        return (
+            max(last_count - first_count, 0.0) / (last_time - first_time)
+            if last_time > first_time
+            else 0.0
+        )
 
     def frames(self) -> float | None:
         """So far."""

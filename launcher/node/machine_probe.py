@@ -1,6 +1,6 @@
 """What a frontend asks of a machine whether or not a run is there: facts, programs, links.
 
-Like `here`, it is called on this machine, or by `far` on another: with what JSON has.
+Like `node_agent`, it is called on this machine, or by `agent_main` on another: with what JSON has.
 """
 
 import contextlib
@@ -14,7 +14,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +26,17 @@ from launcher.node import (
     run_registry,
     tmux,
 )
+from launcher.node.callbacks import OnLine
 
-Heard = Callable[[str], None]
 
-
-class Machine:
-    """One."""
+class MachineProbe:
+    """This machine, whether or not a run is there: facts, programs, files, links."""
 
     def __init__(self, run: run_registry.Run):
         """`run`: that is meant, there or not."""
         self._run = run
-        self._listeners: list[bandwidth.Listener] = []
-        self._asked: set[subprocess.Popen] = set()
+        self._servers: list[bandwidth.BandwidthServer] = []
+        self._programs: set[subprocess.Popen] = set()
 
     def facts(self, roots: list[str], pythons: list[str]) -> dict[str, Any]:
         """Of the machine, and of the project's clone in the first of `roots` that has one.
@@ -46,7 +44,7 @@ class Machine:
         A path that does not begin at the root begins at the user's home.
         """
         bases = [os.path.join(Path.home(), os.path.expanduser(root)) for root in roots]
-        base = next((each for each in bases if _project(each)), bases[0] if bases else "")
+        base = next((each for each in bases if _has_project(each)), bases[0] if bases else "")
         named = [each if "/" not in each else os.path.join(base, each) for each in pythons]
         python = next(filter(None, map(shutil.which, named)), "")
         beside = f"{Path(python).parent}{os.pathsep}{os.environ.get('PATH', '')}"
@@ -55,23 +53,23 @@ class Machine:
             "user": getpass.getuser(),
             "uid": os.getuid(),
             "root": base,
-            "project": _project(base),
+            "project": _has_project(base),
             "python": python,
             "mpirun": shutil.which("mpirun", path=beside) or "",
             "folder": str(self._run.folder),
             "own_python": [sys.executable, platform.python_version()],
-            "tmux": bool(tmux.here()),
+            "tmux": bool(tmux.default_socket()),
             "cores": len(os.sched_getaffinity(0)),
             "time": time.time(),
         }
 
-    def ask(
+    def run_program(
         self,
         command: list[str],
         workdir: str = "",
         environment: dict[str, str] | None = None,
         seconds: float = 60.0,
-        heard: Heard | None = None,
+        on_line: OnLine | None = None,
     ) -> tuple[int, str]:
         """A program's exit code and all that it printed, or why there is none; lines as they come.
 
@@ -92,74 +90,76 @@ class Machine:
         except OSError as error:
             return 127, f"{error.filename or command[0]}: {error.strerror}\n"
         assert program.stdout
-        late = threading.Event()
+        timed_out = threading.Event()
 
         def end() -> None:
-            late.set()
-            child_process.kill(program)
+            timed_out.set()
+            child_process.kill_tree(program)
 
         limit = threading.Timer(seconds, end)
         limit.start()
-        self._asked.add(program)
-        said = []
+        self._programs.add(program)
+        printed = []
         try:
             for line in program.stdout:
-                said.append(line)
-                if heard:
-                    heard(line.rstrip("\n"))
+                printed.append(line)
+                if on_line:
+                    on_line(line.rstrip("\n"))
             code = program.wait()
         finally:
             limit.cancel()
-            child_process.kill(program)
-            self._asked.discard(program)
-        if late.is_set():
+            child_process.kill_tree(program)
+            self._programs.discard(program)
+        if timed_out.is_set():
             return 124, f"{command[0]} gave no answer in {seconds:g} s\n"
-        return (code if code >= 0 else 128 - code), "".join(said)
+        return (code if code >= 0 else 128 - code), "".join(printed)
 
-    def abandon(self) -> None:
+    def kill_programs(self) -> None:
         """What was asked and is not answered yet: nobody waits for it any more."""
-        for program in list(self._asked):
-            child_process.kill(program)
+        for program in list(self._programs):
+            child_process.kill_tree(program)
 
-    def compare(self, folder: str, wanted: dict[str, str], clone: list[int]) -> dict[str, Any]:
-        """What a folder lacks of the frontend's files (`copies`)."""
+    def compare_files(
+        self, folder: str, wanted: dict[str, str], clone: list[int]
+    ) -> dict[str, Any]:
+        """What a folder lacks of the frontend's files (`deployed_files`)."""
         return deployed_files.compare(folder, wanted, clone)
 
-    def disk(self, path: str) -> tuple[str, int, bool]:
+    def disk_space(self, path: str) -> tuple[str, int, bool]:
         """The nearest folder that is there, its free bytes, and whether it can be written."""
         base = Path(path)
-        there = next(each for each in (base, *base.parents) if each.exists())
-        return str(there), shutil.disk_usage(there).free, os.access(there, os.W_OK)
+        existing = next(each for each in (base, *base.parents) if each.exists())
+        return str(existing), shutil.disk_usage(existing).free, os.access(existing, os.W_OK)
 
     def exists(self, path: str) -> bool:
         """Whether there is such a file or folder."""
         return Path(path).exists()
 
-    def files(self) -> list[str]:
+    def file_service_command(self) -> list[str]:
         """The command that serves this machine's files."""
-        return file_service.command()
+        return file_service.serve_command()
 
-    def addresses(self, host: str) -> list[str]:
+    def resolve(self, host: str) -> list[str]:
         """Of a name, as this machine knows it."""
         with contextlib.suppress(OSError):
             return [str(each[4][0]) for each in socket.getaddrinfo(host, 0, socket.AF_INET)]
         return []
 
-    def listen(self, address: str, port: int) -> None:
-        """For `send`, for a moment. Raises OSError."""
-        self._listeners.append(bandwidth.Listener(address, port))
+    def start_bandwidth_server(self, address: str, port: int) -> None:
+        """For `measure_bandwidth`, for a moment. Raises OSError."""
+        self._servers.append(bandwidth.BandwidthServer(address, port))
 
-    def stop_listening(self) -> None:
+    def stop_bandwidth_servers(self) -> None:
         """At all that it listens to."""
-        for listener in self._listeners:
+        for listener in self._servers:
             listener.close()
-        self._listeners.clear()
+        self._servers.clear()
 
-    def send(self, host: str, port: int, seconds: float) -> float:
+    def measure_bandwidth(self, host: str, port: int, seconds: float) -> float:
         """Mbit/s to another that listens. Raises OSError."""
-        return bandwidth.send(host, port, seconds)
+        return bandwidth.measure(host, port, seconds)
 
-    def rehearse(
+    def run_mpirun(
         self,
         command: list[str],
         agent: list[str],
@@ -170,27 +170,27 @@ class Machine:
     ) -> tuple[int, str]:
         """An mpirun whose part "AGENT" reaches other hosts, as the learners' will."""
         with tempfile.TemporaryDirectory(
-            prefix="impala_mm-", dir=run_registry.home().parent
+            prefix="impala_mm-", dir=run_registry.runs_folder().parent
         ) as name:
             folder = Path(name)
-            ring = keyring.Keyring(folder)
-            ring.take(credentials)
-            program = str(keyring.write_agent(folder, agent))
-            over = threading.Event()
+            server = keyring.Keyring(folder)
+            server.add(credentials)
+            program = str(keyring.write_agent_script(folder, agent))
+            done = threading.Event()
 
             def answer() -> None:
-                while not over.is_set():
-                    ring.answer(0.2)
+                while not done.is_set():
+                    server.serve(0.2)
 
             answering = threading.Thread(target=answer, daemon=True)
             answering.start()
             parts = [program if part == "AGENT" else part for part in command]
             try:
-                return self.ask(parts, workdir, environment, seconds)
+                return self.run_program(parts, workdir, environment, seconds)
             finally:
-                over.set()
+                done.set()
                 answering.join()
 
 
-def _project(folder: str) -> bool:
+def _has_project(folder: str) -> bool:
     return Path(folder, "experiment.py").exists()

@@ -7,44 +7,44 @@ import re
 import time
 from pathlib import Path
 
-_TAIL = 400  # lines that are remembered
-_LONGEST = 1 << 16  # bytes without an end of a line
+_MAX_LINES = 400  # lines that are remembered
+_MAX_LINE_BYTES = 1 << 16  # bytes without an end of a line
 
 
-class Output:
+class ProcessOutput:
     """What a process prints: into the window, into its log, and its last lines remembered."""
 
     def __init__(self, log: Path, max_mb: float):
-        self._log, self._most = log, max_mb * 2**20
-        self._rest = b""
-        self.lines: collections.deque[str] = collections.deque(maxlen=_TAIL)
+        self._log, self._max_bytes = log, max_mb * 2**20
+        self._partial_line = b""
+        self.lines: collections.deque[str] = collections.deque(maxlen=_MAX_LINES)
 
-    def take(self, content: bytes) -> None:
+    def write(self, content: bytes) -> None:
         """As it came."""
         with contextlib.suppress(OSError):  # the window was closed
             os.write(1, content)
         with contextlib.suppress(OSError):  # the disk is full, perhaps
-            if self._log.exists() and self._log.stat().st_size > self._most:
+            if self._log.exists() and self._log.stat().st_size > self._max_bytes:
                 self._log.replace(self._log.with_name(f"{self._log.name}.1"))
             with self._log.open("ab") as file:
                 file.write(content)
-        *lines, self._rest = (self._rest + content).split(b"\n")
-        if len(self._rest) > _LONGEST:  # no line at all, it seems
-            lines, self._rest = [*lines, self._rest], b""
+        *lines, self._partial_line = (self._partial_line + content).split(b"\n")
+        if len(self._partial_line) > _MAX_LINE_BYTES:  # no line at all, it seems
+            lines, self._partial_line = [*lines, self._partial_line], b""
         self.lines.extend(line.decode(errors="replace").rstrip("\r") for line in lines)
 
     def end_line(self) -> None:
         """Where the process did not: what comes next is another's."""
-        if self._rest:
-            self.take(b"\n")
+        if self._partial_line:
+            self.write(b"\n")
 
-    def say(self, message: str) -> None:
+    def write_message(self, message: str) -> None:
         """Of the supervisor itself."""
         self.end_line()
-        self.take(f"{time.strftime('%H:%M:%S')} {message}\n".encode())
+        self.write(f"{time.strftime('%H:%M:%S')} {message}\n".encode())
 
 
-def last_words(lines: list[str]) -> list[str]:
+def error_lines(lines: list[str]) -> list[str]:
     """Of a process that failed: its first error among the last lines, where one can be told."""
     for i, line in enumerate(lines):
         if line.startswith("Traceback (most recent call last)"):

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 
-def started(pid: int) -> int:
+def start_time(pid: int) -> int:
     """When a process was started, in the kernel's ticks; 0 where there is none.
 
     A number that was recorded may belong to another process by now: this tells them apart.
@@ -18,9 +18,9 @@ def started(pid: int) -> int:
     return 0 if fields[0] == "Z" else int(fields[19])
 
 
-def lives(process: list[int] | None) -> bool:
+def is_alive(process: list[int] | None) -> bool:
     """Whether a recorded [pid, start] is that process still."""
-    return process is not None and started(process[0]) == process[1] != 0
+    return process is not None and start_time(process[0]) == process[1] != 0
 
 
 def descendants(pid: int) -> list[int]:
@@ -38,7 +38,7 @@ class Usage:
 
     def __init__(self) -> None:
         self._ticks: dict[int, int] = {}
-        self._when = time.monotonic()
+        self._measured = time.monotonic()
 
     def measure(self) -> tuple[float, float]:
         """Since the last call."""
@@ -50,6 +50,6 @@ class Usage:
                 memory += int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
         used = sum(new - self._ticks.get(pid, 0) for pid, new in ticks.items())
         now = time.monotonic()
-        share = used / os.sysconf("SC_CLK_TCK") / max(now - self._when, 1e-3)
-        self._ticks, self._when = ticks, now
+        share = used / os.sysconf("SC_CLK_TCK") / max(now - self._measured, 1e-3)
+        self._ticks, self._measured = ticks, now
         return 100 * share, memory / 2**20

@@ -1,4 +1,4 @@
-"""One process of a run as its supervisor is told of it, and the files by which they all talk.
+"""One process of a run as its supervisor reads it, and the files by which they all talk.
 
 In the run's state folder, which is its owner's alone:
 
@@ -8,10 +8,10 @@ In the run's state folder, which is its owner's alone:
     NAME/beat          touched by the process itself while it gets on; of several learners each its
                        own, NAME/beat-RANK
     ranks/             beats of learners whose supervisor is on another host
-    news               touched while a frontend on another host is in touch with this one
+    news               updated while a frontend on another host is connected to this one
 
 Nothing but Python's own library is imported here and in what else is sent to hosts that may have no
-more of this project (`far` lists it).
+more of this project (`launcher/node`).
 """
 
 import contextlib
@@ -20,12 +20,12 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-FINAL = ("ended", "failed", "stopped")  # states that nothing comes after
+FINAL_STATES = ("ended", "failed", "stopped")  # states that nothing comes after
 LEARNERS = "learners"  # the name of the process that all of them are
-RANKS = "ranks"  # folder of the beats of learners on other hosts than the first's
-OF_LEARNERS = "IMPALA_MM_LEARNERS"  # in the environment of all ranks of a run: its id
+RANK_BEATS_FOLDER = "ranks"  # folder of the beats of learners on other hosts than the first's
+LEARNERS_VARIABLE = "IMPALA_MM_LEARNERS"  # in the environment of all ranks of a run: its id
 HEARTBEAT = "IMPALA_MM_HEARTBEAT"  # in a process's environment: the file that it touches
-REFUSED = 2  # exit code of a process that its user must mend: starting it again helps nobody
+USER_ERROR = 2  # exit code of a process that its user must mend: starting it again helps nobody
 
 
 class Task(NamedTuple):
@@ -46,7 +46,7 @@ class Task(NamedTuple):
     rows: str  # file that grows once there is something to save by SIGUSR1; "" where there never is
     agent: list[str]  # by which learners' mpirun reaches other hosts; empty: it needs none
     restarts: int  # deaths, one soon after the other, that are mended
-    stall_secs: float  # without a beat of its heart; 0: for ever
+    stall_secs: float  # without a beat of its heartbeat; 0: for ever
     grace_secs: float  # that it has for saving
 
 

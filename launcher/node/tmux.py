@@ -14,34 +14,34 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
-_CODE = Path(__file__).resolve().parents[2]  # the project's clone, or what was sent of it
-_AT_ONCE = 20  # windows that one call of tmux opens
+_CODE_ROOT = Path(__file__).resolve().parents[2]  # the project's clone, or what was sent of it
+_BATCH = 20  # windows that one call of tmux opens
 _END_SECONDS = 3.0  # that processes which have ended may still be seen
 _SECONDS = 30.0  # for an answer of tmux
 # The output of a program that ended is kept, and its window keeps its name.
-_OPTIONS = (("remain-on-exit", "on"), ("automatic-rename", "off"), ("allow-rename", "off"))
-_OURS = "@impala_mm"  # option of a session that a run made
+_WINDOW_OPTIONS = (("remain-on-exit", "on"), ("automatic-rename", "off"), ("allow-rename", "off"))
+_SESSION_OPTION = "@impala_mm"  # option of a session that a run made
 
-Tmux = Callable[..., tuple[list[str], list[str]]]  # its arguments: what it printed, its errors
+RunTmux = Callable[..., tuple[list[str], list[str]]]  # its arguments: what it printed, its errors
 
 
-class Broken(Exception):
+class TmuxError(Exception):
     """tmux would not; says why."""
 
 
-def supervisor(task: Path) -> list[str]:
-    """The command that runs a task, in `folder()`."""
+def supervisor_command(task: Path) -> list[str]:
+    """The command that runs a task, in `supervisor_folder()`."""
     # Without the site's packages, of which it needs none, it starts in half the time.
-    what = ["-m", "launcher.node.supervisor"] if _CODE.is_dir() else [str(_CODE)]
+    what = ["-m", "launcher.node.supervisor"] if _CODE_ROOT.is_dir() else [str(_CODE_ROOT)]
     return [sys.executable, "-ES", *what, str(task)]
 
 
-def folder() -> Path:
+def supervisor_folder() -> Path:
     """That supervisors are started in."""
-    return _CODE if _CODE.is_dir() else _CODE.parent
+    return _CODE_ROOT if _CODE_ROOT.is_dir() else _CODE_ROOT.parent
 
 
-def here() -> str:
+def default_socket() -> str:
     """The socket of the server that `tmux attach` would find; empty without tmux."""
     if not shutil.which("tmux"):
         return ""
@@ -53,10 +53,10 @@ def here() -> str:
     return str(own / "default")
 
 
-def program(socket: str) -> Tmux:
+def tmux_program(socket: str) -> RunTmux:
     """The server of this socket, asked by tmux's own program."""
 
-    def ask(*arguments: str) -> tuple[list[str], list[str]]:
+    def run_tmux(*arguments: str) -> tuple[list[str], list[str]]:
         try:
             ran = subprocess.run(
                 ["tmux", "-S", socket, *arguments],
@@ -67,37 +67,39 @@ def program(socket: str) -> Tmux:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise Broken(str(error)) from None
+            raise TmuxError(str(error)) from None
         return ran.stdout.splitlines(), ran.stderr.splitlines()
 
-    return ask
+    return run_tmux
 
 
 class Session:
     """A run's windows."""
 
-    def __init__(self, name: str, tmux: Tmux):
-        self._name, self._tmux = name, tmux
+    def __init__(self, name: str, run_tmux: RunTmux):
+        self._name, self._run_tmux = name, run_tmux
 
     def exists(self) -> bool:
         """Whether tmux has one of this name."""
-        there = shutil.which("tmux") is not None
-        return there and not self._tmux("has-session", "-t", f"={self._name}")[1]
+        is_installed = shutil.which("tmux") is not None
+        return is_installed and not self._run_tmux("has-session", "-t", f"={self._name}")[1]
 
     def refuse_foreign(self) -> None:
-        """Raises Broken where it is there and was not made by a run."""
-        if self.exists() and not self._ask("show-options", "-qv", "-t", f"={self._name}:", _OURS):
-            raise Broken(
+        """Raises TmuxError where it is there and was not made by a run."""
+        if self.exists() and not self._run(
+            "show-options", "-qv", "-t", f"={self._name}:", _SESSION_OPTION
+        ):
+            raise TmuxError(
                 f"tmux has a session called {self._name} that no run made: --tmux_sess=NAME names "
                 f"another"
             )
 
-    def clear(self) -> None:
-        """Windows of a run before are closed. Raises Broken where it is somebody's still."""
+    def close_ended(self) -> None:
+        """Windows of a run before are closed. Raises TmuxError where it is somebody's still."""
         until = time.monotonic() + _END_SECONDS
         while self.exists():
             self.refuse_foreign()
-            panes = self._ask(
+            panes = self._run(
                 *("list-panes", "-s", "-t", f"={self._name}"),
                 *("-F", "#{pane_dead} #{pane_start_command}"),
             )
@@ -105,7 +107,7 @@ class Session:
                 self.close()
                 return
             if time.monotonic() > until:
-                raise Broken(
+                raise TmuxError(
                     f"tmux has a session called {self._name} whose processes go on: "
                     f"--tmux_sess=NAME names another"
                 )
@@ -114,45 +116,45 @@ class Session:
     def close(self) -> None:
         """With all its windows, if it is there still."""
         self.refuse_foreign()
-        self._tmux("kill-session", "-t", f"={self._name}")
+        self._run_tmux("kill-session", "-t", f"={self._name}")
 
-    def open(self, tasks: dict[str, Path]) -> None:
+    def open_windows(self, tasks: dict[str, Path]) -> None:
         """A window for each, by name; the session is made where there is none."""
-        there = self._names() if self.exists() else set()
-        for name in there & set(tasks):  # of a process that was there before
-            program = supervisor(tasks[name])
-            self._ask("respawn-window", "-k", "-t", f"={self._name}:={name}", *program)
-        windows = iter([(name, task) for name, task in tasks.items() if name not in there])
-        if not there:
+        existing = self._window_names() if self.exists() else set()
+        for name in existing & set(tasks):  # of a process that was there before
+            program = supervisor_command(tasks[name])
+            self._run("respawn-window", "-k", "-t", f"={self._name}:={name}", *program)
+        windows = iter([(name, task) for name, task in tasks.items() if name not in existing])
+        if not existing:
             name, task = next(windows)
             # Wide from the start: what nobody looks at yet is not to be wrapped at 80 columns.
             size = ("-x", "200", "-y", "50")
-            ours = (";", "set-option", "-t", f"={self._name}:", _OURS, "1")
-            window, options = self._window(name, task)
-            self._ask("new-session", "-d", "-s", self._name, *size, *window, *ours, *options)
-        for some in _dealt(windows):
+            ours = (";", "set-option", "-t", f"={self._name}:", _SESSION_OPTION, "1")
+            window, options = self._window_arguments(name, task)
+            self._run("new-session", "-d", "-s", self._name, *size, *window, *ours, *options)
+        for some in _batches(windows):
             call: list[str] = []
             for name, task in some:
-                window, options = self._window(name, task)
+                window, options = self._window_arguments(name, task)
                 call += [";"] * bool(call) + ["new-window", "-d", "-t", f"={self._name}:"]
                 call += [*window, *options]
-            self._ask(*call)
+            self._run(*call)
 
-    def _window(self, name: str, task: Path) -> tuple[list[str], list[str]]:
+    def _window_arguments(self, name: str, task: Path) -> tuple[list[str], list[str]]:
         """Its name, folder and program, without any shell; and what is asked of tmux after it."""
         options = []
-        for option, value in _OPTIONS:
+        for option, value in _WINDOW_OPTIONS:
             target = f"={self._name}:={name}"
             options += [";", "set-option", "-w", "-t", target, option, value]
-        return ["-n", name, "-c", str(folder()), *supervisor(task)], options
+        return ["-n", name, "-c", str(supervisor_folder()), *supervisor_command(task)], options
 
-    def _names(self) -> set[str]:
-        return set(self._ask("list-windows", "-t", f"={self._name}:", "-F", "#{window_name}"))
+    def _window_names(self) -> set[str]:
+        return set(self._run("list-windows", "-t", f"={self._name}:", "-F", "#{window_name}"))
 
-    def _ask(self, *arguments: str) -> list[str]:
-        printed, errors = self._tmux(*arguments)
+    def _run(self, *arguments: str) -> list[str]:
+        printed, errors = self._run_tmux(*arguments)
         if errors:
-            raise Broken(" ".join(errors))
+            raise TmuxError(" ".join(errors))
         return printed
 
 
@@ -160,8 +162,8 @@ def open_in_background(tasks: dict[str, Path]) -> None:
     """Where there is no tmux."""
     for task in tasks.values():
         subprocess.Popen(
-            supervisor(task),
-            cwd=folder(),
+            supervisor_command(task),
+            cwd=supervisor_folder(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -169,6 +171,6 @@ def open_in_background(tasks: dict[str, Path]) -> None:
         )
 
 
-def _dealt(windows: Iterator[tuple[str, Path]]) -> Iterator[list[tuple[str, Path]]]:
-    while some := list(islice(windows, _AT_ONCE)):
+def _batches(windows: Iterator[tuple[str, Path]]) -> Iterator[list[tuple[str, Path]]]:
+    while some := list(islice(windows, _BATCH)):
         yield some

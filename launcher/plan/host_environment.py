@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 from launcher.plan.workers_csv import Worker
 
 ROOT = Path(__file__).resolve().parents[2]
-DEPLOYED = "impala_mm"  # in the home of a host, where no row says otherwise
+DEPLOY_FOLDER = "impala_mm"  # in the home of a host, where no row says otherwise
 
 
-class Ground(NamedTuple):
-    """Of one row."""
+class Installation(NamedTuple):
+    """Where the project, its Python and its mpirun are on the machine of a row."""
 
-    place: str  # empty: this machine
+    host_id: str  # empty: this machine
     address: str  # by which others reach it
     root: str  # the project's clone
     workdir: str  # that its processes run in
@@ -34,20 +34,20 @@ class Ground(NamedTuple):
         """The program that each process is."""
         return str(Path(self.root) / "experiment.py")
 
-    def path(self, relative: str) -> str:
+    def absolute_path(self, relative: str) -> str:
         """Of what is not absolute: in the working directory."""
         return str(Path(self.workdir) / relative)
 
 
-Grounds = Callable[[Worker], Ground]
+InstallationOf = Callable[[Worker], Installation]
 
 
-def here(worker: Worker, folder: str) -> Ground:
+def local_installation(worker: Worker, folder: str) -> Installation:
     """This machine, as it is."""
     python = worker.python or sys.executable
     beside = f"{Path(python).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    return Ground(
-        place="",
+    return Installation(
+        host_id="",
         address=worker.ip,
         root=str(ROOT),
         workdir=worker.workdir or str(Path.cwd()),
@@ -58,36 +58,40 @@ def here(worker: Worker, folder: str) -> Ground:
     )
 
 
-def roots(worker: Worker, deploys: bool) -> list[str]:
+def candidate_roots(worker: Worker, deploys: bool) -> list[str]:
     """Where the project may be on another host: the first that is there."""
     if worker.workdir or deploys:
-        return [worker.workdir or DEPLOYED]
-    return [str(ROOT), DEPLOYED]
+        return [worker.workdir or DEPLOY_FOLDER]
+    return [str(ROOT), DEPLOY_FOLDER]
 
 
-def pythons(worker: Worker) -> list[str]:
+def candidate_pythons(worker: Worker) -> list[str]:
     """Of another host: the row's own, else that of the clone's environment."""
     return [worker.python] if worker.python else [".venv/bin/python", sys.executable]
 
 
-def elsewhere(worker: Worker, place: str, address: str, known: dict[str, Any]) -> Ground:
-    """By the facts of its host (`Here.facts`); as it is supposed to be, where there are none."""
-    root = known.get("root") or roots(worker, deploys=False)[0]
-    supposed = pythons(worker)[0]
-    python = known.get("python") or (str(Path(root, supposed)) if "/" in supposed else supposed)
+def remote_installation(
+    worker: Worker, host_id: str, address: str, facts: dict[str, Any]
+) -> Installation:
+    """Uses the facts of its host (`MachineProbe.facts`), or the defaults where there are none."""
+    root = facts.get("root") or candidate_roots(worker, deploys=False)[0]
+    default_python = candidate_pythons(worker)[0]
+    python = facts.get("python") or (
+        str(Path(root, default_python)) if "/" in default_python else default_python
+    )
     missing = ""
-    if known and not known["project"]:
+    if facts and not facts["project"]:
         missing = f"there is no experiment.py in {root}"
-    elif known and not known["python"]:
-        missing = f"there is no {' or '.join(pythons(worker))} in {root}"
-    return Ground(
-        place=place,
+    elif facts and not facts["python"]:
+        missing = f"there is no {' or '.join(candidate_pythons(worker))} in {root}"
+    return Installation(
+        host_id=host_id,
         address=address,
         root=root,
         workdir=root,
         python=python,
-        mpirun=known.get("mpirun") or "mpirun",
-        folder=known.get("folder") or "~/.local/state/impala_mm/runs/NAME",
-        as_root=known.get("uid") == 0,
+        mpirun=facts.get("mpirun") or "mpirun",
+        folder=facts.get("folder") or "~/.local/state/impala_mm/runs/NAME",
+        as_root=facts.get("uid") == 0,
         missing=missing,
     )

@@ -10,20 +10,20 @@ import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from launcher.node.task import HEARTBEAT, LEARNERS, OF_LEARNERS, RANKS
-from launcher.plan.host_environment import Ground, Grounds
+from launcher.node.task import HEARTBEAT, LEARNERS, LEARNERS_VARIABLE, RANK_BEATS_FOLDER
+from launcher.plan.host_environment import Installation, InstallationOf
 from launcher.plan.settings import LauncherConfig
-from launcher.plan.workers_csv import Worker
+from launcher.plan.workers_csv import ANY_LEARNER, Worker
 
-_AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+_RUN_AS_ROOT_VARIABLES = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 # Our names for Open MPI's: more ranks than cores are fine, none is bound to one, none spins.
-MPIRUN = ("--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1")
+MPIRUN_ARGUMENTS = ("--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1")
 
 # Seconds, so that ranks whose mpirun's host lost its power end within a minute.
-_KEEPALIVE = {"time": "30", "intvl": "10", "probes": "3"}
+_TCP_KEEPALIVE = {"time": "30", "intvl": "10", "probes": "3"}
 
 
-class Unfit(Exception):
+class PlanError(Exception):
     """What cannot be started as it is asked; says why."""
 
 
@@ -34,67 +34,82 @@ class Process:
     name: str
     job: str
     worker: Worker  # its row; of the learners the first's
-    ground: Ground  # of that row
+    installation: Installation  # of that row
     command: list[str]
     environment: dict[str, str]  # besides the user's own
     workdir: str
     logdir: str  # of the run, on its machine
-    others: tuple[Ground, ...] = ()  # of learners: those on other machines than the first
+    other_installations: tuple[
+        Installation, ...
+    ] = ()  # of learners: those on other machines than the first
 
-    def line(self) -> str:
+    def shell_line(self) -> str:
         """Its command and environment, as a shell reads them; secrets are masked."""
-        told = [f"{name}={_masked(name, value)}" for name, value in self.environment.items()]
-        return " ".join([*told, shlex.join(self.command)])
+        variables = [f"{name}={_masked(name, value)}" for name, value in self.environment.items()]
+        return " ".join([*variables, shlex.join(self.command)])
 
 
-def kind(row: Worker) -> dict[str, str | int]:
+def row_signature(row: Worker) -> dict[str, str | int]:
     """What is the same in two rows whose processes could stand for each other."""
     names = ("ip", "cuda_visible_devices", "num_envs", "workdir", "python", "setup", "learner")
     return {name: getattr(row, name) for name in ("job", *names)}
 
 
-def make(
-    workers: Sequence[Worker], config: LauncherConfig, flags: dict[str, str], grounds: Grounds
+def make_processes(
+    workers: Sequence[Worker],
+    config: LauncherConfig,
+    flags: dict[str, str],
+    installation_of: InstallationOf,
 ) -> list[Process]:
     """The learners first, then actors and evaluators in the order of their rows.
 
     `flags`: that were given, by name.
     """
-    environment = environment_of_all(config)
+    environment = common_environment(config)
     learners = [worker for worker in workers if worker.job == "learner"]
-    common = of_all(workers, flags, grounds)
-    processes = [_learners(learners, config, common, environment, grounds)]
+    common_flags = join_common_flags(workers, flags, installation_of)
+    processes = [_make_learners(learners, config, common_flags, environment, installation_of)]
     actors = [w for w in workers if w.job == "actor" for _ in range(w.count)]
     processes += [
-        actor(worker, task, config, common, grounds, environment)
+        make_actor(worker, task, config, common_flags, installation_of, environment)
         for task, worker in enumerate(actors)
     ]
     evaluators = [worker for worker in workers if worker.job == "evaluator"]
     for number, worker in enumerate(evaluators):
         name = "evaluator" if len(evaluators) == 1 else f"evaluator-{number}"
-        processes.append(again(name, worker, config, common, grounds))
+        processes.append(make_process(name, worker, config, common_flags, installation_of))
     return processes
 
 
-def again(
-    name: str, worker: Worker, config: LauncherConfig, common: dict[str, str], grounds: Grounds
+def make_process(
+    name: str,
+    worker: Worker,
+    config: LauncherConfig,
+    common_flags: dict[str, str],
+    installation_of: InstallationOf,
 ) -> Process:
     """An actor or evaluator of that name."""
     if worker.job == "actor":
-        return actor(worker, int(name.rpartition("-")[2]), config, common, grounds)
-    own = common | {"job_name": worker.job}
-    return _one(name, worker, config, own, environment_of_all(config), grounds(worker))
+        return make_actor(
+            worker, int(name.rpartition("-")[2]), config, common_flags, installation_of
+        )
+    own = common_flags | {"job_name": worker.job}
+    return _make_single(
+        name, worker, config, own, common_environment(config), installation_of(worker)
+    )
 
 
-def of_all(workers: Sequence[Worker], flags: dict[str, str], grounds: Grounds) -> dict[str, str]:
+def join_common_flags(
+    workers: Sequence[Worker], flags: dict[str, str], installation_of: InstallationOf
+) -> dict[str, str]:
     """The flags of every process: those that were given, and where the learners are."""
     learners = [worker for worker in workers if worker.job == "learner"]
-    places = {grounds(worker).place for worker in workers}
+    host_ids = {installation_of(worker).host_id for worker in workers}
     addresses = []
     for worker in learners:
-        address = grounds(worker).address
-        if len(places) > 1 and (address == "localhost" or address.startswith("127.")):
-            raise Unfit(
+        address = installation_of(worker).address
+        if len(host_ids) > 1 and (address == "localhost" or address.startswith("127.")):
+            raise PlanError(
                 f"row {worker.line}: hosts of other rows cannot reach a learner at {address}: "
                 f"write the name or address by which they reach this machine"
             )
@@ -102,143 +117,174 @@ def of_all(workers: Sequence[Worker], flags: dict[str, str], grounds: Grounds) -
     return flags | {"learner_hosts": ",".join(addresses)}
 
 
-def actor(
+def make_actor(
     worker: Worker,
     task: int,
     config: LauncherConfig,
-    common: dict[str, str],
-    grounds: Grounds,
+    common_flags: dict[str, str],
+    installation_of: InstallationOf,
     environment: dict[str, str] | None = None,
 ) -> Process:
-    """Number `task`; `common`: as `of_all` has them."""
-    own = {"job_name": "actor", "task": str(task)} | of_row(worker)
-    told = environment_of_all(config) if environment is None else environment
-    return _one(f"actor-{task}", worker, config, common | own, told, grounds(worker))
+    """Number `task`; `common_flags`: as `join_common_flags` has them."""
+    own = {"job_name": "actor", "task": str(task)} | row_flags(worker)
+    variables = common_environment(config) if environment is None else environment
+    return _make_single(
+        f"actor-{task}", worker, config, common_flags | own, variables, installation_of(worker)
+    )
 
 
-def of_row(worker: Worker) -> dict[str, str]:
+def row_flags(worker: Worker) -> dict[str, str]:
     """The flags that an actor's row says."""
     own = {}
     if worker.num_envs:
         own["num_envs"] = str(worker.num_envs)
-    if worker.learner >= 0:
+    if worker.learner != ANY_LEARNER:
         own["learner"] = str(worker.learner)
     return own
 
 
-def _learners(
+def _make_learners(
     learners: list[Worker],
     config: LauncherConfig,
-    common: dict[str, str],
+    common_flags: dict[str, str],
     environment: dict[str, str],
-    grounds: Grounds,
+    installation_of: InstallationOf,
 ) -> Process:
-    flags = common | {"job_name": "learner"}
-    first, ground = learners[0], grounds(learners[0])
+    flags = common_flags | {"job_name": "learner"}
+    first, installation = learners[0], installation_of(learners[0])
     if len(learners) == 1:
-        return _one(LEARNERS, first, config, flags, environment, ground)
-    others = elsewhere(learners, grounds)
-    told = list(environment)
-    command = ranks(
+        return _make_single(LEARNERS, first, config, flags, environment, installation)
+    others = other_installations(learners, installation_of)
+    variable_names = list(environment)
+    command = mpirun_command(
         learners,
         config,
-        grounds,
-        told,
-        _agent(ground) if others else "",
-        lambda own: _command(own, flags),
+        installation_of,
+        variable_names,
+        _agent_path(installation) if others else "",
+        lambda own: _experiment_command(own, flags),
     )
-    all_told = of_mpirun(environment, ground)
-    whole, logdir = set_up(first, config, command), flags["logdir"]
+    variables = mpirun_environment(environment, installation)
+    full_command, logdir = with_setup(first, config, command), flags["logdir"]
     return Process(
-        LEARNERS, "learner", first, ground, whole, all_told, ground.workdir, logdir, others
+        LEARNERS,
+        "learner",
+        first,
+        installation,
+        full_command,
+        variables,
+        installation.workdir,
+        logdir,
+        others,
     )
 
 
-def alone(learners: Sequence[Worker], config: LauncherConfig, grounds: Grounds) -> list[Process]:
+def make_single_learners(
+    learners: Sequence[Worker], config: LauncherConfig, installation_of: InstallationOf
+) -> list[Process]:
     """Each as if it were the only one."""
-    told = environment_of_all(config)
-    return [_one(LEARNERS, w, config, {"logdir": ""}, told, grounds(w)) for w in learners]
+    environment = common_environment(config)
+    return [
+        _make_single(LEARNERS, w, config, {"logdir": ""}, environment, installation_of(w))
+        for w in learners
+    ]
 
 
-def elsewhere(learners: Sequence[Worker], grounds: Grounds) -> tuple[Ground, ...]:
+def other_installations(
+    learners: Sequence[Worker], installation_of: InstallationOf
+) -> tuple[Installation, ...]:
     """Of learners that are on other machines than the first."""
-    first = grounds(learners[0]).place
-    return tuple(ground for w in learners if (ground := grounds(w)).place != first)
+    first = installation_of(learners[0]).host_id
+    return tuple(
+        installation for w in learners if (installation := installation_of(w)).host_id != first
+    )
 
 
-def ranks(
+def mpirun_command(
     learners: Sequence[Worker],
     config: LauncherConfig,
-    grounds: Grounds,
-    told: Sequence[str],
+    installation_of: InstallationOf,
+    variable_names: Sequence[str],
     agent: str,
-    command: Callable[[Ground], list[str]],
+    make_command: Callable[[Installation], list[str]],
 ) -> list[str]:
-    """mpirun with one rank for each learner; `told`: names of the environment that they get.
+    """Returns an mpirun with one rank for each learner.
 
-    `agent`: by which it reaches other hosts; empty: there are none.
+    `variable_names`: of the environment that they get. `agent`: the program by which mpirun reaches
+    other hosts; empty: there are none.
     """
-    ground = grounds(learners[0])
-    parts = [ground.mpirun, *MPIRUN]
+    first = installation_of(learners[0])
+    parts = [first.mpirun, *MPIRUN_ARGUMENTS]
     if agent:
         parts += ["--prtemca", "plm_ssh_agent", agent]
         parts += ["--prtemca", "plm_ssh_no_tree_spawn", "1"]  # only here are credentials known
-        for name, value in _KEEPALIVE.items():
+        for name, value in _TCP_KEEPALIVE.items():
             parts += ["--prtemca", f"oob_tcp_keepalive_{name}", value]
-        parts += ["--prefix", prefix(ground)] if prefix(ground) else []
-    parts += split(config.mpirun_args)
+        parts += ["--prefix", mpi_prefix(first)] if mpi_prefix(first) else []
+    parts += split_arguments(config.mpirun_args)
     for i, worker in enumerate(learners):
-        own = grounds(worker)
+        own = installation_of(worker)
         # By name alone: a value may be secret, and `ps` shows commands.
-        names = [*told, *([OF_LEARNERS] if agent else [])]
-        if own.place != ground.place:  # where nobody supervises it
-            names.append(f"{HEARTBEAT}={own.folder}/{RANKS}/beat")
+        names = [*variable_names, *([LEARNERS_VARIABLE] if agent else [])]
+        if own.host_id != first.host_id:  # where nobody supervises it
+            names.append(f"{HEARTBEAT}={own.folder}/{RANK_BEATS_FOLDER}/beat")
         if worker.cuda_visible_devices:
             names.append(f"CUDA_VISIBLE_DEVICES={worker.cuda_visible_devices}")
         parts += [":"] * (i > 0) + ["-np", "1"]
         parts += [part for each in names for part in ("-x", each)]
         if agent:
             parts += ["--host", own.address, "--wdir", own.workdir]
-        parts += set_up(worker, config, command(own))
+        parts += with_setup(worker, config, make_command(own))
     return parts
 
 
-def of_mpirun(told: dict[str, str], ground: Ground) -> dict[str, str]:
+def mpirun_environment(environment: dict[str, str], installation: Installation) -> dict[str, str]:
     """Its environment."""
-    return told | (dict.fromkeys(_AS_ROOT, "1") if ground.as_root else {})
+    return environment | (
+        dict.fromkeys(_RUN_AS_ROOT_VARIABLES, "1") if installation.as_root else {}
+    )
 
 
-def _agent(ground: Ground) -> str:
+def _agent_path(installation: Installation) -> str:
     """By which mpirun reaches other hosts; the learners' supervisor makes it."""
-    path = f"{ground.folder}/{LEARNERS}/agent"
+    path = f"{installation.folder}/{LEARNERS}/agent"
     if re.search(r"[\s:]", path):
-        raise Unfit(f"mpirun cannot start {path}: its name holds a space or a colon")
+        raise PlanError(f"mpirun cannot start {path}: its name holds a space or a colon")
     return path
 
 
-def prefix(ground: Ground) -> str:
+def mpi_prefix(installation: Installation) -> str:
     """Where Open MPI lies, if it is not the system's."""
-    return str(Path(ground.mpirun).parent.parent) if "/" in ground.mpirun else ""
+    return str(Path(installation.mpirun).parent.parent) if "/" in installation.mpirun else ""
 
 
-def _one(
+def _make_single(
     name: str,
     worker: Worker,
     config: LauncherConfig,
     flags: dict[str, str],
     environment: dict[str, str],
-    ground: Ground,
+    installation: Installation,
 ) -> Process:
-    told = dict(environment)
+    variables = dict(environment)
     if worker.cuda_visible_devices:
-        told["CUDA_VISIBLE_DEVICES"] = worker.cuda_visible_devices
-    command = set_up(worker, config, _command(ground, flags))
-    return Process(name, worker.job, worker, ground, command, told, ground.workdir, flags["logdir"])
+        variables["CUDA_VISIBLE_DEVICES"] = worker.cuda_visible_devices
+    command = with_setup(worker, config, _experiment_command(installation, flags))
+    return Process(
+        name,
+        worker.job,
+        worker,
+        installation,
+        command,
+        variables,
+        installation.workdir,
+        flags["logdir"],
+    )
 
 
-def _command(ground: Ground, flags: dict[str, str]) -> list[str]:
-    own = {"token_file": f"{ground.folder}/token"}
-    return [ground.python, ground.experiment, *written(flags | own)]
+def _experiment_command(installation: Installation, flags: dict[str, str]) -> list[str]:
+    own = {"token_file": f"{installation.folder}/token"}
+    return [installation.python, installation.experiment, *flag_arguments(flags | own)]
 
 
 def _masked(name: str, value: str) -> str:
@@ -251,12 +297,12 @@ def is_secret(name: str, value: str) -> bool:
     return bool(by_name or re.search(r"://[^/]*:[^/]*@", value))
 
 
-def written(flags: dict[str, str]) -> list[str]:
+def flag_arguments(flags: dict[str, str]) -> list[str]:
     """As a command line has them."""
     return [f"--{name}={value}" for name, value in flags.items()]
 
 
-def set_up(worker: Worker, config: LauncherConfig, command: list[str]) -> list[str]:
+def with_setup(worker: Worker, config: LauncherConfig, command: list[str]) -> list[str]:
     """After shell commands; the shell makes room, for signals are the process's own."""
     setup = worker.setup or config.setup
     if not setup:
@@ -265,22 +311,24 @@ def set_up(worker: Worker, config: LauncherConfig, command: list[str]) -> list[s
     return ["bash", "-c", f"{setup}\n{then}", "set-up", *command]
 
 
-def environment_of_all(config: LauncherConfig) -> dict[str, str]:
-    """What --env says. Raises Unfit."""
-    told = {}
+def common_environment(config: LauncherConfig) -> dict[str, str]:
+    """What --env says. Raises PlanError."""
+    variables = {}
     for pair in config.env:
         name, equals, value = pair.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise Unfit(f"--env={name if equals else '...'}: write NAME=value")
+            raise PlanError(f"--env={name if equals else '...'}: write NAME=value")
         if "\n" in value:
-            raise Unfit(f"--env={name}: its value holds a line's end; no process can be told that")
-        told[name] = value
-    return told
+            raise PlanError(
+                f"--env={name}: its value holds a line's end; no process can be told that"
+            )
+        variables[name] = value
+    return variables
 
 
-def split(arguments: str) -> list[str]:
-    """--mpirun_args as a shell would. Raises Unfit."""
+def split_arguments(arguments: str) -> list[str]:
+    """--mpirun_args as a shell would. Raises PlanError."""
     try:
         return shlex.split(arguments)
     except ValueError as error:
-        raise Unfit(f"--mpirun_args={arguments}: {error}") from None
+        raise PlanError(f"--mpirun_args={arguments}: {error}") from None

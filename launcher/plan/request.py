@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.plan.settings import LauncherConfig
-from launcher.plan.workers_csv import Worker, read
+from launcher.plan.workers_csv import ANY_LEARNER, Worker, read
 from launcher.ssh.ssh_config import Settings
 
 _EXAMPLE = Path(__file__).resolve().parents[2] / "workers.csv.example"
 # What the CSV and the frontend itself say to each process.
-_OURS = {
+_LAUNCHER_FLAGS = {
     "job_name": "the column job of the CSV says it",
     "task": "actors are numbered in the order of their rows",
     "learner": "the column learner of the CSV says it",
@@ -24,12 +24,12 @@ _OURS = {
 }
 
 
-class Refused(Exception):
+class UserError(Exception):
     """Says what the user is to mend."""
 
 
-class Asked(NamedTuple):
-    """What the user wrote, and what of this project's other half is needed."""
+class Request(NamedTuple):
+    """The user's flags, and the functions of `impala_mm` that the launcher needs."""
 
     launcher: LauncherConfig
     given: list[str]  # names of the flags that were written
@@ -45,36 +45,36 @@ class Asked(NamedTuple):
         return Settings(self.launcher.ssh_config, self.launcher.ssh_accept_new_hosts)
 
 
-def refuse_what_is_ours(asked: Asked) -> None:
+def refuse_launcher_flags(request: Request) -> None:
     """Flags that the CSV or the frontend itself says to each process."""
-    for name, why in _OURS.items():
-        if name in asked.flags:
-            raise Refused(f"--{name} is not for the frontend: {why}")
-    if asked.flags.get("mode", "train") not in ("train", "train_from"):
-        raise Refused(
-            f"--mode={asked.flags['mode']} is one process: give it to experiment.py itself"
+    for name, why in _LAUNCHER_FLAGS.items():
+        if name in request.flags:
+            raise UserError(f"--{name} is not for the frontend: {why}")
+    if request.flags.get("mode", "train") not in ("train", "train_from"):
+        raise UserError(
+            f"--mode={request.flags['mode']} is one process: give it to experiment.py itself"
         )
-    for name, value in asked.flags.items():
+    for name, value in request.flags.items():
         if "\n" in value or "\0" in value:
-            raise Refused(f"--{name} holds a line's end; no process can be told that")
+            raise UserError(f"--{name} holds a line's end; no process can be told that")
 
 
-def read_csv(asked: Asked) -> list[Worker]:
+def read_workers(request: Request) -> list[Worker]:
     """Of the CSV; of the example where none is named, as far as this machine can be it."""
-    path = asked.launcher.workers_csv_path
-    named = "workers_csv_path" in asked.given
+    path = request.launcher.workers_csv_path
+    named = "workers_csv_path" in request.given
     if not named and not Path(path).exists():
         path = str(_EXAMPLE)
     workers, notes = read(path)
     for note in notes:
         print(f"note: {path}: {note}")
     learners = [worker for worker in workers if worker.job == "learner"]
-    multi = importlib.util.find_spec("horovod") is not None
-    if not named and len(learners) > 1 and not multi:
+    has_horovod = importlib.util.find_spec("horovod") is not None
+    if not named and len(learners) > 1 and not has_horovod:
         why = "there is no Horovod here (`make horovod` builds it)"
         print(f"{why}: one learner trains, with all actors")
         workers = [
-            dataclasses.replace(worker, learner=-1)
+            dataclasses.replace(worker, learner=ANY_LEARNER)
             for worker in workers
             if worker.job != "learner" or worker is learners[0]
         ]

@@ -7,7 +7,7 @@ from impala_mm.config.flags import flag
 
 @dataclasses.dataclass(frozen=True)
 class LauncherConfig:
-    """What the frontend itself is told."""
+    """The frontend's own settings."""
 
     # fmt: off
     # -- Cluster

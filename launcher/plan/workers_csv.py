@@ -1,6 +1,6 @@
 """The CSV of hosts: read, checked row by row, and each mistake named by row and column.
 
-One row is one process, or `count` actors. What becomes of them is `plan`'s.
+One row is one process, or `count` actors. What becomes of them `process_plan` decides.
 """
 
 import csv
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 JOBS = ("learner", "actor", "evaluator", "ps")
+ANY_LEARNER = -1  # an actor that names none: learners are taken in turn
 _FIRST_PORT = 8001  # of a host's learners that name none
 
 
@@ -38,19 +39,19 @@ class Worker:
     workdir: str = ""
     python: str = ""
     setup: str = ""  # shell commands before its process
-    learner: int = -1  # that an actor begins with; -1: they are taken in turn
+    learner: int = ANY_LEARNER  # that an actor begins with
 
 
 COLUMNS = tuple(f.name for f in dataclasses.fields(Worker) if f.name != "line")
 # Least and most of what is a number.
-_NUMBERS = {
+_NUMBER_RANGES = {
     "tf_port": (1, 65535),
     "ssh_port": (1, 65535),
     "count": (1, 10_000),
     "num_envs": (1, 100_000),
     "learner": (0, 9_999),
 }
-_ONLY_OF = {"count": "actor", "num_envs": "actor", "learner": "actor", "tf_port": "learner"}
+_JOB_OF_COLUMN = {"count": "actor", "num_envs": "actor", "learner": "actor", "tf_port": "learner"}
 
 
 def read(path: str) -> tuple[list[Worker], list[str]]:
@@ -64,7 +65,7 @@ def read(path: str) -> tuple[list[Worker], list[str]]:
     except UnicodeDecodeError:
         raise BadCsv(f"{path}: this is no UTF-8 text; save it as CSV (UTF-8)") from None
     try:
-        rows = iter(list(_rows(text)))
+        rows = iter(list(_split_rows(text)))
     except csv.Error as error:
         raise BadCsv(f"{path}: {error}") from None
     _, header = next(rows, (0, []))
@@ -75,17 +76,17 @@ def read(path: str) -> tuple[list[Worker], list[str]]:
         if len(cells) > len(header):
             mistakes.append(f"row {line}: {len(cells)} cells, and the header names {len(header)}")
             continue
-        worker, wrong = _worker(line, dict(zip(header, cells, strict=False)))
+        worker, wrong = _parse_row(line, dict(zip(header, cells, strict=False)))
         mistakes += [f"row {line}, column {column}: {what}" for column, what in wrong]
         if worker.job == "ps":
             notes.append(f"row {line}: a ps row, which starts nothing: parameters stay at learners")
         else:
-            notes += _in_vain(worker)
+            notes += _unused_columns(worker)
             workers.append(worker)
     if header and not _header_mistakes(header):
         workers = _with_ports(workers)
         bad = {int(found[1]) for each in mistakes if (found := re.match(r"row (\d+)", each))}
-        mistakes += _mistakes_of_all(workers, bad)
+        mistakes += _mistakes_between_rows(workers, bad)
     if any(worker.ssh_password for worker in workers) and mode & (stat.S_IRWXG | stat.S_IRWXO):
         mistakes.append(f"it holds passwords, and others can read it: chmod 600 {path}")
     if mistakes:
@@ -93,7 +94,7 @@ def read(path: str) -> tuple[list[Worker], list[str]]:
     return workers, notes
 
 
-def _rows(text: str) -> Iterator[tuple[int, list[str]]]:
+def _split_rows(text: str) -> Iterator[tuple[int, list[str]]]:
     """(line number, stripped cells) of every row that is neither blank nor a comment."""
     # A quote in a comment opens nothing.
     lines = ["\n" if line.lstrip().startswith("#") else line for line in text.splitlines(True)]
@@ -120,7 +121,7 @@ def _header_mistakes(header: list[str]) -> list[str]:
     return mistakes
 
 
-def _worker(line: int, cells: dict[str, str]) -> tuple[Worker, list[tuple[str, str]]]:
+def _parse_row(line: int, cells: dict[str, str]) -> tuple[Worker, list[tuple[str, str]]]:
     """The worker of one row, and (column, what is wrong) for each of its mistakes."""
     wrong = []
     job, ip = cells.get("job", ""), cells.get("ip", "")
@@ -138,9 +139,9 @@ def _worker(line: int, cells: dict[str, str]) -> tuple[Worker, list[tuple[str, s
         if not value:
             continue
         given[column] = value
-        if column not in _NUMBERS:
+        if column not in _NUMBER_RANGES:
             continue
-        least, most = _NUMBERS[column]
+        least, most = _NUMBER_RANGES[column]
         if re.fullmatch(r"[0-9]{1,6}", value) and least <= int(value) <= most:
             given[column] = int(value)
             continue
@@ -150,11 +151,11 @@ def _worker(line: int, cells: dict[str, str]) -> tuple[Worker, list[tuple[str, s
     return Worker(**{"line": line, "job": job, "ip": ip} | given), wrong  # type: ignore[arg-type]
 
 
-def _in_vain(worker: Worker) -> list[str]:
+def _unused_columns(worker: Worker) -> list[str]:
     """What a row says that is of another job."""
     empty = Worker(0, "", "")
     notes = []
-    for column, job in _ONLY_OF.items():
+    for column, job in _JOB_OF_COLUMN.items():
         value = getattr(worker, column)
         if worker.job != job and value != getattr(empty, column):
             why = "only learners listen" if column == "tf_port" else f"it is of {job}s"
@@ -177,17 +178,17 @@ def _with_ports(workers: list[Worker]) -> list[Worker]:
     return found
 
 
-def _mistakes_of_all(workers: list[Worker], bad: set[int]) -> list[str]:
-    """What rows do to each other; nothing is said twice of those that are `bad` by themselves."""
+def _mistakes_between_rows(workers: list[Worker], bad_lines: set[int]) -> list[str]:
+    """Finds rows that exclude each other; says nothing of `bad_lines` twice."""
     learners = [worker for worker in workers if worker.job == "learner"]
     if not learners:
-        return [] if bad else ["no learner: at least one row needs job=learner"]
+        return [] if bad_lines else ["no learner: at least one row needs job=learner"]
     mistakes = []
     rows: dict[tuple[str, int], int] = {}
     for worker in learners:
         host = "localhost" if worker.ip == "127.0.0.1" else worker.ip
         other = rows.setdefault((host, worker.tf_port), worker.line)
-        if other != worker.line and worker.line not in bad:
+        if other != worker.line and worker.line not in bad_lines:
             mistakes.append(
                 f"row {worker.line}, column tf_port: {worker.ip}:{worker.tf_port} is taken by "
                 f"row {other}; each learner of a host needs a port of its own"

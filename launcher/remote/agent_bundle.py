@@ -1,4 +1,4 @@
-"""What is sent to a host before anything else: the few modules that answer there for a run (`far`).
+"""The archive that is sent to a host before anything else: the modules of `launcher/node`.
 
 So a host needs Python and an SSH server, and its supervisors are always the frontend's own.
 """
@@ -11,17 +11,17 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-_HERE = Path(__file__).resolve().parent.parent
-SYSTEM = ("python3", "python3.13", "python3.12", "python3.11", "python3.10")
-_NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 10))"
+_PACKAGE = Path(__file__).resolve().parent.parent
+SYSTEM_PYTHONS = ("python3", "python3.13", "python3.12", "python3.11", "python3.10")
+_VERSION_CHECK = "import sys; sys.exit(sys.version_info < (3, 10))"
 _MAIN = """\
 import sys
 from pathlib import Path
 from launcher.node import supervisor
 sys.exit(supervisor.main(Path(sys.argv[1])))
 """
-# Reads the parcel from its standard input, keeps it, and goes on as `far`. No single quotes here.
-_BOOT = """
+# Reads the bundle from its standard input, keeps it, and runs `agent_main`. No single quotes here.
+_BOOTSTRAP = """
 import os, sys
 size, name, run = sys.stdin.buffer.readline().decode().split()
 data = sys.stdin.buffer.read(int(size))
@@ -40,37 +40,39 @@ sys.path.insert(0, path)
 from launcher.node import agent_main
 agent_main.main(run)
 """
-assert "'" not in _BOOT
+assert "'" not in _BOOTSTRAP
 
 
 @functools.cache
-def content() -> bytes:
+def bundle() -> bytes:
     """A zip that Python runs as a supervisor."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:
-        for path in [_HERE / "__init__.py", *sorted((_HERE / "node").glob("*.py"))]:
-            # The same source is the same parcel, whenever it was packed.
-            name = zipfile.ZipInfo(str(path.relative_to(_HERE.parent)))
+        for path in [_PACKAGE / "__init__.py", *sorted((_PACKAGE / "node").glob("*.py"))]:
+            # The same source is the same bundle, whenever it was packed.
+            name = zipfile.ZipInfo(str(path.relative_to(_PACKAGE.parent)))
             file.writestr(name, path.read_bytes(), zipfile.ZIP_DEFLATED)
         file.writestr(zipfile.ZipInfo("__main__.py"), _MAIN, zipfile.ZIP_DEFLATED)
     return packed.getvalue()
 
 
-def header(run: str) -> bytes:
+def bundle_header(run: str) -> bytes:
     """The line that goes before it."""
-    name = hashlib.sha256(content()).hexdigest()[:16]
-    return f"{len(content())} {name} {run}\n".encode()
+    name = hashlib.sha256(bundle()).hexdigest()[:16]
+    return f"{len(bundle())} {name} {run}\n".encode()
 
 
-def command(pythons: Sequence[str]) -> str:
+def start_command(pythons: Sequence[str]) -> str:
     """For a login shell of any kind: runs what is sent next by the first Python that will do.
 
     The system's own comes first: a row's may be a program that does more than Python.
     """
-    tried = " ".join(shlex.quote(python) for python in (*SYSTEM, *pythons))
+    tried = " ".join(shlex.quote(python) for python in (*SYSTEM_PYTHONS, *pythons))
     script = (
         f'for p in {tried}; do case "$p" in "~/"*) p="$HOME/${{p#??}}";; esac; '
         f'if "$p" -ISc "$1" >/dev/null 2>&1; then exec "$p" -ISc "$0"; fi; done; '
-        f'echo "it has no Python 3.10 or newer ({", ".join(SYSTEM)})"; exit 127'
+        f'echo "it has no Python 3.10 or newer ({", ".join(SYSTEM_PYTHONS)})"; exit 127'
     )
-    return f"exec sh -c {shlex.quote(script)} {shlex.quote(_BOOT)} {shlex.quote(_NEW_ENOUGH)}"
+    return (
+        f"exec sh -c {shlex.quote(script)} {shlex.quote(_BOOTSTRAP)} {shlex.quote(_VERSION_CHECK)}"
+    )

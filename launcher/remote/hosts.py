@@ -1,7 +1,7 @@
 """The machines of a run: this one, and others over SSH, asked at the same time.
 
-A machine's place is how the CSV reaches it, `user@address:port`, or empty for this one. Two rows of
-one place share a connection.
+A machine's host id is how the CSV reaches it, `user@address:port`; empty: this machine. Rows of
+one host id share a connection.
 """
 
 import functools
@@ -12,110 +12,126 @@ from typing import Any, TypeVar
 import libtmux
 from libtmux import exc
 
-from launcher.node import tmux as windows
-from launcher.node.machine_probe import Machine
-from launcher.node.node_agent import Here
+from launcher.node import tmux
+from launcher.node.callbacks import Say
+from launcher.node.machine_probe import MachineProbe
+from launcher.node.node_agent import LocalNode
 from launcher.node.run_registry import Run
 from launcher.plan.workers_csv import Worker
 from launcher.remote import parallel
-from launcher.remote.progress_line import Live
-from launcher.remote.remote_node import ANSWER_SECONDS, Ear, Failed, Lost, There
+from launcher.remote.progress_line import ProgressLine
+from launcher.remote.remote_node import (
+    ANSWER_SECONDS,
+    HostListener,
+    HostUnavailable,
+    OperationFailed,
+    RemoteNode,
+)
 from launcher.ssh.ssh_config import Settings, Target
 
-_SAY_SECONDS = 5.0  # between two lines of progress, where there is no terminal
-Say = Callable[[str], None]
+_PROGRESS_SECONDS = 5.0  # between two lines of progress, where there is no terminal
 Result = TypeVar("Result")
 
 
 class Hosts:
-    """All of one run."""
+    """All machines of one run."""
 
     def __init__(self, name: str, targets: Mapping[str, Target], settings: Settings):
-        """`targets`: of places other than this machine."""
+        """`targets`: of hosts other than this machine."""
         self._name = name
-        self.here, self._machine = Here(Run(name), tmux), Machine(Run(name))
+        self.local_node, self._local_probe = (
+            LocalNode(Run(name), libtmux_server),
+            MachineProbe(Run(name)),
+        )
         self.targets = dict(targets)
         self._settings = settings
-        self.there: dict[str, There] = {}
+        self.remote_nodes: dict[str, RemoteNode] = {}
 
-    def __getitem__(self, place: str) -> Machine | There:
+    def __getitem__(self, host_id: str) -> MachineProbe | RemoteNode:
         """Whom to ask for a program's answer."""
-        return self.there[place] if place else self._machine
+        return self.remote_nodes[host_id] if host_id else self._local_probe
 
-    def call(self, place: str, op: str, *, within: float = ANSWER_SECONDS, **said: Any) -> Any:
-        """Of `Here`, or of `Machine`, there. Raises Lost, Failed, or what they raise here."""
-        if place:
-            return self.there[place].call(op, within=within, **said)
-        of = self._machine if hasattr(self._machine, op) else self.here
-        return getattr(of, op)(**said)
+    def call(
+        self, host_id: str, op: str, *, timeout: float = ANSWER_SECONDS, **arguments: Any
+    ) -> Any:
+        """Calls a method of `LocalNode` or `MachineProbe` on a host.
 
-    def reach(
-        self, say: Say, pythons: Callable[[str], list[str]], places: Iterable[str] | None = None
-    ) -> dict[str, str]:
-        """Connects to all (or these) places that it does not know yet: why not, of those that fail.
-
-        `pythons`: that a place may have.
+        Raises HostUnavailable, OperationFailed, or what these raise on this machine.
         """
-        new = [p for p in places or self.targets if p not in self.there]
+        if host_id:
+            return self.remote_nodes[host_id].call(op, timeout=timeout, **arguments)
+        target = self._local_probe if hasattr(self._local_probe, op) else self.local_node
+        return getattr(target, op)(**arguments)
 
-        def connect(place: str) -> None:
-            there = There(place, self.targets[place], self._settings, pythons(place))
-            self.there[place] = there
-            there.connect(self._name)
+    def connect(
+        self, say: Say, pythons: Callable[[str], list[str]], host_ids: Iterable[str] | None = None
+    ) -> dict[str, str]:
+        """Connects to all (or these) hosts that it does not know yet: why not, of those that fail.
 
-        return {place: str(e) for place, e in self.each(connect, new, say).items() if e}
+        `pythons`: that a host may have.
+        """
+        new = [p for p in host_ids or self.targets if p not in self.remote_nodes]
 
-    def each(
-        self, function: Callable[[str], Any], places: Sequence[str], say: Say | None = None
+        def connect_one(host_id: str) -> None:
+            node = RemoteNode(host_id, self.targets[host_id], self._settings, pythons(host_id))
+            self.remote_nodes[host_id] = node
+            node.connect(self._name)
+
+        return {host_id: str(e) for host_id, e in self.for_each(connect_one, new, say).items() if e}
+
+    def for_each(
+        self, function: Callable[[str], Any], host_ids: Sequence[str], say: Say | None = None
     ) -> dict[str, Any]:
-        """What it returned for each place, or its exception; with progress, where it takes long."""
+        """What it returned for each host, or its exception; with progress, where it takes long."""
         found: dict[str, Any] = {}
-        live = Live(say, _SAY_SECONDS) if say else None
-        for i, result in parallel.each(function, places):
-            if isinstance(result, Exception) and not isinstance(result, (Lost, Failed)):
+        progress = ProgressLine(say, _PROGRESS_SECONDS) if say else None
+        for i, result in parallel.map_unordered(function, host_ids):
+            if isinstance(result, Exception) and not isinstance(
+                result, (HostUnavailable, OperationFailed)
+            ):
                 raise result
-            found[places[i]] = result
-            if live:
-                live.tell(lambda: f"hosts: {len(found)} of {len(places)}")
-        if live:
-            live.end()
+            found[host_ids[i]] = result
+            if progress:
+                progress.update(lambda: f"hosts: {len(found)} of {len(host_ids)}")
+        if progress:
+            progress.clear()
         return found
 
-    def keep(self, ear: Ear) -> None:
+    def stay_connected(self, listener: HostListener) -> None:
         """In touch with all of them; those that are not there yet are tried again and again."""
-        for there in self.there.values():
-            there.keep(ear)
+        for node in self.remote_nodes.values():
+            node.stay_connected(listener)
 
     def close(self) -> None:
         """What goes on there goes on."""
-        for there in self.there.values():
-            there.close()
+        for node in self.remote_nodes.values():
+            node.close()
 
 
-def place(worker: Worker) -> str:
+def host_id_of(worker: Worker) -> str:
     """Of a row."""
-    if is_here(worker.ip):
+    if is_this_machine(worker.ip):
         return ""
     user = f"{worker.ssh_username}@" if worker.ssh_username else ""
     port = f":{worker.ssh_port}" if worker.ssh_port else ""
     return f"{user}{worker.ip}{port}"
 
 
-def targets(workers: Sequence[Worker]) -> dict[str, Target]:
-    """By place; the first row of a place says how it is reached."""
-    places = parallel.in_order(place, workers)  # names take time to be looked up
+def find_targets(workers: Sequence[Worker]) -> dict[str, Target]:
+    """By host id; the first row of a host says how it is reached."""
+    host_ids = parallel.map_ordered(host_id_of, workers)  # names take time to be looked up
     found: dict[str, Target] = {}
-    for where, row in zip(places, workers, strict=True):
-        if where:
+    for host_id, row in zip(host_ids, workers, strict=True):
+        if host_id:
             target = Target(
                 row.ip, row.ssh_port, row.ssh_username, row.ssh_password, row.ssh_key_path
             )
-            found.setdefault(where, target)
+            found.setdefault(host_id, target)
     return found
 
 
 @functools.cache
-def is_here(host: str) -> bool:
+def is_this_machine(host: str) -> bool:
     """Whether a row's host is this machine: one of its addresses can be listened on."""
     if host in {"localhost", socket.gethostname()}:
         return True
@@ -133,15 +149,15 @@ def is_here(host: str) -> bool:
     return False
 
 
-def tmux(socket_path: str) -> windows.Tmux:
+def libtmux_server(socket_path: str) -> tmux.RunTmux:
     """The server of this socket."""
     server = libtmux.Server(socket_path=socket_path)
 
-    def ask(*arguments: str) -> tuple[list[str], list[str]]:
+    def run_tmux(*arguments: str) -> tuple[list[str], list[str]]:
         try:
             answer = server.cmd(*arguments)
         except exc.LibTmuxException as error:
-            raise windows.Broken(str(error)) from None
+            raise tmux.TmuxError(str(error)) from None
         return answer.stdout, answer.stderr
 
-    return ask
+    return run_tmux

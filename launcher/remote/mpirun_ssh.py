@@ -14,30 +14,30 @@ from pathlib import Path
 from launcher.node import keyring
 from launcher.ssh import connection
 
-_PIECE = 1 << 15
+_CHUNK = 1 << 15
 
 
 def main(folder: str, host: str, *command: str) -> int:
     """The command's exit code there."""
     try:
-        known = keyring.want(Path(folder), host)
+        answer = keyring.request_credential(Path(folder), host)
     except (OSError, ValueError) as error:
         print(f"error: {host}: nobody here knows its credentials ({error})", file=sys.stderr)
         return 255
     # Its Open MPI may lie elsewhere than ours.
-    ours, theirs = known.pop("prefixes", ("", ""))
+    local_prefix, remote_prefix = answer.pop("prefixes", ("", ""))
     line = " ".join(command)
     # mpirun's daemon there looks for an agent, too, though it never needs one.
     line = line.replace(f"{folder}/agent", "/bin/sh")
-    if ours != theirs and ours not in ("", "/usr", "/usr/local"):
-        line = line.replace(ours, theirs)
-    if mark := known.pop("mark", ""):  # what is left of it can be found
+    if local_prefix != remote_prefix and local_prefix not in ("", "/usr", "/usr/local"):
+        line = line.replace(local_prefix, remote_prefix)
+    if mark := answer.pop("mark", ""):  # what is left of it can be found
         line = f"export {mark}; {line}"
-    credential = connection.Credential(**known) if known else None
+    credential = connection.Credential(**answer) if answer else None
     if credential is None:
         os.execvp("ssh", ["ssh", "-o", "BatchMode=yes", host, line])
     try:
-        client = connection.connect_with(credential)
+        client = connection.connect_with_credential(credential)
     except connection.Unreachable as error:
         print(f"error: {error}", file=sys.stderr)
         return 255
@@ -47,7 +47,7 @@ def main(folder: str, host: str, *command: str) -> int:
     channel.set_combine_stderr(True)
     channel.exec_command(line)
     channel.shutdown_write()
-    while piece := channel.recv(_PIECE):
+    while piece := channel.recv(_CHUNK):
         os.write(1, piece)
     code = channel.recv_exit_status()
     client.close()

@@ -5,14 +5,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-AT_ONCE = 48
+MAX_THREADS = 48
 Item = TypeVar("Item")
 
 
-def each(
-    function: Callable[[Item], Any], items: Sequence[Item], at_once: int = AT_ONCE
+def map_unordered(
+    function: Callable[[Item], Any], items: Sequence[Item], max_threads: int = MAX_THREADS
 ) -> Iterator[tuple[int, Any]]:
-    """(place in `items`, what it returned or the exception it raised), as they are done."""
+    """(index in `items`, what it returned or the exception it raised), as they are done."""
     todo: queue.SimpleQueue[int] = queue.SimpleQueue()
     done: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
     for i in range(len(items)):
@@ -30,17 +30,17 @@ def each(
                 done.put((i, error))
 
     # An executor's threads would be waited for when the program ends.
-    for _ in range(min(at_once, len(items))):
+    for _ in range(min(max_threads, len(items))):
         threading.Thread(target=work, daemon=True).start()
     for _ in items:
         yield done.get()
 
 
-def in_order(
-    function: Callable[[Item], Any], items: Sequence[Item], at_once: int = AT_ONCE
+def map_ordered(
+    function: Callable[[Item], Any], items: Sequence[Item], max_threads: int = MAX_THREADS
 ) -> list[Any]:
     """What each returned; raises the first exception."""
-    found = dict(each(function, items, at_once))
+    found = dict(map_unordered(function, items, max_threads))
     for result in found.values():
         if isinstance(result, Exception):
             raise result

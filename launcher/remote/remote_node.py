@@ -1,7 +1,8 @@
-"""Another host's part of a run, over SSH: the same calls as `Here`, answered by `far` there.
+"""Another host's part of a run, over SSH: the calls of `LocalNode`, answered there by `agent_main`.
 
 A thread of its own keeps the connection while it is wanted: where it is lost, it is made again, for
-ever, with longer and longer pauses. What is heard meanwhile (states, what files say) goes to `Ear`.
+ever, with longer and longer pauses. The messages that come meanwhile (states, what files say) go to
+a `HostListener`.
 """
 
 import contextlib
@@ -14,10 +15,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from launcher.node.agent_main import MARK
+from launcher.node.agent_main import READY_LINE
+from launcher.node.callbacks import OnLine
 from launcher.remote import agent_bundle
-from launcher.remote.stdin_feed import Readable, feed
-from launcher.ssh.ssh_config import Settings, Target, Unreachable, route
+from launcher.remote.stdin_feed import Readable, run_with_input
+from launcher.ssh.ssh_config import Settings, Target, Unreachable, find_route
 
 if TYPE_CHECKING:
     from paramiko import Channel
@@ -32,42 +34,42 @@ _START_SECONDS = 30.0  # for Python there to answer
 _PAUSE_SECONDS = 15.0  # at most, between attempts
 
 
-class Lost(Exception):
+class HostUnavailable(Exception):
     """A host does not answer, or no longer; says which and why."""
 
 
-class Failed(Exception):
+class OperationFailed(Exception):
     """A host could not do what it was asked; its sentence."""
 
 
-class Ear(Protocol):
-    """Who is told what comes from a host."""
+class HostListener(Protocol):
+    """What is called with the messages that come from a host."""
 
-    def states(self, place: str, states: dict[str, Any], whole: bool) -> None:
-        """Of its processes: those that changed, or all that are there; it is in touch."""
+    def on_states(self, host_id: str, states: dict[str, Any], all_states: bool) -> None:
+        """Of its processes: those that changed, or all that are there; it is connected."""
 
-    def data(self, place: str, path: str, offset: int, data: str) -> None:
+    def on_file_data(self, host_id: str, path: str, offset: int, data: str) -> None:
         """More of a file that is followed; base64."""
 
-    def lost(self, place: str, why: str) -> None:
-        """It is not in touch."""
+    def on_disconnected(self, host_id: str, error: str) -> None:
+        """It is not connected."""
 
-    def found(self, place: str) -> None:
-        """It is in touch again: nothing is followed yet."""
+    def on_connected(self, host_id: str) -> None:
+        """It is connected again: nothing is followed yet."""
 
 
-class There:
-    """One host."""
+class RemoteNode:
+    """Another host of a run, with its connection."""
 
-    def __init__(self, place: str, target: Target, settings: Settings, pythons: list[str]):
+    def __init__(self, host_id: str, target: Target, settings: Settings, pythons: list[str]):
         """`pythons`: that may be there, the best first."""
-        self.place, self.target = place, target
-        self.route = route(target, settings)
-        self._settings, self._pythons = settings, pythons
-        self._line: _Line | None = None
+        self.host_id, self.target = host_id, target
+        self.route = find_route(target, settings)
+        self._settings, self._candidate_pythons = settings, pythons
+        self._agent: _AgentConnection | None = None
         self.credential: Credential | None = None
-        self.why = "nobody asked it yet"
-        self._ear: Ear | None = None
+        self.error = "nobody asked it yet"
+        self._listener: HostListener | None = None
         self._closed = threading.Event()
         self._name = ""
 
@@ -77,115 +79,126 @@ class There:
         return self.route.address
 
     def connect(self, name: str) -> None:
-        """For the run of this name. Raises Lost."""
+        """For the run of this name. Raises HostUnavailable."""
         self._name = name
         try:
             from launcher.ssh.connection import connect  # noqa: PLC0415 - paramiko takes a while
 
             connected = connect(self.target, self._settings)
             self.credential = connected.credential
-            self._line = _Line(connected, agent_bundle.command(self._pythons), name, self._heard)
-        except (Unreachable, Lost) as error:
-            self.why = str(error)
-            raise Lost(self.why) from None
-        self.why = ""
+            self._agent = _AgentConnection(
+                connected,
+                agent_bundle.start_command(self._candidate_pythons),
+                name,
+                self._on_message,
+            )
+        except (Unreachable, HostUnavailable) as error:
+            self.error = str(error)
+            raise HostUnavailable(self.error) from None
+        self.error = ""
 
-    def keep(self, ear: Ear) -> None:
-        """In touch from now on; `ear` is told what it says."""
-        self._ear = ear
-        threading.Thread(target=self._keep, name=f"keep {self.place}", daemon=True).start()
+    def stay_connected(self, listener: HostListener) -> None:
+        """In touch from now on; `listener` is called with what it says."""
+        self._listener = listener
+        threading.Thread(
+            target=self._reconnect_forever, name=f"keep {self.host_id}", daemon=True
+        ).start()
 
     def close(self) -> None:
         """What goes on there goes on."""
         self._closed.set()
-        if self._line:
-            self._line.close()
+        if self._agent:
+            self._agent.close()
 
-    def call(self, op: str, *, within: float = ANSWER_SECONDS, **arguments: Any) -> Any:
-        """Its answer, within so many seconds. Raises Lost, or Failed."""
-        line = self._line
-        if line is None or line.dead:
-            raise Lost(f"{self.place}: {self.why or 'the connection is lost'}")
+    def call(self, op: str, *, timeout: float = ANSWER_SECONDS, **arguments: Any) -> Any:
+        """Its answer, within so many seconds. Raises HostUnavailable, or OperationFailed."""
+        agent = self._agent
+        if agent is None or agent.is_closed:
+            raise HostUnavailable(f"{self.host_id}: {self.error or 'the connection is lost'}")
         try:
-            return line.call(op, within, arguments)
-        except Lost as error:
-            raise Lost(f"{self.place}: {error}") from None
-        except Failed as error:
-            raise Failed(f"{self.place}: {error}") from None
+            return agent.call(op, timeout, arguments)
+        except HostUnavailable as error:
+            raise HostUnavailable(f"{self.host_id}: {error}") from None
+        except OperationFailed as error:
+            raise OperationFailed(f"{self.host_id}: {error}") from None
 
-    def ask(
+    def run_program(
         self,
         command: list[str],
         workdir: str = "",
         environment: dict[str, str] | None = None,
         seconds: float = 60.0,
-        heard: Callable[[str], None] | None = None,
+        on_line: OnLine | None = None,
     ) -> tuple[int, str]:
-        """As `Here.ask`; a host that is lost is an answer, too."""
-        asked = {"command": command, "workdir": workdir, "environment": environment or {}}
-        line = self._line
-        if line is None:
-            return 255, f"{self.why}\n"
+        """As `MachineProbe.run_program`; a host that is lost is an answer, too."""
+        arguments = {"command": command, "workdir": workdir, "environment": environment or {}}
+        agent = self._agent
+        if agent is None:
+            return 255, f"{self.error}\n"
         try:
-            code, said = line.call("ask", seconds + 10, asked | {"seconds": seconds}, heard)
-        except (Lost, Failed) as error:
+            code, output = agent.call(
+                "run_program", seconds + 10, arguments | {"seconds": seconds}, on_line
+            )
+        except (HostUnavailable, OperationFailed) as error:
             return 255, f"{error}\n"
-        return code, said
+        return code, output
 
-    def run_by_hand(self, command: str, data: Readable, seconds: float) -> tuple[int, str]:
-        """A command of its own, fed from a file: exit code and output. Raises Lost."""
-        line = self._line
-        if line is None:
-            raise Lost(f"{self.place}: {self.why}")
-        return line.feed(command, data, seconds)
+    def run_with_input(self, command: str, data: Readable, seconds: float) -> tuple[int, str]:
+        """A command of its own, fed from a file: exit code and output. Raises HostUnavailable."""
+        agent = self._agent
+        if agent is None:
+            raise HostUnavailable(f"{self.host_id}: {self.error}")
+        return agent.run_with_input(command, data, seconds)
 
-    def program(self, command: str) -> "Channel":
-        """Another program on this connection, by its input and output. Raises Lost."""
-        line = self._line
-        if line is None or line.dead:
-            raise Lost(f"{self.place}: {self.why or 'the connection is lost'}")
+    def open_program(self, command: str) -> "Channel":
+        """Another program on this connection, by its input and output. Raises HostUnavailable."""
+        agent = self._agent
+        if agent is None or agent.is_closed:
+            raise HostUnavailable(f"{self.host_id}: {self.error or 'the connection is lost'}")
         try:
-            return line.program(command)
-        except Lost as error:
-            raise Lost(f"{self.place}: {error}") from None
+            return agent.open_program(command)
+        except HostUnavailable as error:
+            raise HostUnavailable(f"{self.host_id}: {error}") from None
 
     # -- while it is kept
 
-    def _keep(self) -> None:
-        assert self._ear
+    def _reconnect_forever(self) -> None:
+        assert self._listener
         pause = 1.0
-        if self._line:
-            self._ear.found(self.place)
+        if self._agent:
+            self._listener.on_connected(self.host_id)
         while not self._closed.is_set():
-            line = self._line
-            if line and not line.dead and line.ping():
+            agent = self._agent
+            if agent and not agent.is_closed and agent.ping():
                 pause = 1.0
                 self._closed.wait(_PING_SECONDS)
                 continue
-            if line:
-                self.why = line.why or _SILENT
-                line.close()
-                self._line = None
+            if agent:
+                self.error = agent.error or _SILENT
+                agent.close()
+                self._agent = None
             if self._closed.is_set():  # we hung up: that is no news of the host, for anybody
                 return
-            self._ear.lost(self.place, self.why)
+            self._listener.on_disconnected(self.host_id, self.error)
             if self._closed.wait(pause):
                 return
             pause = min(1.5 * pause, _PAUSE_SECONDS)
-            with contextlib.suppress(Lost):
+            with contextlib.suppress(HostUnavailable):
                 self.connect(self._name)
-                self._ear.found(self.place)
+                self._listener.on_connected(self.host_id)
 
-    def _heard(self, message: dict[str, Any]) -> None:
-        if not self._ear:
+    def _on_message(self, message: dict[str, Any]) -> None:
+        if not self._listener:
             return
         if "states" in message:
-            self._ear.states(self.place, message["states"], message.get("whole", False))
+            self._listener.on_states(self.host_id, message["states"], message.get("all", False))
         elif "file" in message:
-            self._ear.data(self.place, message["file"], message["offset"], message["data"])
+            self._listener.on_file_data(
+                self.host_id, message["file"], message["offset"], message["data"]
+            )
 
 
-class _Line:
+class _AgentConnection:
     """One connection and the program at its other end."""
 
     def __init__(
@@ -193,14 +206,14 @@ class _Line:
         connection: "Connection",
         command: str,
         name: str,
-        heard: Callable[[dict[str, Any]], None],
+        on_message: Callable[[dict[str, Any]], None],
     ):
-        self._client, self._heard = connection.client, heard
-        self.dead, self.why = False, ""
-        self._last = self._pinged = time.monotonic()
+        self._client, self._on_message = connection.client, on_message
+        self.is_closed, self.error = False, ""
+        self._last_received = self._last_ping = time.monotonic()
         self._numbers = itertools.count()
         self._answers: dict[int, queue.Queue] = {}
-        self._listeners: dict[int, Callable[[str], None]] = {}
+        self._line_callbacks: dict[int, OnLine] = {}
         self._writing = threading.Lock()
         try:
             transport = self._client.get_transport()
@@ -208,46 +221,46 @@ class _Line:
             self._channel = transport.open_session(timeout=_START_SECONDS)
             self._channel.settimeout(_START_SECONDS)
             self._channel.exec_command(command)
-            self._channel.sendall(agent_bundle.header(name) + agent_bundle.content())
-            self._begin()
-        except Lost:
+            self._channel.sendall(agent_bundle.bundle_header(name) + agent_bundle.bundle())
+            self._wait_until_ready()
+        except HostUnavailable:
             self._client.close()
             raise
         except Exception as error:  # paramiko raises many things, sockets others
             self._client.close()
             what = str(error) or type(error).__name__
-            raise Lost(
+            raise HostUnavailable(
                 f"{connection.credential.host}: Python did not start there: {what}"
             ) from None
         threading.Thread(target=self._read, name=f"read {name}", daemon=True).start()
 
-    def _begin(self) -> None:
+    def _wait_until_ready(self) -> None:
         """Whatever a login says first is passed over."""
         self._file = self._channel.makefile("rb")
-        said = []
+        printed = []
         for line in self._file:
             text = line.decode(errors="replace").strip()
-            if text == MARK:
+            if text == READY_LINE:
                 self._channel.settimeout(_SILENT_SECONDS)
                 return
-            said.append(text)
+            printed.append(text)
         errors = self._channel.makefile_stderr("rb").read(4000).decode(errors="replace")
-        last = [*said, *errors.splitlines()][-1:] or ["it said nothing"]
+        last = [*printed, *errors.splitlines()][-1:] or ["it said nothing"]
         host = self._client.get_transport().getpeername()[0]  # type: ignore[union-attr]
-        raise Lost(f"{host}: its Python did not start: {last[0].strip()}")
+        raise HostUnavailable(f"{host}: its Python did not start: {last[0].strip()}")
 
     def call(
         self,
         op: str,
         seconds: float,
         arguments: dict[str, Any],
-        heard: Callable[[str], None] | None = None,
+        on_line: OnLine | None = None,
     ) -> Any:
-        """Raises Lost, Failed."""
+        """Raises HostUnavailable, OperationFailed."""
         number = next(self._numbers)
         self._answers[number] = queue.Queue(1)
-        if heard:
-            self._listeners[number] = heard
+        if on_line:
+            self._line_callbacks[number] = on_line
             arguments = arguments | {"stream": True}
         try:
             self._write({"id": number, "op": op} | arguments)
@@ -256,54 +269,54 @@ class _Line:
                 with contextlib.suppress(queue.Empty):
                     answer = self._answers[number].get(timeout=0.2)
                     break
-                self._stay_in_touch()
+                self._check_connection()
                 if time.monotonic() > until:
-                    raise Lost(f"no answer in {seconds:g} s")
+                    raise HostUnavailable(f"no answer in {seconds:g} s")
         finally:
             del self._answers[number]
-            self._listeners.pop(number, None)
+            self._line_callbacks.pop(number, None)
         if "error" in answer:
-            raise Failed(answer["error"])
+            raise OperationFailed(answer["error"])
         return answer["result"]
 
     def ping(self) -> bool:
         """False: it is dead, or silent for too long."""
-        with contextlib.suppress(Lost):
-            self._pinged = time.monotonic()
+        with contextlib.suppress(HostUnavailable):
+            self._last_ping = time.monotonic()
             self._write({"op": "ping"})
-            return time.monotonic() - self._last < _SILENT_SECONDS
+            return time.monotonic() - self._last_received < _SILENT_SECONDS
         return False
 
-    def _stay_in_touch(self) -> None:
-        """While somebody waits for an answer; it takes who is silent for gone. Raises Lost."""
-        if self.dead:
-            raise Lost(self.why or "the connection is lost")
-        if time.monotonic() - self._pinged > _PING_SECONDS and not self.ping():
-            raise Lost(self.why or _SILENT)
+    def _check_connection(self) -> None:
+        """Pings while somebody waits for an answer. Raises HostUnavailable."""
+        if self.is_closed:
+            raise HostUnavailable(self.error or "the connection is lost")
+        if time.monotonic() - self._last_ping > _PING_SECONDS and not self.ping():
+            raise HostUnavailable(self.error or _SILENT)
 
-    def feed(self, command: str, data: Readable, seconds: float) -> tuple[int, str]:
-        """Another command on this connection, with `data` (a file) as its input. Raises Lost."""
-        over = threading.Event()
-        threading.Thread(target=self._watch, args=(over,), daemon=True).start()
+    def run_with_input(self, command: str, data: Readable, seconds: float) -> tuple[int, str]:
+        """Runs another command on this connection, fed from `data`. Raises HostUnavailable."""
+        done = threading.Event()
+        threading.Thread(target=self._close_when_silent, args=(done,), daemon=True).start()
         try:
             transport = self._client.get_transport()
             assert transport
-            return feed(transport, command, data, seconds, self._stay_in_touch)
+            return run_with_input(transport, command, data, seconds, self._check_connection)
         except Exception as error:
-            raise Lost(self.why or str(error) or type(error).__name__) from None
+            raise HostUnavailable(self.error or str(error) or type(error).__name__) from None
         finally:
-            over.set()
+            done.set()
 
-    def _watch(self, over: threading.Event) -> None:
+    def _close_when_silent(self, done: threading.Event) -> None:
         """Who writes much to a host that is gone waits for ever, unless somebody closes it."""
-        while not over.wait(_PING_SECONDS):
-            if time.monotonic() - self._last > _SILENT_SECONDS:
-                self.why = self.why or _SILENT
+        while not done.wait(_PING_SECONDS):
+            if time.monotonic() - self._last_received > _SILENT_SECONDS:
+                self.error = self.error or _SILENT
                 self.close()
                 return
 
-    def program(self, command: str) -> "Channel":
-        """Another command on this connection. Raises Lost."""
+    def open_program(self, command: str) -> "Channel":
+        """Another command on this connection. Raises HostUnavailable."""
         try:
             transport = self._client.get_transport()
             assert transport
@@ -312,11 +325,11 @@ class _Line:
             channel.exec_command(f"exec sh -c {shlex.quote(command)}")
             return channel
         except Exception as error:  # paramiko raises many things
-            raise Lost(str(error) or type(error).__name__) from None
+            raise HostUnavailable(str(error) or type(error).__name__) from None
 
     def close(self) -> None:
         """At once, whatever the other end does."""
-        self.dead = True
+        self.is_closed = True
         with contextlib.suppress(Exception):
             self._client.close()
 
@@ -326,28 +339,28 @@ class _Line:
             with self._writing:
                 self._channel.sendall(line)
         except Exception as error:
-            self.why = self.why or str(error) or type(error).__name__
-            self.dead = True
-            raise Lost(self.why) from None
+            self.error = self.error or str(error) or type(error).__name__
+            self.is_closed = True
+            raise HostUnavailable(self.error) from None
 
     def _read(self) -> None:
         try:
             for line in self._file:
-                self._last = time.monotonic()
-                self._take(json.loads(line))
-            self.why = self.why or "it closed the connection"
+                self._last_received = time.monotonic()
+                self._dispatch(json.loads(line))
+            self.error = self.error or "it closed the connection"
         except TimeoutError:
-            self.why = self.why or _SILENT
+            self.error = self.error or _SILENT
         except Exception as error:
-            self.why = self.why or str(error) or type(error).__name__
-        self.dead = True
+            self.error = self.error or str(error) or type(error).__name__
+        self.is_closed = True
 
-    def _take(self, message: dict[str, Any]) -> None:
+    def _dispatch(self, message: dict[str, Any]) -> None:
         number = message.get("id")
         if number is None:
-            self._heard(message)
+            self._on_message(message)
         elif "said" in message:
-            if listener := self._listeners.get(number):
+            if listener := self._line_callbacks.get(number):
                 listener(message["said"])
         elif answer := self._answers.get(number):
             answer.put(message)

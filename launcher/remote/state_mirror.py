@@ -1,4 +1,4 @@
-"""Copies of what other hosts say of a run, kept on the frontend's machine while it is in touch.
+"""Copies of what other hosts say of a run, kept on the frontend's machine while it is connected.
 
 States of their processes go to the run's state folder, what the learners say and measure to the
 run's folder: whoever asks after the run reads the same files, wherever its processes are.
@@ -14,83 +14,84 @@ from typing import Any
 from launcher.node.run_registry import Run
 from launcher.node.task import write_json
 from launcher.remote.hosts import Hosts
-from launcher.remote.remote_node import Failed, Lost
+from launcher.remote.remote_node import HostUnavailable, OperationFailed
 
 
-class Mirror:
-    """Of one run. It is called by the threads of the hosts."""
+class StateMirror:
+    """The copies of one run. It is called by the threads of the hosts."""
 
     def __init__(self, run: Run, hosts: Hosts, files: Mapping[str, Mapping[str, Path]]):
-        """`files`: by place and path there, the path of its copy."""
+        """`files`: by host id and path there, the path of its copy."""
         self._run, self._hosts, self._files = run, hosts, files
         self._writing = threading.Lock()
-        self._behind: set[str] = set()  # places that are asked again
+        self._following_again: set[str] = set()  # hosts that are asked again
 
-    def states(self, place: str, states: dict[str, Any], whole: bool = False) -> None:
+    def on_states(self, host_id: str, states: dict[str, Any], all_states: bool = False) -> None:
         """Those that changed; or all: then what should be there and is not is lost."""
-        self._run.see(place)
+        self._run.record_contact(host_id)
         record = self._run.record
-        if whole and record:
-            gone = [p for p in record.processes if p.get("place") == place]
+        if all_states and record:
+            gone = [p for p in record.processes if p.get("place") == host_id]
             states = {p["name"]: p | {"state": "lost", "supervisor": None} for p in gone} | states
         for name, state in states.items():
-            if record and record.place(name) != place:  # learners that moved left theirs behind
+            # Learners that moved left theirs behind.
+            if record and record.host_id_of(name) != host_id:
                 continue
             folder = self._run.folder / name
             with contextlib.suppress(OSError):
                 folder.mkdir(exist_ok=True, mode=0o700)
                 write_json(folder / "state.json", state)
 
-    def data(self, place: str, path: str, offset: int, data: str) -> None:
+    def on_file_data(self, host_id: str, path: str, offset: int, data: str) -> None:
         """More of a file."""
-        copy = self._files.get(place, {}).get(path)
+        copy = self._files.get(host_id, {}).get(path)
         if copy is None:
             return
         content = base64.b64decode(data)
         with self._writing, contextlib.suppress(OSError):
-            known = _size(copy)
-            if offset > known:  # it was begun anew here: from its end, please
-                self._ask_again(place)
+            size = _file_size(copy)
+            if offset > size:  # it was begun anew here: from its end, please
+                self._follow_again(host_id)
                 return
-            if offset == 0 and known and not _begins(content, copy):  # begun anew there
+            if offset == 0 and size and not _is_start_of(content, copy):  # begun anew there
                 copy.replace(copy.with_name(f"{copy.name}.1"))
             with copy.open("r+b" if copy.exists() else "wb") as file:
                 file.seek(offset)
                 file.write(content)
 
-    def _ask_again(self, place: str) -> None:
+    def _follow_again(self, host_id: str) -> None:
         """Elsewhere: who calls here is the one who hears the answer."""
-        if place not in self._behind:
-            self._behind.add(place)
-            threading.Thread(target=self.found, args=(place,), daemon=True).start()
+        if host_id not in self._following_again:
+            self._following_again.add(host_id)
+            threading.Thread(target=self.on_connected, args=(host_id,), daemon=True).start()
 
-    def copy(self, files: Mapping[str, Mapping[str, Path]]) -> None:
+    def follow_files(self, files: Mapping[str, Mapping[str, Path]]) -> None:
         """These from now on: the learners moved."""
         self._files = files
-        for place in files:
-            self.found(place)
+        for host_id in files:
+            self.on_connected(host_id)
 
-    def lost(self, place: str, why: str) -> None:
-        """It is not in touch."""
-        self._run.see(place, why)
+    def on_disconnected(self, host_id: str, error: str) -> None:
+        """It is not connected."""
+        self._run.record_contact(host_id, error)
 
-    def found(self, place: str) -> None:
+    def on_connected(self, host_id: str) -> None:
         """It is, again or for the first time; it says at once how its processes are."""
-        files = self._files.get(place, {})
-        self._behind.discard(place)
-        sizes = {path: _size(copy) for path, copy in files.items()}
-        with contextlib.suppress(Lost, Failed):
+        files = self._files.get(host_id, {})
+        self._following_again.discard(host_id)
+        sizes = {path: _file_size(copy) for path, copy in files.items()}
+        with contextlib.suppress(HostUnavailable, OperationFailed):
             record = self._run.record
             start = record.id if record else ""
-            self._hosts.call(place, "follow", start=start, files=sizes)
+            self._hosts.call(host_id, "follow", start=start, files=sizes)
 
 
-def _begins(content: bytes, copy: Path) -> bool:
+def _is_start_of(content: bytes, copy: Path) -> bool:
     """Whether another that copies the same has begun it anew already."""
-    return _size(copy) <= len(content) and content.startswith(copy.read_bytes())
+    return _file_size(copy) <= len(content) and content.startswith(copy.read_bytes())
 
 
-def _size(path: Path) -> int:
+def _file_size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:

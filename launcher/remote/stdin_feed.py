@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from paramiko import Channel, Transport
 
 _START_SECONDS = 30.0
-_LOOK_SECONDS = 2.0  # between two looks whether the host is still there
-_PIECE = 1 << 15
+_CHECK_SECONDS = 2.0  # between two looks whether the host is still there
+_CHUNK = 1 << 15
 
 
 class Readable(Protocol):
@@ -21,14 +21,14 @@ class Readable(Protocol):
         """The next bytes; none at its end."""
 
 
-def feed(
+def run_with_input(
     transport: "Transport",
     command: str,
     data: Readable,
     seconds: float,
-    stay_in_touch: Callable[[], None],
+    check_connection: Callable[[], None],
 ) -> tuple[int, str]:
-    """Exit code and output, within so many seconds; `stay_in_touch` raises where it is in vain.
+    """Exit code and output, within so many seconds; `check_connection` raises where it is in vain.
 
     What paramiko raises goes through; TimeoutError where it takes too long.
     """
@@ -37,40 +37,40 @@ def feed(
     channel.settimeout(_START_SECONDS)
     channel.set_combine_stderr(True)
     channel.exec_command(f"exec sh -c {shlex.quote(command)}")
-    channel.settimeout(_LOOK_SECONDS)
+    channel.settimeout(_CHECK_SECONDS)
 
-    def look() -> None:
-        stay_in_touch()
+    def check() -> None:
+        check_connection()
         if time.monotonic() > until:
             raise TimeoutError(f"it was not done in {seconds:g} s")
 
-    while (piece := data.read(_PIECE)) and not channel.exit_status_ready():
-        while piece:
-            look()
-            piece = piece[_send(channel, piece) :]
+    while (chunk := data.read(_CHUNK)) and not channel.exit_status_ready():
+        while chunk:
+            check()
+            chunk = chunk[_send(channel, chunk) :]
     with contextlib.suppress(OSError):  # it has ended, and says why
         channel.shutdown_write()
-    said = b""
-    while piece := _received(channel, look):
-        said += piece
+    output = b""
+    while chunk := _receive(channel, check):
+        output += chunk
     while not channel.exit_status_ready():
-        look()
+        check()
         time.sleep(0.02)
-    return channel.recv_exit_status(), said.decode(errors="replace")
+    return channel.recv_exit_status(), output.decode(errors="replace")
 
 
-def _send(channel: "Channel", piece: bytes) -> int:
+def _send(channel: "Channel", chunk: bytes) -> int:
     """How much of it went."""
     try:
-        return channel.send(piece)
+        return channel.send(chunk)
     except TimeoutError:
         return 0
     except OSError:  # it does not read any more
-        return len(piece)
+        return len(chunk)
 
 
-def _received(channel: "Channel", look: Callable[[], None]) -> Any:
+def _receive(channel: "Channel", check: Callable[[], None]) -> Any:
     while True:
-        look()
+        check()
         with contextlib.suppress(TimeoutError):
-            return channel.recv(_PIECE)
+            return channel.recv(_CHUNK)

@@ -1,4 +1,4 @@
-"""In touch with the hosts of a run: of one that is to be started, or that goes on already."""
+"""Connections to the hosts of a run: of one that is to be started, or that goes on already."""
 
 import contextlib
 import sys
@@ -7,79 +7,87 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher.node.callbacks import Say
 from launcher.node.run_registry import Record, Run
 from launcher.node.task import LEARNERS
 from launcher.plan import host_environment, workers_csv
-from launcher.plan.host_environment import Ground, Grounds
+from launcher.plan.host_environment import Installation, InstallationOf
 from launcher.plan.workers_csv import Worker
-from launcher.remote.hosts import Hosts, place, targets
-from launcher.remote.remote_node import Failed, Lost
-from launcher.remote.state_mirror import Mirror
-from launcher.running.run_control import Everywhere
+from launcher.remote.hosts import Hosts, find_targets, host_id_of
+from launcher.remote.remote_node import HostUnavailable, OperationFailed
+from launcher.remote.state_mirror import StateMirror
+from launcher.running.run_control import RunControl
 from launcher.ssh.ssh_config import Settings, Target
 
-_FIRST_SECONDS = 10.0  # for the first news of all hosts
-Say = Callable[[str], None]
+_FIRST_CONTACT_SECONDS = 10.0  # for the first news of all hosts
 
 
-def survey(rows: Sequence[Worker], hosts: Hosts, deploys: bool, say: Say) -> Grounds:
+def find_installations(
+    rows: Sequence[Worker], hosts: Hosts, deploys: bool, say: Say
+) -> InstallationOf:
     """What each row finds on its machine; on one that does not answer, what is supposed."""
-    here = str(hosts.here.run.folder)
-    wanted = {_key(row): row for row in rows if place(row)}
-    known: dict[str, dict[str, Any]] = {}
+    local_folder = str(hosts.local_node.run.folder)
+    wanted = {_row_key(row): row for row in rows if host_id_of(row)}
+    facts: dict[str, dict[str, Any]] = {}
 
-    def ask(key: str) -> None:
+    def ask_facts(key: str) -> None:
         row = wanted[key]
-        known[key] = hosts.there[place(row)].call(
+        facts[key] = hosts.remote_nodes[host_id_of(row)].call(
             "facts",
-            roots=host_environment.roots(row, deploys),
-            pythons=host_environment.pythons(row),
+            roots=host_environment.candidate_roots(row, deploys),
+            pythons=host_environment.candidate_pythons(row),
         )
 
-    reached = [key for key, row in wanted.items() if place(row) in hosts.there]
-    hosts.each(ask, reached, say)
-    grounds: dict[str, Ground] = {}
+    reached = [key for key, row in wanted.items() if host_id_of(row) in hosts.remote_nodes]
+    hosts.for_each(ask_facts, reached, say)
+    installations: dict[str, Installation] = {}
     for key, row in wanted.items():
-        there = hosts.there.get(place(row))
-        address = there.address if there else row.ip
-        grounds[key] = host_environment.elsewhere(row, place(row), address, known.get(key, {}))
-    return lambda row: grounds[_key(row)] if place(row) else host_environment.here(row, here)
+        node = hosts.remote_nodes.get(host_id_of(row))
+        address = node.address if node else row.ip
+        installations[key] = host_environment.remote_installation(
+            row, host_id_of(row), address, facts.get(key, {})
+        )
+    return lambda row: (
+        installations[_row_key(row)]
+        if host_id_of(row)
+        else host_environment.local_installation(row, local_folder)
+    )
 
 
-def _key(row: Worker) -> str:
-    return f"{place(row)} {row.workdir!r} {row.python!r}"
+def _row_key(row: Worker) -> str:
+    return f"{host_id_of(row)} {row.workdir!r} {row.python!r}"
 
 
-def pythons(rows: Sequence[Worker], deploys: bool) -> Callable[[str], list[str]]:
-    """By place: with which the supervisors there may run."""
+def candidate_pythons(rows: Sequence[Worker], deploys: bool) -> Callable[[str], list[str]]:
+    """By host id: with which the supervisors there may run."""
 
-    def of(where: str) -> list[str]:
+    def pythons_of(host_id: str) -> list[str]:
         found = []
         for row in rows:
-            if place(row) == where:
-                for root in host_environment.roots(row, deploys):
+            if host_id_of(row) == host_id:
+                for root in host_environment.candidate_roots(row, deploys):
                     found += [
                         each if each.startswith("~") or "/" not in each else str(Path(root, each))
-                        for each in host_environment.pythons(row)
+                        for each in host_environment.candidate_pythons(row)
                     ]
         return list(dict.fromkeys(found))
 
-    return of
+    return pythons_of
 
 
-def described(hosts: Hosts) -> dict[str, list[Any]]:
+def describe_targets(hosts: Hosts) -> dict[str, list[Any]]:
     """How each host is reached, for a record: without passwords."""
     return {
-        where: list(target._replace(ssh_password="")) for where, target in hosts.targets.items()
+        host_id: list(target._replace(ssh_password="")) for host_id, target in hosts.targets.items()
     }
 
 
 def targets_of(record: Record, csv: str = "") -> dict[str, Target]:
     """How its hosts are reached, with the passwords of its CSV, if that is there still."""
-    known = {where: Target(*values) for where, values in record.targets.items()}
+    known = {host_id: Target(*values) for host_id, values in record.targets.items()}
     if known:
-        now = targets(rows_of(record, csv))
-        known |= {where: target for where, target in now.items() if where in known}
+        now = find_targets(rows_of(record, csv))
+        known |= {host_id: target for host_id, target in now.items() if host_id in known}
     return known
 
 
@@ -92,73 +100,80 @@ def rows_of(record: Record, csv: str = "") -> list[Worker]:
     return rows
 
 
-def again(
+def reconnect(
     run: Run, record: Record, csv: str, settings: Settings, log: str = ""
-) -> tuple[Everywhere, Mirror]:
+) -> tuple[RunControl, StateMirror]:
     """With those of a run that goes on; passwords are in its CSV, if that is there still.
 
     `log`: the process whose log is to be copied, too.
     """
     hosts = Hosts(run.name, targets_of(record, csv), settings)
-    hosts.reach(_aside, lambda where: record.pythons.get(where, []))
-    mirror = keep(run, record, hosts, log)
-    everywhere = Everywhere(run, hosts)
-    everywhere.end_leftovers(_aside)
-    return everywhere, mirror
+    hosts.connect(_print_to_stderr, lambda host_id: record.pythons.get(host_id, []))
+    mirror = mirror_states(run, record, hosts, log)
+    control = RunControl(run, hosts)
+    control.end_pending(_print_to_stderr)
+    return control, mirror
 
 
-def _aside(line: str) -> None:
+def _print_to_stderr(line: str) -> None:
     """Where what is printed may be for a program to read."""
     print(line, file=sys.stderr)
 
 
-def keep(run: Run, record: Record, hosts: Hosts, log: str = "") -> Mirror:
+def mirror_states(run: Run, record: Record, hosts: Hosts, log: str = "") -> StateMirror:
     """From now on what they say is copied here; waits a moment for their first words."""
-    for where, there in hosts.there.items():
-        if there.why and run.away(where):  # another frontend may be in touch
-            run.see(where, there.why)
-    mirror = Mirror(run, hosts, copies(record, log))
-    hosts.keep(mirror)
-    until = time.monotonic() + _FIRST_SECONDS
+    for host_id, node in hosts.remote_nodes.items():
+        if node.error and run.why_away(host_id):  # another frontend may be connected
+            run.record_contact(host_id, node.error)
+    mirror = StateMirror(run, hosts, mirrored_files(record, log))
+    hosts.stay_connected(mirror)
+    until = time.monotonic() + _FIRST_CONTACT_SECONDS
     while time.monotonic() < until:
-        if all(there.why or not run.away(where) for where, there in hosts.there.items()):
+        if all(
+            there.error or not run.why_away(host_id)
+            for host_id, there in hosts.remote_nodes.items()
+        ):
             break
         time.sleep(0.05)
     return mirror
 
 
-def leave(run: Run, hosts: Hosts) -> None:
+def disconnect(run: Run, hosts: Hosts) -> None:
     """What is known of them gets old from now on; what goes on there goes on."""
     hosts.close()
-    for where in hosts.there:
-        run.see(where, "no frontend asks it now")
+    for host_id in hosts.remote_nodes:
+        run.record_contact(host_id, "no frontend asks it now")
 
 
-def copies(record: Record, log: str = "") -> dict[str, dict[str, Path]]:
-    """Files of a run's folder that are copied, by place and path there: what learners say."""
+def mirrored_files(record: Record, log: str = "") -> dict[str, dict[str, Path]]:
+    """Files of a run's folder that are copied, by host id and path there: what learners say."""
     found: dict[str, dict[str, Path]] = {}
-    here = Path(record.logdir)
+    folder = Path(record.logdir)
     for process in record.processes:
-        name, place = process["name"], process.get("place", "")
-        if not place or (record.shared and place == record.place(LEARNERS)):
+        name, host_id = process["name"], process.get("place", "")
+        if not host_id or (record.shared and host_id == record.host_id_of(LEARNERS)):
             continue
         if name in (LEARNERS, log):
-            found.setdefault(place, {})[process["log"]] = here / f"{name}.log"
+            found.setdefault(host_id, {})[process["log"]] = folder / f"{name}.log"
         if name == LEARNERS:
             rows = "metrics.jsonl"
-            found[place][str(Path(process["log"]).parent / rows)] = here / rows
+            found[host_id][str(Path(process["log"]).parent / rows)] = folder / rows
     return found
 
 
-def is_shared(hosts: Hosts, where: str, there: str, here: Path, mark: str) -> bool:
+def is_shared_folder(
+    hosts: Hosts, host_id: str, remote_folder: str, local_folder: Path, mark: str
+) -> bool:
     """Whether a folder of another host is the one here: a shared file system."""
-    if not where:
+    if not host_id:
         return True
-    probe = here / f".{mark}"
+    probe = local_folder / f".{mark}"
     try:
         probe.touch()
-        return bool(hosts.there[where].call("exists", path=str(Path(there) / probe.name)))
-    except (Lost, Failed, OSError):
+        return bool(
+            hosts.remote_nodes[host_id].call("exists", path=str(Path(remote_folder) / probe.name))
+        )
+    except (HostUnavailable, OperationFailed, OSError):
         return False
     finally:
         probe.unlink(missing_ok=True)

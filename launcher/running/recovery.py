@@ -1,9 +1,9 @@
 """What a frontend mends while it follows a run: hosts that come back, learners' hosts that do not.
 
-A host that is away is asked again and again (`there`). Once it answers, what it should run and
-does not is started again. Where a learner's host stays away and the learners do not get on without
-it, they start again on the hosts that are left, from the last checkpoint, if --restart_learners
-says so.
+A host that is away is asked again and again (`remote_node`). Once it answers, what it should run
+and does not is started again. Where a learner's host stays away and the learners do not get on
+without it, they start again on the hosts that are left, from the last checkpoint, if
+--restart_learners says so.
 """
 
 import contextlib
@@ -11,87 +11,91 @@ import dataclasses
 import fcntl
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher.node.callbacks import Say
 from launcher.node.run_registry import Record
-from launcher.node.task import FINAL, LEARNERS
+from launcher.node.task import FINAL_STATES, LEARNERS
 from launcher.plan import process_plan
-from launcher.plan.host_environment import Grounds
+from launcher.plan.host_environment import InstallationOf
 from launcher.plan.process_plan import Process
 from launcher.plan.settings import LauncherConfig
-from launcher.plan.workers_csv import Worker
-from launcher.remote.hosts import place
-from launcher.remote.remote_node import Failed, Lost
-from launcher.remote.state_mirror import Mirror
+from launcher.plan.workers_csv import ANY_LEARNER, Worker
+from launcher.remote.hosts import host_id_of
+from launcher.remote.remote_node import HostUnavailable, OperationFailed
+from launcher.remote.state_mirror import StateMirror
 from launcher.running import connect, start
-from launcher.running.run_control import Everywhere
+from launcher.running.run_control import RunControl
 from launcher.transfer import fetch
 
-_LOOK_SECONDS = 1.0
-_DOUBT_SECONDS = 4.0  # that a host may be away without a word: another frontend left, perhaps
+_CHECK_SECONDS = 1.0
+_AWAY_SECONDS = 4.0  # that a host may be away without a word: another frontend left, perhaps
 _STUCK_SECONDS = 20.0  # without a beat: a learner whose others are gone waits in its all-reduce
-_AGAIN_SECONDS = 30.0  # between attempts to start learners elsewhere
+_RETRY_SECONDS = 30.0  # between attempts to start learners elsewhere
 _STARTING_SECONDS = 120.0  # that learners may take until their first beat
 _END_SECONDS = 20.0  # that learners have to end before others take their place
 _SETTLE_SECONDS = 3.0  # until a host that is back has said how all its processes are
-Say = Callable[[str], None]
 
 
 class Recovery:
-    """Of one run."""
+    """Restores the hosts and the learners of one run."""
 
     def __init__(
         self,
-        everywhere: Everywhere,
-        mirror: Mirror,
+        control: RunControl,
+        mirror: StateMirror,
         config: LauncherConfig,
         workers: Sequence[Worker],
-        grounds: Grounds,
+        installation_of: InstallationOf,
         log_max_mb: float,
         say: Say,
     ):
-        self._everywhere, self._mirror, self._config = everywhere, mirror, config
-        self._run, self._hosts = everywhere.run, everywhere.hosts
-        self._workers, self._grounds, self._log_max_mb = list(workers), grounds, log_max_mb
+        self._control, self._mirror, self._config = control, mirror, config
+        self._run, self._hosts = control.run, control.hosts
+        self._workers, self._installation_of, self._log_max_mb = (
+            list(workers),
+            installation_of,
+            log_max_mb,
+        )
         self._say = say
-        self._looked = 0.0
-        self._away: dict[str, float] = {}  # since when, of places that do not answer
-        self._said: set[str] = set()  # those of them that were spoken of
-        self._back: dict[str, float] = {}  # when its processes are to be looked at
-        self._told = ""
-        self._not_before = 0.0
+        self._checked = 0.0
+        self._away_since: dict[str, float] = {}  # since when, of hosts that do not answer
+        self._reported_away: set[str] = set()  # those of them that were spoken of
+        self._restore_times: dict[str, float] = {}  # when its processes are to be looked at
+        self._last_sentence = ""
+        self._retry_time = 0.0
         self._lock: int | None = None
 
     @property
-    def starts_learners_again(self) -> bool:
+    def can_restart_learners(self) -> bool:
         """Whether learners whose supervisor is gone are no reason to end."""
         record = self._run.record
-        where = record.place(LEARNERS) if record else ""
-        return self._config.restart_learners and where != "" and self._is_ours()
+        host_id = record.host_id_of(LEARNERS) if record else ""
+        return self._config.restart_learners and host_id != "" and self._holds_lock()
 
-    def look(self) -> None:
+    def recover(self) -> None:
         """Mends what there is to mend; called again and again."""
         record = self._run.record
         now = time.monotonic()
-        if not self._hosts.there or record is None or now - self._looked < _LOOK_SECONDS:
+        if not self._hosts.remote_nodes or record is None or now - self._checked < _CHECK_SECONDS:
             return
-        self._looked = now
+        self._checked = now
         with contextlib.suppress(OSError):  # for processes here whose learners are elsewhere
             (self._run.folder / "news").touch(mode=0o600)
-        if new := set(record.targets) - set(self._hosts.there):
-            self._join(record, new)
-        self._look_at_hosts(record, now)
-        if not self._is_ours():
-            self._back.clear()
+        if new := set(record.targets) - set(self._hosts.remote_nodes):
+            self._connect_new_hosts(record, new)
+        self._check_hosts(record, now)
+        if not self._holds_lock():
+            self._restore_times.clear()
             return
-        for where in [p for p, due in self._back.items() if due < now]:
-            del self._back[where]
-            self._restore(where)
-        self._look_at_learners(record, now)
+        for host_id in [p for p, due in self._restore_times.items() if due < now]:
+            del self._restore_times[host_id]
+            self._restore_host(host_id)
+        self._check_learners(record, now)
 
-    def _is_ours(self) -> bool:
+    def _holds_lock(self) -> bool:
         """One frontend of those that follow a run mends it."""
         if self._lock is None:
             try:
@@ -108,133 +112,144 @@ class Recovery:
 
     # -- hosts
 
-    def _join(self, record: Record, new: set[str]) -> None:
+    def _connect_new_hosts(self, record: Record, new: set[str]) -> None:
         """Hosts that another frontend added."""
         known = connect.targets_of(record)
-        self._hosts.targets |= {where: known[where] for where in new}
-        self._hosts.reach(self._say, lambda where: record.pythons.get(where, []), new)
-        for where in new:
-            self._run.see(where, self._hosts.there[where].why)
-            self._hosts.there[where].keep(self._mirror)
+        self._hosts.targets |= {host_id: known[host_id] for host_id in new}
+        self._hosts.connect(self._say, lambda host_id: record.pythons.get(host_id, []), new)
+        for host_id in new:
+            self._run.record_contact(host_id, self._hosts.remote_nodes[host_id].error)
+            self._hosts.remote_nodes[host_id].stay_connected(self._mirror)
 
-    def _look_at_hosts(self, record: Record, now: float) -> None:
-        for where in self._hosts.there:
-            why = self._run.away(where)
+    def _check_hosts(self, record: Record, now: float) -> None:
+        for host_id in self._hosts.remote_nodes:
+            why = self._run.why_away(host_id)
             if not why:
-                since = self._away.pop(where, now)
-                if where in self._said:
-                    self._said.remove(where)
-                    self._say(f"{where} answers again, after {now - since:.0f} s")
-                    self._back[where] = now + _SETTLE_SECONDS
+                since = self._away_since.pop(host_id, now)
+                if host_id in self._reported_away:
+                    self._reported_away.remove(host_id)
+                    self._say(f"{host_id} answers again, after {now - since:.0f} s")
+                    self._restore_times[host_id] = now + _SETTLE_SECONDS
                 continue
-            silent = now - self._away.setdefault(where, now)
-            if silent > _DOUBT_SECONDS and where not in self._said:
-                self._said.add(where)
-                there = [p["name"] for p in record.processes if p["place"] == where]
-                there += ["a learner"] * (where in record.learner_places[1:])
-                self._say(f"{where} is away, with {_some(there)} ({why}); it is asked again")
+            silent = now - self._away_since.setdefault(host_id, now)
+            if silent > _AWAY_SECONDS and host_id not in self._reported_away:
+                self._reported_away.add(host_id)
+                names = [p["name"] for p in record.processes if p["place"] == host_id]
+                names += ["a learner"] * (host_id in record.learner_places[1:])
+                self._say(
+                    f"{host_id} is away, with {_join_names(names)} ({why}); it is asked again"
+                )
 
-    def _restore(self, where: str) -> None:
+    def _restore_host(self, host_id: str) -> None:
         """What should run on a host that is back, and does not."""
         record = self._run.record
         assert record
         states = self._run.states()
-        ordered = {n for n in states if (self._run.folder / n / "stop").exists()}
-        there = {
+        stopping = {n for n in states if (self._run.folder / n / "stop").exists()}
+        state_of = {
             name: state["state"]
             for name, state in states.items()
-            if (state.get("place") or "") == where and name not in {*ordered, LEARNERS}
+            if (state.get("place") or "") == host_id and name not in {*stopping, LEARNERS}
         }
-        if {"ending", "saving"} & set(there.values()):  # because the learners ended
-            self._back[where] = time.monotonic() + _SETTLE_SECONDS
+        if {"ending", "saving"} & set(state_of.values()):  # because the learners ended
+            self._restore_times[host_id] = time.monotonic() + _SETTLE_SECONDS
             return
-        gone = {n for n, state in there.items() if state in ("lost", "starting", "stopped")}
+        gone = {n for n, state in state_of.items() if state in ("lost", "starting", "stopped")}
         try:
-            for name in ordered & {p["name"] for p in record.processes if p["place"] == where}:
-                self._hosts.call(where, "order", what="save", name=name)  # it did not hear it
-            if not self._hosts.call(where, "knows", start=record.id):
-                start.begin(self._run, self._hosts, record, [where], self._say)
-                self._mirror.found(where)
-            if where != record.place(LEARNERS):  # of before it was away
-                self._hosts.call(where, "order", what="now", name=LEARNERS)
-            if where not in record.learner_places:
-                self._hosts.call(where, "end_learners", start=record.id)
-            if processes := self._again(record, gone):
-                start.add(self._run, self._hosts, processes, self._config, record, self._log_max_mb)
+            for name in stopping & {p["name"] for p in record.processes if p["place"] == host_id}:
+                # It was away when it was requested.
+                self._hosts.call(host_id, "request_stop", mode="save", name=name)
+            if not self._hosts.call(host_id, "has_start", start=record.id):
+                start.begin_on_hosts(self._run, self._hosts, record, [host_id], self._say)
+                self._mirror.on_connected(host_id)
+            if host_id != record.host_id_of(LEARNERS):  # of before it was away
+                self._hosts.call(host_id, "request_stop", mode="now", name=LEARNERS)
+            if host_id not in record.learner_places:
+                self._hosts.call(host_id, "kill_learners", start=record.id)
+            if processes := self._plan_restarts(record, gone):
+                start.start_processes(
+                    self._run, self._hosts, processes, self._config, record, self._log_max_mb
+                )
                 names = [process.name for process in processes]
-                self._say(f"{where}: started again: {_some(names)}")
-        except (Lost, Failed) as error:
+                self._say(f"{host_id}: started again: {_join_names(names)}")
+        except (HostUnavailable, OperationFailed) as error:
             self._say(str(error))
 
-    def _again(self, record: Record, names: set[str]) -> list[Process]:
+    def _plan_restarts(self, record: Record, names: set[str]) -> list[Process]:
         """As they were started, on what their hosts are now; those of rows that are there no more
         stay away."""
         rows = [*self._workers, *connect.rows_of(record)]  # --apply may have added some
-        self._grounds = connect.survey(rows, self._hosts, self._config.deploy, self._say)
+        self._installation_of = connect.find_installations(
+            rows, self._hosts, self._config.deploy, self._say
+        )
         found = []
         for entry in record.processes:
-            alike = [w for w in rows if process_plan.kind(w) == entry["kind"]]
-            if entry["name"] in names and alike:
-                row = dataclasses.replace(alike[0], job=entry["job"])
+            rows_alike = [w for w in rows if process_plan.row_signature(w) == entry["kind"]]
+            if entry["name"] in names and rows_alike:
+                row = dataclasses.replace(rows_alike[0], job=entry["job"])
                 found.append(
-                    process_plan.again(
-                        entry["name"], row, self._config, record.flags, self._grounds
+                    process_plan.make_process(
+                        entry["name"], row, self._config, record.flags, self._installation_of
                     )
                 )
         return found
 
     # -- learners
 
-    def _look_at_learners(self, record: Record, now: float) -> None:
-        if now < self._not_before:
+    def _check_learners(self, record: Record, now: float) -> None:
+        if now < self._retry_time:
             return
-        where, places = record.place(LEARNERS), record.learner_places
+        host_id, host_ids = record.host_id_of(LEARNERS), record.learner_places
         lost = self._run.states()[LEARNERS]["state"] == "lost"
-        back = where != "" and lost and not self._run.away(where)
-        gone = {p for p in places if now - self._away.get(p, now) > self._config.lost_secs}
-        if not back and not (gone and self._are_stuck(record)):
+        back = host_id != "" and lost and not self._run.why_away(host_id)
+        gone = {p for p in host_ids if now - self._away_since.get(p, now) > self._config.lost_secs}
+        if not back and not (gone and self._are_learners_stuck(record)):
             return
         if not self._config.restart_learners:
-            if where in gone:
-                self._tell_once(
-                    f"{where} stays away, with the learners: the run waits for it; with "
+            if host_id in gone:
+                self._say_once(
+                    f"{host_id} stays away, with the learners: the run waits for it; with "
                     f"--restart_learners they would start again on others"
                 )
             return
         learners = [worker for worker in self._workers if worker.job == "learner"]
-        left = [w for w in learners if not self._is_away(place(w)) and place(w) in places]
+        left = [
+            w for w in learners if not self._is_away(host_id_of(w)) and host_id_of(w) in host_ids
+        ]
         if not left:
-            self._tell_once("no learner's host answers: the run waits for one of them")
+            self._say_once("no learner's host answers: the run waits for one of them")
             return
         names = [worker.ip for worker in left]
-        why = f"{_some(sorted(gone))} stays away"
+        why = f"{_join_names(sorted(gone))} stays away"
         if back:
-            why = f"{where} is back without its learners"
-        self._say(f"{why}: learners start again on {_some(names)}, from what was saved")
+            why = f"{host_id} is back without its learners"
+        self._say(f"{why}: learners start again on {_join_names(names)}, from what was saved")
         try:
             self._start_learners_on(left, record)
-        except (Lost, Failed, OSError) as error:
-            self._not_before = now + _AGAIN_SECONDS
-            self._say(f"{error}; it is tried again in {_AGAIN_SECONDS:g} s")
+        except (HostUnavailable, OperationFailed, OSError) as error:
+            self._retry_time = now + _RETRY_SECONDS
+            self._say(f"{error}; it is tried again in {_RETRY_SECONDS:g} s")
 
-    def _is_away(self, where: str) -> bool:
-        return where != "" and (where in self._away or self._run.away(where) != "")
+    def _is_away(self, host_id: str) -> bool:
+        return host_id != "" and (host_id in self._away_since or self._run.why_away(host_id) != "")
 
-    def _are_stuck(self, record: Record) -> bool:
+    def _are_learners_stuck(self, record: Record) -> bool:
         """Whether the learners do not get on; a host that is away from us may serve them well."""
         state = self._run.states()[LEARNERS]
-        where = record.place(LEARNERS)
-        if where in self._away:
-            others = [w for w in record.learner_places if w != where and w not in self._away]
-            return not any(self._ranks_get_on(other, record) for other in others)
+        host_id = record.host_id_of(LEARNERS)
+        if host_id in self._away_since:
+            others = [
+                w for w in record.learner_places if w != host_id and w not in self._away_since
+            ]
+            return not any(self._do_ranks_progress(other, record) for other in others)
         if state["state"] in ("running", "saving", "ending"):
             return state.get("silent", 0.0) > _STUCK_SECONDS
         return state["state"] not in ("ended", "stopped")
 
-    def _ranks_get_on(self, where: str, record: Record) -> bool:
+    def _do_ranks_progress(self, host_id: str, record: Record) -> bool:
         try:
-            silent = self._hosts.call(where, "ranks_silent")
-        except (Lost, Failed):
+            silent = self._hosts.call(host_id, "rank_silence")
+        except (HostUnavailable, OperationFailed):
             return False
         if silent is None:  # they may be starting
             return time.time() - record.time < _STARTING_SECONDS
@@ -243,89 +258,101 @@ class Recovery:
     def _start_learners_on(self, left: Sequence[Worker], record: Record) -> None:
         """From the last checkpoint."""
         self._end_learners(record)
-        for where in {place(worker) for worker in left} - {""}:
-            if not self._hosts.call(where, "knows", start=record.id):  # it was booted meanwhile
-                start.begin(self._run, self._hosts, record, [where], self._say)
-                self._mirror.found(where)
+        for host_id in {host_id_of(worker) for worker in left} - {""}:
+            # Where it was booted meanwhile:
+            if not self._hosts.call(host_id, "has_start", start=record.id):
+                start.begin_on_hosts(self._run, self._hosts, record, [host_id], self._say)
+                self._mirror.on_connected(host_id)
         others = [worker for worker in self._workers if worker.job != "learner"]
-        rows = [*left, *[dataclasses.replace(worker, learner=-1) for worker in others]]
-        first = self._grounds(left[0])
-        was = record.place(LEARNERS)
+        rows = [*left, *[dataclasses.replace(worker, learner=ANY_LEARNER) for worker in others]]
+        first = self._installation_of(left[0])
+        old_host_id = record.host_id_of(LEARNERS)
         logdir = record.flags["logdir"]
         shared = record.shared
-        if first.place != was:
-            logdir, shared = self._bring_what_was_saved(record, first)
+        if first.host_id != old_host_id:
+            logdir, shared = self._provide_checkpoints(record, first)
             if not logdir:
-                self._not_before = time.monotonic() + _AGAIN_SECONDS
+                self._retry_time = time.monotonic() + _RETRY_SECONDS
                 return
-        elif first.place and not shared:
-            fetch.give_back(self._hosts, first.place, Path(record.logdir), logdir)
+        elif first.host_id and not shared:
+            fetch.restore_if_missing(self._hosts, first.host_id, Path(record.logdir), logdir)
         flags = record.flags | {"logdir": logdir}
-        learners = process_plan.make(rows, self._config, flags, self._grounds)[0]
-        now = dataclasses.replace(
+        learners = process_plan.make_processes(rows, self._config, flags, self._installation_of)[0]
+        new_record = dataclasses.replace(
             record,
-            flags=process_plan.of_all(rows, flags, self._grounds),
+            flags=process_plan.join_common_flags(rows, flags, self._installation_of),
             learners=learners.command,
             shared=shared,
-            learner_places=start.learner_places(learners),
+            learner_places=start.learner_host_ids(learners),
         )
-        described = start.describe(learners, first.place, now)
-        now.processes[0] = described
-        self._run.write(now)
+        learners_entry = start.record_entry(learners, first.host_id, new_record)
+        new_record.processes[0] = learners_entry
+        self._run.write_record(new_record)
         self._workers = rows
-        start.add(
-            self._run, self._hosts, [learners], self._config, now, self._log_max_mb, self._say
+        start.start_processes(
+            self._run,
+            self._hosts,
+            [learners],
+            self._config,
+            new_record,
+            self._log_max_mb,
+            self._say,
         )
-        self._mirror.copy(connect.copies(now))
-        self._back[first.place] = time.monotonic() + _SETTLE_SECONDS  # actors ended with them
+        self._mirror.follow_files(connect.mirrored_files(new_record))
+        # Actors ended with them.
+        self._restore_times[first.host_id] = time.monotonic() + _SETTLE_SECONDS
 
     def _end_learners(self, record: Record) -> None:
         """All that is left of them, on every host that answers."""
-        self._everywhere.order("now", LEARNERS)
+        self._control.request_stop("now", LEARNERS)
         until = time.monotonic() + _END_SECONDS
         while time.monotonic() < until:
-            if self._run.states()[LEARNERS]["state"] in (*FINAL, "lost", "away"):
+            if self._run.states()[LEARNERS]["state"] in (*FINAL_STATES, "lost", "away"):
                 break
             time.sleep(0.1)
-        for where in record.learner_places:
-            if where not in self._away:
-                self._call(where, "end_learners", start=record.id)
+        for host_id in record.learner_places:
+            if host_id not in self._away_since:
+                self._call(host_id, "kill_learners", start=record.id)
 
-    def _bring_what_was_saved(self, record: Record, first: Any) -> tuple[str, bool]:
+    def _provide_checkpoints(self, record: Record, first: Any) -> tuple[str, bool]:
         """To the new first host: its folder there, and whether that is ours; empty: it cannot."""
-        here = Path(record.logdir)
-        if not first.place:
-            return str(here), True
-        grounds = [self._grounds(worker) for worker in self._workers]
-        was = next((g for g in grounds if g.place == record.place(LEARNERS)), first)
+        local_folder = Path(record.logdir)
+        if not first.host_id:
+            return str(local_folder), True
+        installations = [self._installation_of(worker) for worker in self._workers]
+        old_first = next(
+            (g for g in installations if g.host_id == record.host_id_of(LEARNERS)), first
+        )
         folder = Path(record.flags["logdir"])
-        there = str(folder)
-        if folder.is_relative_to(was.workdir):  # as it was named there
-            there = first.path(str(folder.relative_to(was.workdir)))
-        if connect.is_shared(self._hosts, first.place, str(here), here, "is-shared"):
-            return str(here), True
+        remote_folder = str(folder)
+        if folder.is_relative_to(old_first.workdir):  # as it was named there
+            remote_folder = first.path(str(folder.relative_to(old_first.workdir)))
+        if connect.is_shared_folder(
+            self._hosts, first.host_id, str(local_folder), local_folder, "is-shared"
+        ):
+            return str(local_folder), True
         if not self._config.mirror_logdir:
-            self._tell_once(
+            self._say_once(
                 "what was saved is on the host that is away: with --mirror_logdir it would be "
                 "here, too; the run waits for that host"
             )
             return "", False
-        fetch.push(self._hosts, first.place, here, there)
-        return there, False
+        fetch.push_folder(self._hosts, first.host_id, local_folder, remote_folder)
+        return remote_folder, False
 
-    def _call(self, where: str, op: str, **said: Any) -> None:
+    def _call(self, host_id: str, op: str, **arguments: Any) -> None:
         try:
-            self._hosts.call(where, op, **said)
-        except (Lost, Failed) as error:
+            self._hosts.call(host_id, op, **arguments)
+        except (HostUnavailable, OperationFailed) as error:
             self._say(str(error))
 
-    def _tell_once(self, sentence: str) -> None:
-        if sentence != self._told:
-            self._told = sentence
+    def _say_once(self, sentence: str) -> None:
+        if sentence != self._last_sentence:
+            self._last_sentence = sentence
             self._say(sentence)
 
 
-def _some(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     """In a sentence."""
     return (
         ", ".join(names) if len(names) < 5 else f"{', '.join(names[:3])} and {len(names) - 3} more"

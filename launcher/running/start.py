@@ -4,29 +4,29 @@ import dataclasses
 import secrets
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.node import tmux as windows
-from launcher.node.run_registry import Record, Run, boot
-from launcher.node.task import HEARTBEAT, LEARNERS, OF_LEARNERS, Task
+from launcher.node import tmux
+from launcher.node.callbacks import Say
+from launcher.node.run_registry import Record, Run, boot_id
+from launcher.node.task import HEARTBEAT, LEARNERS, LEARNERS_VARIABLE, Task
 from launcher.plan import process_plan
-from launcher.plan.host_environment import Ground, Grounds
+from launcher.plan.host_environment import Installation, InstallationOf
 from launcher.plan.process_plan import Process
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
-from launcher.remote.hosts import Hosts, tmux
-from launcher.remote.remote_node import Lost
+from launcher.remote.hosts import Hosts, libtmux_server
+from launcher.remote.remote_node import HostUnavailable
 from launcher.running import connect
-from launcher.running.pending_stops import Unfinished
+from launcher.running.pending_stops import PendingStops
 
 _ACTOR_SECONDS = 5.0  # that a process without anything to save has, once it is told to end
-_START_SECONDS = 60.0  # for a host to open its windows
-Say = Callable[[str], None]
+_WINDOWS_SECONDS = 60.0  # for a host to open its windows
 
 
-def start(
+def start_run(
     run: Run,
     hosts: Hosts,
     workers: Sequence[Worker],
@@ -34,7 +34,7 @@ def start(
     flags: dict[str, str],
     logdir: Path,
     shared: bool,
-    grounds: Grounds,
+    installation_of: InstallationOf,
     log_max_mb: float,
     say: Say,
 ) -> Record:
@@ -43,60 +43,86 @@ def start(
     `logdir` is on this machine; `flags` name the one that its processes write to, which is the
     same where that is `shared`.
     """
-    processes = process_plan.make(workers, config, flags, grounds)
+    processes = process_plan.make_processes(workers, config, flags, installation_of)
     record = Record(
         name=run.name,
         id=secrets.token_hex(8),
         time=time.time(),
-        boot=boot(),
+        boot=boot_id(),
         logdir=str(logdir),
-        socket=windows.here(),
+        socket=tmux.default_socket(),
         processes=[],
-        flags=process_plan.of_all(workers, flags, grounds),
+        flags=process_plan.join_common_flags(workers, flags, installation_of),
         learners=processes[0].command,
         next_actor=sum(process.job == "actor" for process in processes),
         shared=shared,
-        learner_places=learner_places(processes[0]),
-        targets=connect.described(hosts),
-        pythons={where: connect.pythons(workers, config.deploy)(where) for where in hosts.targets},
+        learner_places=learner_host_ids(processes[0]),
+        targets=connect.describe_targets(hosts),
+        pythons={
+            host_id: connect.candidate_pythons(workers, config.deploy)(host_id)
+            for host_id in hosts.targets
+        },
         csvs=[str(Path(config.workers_csv_path).absolute())],
         started_from=socket.gethostname(),
     )
     record.processes[:] = [
-        describe(process, processes[0].ground.place, record) for process in processes
+        record_entry(process, processes[0].installation.host_id, record) for process in processes
     ]
-    here = any(not process.ground.place for process in processes)
-    if here and record.socket:  # of a run before: its windows were kept
-        windows.Session(run.name, tmux(record.socket)).clear()
-    elif here:
+    is_local = any(not process.installation.host_id for process in processes)
+    if is_local and record.socket:  # of a run before: its windows were kept
+        tmux.Session(run.name, libtmux_server(record.socket)).close_ended()
+    elif is_local:
         say("there is no tmux here: the processes run in the background, --logs=NAME follows one")
-    run.write(record)
-    begin(run, hosts, record, [place for place in hosts.there if not hosts.there[place].why], say)
-    add(run, hosts, processes, config, record, log_max_mb, say)
+    run.write_record(record)
+    begin_on_hosts(
+        run,
+        hosts,
+        record,
+        [host_id for host_id in hosts.remote_nodes if not hosts.remote_nodes[host_id].error],
+        say,
+    )
+    start_processes(run, hosts, processes, config, record, log_max_mb, say)
     return record
 
 
-def learner_places(learners: Process) -> list[str]:
+def learner_host_ids(learners: Process) -> list[str]:
     """The first learner's first."""
-    return list(dict.fromkeys([learners.ground.place, *[g.place for g in learners.others]]))
+    return list(
+        dict.fromkeys(
+            [learners.installation.host_id, *[g.host_id for g in learners.other_installations]]
+        )
+    )
 
 
-def begin(run: Run, hosts: Hosts, record: Record, places: Sequence[str], say: Say) -> None:
-    """Tells other hosts of the run. Raises Failed where one cannot take part."""
+def begin_on_hosts(
+    run: Run, hosts: Hosts, record: Record, host_ids: Sequence[str], say: Say
+) -> None:
+    """Tells other hosts of the run. Raises OperationFailed where one cannot take part."""
     token = (run.folder / "token").read_text()
-    unfinished = Unfinished()
+    pending = PendingStops()
     # Of actors and learners elsewhere they need to know nothing.
-    told = dataclasses.asdict(record) | {"processes": [], "learners": [], "flags": {}, "csvs": []}
+    shared_record = dataclasses.asdict(record) | {
+        "processes": [],
+        "learners": [],
+        "flags": {},
+        "csvs": [],
+    }
 
-    def one(place: str) -> None:
-        hosts.call(place, "begin", record=told, token=token, over=unfinished.of(place))
+    def begin_on(host_id: str) -> None:
+        hosts.call(
+            host_id,
+            "begin_run",
+            record=shared_record,
+            token=token,
+            starts_to_end=pending.starts_on(host_id),
+        )
 
-    for error in hosts.each(one, places, say).values():
+    for error in hosts.for_each(begin_on, host_ids, say).values():
         if error:
             raise error
 
 
-def add(
+def start_processes(
     run: Run,
     hosts: Hosts,
     processes: Sequence[Process],
@@ -105,98 +131,107 @@ def add(
     log_max_mb: float,
     say: Say | None = None,
 ) -> None:
-    """To a run that may be there already; hosts that are not in touch get theirs when they are."""
-    known = {each["name"]: each for each in record.processes}
+    """To a run that may be there already; hosts that are not connected get theirs when they are."""
+    entries = {each["name"]: each for each in record.processes}
     tasks: dict[str, list[Process]] = {}
     for process in processes:
-        tasks.setdefault(process.ground.place, []).append(process)
+        tasks.setdefault(process.installation.host_id, []).append(process)
 
-    def one(place: str) -> None:
+    def start_on(host_id: str) -> None:
         some = [
-            _task(process, known[process.name]["log"], config, record, log_max_mb)._asdict()
-            for process in tasks[place]
+            _make_task(process, entries[process.name]["log"], config, record, log_max_mb)._asdict()
+            for process in tasks[host_id]
         ]
-        if not place:
-            hosts.here.add(some, [])
+        if not host_id:
+            hosts.local_node.start_processes(some, [])
             return
-        for process in tasks[place]:  # what is known of one that was there before is old
+        for process in tasks[host_id]:  # what is known of one that was there before is old
             for file in ("state.json", "stop"):
                 (run.folder / process.name / file).unlink(missing_ok=True)
-        told = [known[process.name] | {"place": ""} for process in tasks[place]]
-        hosts.there[place].call("add", tasks=some, told=told, within=_START_SECONDS)
+        host_entries = [entries[process.name] | {"place": ""} for process in tasks[host_id]]
+        hosts.remote_nodes[host_id].call(
+            "start_processes", tasks=some, entries=host_entries, timeout=_WINDOWS_SECONDS
+        )
 
-    for place, error in hosts.each(one, list(tasks), say).items():
-        if isinstance(error, Lost):
-            run.see(place, str(error))
+    for host_id, error in hosts.for_each(start_on, list(tasks), say).items():
+        if isinstance(error, HostUnavailable):
+            run.record_contact(host_id, str(error))
         elif error:
             raise error
     for process in processes:
-        if process.others:
-            known = keys(hosts, process.ground, process.others, record.id)
-            hosts.call(process.ground.place, "give_keys", credentials=known)
+        if process.other_installations:
+            entries = mpirun_credentials(
+                hosts, process.installation, process.other_installations, record.id
+            )
+            hosts.call(process.installation.host_id, "give_credentials", credentials=entries)
 
 
-def keys(
-    hosts: Hosts, first: Ground, others: Sequence[Ground], start: str
+def mpirun_credentials(
+    hosts: Hosts, first: Installation, others: Sequence[Installation], start: str
 ) -> dict[str, dict[str, Any]]:
     """What mpirun on one machine needs to reach others, by their addresses."""
-    known = {}
-    for ground in others:
-        credential = hosts.there[ground.place].credential if ground.place else None
+    credentials = {}
+    for installation in others:
+        credential = (
+            hosts.remote_nodes[installation.host_id].credential if installation.host_id else None
+        )
         if credential:
-            known[ground.address] = credential._asdict() | {
-                "prefixes": [process_plan.prefix(first), process_plan.prefix(ground)],
-                "mark": f"{OF_LEARNERS}={start}",
+            credentials[installation.address] = credential._asdict() | {
+                "prefixes": [process_plan.mpi_prefix(first), process_plan.mpi_prefix(installation)],
+                "mark": f"{LEARNERS_VARIABLE}={start}",
             }
-    return known
+    return credentials
 
 
-def describe(process: Process, where_learners_are: str, record: Record) -> dict[str, Any]:
+def record_entry(process: Process, learners_host_id: str, record: Record) -> dict[str, Any]:
     """As a record has it."""
     log = Path(process.logdir)
-    if process.ground.place != where_learners_are:  # that folder may not be there, or not ours
-        log = Path(process.ground.folder).parents[1] / "logs" / f"{record.name}-{record.id}"
+    # Elsewhere that folder may not be there, or not ours.
+    if process.installation.host_id != learners_host_id:
+        log = Path(process.installation.folder).parents[1] / "logs" / f"{record.name}-{record.id}"
     return {
         "name": process.name,
         "job": process.job,
         "host": process.worker.ip,
-        "place": process.ground.place,
-        "kind": process_plan.kind(process.worker),
+        "place": process.installation.host_id,
+        "kind": process_plan.row_signature(process.worker),
         "log": str(log / f"{process.name}.log"),
     }
 
 
-def _task(
+def _make_task(
     process: Process, log: str, config: LauncherConfig, record: Record, log_max_mb: float
 ) -> Task:
-    learns = process.name == LEARNERS
-    folder = Path(process.ground.folder)
-    told = {
+    is_learners = process.name == LEARNERS
+    folder = Path(process.installation.folder)
+    variables = {
         "PYTHONUNBUFFERED": "1",  # what it says is read as it is said
         HEARTBEAT: str(folder / process.name / "beat"),
     }
-    if process.others:
-        told[OF_LEARNERS] = record.id
+    if process.other_installations:
+        variables[LEARNERS_VARIABLE] = record.id
     return Task(
         name=process.name,
         job=process.job,
         host=process.worker.ip,
         command=process.command,
-        environment=process.environment | told,
+        environment=process.environment | variables,
         workdir=process.workdir,
         folder=str(folder),
         log=log,
         log_max_mb=log_max_mb,
-        leader="" if learns else LEARNERS,
-        lease_secs=0.0 if process.ground.place == record.place(LEARNERS) else config.orphan_secs,
-        rows=str(Path(process.logdir) / "metrics.jsonl") if learns else "",
-        agent=agent(process.ground) if process.others else [],
-        restarts=config.max_restarts if config.restart_learners or not learns else 0,
+        leader="" if is_learners else LEARNERS,
+        lease_secs=0.0
+        if process.installation.host_id == record.host_id_of(LEARNERS)
+        else config.orphan_secs,
+        rows=str(Path(process.logdir) / "metrics.jsonl") if is_learners else "",
+        agent=mpirun_agent_command(process.installation) if process.other_installations else [],
+        restarts=config.max_restarts if config.restart_learners or not is_learners else 0,
         stall_secs=config.stall_secs,
-        grace_secs=config.stop_secs if learns else _ACTOR_SECONDS,
+        grace_secs=config.stop_secs if is_learners else _ACTOR_SECONDS,
     )
 
 
-def agent(ground: Ground) -> list[str]:
+def mpirun_agent_command(installation: Installation) -> list[str]:
     """By which mpirun on that machine reaches others; their supervisor says more to it."""
-    return ["env", "-C", ground.root, ground.python, "-m", "launcher.remote.mpirun_ssh"]
+    return ["env", "-C", installation.root, installation.python, "-m", "launcher.remote.mpirun_ssh"]

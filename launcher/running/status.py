@@ -14,10 +14,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from launcher.node.run_registry import Record, Run, boot
-from launcher.node.task import FINAL, LEARNERS
+from launcher.node.run_registry import Record, Run, boot_id
+from launcher.node.task import FINAL_STATES, LEARNERS
 
-_LOOK_SECONDS = 1.0
+_REFRESH_SECONDS = 1.0
 _TAIL_BYTES = 1 << 16  # of metrics.jsonl, whose last row is wanted
 _COLOURS = {
     "running": "green",
@@ -38,47 +38,47 @@ def snapshot(run: Run) -> dict[str, Any]:
     row = _last_row(Path(record.logdir) / "metrics.jsonl", record.time)
     return {
         "name": run.name,
-        "state": _state(record, states),
+        "state": _summarize_state(record, states),
         "logdir": record.logdir,
         "seconds": round(time.time() - record.time, 1),
         **{name: row[name] for name in _TOTALS if name in row},
-        "gpus": _gpus(),
-        "processes": [_process(state) for state in states.values()],
+        "gpus": _gpu_usage(),
+        "processes": [_describe_process(state) for state in states.values()],
     }
 
 
-def state(run: Run) -> str:
+def run_state(run: Run) -> str:
     """Of the run as a whole; empty where there is none."""
     record = run.record
-    return _state(record, run.states()) if record else ""
+    return _summarize_state(record, run.states()) if record else ""
 
 
-def show(run: Run, as_json: bool) -> None:
+def show_status(run: Run, as_json: bool) -> None:
     """Live where there is a terminal, until the run is over or Ctrl-C."""
     if as_json:
         print(json.dumps(snapshot(run), indent=1))
         return
     console = Console()
     if not console.is_terminal:
-        known = snapshot(run)
-        if known:
-            console.print(picture(known, len(known["processes"])))
+        status = snapshot(run)
+        if status:
+            console.print(picture(status, len(status["processes"])))
         return
     with (
         contextlib.suppress(KeyboardInterrupt),
         Live(console=console, screen=False, auto_refresh=False) as live,
     ):
         while True:
-            known = snapshot(run)
-            if not known:  # ended by another frontend, and put away
+            status = snapshot(run)
+            if not status:  # ended by another frontend, and put away
                 return
-            live.update(picture(known, max(console.height - 8, 5)), refresh=True)
-            if known["state"] in (*FINAL, "lost", "stale"):
+            live.update(picture(status, max(console.height - 8, 5)), refresh=True)
+            if status["state"] in (*FINAL_STATES, "lost", "stale"):
                 return
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_REFRESH_SECONDS)
 
 
-def picture(known: dict[str, Any], rows: int) -> Group:
+def picture(status: dict[str, Any], rows: int) -> Group:
     """So many rows of processes at most; those in trouble first, if not all fit."""
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
     for column in ("process", "host", "state"):
@@ -86,31 +86,31 @@ def picture(known: dict[str, Any], rows: int) -> Group:
     for column in ("up", "frames/s", "CPU", "memory", "restarts"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("last line", no_wrap=True, overflow="ellipsis", ratio=1)
-    processes = known["processes"]
+    processes = status["processes"]
     if len(processes) > rows:
         processes = sorted(processes, key=lambda p: (p["state"] == "running", not p["restarts"]))
     for process in processes[:rows]:
         table.add_row(*_cells(process))
-    parts: list[Any] = [_headline(known), table]
+    parts: list[Any] = [_headline(status), table]
     if len(processes) > rows:
         parts.append(Text(f"and {len(processes) - rows} more", style="dim"))
     return Group(*parts)
 
 
-def _headline(known: dict[str, Any]) -> Text:
-    parts = [f"{known['name']}: {known['state']}, {_duration(known['seconds'])}"]
-    if "frames" in known:
-        parts.append(f"{known['frames']:,.0f} frames, {known['frames_per_second']:,.0f}/s")
-    if "episode_return" in known:
-        parts.append(f"return {known['episode_return']:.2f}")
-    if "policy_lag" in known:
-        parts.append(f"lag {known['policy_lag']:.1f}")
-    lines = [" | ".join(parts), known["logdir"]]
-    lines += [known["verdict"]] if "verdict" in known else []
+def _headline(status: dict[str, Any]) -> Text:
+    parts = [f"{status['name']}: {status['state']}, {_duration(status['seconds'])}"]
+    if "frames" in status:
+        parts.append(f"{status['frames']:,.0f} frames, {status['frames_per_second']:,.0f}/s")
+    if "episode_return" in status:
+        parts.append(f"return {status['episode_return']:.2f}")
+    if "policy_lag" in status:
+        parts.append(f"lag {status['policy_lag']:.1f}")
+    lines = [" | ".join(parts), status["logdir"]]
+    lines += [status["verdict"]] if "verdict" in status else []
     lines += [
         f"GPU {gpu['index']} ({gpu['name']}): {gpu['used']}% busy, {gpu['memory']} MiB of "
         f"{gpu['of']}"
-        for gpu in known["gpus"]
+        for gpu in status["gpus"]
     ]
     return Text("\n".join(lines))
 
@@ -130,9 +130,9 @@ def _cells(process: dict[str, Any]) -> list[Any]:
     ]
 
 
-def _process(state: dict[str, Any]) -> dict[str, Any]:
+def _describe_process(state: dict[str, Any]) -> dict[str, Any]:
     """One, with every key, known or not."""
-    lives = state["state"] not in (*FINAL, "lost", "waits", "starting", "away")
+    lives = state["state"] not in (*FINAL_STATES, "lost", "waits", "starting", "away")
     since = state.get("since")
     return {
         "name": state["name"],
@@ -151,13 +151,13 @@ def _process(state: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _state(record: Record, states: dict[str, dict[str, Any]]) -> str:
-    there = states.get(LEARNERS, {"state": "lost"})
-    if record.boot != boot() and not there.get("place"):
+def _summarize_state(record: Record, states: dict[str, dict[str, Any]]) -> str:
+    learners_state = states.get(LEARNERS, {"state": "lost"})
+    if record.boot != boot_id() and not learners_state.get("place"):
         return "stale"
-    learners = there["state"]
+    learners = learners_state["state"]
     others = [state["state"] for state in states.values()]
-    if learners in FINAL and any(state not in (*FINAL, "lost") for state in others):
+    if learners in FINAL_STATES and any(state not in (*FINAL_STATES, "lost") for state in others):
         return "ending"
     return learners
 
@@ -174,7 +174,7 @@ def _last_row(path: Path, since: float) -> dict[str, Any]:
     return {}
 
 
-def _gpus() -> list[dict[str, Any]]:
+def _gpu_usage() -> list[dict[str, Any]]:
     """Of this machine, as its driver's own tool tells."""
     if not shutil.which("nvidia-smi"):
         return []

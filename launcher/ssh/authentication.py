@@ -12,14 +12,14 @@ from paramiko.auth_strategy import AuthSource, AuthStrategy
 from launcher.ssh.keys import Key
 from launcher.ssh.ssh_config import Route, Unreachable
 
-_BY_PASSWORD = {"password", "keyboard-interactive"}
+_PASSWORD_TYPES = {"password", "keyboard-interactive"}
 
 
-class NotLetIn(Unreachable):
+class LoginRejected(Unreachable):
     """A host knows none of our keys, nor our password."""
 
 
-class HungUp(Exception):
+class ConnectionClosed(Exception):
     """The server, in the midst of a login."""
 
 
@@ -33,7 +33,7 @@ class Login(AuthStrategy):
         self._route, self._keys, self._password = route, keys, password
         self._troubles, self._remedy = list(troubles), remedy
         self._tried: list[str] = []
-        self._takes: list[str] = []
+        self._allowed_types: list[str] = []
         # What let us in:
         self.key_text = ""
         self.password = ""
@@ -43,16 +43,16 @@ class Login(AuthStrategy):
         return iter(())
 
     def authenticate(self, transport: paramiko.Transport) -> list:
-        """Raises NotLetIn, Unreachable or HungUp."""
+        """Raises LoginRejected, Unreachable or ConnectionClosed."""
         name = self._route.username
-        good, self._takes = self._ask(transport, lambda: transport.auth_none(name))
-        if good and not self._takes:
+        good, self._allowed_types = self._attempt(transport, lambda: transport.auth_none(name))
+        if good and not self._allowed_types:
             return []
-        if not self._by_key(transport) and not self._by_password(transport):
-            raise NotLetIn(self._why())
+        if not self._try_keys(transport) and not self._try_password(transport):
+            raise LoginRejected(self._describe_rejection())
         return []
 
-    def left_out_password(self) -> bool:
+    def can_retry_with_password(self) -> bool:
         """After a server hung up: whether there is one, and keys were in its way."""
         waits = bool(self._password and self._keys and "the password" not in self._tried)
         self._troubles.append(
@@ -62,45 +62,47 @@ class Login(AuthStrategy):
         self._keys = []
         return waits
 
-    def hung_up(self) -> NotLetIn:
+    def rejection(self) -> LoginRejected:
         """To be raised then."""
-        return NotLetIn(self._why())
+        return LoginRejected(self._describe_rejection())
 
-    def _by_key(self, transport: paramiko.Transport) -> bool:
+    def _try_keys(self, transport: paramiko.Transport) -> bool:
         for each in self._keys:
-            if "publickey" not in self._takes:
+            if "publickey" not in self._allowed_types:
                 break
             self._tried.append(each.name)
             sent = each.key
-            good, wants = self._ask(
+            good, wants = self._attempt(
                 transport,
                 lambda sent=sent: transport.auth_publickey(self._route.username, sent),  # type: ignore[misc]
             )
-            self._takes = wants if good or wants else self._takes
+            self._allowed_types = wants if good or wants else self._allowed_types
             if good:
                 self.key_text = each.text
                 if not wants:  # a server may want more than one thing
                     return True
         return False
 
-    def _by_password(self, transport: paramiko.Transport) -> bool:
-        if not self._password or not _BY_PASSWORD.intersection(self._takes):
+    def _try_password(self, transport: paramiko.Transport) -> bool:
+        if not self._password or not _PASSWORD_TYPES.intersection(self._allowed_types):
             if self._password:
                 self._troubles.append("it takes no password")
             return False
         self._tried.append("the password")
-        name, prompts = self._route.username, Prompts(self._password)
-        if "password" in self._takes:
-            good, wants = self._ask(
+        name, prompts = self._route.username, PromptAnswers(self._password)
+        if "password" in self._allowed_types:
+            good, wants = self._attempt(
                 transport, lambda: transport.auth_password(name, self._password, fallback=False)
             )
         else:
-            good, wants = self._ask(transport, lambda: transport.auth_interactive(name, prompts))
+            good, wants = self._attempt(
+                transport, lambda: transport.auth_interactive(name, prompts)
+            )
         self._troubles += [f"it also asks {prompt!r}" for prompt in prompts.unanswered]
         self.password = self._password
         return good and not wants
 
-    def _ask(
+    def _attempt(
         self, transport: paramiko.Transport, attempt: Callable[[], list[str]]
     ) -> tuple[bool, list[str]]:
         """Whether the server agrees, and what it takes from here on, as far as it says."""
@@ -110,22 +112,22 @@ class Login(AuthStrategy):
             return False, error.allowed_types
         except (paramiko.SSHException, EOFError, OSError) as error:
             if not transport.is_active():
-                raise HungUp from None
+                raise ConnectionClosed from None
             if "timeout" in str(error):
                 raise Unreachable(
-                    f"{self._route.shown} gave no answer to the login: is it overloaded?"
+                    f"{self._route.display_name} gave no answer to the login: is it overloaded?"
                 ) from None
             return False, []
 
-    def _why(self) -> str:
-        who = f"{self._route.shown} does not let {self._route.username} in"
+    def _describe_rejection(self) -> str:
+        who = f"{self._route.display_name} does not let {self._route.username} in"
         tried = f"tried {', '.join(self._tried)}" if self._tried else "there was nothing to try"
-        takes = f"it takes {' or '.join(self._takes)}" if self._takes else ""
-        said = "; ".join(filter(None, [tried, *dict.fromkeys(self._troubles), takes]))
-        return f"{who}: {said}; {self._remedy}"
+        takes = f"it takes {' or '.join(self._allowed_types)}" if self._allowed_types else ""
+        reasons = "; ".join(filter(None, [tried, *dict.fromkeys(self._troubles), takes]))
+        return f"{who}: {reasons}; {self._remedy}"
 
 
-class Prompts:
+class PromptAnswers:
     """Answers a server's questions: the first, if it is the only one, with the password."""
 
     def __init__(self, password: str):

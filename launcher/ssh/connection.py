@@ -4,8 +4,8 @@
     connection.client.exec_command(...)         paramiko's client, as it comes
     connect_with(connection.credential)         the same login from another machine
 
-The way there is `config`'s, what is carried over `carrier`'s; whether the host is the right
-one `known_hosts` says, and who we are `keys` and `login`. Every step has a limit.
+`ssh_config` finds the route, `proxy_transport` opens the socket, `known_hosts` verifies the host,
+`keys` and `authentication` log in. Every step has a limit.
 """
 
 import contextlib
@@ -19,18 +19,18 @@ from typing import Any, NamedTuple
 import paramiko
 
 from launcher.ssh import keys, known_hosts, proxy_transport, ssh_config
-from launcher.ssh.authentication import HungUp, Login
+from launcher.ssh.authentication import ConnectionClosed, Login
 from launcher.ssh.known_hosts import HostKeyRefused
-from launcher.ssh.ssh_config import Route, Settings, Target, Unreachable, route
+from launcher.ssh.ssh_config import Route, Settings, Target, Unreachable, find_route
 
 _HANDSHAKE_SECONDS = 15.0  # until the host has shown its key
-_ANSWER_SECONDS = 20.0  # for each try of a login
+_LOGIN_SECONDS = 20.0  # for each try of a login
 _CHANNEL_SECONDS = 30.0  # until a command may run, or a jump goes on
 _KEEPALIVE_SECONDS = 15
-_PAUSES = (0.2, 0.6, 2.0, 5.0)  # before the next try of a server that has too much to do
-_MOST_JUMPS = 8
-_IN_CSV = "mend ssh_username, ssh_key_path or ssh_password"
-_IN_CONFIG = "mend User or IdentityFile of the SSH configuration, or ssh-add its key"
+_RETRY_PAUSES = (0.2, 0.6, 2.0, 5.0)  # before the next try of a server that has too much to do
+_MAX_JUMPS = 8
+_CSV_REMEDY = "mend ssh_username, ssh_key_path or ssh_password"
+_CONFIG_REMEDY = "mend User or IdentityFile of the SSH configuration, or ssh-add its key"
 
 # It writes tracebacks of what is said here in a sentence.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
@@ -60,187 +60,197 @@ class Connection(NamedTuple):
     credential: Credential
 
 
-class Judge(NamedTuple):
+class HostKeyVerifier(NamedTuple):
     """Of host keys."""
 
-    kinds: set[str]  # to be shown first
-    accept: Callable[[paramiko.PKey], None]  # raises HostKeyRefused
+    key_types: set[str]  # to be shown first
+    verify: Callable[[paramiko.PKey], None]  # raises HostKeyRefused
 
 
-class _Dropped(Exception):
+class _ConnectionDropped(Exception):
     """A server hung up before it said anything, as busy ones do."""
 
 
 def connect(target: Target, settings: Settings) -> Connection:
     """Raises Unreachable."""
-    way = route(target, settings)
-    client, login = _arrive(way, settings, target.ssh_password, _IN_CSV, ())
+    route = find_route(target, settings)
+    client, login = _connect_route(route, settings, target.ssh_password, _CSV_REMEDY, ())
     credential = Credential(
-        *(way.host, way.address, way.port, way.username),
+        *(route.host, route.address, route.port, route.username),
         password=login.password,
         key=login.key_text,
-        host_key=_listed(_transport(client).get_remote_server_key()),
+        host_key=_key_line(_get_transport(client).get_remote_server_key()),
     )
-    return Connection(client, way, credential)
+    return Connection(client, route, credential)
 
 
-def connect_with(credential: Credential) -> paramiko.SSHClient:
+def connect_with_credential(credential: Credential) -> paramiko.SSHClient:
     """From another machine: no configuration; its own keys only where none is given."""
-    way = ssh_config.own_route(*credential[:4])
+    route = ssh_config.route_without_config(*credential[:4])
     own = not credential.key and not credential.password
-    agent = keys.Agent(way.agent if own else "")
-    found, troubles = keys.keys(way, agent) if own else ([], [])
+    agent = keys.SshAgent(route.agent if own else "")
+    found, troubles = keys.find_keys(route, agent) if own else ([], [])
     if credential.key:
         found = [keys.Key("the key that was given", keys.private_key(credential.key))]
     remedy = "the machine that starts the run is: name a key that works from here, too"
-    login = Login(way, found, credential.password, troubles, remedy)
-    judge = Judge({credential.host_key.split()[0]}, functools.partial(_is, way, credential))
+    login = Login(route, found, credential.password, troubles, remedy)
+    verifier = HostKeyVerifier(
+        {credential.host_key.split()[0]}, functools.partial(_check_same_key, route, credential)
+    )
     with contextlib.closing(agent):
-        return _enter(way, login, judge, lambda: proxy_transport.dial(way))
-
-
-def _is(way: Route, credential: Credential, key: paramiko.PKey) -> None:
-    if _listed(key) != credential.host_key:
-        raise HostKeyRefused(
-            f"{way.shown} shows another key here, {key.get_name()} {key.fingerprint}, than to the "
-            f"machine that starts the run: does its name mean another host here?"
+        return _connect_with_retries(
+            route, login, verifier, lambda: proxy_transport.connect_tcp(route)
         )
 
 
-def _listed(key: paramiko.PKey) -> str:
+def _check_same_key(route: Route, credential: Credential, key: paramiko.PKey) -> None:
+    if _key_line(key) != credential.host_key:
+        raise HostKeyRefused(
+            f"{route.display_name} shows another key here, {key.get_name()} {key.fingerprint}, "
+            f"than to the machine that starts the run: does its name mean another host here?"
+        )
+
+
+def _key_line(key: paramiko.PKey) -> str:
     return f"{key.get_name()} {key.get_base64()}"
 
 
-def _arrive(
-    way: Route, settings: Settings, password: str, remedy: str, passed: tuple[str, ...]
+def _connect_route(
+    route: Route, settings: Settings, password: str, remedy: str, passed_hops: tuple[str, ...]
 ) -> tuple[paramiko.SSHClient, Login]:
-    """At the end of a route, by way of its jumps; `passed`: those that led here."""
-    agent = keys.Agent(way.agent)
+    """At the end of a route, by way of its jumps; `passed_hops`: those that led here."""
+    agent = keys.SshAgent(route.agent)
     with contextlib.closing(agent):
-        found, troubles = keys.keys(way, agent)
-        login = Login(way, found, password, troubles, remedy)
-        judge = Judge(known_hosts.kinds(way), functools.partial(known_hosts.accept, way))
-        return _enter(way, login, judge, lambda: _carrier(way, settings, passed)), login
+        found, troubles = keys.find_keys(route, agent)
+        login = Login(route, found, password, troubles, remedy)
+        verifier = HostKeyVerifier(
+            known_hosts.known_key_types(route), functools.partial(known_hosts.verify, route)
+        )
+        return _connect_with_retries(
+            route, login, verifier, lambda: _open_socket(route, settings, passed_hops)
+        ), login
 
 
-def _carrier(way: Route, settings: Settings, passed: tuple[str, ...]) -> Any:
-    """What `way` says its connection goes through."""
-    if way.proxy_command:
-        return proxy_transport.run_proxy(way)
-    if not way.proxy_jump:
-        return proxy_transport.dial(way)
-    *before, hop = way.proxy_jump
-    if len(passed) == _MOST_JUMPS:
-        raise Unreachable(f"ProxyJump goes round in circles: {' via '.join(passed)}")
+def _open_socket(route: Route, settings: Settings, passed_hops: tuple[str, ...]) -> Any:
+    """What `route` says its connection goes through."""
+    if route.proxy_command:
+        return proxy_transport.run_proxy_command(route)
+    if not route.proxy_jump:
+        return proxy_transport.connect_tcp(route)
+    *earlier_hops, hop = route.proxy_jump
+    if len(passed_hops) == _MAX_JUMPS:
+        raise Unreachable(f"ProxyJump goes round in circles: {' via '.join(passed_hops)}")
     try:
-        to = route(ssh_config.jump(hop), settings)
-        if before:  # they lead to it, whatever it says itself
-            to = to._replace(proxy_jump=tuple(before), proxy_command="")
-        client, _ = _arrive(to, settings, "", _IN_CONFIG, (*passed, hop))
+        target_route = find_route(ssh_config.jump_target(hop), settings)
+        if earlier_hops:  # they lead to it, whatever it says itself
+            target_route = target_route._replace(proxy_jump=tuple(earlier_hops), proxy_command="")
+        client, _ = _connect_route(target_route, settings, "", _CONFIG_REMEDY, (*passed_hops, hop))
     except Unreachable as error:
-        raise type(error)(f"{way.host}: by way of {hop}: {error}") from None
+        raise type(error)(f"{route.host}: by way of {hop}: {error}") from None
     try:
-        channel = _transport(client).open_channel(
-            "direct-tcpip", (way.address, way.port), ("127.0.0.1", 0), timeout=_CHANNEL_SECONDS
+        channel = _get_transport(client).open_channel(
+            "direct-tcpip", (route.address, route.port), ("127.0.0.1", 0), timeout=_CHANNEL_SECONDS
         )
     except (paramiko.SSHException, EOFError, OSError) as error:
         client.close()
-        raise Unreachable(f"{way.shown} cannot be reached from {hop}: {error}") from None
-    return proxy_transport.Carrier(channel, client.close)
+        raise Unreachable(f"{route.display_name} cannot be reached from {hop}: {error}") from None
+    return proxy_transport.ProxySocket(channel, client.close)
 
 
-def _enter(
-    way: Route, login: Login, judge: Judge, carrier: Callable[[], Any]
+def _connect_with_retries(
+    route: Route, login: Login, verifier: HostKeyVerifier, open_socket: Callable[[], Any]
 ) -> paramiko.SSHClient:
     """Again where a server was too busy, and once more for the password alone."""
-    pauses = list(_PAUSES)
+    pauses = list(_RETRY_PAUSES)
     while True:
         try:
-            carried = carrier()
+            sock = open_socket()
         except OSError as error:
-            raise Unreachable(f"{way.shown} cannot be reached: {error.strerror}") from None
+            raise Unreachable(f"{route.display_name} cannot be reached: {error.strerror}") from None
         try:
-            return _shake_hands(way, login, judge, carried)
-        except _Dropped as error:
+            return _connect_once(route, login, verifier, sock)
+        except _ConnectionDropped as error:
             if not pauses:
                 what = str(error) or "is the port right, is it overloaded, or does it refuse us?"
                 raise Unreachable(
-                    f"{way.shown} hangs up before anybody can log in: {what}"
+                    f"{route.display_name} hangs up before anybody can log in: {what}"
                 ) from None
             time.sleep(pauses.pop(0) * random.uniform(0.5, 1.5))
-        except HungUp:
-            if not login.left_out_password():
-                raise login.hung_up() from None
+        except ConnectionClosed:
+            if not login.can_retry_with_password():
+                raise login.rejection() from None
 
 
-def _shake_hands(way: Route, login: Login, judge: Judge, carrier: Any) -> paramiko.SSHClient:
+def _connect_once(
+    route: Route, login: Login, verifier: HostKeyVerifier, sock: Any
+) -> paramiko.SSHClient:
     """One connection."""
     client = paramiko.SSHClient()
-    client.set_missing_host_key_policy(_Policy(judge))
-    begun = time.monotonic()
+    client.set_missing_host_key_policy(_VerifierPolicy(verifier))
+    started = time.monotonic()
     try:
         client.connect(
-            way.address,
-            way.port,
-            way.username,
-            sock=carrier,
+            route.address,
+            route.port,
+            route.username,
+            sock=sock,
             timeout=_HANDSHAKE_SECONDS,
             banner_timeout=_HANDSHAKE_SECONDS,
-            auth_timeout=_ANSWER_SECONDS,
+            auth_timeout=_LOGIN_SECONDS,
             channel_timeout=_CHANNEL_SECONDS,
-            transport_factory=functools.partial(_prefer, judge),
+            transport_factory=functools.partial(_make_transport, verifier),
             auth_strategy=login,
         )
-        _transport(client).set_keepalive(_KEEPALIVE_SECONDS)
+        _get_transport(client).set_keepalive(_KEEPALIVE_SECONDS)
     except BaseException as error:
         transport = client.get_transport()
         client.close()
-        carrier.close()
+        sock.close()
         if transport and isinstance(error, (paramiko.SSHException, EOFError, OSError)):
-            late = time.monotonic() - begun >= _HANDSHAKE_SECONDS
-            why = _why(way, transport, error, late)
-            raise why or _Dropped(getattr(carrier, "complaint", "")) from None
+            late = time.monotonic() - started >= _HANDSHAKE_SECONDS
+            reason = _describe_error(route, transport, error, late)
+            raise reason or _ConnectionDropped(getattr(sock, "complaint", "")) from None
         raise
     return client
 
 
-def _why(
-    way: Route, transport: paramiko.Transport, error: Exception, late: bool
+def _describe_error(
+    route: Route, transport: paramiko.Transport, error: Exception, late: bool
 ) -> Unreachable | None:
     """In our words; None where it is worth another try."""
     if late and not transport.initial_kex_done:
         what = "says nothing" if not transport.remote_version else "does not finish its handshake"
         return Unreachable(
-            f"{way.shown} takes the connection, and {what} for {_HANDSHAKE_SECONDS:g} s: is that "
-            f"its SSH port, and is it well?"
+            f"{route.display_name} takes the connection, and {what} for {_HANDSHAKE_SECONDS:g} s: "
+            f"is that its SSH port, and is it well?"
         )
     if not transport.remote_version or isinstance(error, (EOFError, OSError)):
         return None
-    return Unreachable(f"{way.shown}: SSH fails: {error or 'it hung up'}")
+    return Unreachable(f"{route.display_name}: SSH fails: {error or 'it hung up'}")
 
 
-class _Policy(paramiko.MissingHostKeyPolicy):
+class _VerifierPolicy(paramiko.MissingHostKeyPolicy):
     """paramiko itself knows no host: all are ours to judge."""
 
-    def __init__(self, judge: Judge):
-        self._judge = judge
+    def __init__(self, verifier: HostKeyVerifier):
+        self._verifier = verifier
 
     def missing_host_key(self, client: Any, hostname: str, key: paramiko.PKey) -> None:
-        self._judge.accept(key)
+        self._verifier.verify(key)
 
 
-def _prefer(judge: Judge, carrier: Any, **more: Any) -> paramiko.Transport:
+def _make_transport(verifier: HostKeyVerifier, sock: Any, **more: Any) -> paramiko.Transport:
     """A host has several keys, and shows the first that we ask for: ask for one that is known."""
-    transport = paramiko.Transport(carrier, **more)
+    transport = paramiko.Transport(sock, **more)
     options = transport.get_security_options()
     options.key_types = sorted(
         options.key_types,
-        key=lambda name: ("ssh-rsa" if name.startswith("rsa-") else name) not in judge.kinds,
+        key=lambda name: ("ssh-rsa" if name.startswith("rsa-") else name) not in verifier.key_types,
     )
     return transport
 
 
-def _transport(client: paramiko.SSHClient) -> paramiko.Transport:
+def _get_transport(client: paramiko.SSHClient) -> paramiko.Transport:
     transport = client.get_transport()
     assert transport
     return transport

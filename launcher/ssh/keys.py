@@ -45,22 +45,22 @@ class Identity(NamedTuple):
     trouble: str
 
 
-def keys(route: Route, agent: "Agent") -> tuple[list[Key], list[str]]:
+def find_keys(route: Route, agent: "SshAgent") -> tuple[list[Key], list[str]]:
     """In the order in which they are tried; and what is wrong with others."""
     held = {key.key.asbytes(): key for key in agent.keys}
     if route.key_path and not Path(route.key_path).is_file():
         raise Unreachable(
-            f"{route.shown}: ssh_key_path {route.key_path}: there is no such file; name a private "
-            f"key of this machine, or leave the column empty"
+            f"{route.display_name}: ssh_key_path {route.key_path}: there is no such file; name a "
+            f"private key of this machine, or leave the column empty"
         )
     found: dict[bytes, Key] = {}
     troubles = [agent.trouble] if agent.trouble else []
     for path in filter(None, (route.key_path, *route.identity_files)):
-        read = identity(path)
+        read = read_identity(path)
         key = read.key or held.get(read.public)
         if key:
             public = key.key.asbytes()
-            if certified := _certified(path, key):
+            if certified := _with_certificate(path, key):
                 found.setdefault(b"certified" + public, certified)
             found.setdefault(public, key)
         elif read.trouble:
@@ -71,7 +71,7 @@ def keys(route: Route, agent: "Agent") -> tuple[list[Key], list[str]]:
     return list(found.values()), troubles
 
 
-def identity(path: str) -> Identity:
+def read_identity(path: str) -> Identity:
     """Of a file that may be missing, public, encrypted, or no key at all."""
     try:
         text = Path(path).read_text(errors="replace")
@@ -82,21 +82,21 @@ def identity(path: str) -> Identity:
     try:
         return Identity(Key(path, private_key(text), text), b"", "")
     except paramiko.PasswordRequiredException:
-        return Identity(None, _public(path, text), f"{path} is encrypted: ssh-add it")
+        return Identity(None, _public_key(path, text), f"{path} is encrypted: ssh-add it")
     except ValueError:
         trouble = (
             f"{path} is no private key that can be read; `ssh-keygen -p -f {path}` may mend it"
         )
-        if _listed(text):
+        if _parse_public_key(text):
             trouble = f"{path} is a public key, and no agent has its private one"
-        return Identity(None, _public(path, text), trouble)
+        return Identity(None, _public_key(path, text), trouble)
 
 
 def private_key(text: str) -> paramiko.PKey:
     """Raises ValueError, or paramiko's own where it is encrypted."""
     found = re.search(r"BEGIN (\w+) PRIVATE KEY", text)
     named = found[1] if found else ""
-    kind = _CLASSES.get(_kind(_within(text)) if named == "OPENSSH" else named)
+    kind = _CLASSES.get(_key_type(_embedded_public_key(text)) if named == "OPENSSH" else named)
     if kind is None:
         raise ValueError
     try:
@@ -110,7 +110,7 @@ def private_key(text: str) -> paramiko.PKey:
     return key
 
 
-def _within(text: str) -> bytes:
+def _embedded_public_key(text: str) -> bytes:
     """The public part of a private key in OpenSSH's form: it is there even if it is encrypted."""
     _, begins, rest = text.partition("-----BEGIN OPENSSH PRIVATE KEY-----")
     with contextlib.suppress(ValueError, struct.error):
@@ -123,16 +123,16 @@ def _within(text: str) -> bytes:
     return b""
 
 
-def _public(path: str, text: str) -> bytes:
+def _public_key(path: str, text: str) -> bytes:
     """Of a public key's file, of an encrypted one, or of its neighbour PATH.pub."""
-    if within := _within(text):
+    if within := _embedded_public_key(text):
         return within
     with contextlib.suppress(OSError):
-        text = text if _listed(text) else Path(f"{path}.pub").read_text(errors="replace")
-    return _listed(text)
+        text = text if _parse_public_key(text) else Path(f"{path}.pub").read_text(errors="replace")
+    return _parse_public_key(text)
 
 
-def _listed(text: str) -> bytes:
+def _parse_public_key(text: str) -> bytes:
     words = text.split()
     with contextlib.suppress(ValueError):
         if len(words) > 1 and words[0].startswith(("ssh-", "ecdsa-", "sk-")):
@@ -140,11 +140,11 @@ def _listed(text: str) -> bytes:
     return b""
 
 
-def _kind(public: bytes) -> str:
+def _key_type(public: bytes) -> str:
     return paramiko.Message(public).get_binary().decode(errors="replace") if public else ""
 
 
-def _certified(path: str, key: Key) -> Key | None:
+def _with_certificate(path: str, key: Key) -> Key | None:
     """With the certificate beside its file, which then travels with it."""
     try:
         text = f"{key.text.rstrip()}\n{Path(f'{path}-cert.pub').read_text()}"
@@ -153,7 +153,7 @@ def _certified(path: str, key: Key) -> Key | None:
         return None
 
 
-class Agent(AgentSSH):
+class SshAgent(AgentSSH):
     """Of a socket; one that is not there has no keys. To be closed after the login."""
 
     def __init__(self, path: str):
@@ -165,13 +165,15 @@ class Agent(AgentSSH):
             return
         self._socket.settimeout(_AGENT_SECONDS)
         try:
-            self._dial(path)
+            self._connect_socket(path)
             self._connect(self._socket)  # type: ignore[attr-defined]
         except (OSError, ValueError, paramiko.SSHException) as error:
             self.trouble = f"the SSH agent {path} does not answer: {error}"
-        self.keys = [Key(f"the agent's {_called(key)}", _Careful(key)) for key in self.get_keys()]
+        self.keys = [
+            Key(f"the agent's {_display_name(key)}", _SafeAgentKey(key)) for key in self.get_keys()
+        ]
 
-    def _dial(self, path: str) -> None:
+    def _connect_socket(self, path: str) -> None:
         until = time.monotonic() + _AGENT_SECONDS
         while True:
             try:
@@ -186,11 +188,11 @@ class Agent(AgentSSH):
         self._socket.close()
 
 
-def _called(key: AgentKey) -> str:
+def _display_name(key: AgentKey) -> str:
     return getattr(key, "comment", "") or key.get_name()
 
 
-class _Careful(AgentKey):
+class _SafeAgentKey(AgentKey):
     """An agent that will not sign costs one try, not the connection."""
 
     def __init__(self, key: AgentKey):

@@ -28,40 +28,40 @@ class HostKeyRefused(Unreachable):
     """A host's key is not known, not the one that is known, or revoked."""
 
 
-class Entry(NamedTuple):
+class KnownHostsEntry(NamedTuple):
     """One line of a file, of a host that was asked after."""
 
     file: str
     line: int
     marker: str  # "", "@revoked" or "@cert-authority"
-    kind: str  # such as ssh-ed25519
+    key_type: str  # such as ssh-ed25519
     key: bytes
 
 
-def kinds(route: Route) -> set[str]:
+def known_key_types(route: Route) -> set[str]:
     """Of keys by which the host is known: one of these it is to show."""
     files = (*route.known_hosts, *route.global_known_hosts)
-    found = [entry for name in _names(route) for entry in entries(files, name)]
-    return {entry.kind for entry in found if not entry.marker}
+    found = [entry for name in _host_names(route) for entry in find_entries(files, name)]
+    return {entry.key_type for entry in found if not entry.marker}
 
 
-def accept(route: Route, key: paramiko.PKey) -> None:
+def verify(route: Route, key: paramiko.PKey) -> None:
     """Raises HostKeyRefused unless the key is the host's, or is trusted from here on."""
-    if _known(route, key):
+    if _is_known(route, key):
         return
     if not route.accept_new:
-        raise HostKeyRefused(_stranger(route, key))
+        raise HostKeyRefused(_unknown_host_message(route, key))
     if route.known_hosts:
         try:
-            _remember(route, key)
+            _add_key(route, key)
         except OSError as error:
             raise HostKeyRefused(
-                f"{route.shown}: its key cannot be written to {route.known_hosts[0]}: "
+                f"{route.display_name}: its key cannot be written to {route.known_hosts[0]}: "
                 f"{error.strerror}"
             ) from None
 
 
-def entries(files: Iterable[str], name: str) -> Iterator[Entry]:
+def find_entries(files: Iterable[str], name: str) -> Iterator[KnownHostsEntry]:
     """The lines of files that are about a host; what cannot be read says nothing."""
     for file in files:
         try:
@@ -72,33 +72,33 @@ def entries(files: Iterable[str], name: str) -> Iterator[Entry]:
             marker, words = "", line.split()
             if words and words[0].startswith("@"):
                 marker = words.pop(0)
-            if len(words) < 3 or words[0].startswith("#") or not _is_about(words[0], name):
+            if len(words) < 3 or words[0].startswith("#") or not _matches(words[0], name):
                 continue
             with contextlib.suppress(ValueError):
-                yield Entry(file, number, marker, words[1], base64.b64decode(words[2]))
+                yield KnownHostsEntry(file, number, marker, words[1], base64.b64decode(words[2]))
 
 
-def _known(route: Route, key: paramiko.PKey) -> bool:
+def _is_known(route: Route, key: paramiko.PKey) -> bool:
     """Raises HostKeyRefused where another key is known, or this one is revoked."""
     files = (*route.known_hosts, *route.global_known_hosts)
-    found = {name: list(entries(files, name)) for name in _names(route)}
+    found = {name: list(find_entries(files, name)) for name in _host_names(route)}
     same = [e for each in found.values() for e in each if e.key == key.asbytes()]
     if revoked := [entry for entry in same if entry.marker == "@revoked"]:
         where = f"{revoked[0].file}:{revoked[0].line}"
         raise HostKeyRefused(
-            f"{route.shown} shows a key that is revoked ({where}), {key.get_name()} "
+            f"{route.display_name} shows a key that is revoked ({where}), {key.get_name()} "
             f"{key.fingerprint}: ask who runs it"
         )
     if any(not entry.marker for entry in same):
         return True
-    name = _names(route)[0]
+    name = _host_names(route)[0]
     others = [entry for entry in found[name] if not entry.marker]
     if others:
-        raise HostKeyRefused(_changed(route, key, name, others))
+        raise HostKeyRefused(_changed_key_message(route, key, name, others))
     return False
 
 
-def _names(route: Route) -> list[str]:
+def _host_names(route: Route) -> list[str]:
     """That the host may be known by: its own comes first; others may only confirm."""
     if route.host_key_alias:
         return [route.host_key_alias.lower()]
@@ -106,11 +106,11 @@ def _names(route: Route) -> list[str]:
     return [address] if route.port == 22 else [f"[{address}]:{route.port}", address]
 
 
-def _is_about(patterns: str, name: str) -> bool:
+def _matches(patterns: str, name: str) -> bool:
     found = False
     for pattern in patterns.split(","):
         if pattern.startswith("|1|"):
-            found |= _hashed(name, pattern.split("|")[2]) == pattern
+            found |= _hash_name(name, pattern.split("|")[2]) == pattern
             continue
         glob = re.escape(pattern.lstrip("!").lower()).replace(r"\*", ".*").replace(r"\?", ".")
         if re.fullmatch(glob, name):
@@ -120,7 +120,7 @@ def _is_about(patterns: str, name: str) -> bool:
     return found
 
 
-def _hashed(name: str, salt: str) -> str:
+def _hash_name(name: str, salt: str) -> str:
     """As OpenSSH hides names."""
     try:
         digest = hmac.new(base64.b64decode(salt), name.encode(), hashlib.sha1).digest()
@@ -129,16 +129,16 @@ def _hashed(name: str, salt: str) -> str:
     return f"|1|{salt}|{base64.b64encode(digest).decode()}"
 
 
-def _remember(route: Route, key: paramiko.PKey) -> None:
+def _add_key(route: Route, key: paramiko.PKey) -> None:
     """Others may do the same at the same moment: all look and write under one lock."""
-    path, name = Path(route.known_hosts[0]), _names(route)[0]
+    path, name = Path(route.known_hosts[0]), _host_names(route)[0]
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if route.hash_known_hosts:
-        name = _hashed(name, base64.b64encode(os.urandom(20)).decode())
+        name = _hash_name(name, base64.b64encode(os.urandom(20)).decode())
     file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         _lock(file)
-        if _known(route, key):
+        if _is_known(route, key):
             return
         size = os.fstat(file).st_size
         apart = "\n" if size and os.pread(file, 1, size - 1) != b"\n" else ""
@@ -160,27 +160,33 @@ def _lock(file: int) -> None:
         time.sleep(0.01)
 
 
-def _stranger(route: Route, key: paramiko.PKey) -> str:
+def _unknown_host_message(route: Route, key: paramiko.PKey) -> str:
     shows = f"its {key.get_name()} key is {key.fingerprint}"
     file = route.known_hosts[0] if route.known_hosts else "~/.ssh/known_hosts"
     way = f"`ssh-keyscan -p {route.port} {route.address} >> {shlex.quote(file)}` accepts it"
     if route.proxy_jump or route.proxy_command or route.host_key_alias:
         way = f"`ssh {route.host}` by hand asks once"  # a scan goes straight, to the bare address
     files = (*route.known_hosts, *route.global_known_hosts)
-    if any(e.marker == "@cert-authority" for name in _names(route) for e in entries(files, name)):
+    if any(
+        e.marker == "@cert-authority"
+        for name in _host_names(route)
+        for e in find_entries(files, name)
+    ):
         shows += " (its certificate is not looked at: @cert-authority lines are not used here)"
     return (
-        f"{route.shown} is not known: {shows}; if that is right, {way}, or "
+        f"{route.display_name} is not known: {shows}; if that is right, {way}, or "
         f"--ssh_accept_new_hosts does for all"
     )
 
 
-def _changed(route: Route, key: paramiko.PKey, name: str, others: list[Entry]) -> str:
-    alike = [entry for entry in others if entry.kind == key.get_name()]
+def _changed_key_message(
+    route: Route, key: paramiko.PKey, name: str, others: list[KnownHostsEntry]
+) -> str:
+    alike = [entry for entry in others if entry.key_type == key.get_name()]
     old = (alike or others)[0]
     return (
-        f"{route.shown} shows another key than before, {key.get_name()} {key.fingerprint}, and "
-        f"{old.file}:{old.line} has another {old.kind}: if it was set up anew, "
+        f"{route.display_name} shows another key than before, {key.get_name()} {key.fingerprint}, "
+        f"and {old.file}:{old.line} has another {old.key_type}: if it was set up anew, "
         f"`ssh-keygen -R {shlex.quote(name)} -f {shlex.quote(old.file)}` forgets the old one; "
         f"if not, somebody may stand between"
     )

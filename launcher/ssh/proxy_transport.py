@@ -17,7 +17,7 @@ _DEAD_MS = 60_000  # after which what nobody acknowledged counts as lost
 _END_SECONDS = 1.0  # for a ProxyCommand to end once its connection is closed
 
 
-def dial(route: Route) -> socket.socket:
+def connect_tcp(route: Route) -> socket.socket:
     """TCP to the host, each of its addresses in turn. Raises Unreachable."""
     until = time.monotonic() + route.connect_timeout
     try:
@@ -26,8 +26,8 @@ def dial(route: Route) -> socket.socket:
         )
     except (OSError, UnicodeError) as error:
         raise Unreachable(
-            f"{route.host}: nobody knows a host {route.address} ({_said(error)}); mend column ip, "
-            f"or HostName in the SSH configuration"
+            f"{route.host}: nobody knows a host {route.address} ({_error_text(error)}); mend "
+            f"column ip, or HostName in the SSH configuration"
         ) from None
     why = ""
     for i, (family, kind, protocol, _, address) in enumerate(found):
@@ -46,7 +46,7 @@ def dial(route: Route) -> socket.socket:
     raise Unreachable(why)
 
 
-class Carrier:
+class ProxySocket:
     """A connection inside another thing, which ends with it; paramiko takes it for a socket."""
 
     def __init__(self, inner: Any, end: Callable[[], None], errors: IO[str] | None = None):
@@ -77,12 +77,12 @@ class Carrier:
             errors, self._errors = self._errors, None
             if errors:
                 errors.seek(0)
-                said = " ".join(errors.read(1000).split())
-                self.complaint = f"its ProxyCommand says: {said}" if said else ""
+                complaint = " ".join(errors.read(1000).split())
+                self.complaint = f"its ProxyCommand says: {complaint}" if complaint else ""
                 errors.close()
 
 
-def run_proxy(route: Route) -> Carrier:
+def run_proxy_command(route: Route) -> ProxySocket:
     """Its input and output are the connection; as with `ssh`, a shell reads the command."""
     ours, its = socket.socketpair()
     errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - it ends as it does
@@ -94,7 +94,7 @@ def run_proxy(route: Route) -> Carrier:
             stderr=errors,
             start_new_session=True,  # Ctrl-C is the frontend's to act on, and needs its hosts
         )
-    return Carrier(ours, lambda: _end(process), errors)
+    return ProxySocket(ours, lambda: _end(process), errors)
 
 
 def _end(process: subprocess.Popen) -> None:
@@ -110,13 +110,13 @@ def _end(process: subprocess.Popen) -> None:
 def _refusal(route: Route, error: OSError) -> str:
     if isinstance(error, TimeoutError):
         return (
-            f"{route.shown} gave no answer in {route.connect_timeout:g} s: is it up, and does a "
-            f"firewall let you through?"
+            f"{route.display_name} gave no answer in {route.connect_timeout:g} s: is it up, and "
+            f"does a firewall let you through?"
         )
     if isinstance(error, ConnectionRefusedError):
-        return f"{route.shown} refuses connections: does sshd run there, at that port?"
-    return f"{route.shown} cannot be reached: {_said(error)}"
+        return f"{route.display_name} refuses connections: does sshd run there, at that port?"
+    return f"{route.display_name} cannot be reached: {_error_text(error)}"
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)

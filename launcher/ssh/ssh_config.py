@@ -19,14 +19,14 @@ from typing import NamedTuple
 
 _SECONDS = 10.0  # for a TCP connection where ConnectTimeout is not set, and for `ssh -G`
 # Where the configuration names none:
-_KEYS = ["~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519"]
-_KNOWN = ["~/.ssh/known_hosts", "~/.ssh/known_hosts2"]
-_GLOBALLY_KNOWN = ["/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2"]
+_DEFAULT_KEYS = ["~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519"]
+_DEFAULT_KNOWN_HOSTS = ["~/.ssh/known_hosts", "~/.ssh/known_hosts2"]
+_DEFAULT_GLOBAL_KNOWN_HOSTS = ["/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2"]
 _FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
-_MOST_INCLUDES = 16  # within each other
+_MAX_INCLUDES = 16  # within each other
 _HIDDEN = "***"
 
-Said = dict[str, list[str]]  # a configuration's answer for one host, by lower-case keyword
+ConfigValues = dict[str, list[str]]  # a configuration's answer for one host, by lower-case keyword
 
 
 class Unreachable(Exception):
@@ -76,57 +76,63 @@ class Route(NamedTuple):
     family: socket.AddressFamily = socket.AF_UNSPEC
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         """As messages call it."""
         at = f"{self.address}:{self.port}"
         return self.host if at == f"{self.host}:22" else f"{self.host} ({at})"
 
 
-def route(target: Target, settings: Settings) -> Route:
+def find_route(target: Target, settings: Settings) -> Route:
     """What the CSV says wins. Raises Unreachable where the configuration cannot be read."""
     if target.ip.startswith("-"):
         raise Unreachable(f"{target.ip!r} is no host name; mend column ip")
     settings = settings._replace(config=os.path.expanduser(settings.config))
-    said = (_by_openssh if shutil.which("ssh") else _by_paramiko)(target, settings)
-    one = {key: values[0] for key, values in said.items() if values}
-    address = one.get("hostname", target.ip)
-    username = target.ssh_username or one.get("user") or _me()[0]
-    port = _port(target, one.get("port", "22"))
-    full = _filler(target.ip, address, port, username, one.get("hostkeyalias", target.ip))
-    jump = _unless_none(one.get("proxyjump", ""))
-    strict = one.get("stricthostkeychecking", "ask")
-    limit = one.get("connecttimeout", "")
+    values = (_read_by_openssh if shutil.which("ssh") else _read_by_paramiko)(target, settings)
+    first = {key: values[0] for key, values in values.items() if values}
+    address = first.get("hostname", target.ip)
+    username = target.ssh_username or first.get("user") or _user_and_home()[0]
+    port = _port(target, first.get("port", "22"))
+    expand = _token_expander(
+        target.ip, address, port, username, first.get("hostkeyalias", target.ip)
+    )
+    jump = _unless_none(first.get("proxyjump", ""))
+    strict = first.get("stricthostkeychecking", "ask")
+    limit = first.get("connecttimeout", "")
     return Route(
         host=target.ip,
         address=address,
         port=port,
         username=username,
         key_path=os.path.expanduser(target.ssh_key_path),
-        identity_files=_files(said.get("identityfile", _KEYS), full),
-        identities_only=one.get("identitiesonly") == "yes",
-        agent=_agent(one.get("identityagent", "SSH_AUTH_SOCK"), full),
-        proxy_jump=tuple(hop.strip() for hop in full(jump).split(",") if hop.strip()),
-        proxy_command="" if jump else full(_unless_none(one.get("proxycommand", ""))),
-        known_hosts=_files(said.get("userknownhostsfile", _KNOWN), full),
-        global_known_hosts=_files(said.get("globalknownhostsfile", _GLOBALLY_KNOWN), full),
-        host_key_alias=one.get("hostkeyalias", ""),
-        hash_known_hosts=one.get("hashknownhosts") == "yes",
+        identity_files=_expand_paths(values.get("identityfile", _DEFAULT_KEYS), expand),
+        identities_only=first.get("identitiesonly") == "yes",
+        agent=_agent_socket(first.get("identityagent", "SSH_AUTH_SOCK"), expand),
+        proxy_jump=tuple(hop.strip() for hop in expand(jump).split(",") if hop.strip()),
+        proxy_command="" if jump else expand(_unless_none(first.get("proxycommand", ""))),
+        known_hosts=_expand_paths(values.get("userknownhostsfile", _DEFAULT_KNOWN_HOSTS), expand),
+        global_known_hosts=_expand_paths(
+            values.get("globalknownhostsfile", _DEFAULT_GLOBAL_KNOWN_HOSTS), expand
+        ),
+        host_key_alias=first.get("hostkeyalias", ""),
+        hash_known_hosts=first.get("hashknownhosts") == "yes",
         accept_new=settings.accept_new_hosts or strict in ("accept-new", "no", "off", "false"),
         connect_timeout=float(limit) if limit.isdigit() and int(limit) else _SECONDS,
-        family=_FAMILIES.get(one.get("addressfamily", ""), socket.AF_UNSPEC),
+        family=_FAMILIES.get(first.get("addressfamily", ""), socket.AF_UNSPEC),
     )
 
 
-def own_route(host: str, address: str, port: int, username: str) -> Route:
+def route_without_config(host: str, address: str, port: int, username: str) -> Route:
     """Without any configuration: this machine's own keys, its agent, a key that is known."""
     return Route(
         *(host, address, port, username),
-        identity_files=_files(_KEYS, _filler(host, address, port, username, host)),
+        identity_files=_expand_paths(
+            _DEFAULT_KEYS, _token_expander(host, address, port, username, host)
+        ),
         agent=os.environ.get("SSH_AUTH_SOCK", ""),
     )
 
 
-def jump(hop: str) -> Target:
+def jump_target(hop: str) -> Target:
     """One of `Route.proxy_jump`; its key and password are the configuration's affair."""
     found = re.fullmatch(r"(?:ssh://)?(?:(.*)@)?(\[[^\]]+\]|[^:/@]+)(?::(\d+))?/?", hop)
     if not found:
@@ -134,7 +140,7 @@ def jump(hop: str) -> Target:
     return Target(found[2].strip("[]"), int(found[3] or 0), found[1] or "")
 
 
-def _by_openssh(target: Target, settings: Settings) -> Said:
+def _read_by_openssh(target: Target, settings: Settings) -> ConfigValues:
     command = ["ssh", "-G", *(["-F", settings.config] if settings.config else [])]
     command += ["-p", str(target.ssh_port)] if target.ssh_port else []
     command += ["-l", target.ssh_username] if target.ssh_username else []
@@ -156,18 +162,20 @@ def _by_openssh(target: Target, settings: Settings) -> Said:
     if ran.returncode:
         why = (ran.stderr.strip().splitlines() or ["ssh -G ended without a word"])[0]
         raise Unreachable(f"{target.ip}: the SSH configuration cannot be used: {why}")
-    said: Said = {}
+    values: ConfigValues = {}
     for line in ran.stdout.splitlines():
         key, _, value = line.partition(" ")
-        said.setdefault(key, []).append(value)
+        values.setdefault(key, []).append(value)
     for key in ("userknownhostsfile", "globalknownhostsfile"):
         # It prints no quotes: a blank within a name is not followed by what begins a path.
-        said[key] = [path for each in said.get(key, []) for path in re.split(r" (?=[/~%$])", each)]
-    return said
+        values[key] = [
+            path for each in values.get(key, []) for path in re.split(r" (?=[/~%$])", each)
+        ]
+    return values
 
 
-def _by_paramiko(target: Target, settings: Settings) -> Said:
-    own = Path(_me()[1]) / ".ssh" / "config"
+def _read_by_paramiko(target: Target, settings: Settings) -> ConfigValues:
+    own = Path(_user_and_home()[1]) / ".ssh" / "config"
     paths = [Path(settings.config)] if settings.config else [own, Path("/etc/ssh/ssh_config")]
     if settings.config and not paths[0].is_file():
         raise Unreachable(f"{target.ip}: there is no SSH configuration {settings.config}")
@@ -183,11 +191,11 @@ def _by_paramiko(target: Target, settings: Settings) -> Said:
         found = config.lookup(target.ip)
     except (OSError, ValueError, paramiko.SSHException) as error:
         raise Unreachable(f"{target.ip}: the SSH configuration cannot be used: {error}") from None
-    said = {key: value if isinstance(value, list) else [value] for key, value in found.items()}
+    values = {key: value if isinstance(value, list) else [value] for key, value in found.items()}
     for key in ("userknownhostsfile", "globalknownhostsfile"):
-        if key in said:
-            said[key] = shlex.split(said[key][0])
-    return {key: [each for each in values if each] for key, values in said.items()}
+        if key in values:
+            values[key] = shlex.split(values[key][0])
+    return {key: [each for each in values if each] for key, values in values.items()}
 
 
 def _with_includes(path: Path, folder: Path, depth: int = 0) -> Iterator[str]:
@@ -195,7 +203,7 @@ def _with_includes(path: Path, folder: Path, depth: int = 0) -> Iterator[str]:
     with contextlib.suppress(FileNotFoundError):
         for line in path.read_text(errors="surrogateescape").splitlines():
             found = re.match(r"\s*include(?:\s*=\s*|\s+)(.+)", line, re.IGNORECASE)
-            if not found or depth == _MOST_INCLUDES:
+            if not found or depth == _MAX_INCLUDES:
                 yield line
                 continue
             for pattern in shlex.split(found[1]):
@@ -203,48 +211,50 @@ def _with_includes(path: Path, folder: Path, depth: int = 0) -> Iterator[str]:
                     yield from _with_includes(Path(name), folder, depth + 1)
 
 
-def _port(target: Target, said: str) -> int:
+def _port(target: Target, configured: str) -> int:
     if target.ssh_port:
         return target.ssh_port
-    if not said.isdigit() or not 0 < int(said) < 65536:
-        raise Unreachable(f"{target.ip}: Port {said} of the SSH configuration is no port")
-    return int(said)
+    if not configured.isdigit() or not 0 < int(configured) < 65536:
+        raise Unreachable(f"{target.ip}: Port {configured} of the SSH configuration is no port")
+    return int(configured)
 
 
-def _filler(host: str, address: str, port: int, username: str, alias: str) -> Callable[[str], str]:
+def _token_expander(
+    host: str, address: str, port: int, username: str, alias: str
+) -> Callable[[str], str]:
     """Puts values for the tokens, variables and home that a configuration's text may hold."""
-    user, home = _me()
+    user, home = _user_and_home()
     here = socket.gethostname()
     tokens = {
         **{"h": address, "n": host, "p": str(port), "r": username, "k": alias, "%": "%"},
         **{"l": here, "L": here.split(".")[0], "u": user, "d": home, "i": str(os.getuid())},
     }
 
-    def full(text: str) -> str:
+    def expand(text: str) -> str:
         text = re.sub(r"%(.)", lambda found: tokens.get(found[1], found[0]), text)
         text = re.sub(r"\$\{(\w+)\}", lambda found: os.environ.get(found[1], found[0]), text)
         return f"{home}{text[1:]}" if text == "~" or text.startswith("~/") else text
 
-    return full
+    return expand
 
 
-def _files(names: list[str], full: Callable[[str], str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(full(name) for name in names if _unless_none(name)))
+def _expand_paths(names: list[str], expand: Callable[[str], str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(expand(name) for name in names if _unless_none(name)))
 
 
-def _agent(name: str, full: Callable[[str], str]) -> str:
+def _agent_socket(name: str, expand: Callable[[str], str]) -> str:
     if name.startswith("$") and not name.startswith("${"):
         return os.environ.get(name[1:], "")
     if name == "SSH_AUTH_SOCK":
         return os.environ.get("SSH_AUTH_SOCK", "")
-    return full(_unless_none(name))
+    return expand(_unless_none(name))
 
 
 def _unless_none(value: str) -> str:
     return "" if value.lower() == "none" else value
 
 
-def _me() -> tuple[str, str]:
+def _user_and_home() -> tuple[str, str]:
     """Name and home, from where OpenSSH takes them; a container may know neither."""
     try:
         found = pwd.getpwuid(os.getuid())

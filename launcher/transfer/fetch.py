@@ -1,10 +1,10 @@
 """A run's folder on another host, and the logs of all hosts, brought to the run's folder here.
 
-    fetch   once, as `--fetch` asks for it; `mirroring` does the same again and again
-    push    the way back: to a host on which learners are to go on
+    fetch_run     once, as `--fetch` asks for it; `mirror` does the same again and again
+    push_folder   the way back: to a host on which learners are to go on
 
-What learners say and measure is copied as it comes, anyway (`mirror`); both may write the same
-bytes at the same place. Whoever brings anything here holds a lock.
+What learners say and measure is copied as it comes, anyway (`state_mirror`); both may write the
+same bytes at the same place. Whoever brings anything here holds a lock.
 """
 
 import contextlib
@@ -16,237 +16,278 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.node.file_service import Files
-from launcher.node.run_registry import Record, Run, home
+from launcher.node.callbacks import Say
+from launcher.node.file_service import LocalFiles
+from launcher.node.run_registry import Record, Run, runs_folder
 from launcher.node.task import LEARNERS
 from launcher.remote import remote_files
 from launcher.remote.hosts import Hosts
-from launcher.remote.progress_line import Live
-from launcher.remote.remote_files import End, FilesThere
-from launcher.remote.remote_node import Failed
-from launcher.transfer import checkpoints as saved
-from launcher.transfer.copy import Brought, Copy, Known, Offer
+from launcher.remote.progress_line import ProgressLine
+from launcher.remote.remote_files import FileStore, RemoteFiles
+from launcher.remote.remote_node import OperationFailed
+from launcher.transfer.checkpoints import (
+    checkpoint_path,
+    copy_checkpoints,
+    prune_checkpoints,
+    split_offers,
+)
+from launcher.transfer.copy import FolderCopy, OfferedFile, TransferResult, TransferState
 
 _WAIT_SECONDS = 600.0  # for another fetch of the same run
 _TRIES = 3  # of what changes while it is read
-_SAY_SECONDS = 5.0  # between two lines of progress, where there is no terminal
-_SHOWN = 10  # hosts that are named
-_KNOWN = ".brought.json"  # in the run's folder
-Say = Callable[[str], None]
-Came = Callable[[int, int], None]
+_PROGRESS_SECONDS = 5.0  # between two lines of progress, where there is no terminal
+_MAX_LISTED = 10  # hosts that are named
+_STATE_FILE = ".brought.json"  # in the run's folder
+OnProgress = Callable[[int, int], None]
 
 
-class Home:
-    """A run's folder here."""
+class RunFetcher:
+    """Fetches what a run has on other hosts into its folder here."""
 
-    def __init__(self, run: Run, hosts: Hosts, tries: int = 1, came: Came | None = None):
-        """`tries`: of what changes while it is read. `came`: as `Copy` has it."""
+    def __init__(
+        self, run: Run, hosts: Hosts, tries: int = 1, on_progress: OnProgress | None = None
+    ):
+        """`tries`: of what changes while it is read. `on_progress`: as `FolderCopy` has it."""
         self._run, self._hosts = run, hosts
-        self._tries, self._came = tries, came
-        self._ends: dict[str, FilesThere] = {}
+        self._tries, self._on_progress = tries, on_progress
+        self._stores: dict[str, RemoteFiles] = {}
 
-    def bring(self, record: Record) -> dict[str, Brought | Exception]:
-        """From every place that has something: how much it was, or why it was not all."""
-        known = Known(Path(record.logdir) / _KNOWN)
-        done = {place: Brought() for place in places(record)}
+    def fetch(self, record: Record) -> dict[str, TransferResult | Exception]:
+        """From every host that has something: how much it was, or why it was not all."""
+        state = TransferState(Path(record.logdir) / _STATE_FILE)
+        results = {host_id: TransferResult() for host_id in source_host_ids(record)}
 
-        def one(place: str) -> None:
+        def fetch_one(host_id: str) -> None:
             try:
-                self._bring(record, place, known, done[place])
+                self._fetch_from(record, host_id, state, results[host_id])
             except OSError as error:
                 path = error.filename or record.logdir
-                raise Failed(f"{path}: {error.strerror or error}") from None
+                raise OperationFailed(f"{path}: {error.strerror or error}") from None
 
-        found = self._hosts.each(one, list(done))
-        return {place: found[place] or done[place] for place in done}
+        found = self._hosts.for_each(fetch_one, list(results))
+        return {host_id: found[host_id] or results[host_id] for host_id in results}
 
     def close(self) -> None:
         """What is under way fails."""
-        for end in self._ends.values():
+        for end in self._stores.values():
             end.close()
 
     @contextlib.contextmanager
-    def alone(self, seconds: float) -> Iterator[bool]:
+    def locked(self, seconds: float) -> Iterator[bool]:
         """False: another brings the same, and still does after so many seconds."""
-        home().mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(home() / f"{self._run.name}.fetch.lock", os.O_CREAT | os.O_RDWR, 0o600)
+        runs_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(
+            runs_folder() / f"{self._run.name}.fetch.lock", os.O_CREAT | os.O_RDWR, 0o600
+        )
         with contextlib.closing(os.fdopen(lock)):
             until = time.monotonic() + seconds
-            free = False
-            while not free:
+            is_locked = False
+            while not is_locked:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    free = True
+                    is_locked = True
                 except BlockingIOError:
                     if time.monotonic() > until:
                         break
                     time.sleep(0.1)
-            yield free
+            yield is_locked
 
-    def _bring(self, record: Record, place: str, known: Known, done: Brought) -> None:
-        source = self._end(place)
-        copy = Copy(Files(), record.logdir, known, self._came)
+    def _fetch_from(
+        self, record: Record, host_id: str, state: TransferState, result: TransferResult
+    ) -> None:
+        source = self._store(host_id)
+        copy = FolderCopy(LocalFiles(), record.logdir, state, self._on_progress)
         for _ in range(self._tries):
-            done.late.clear()
-            if not record.shared and place == record.place(LEARNERS):
+            result.changed.clear()
+            if not record.shared and host_id == record.host_id_of(LEARNERS):
                 folder = record.flags["logdir"]
-                offers = offered(source, folder)
-                bring_all(copy, source, f"{place}:{folder}", offers, done)
-                saved.prune(copy, saved.divide(offers)[1], done)
-            logs = _of_logs(source, record, place)
-            bring_all(copy, source, f"{place}:{record.id}", logs, done)
-            if not done.late:
+                offers = list_offers(source, folder)
+                copy_all(copy, source, f"{host_id}:{folder}", offers, result)
+                prune_checkpoints(copy, split_offers(offers)[1], result)
+            logs = _list_log_offers(source, record, host_id)
+            copy_all(copy, source, f"{host_id}:{record.id}", logs, result)
+            if not result.changed:
                 return
 
-    def _end(self, place: str) -> End:
-        if not place:
-            return Files()
-        if place not in self._ends:
-            self._ends[place] = remote_files.of(self._hosts, place)
-        return self._ends[place]
+    def _store(self, host_id: str) -> FileStore:
+        if not host_id:
+            return LocalFiles()
+        if host_id not in self._stores:
+            self._stores[host_id] = remote_files.open_remote_files(self._hosts, host_id)
+        return self._stores[host_id]
 
 
-def fetch(run: Run, hosts: Hosts, record: Record, say: Say) -> int:
+def fetch_run(run: Run, hosts: Hosts, record: Record, say: Say) -> int:
     """Once; the exit code."""
-    if not places(record):
+    if not source_host_ids(record):
         say(f"nothing to fetch: all of {record.name} is on this machine, in {record.logdir}")
         return 0
-    progress = _Progress(say)
-    bringing = Home(run, hosts, _TRIES, progress.add)
-    began = time.monotonic()
+    progress = _TransferProgress(say)
+    fetcher = RunFetcher(run, hosts, _TRIES, progress.add)
+    started = time.monotonic()
     try:
-        with bringing.alone(0.0) as alone:
+        with fetcher.locked(0.0) as is_locked:
             pass
-        if not alone:
+        if not is_locked:
             say("another frontend brings the same just now: this waits for it")
-        with bringing.alone(_WAIT_SECONDS) as alone:
-            if not alone:
-                raise Failed(f"another fetch of {record.name} has gone on for {_WAIT_SECONDS:g} s")
-            found = bringing.bring(record)
+        with fetcher.locked(_WAIT_SECONDS) as is_locked:
+            if not is_locked:
+                raise OperationFailed(
+                    f"another fetch of {record.name} has gone on for {_WAIT_SECONDS:g} s"
+                )
+            found = fetcher.fetch(record)
     finally:
-        bringing.close()
-        progress.end()
-    lines, failures = _report(found)
+        fetcher.close()
+        progress.clear()
+    lines, failures = _summarize(found)
     for line in [*lines, *(f"error: {failure}" for failure in failures)]:
         say(line)
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - started
     say(f"all {'that came ' * bool(failures)}is in {record.logdir} ({seconds:.1f} s)")
     return int(bool(failures))
 
 
-def give_back(hosts: Hosts, where: str, here: Path, there: str) -> bool:
+def restore_if_missing(hosts: Hosts, host_id: str, local_folder: Path, remote_folder: str) -> bool:
     """Where a run is to go on from what is here, on a host that has nothing of it."""
-    checkpoints = str(Path(there) / "checkpoints")
-    if not (here / "checkpoints").exists() or hosts.call(where, "exists", path=checkpoints):
+    checkpoints = str(Path(remote_folder) / "checkpoints")
+    if not (local_folder / "checkpoints").exists() or hosts.call(
+        host_id, "exists", path=checkpoints
+    ):
         return False
-    push(hosts, where, here, there)
+    push_folder(hosts, host_id, local_folder, remote_folder)
     return True
 
 
-def push(hosts: Hosts, place: str, here: Path, there: str) -> Brought:
-    """What a folder on a host lacks of one here. Raises Lost, Failed, OSError."""
-    end = remote_files.of(hosts, place)
-    done = Brought()
+def push_folder(
+    hosts: Hosts, host_id: str, local_folder: Path, remote_folder: str
+) -> TransferResult:
+    """Copies to a folder on a host what it lacks of one here.
+
+    Raises HostUnavailable, OperationFailed, OSError.
+    """
+    store = remote_files.open_remote_files(hosts, host_id)
+    result = TransferResult()
     try:
-        source = Files()
-        bring_all(Copy(end, there, Known()), source, "", offered(source, str(here)), done)
+        source = LocalFiles()
+        copy_all(
+            FolderCopy(store, remote_folder, TransferState()),
+            source,
+            "",
+            list_offers(source, str(local_folder)),
+            result,
+        )
     finally:
-        end.close()
-    if done.wrong:
-        raise Failed("; ".join(done.wrong))
-    return done
+        store.close()
+    if result.errors:
+        raise OperationFailed("; ".join(result.errors))
+    return result
 
 
-def places(record: Record) -> list[str]:
+def source_host_ids(record: Record) -> list[str]:
     """That have something of a run which is not in its folder here."""
-    found = {process["place"] for process in record.processes if not _in_folder(process, record)}
+    found = {
+        process["place"] for process in record.processes if not _is_log_in_folder(process, record)
+    }
     if not record.shared:
-        found.add(record.place(LEARNERS))
+        found.add(record.host_id_of(LEARNERS))
     return sorted(found)
 
 
-def _in_folder(process: dict[str, Any], record: Record) -> bool:
+def _is_log_in_folder(process: dict[str, Any], record: Record) -> bool:
     """Whether its log is in the learners' folder."""
-    place, log = record.place(LEARNERS), Path(process["log"])
-    return process["place"] == place and log.is_relative_to(record.flags["logdir"])
+    host_id, log = record.host_id_of(LEARNERS), Path(process["log"])
+    return process["place"] == host_id and log.is_relative_to(record.flags["logdir"])
 
 
-def bring_all(
-    copy: Copy, source: End, origin: str, offers: dict[str, Offer], done: Brought
+def copy_all(
+    copy: FolderCopy,
+    source: FileStore,
+    origin: str,
+    offers: dict[str, OfferedFile],
+    result: TransferResult,
 ) -> None:
     """What grows first: it is short, and says most."""
-    others, checkpoints = saved.divide(offers)
-    copy.forget_coming(origin, others | {saved.path(name): None for name in checkpoints})
-    copy.bring(source, origin, others, done)
-    saved.bring(copy, source, origin, checkpoints, done)
+    others, checkpoints = split_offers(offers)
+    copy.remove_stale_partials(
+        origin, others | {checkpoint_path(name): None for name in checkpoints}
+    )
+    copy.copy_files(source, origin, others, result)
+    copy_checkpoints(copy, source, origin, checkpoints, result)
 
 
-def offered(source: End, folder: str) -> dict[str, Offer]:
+def list_offers(source: FileStore, folder: str) -> dict[str, OfferedFile]:
     """By a run's folder at one end."""
     return {
-        name: Offer(f"{folder}/{name}", about) for name, about in source.listing(folder).items()
+        name: OfferedFile(f"{folder}/{name}", info)
+        for name, info in source.list_files(folder).items()
     }
 
 
-def _of_logs(source: End, record: Record, place: str) -> dict[str, Offer]:
+def _list_log_offers(source: FileStore, record: Record, host_id: str) -> dict[str, OfferedFile]:
     """Of processes that write elsewhere than into the learners' folder."""
     paths = {}
     for process in record.processes:
-        if process["place"] == place and not _in_folder(process, record):
+        if process["place"] == host_id and not _is_log_in_folder(process, record):
             for end in ("", ".1"):
                 paths[f"{process['name']}.log{end}"] = f"{process['log']}{end}"
-    abouts = source.about(list(paths.values()))
+    infos = source.file_infos(list(paths.values()))
     return {
-        name: Offer(path, about)
-        for (name, path), about in zip(paths.items(), abouts, strict=True)
-        if about and not about[3]
+        name: OfferedFile(path, info)
+        for (name, path), info in zip(paths.items(), infos, strict=True)
+        if info and not info[3]
     }
 
 
-def _report(found: Mapping[str, Brought | Exception]) -> tuple[list[str], list[str]]:
+def _summarize(found: Mapping[str, TransferResult | Exception]) -> tuple[list[str], list[str]]:
     """What came from where, and what did not."""
-    lines, rest = [], Brought()
+    lines, rest = [], TransferResult()
     failures = [str(each) for each in found.values() if isinstance(each, Exception)]
-    came = {p or "this machine": each for p, each in found.items() if isinstance(each, Brought)}
-    for place, each in came.items():
-        failures += [f"{place}: {sentence}" for sentence in each.wrong]
-        failures += [f"{place}: {name} changed while it was read" for name in each.late]
-    order = sorted((p for p in came if came[p].bytes), key=lambda p: came[p].bytes, reverse=True)
-    for place in order[:_SHOWN]:
-        lines.append(f"{place}: {_amount(came[place])}")
-    for place in order[_SHOWN:]:
-        rest.bytes += came[place].bytes
-        rest.files += came[place].files
-    if order[_SHOWN:]:
-        lines.append(f"{len(order) - _SHOWN} others: {_amount(rest)}")
-    if still := len(came) - len(order):
+    results = {
+        p or "this machine": each for p, each in found.items() if isinstance(each, TransferResult)
+    }
+    for host_id, each in results.items():
+        failures += [f"{host_id}: {sentence}" for sentence in each.errors]
+        failures += [f"{host_id}: {name} changed while it was read" for name in each.changed]
+    order = sorted(
+        (p for p in results if results[p].bytes), key=lambda p: results[p].bytes, reverse=True
+    )
+    for host_id in order[:_MAX_LISTED]:
+        lines.append(f"{host_id}: {_describe_amount(results[host_id])}")
+    for host_id in order[_MAX_LISTED:]:
+        rest.bytes += results[host_id].bytes
+        rest.files += results[host_id].files
+    if order[_MAX_LISTED:]:
+        lines.append(f"{len(order) - _MAX_LISTED} others: {_describe_amount(rest)}")
+    if still := len(results) - len(order):
         lines.append(f"{still} host{'s' * (still > 1)} had nothing new")
     return lines, failures
 
 
-def _amount(brought: Brought) -> str:
-    parts = [f"{brought.bytes / 1e6:.1f} MB"]
-    if brought.files:
-        parts.append(f"{brought.files} file{'s' * (brought.files > 1)}")
-    if brought.checkpoints:
-        parts.append(f"{brought.checkpoints} checkpoint{'s' * (brought.checkpoints > 1)}")
+def _describe_amount(result: TransferResult) -> str:
+    parts = [f"{result.bytes / 1e6:.1f} MB"]
+    if result.files:
+        parts.append(f"{result.files} file{'s' * (result.files > 1)}")
+    if result.checkpoints:
+        parts.append(f"{result.checkpoints} checkpoint{'s' * (result.checkpoints > 1)}")
     return ", ".join(parts)
 
 
-class _Progress:
+class _TransferProgress:
     """How much of how much came, where it takes a while. Called by many threads."""
 
     def __init__(self, say: Say):
-        self._live, self._all, self._here = Live(say, _SAY_SECONDS), 0, 0
+        self._line, self._total_bytes, self._done_bytes = ProgressLine(say, _PROGRESS_SECONDS), 0, 0
         self._adding = threading.Lock()
 
-    def add(self, more: int, came: int) -> None:
+    def add(self, more: int, done: int) -> None:
         """So many bytes are to come, too; so many came."""
         with self._adding:
-            self._all += more
-            self._here += came
-            self._live.tell(lambda: f"{self._here / 1e6:.1f} of {self._all / 1e6:.1f} MB")
+            self._total_bytes += more
+            self._done_bytes += done
+            self._line.update(
+                lambda: f"{self._done_bytes / 1e6:.1f} of {self._total_bytes / 1e6:.1f} MB"
+            )
 
-    def end(self) -> None:
+    def clear(self) -> None:
         """What comes next has a line of its own."""
-        self._live.end()
+        self._line.clear()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import dockerfile
-import install
+import package_sets
 import pytest
 from processes import ROOT, Process, free_port, run
 
@@ -85,7 +85,7 @@ def test_both_images_are_one_system_with_one_user_who_is_not_root():
 
 
 def test_an_actor_s_machine_gets_neither_horovod_nor_mpi_nor_tools():
-    assert install.EXTRAS["actor"] == ("environments",)
+    assert package_sets.EXTRAS["actor"] == ("environments",)
     assert "--role=actor" in dockerfile.stages(ACTOR)["build"][-1].text
     assert "--role=learner" in dockerfile.stages(LEARNER)["build"][-1].text
 

@@ -10,6 +10,7 @@ from collections import namedtuple
 from pathlib import Path
 
 import install
+import package_sets
 import pytest
 from processes import ROOT
 from steps import Problem
@@ -159,6 +160,6 @@ def test_where_horovod_cannot_be_built_set_up_warns_and_goes_on(tmp_path, monkey
 
 def test_the_optional_sets_that_set_up_installs_exist():
     declared = set(re.findall(r"^([a-z-]+) = \[", (ROOT / "pyproject.toml").read_text(), re.M))
-    for extras in install.EXTRAS.values():
+    for extras in package_sets.EXTRAS.values():
         assert set(extras) <= declared
-    assert json.dumps(install.EXTRAS)
+    assert json.dumps(package_sets.EXTRAS)

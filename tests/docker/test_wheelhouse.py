@@ -4,6 +4,7 @@ import hashlib
 
 import horovod_wheel
 import install
+import package_sets
 import pytest
 import wheelhouse
 from steps import Problem
@@ -22,7 +23,7 @@ gym==0.26.2 \\
 def folder(tmp_path):
     made = tmp_path / "wheels"
     made.mkdir()
-    (made / f"actor-cpu-{wheelhouse.tag()}.txt").write_text(_LIST)
+    (made / f"actor-cpu-{package_sets.platform_tag()}.txt").write_text(_LIST)
     for name in (
         *("absl_py-2.5.1-py3-none-any.whl", "dm_tree-0.1.10-cp311-cp311-manylinux_2_28_x86_64.whl"),
         "gym-0.26.2.tar.gz",
@@ -40,8 +41,8 @@ def test_what_a_wheelhouse_lacks_is_named(folder):
     with pytest.raises(Problem) as refused:
         install.check_wheelhouse(folder, "learner", "gpu")
     assert str(refused.value) == (
-        f"the wheelhouse {folder} has actor-cpu-{wheelhouse.tag()}, and not learner-gpu-"
-        f"{wheelhouse.tag()}: `make wheelhouse ROLE=learner WHEELS=gpu` fills it"
+        f"the wheelhouse {folder} has actor-cpu-{package_sets.platform_tag()}, and not learner-gpu-"
+        f"{package_sets.platform_tag()}: `make wheelhouse ROLE=learner WHEELS=gpu` fills it"
     )
 
 
@@ -55,7 +56,7 @@ def test_a_compiled_horovod_travels_in_it_and_makes_a_compiler_needless(
     folder, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "here"))
-    target = horovod_wheel.Target("2.21.0", wheelhouse.tag(), "openmpi-5.0.11", "none")
+    target = horovod_wheel.Target("2.21.0", package_sets.platform_tag(), "openmpi-5.0.11", "none")
     old = target._replace(tensorflow="2.20.0")
     for each in (target, old, target._replace(cuda="13.0-nccl-2.32.3")):
         cached = horovod_wheel.cache_folder() / each.key()
@@ -77,4 +78,4 @@ def test_a_compiled_horovod_travels_in_it_and_makes_a_compiler_needless(
 
 
 def test_learners_get_what_reaches_the_other_learners():
-    assert "launcher" in install.EXTRAS["learner"], "paramiko, for launcher.remote.mpirun_ssh"
+    assert "launcher" in package_sets.EXTRAS["learner"], "paramiko, for launcher.remote.mpirun_ssh"

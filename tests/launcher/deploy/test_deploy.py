@@ -14,8 +14,8 @@ from deploying import Project, under
 from processes import ROOT, run
 from supervising import until
 
-from launcher.deploy.destinations import sites
-from launcher.deploy.install_command import reason
+from launcher.deploy.destinations import find_destinations
+from launcher.deploy.install_command import failure_reason
 from launcher.plan.workers_csv import Worker
 
 LEARNER = "learner,10.77.1.11,,,,,"
@@ -44,7 +44,7 @@ def test_a_host_gets_the_project_once_and_later_only_what_changed(project, lan):
     ours = {
         n for n in names if not n.startswith((".git/", ".venv/", "runs/")) and n != "workers.csv"
     }
-    assert {"experiment.py", "bin/program", "launcher/deploy/hosts.py", ".gitignore"} < ours
+    assert {"experiment.py", "bin/program", "launcher/deploy/deploy.py", ".gitignore"} < ours
     told = [(folder / ".venv" / "told").read_text() for folder in folders]
     assert told == ["--role=learner --device=cpu", *["--role=actor --device=cpu"] * 3]
     for folder in folders:
@@ -66,11 +66,12 @@ def test_a_host_gets_the_project_once_and_later_only_what_changed(project, lan):
     project.write("experiment.py", "two\n")
     project.write("new/module.py", "")
     (project.folder / "bin" / "program").chmod(0o644)
-    (project.folder / "impala_mm" / "flags.py").rename(project.folder / "impala_mm" / "banners.py")
+    config = project.folder / "impala_mm" / "config"
+    (config / "flags.py").rename(config / "banners.py")
     (project.folder / "launcher" / "flags_only.py").write_text("")
-    launch = (project.folder / "launcher" / "config.py").read_text()
-    project.write("launcher/config.py", launch.replace("impala_mm.flags", "impala_mm.banners"))
-    compiled = folders[0] / "impala_mm" / "__pycache__" / "flags.cpython-311.pyc"
+    settings = (project.folder / "launcher" / "plan" / "settings.py").read_text()
+    project.write("launcher/plan/settings.py", settings.replace("config.flags", "config.banners"))
+    compiled = folders[0] / "impala_mm" / "config" / "__pycache__" / "flags.cpython-311.pyc"
     compiled.parent.mkdir()
     compiled.touch()
     failed, printed = project.deploy()
@@ -80,7 +81,7 @@ def test_a_host_gets_the_project_once_and_later_only_what_changed(project, lan):
         there = under(folder)
         assert there["experiment.py"] == "two\n"
         assert "new/module.py" in there
-        assert "impala_mm/flags.py" not in there
+        assert "impala_mm/config/flags.py" not in there
         assert not os.access(folder / "bin" / "program", os.X_OK)
     assert not compiled.parent.exists()
     assert own.read_text() == "the user's own\n"
@@ -288,15 +289,15 @@ def test_without_a_git_clone_its_ignored_files_stay_here_all_the_same(lan):
 
 def test_a_host_without_any_python_for_it_says_so():
     said = "[set-up] begins\n[set-up] this is Python 3.9, and TensorFlow needs 3.11: `apt-get"
-    assert reason(said) == "this is Python 3.9, and TensorFlow needs 3.11: `apt-get"
+    assert failure_reason(said) == "this is Python 3.9, and TensorFlow needs 3.11: `apt-get"
     full = "[set-up] too little disk: /x has 1.0 GB free and set-up needs 3 GB"
-    assert reason(full).endswith(
+    assert failure_reason(full).endswith(
         "3 GB; make room there, or name a workdir on a larger disk in the CSV"
     )
-    assert reason("bash: line 1: module: command not found\n") == (
+    assert failure_reason("bash: line 1: module: command not found\n") == (
         "bash: line 1: module: command not found"
     )
-    assert reason("") == "its set-up said nothing"
+    assert failure_reason("") == "its set-up said nothing"
 
 
 def test_a_place_is_a_learners_where_one_of_its_rows_is():
@@ -307,7 +308,7 @@ def test_a_place_is_a_learners_where_one_of_its_rows_is():
         Worker(5, "evaluator", "10.9.9.2", cuda_visible_devices="1", python=".venv/bin/python"),
         Worker(6, "actor", "localhost"),
     ]
-    assert [site[:5] for site in sites(rows)] == [
+    assert [site[:5] for site in find_destinations(rows)] == [
         ("10.9.9.1", "impala_mm", "learner", True, True),
         ("10.9.9.1", "/scratch", "actor", False, False),
         ("10.9.9.2", "impala_mm", "actor", False, True),

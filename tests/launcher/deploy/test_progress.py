@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from launcher.deploy import progress
-from launcher.deploy.progress import Progress
+from launcher.deploy.progress import HostsProgress
 
 
 def _console(terminal):
@@ -14,26 +14,26 @@ def _console(terminal):
 
 def test_without_a_terminal_few_hosts_have_a_line_for_each_news():
     console = _console(False)
-    with Progress(["a", "b"], console) as shown:
-        shown.tell("a", "begins")
-        shown.tell("a", "begins")
+    with HostsProgress(["a", "b"], console) as shown:
+        shown.update("a", "begins")
+        shown.update("a", "begins")
         for i in range(1000):
-            shown.tell("b", f"{i} MB", counts=True)
-        shown.end("b", "")
-        shown.end("a", "no disk")
+            shown.update("b", f"{i} MB", is_count=True)
+        shown.finish("b", "")
+        shown.finish("a", "no disk")
     assert console.file.getvalue().splitlines() == (
         ["a: begins", "b: 0 MB", "b: ready", "a FAILED: no disk"]
     )
 
 
 def test_without_a_terminal_many_hosts_have_a_line_now_and_then(monkeypatch):
-    monkeypatch.setattr(progress, "_SAY_SECONDS", -1.0)
+    monkeypatch.setattr(progress, "_PRINT_SECONDS", -1.0)
     console = _console(False)
     names = [f"host{i}" for i in range(200)]
-    with Progress(names, console) as shown:
-        shown.tell("host7", "begins")
-        shown.end("host7", "")
-        shown.end("host8", "no disk")
+    with HostsProgress(names, console) as shown:
+        shown.update("host7", "begins")
+        shown.finish("host7", "")
+        shown.finish("host8", "no disk")
     assert console.file.getvalue().splitlines() == [
         "ready: 0, 200 to go (0 s); host7: begins",
         "ready: 1, 199 to go (0 s); host7: begins",
@@ -44,9 +44,9 @@ def test_without_a_terminal_many_hosts_have_a_line_now_and_then(monkeypatch):
 
 def test_in_a_terminal_few_hosts_have_a_line_each_and_what_failed_stays(monkeypatch):
     console = _console(True)
-    with Progress(["a", "b"], console) as shown:
-        shown.tell("a", "begins")
-        shown.end("b", "no disk")
+    with HostsProgress(["a", "b"], console) as shown:
+        shown.update("a", "begins")
+        shown.finish("b", "no disk")
         shown._live.refresh()
         live = console.file.getvalue()
     assert "a  begins" in live
@@ -57,8 +57,8 @@ def test_in_a_terminal_few_hosts_have_a_line_each_and_what_failed_stays(monkeypa
 def test_in_a_terminal_many_hosts_share_one_line():
     console = _console(True)
     names = [f"host{i}" for i in range(200)]
-    with Progress(names, console) as shown:
-        shown.tell("host7", "installs " + "a long story " * 10)
+    with HostsProgress(names, console) as shown:
+        shown.update("host7", "installs " + "a long story " * 10)
         shown._live.refresh()
         lines = console.file.getvalue().splitlines()
     assert any("ready: 0, 200 to go (0 s); host7: installs" in line for line in lines)

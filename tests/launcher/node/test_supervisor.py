@@ -13,8 +13,8 @@ from processes import ROOT
 from supervising import Supervised, until
 
 from launcher.node import keyring
-from launcher.node.process_output import last_words
-from launcher.node.procfs import lives, started
+from launcher.node.process_output import error_lines
+from launcher.node.procfs import is_alive, start_time
 
 PYTHON = [sys.executable, "-uSc"]
 # Says so, and goes on until it is told to end.
@@ -205,7 +205,7 @@ def test_no_supervisor_outlives_the_leaders(supervise):
     leader.process.kill()
     leader.process.wait()
     assert actor.wait() == 0
-    until(lambda: not any(map(lives, processes)))
+    until(lambda: not any(map(is_alive, processes)))
 
 
 def test_one_whose_state_folder_is_gone_saves_and_ends(supervise):
@@ -231,7 +231,7 @@ def test_what_a_process_leaves_behind_ends_with_it(supervise):
     told = supervise(["sh", "-c", "setsid sleep 50 & echo $! ; sleep 0.3"])
     assert told.wait() == 0
     left = int(re.search(r"^\d+$", told.log.read_text(), re.MULTILINE)[0])
-    assert not started(left)
+    assert not start_time(left)
 
 
 def test_one_that_closes_what_it_prints_to_goes_on(supervise):
@@ -289,12 +289,12 @@ def test_the_last_words_are_the_first_traceback_without_what_others_say_after_it
         *("a", "Traceback (most recent call last):", '  File "x", line 1', "    f()"),
         *("ValueError: no", "----", "prterun noticed that process rank 1 exited"),
     ]
-    assert last_words(lines) == lines[1:5]
-    assert last_words(["a", "[learner 1] error: port taken", "b"]) == [
+    assert error_lines(lines) == lines[1:5]
+    assert error_lines(["a", "[learner 1] error: port taken", "b"]) == [
         "[learner 1] error: port taken"
     ]
-    assert last_words([*"abcdefgh"]) == [*"defgh"]
-    assert last_words([]) == []
+    assert error_lines([*"abcdefgh"]) == [*"defgh"]
+    assert error_lines([]) == []
 
 
 def test_an_error_without_an_end_of_its_line_is_one(supervise):
@@ -311,5 +311,5 @@ def test_an_mpirun_that_lost_a_host_has_failed_whatever_its_exit_code_says(super
     until(lambda: learners.folder.joinpath("keys").exists())
     time.sleep(0.3)
     assert learners.state["state"] == "starting"
-    keyring.give(learners.folder, {"there": {"password": "secret"}})
+    keyring.send_credentials(learners.folder, {"there": {"password": "secret"}})
     assert learners.until("failed")["code"] == 1

@@ -29,7 +29,9 @@ def _actor(**more):
 def _made(rows, config, flags):
     """All of this machine."""
     told = {"logdir": "/run"} | flags
-    return process_plan.make(rows, config, told, lambda row: host_environment.here(row, FOLDER))
+    return process_plan.make_processes(
+        rows, config, told, lambda row: host_environment.local_installation(row, FOLDER)
+    )
 
 
 def _told(process):
@@ -107,7 +109,7 @@ def test_a_row_has_its_own_python_folder_and_set_up():
 def test_after_its_set_up_a_process_is_told_every_argument_verbatim(arguments):
     """In the very process that the shell was: signals are its own."""
     program = "import json, os, sys; print(json.dumps([os.environ['MADE'], sys.argv[1:]]))"
-    command = process_plan.set_up(
+    command = process_plan.with_setup(
         _actor(setup="export MADE='by set up'"),
         LauncherConfig(),
         [PYTHON, "-Sc", program, *arguments],
@@ -128,14 +130,14 @@ def test_after_its_set_up_a_process_is_told_every_argument_verbatim(arguments):
     ],
 )
 def test_a_set_up_that_fails_starts_nothing_and_any_other_does(setup, code, printed):
-    command = process_plan.set_up(_actor(setup=setup), LauncherConfig(), ["echo", "started"])
+    command = process_plan.with_setup(_actor(setup=setup), LauncherConfig(), ["echo", "started"])
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (code, printed)
 
 
 def test_a_line_can_be_pasted_into_a_shell_and_holds_no_secret():
     config = LauncherConfig(env=("WANDB_API_KEY=hunter2", "A=b c"))
-    line = _made([_learner()], config, {"logdir": "/a'b; $(c)"})[0].line()
+    line = _made([_learner()], config, {"logdir": "/a'b; $(c)"})[0].shell_line()
     assert "hunter2" not in line
     words = shlex.split(line)
     assert words[:2] == ["WANDB_API_KEY=***", "A=b c"]
@@ -152,6 +154,6 @@ def test_a_line_can_be_pasted_into_a_shell_and_holds_no_secret():
     ],
 )
 def test_what_cannot_be_told_is_refused(config, said):
-    with pytest.raises(process_plan.Unfit) as caught:
+    with pytest.raises(process_plan.PlanError) as caught:
         _made([_learner(8001), _learner(8002)], config, {})
     assert str(caught.value).startswith(said)

@@ -38,7 +38,7 @@ def _evaluator(**more):
 
 
 def _script(rows, flags=None, **config):
-    return slurm.script("impala", rows, LauncherConfig(**config), flags or {})
+    return slurm.make_script("impala", rows, LauncherConfig(**config), flags or {})
 
 
 def _header(script):
@@ -98,13 +98,13 @@ def test_gpus_are_counted_and_learners_that_want_fewer_are_noted():
         "#SBATCH --ntasks=2 --cpus-per-task=4 --gpus-per-task=2",
         "#SBATCH hetjob",
     ]
-    assert slurm.notes(rows, LauncherConfig(), []) == [
+    assert slurm.list_notes(rows, LauncherConfig(), []) == [
         "every learner gets 2 GPUs: Slurm gives all of them as many"
     ]
 
 
 def test_no_two_learners_share_a_port_wherever_slurm_puts_them():
-    assert slurm.ports([_learner(8001), _learner(8001), _learner(8002), _learner(9000)]) == [
+    assert slurm.choose_ports([_learner(8001), _learner(8001), _learner(8002), _learner(9000)]) == [
         *(8001, 8002, 8003, 9000),
     ]
 
@@ -211,13 +211,13 @@ def test_what_may_be_secret_is_not_in_the_script():
     script = _script([_learner(), _actor()], **config)
     assert "hunter2" not in script
     assert "export A=1\n" in script
-    assert [note.split(" ")[0] for note in slurm.notes([], LauncherConfig(**config), [])] == [
+    assert [note.split(" ")[0] for note in slurm.list_notes([], LauncherConfig(**config), [])] == [
         *("--env=API_KEY", "--env=DB"),
     ]
 
 
 def test_what_only_the_frontend_itself_does_is_noted():
-    found = slurm.notes([_learner()], LauncherConfig(), ["restart_learners", "seed"])
+    found = slurm.list_notes([_learner()], LauncherConfig(), ["restart_learners", "seed"])
     assert found == [
         "--restart_learners is not used under Slurm: `scontrol requeue JOB` starts learners again"
     ]

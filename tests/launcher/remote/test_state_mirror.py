@@ -8,11 +8,11 @@ import types
 import pytest
 from supervising import until
 
-from launcher.node.run_registry import Record, Run, boot
-from launcher.remote.remote_node import There
-from launcher.remote.state_mirror import Mirror
+from launcher.node.run_registry import Record, Run, boot_id
+from launcher.remote.remote_node import RemoteNode
+from launcher.remote.state_mirror import StateMirror
 from launcher.running import connect
-from launcher.running.run_control import Everywhere
+from launcher.running.run_control import RunControl
 from launcher.ssh.ssh_config import Settings, Target
 
 
@@ -22,17 +22,17 @@ class Hosts:
     def __init__(self):
         self.asked = []
 
-    def call(self, place, op, **said):
-        self.asked.append((place, op, said))
+    def call(self, host_id, op, **arguments):
+        self.asked.append((host_id, op, arguments))
 
 
 @pytest.fixture
 def copied(tmp_path):
     hosts, copy = Hosts(), tmp_path / "learners.log"
-    mirror = Mirror(Run("impala", tmp_path), hosts, {"there": {"/log": copy}})
+    mirror = StateMirror(Run("impala", tmp_path), hosts, {"there": {"/log": copy}})
 
     def tell(offset, data):
-        mirror.data("there", "/log", offset, base64.b64encode(data).decode())
+        mirror.on_file_data("there", "/log", offset, base64.b64encode(data).decode())
 
     return hosts, copy, tell
 
@@ -73,14 +73,14 @@ def test_who_hangs_up_while_it_asks_does_not_call_the_host_lost(tmp_path, monkey
     """Another frontend of the same run, in touch as ever, would take it for away."""
     run = Run("impala", tmp_path)
     (run.folder / "seen").mkdir(parents=True)
-    run.see("there")
+    run.record_contact("there")
     config = tmp_path / "config"
     config.touch()
-    there = There("there", Target("127.0.0.1"), Settings(str(config)), [])
+    there = RemoteNode("there", Target("127.0.0.1"), Settings(str(config)), [])
     asked, hung_up = threading.Event(), threading.Event()
 
-    class Line:
-        dead, why = False, ""
+    class Agent:
+        is_closed, error = False, ""
 
         def ping(self):
             asked.set()
@@ -89,14 +89,14 @@ def test_who_hangs_up_while_it_asks_does_not_call_the_host_lost(tmp_path, monkey
         def close(self):
             hung_up.set()
 
-    monkeypatch.setattr(there, "_line", Line())
-    there.keep(Mirror(run, Hosts(), {}))
+    monkeypatch.setattr(there, "_agent", Agent())
+    there.stay_connected(StateMirror(run, Hosts(), {}))
     thread = next(each for each in threading.enumerate() if each.name == "keep there")
     assert asked.wait(10)
     there.close()
     thread.join(10)
     assert not thread.is_alive()
-    assert run.away("there") == ""
+    assert run.why_away("there") == ""
 
 
 @pytest.mark.parametrize(("why", "over"), [("", []), ("the connection is lost", ["there"])])
@@ -105,22 +105,22 @@ def test_who_leaves_calls_no_host_away_for_a_frontend_that_ends_the_run(tmp_path
     run = Run("impala", tmp_path)
     (run.folder / "seen").mkdir(parents=True)
     process = {"name": "actor-0", "job": "actor", "host": "there", "place": "there", "log": "/l"}
-    rest = (time.time(), boot(), str(tmp_path), "", [process], {}, [], 1)
-    run.write(Record("impala", "id", *rest))
+    rest = (time.time(), boot_id(), str(tmp_path), "", [process], {}, [], 1)
+    run.write_record(Record("impala", "id", *rest))
     hosts = types.SimpleNamespace(
-        there={"there": types.SimpleNamespace(why=why)},
+        remote_nodes={"there": types.SimpleNamespace(error=why)},
         close=lambda: None,
-        each=lambda *_: {},
+        for_each=lambda *_: {},
     )
-    mirror = Mirror(run, hosts, {})
+    mirror = StateMirror(run, hosts, {})
     state = {"name": "actor-0", "state": "ending", "supervisor": None}
-    mirror.states("there", {"actor-0": state})
-    connect.leave(run, hosts)
+    mirror.on_states("there", {"actor-0": state})
+    connect.disconnect(run, hosts)
     speaks = [state | {"state": "ended"}] if not why else []
-    later = threading.Timer(1, lambda: [mirror.states("there", {"actor-0": s}) for s in speaks])
+    later = threading.Timer(1, lambda: [mirror.on_states("there", {"actor-0": s}) for s in speaks])
     later.start()
     try:
-        assert Everywhere(run, hosts).finish(print) == over
+        assert RunControl(run, hosts).end_remaining(print) == over
     finally:
         later.join()
     assert run.states()["actor-0"]["state"] == ("ended" if not why else "lost")

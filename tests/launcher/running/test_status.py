@@ -8,12 +8,20 @@ import time
 import pytest
 from rich.console import Console
 
-from launcher.node.procfs import started
-from launcher.node.run_registry import BadName, Foreign, Record, Run, Taken, boot, names
+from launcher.node.procfs import start_time
+from launcher.node.run_registry import (
+    InvalidRunName,
+    Record,
+    Run,
+    RunInUse,
+    UnreadableRecord,
+    boot_id,
+    run_names,
+)
 from launcher.running import status
-from launcher.running.follow import Tail
+from launcher.running.follow import LogTail
 
-ME = [os.getpid(), started(os.getpid())]
+ME = [os.getpid(), start_time(os.getpid())]
 
 
 @pytest.fixture
@@ -24,7 +32,7 @@ def run(monkeypatch, tmp_path):
 
 def _write(run, logdir, *states, since=60.0, booted=None):
     """A run whose supervisors, all of them this process, wrote this."""
-    run.renew()
+    run.create_state()
     logdir.mkdir(exist_ok=True)
     processes, born = [], time.time() - since
     for state in states:
@@ -36,9 +44,9 @@ def _write(run, logdir, *states, since=60.0, booted=None):
             os.utime(run.folder / known["name"] / "task.json", (born, born))
         else:
             (run.folder / known["name"] / "state.json").write_text(json.dumps(known))
-    booted = booted or boot()
+    booted = booted or boot_id()
     told = (run.name, "1", born, booted, str(logdir), "", processes, {}, [], len(processes))
-    run.write(Record(*told))
+    run.write_record(Record(*told))
 
 
 def _table(run, rows=20, width=150):
@@ -103,11 +111,11 @@ def test_a_process_whose_supervisor_is_gone_is_lost_and_one_not_there_yet_is_sta
     assert [p["state"] for p in status.snapshot(run)["processes"]] == [
         *("running", "lost", "stopped", "starting"),
     ]
-    assert run.goes_on()
+    assert run.is_running()
     _write_again = Run("other")
     _write(_write_again, tmp_path, gone | {"name": "learners"}, {"name": "actor-2"}, since=100.0)
     assert [p["state"] for p in status.snapshot(_write_again)["processes"]] == ["lost", "lost"]
-    assert not _write_again.goes_on()
+    assert not _write_again.is_running()
     assert status.snapshot(_write_again)["state"] == "lost"
 
 
@@ -129,23 +137,23 @@ def test_a_run_is_as_its_learners_are_until_all_have_ended(run, tmp_path, learne
 def test_a_run_of_another_life_of_the_machine_is_stale_and_its_name_is_free(run, tmp_path):
     _write(run, tmp_path, LEARNERS, booted="another")
     assert status.snapshot(run)["state"] == "stale"
-    assert not run.goes_on()
-    run.renew()
+    assert not run.is_running()
+    run.create_state()
     assert run.record is None
 
 
 def test_a_run_that_goes_on_keeps_its_name_and_one_frontend_changes_it_at_a_time(run, tmp_path):
     _write(run, tmp_path, LEARNERS)
-    with pytest.raises(Taken, match="a run called night-1 goes on: --status shows it, --stop"):
-        run.renew()
-    assert names() == ["night-1"]
+    with pytest.raises(RunInUse, match="a run called night-1 goes on: --status shows it, --stop"):
+        run.create_state()
+    assert run_names() == ["night-1"]
     with (
-        run.being_changed(),
-        pytest.raises(Taken, match="another frontend starts or changes night-1 right now"),
-        Run("night-1").being_changed(),
+        run.locked(),
+        pytest.raises(RunInUse, match="another frontend starts or changes night-1 right now"),
+        Run("night-1").locked(),
     ):
         pass
-    with run.being_changed():
+    with run.locked():
         pass
 
 
@@ -169,12 +177,14 @@ def test_gpus_are_shown_where_the_driver_knows_some(run, tmp_path, monkeypatch):
 def test_a_record_that_cannot_be_read_is_said_to_be_one_and_frees_no_name(run, tmp_path, content):
     _write(run, tmp_path, LEARNERS)
     (run.folder / "run.json").write_text(content)
-    for ask in (lambda: status.snapshot(run), run.renew):
-        with pytest.raises(Foreign, match=f"{run.folder}/run.json cannot be read, or is of anoth"):
+    for ask in (lambda: status.snapshot(run), run.create_state):
+        with pytest.raises(
+            UnreadableRecord, match=f"{run.folder}/run.json cannot be read, or is of anoth"
+        ):
             ask()
     ended = LEARNERS | {"supervisor": [ME[0], ME[1] + 1]}
     (run.folder / "learners" / "state.json").write_text(json.dumps(ended))
-    run.renew()
+    run.create_state()
     assert run.record is None, "nothing of it lives, so its name is free"
 
 
@@ -198,34 +208,34 @@ def test_what_a_lost_supervisor_left_is_ended_and_nobody_else(run, tmp_path, sle
     mine, other, bystander = sleeping(), sleeping(), sleeping()
     grandchild = sleeping(IMPALA_MM_HEARTBEAT=f"{run.folder}/actor-0/beat")
     gone = {"state": "running", "supervisor": [ME[0], ME[1] + 1]}
-    left = {"name": "actor-0", "process": [mine.pid, started(mine.pid)]} | gone
-    reused = {"name": "actor-1", "process": [other.pid, started(other.pid) - 1]} | gone
+    left = {"name": "actor-0", "process": [mine.pid, start_time(mine.pid)]} | gone
+    reused = {"name": "actor-1", "process": [other.pid, start_time(other.pid) - 1]} | gone
     _write(run, tmp_path, LEARNERS | gone, left, reused)
-    assert run.goes_on(), "its process does"
-    assert run.kill(lost=True) == 2
+    assert run.is_running(), "its process does"
+    assert run.kill(lost_only=True) == 2
     assert (mine.wait(5), grandchild.wait(5)) == (-9, -9)
     assert (other.poll(), bystander.poll()) == (None, None)
-    assert not run.goes_on()
+    assert not run.is_running()
 
 
 def test_on_a_full_disk_orders_go_by_signal(run, tmp_path, sleeping):
     supervisors = [sleeping() for _ in range(2)]
     states = [
-        {"name": name, "state": "running", "supervisor": [each.pid, started(each.pid)]}
+        {"name": name, "state": "running", "supervisor": [each.pid, start_time(each.pid)]}
         for name, each in zip(("learners", "actor-0"), supervisors, strict=True)
     ]
     _write(run, tmp_path, *states)
     (run.folder / "stop").mkdir()  # it cannot be written
-    run.order("save")
+    run.request_stop("save")
     assert supervisors[0].wait(5) == -15
     assert supervisors[1].poll() is None, "it ends with the learners"
-    run.order("now")
+    run.request_stop("now")
     assert supervisors[1].wait(5) == -15
 
 
 def test_a_log_is_followed_through_its_new_beginnings(tmp_path):
     log, said = tmp_path / "a.log", []
-    tail = Tail(log)
+    tail = LogTail(log)
     for begun in range(3):
         log.write_text("")
         for i in range(3):
@@ -246,14 +256,14 @@ def test_what_a_run_keeps_is_its_owners_alone(run, tmp_path):
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "..", "a.b", "a:b", "x" * 65])
 def test_names_that_folders_and_tmux_could_not_have_are_refused(name):
-    with pytest.raises(BadName, match="letters, digits, - and _ make one"):
+    with pytest.raises(InvalidRunName, match="letters, digits, - and _ make one"):
         Run(name)
 
 
 def test_a_run_that_another_terminal_ends_is_shown_no_more(run, tmp_path, capsys):
     _write(run, tmp_path, LEARNERS)
-    assert status.state(run) == "running"
+    assert status.run_state(run) == "running"
     run.forget()
-    assert (status.snapshot(run), status.state(run)) == ({}, "")
-    status.show(run, as_json=False)
+    assert (status.snapshot(run), status.run_state(run)) == ({}, "")
+    status.show_status(run, as_json=False)
     assert capsys.readouterr().out == ""

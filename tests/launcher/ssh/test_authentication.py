@@ -12,8 +12,8 @@ from ssh_servers import Obedient, agent
 from ssh_user import STRANGE, needs_sshd, says
 
 from launcher.ssh import connection, keys
-from launcher.ssh.authentication import NotLetIn
-from launcher.ssh.connection import Target, Unreachable, connect_with, route
+from launcher.ssh.authentication import LoginRejected
+from launcher.ssh.connection import Target, Unreachable, connect_with_credential, find_route
 
 pytestmark = needs_sshd
 
@@ -38,13 +38,13 @@ def test_the_key_of_the_csv_comes_first_then_the_configuration_then_the_agent(
         monkeypatch.setenv("SSH_AUTH_SOCK", str(address))
         ssh_user.wants("Host *", "  IdentityAgent SSH_AUTH_SOCK", f"  IdentityFile {paths[0]}")
         assert says(ssh_user.enters(server, paths[7]).client) == "hello"
-        said = ssh_user.is_refused(NotLetIn, server)
+        said = ssh_user.is_refused(LoginRejected, server)
         assert f"tried {paths[0]}, the agent's id1, the agent's id2" in said
         assert "it hung up after" in said
         server.lets_in(paths[1])
         assert ssh_user.enters(server).credential.key == "", "the agent keeps it"
         ssh_user.wants("Host *", f"  IdentityAgent {address}", "  IdentitiesOnly yes")
-        assert "there was nothing to try" in ssh_user.is_refused(NotLetIn, server)
+        assert "there was nothing to try" in ssh_user.is_refused(LoginRejected, server)
         ssh_user.wants(
             *("Host *", f"  IdentityAgent {address}", "  IdentitiesOnly yes"),
             f"  IdentityFile {paths[1]}.pub",
@@ -59,7 +59,7 @@ def test_too_many_keys_do_not_lock_out_the_password(ssh_user):
     credential = ssh_user.enters(server, password=STRANGE).credential
     assert server.tried == ["a key"] * 3 + [STRANGE]
     assert (credential.password, credential.key) == (STRANGE, "")
-    said = ssh_user.is_refused(NotLetIn, server)
+    said = ssh_user.is_refused(LoginRejected, server)
     assert "it hung up after 3 tries (name the one right key in ssh_key_path" in said
 
 
@@ -67,7 +67,7 @@ def test_an_encrypted_key_is_said_and_others_are_tried(ssh_user, monkeypatch):
     encrypted, plain = ssh_user.key("locked", "ed25519", "a phrase"), ssh_user.key("plain")
     server = ssh_user.sshd()
     ssh_user.wants("Host *", f"  IdentityFile {plain}")
-    said = ssh_user.is_refused(NotLetIn, server, encrypted)
+    said = ssh_user.is_refused(LoginRejected, server, encrypted)
     assert f"{encrypted} is encrypted: ssh-add it" in said
     assert f"tried {plain}" in said
     server.lets_in(plain)
@@ -88,10 +88,10 @@ def test_key_files_that_are_not_there_or_no_keys_are_said(ssh_user):
         f"127.0.0.1 (127.0.0.1:{server.port}): ssh_key_path {ssh_user.folder}/none"
     )
     assert "there is no such file" in said
-    said = ssh_user.is_refused(NotLetIn, server, f"{ssh_user.key('mine')}.pub")
+    said = ssh_user.is_refused(LoginRejected, server, f"{ssh_user.key('mine')}.pub")
     assert f"{ssh_user.folder}/mine.pub is a public key, and no agent has its private one" in said
     (ssh_user.folder / "text").write_text("not a key")
-    said = ssh_user.is_refused(NotLetIn, server, ssh_user.folder / "text")
+    said = ssh_user.is_refused(LoginRejected, server, ssh_user.folder / "text")
     assert f"{ssh_user.folder}/text is no private key that can be read" in said
     other = ssh_user.key("pem", "rsa")
     subprocess.run(
@@ -99,7 +99,7 @@ def test_key_files_that_are_not_there_or_no_keys_are_said(ssh_user):
     )
     server.lets_in(other)
     Path(f"{other}.pub").unlink()
-    said = ssh_user.is_refused(NotLetIn, server, other)
+    said = ssh_user.is_refused(LoginRejected, server, other)
     subprocess.run(
         [*re.search(r"`(ssh-keygen.*?)`", said)[1].split(), "-N", ""],
         check=True,
@@ -119,7 +119,7 @@ def test_a_certificate_beside_a_key_lets_in_and_travels_with_it(ssh_user):
     path, authority = ssh_user.key(), ssh_user.key("authority")
     command = ["ssh-keygen", "-q", "-s", authority, "-I", "me", "-n", "root,me", f"{path}.pub"]
     subprocess.run(command, check=True, capture_output=True)
-    name = route(Target("x"), ssh_user.settings).username
+    name = find_route(Target("x"), ssh_user.settings).username
     (ssh_user.folder / "principals").write_text(f"{name}\nroot\n")
     server = ssh_user.sshd(
         f"TrustedUserCAKeys {authority}.pub",
@@ -127,7 +127,7 @@ def test_a_certificate_beside_a_key_lets_in_and_travels_with_it(ssh_user):
     )
     connection = ssh_user.enters(server, path)
     assert says(connection.client) == "hello"
-    with connect_with(connection.credential) as client:
+    with connect_with_credential(connection.credential) as client:
         assert says(client) == "hello"
 
 
@@ -137,23 +137,23 @@ def test_a_password_of_any_characters_lets_in_by_either_way(ssh_user, methods):
     connection = ssh_user.enters(server, password=STRANGE)
     assert server.tried == [STRANGE]
     assert STRANGE not in f"{connection} {connection!r}"
-    with connect_with(connection.credential) as client:
+    with connect_with_credential(connection.credential) as client:
         assert client.get_transport().is_authenticated()
 
 
 def test_a_wrong_password_is_said_and_never_shown(ssh_user, caplog):
     server = ssh_user.obedient("right")
-    said = ssh_user.is_refused(NotLetIn, server, password="hunter2")
-    name = route(Target("x"), ssh_user.settings).username
+    said = ssh_user.is_refused(LoginRejected, server, password="hunter2")
+    name = find_route(Target("x"), ssh_user.settings).username
     assert said == (
         f"127.0.0.1 (127.0.0.1:{server.port}) does not let {name} in: tried the password; it takes "
         f"publickey or password; mend ssh_username, ssh_key_path or ssh_password"
     )
     server = ssh_user.obedient("right", methods="publickey")
-    said = ssh_user.is_refused(NotLetIn, server, password="hunter2")
+    said = ssh_user.is_refused(LoginRejected, server, password="hunter2")
     assert "there was nothing to try; it takes no password; it takes publickey;" in said
     server = ssh_user.obedient("right", methods="keyboard-interactive", prompts=2)
-    said = ssh_user.is_refused(NotLetIn, server, password="hunter2")
+    said = ssh_user.is_refused(LoginRejected, server, password="hunter2")
     assert "it also asks 'Question 0:'; it also asks 'Question 1:'" in said
     assert server.tried == [""], "a password is no answer to many questions"
     assert "hunter2" not in caplog.text
@@ -172,13 +172,13 @@ def test_a_server_that_wants_a_key_and_a_password_gets_both(ssh_user):
     try:
         credential = ssh_user.enters(server, path, "both").credential
         assert (credential.key, credential.password) == (path.read_text(), "both")
-        assert "publickey" in ssh_user.is_refused(NotLetIn, server, path)
+        assert "publickey" in ssh_user.is_refused(LoginRejected, server, path)
     finally:
         server.end()
 
 
 def test_a_server_that_does_not_answer_a_login_is_said(ssh_user, monkeypatch):
-    monkeypatch.setattr(connection, "_ANSWER_SECONDS", 0.6)
+    monkeypatch.setattr(connection, "_LOGIN_SECONDS", 0.6)
 
     class Slow(Obedient):
         def check_auth_password(self, username, password):
@@ -195,7 +195,7 @@ def test_a_server_that_does_not_answer_a_login_is_said(ssh_user, monkeypatch):
 def test_an_agent_that_does_not_sign_costs_one_try(ssh_user, monkeypatch):
     held, other = ssh_user.key("held"), ssh_user.key("other")
     server = ssh_user.sshd(lets_in=[held, other])
-    real = keys.Agent.get_keys
+    real = keys.SshAgent.get_keys
     with agent(ssh_user.folder, held) as address:
         ssh_user.wants("Host *", f"  IdentityAgent {address}", f"  IdentityFile {held}.pub")
 
@@ -205,6 +205,6 @@ def test_an_agent_that_does_not_sign_costs_one_try(ssh_user, monkeypatch):
             subprocess.run(["ssh-add", "-qD"], env=environment, check=True, capture_output=True)
             return keys
 
-        monkeypatch.setattr(keys.Agent, "get_keys", emptied)
-        said = ssh_user.is_refused(NotLetIn, server)
+        monkeypatch.setattr(keys.SshAgent, "get_keys", emptied)
+        said = ssh_user.is_refused(LoginRejected, server)
     assert "tried the agent's held; it takes publickey" in said

@@ -18,8 +18,14 @@ from ssh_servers import Obedient, agent, saying
 from ssh_user import needs_sshd, says
 
 from launcher.ssh import connection as ssh
-from launcher.ssh.authentication import NotLetIn
-from launcher.ssh.connection import Credential, Target, Unreachable, connect, connect_with
+from launcher.ssh.authentication import LoginRejected
+from launcher.ssh.connection import (
+    Credential,
+    Target,
+    Unreachable,
+    connect,
+    connect_with_credential,
+)
 from launcher.ssh.known_hosts import HostKeyRefused
 
 pytestmark = needs_sshd
@@ -43,7 +49,7 @@ def test_a_server_that_falls_silent_costs_seconds_and_is_said(ssh_user, monkeypa
 
 
 def test_a_server_that_hangs_up_is_tried_again_for_seconds_then_said(ssh_user, monkeypatch):
-    monkeypatch.setattr(ssh, "_PAUSES", (0.1, 0.2))
+    monkeypatch.setattr(ssh, "_RETRY_PAUSES", (0.1, 0.2))
     for words in (b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"):
         with (
             saying(words, then_close=True) as port,
@@ -144,7 +150,7 @@ def test_a_host_is_reached_through_others_each_with_its_own_key_and_host_key(ssh
     connection = connect(Target("innermost"), ssh_user.settings)
     assert says(connection.client) == "hello"
     connection.client.close()
-    with connect_with(connection.credential) as client:
+    with connect_with_credential(connection.credential) as client:
         assert says(client) == "hello"
     ssh_user.known.write_text(servers["inner"].known())
     with pytest.raises(HostKeyRefused, match=r"^inner: by way of outer: outer \(.*is not known"):
@@ -164,7 +170,7 @@ def test_a_jump_is_never_told_the_password_of_the_host_behind_it(ssh_user):
     jump = ssh_user.obedient("hunter2")
     ssh_user.wants("Host inner", f"  ProxyJump 127.0.0.1:{jump.port}")
     with pytest.raises(
-        NotLetIn, match=r"by way of .*there was nothing to try.* mend User or Ident"
+        LoginRejected, match=r"by way of .*there was nothing to try.* mend User or Ident"
     ):
         connect(Target("inner", ssh_password="hunter2"), ssh_user.settings)
     assert jump.tried == []
@@ -185,7 +191,7 @@ def _until(good, what):
 
 
 def test_a_proxy_command_carries_the_connection_and_ends_with_it(ssh_user, monkeypatch):
-    monkeypatch.setattr(ssh, "_PAUSES", ())
+    monkeypatch.setattr(ssh, "_RETRY_PAUSES", ())
     servers = _hops(ssh_user)
     config = ssh_user.config.read_text()
     mark = ssh_user.folder / "pid"
@@ -210,8 +216,8 @@ def test_another_machine_logs_in_with_the_credential_alone(ssh_user):
     sent = json.dumps(credential)
     program = (
         "import json, sys\n"
-        "from launcher.ssh.connection import Credential, connect_with\n"
-        "with connect_with(Credential(*json.load(sys.stdin))) as client:\n"
+        "from launcher.ssh.connection import Credential, connect_with_credential\n"
+        "with connect_with_credential(Credential(*json.load(sys.stdin))) as client:\n"
         "    print(client.exec_command('echo hello')[1].read())\n"
     )
     ran = subprocess.run(
@@ -229,9 +235,9 @@ def test_another_machine_logs_in_with_the_credential_alone(ssh_user):
     other = ssh_user.sshd(name="other")
     for wrong in (other.listed(), other.listed().replace("ssh-ed25519", "ssh-rsa")):
         with pytest.raises(HostKeyRefused, match="shows another key here, ssh-ed25519 SHA256:"):
-            connect_with(credential._replace(host_key=wrong))
-    with pytest.raises(NotLetIn, match="there was nothing to try"):
-        connect_with(credential._replace(key="", password=""))
+            connect_with_credential(credential._replace(host_key=wrong))
+    with pytest.raises(LoginRejected, match="there was nothing to try"):
+        connect_with_credential(credential._replace(key="", password=""))
 
 
 def test_where_the_agent_let_us_in_another_machine_needs_its_own(ssh_user, monkeypatch):
@@ -242,7 +248,7 @@ def test_where_the_agent_let_us_in_another_machine_needs_its_own(ssh_user, monke
         credential = ssh_user.enters(server).credential
         assert (credential.key, credential.password) == ("", "")
         monkeypatch.setenv("SSH_AUTH_SOCK", str(address))
-        with connect_with(credential) as client:
+        with connect_with_credential(credential) as client:
             assert says(client) == "hello"
 
 

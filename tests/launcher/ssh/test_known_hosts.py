@@ -14,7 +14,7 @@ from processes import ROOT
 from ssh_user import needs_sshd, says
 
 from launcher.ssh import known_hosts
-from launcher.ssh.connection import Settings, Target, connect, route
+from launcher.ssh.connection import Settings, Target, connect, find_route
 from launcher.ssh.known_hosts import HostKeyRefused
 
 pytestmark = needs_sshd
@@ -55,26 +55,28 @@ def test_many_who_meet_hosts_at_the_same_moment_write_whole_lines_once(ssh_user,
     program = (
         "import sys, paramiko\n"
         "from launcher.ssh import connection as ssh, known_hosts\n"
-        "way = ssh.route(ssh.Target(sys.argv[1]), ssh.Settings(sys.argv[2], True))\n"
+        "route = ssh.find_route(ssh.Target(sys.argv[1]), ssh.Settings(sys.argv[2], True))\n"
         "key = paramiko.RSAKey.generate(1024)\n"
-        "known_hosts.accept(way, key)\n"
+        "known_hosts.verify(route, key)\n"
     )
     other = subprocess.Popen(
         [sys.executable, "-c", program, "other.example", ssh_user.config], cwd=ROOT
     )
-    ways = [route(Target(f"node-{i}"), Settings(str(ssh_user.config), True)) for i in range(25)]
+    ways = [
+        find_route(Target(f"node-{i}"), Settings(str(ssh_user.config), True)) for i in range(25)
+    ]
 
-    look = known_hosts._known
+    look = known_hosts._is_known
 
     def look_slowly(way, key):
         found = look(way, key)
         time.sleep(0.005)  # long enough for another to come between
         return found
 
-    monkeypatch.setattr(known_hosts, "_known", look_slowly)
+    monkeypatch.setattr(known_hosts, "_is_known", look_slowly)
 
     def meet(number):
-        known_hosts.accept(ways[number // 8], host_keys[number // 8 % 4])
+        known_hosts.verify(ways[number // 8], host_keys[number // 8 % 4])
 
     with ThreadPoolExecutor(50) as pool:
         list(pool.map(meet, range(200)))
@@ -83,7 +85,7 @@ def test_many_who_meet_hosts_at_the_same_moment_write_whole_lines_once(ssh_user,
     assert len(lines) == 1 + 25 + 1
     assert "node-" not in ssh_user.known.read_text(), "names are hidden"
     for name in ("node-7", "node-24", "other.example"):
-        assert len(list(known_hosts.entries([str(ssh_user.known)], name))) == 1
+        assert len(list(known_hosts.find_entries([str(ssh_user.known)], name))) == 1
         found = ["ssh-keygen", "-F", name, "-f", ssh_user.known]
         assert subprocess.run(found, check=False, stdout=subprocess.DEVNULL).returncode == 0
 

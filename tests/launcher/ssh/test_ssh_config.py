@@ -6,7 +6,7 @@ import socket
 import pytest
 from ssh_user import needs_sshd
 
-from launcher.ssh.connection import Settings, Target, Unreachable, route
+from launcher.ssh.connection import Settings, Target, Unreachable, find_route
 
 pytestmark = needs_sshd
 
@@ -35,22 +35,22 @@ def test_the_configuration_says_the_way_and_the_csv_wins(ssh_user, monkeypatch, 
         "  AddressFamily inet",
     )
     home = os.path.expanduser("~")
-    one = route(Target("gpu1"), ssh_user.settings)
+    one = find_route(Target("gpu1"), ssh_user.settings)
     assert (one.host, one.address, one.port, one.username) == ("gpu1", "10.9.8.7", 2222, "them")
     assert one.identity_files[0] == f"{home}/my keys/them_10.9.8.7"
     assert (one.identities_only, one.agent) == (True, f"{home}/agent.sock")
     assert one.proxy_jump == ("me@first:33", "second")
     assert one.known_hosts == (f"{ssh_user.folder}/a", f"{home}/b")
     assert (one.host_key_alias, one.connect_timeout, one.accept_new) == ("one", 3, False)
-    assert one.shown == "gpu1 (10.9.8.7:2222)"
+    assert one.display_name == "gpu1 (10.9.8.7:2222)"
     told = Target("gpu1", 44, "me", "secret", "/a/key")
-    told_route = route(told, ssh_user.settings)
+    told_route = find_route(told, ssh_user.settings)
     assert told_route[:5] == ("gpu1", "10.9.8.7", 44, "me", "/a/key")
     assert told_route.identity_files[0] == f"{home}/my keys/me_10.9.8.7"
-    two = route(Target("gpu2", ssh_username="me"), ssh_user.settings)
+    two = find_route(Target("gpu2", ssh_username="me"), ssh_user.settings)
     assert two.proxy_command == "carry gpu2 22 me"
-    assert (two.accept_new, two.family, two.shown) == (True, socket.AF_INET, "gpu2")
-    assert route(Target("x"), Settings(str(ssh_user.config), True)).accept_new
+    assert (two.accept_new, two.family, two.display_name) == (True, socket.AF_INET, "gpu2")
+    assert find_route(Target("x"), Settings(str(ssh_user.config), True)).accept_new
     assert "secret" not in f"{told} {told!r} {told_route}"
 
 
@@ -61,7 +61,7 @@ def test_a_configuration_that_cannot_be_read_is_said(ssh_user, monkeypatch):
         (ssh_user.folder / "no", "No such"),
     ):
         with pytest.raises(Unreachable, match=rf"^gpu1: the SSH configuration .*{word}"):
-            route(Target("gpu1"), Settings(str(path)))
+            find_route(Target("gpu1"), Settings(str(path)))
     monkeypatch.setenv("PATH", "")
     with pytest.raises(Unreachable, match="there is no SSH configuration"):
-        route(Target("gpu1"), Settings(str(ssh_user.folder / "no")))
+        find_route(Target("gpu1"), Settings(str(ssh_user.folder / "no")))

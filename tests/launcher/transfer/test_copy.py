@@ -13,18 +13,18 @@ from folders import Folder, save, whole
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from launcher.node.file_service import Files, serve
-from launcher.remote.remote_files import FilesThere
-from launcher.remote.remote_node import Lost
+from launcher.node.file_service import LocalFiles, serve
+from launcher.remote.remote_files import RemoteFiles
+from launcher.remote.remote_node import HostUnavailable
 from launcher.transfer import checkpoints, fetch
 from launcher.transfer import copy as bring
-from launcher.transfer.copy import Brought, Copy, Known, judge
+from launcher.transfer.copy import FolderCopy, TransferResult, TransferState, choose_action
 
 _NAMES = ("a.log", "b.log", "metrics.jsonl", "settings.json", "events/x", "d", "d/e")
 _WORDS = st.binary(max_size=6)
 
 
-class Cut(Files):
+class Cut(LocalFiles):
     """An end that is lost after so many bytes were read of it."""
 
     def __init__(self, after=1 << 60):
@@ -38,23 +38,25 @@ class Cut(Files):
             if came or not piece:
                 yield came
             if came != piece:
-                raise Lost("the link was cut")
+                raise HostUnavailable("the link was cut")
 
 
 def once(source, there, here, end=None):
     """A fetch of a folder; what it brought."""
-    done = Brought()
-    copy = Copy(end or Files(), str(here), Known(None if end else here / ".brought.json"))
-    offers = fetch.offered(source, str(there))
-    fetch.bring_all(copy, source, "there", offers, done)
+    done = TransferResult()
+    copy = FolderCopy(
+        end or LocalFiles(), str(here), TransferState(None if end else here / ".brought.json")
+    )
+    offers = fetch.list_offers(source, str(there))
+    fetch.copy_all(copy, source, "there", offers, done)
     if not end:
-        checkpoints.prune(copy, checkpoints.divide(offers)[1], done)
+        checkpoints.prune_checkpoints(copy, checkpoints.split_offers(offers)[1], done)
     return done
 
 
 def same(there, here):
     """All that is there is here, and nothing is half here."""
-    for name, about in Files().listing(str(there)).items():
+    for name, about in LocalFiles().list_files(str(there)).items():
         if about[3]:
             assert os.readlink(here / name) == about[3]
         else:
@@ -102,7 +104,7 @@ def test_a_copy_is_what_was_copied_after_any_changes_and_cuts(steps):
             try:
                 once(Cut(name), there.path, here)
                 assert same(there.path, here)
-            except Lost:
+            except HostUnavailable:
                 assert whole(here)
         once(Cut(), there.path, here)
         assert same(there.path, here)
@@ -151,7 +153,7 @@ def test_a_cut_link_costs_nothing_but_time(two):
     sources = []
     for _ in range(10):
         sources.append(Cut(700))
-        with contextlib.suppress(Lost):
+        with contextlib.suppress(HostUnavailable):
             once(sources[-1], there.path, here)
             break
         assert whole(here)
@@ -168,7 +170,7 @@ def test_what_is_replaced_while_it_comes_is_begun_anew(two, cuts):
         there.replace("videos/game.mp4", first)
         there.save("..", first)
         for after in cuts:
-            with contextlib.suppress(Lost):
+            with contextlib.suppress(HostUnavailable):
                 once(Cut(after), there.path, here)
         there.replace("videos/game.mp4", then)
         there.save("..", then)
@@ -223,11 +225,11 @@ def test_a_checkpoint_that_is_damaged_there_is_not_brought_and_said_once(two):
     (there.path / "checkpoints" / f"{2:010d}" / "variables.data").write_bytes(b"evil")
     done = once(Cut(), there.path, here)
     assert [path.name for path in (here / "checkpoints").iterdir()] == [f"{1:010d}"]
-    assert done.wrong == [
+    assert done.errors == [
         f"checkpoint {2:010d} is damaged there (variables.data is not what was written)"
     ]
     source = Cut()
-    assert once(source, there.path, here).wrong == []
+    assert once(source, there.path, here).errors == []
     assert source.read_of_it == 0
     there.save("..", b"good again")  # its number comes again
     once(Cut(), there.path, here)
@@ -262,16 +264,22 @@ def test_links_outside_come_as_what_they_lead_to_and_circles_end(two, tmp_path):
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", ".bashrc", "a//b", "."])
 def test_nothing_is_written_outside_whatever_the_other_end_says(name):
-    assert not bring.is_safe(name, bring.Offer("/x", [1, 1, 1, ""]))
-    assert bring.is_safe("a/x", bring.Offer("/x", [1, 1, 1, "../b"]))
-    assert not bring.is_safe("a/x", bring.Offer("/x", [1, 1, 1, "../../b"]))
-    assert not bring.is_safe("a/x", bring.Offer("/x", [1, 1, 1, "/b"]))
+    assert not bring.is_safe(name, bring.OfferedFile("/x", [1, 1, 1, ""]))
+    assert bring.is_safe("a/x", bring.OfferedFile("/x", [1, 1, 1, "../b"]))
+    assert not bring.is_safe("a/x", bring.OfferedFile("/x", [1, 1, 1, "../../b"]))
+    assert not bring.is_safe("a/x", bring.OfferedFile("/x", [1, 1, 1, "/b"]))
 
 
 def test_a_copy_that_others_write_to_is_never_cut():
     for name in ("learners.log", "metrics.jsonl"):
-        assert judge(name, [5, 0, 1, ""], [7, 0, 1, ""], ours=True, alike=True) == "keep"
-    assert judge("actor-0.log", [5, 0, 1, ""], [7, 0, 1, ""], ours=True, alike=False) == "aside"
+        assert (
+            choose_action(name, [5, 0, 1, ""], [7, 0, 1, ""], is_unchanged=True, matches=True)
+            == "keep"
+        )
+    assert (
+        choose_action("actor-0.log", [5, 0, 1, ""], [7, 0, 1, ""], is_unchanged=True, matches=False)
+        == "aside"
+    )
 
 
 class Channel:
@@ -295,13 +303,13 @@ def test_through_a_channel_it_is_the_same_both_ways(two, tmp_path):
     there.append("odd \udcff\n", b"odd")
     there.save("..", os.urandom(700_000), 3.0)
     (there.path / "latest").symlink_to("settings.json")
-    once(FilesThere("host", Channel), there.path, here)
+    once(RemoteFiles("host", Channel), there.path, here)
     assert same(there.path, here)
     away = tmp_path / "away"
-    once(Files(), here, away, end=FilesThere("host", Channel))
+    once(LocalFiles(), here, away, end=RemoteFiles("host", Channel))
     assert same(here, away)
     source = Cut()
-    once(source, here, away, end=FilesThere("host", Channel))
+    once(source, here, away, end=RemoteFiles("host", Channel))
     assert source.read_of_it == 0
 
 
@@ -309,12 +317,12 @@ def test_what_is_not_heard_to_its_end_is_no_answer(two):
     there, _ = two
     path = there.path / "a.log"
     there.append("a.log", b"x" * 1_000_000)
-    there = FilesThere("host", Channel)
-    about = there.about([str(path)])[0]
+    there = RemoteFiles("host", Channel)
+    about = there.file_infos([str(path)])[0]
     pieces = there.read([[str(path), about[2], 0, about[0]]])
     next(pieces)
     pieces.close()
-    assert there.about([str(path)]) == [about]
+    assert there.file_infos([str(path)]) == [about]
     there.close()
-    with pytest.raises(Lost, match="hung up"):
-        there.about([str(path)])
+    with pytest.raises(HostUnavailable, match="hung up"):
+        there.file_infos([str(path)])

@@ -140,12 +140,12 @@ def test_what_is_here_already_is_not_fetched(lan):
 
 _PUSH = f"""
 from pathlib import Path
-from launcher.transfer.fetch import push
+from launcher.transfer.fetch import push_folder
 from launcher.remote.hosts import Hosts
-from launcher.ssh.config import Settings, Target
+from launcher.ssh.ssh_config import Settings, Target
 hosts = Hosts("impala", {{"learner2": Target("learner2", "", "", "", "")}}, Settings("", False))
-assert not hosts.reach(print, lambda _: [{sys.executable!r}])
-done = push(hosts, "learner2", Path("/root/run"), "/root/there/run")
+assert not hosts.connect(print, lambda _: [{sys.executable!r}])
+done = push_folder(hosts, "learner2", Path("/root/run"), "/root/there/run")
 print(done.bytes, done.files, done.checkpoints)
 hosts.close()
 """

