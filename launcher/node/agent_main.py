@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from launcher.node.local_node import LocalNode
 from launcher.node.machine_probe import MachineProbe
-from launcher.node.node_agent import LocalNode
 from launcher.node.run_registry import (
     InvalidRunName,
     Run,

@@ -1,6 +1,6 @@
 """How fast one host reaches another: bytes are sent to its port for a moment, and counted.
 
-Python's own library is all that it needs: it runs on the hosts themselves (`node_agent`).
+Python's own library is all that it needs: it runs on the hosts themselves (`local_node`).
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Files of one machine, for copies of them on another: what there is, what differs, their bytes.
 
-Like `node_agent`, it is called on this machine, or on another: there it is a program of its own
+Like `local_node`, it is called on this machine, or on another: there it is a program of its own
 (`serve`), on a channel of its own, so that a long file holds nobody up. Frames come and go: four
 bytes say how long one is, then comes JSON, or part of a file; an empty frame ends a file.
 """

@@ -1,6 +1,6 @@
 """What a frontend asks of a machine whether or not a run is there: facts, programs, links.
 
-Like `node_agent`, it is called on this machine, or by `agent_main` on another: with what JSON has.
+Like `local_node`, it is called on this machine, or by `agent_main` on another: with what JSON has.
 """
 
 import contextlib

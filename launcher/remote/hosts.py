@@ -14,8 +14,8 @@ from libtmux import exc
 
 from launcher.node import tmux
 from launcher.node.callbacks import Say
+from launcher.node.local_node import LocalNode
 from launcher.node.machine_probe import MachineProbe
-from launcher.node.node_agent import LocalNode
 from launcher.node.run_registry import Run
 from launcher.plan.workers_csv import Worker
 from launcher.remote import parallel
