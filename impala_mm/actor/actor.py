@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.actor.learner_link import LearnerLink, UnrollBatch
+from impala_mm.actor.learner_link import LearnerLink, PolicyVersion, UnrollBatch
 from impala_mm.actor.stepper import EnvironmentStepper, FaultCounter
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.data.parameter_layout import ParameterLayout
@@ -56,14 +56,14 @@ class Player:
             for environments, size in groups
         ]
         self._turn = 0  # the number of the group that is next
-        self._loaded: Any = None
-        self.acted_by: Any = None  # what `load` returned when the last unrolls began
+        self._loaded_policy: Any = None
+        self.policy: Any = None  # what `load_policy` returned when the last unrolls began
         self.acting = self.stepping = 0.0  # seconds that the last unrolls took, by part
 
-    def play(self, load: Callable[[], Any] = lambda: None) -> list[bytes]:
+    def play(self, load_policy: Callable[[], Any] = lambda: None) -> list[bytes]:
         """Play T steps; return the unrolls of all environments that came through without a fault.
 
-        `load` is called before an unroll's first action, and may change the policy.
+        `load_policy` is called before an unroll's first action, and may change the parameters.
         """
         contents: list[bytes] = []
         self.acting = self.stepping = 0.0
@@ -79,9 +79,9 @@ class Player:
                     return contents
             if group.at_unroll_start:
                 if group is first:
-                    self._loaded = load()
+                    self._loaded_policy = load_policy()
                 if group is last:  # the unrolls that the others played until now are taken by now
-                    self.acted_by = self._loaded
+                    self.policy = self._loaded_policy
             begin = time.perf_counter()
             group.act()
             self.acting += time.perf_counter() - begin
@@ -188,26 +188,26 @@ def run(
             return
     player = Player(algorithm, groups, heartbeat)
     faults = FaultCounter([environments for environments, _ in groups], say)
-    loaded: tuple[int, int] | None = None  # the run and the version of the parameters in use
+    loaded: PolicyVersion | None = None
 
-    def load() -> tuple[int, int]:
+    def load_policy() -> PolicyVersion:
         nonlocal loaded
-        assert link.newest
         newest = link.newest
-        if (newest.run, newest.version) != loaded:
-            layout.unpack(newest.vector)
-            loaded = newest.run, newest.version
+        assert newest
+        if newest.policy != loaded:
+            layout.assign_bytes(newest.vector)
+            loaded = newest.policy
         return loaded
 
     begin, waited = time.perf_counter(), 0.0
     try:
         while not stop.is_set():
-            contents = player.play(load)
+            contents = player.play(load_policy)
             faults.after_unroll()
             ready = time.perf_counter()
             times = ActorTimes(player.acting, player.stepping, waited, ready - begin)
-            run_of_policy, version = player.acted_by
-            unrolls = UnrollBatch(run_of_policy, version, contents, player.episodes(), times)
+            run, version = player.policy
+            unrolls = UnrollBatch(run, version, contents, player.episodes(), times)
             if not link.send(unrolls, heartbeat.beat):
                 return
             begin, waited = ready, time.perf_counter() - ready

@@ -28,12 +28,24 @@ _SECONDS = 2.0  # that an actor waits in a full queue before it asks who else co
 _MOST_SECONDS = 30.0  # longer where the unrolls alone may take so long to cross the wire
 
 
+class PolicyVersion(NamedTuple):
+    """Which policy acted."""
+
+    run: int  # of the learners that hold it
+    version: int
+
+
 class PulledParameters(NamedTuple):
-    """Parameters as they came."""
+    """A policy's parameters as they came."""
 
     run: int  # of the learners that hold them
     version: int
     vector: bytes
+
+    @property
+    def policy(self) -> PolicyVersion:
+        """Whose parameters they are."""
+        return PolicyVersion(self.run, self.version)
 
 
 class UnrollBatch(NamedTuple):
@@ -63,7 +75,7 @@ class LearnerLink(threading.Thread):
     ):
         """`addresses`: of learners, number `start` to be tried first; it stays with an only one."""
         super().__init__(name="link", daemon=True)
-        self._addresses, self._at = list(addresses), start  # at: the learner that it feeds
+        self._addresses, self._learner = list(addresses), start  # which of them it feeds
         self._identity, self._token = identity, token
         self._pull_secs, self._max_lag = pull_secs, max_lag
         self._say, self._stop_asked, self._compress = say, stop, compress
@@ -71,13 +83,13 @@ class LearnerLink(threading.Thread):
         self._incarnation = secrets.randbits(62)
         self._sequence = 0
         self._client: Client | None = None
-        self._tried: int | None = None  # nonce of a learner that may have the batch in hand
+        self._unconfirmed: int | None = None  # nonce of a learner that may have the batch in hand
         self._dropped = 0  # unrolls that went nowhere since a learner was told
         self._patience = _SECONDS  # for the answer to the batch in hand
         self._run_id = ""  # whose host cache it uses
         self._cache: HostParameterCache | None = None
         self._pulled_at = -math.inf  # when this actor last asked the learner itself
-        self._settled = threading.Event()  # the batch is there, and so is who may act next
+        self._batch_done = threading.Event()  # the batch is there, and so is who may act next
         self.newest: PulledParameters | None = None
         self.failure: BaseException | None = None
         self.connected = threading.Event()
@@ -88,7 +100,7 @@ class LearnerLink(threading.Thread):
         An algorithm with a `max_lag` waits for the policy that may act next, too. `meanwhile` is
         called several times a second then. Returns False where told to stop.
         """
-        self._settled.clear()
+        self._batch_done.clear()
         while not self._stop_asked.is_set():
             if self.failure:
                 raise self.failure
@@ -101,7 +113,7 @@ class LearnerLink(threading.Thread):
         while self._max_lag is not None and not self._stop_asked.is_set():
             if self.failure:
                 raise self.failure
-            if self._settled.wait(0.2):
+            if self._batch_done.wait(0.2):
                 break
             meanwhile()
         return not self._stop_asked.is_set()
@@ -123,22 +135,20 @@ class LearnerLink(threading.Thread):
                 if client is None:
                     return
                 try:
-                    if batch and self._tried not in {None, client.nonce}:
+                    if batch and self._unconfirmed not in {None, client.nonce}:
                         sent, batch = self._drop(batch), None
                     batch = batch or (None if sent else self._next_batch())
                     if batch:
                         self._send(client, batch)
                         batch, sent = None, batch  # whatever comes now: it is not sent again
-                    if sent and self._moves(client):
-                        sent = sent._replace(
-                            run=None
-                        )  # the next policy waits for what it plays now
+                    if sent and self._follow_redirect(client):
+                        sent = sent._replace(run=None)  # the next policy waits for what it plays
                     if self._client:
                         self._pull(client, sent)
                         sent = None
                 except Unreachable as error:
                     self._patience = min(2 * self._patience, _MOST_SECONDS)
-                    if not client.is_there():
+                    if not client.still_answers():
                         self._say(f"the learner does not answer ({error}); trying again")
                         self._client = None
                     elif batch and (only_learner or self._patience == _MOST_SECONDS):
@@ -169,11 +179,11 @@ class LearnerLink(threading.Thread):
             version=batch.version,
             chunks=0,
         )
-        again, self._tried = self._tried == client.nonce, client.nonce
+        is_repeat, self._unconfirmed = self._unconfirmed == client.nonce, client.nonce
         # Of several learners another may need this actor, whose queue is not full.
-        seconds = self._patience if len(self._addresses) > 1 else None
-        reply = client.enqueue(header, batch.contents, batch.episodes, again, seconds)
-        self._tried, self._dropped, self._patience = None, 0, _SECONDS
+        timeout = self._patience if len(self._addresses) > 1 else None
+        reply = client.enqueue(header, batch.contents, batch.episodes, is_repeat, timeout)
+        self._unconfirmed, self._dropped, self._patience = None, 0, _SECONDS
         self._sequence += 1
         if reply == Reply.FOREIGN:
             self._dropped = len(batch.contents)
@@ -186,7 +196,7 @@ class LearnerLink(threading.Thread):
 
         It counts as sent: the next is to be played, by whatever policy there is.
         """
-        self._tried = None
+        self._unconfirmed = None
         self._sequence += 1
         self._dropped += len(batch.contents)
         self._say(
@@ -194,12 +204,12 @@ class LearnerLink(threading.Thread):
         )
         return batch._replace(run=None)
 
-    def _moves(self, client: Client) -> bool:
+    def _follow_redirect(self, client: Client) -> bool:
         """Go to another learner, if the one that was just fed says so; return whether it did."""
         to, client.next_learner = client.next_learner, None
-        if not client.learners or to is None or to >= len(self._addresses) or to == self._at:
+        if not client.learners or to is None or to >= len(self._addresses) or to == self._learner:
             return False
-        self._at, self._client = to, None
+        self._learner, self._client = to, None
         return True
 
     # -- parameters down
@@ -213,18 +223,18 @@ class LearnerLink(threading.Thread):
         elif sent:
             due = sent.version + 1 - self._max_lag if sent.run == client.run else 0
             self._pull_next(client, due)
-            self._settled.set()
+            self._batch_done.set()
 
     def _pull_for_host(self, client: Client, wanted: int, have: int | None) -> None:
         """From this host's cache; if that is stale and it is our turn, from the learner."""
         assert client.run is not None
         found = self._cache.newest(after=have) if self._cache else None
         if not found or found[0] < wanted:
-            found = self._from_learner(client, have, self._pull_secs) or found
+            found = self._pull_from_learner(client, have, self._pull_secs) or found
         if found:
             self.newest = PulledParameters(client.run, *found)
 
-    def _from_learner(
+    def _pull_from_learner(
         self, client: Client, have: int | None, pull_secs: float
     ) -> tuple[int, bytes] | None:
         """Pull, and leave it for the other actors of this host; None where it is not our turn."""
@@ -269,13 +279,13 @@ class LearnerLink(threading.Thread):
         )
         missed = 0
         while not self._stop_asked.is_set():
-            address = self._addresses[self._at]
+            address = self._addresses[self._learner]
             try:
                 client = Client(address, self._token)
                 self._hello(client)
                 found = self._first_policy(client, backoff)
             except Unreachable:
-                self._at = (self._at + 1) % len(self._addresses)
+                self._learner = (self._learner + 1) % len(self._addresses)
                 missed += 1
                 if missed % len(self._addresses) == 0:
                     backoff.pause(0.2, most=5.0)
@@ -295,7 +305,7 @@ class LearnerLink(threading.Thread):
         """Return this learner's policy, as soon as it has one; None when told to stop."""
         while not self._stop_asked.is_set():
             found = self._cache.newest(after=None) if self._cache else None
-            found = found or self._from_learner(client, have=None, pull_secs=0.0)
+            found = found or self._pull_from_learner(client, have=None, pull_secs=0.0)
             if found:
                 return found
             backoff.pause(0.2, most=5.0)
@@ -305,8 +315,8 @@ class LearnerLink(threading.Thread):
         own = {"incarnation": self._incarnation, "host": socket.gethostname()}
         answer = client.hello(self._identity | own | {"learners": self._addresses})
         if client.learners:  # in the learners' own order, by which they say where to go
-            address = self._addresses[self._at]
-            self._addresses, self._at = client.learners, client.learners.index(address)
+            address = self._addresses[self._learner]
+            self._addresses, self._learner = client.learners, client.learners.index(address)
         if self._cache is None or answer["run_id"] != self._run_id:
             self._open_cache(answer["run_id"])
 

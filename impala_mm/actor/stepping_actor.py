@@ -160,7 +160,7 @@ class SteppingActor(threading.Thread):
             except StillRunning:
                 backoff.pause(0.01, most=1.0)
             except Unreachable as error:
-                if not client.is_there():
+                if not client.still_answers():
                     self._say(f"the learner does not answer ({error}); trying again")
                     break
                 if not error.late:

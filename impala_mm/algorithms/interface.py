@@ -34,7 +34,9 @@ class Algorithm(Protocol):
     """How to act and how to learn."""
 
     unroll: UnrollSpec
-    max_lag: int | None  # how many versions an actor may be behind; None: any number
+    # How many policy versions an actor may be behind; 0: it waits for the next after each unroll;
+    # None: any number.
+    max_lag: int | None
     variables: Variables
 
     def initial_state(self, batch: int) -> Any:
@@ -57,7 +59,9 @@ class Algorithm(Protocol):
 
         Runs inside one tf.function, without AutoGraph (`tf.cond`, not `if`, where a tensor decides;
         or a tf.function of its own); as many optimizer steps as it likes. What it computes its
-        losses by goes to `exchange.differentiate`: that is what --xla compiles.
+        losses by goes to `exchange.differentiate`: that is what --xla compiles. The metrics become
+        columns of metrics.jsonl; `grad_norm` must be one of them: an update whose norm is not
+        finite ends the run.
         """
 
 

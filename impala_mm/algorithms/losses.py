@@ -1,9 +1,9 @@
-"""IMPALA's loss: what the network said about an unroll, judged by what followed.
+"""Parts that losses are made of: clipped rewards, an unroll's transitions, sums and means.
 
-algorithms/impala.py calls `impala_loss` inside its update, with the network's outputs at entries
-0..T of a batch of unrolls and with those entries' fields. trajectory.py says what an entry holds;
-the output at entry t is judged by entry t+1, and that pair is "transition t" here: [T+1, B, ...]
-comes in, everything about transitions is [T, B].
+`impala.impala_loss` uses them, with the network's outputs at entries 0..T of a batch of unrolls and
+with those entries' fields (`data/trajectory.py` says what an entry holds). What entry t+1 brought
+followed from the output at entry t, and that pair is "transition t" here: [T+1, B, ...] comes in,
+everything about transitions is [T, B].
 """
 
 from typing import NamedTuple

@@ -1,9 +1,9 @@
 """V-trace: what a policy's values should have been, told from what another policy lived through.
 
 Actors play with parameters that are a few updates old. V-trace (Espeholt et al. 2018, arXiv
-1802.01561, section 4.1) corrects for that with truncated importance weights. losses.py calls it
-with what the learner's network said about a batch of unrolls; the masked transitions between two
-episodes are made neutral there, before they come here.
+1802.01561, section 4.1) corrects for that with truncated importance weights. `impala.impala_loss`
+calls it with what the learner's network said about a batch of unrolls; the masked transitions
+between two episodes are made neutral there, before they come here.
 
 With rho_t = pi(a_t | o_t) / mu(a_t | o_t), pi the target policy and mu the behaviour policy:
 

@@ -43,12 +43,12 @@ def is_large(observation: Any) -> bool:
 
 
 def group_sizes(
-    config: Config, count: int, observation: Any, ours: bool, max_lag: int | None
+    config: Config, count: int, observation: Any, own_actors: bool, max_lag: int | None
 ) -> list[int]:
     """Sizes of those that `count` environments of an actor with a network step in.
 
     Two let it step and act at once, for the price of batches half as large: where cores are left,
-    as is known of `ours`: actors that experiment.py itself started. `max_lag` is the algorithm's;
+    as is known of `own_actors`, which experiment.py itself started. `max_lag` is the algorithm's;
     raises ValueError where it forbids what was asked for.
     """
     wanted = config.env_groups
@@ -60,21 +60,21 @@ def group_sizes(
             )
         wanted = 1
     if wanted == AUTO:
-        spare = ours and num_actors(config) < len(os.sched_getaffinity(0))
+        spare = own_actors and num_actors(config) < len(os.sched_getaffinity(0))
         wanted = 2 if spare and is_large(observation) else 1
     return split_evenly(count, min(wanted, count))
 
 
-def needs_one_thread(config: Config, observation: Any, gpu: bool, ours: bool) -> bool:
+def needs_one_thread(config: Config, observation: Any, gpu: bool, is_built_in: bool) -> bool:
     """Whether a learner, with a GPU or without, does best by one thread of TensorFlow's.
 
     An update of a small network is a hundred operations of some microseconds each: to hand them
     from thread to thread costs more than it saves. But the thread in which XLA compiles answers
-    nobody meanwhile, and Python of an algorithm that is not `ours` may wait in it for another one.
+    nobody meanwhile, and Python of an algorithm that is not built in may wait in it for another.
     `observation` is the TensorSpec of one.
     """
     given = config.intra_op_threads or config.inter_op_threads
-    return ours and not (gpu or given or config.xla or is_large(observation))
+    return is_built_in and not (gpu or given or config.xla or is_large(observation))
 
 
 def split_evenly(count: int, groups: int) -> list[int]:

@@ -39,6 +39,7 @@ def flag(
 ) -> Any:
     """A dataclass field that is a flag; `text` says its unit and effect.
 
+    `group`: the heading of --help that it stands under. `least`, `most`: of a number, both allowed.
     `own`: each learner of a run may have another value. `auto`: a number that may be `auto`, too,
     which is AUTO: whoever needs it chooses.
     """

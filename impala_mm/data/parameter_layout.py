@@ -28,7 +28,7 @@ class ParameterLayout:
         sizes = [spec.shape.num_elements() * spec.dtype.size for spec in self._specs]
         self._ends = np.cumsum(sizes).tolist()
         self.size = self._ends[-1] if self._ends else 0  # bytes
-        self._assign: Callable[..., Any] | None = None  # `_assign_bytes`, traced once it is needed
+        self._assign: Callable[..., Any] | None = None  # `_assign_packed`, traced once it is needed
         # Not the names: they count the modules that a process made before.
         self.digest = structure_digest(self._specs)
 
@@ -49,18 +49,18 @@ class ParameterLayout:
         for variable, value in zip(self._variables, values, strict=True):
             variable.assign(value)
 
-    def unpack(self, vector: bytes) -> None:
-        """Assigns the vector to the variables."""
+    def assign_bytes(self, vector: bytes) -> None:
+        """Assigns a vector that `pack` made to the variables."""
         if len(vector) != self.size:
             raise ValueError(f"{len(vector)} bytes of parameters where {self.size} are due")
         content = np.frombuffer(vector, np.uint8)
         raw = pack(*[content[i:j] for i, j in itertools.pairwise([0, *self._ends])])
         if self._assign is None:
-            traced = tf.function(self._assign_bytes, autograph=False)
+            traced = tf.function(self._assign_packed, autograph=False)
             self._assign = as_operation(traced.get_concrete_function(packed_spec(self._specs)))
         self._assign(raw)
 
-    def _assign_bytes(self, raw: tf.Tensor) -> None:
+    def _assign_packed(self, raw: tf.Tensor) -> None:
         """Each variable's bytes to it."""
         for variable, value in zip(self._variables, unpack(raw, self._specs), strict=True):
             variable.assign(tf.cast(value, variable.dtype))

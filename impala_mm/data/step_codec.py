@@ -25,7 +25,7 @@ class StepCodec:
         return b"".join([reward.tobytes(), flags.tobytes(), observation.data])
 
     def decode(self, content: bytes, environments: int) -> Step:
-        """Read-only arrays over `content`, which `size` times `environments` bytes long."""
+        """Read-only arrays over `content`, which is `size` times `environments` bytes long."""
         e = environments
         reward = np.frombuffer(content, np.float32, e)
         flags = np.frombuffer(content, np.bool_, 4 * e, offset=4 * e).reshape(4, e)

@@ -60,7 +60,7 @@ class Unroll(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What a Source gives and an algorithm's update takes; B unrolls, one per column."""
+    """What a `BatchSource` gives and an algorithm's update takes: B unrolls, one per column."""
 
     unrolls: Entry  # [T+overlap, B, ...]
     start: Any  # nest of [B, ...]

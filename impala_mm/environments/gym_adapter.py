@@ -19,9 +19,9 @@ with contextlib.redirect_stderr(io.StringIO()):  # it asks every user to migrate
 class ClassicGymEnv(gymnasium.Env):
     """One environment of gym's registry."""
 
-    def __init__(self, name: str, drawn: bool = False):
-        """`drawn`: it makes pictures, if its class says that it can."""
-        mode = {"render_mode": "rgb_array"} if drawn and _draws(name) else {}
+    def __init__(self, name: str, renders: bool = False):
+        """`renders`: it makes pictures, if its class says that it can."""
+        mode = {"render_mode": "rgb_array"} if renders and _can_render(name) else {}
         made = gym.make(name, disable_env_checker=True, **mode)
         if _is_old(made.unwrapped):
             made.close()
@@ -49,7 +49,7 @@ class ClassicGymEnv(gymnasium.Env):
         self._made.close()
 
 
-def _draws(name: str) -> bool:
+def _can_render(name: str) -> bool:
     creator = gym.envs.registry[name].entry_point
     if isinstance(creator, str):
         creator = gym.envs.registration.load(creator)

@@ -16,7 +16,7 @@ from impala_mm.environments.spaces import SpaceConversion
 from impala_mm.environments.types import EnvironmentSpec, Episode, Step
 
 _RUNNING, _ENDED, _BROKEN = range(3)
-_PICTURES = 30.0  # a second, of what does not say
+_RENDER_FPS = 30.0  # a second, of what does not say
 
 
 class GymVector:
@@ -31,25 +31,25 @@ class GymVector:
     def __init__(
         self,
         spec: EnvironmentSpec,
-        reading: SpaceConversion,
+        conversion: SpaceConversion,
         open_one: Callable[[bool], Any],
         num_envs: int,
         seed: int,
-        drawn: bool = False,
+        renders: bool = False,
     ):
         """`open_one` makes an environment, where it is given True one that draws, if it can.
 
-        `drawn`: whether environment 0 is to be looked at.
+        `renders`: whether environment 0 is to be looked at.
         """
         self.spec = spec
         self.faults: list[str] = []
-        self._reading = reading
+        self._conversion = conversion
         self._open_one = open_one
-        self._drawn = drawn
+        self._renders = renders
         self._seed = seed
         self._rebuilds = 0
         self._finished: list[Episode] = []
-        self._now = _blank_step(num_envs, reading)
+        self._now = _blank_step(num_envs, conversion)
         self._returns = np.zeros(num_envs)
         self._lengths = np.zeros(num_envs, np.int64)
         self._states = [_ENDED] * num_envs
@@ -61,7 +61,7 @@ class GymVector:
             self.close()
             raise
         self._steps = [_repeating_step(each, spec.action_repeats) for each in self._environments]
-        rate = getattr(self._environments[0], "metadata", {}).get("render_fps") or _PICTURES
+        rate = getattr(self._environments[0], "metadata", {}).get("render_fps") or _RENDER_FPS
         self.picture_rate = rate / spec.action_repeats
 
     def reset(self) -> Step:
@@ -78,7 +78,7 @@ class GymVector:
             array.fill(0)
         states, steps, read = self._states, self._steps, self._read
         # NumPy's integers, as sample() of a space gives: every environment knows these.
-        for i, action in enumerate(np.add(actions, self._reading.first_action, dtype=np.int64)):
+        for i, action in enumerate(np.add(actions, self._conversion.first_action, dtype=np.int64)):
             try:
                 if states[i] == _RUNNING:
                     raw, reward[i], terminated[i], truncated[i], _ = steps[i](action)
@@ -110,7 +110,7 @@ class GymVector:
         self._steps[i] = _repeating_step(self._environments[i], self.spec.action_repeats)
         words = np.random.SeedSequence([self._seed, i, self._rebuilds]).generate_state(1)
         self._seeds[i] = int(words[0] >> 1)
-        row = _blank_step(1, self._reading)
+        row = _blank_step(1, self._conversion)
         row.first[0] = True
         row.observation[0] = self._read(self._reset(i))
         if not np.isfinite(row.observation).all():
@@ -126,10 +126,10 @@ class GymVector:
     def picture(self) -> np.ndarray:
         """What environment 0 draws, or its observation as a picture."""
         if getattr(self._environments[0], "render_mode", None) == "rgb_array":
-            drawn = self._environments[0].render()
-            drawn = drawn[-1] if isinstance(drawn, list) and drawn else drawn  # classic gym's
-            if isinstance(drawn, np.ndarray):
-                return drawn.astype(np.uint8)
+            frame = self._environments[0].render()
+            frame = frame[-1] if isinstance(frame, list) and frame else frame  # classic gym's
+            if isinstance(frame, np.ndarray):
+                return frame.astype(np.uint8)
         return render.picture_of_observation(self.spec.level_name, self._now.observation[0])
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class GymVector:
                 each.close()
 
     def _open(self, i: int) -> Any:
-        return self._open_one(self._drawn and i == 0)
+        return self._open_one(self._renders and i == 0)
 
     def _reset(self, i: int) -> Any:
         seed, self._seeds[i] = self._seeds[i], None
@@ -148,14 +148,14 @@ class GymVector:
 
     def _read(self, raw: Any) -> np.ndarray:
         """An observation as `SpaceConversion` says."""
-        reading = self._reading
+        conversion = self._conversion
         if raw.__class__ is not np.ndarray:
             raw = np.asarray(raw)
-        if raw.shape != reading.raw_shape:
+        if raw.shape != conversion.raw_shape:
             raise ValueError(
-                f"observation of shape {list(raw.shape)} where {list(reading.raw_shape)} is due"
+                f"observation of shape {list(raw.shape)} where {list(conversion.raw_shape)} is due"
             )
-        return raw if reading.convert is None else reading.convert(raw)
+        return raw if conversion.convert is None else conversion.convert(raw)
 
     def _check_finite(self) -> None:
         reward, observation = self._now.reward, self._now.observation
@@ -198,13 +198,13 @@ class GymVector:
 _NOT_FINITE = "observation with NaN or infinity"
 
 
-def _blank_step(num_envs: int, reading: SpaceConversion) -> Step:
+def _blank_step(num_envs: int, conversion: SpaceConversion) -> Step:
     """Arrays of zeros."""
     return Step(
         np.zeros(num_envs, np.float32),
         np.zeros(num_envs, bool),
         np.zeros(num_envs, bool),
-        np.zeros((num_envs, *reading.shape), reading.dtype),
+        np.zeros((num_envs, *conversion.shape), conversion.dtype),
         np.zeros(num_envs, bool),
         np.zeros(num_envs, bool),
     )

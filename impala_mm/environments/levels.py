@@ -40,7 +40,7 @@ class Level(NamedTuple):
     """A name that was found."""
 
     name: str  # as the user gave it
-    open: Callable[[bool], Any]  # makes one environment, which draws if it can and is given True
+    open: Callable[[bool], Any]  # makes one environment; given True, one that can be looked at
     reward_threshold: float | None
     registered: gymnasium.envs.registration.EnvSpec | None = None  # in gymnasium's registry
 
@@ -93,10 +93,10 @@ def _opener(
     registered = copy.copy(registered)
     registered.order_enforce = False
 
-    def opens(drawn: bool) -> gymnasium.Env:
+    def opens(renders: bool) -> gymnasium.Env:
         try:
             mode: dict[str, Any] = {"render_mode": "rgb_array"}
-            given = mode if drawn and _draws(registered) else {}
+            given = mode if renders and _can_render(registered) else {}
             return gymnasium.make(registered, disable_env_checker=True, **given)
         except (gymnasium.error.Error, ImportError) as error:
             raise BadLevel(f"{level_name} cannot be made: {_one_line(error)}") from error
@@ -104,7 +104,7 @@ def _opener(
     return opens
 
 
-def _draws(registered: gymnasium.envs.registration.EnvSpec) -> bool:
+def _can_render(registered: gymnasium.envs.registration.EnvSpec) -> bool:
     """Whether its class says that it makes pictures."""
     creator: Any = registered.entry_point
     if isinstance(creator, str):
@@ -115,9 +115,9 @@ def _draws(registered: gymnasium.envs.registration.EnvSpec) -> bool:
 def _classic_opener(level_name: str, name: str) -> Callable[[bool], Any]:
     from impala_mm.environments import gym_adapter  # noqa: PLC0415
 
-    def opens(drawn: bool) -> gym_adapter.ClassicGymEnv:
+    def opens(renders: bool) -> gym_adapter.ClassicGymEnv:
         try:
-            return gym_adapter.ClassicGymEnv(name, drawn)
+            return gym_adapter.ClassicGymEnv(name, renders)
         except (gym_adapter.gym.error.Error, ImportError) as error:
             raise BadLevel(f"{level_name} cannot be made: {_one_line(error)}") from error
 

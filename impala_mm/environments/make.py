@@ -4,7 +4,13 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from impala_mm.environments.types import BadLevel, Environments, EnvironmentSpec, Options
+from impala_mm.environments.types import (
+    GENERAL_FLAGS,
+    BadLevel,
+    Environments,
+    EnvironmentSpec,
+    Options,
+)
 
 if TYPE_CHECKING:
     from impala_mm.environments.atari.games import Game
@@ -13,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def make_environments(
-    level_name: str, num_envs: int, seed: int, pictures: bool = False, **options: Any
+    level_name: str, num_envs: int, seed: int, renders: bool = False, **options: Any
 ) -> Environments:
     """`num_envs` copies of a level, number i seeded with `seed` + i; `options` as in `Options`.
 
-    With `pictures` number 0 can be looked at, which costs time and changes nothing of its play.
+    With `renders` number 0 can be looked at, which costs time and changes nothing of its play.
 
     A level is the id of a gymnasium or classic gym environment, `gym:ID` where both know it and
     gym's is meant, `my_package.module:ID` where importing a module registers it, or our own `catch`
@@ -27,12 +33,12 @@ def make_environments(
     if game:
         from impala_mm.environments.atari import colour_screen, games, vector  # noqa: PLC0415
 
-        opens = colour_screen.ColourScreenVector if pictures else vector.open_vector
-        return vector.Atari(games.game_spec(game), game, num_envs, seed, opens)
+        opens = colour_screen.ColourScreenVector if renders else vector.open_vector
+        return vector.AtariVector(games.game_spec(game), game, num_envs, seed, opens)
     from impala_mm.environments import gym_vector  # noqa: PLC0415
 
-    reading, described = _read_spaces(level, chosen)
-    return gym_vector.GymVector(described, reading, level.open, num_envs, seed, pictures)
+    conversion, spec = _read_spaces(level, chosen)
+    return gym_vector.GymVector(spec, conversion, level.open, num_envs, seed, renders)
 
 
 def level_spec(level_name: str, **options: Any) -> EnvironmentSpec:
@@ -56,7 +62,10 @@ def _find_level_and_game(
     level = levels.find_level(level_name)
     game = level.game(chosen)
     if not game:
-        general = Options(*chosen[:3], life_loss_ends=chosen.life_loss_ends)
+        general = Options(
+            **{name: getattr(chosen, name) for name in GENERAL_FLAGS},
+            life_loss_ends=chosen.life_loss_ends,
+        )
         wrong = [name for name in chosen._fields if getattr(chosen, name) != getattr(general, name)]
         if wrong:
             raise BadLevel(
@@ -72,13 +81,13 @@ def _read_spaces(level: "Level", options: Options) -> tuple["SpaceConversion", E
 
     environment = level.open(False)
     try:
-        reading = spaces.read_spaces(level.name, environment, options.width, options.height)
+        conversion = spaces.read_spaces(level.name, environment, options.width, options.height)
     finally:
         environment.close()
-    return reading, EnvironmentSpec(
+    return conversion, EnvironmentSpec(
         level.name,
-        tf.TensorSpec(reading.shape, tf.as_dtype(reading.dtype)),
-        reading.num_actions,
+        tf.TensorSpec(conversion.shape, tf.as_dtype(conversion.dtype)),
+        conversion.num_actions,
         options.num_action_repeats or 1,
         level.reward_threshold,
     )

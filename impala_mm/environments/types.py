@@ -1,12 +1,16 @@
 """Batches of environments, stepped as `trajectory` says: an episode's end is its own entry."""
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 
-if TYPE_CHECKING:
-    pass
+
+class ReferenceScores(NamedTuple):
+    """Mean returns that others had on a level, to normalise by."""
+
+    random: float  # of random play
+    human: float
 
 
 class EnvironmentSpec(NamedTuple):
@@ -19,12 +23,12 @@ class EnvironmentSpec(NamedTuple):
     reward_threshold: float | None  # the mean return at which it counts as solved
     frame_stack: int = 1  # how many newest frames a network sees at once
     note: str = ""  # what the user should be told of the options, in one sentence
-    scores: tuple[float, float] | None = None  # mean returns of random play and of a human
+    scores: ReferenceScores | None = None  # where they are known
     emulator: str = ""  # name and version, where two of them may play a game differently
 
 
 class Options(NamedTuple):
-    """How a level is played. Those after the first three are for Atari alone."""
+    """How a level is played. What is not in `GENERAL_FLAGS` is for Atari alone."""
 
     width: int = 0  # pixels to which images are resized; 0: as they come, 84 for Atari
     height: int = 0
@@ -38,7 +42,15 @@ class Options(NamedTuple):
     no_ops: int = 30  # at most so many frames of doing nothing begin a game
 
 
-OPTION_FLAGS = Options._fields[:7]  # those that are flags of an experiment, too
+# Options that are flags of an experiment, too: those for any level, and those for Atari alone.
+GENERAL_FLAGS = ("width", "height", "num_action_repeats")
+OPTION_FLAGS = (
+    *GENERAL_FLAGS,
+    "sticky_actions",
+    "full_action_space",
+    "fire_after_life_loss",
+    "no_reward_steps",
+)
 
 
 class Step(NamedTuple):
@@ -83,7 +95,7 @@ class Environments(Protocol):
     def picture(self) -> np.ndarray:
         """What environment 0 looks like to people now, uint8 [height, width, 3].
 
-        Only of environments made with `pictures`; raises BadLevel where it has no looks.
+        Only of environments made with `renders`; raises BadLevel where it has no looks.
         """
 
     def close(self) -> None:

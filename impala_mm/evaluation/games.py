@@ -18,7 +18,7 @@ import tensorflow as tf
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments import from_flags, types
 from impala_mm.environments.make import level_spec, make_environments
-from impala_mm.environments.types import Environments, Step
+from impala_mm.environments.types import Environments, ReferenceScores, Step
 from impala_mm.evaluation import statistics
 from impala_mm.evaluation.viewers import GameFrame, Viewer
 from impala_mm.policy.policy import Policy
@@ -51,7 +51,7 @@ class Evaluation(NamedTuple):
     seed: int
     num_envs: int
     options: dict[str, Any]  # of the environments
-    scores: tuple[float, float] | None  # mean returns of random play and of a human, if known
+    scores: ReferenceScores | None
     returns: list[float]
     lengths: list[int]  # in steps
     idle: int  # of these were cut, for nothing had been gained for so long
@@ -120,19 +120,19 @@ def evaluate_level(
     if no_reward_steps is None:
         no_reward_steps = IDLE_STEPS if deterministic and emulated else 0
     options["no_reward_steps"] = no_reward_steps
-    playing = make_environments(
+    environments = make_environments(
         level_name,
         num_envs,
         seed * 1_000_003 + _SEED_OFFSET,
-        pictures=viewers is not None,
+        renders=viewers is not None,
         life_loss_ends=False,
         **options,
     )
     feed = None
     try:
-        feed = ViewerFeed(policy, playing, viewers(playing)) if viewers else None
+        feed = ViewerFeed(policy, environments, viewers(environments)) if viewers else None
         games = play_games(
-            *(policy, playing, games_per_env(num_episodes, num_envs)),
+            *(policy, environments, games_per_env(num_episodes, num_envs)),
             explore=not deterministic,
             idle_steps=no_reward_steps,
             feed=feed,
@@ -142,7 +142,7 @@ def evaluate_level(
     finally:
         if feed:
             feed.close()
-        playing.close()
+        environments.close()
     return Evaluation(
         level=level_name,
         checkpoint=str(policy.path),
@@ -152,7 +152,7 @@ def evaluate_level(
         seed=seed,
         num_envs=num_envs,
         options=options,
-        scores=playing.spec.scores,
+        scores=environments.spec.scores,
         returns=[game.episode_return for game in games],
         lengths=[game.length for game in games],
         idle=sum(game.idle for game in games),
@@ -167,36 +167,40 @@ def games_per_env(num_games: int, num_envs: int) -> np.ndarray:
 
 def play_games(
     policy: Policy,
-    playing: Environments,
-    left: np.ndarray,
+    environments: Environments,
+    games_left: np.ndarray,
     explore: bool,
     idle_steps: int = 0,
     feed: "ViewerFeed | None" = None,
     meanwhile: KeepPlaying = lambda games, steps: True,
     say: Say = lambda message: None,
 ) -> list[Game]:
-    """The first `left[i]` games of each copy i; none of those that it plays while others go on."""
-    left = left.copy()
+    """The first `games_left[i]` games of each copy i; none that it plays while others go on."""
+    games_left = games_left.copy()
     games: list[Game] = []
-    step, state = playing.reset(), policy.initial_state(len(left))
-    actions, idle, steps = np.zeros(len(left), np.int32), np.zeros(len(left), np.int64), 0
-    while left.any() and meanwhile(games, steps):
+    step, state = environments.reset(), policy.initial_state(len(games_left))
+    actions, idle, steps = (
+        np.zeros(len(games_left), np.int32),
+        np.zeros(len(games_left), np.int64),
+        0,
+    )
+    while games_left.any() and meanwhile(games, steps):
         if feed and step.fault[0]:
             feed.skip_game()
-        step = _rebuild_broken(playing, step, say)
+        step = _rebuild_broken(environments, step, say)
         entry = policy.entry(step.observation, step.reward, actions, step.first)
         before = state
         actions, state, _ = policy.act(entry, before, explore)
-        if feed and left[0]:
+        if feed and games_left[0]:
             feed.show_step(step, entry, before, int(actions[0]))
-        step = playing.step(actions)
-        steps += int(left.astype(bool).sum())
+        step = environments.step(actions)
+        steps += int(games_left.astype(bool).sum())
         idle = np.where((step.reward != 0) | step.first, 0, idle + 1)
-        for i, whole_game, episode_return, length in playing.episodes():
-            if whole_game and left[i]:
+        for i, whole_game, episode_return, length in environments.episodes():
+            if whole_game and games_left[i]:
                 cut = idle_steps > 0 and step.truncated[i] and idle[i] >= idle_steps
                 games.append(Game(episode_return, length, bool(cut)))
-                left[i] -= 1
+                games_left[i] -= 1
                 if feed and i == 0:
                     feed.show_end(step)
     return games
@@ -205,8 +209,8 @@ def play_games(
 class ViewerFeed:
     """Shows viewers the games of copy 0."""
 
-    def __init__(self, policy: Policy, playing: Environments, viewers: Sequence[Viewer]):
-        self._policy, self._playing, self._viewers = policy, playing, viewers
+    def __init__(self, policy: Policy, environments: Environments, viewers: Sequence[Viewer]):
+        self._policy, self._environments, self._viewers = policy, environments, viewers
         self._needs_policy_output = any(viewer.needs_policy_output for viewer in viewers)
         self._game, self._return = 0, 0.0
 
@@ -220,7 +224,7 @@ class ViewerFeed:
         self._return += float(step.reward[0])
         self._show(
             GameFrame(
-                self._playing.picture(),
+                self._environments.picture(),
                 self._game,
                 action,
                 float(step.reward[0]),
@@ -233,7 +237,9 @@ class ViewerFeed:
     def show_end(self, step: Step) -> None:
         """At the last observation of a game; the reset after it belongs to the next."""
         reward = float(step.reward[0])
-        final = GameFrame(self._playing.picture(), self._game, None, reward, self._return + reward)
+        final = GameFrame(
+            self._environments.picture(), self._game, None, reward, self._return + reward
+        )
         self._show(final)
         self._game, self._return = self._game + 1, 0.0
 
@@ -251,16 +257,18 @@ class ViewerFeed:
             viewer.show(frame)
 
 
-def _rebuild_broken(playing: Environments, step: Step, say: Say) -> Step:
+def _rebuild_broken(environments: Environments, step: Step, say: Say) -> Step:
     """The step, in which those that broke begin anew; the games they played are not counted."""
     for i in np.flatnonzero(step.fault).tolist():
-        say(f"{playing.faults[-1]}; it is made anew, its game is not counted")
-        if len(playing.faults) >= _FAULTS:
-            raise Unplayable(f"{len(playing.faults)} faults, the last: {playing.faults[-1]}")
+        say(f"{environments.faults[-1]}; it is made anew, its game is not counted")
+        if len(environments.faults) >= _FAULTS:
+            raise Unplayable(
+                f"{len(environments.faults)} faults, the last: {environments.faults[-1]}"
+            )
         try:
-            row = playing.rebuild(i)
+            row = environments.rebuild(i)
         except Exception as error:  # it stays broken, and is tried again in the next step
-            playing.faults.append(f"environment {i}, made anew: {error}")
+            environments.faults.append(f"environment {i}, made anew: {error}")
             continue
         step.observation[i], step.reward[i], step.first[i] = row.observation[0], 0, True
     return step

@@ -26,9 +26,9 @@ def changed_flags(config: Config, given: Sequence[str]) -> dict[str, Any]:
 def choose_levels(
     config: Config, given: Sequence[str], about: CheckpointInfo, say: Say
 ) -> list[str]:
-    """In their order. One that was named and does not fit is refused, one of a suite left out.
+    """Returns the levels to play, in their order. Of a suite those that do not fit are left out.
 
-    Raises environments.BadLevel.
+    Raises BadLevel for one that was named and does not fit.
     """
     trained = about.settings["level_name"]
     wanted = config.level_name if "level_name" in given else trained

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from impala_mm.environments.types import ReferenceScores
+
 _TRIMMED = 0.25  # of each side, by the interquartile mean
 
 
@@ -34,10 +36,9 @@ def summarise(values: Sequence[float]) -> Summary:
     )
 
 
-def normalised(values: Sequence[float], scores: tuple[float, float]) -> list[float]:
+def normalised(values: Sequence[float], scores: ReferenceScores) -> list[float]:
     """Human-normalised: 0 is what random play gets on average, 1 what a human does."""
-    random, human = scores
-    return [(value - random) / (human - random) for value in values]
+    return [(value - scores.random) / (scores.human - scores.random) for value in values]
 
 
 def interquartile_mean(values: Sequence[float]) -> float:

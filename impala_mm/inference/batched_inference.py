@@ -48,7 +48,7 @@ class BatchedInference:
         initial = algorithm.initial_state(1)
         self._states = StateTables(initial, device)
         # Whoever computed this in a call might wait there for the thread that the call is in.
-        self._start = [np.asarray(part) for part in tf.nest.flatten(initial)]
+        self._initial_state = [np.asarray(part) for part in tf.nest.flatten(initial)]
         # The groups whose calls are being answered; None: the group is gone.
         self._batch: list[EnvironmentGroup | None] = []
         self._infer_graph = tf.function(self._infer, autograph=False).get_concrete_function(
@@ -164,12 +164,12 @@ class BatchedInference:
         if self._closed:
             raise RuntimeError("the run has ended")  # for the caller, as if nobody were here
         request = InferenceRequest(*map(int, numbers))
-        reply, answer = self._judge(request)
+        reply, answer = self._classify(request)
         if reply not in {Reply.FOREIGN, Reply.DISPLACED}:
             self._heard_from(request.actor)
         return np.bool_(reply is None), self._numbers(reply or 0), np.array(answer, object)
 
-    def _judge(self, request: InferenceRequest) -> tuple[Reply | None, bytes]:
+    def _classify(self, request: InferenceRequest) -> tuple[Reply | None, bytes]:
         """Return (None, nothing) where a call is to be inferred; else a Reply and its answer."""
         if request.nonce != self._nonce:
             return Reply.FOREIGN, b""
@@ -180,7 +180,7 @@ class BatchedInference:
             if group is None and request.number > 0:
                 return Reply.LOST, b""
             if group is None:
-                group = EnvironmentGroup(self._spec, request.environments, self._start)
+                group = EnvironmentGroup(self._spec, request.environments, self._initial_state)
                 self._groups[request.group_key] = group
             return group.try_accept(request.number)
 

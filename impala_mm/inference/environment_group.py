@@ -28,9 +28,9 @@ class _Chosen(NamedTuple):
 class EnvironmentGroup:
     """Environments of an actor that step together."""
 
-    def __init__(self, unroll: UnrollSpec, environments: int, start: Sequence[np.ndarray]):
-        """`start`: the core state that an episode begins with, flat, of [1, ...]."""
-        starts = [np.repeat(part, environments, axis=0) for part in start]
+    def __init__(self, unroll: UnrollSpec, environments: int, initial_state: Sequence[np.ndarray]):
+        """`initial_state`: the core state that an episode begins with, flat, of [1, ...]."""
+        starts = [np.repeat(part, environments, axis=0) for part in initial_state]
         self.writer = UnrollWriter(unroll, environments, starts)
         self.size = environments
         self.rows: np.ndarray | None = None  # of the tables, int32 [E], once it has started

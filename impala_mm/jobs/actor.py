@@ -30,7 +30,7 @@ def run(config: Config) -> NoReturn:
     lifecycle.handle_end_signals(end)
     lifecycle.lower_priority()
     lifecycle.limit_threads_and_memory()
-    learners = ports.learner_addresses(config)
+    learners = ports.parse_learner_hosts(config)
     start = first_learner(config, len(learners))
     if config.learner_assignment == "fixed":
         learners, start = [learners[start]], 0

@@ -30,7 +30,7 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
     lifecycle.handle_end_signals(lambda number, _: ending.append(number))
     refuse_bad_flags(config)
     _check_display(config)
-    load_tensorflow(config, intra=0)
+    load_tensorflow_to_play(config, intra=0)
     from impala_mm.environments.types import BadLevel  # noqa: PLC0415
     from impala_mm.evaluation import video_writer  # noqa: PLC0415
     from impala_mm.evaluation.games import Unplayable  # noqa: PLC0415
@@ -58,7 +58,7 @@ def refuse_bad_flags(config: Config) -> None:
         flags.refuse(f"--{'checkpoint' if config.checkpoint else 'logdir'}={where} does not exist")
 
 
-def load_tensorflow(config: Config, intra: int) -> None:
+def load_tensorflow_to_play(config: Config, intra: int) -> None:
     """For who plays, on --actor_device; `intra` threads where no flag says how many."""
     threads = config.intra_op_threads or intra, config.inter_op_threads or 1
     lifecycle.load_tensorflow(*threads, config.actor_device)

@@ -27,7 +27,7 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
 
     lifecycle.handle_end_signals(end)
     refuse_bad_flags(config)
-    evaluate.load_tensorflow(config, intra=1)  # beside a run
+    evaluate.load_tensorflow_to_play(config, intra=1)  # beside a run
     from impala_mm.environments import types  # noqa: PLC0415
     from impala_mm.evaluation.games import Unplayable  # noqa: PLC0415
 

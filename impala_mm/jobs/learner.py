@@ -133,7 +133,7 @@ def refuse_bad_flags(config: Config) -> None:
 
 def _address(config: Config, rank: int) -> str:
     """Where actors reach this learner: its own entry of --learner_hosts, or the only one."""
-    addresses = ports.learner_addresses(config)
+    addresses = ports.parse_learner_hosts(config)
     if len(addresses) == 1:
         return addresses[0]
     if rank >= len(addresses):

@@ -33,7 +33,7 @@ def run(config: Config, argv: list[str]) -> NoReturn:
             f"--num_learners={config.num_learners} needs mpirun and Horovod: `make horovod` "
             f"installs them; one learner needs neither"
         )
-    learner_hosts = learner_addresses(config)
+    learner_hosts = local_learner_addresses(config)
     if config.track:
         wandb_tracking.refuse_without_wandb()
     for address in learner_hosts:
@@ -92,11 +92,11 @@ def run(config: Config, argv: list[str]) -> NoReturn:
     lifecycle.exit_now(code if code >= 0 else 128 - code)
 
 
-def learner_addresses(config: Config) -> list[str]:
+def local_learner_addresses(config: Config) -> list[str]:
     """As many as learners: those given, or from the one given on."""
     if config.bind_address:
         flags.refuse("--bind_address is of one learner: --num_learners starts several")
-    given = ports.learner_addresses(config)
+    given = ports.parse_learner_hosts(config)
     if len(given) == 1:
         host, port = ports.split_address(given[0])
         given = [f"{host}:{port + rank}" for rank in range(config.num_learners)]

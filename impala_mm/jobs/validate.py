@@ -35,7 +35,11 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
 def _check_training(config: Config) -> str:
     """Of an actor, of learners, or of both."""
     several = config.num_learners > 1 and not config.job_name
-    hosts = local_cluster.learner_addresses(config) if several else ports.learner_addresses(config)
+    hosts = (
+        local_cluster.local_learner_addresses(config)
+        if several
+        else ports.parse_learner_hosts(config)
+    )
     if config.job_name != "learner":
         actor.first_learner(config, len(hosts))
     if config.job_name != "actor":

@@ -63,10 +63,12 @@ class Checkpointing:
         )
         return found
 
-    def save(self, learner: Learner, seconds: float, known: float, last: bool = False) -> bool:
+    def save(
+        self, learner: Learner, seconds: float, mean_return: float, last: bool = False
+    ) -> bool:
         """What was learnt, if anything was since the last, or this is the run's last.
 
-        `known`: mean return of the last games, or NaN. False: an update is being made, and takes
+        `mean_return`: of the last games, or NaN. False: an update is being made, and takes
         long (another learner may hang): it is to be tried again.
         """
         if learner.updates <= self._newest.updates and not last:
@@ -83,7 +85,7 @@ class Checkpointing:
             steps=steps,
             frames=frames,
             seconds=seconds,
-            episode_return=None if math.isnan(known) else known,
+            episode_return=None if math.isnan(mean_return) else mean_return,
             milestone=frames // self._tenth > self._newest.frames // self._tenth,
         )
         try:

@@ -93,61 +93,63 @@ class Learner(threading.Thread):
         thread_names.name_thread("training")
         try:
             assert self._lockstep
-            asked, rest = time.monotonic(), 0.0
+            asked_at, bookkeeping = time.monotonic(), 0.0
             while not self._limit_reached(math.nan):
                 agreed = self._lockstep.next(timeout=0.2)
-                got = time.monotonic()
-                waits = self._waits(asked, got, agreed)
+                received_at = time.monotonic()
+                waits = self._wait_times(asked_at, received_at, agreed)
                 if agreed is None:
                     self.meter.add_times(**waits)
-                    asked = got
+                    asked_at = received_at
                     continue
                 if agreed.batch is None or self._limit_reached(agreed.episode_return):
                     return
-                trained = self._step(agreed, agreed.batch, waits | {"rest": rest})
-                asked = time.monotonic()
-                rest = asked - trained
+                trained = self._step(agreed, agreed.batch, waits | {"rest": bookkeeping})
+                asked_at = time.monotonic()
+                bookkeeping = asked_at - trained
         except BaseException as error:
             self.failure = error
             self.end_reason = f"{type(error).__name__}: {one_line(error)}"
         finally:
             self._profiler.stop()
 
-    def _waits(self, asked: float, got: float, agreed: AgreedStep | None) -> dict[str, float]:
+    def _wait_times(
+        self, asked_at: float, received_at: float, agreed: AgreedStep | None
+    ) -> dict[str, float]:
         """Return that time's parts: waiting for unrolls of its own, and for the other learners."""
         if self._group.size == 1:
-            return {"wait": got - asked}
+            return {"wait": received_at - asked_at}
         assert self._lockstep
         ready = agreed.ready if agreed else self._lockstep.ready
-        wait = min(max(ready - asked, 0.0), got - asked)
-        return {"wait": wait, "exchange": got - asked - wait}
+        wait = min(max(ready - asked_at, 0.0), received_at - asked_at)
+        return {"wait": wait, "exchange": received_at - asked_at - wait}
 
     def _step(self, agreed: AgreedStep, batch: Batch, times: dict[str, float]) -> float:
         """Make one update of all learners; return when it was over."""
         begin = time.monotonic()
         with self.variables_lock, self._profiler.update():
-            values, waited, priorities, acting = self._train_step(
+            values, reduce_seconds, priorities, acting_values = self._train_step(
                 batch, self.frames, self._limits.frames, agreed.episode_return
             )
             if not math.isfinite(values["grad_norm"]):
                 raise GradientNotFinite(self.updates, values)
             over = time.monotonic()
-            times["exchange"] = times.get("exchange", 0.0) + waited
+            times["exchange"] = times.get("exchange", 0.0) + reduce_seconds
             # Before the counts: a row that has the steps has their time, too.
-            self.meter.add_times(train=over - begin - waited, **times)
+            self.meter.add_times(train=over - begin - reduce_seconds, **times)
             self.updates += 1
             self.steps += agreed.steps
             if self._check_sync():
-                acting = self._layout.values()  # they were read before they were repaired
+                acting_values = self._layout.values()  # they were read before they were repaired
         self._source.feedback(batch.key, priorities)
-        self._publish(acting)
+        self._publish(acting_values)
         values["policy_lag"] = self.updates - 1 - float(np.mean(batch.version))
         values["queue_fill"] = self._server.fill()
         values |= self._server.inference_metrics()
         self.meter.add(values, agreed.own_steps)
         for report in self._server.take_reports():
             self.meter.add_episodes(report.level, report.episodes)
-            self.meter.add_actors(report.times)
+            self.meter.add_actor_times(report.times)
         self.actions = batch.unrolls.action
         return over
 
@@ -217,9 +219,9 @@ class StepResult(NamedTuple):
     """What became of one batch."""
 
     metrics: dict[str, float]
-    waited: float  # seconds for the other learners' gradients
+    reduce_seconds: float  # that it waited for the other learners' gradients
     priorities: tf.Tensor  # float32 [B]: for the source
-    acting: list[tf.Tensor]  # what `read` gave after the update
+    acting_values: list[tf.Tensor]  # of the acting variables after the update
 
 
 class NothingCompiled(Exception):
@@ -234,9 +236,10 @@ class TrainStep:
         algorithm: Algorithm,
         group: LearnerGroup,
         config: Config,
-        read: Callable[[], Sequence[tf.Tensor]],
+        read_acting_values: Callable[[], Sequence[tf.Tensor]],
     ):
-        self._algorithm, self._group, self._config, self._read = algorithm, group, config, read
+        self._algorithm, self._group, self._config = algorithm, group, config
+        self._read_acting_values = read_acting_values
         self._graph: Callable[..., Any] | None = None
         self._names: list[str] = []
 
@@ -250,13 +253,13 @@ class TrainStep:
             # Called by itself: to find it again by the arguments' types costs as much as the call.
             traced = tf.function(self._trace, autograph=False)
             self._graph = traced.get_concrete_function(batch, known)
-        measured, priorities, acting = self._graph(batch, known)
-        *values, waited = measured.numpy().tolist()
+        measured, priorities, acting_values = self._graph(batch, known)
+        *values, reduce_seconds = measured.numpy().tolist()
         metrics = dict(zip(self._names, values, strict=True))
-        return StepResult(metrics, waited, priorities, list(acting))
+        return StepResult(metrics, reduce_seconds, priorities, list(acting_values))
 
     def _trace(self, batch: Batch, known: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Any]:
-        """(metrics and, last, what was waited: float32 [N], priorities, what was read)."""
+        """(metrics and, last, the reduce seconds: float32 [N], priorities, acting values)."""
         reducer = GradientReducer(self._group, self._config)
         context = Context(*tf.unstack(known))
         metrics, priorities = self._algorithm.update(batch, context, reducer)
@@ -267,4 +270,4 @@ class TrainStep:
             )
         self._names = list(metrics)
         values = [tf.cast(value, tf.float32) for value in metrics.values()]
-        return tf.stack([*values, reducer.wait_seconds()]), priorities, self._read()
+        return tf.stack([*values, reducer.wait_seconds()]), priorities, self._read_acting_values()

@@ -23,7 +23,7 @@ class LearnerReport(NamedTuple):
     load: LearnerLoad
     actors_elsewhere: int  # on other hosts
     idle_cores: float | None  # of its host since the last report, where they are known
-    dropped: int  # messages, had before or meant for another process, since its start
+    dropped: int  # unrolls that went nowhere, since its start
     end_reason: str  # why it ended, or is to, by its own knowledge; empty while it does not know
     error: str  # what it failed of; empty where it did not
     done: bool  # its training has ended

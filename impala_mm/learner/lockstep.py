@@ -96,12 +96,12 @@ class Lockstep:
     def _agree(self) -> AgreedStep:
         batch, own_steps = self._next_batch()
         self.ready = ready = time.monotonic()
-        known = self._mean_return() if self._group.rank == 0 else math.nan
+        mean_return = self._mean_return() if self._group.rank == 0 else math.nan
         told = [
             batch is None,
             own_steps,
-            not math.isnan(known),
-            0.0 if math.isnan(known) else known,
+            not math.isnan(mean_return),
+            0.0 if math.isnan(mean_return) else mean_return,
         ]
         try:
             total = self._group.sum(tf.constant(told, tf.float64), "lockstep")

@@ -58,7 +58,7 @@ class LearnerLost(Exception):
 
 
 class LearnerMonitor:
-    """Of one learner."""
+    """Watches one learner's training, from its main thread: reports, records and the end."""
 
     def __init__(
         self,
@@ -114,9 +114,10 @@ class LearnerMonitor:
         return not self._records or self._records.checkpointing.saved
 
     def run(self, meanwhile: Callable[[], None]) -> dict[str, Any]:
-        """Until training ends; calls `meanwhile` several times a second; the last row.
+        """Watch until training ends; return the last row of metrics.
 
-        Raises what training failed of, and Lost where another learner did.
+        `meanwhile` is called several times a second. Raises what training failed of, and
+        LearnerLost where another learner did.
         """
         learner = self._learner
         begin, before = time.monotonic(), self.seconds
@@ -126,7 +127,7 @@ class LearnerMonitor:
         self._reported_at = time.monotonic()
         exchange.start()
         timers = _Timers(self._config.save_checkpoint_secs, learner.frames)
-        while learner.is_alive() and not exchange.failure and not self._failed():
+        while learner.is_alive() and not exchange.failure and not self._other_learners_failure():
             learner.join(0.1)
             meanwhile()
             self._beat()
@@ -155,10 +156,12 @@ class LearnerMonitor:
         """Waits until all learners have ended; what went wrong elsewhere, if anything did."""
         learner = self._learner
         # Where another failed within a step, this one may wait for it in the all-reduce for ever.
-        learner.join(1.0 if self._failed() or exchange.failure else _END_SECONDS)
+        learner.join(1.0 if self._other_learners_failure() or exchange.failure else _END_SECONDS)
         failed_here = learner.failure and not isinstance(learner.failure, _COMMON_FAILURES)
-        together = exchange.finish(2.0 if failed_here or self._failed() else _END_SECONDS)
-        if failed := self._failed():
+        together = exchange.finish(
+            2.0 if failed_here or self._other_learners_failure() else _END_SECONDS
+        )
+        if failed := self._other_learners_failure():
             return failed
         if learner.failure and "horovod" not in str(learner.failure).lower():
             return ""  # it is raised
@@ -175,10 +178,10 @@ class LearnerMonitor:
     def _mean_return(self) -> float:
         """As of now, on rank 0. Where it ends the run, it is the last."""
         self._aggregator.merge(0, self._learner.meter.take_reading())
-        known = self._aggregator.mean_return()
-        if known >= self._limits.episode_return:
+        mean_return = self._aggregator.mean_return()
+        if mean_return >= self._limits.episode_return:
             self._aggregator.close()
-        return known
+        return mean_return
 
     def _report(self) -> LearnerReport:
         learner, meter = self._learner, self._learner.meter
@@ -220,7 +223,7 @@ class LearnerMonitor:
             self._heartbeat.frames = learner.frames
             self._heartbeat.beat()
 
-    def _failed(self) -> str:
+    def _other_learners_failure(self) -> str:
         """What another learner failed of, if one did and not all alike."""
         if isinstance(self._learner.failure, _COMMON_FAILURES):
             return ""
@@ -229,7 +232,7 @@ class LearnerMonitor:
                 return f"learner {rank} failed: {report.error}"
         return ""
 
-    def _actors(self) -> dict[str, float]:
+    def _actor_counts(self) -> dict[str, float]:
         """How many feed any learner, and what tells where more of them would play more."""
         others = [r for rank, r in enumerate(self._reports) if rank != self._group.rank]
         idle = [report.idle_cores for report in self._reports]
@@ -256,8 +259,8 @@ class LearnerMonitor:
             self._say(message)
             records.event_hook.call("stall", message)
         if timers.save.due(now):
-            known = self._aggregator.mean_return()
-            if not records.checkpointing.save(learner, self.seconds, known):
+            mean_return = self._aggregator.mean_return()
+            if not records.checkpointing.save(learner, self.seconds, mean_return):
                 timers.save.retry()
         if learner.actions is not None:
             self._write_histograms(records.metrics_writer, now - timers.began)
@@ -277,7 +280,7 @@ class LearnerMonitor:
         }
         if self._config.check_sync_every and self._group.size > 1:
             row |= {"sync_checks": learner.sync_checks, "sync_repairs": learner.sync_repairs}
-        row |= self._actors()
+        row |= self._actor_counts()
         row["verdict"] = describe_bottleneck(row, row["actors"])
         metrics_writer.write(row)
         return row

@@ -27,8 +27,8 @@ class MeterReading(NamedTuple):
     sums: dict[str, float]  # of values that are averaged over updates
     counts: dict[str, int]
     times: dict[str, float]  # seconds, by name
-    actors: dict[str, float]  # seconds of all its actors, by name
-    began: bool  # the first update ended in it: times of the parts before tell nothing
+    actor_times: dict[str, float]  # seconds of all its actors, by name
+    first_update_ended: bool  # in it: times of the readings before tell nothing
     steps: int  # that this learner trained on
     episodes: list[tuple[str, np.ndarray]]  # of (level, float32 [K, 3])
 
@@ -52,7 +52,7 @@ class Meter:
             self._reading = self._reading._replace(steps=self._reading.steps + steps)
 
     def add_times(self, **seconds: float) -> None:
-        """What the training thread did with its time, by the names of TIMES.
+        """What the training thread did with its time, by the names of LEARNER_TIMES.
 
         All up to the first update's end is the start and tells nothing of what binds: actors were
         still on their way, and the update was compiled. It is forgotten then.
@@ -60,15 +60,16 @@ class Meter:
         with self._lock:
             if self._began_at == math.inf and "train" in seconds:
                 self._began_at = time.monotonic()
-                self._reading = self._reading._replace(times={}, began=True)
+                self._reading = self._reading._replace(times={}, first_update_ended=True)
                 return
             for name, value in seconds.items():
                 self._reading.times[name] = self._reading.times.get(name, 0.0) + value
             self.waited += seconds.get("wait", 0.0)
             self.timed += sum(seconds.values())
 
-    def add_actors(self, seconds: dict[str, float]) -> None:
-        """What an actor did with its time, by the names of ACTING, and `playing`: all of it.
+    def add_actor_times(self, seconds: dict[str, float]) -> None:
+        """What an actor did with its time, by the names of ACTOR_TIMES, and
+        `playing`: all of it.
 
         What reaches back beyond the first update's end is forgotten, too: it waited for that.
         """
@@ -76,7 +77,7 @@ class Meter:
             if seconds["playing"] > time.monotonic() - self._began_at:
                 return
             for name, value in seconds.items():
-                self._reading.actors[name] = self._reading.actors.get(name, 0.0) + value
+                self._reading.actor_times[name] = self._reading.actor_times.get(name, 0.0) + value
 
     def add_episodes(self, level: str, episodes: np.ndarray) -> None:
         """float32 [K, 3]: (1 for a whole game else 0, return, steps)."""
@@ -116,16 +117,16 @@ class MetricsAggregator:
     def merge(self, rank: int, part: MeterReading) -> None:
         """Takes up what a learner measured."""
         with self._lock:
-            mine = self._readings[rank]
+            reading = self._readings[rank]
             for name, value in part.sums.items():
-                mine.sums[name] = mine.sums.get(name, 0.0) + value
-                mine.counts[name] = mine.counts.get(name, 0) + part.counts[name]
-            if part.began:
-                mine.times.clear()
+                reading.sums[name] = reading.sums.get(name, 0.0) + value
+                reading.counts[name] = reading.counts.get(name, 0) + part.counts[name]
+            if part.first_update_ended:
+                reading.times.clear()
             for name, value in part.times.items():
-                mine.times[name] = mine.times.get(name, 0.0) + value
-            for name, value in part.actors.items():
-                mine.actors[name] = mine.actors.get(name, 0.0) + value
+                reading.times[name] = reading.times.get(name, 0.0) + value
+            for name, value in part.actor_times.items():
+                reading.actor_times[name] = reading.actor_times.get(name, 0.0) + value
             self._steps[rank] += part.steps
             for level, episodes in [] if self._closed else part.episodes:
                 for whole, episode_return, steps in episodes.tolist():
@@ -204,9 +205,11 @@ def _averages(parts: list[MeterReading], seconds: float) -> dict[str, float]:
     total = sum(times.values())
     if total and total >= _KNOWN_SHARE * seconds * len(parts):
         row |= {f"{name}_share": value / total for name, value in times.items()}
-    if playing := sum(part.actors.get("playing", 0.0) for part in parts):
+    if playing := sum(part.actor_times.get("playing", 0.0) for part in parts):
         for name in ACTOR_TIMES:
-            row[f"actor/{name}_share"] = sum(part.actors.get(name, 0.0) for part in parts) / playing
+            row[f"actor/{name}_share"] = (
+                sum(part.actor_times.get(name, 0.0) for part in parts) / playing
+            )
     for name in {name for part in parts for name in part.sums}:
         count = sum(part.counts.get(name, 0) for part in parts)
         row[name] = sum(part.sums.get(name, 0.0) for part in parts) / count

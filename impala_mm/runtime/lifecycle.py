@@ -1,4 +1,4 @@
-"""What all kinds of processes share: signals, exit codes, addresses, the token, TensorFlow's start.
+"""How all kinds of processes start and end: signals, exit codes, limits, TensorFlow's start.
 
 Nothing heavy is imported before it is needed: a child's parent must be known to be alive, and a
 learner's actors started, in the first tenths of a second.

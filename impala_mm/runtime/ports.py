@@ -81,8 +81,8 @@ def _read(path: str) -> str:
     return ""
 
 
-def learner_addresses(config: Config) -> list[str]:
-    """The learners'. A proxy of the environment must not capture what goes there."""
+def parse_learner_hosts(config: Config) -> list[str]:
+    """Returns the addresses in --learner_hosts, and takes them from the environment's proxies."""
     found = [address.strip() for address in config.learner_hosts.split(",")]
     try:
         hosts = [split_address(address)[0] for address in found]

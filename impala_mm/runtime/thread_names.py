@@ -1,7 +1,8 @@
 """Names of threads that the kernel knows, so that anybody can see what takes a process's CPU.
 
-`top -H -p PID` shows them, and `sandbox/benchmarks/stages.py` adds up CPU seconds by them. Python's
-own names stay within Python, and what libraries start is called after the thread that started it:
+`top -H -p PID` shows them, and `sandbox/benchmarks/thread_cpu.py` adds up CPU seconds by them.
+Python's own names stay within Python, and what libraries start is called after the thread that
+started it:
 
     environment    steps the environments in C++                (an actor's)
     stepping       steps a group of environments                (an actor's, where it has several)
@@ -11,7 +12,7 @@ own names stay within Python, and what libraries start is called after the threa
     prefetch       takes unrolls out of the queue and makes batches of them
     training       calls the updates
     lockstep       agrees on the next step with other learners
-    pulse
+    pulse          exchanges the learners' status reports
 """
 
 import contextlib

@@ -24,8 +24,11 @@ from impala_mm.transport.messages import (
     PROTOCOL,
     STAY,
     InferenceRequest,
+    ParametersReply,
+    ParametersRequest,
     Reply,
     UnrollHeader,
+    UnrollReply,
     run_number,
 )
 
@@ -92,7 +95,7 @@ class Client:
         self.learners = identity["learners"] if identity.get("moves") else []
         return identity
 
-    def is_there(self) -> bool:
+    def still_answers(self) -> bool:
         """Return whether the learner that answered `hello` still answers: then its queue is full,
         no more.
         """
@@ -109,18 +112,18 @@ class Client:
         header: UnrollHeader,
         contents: Sequence[bytes],
         episodes: np.ndarray,
-        again: bool = False,
-        seconds: float | None = None,
+        is_repeat: bool = False,
+        timeout: float | None = None,
     ) -> Reply:
         """Send unrolls until the learner has them, once: ACCEPTED, or STALE if it had them before.
 
         FOREIGN: they were meant for another process, and are dropped. RUNNING: an earlier call of
         the same brings them in, and another learner needs this actor more. Raises Unreachable where
-        no answer came in time, within `seconds` if given: the same call is safe, and with `again`
-        asks without the content whether it has arrived.
+        no answer came in time, within `timeout` seconds if given: the same call is safe, and with
+        `is_repeat` asks without the content whether it has arrived.
         """
         large = sum(map(len, contents)) > MAX_CONTENT
-        reply, delay = Reply.RUNNING if again else Reply.LOST, 0.02
+        reply, delay = Reply.RUNNING if is_repeat else Reply.LOST, 0.02
         while True:
             inline: list[bytes] = []
             if reply == Reply.RUNNING:  # its content may be there: asked without
@@ -135,12 +138,12 @@ class Client:
                 tf.constant(inline, tf.string, [len(inline)]),
                 tf.constant(episodes, tf.float32, [len(episodes), 3]),
                 result=_NUMBERS,
-                timeout=int((seconds or 0) * 1000),
+                timeout=int((timeout or 0) * 1000),
             )
-            code, self.queue_fill, version, learner = map(int, answer.numpy())
-            reply = Reply(code)
-            self.version = None if version == NO_POLICY else version
-            self.next_learner = None if learner == STAY else learner
+            told = UnrollReply(*map(int, answer.numpy()))
+            reply, self.queue_fill = Reply(told.reply), told.queue_fill
+            self.version = None if told.version == NO_POLICY else told.version
+            self.next_learner = None if told.next_learner == STAY else told.next_learner
             _raise_if_refused(reply)
             if reply in {Reply.ACCEPTED, Reply.STALE, Reply.FOREIGN}:
                 return reply
@@ -170,16 +173,18 @@ class Client:
         """
         version, parts, done, total = NO_POLICY, [], 0, 1
         while done < total:
-            wanted = tf.constant([version, done, self._reader, min_version], tf.int64)
-            found, content = self._call("get_parameters", wanted, result=_BOTH)
-            got, total, nonce = map(int, found.numpy())
-            if nonce not in {self.nonce, NO_NONCE}:
+            request = ParametersRequest(version, done, self._reader, min_version)
+            numbers, content = self._call(
+                "get_parameters", tf.constant(request, tf.int64), result=_BOTH
+            )
+            reply = ParametersReply(*map(int, numbers.numpy()))
+            if reply.nonce not in {self.nonce, NO_NONCE}:
                 raise Unreachable("get_parameters: another learner answers here now")
-            if got == NO_POLICY and version == NO_POLICY:
+            if reply.version == NO_POLICY and version == NO_POLICY:
                 return None
-            if version not in {NO_POLICY, got}:
+            if version not in {NO_POLICY, reply.version}:
                 raise Unreachable("get_parameters: the learner dropped this version meanwhile")
-            version = got
+            version, total = reply.version, reply.total
             parts.append(content.numpy())
             done += len(parts[-1])
         return version, b"".join(parts)

@@ -26,8 +26,11 @@ from impala_mm.transport.messages import (
     NO_POLICY,
     STAY,
     InferenceRequest,
+    ParametersReply,
+    ParametersRequest,
     Reply,
     UnrollHeader,
+    UnrollReply,
 )
 
 
@@ -40,8 +43,8 @@ class LearnerCalls(Protocol):
     def refuse_stranger(self) -> np.ndarray:
         """Return what a caller without the token is told; as JSON."""
 
-    def read_parameters(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (version, total bytes, nonce) and a part of the parameters."""
+    def read_parameters(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return a ParametersReply to a ParametersRequest, and a part of the parameters."""
 
     def heard_from(self, actor: int) -> None:
         """Record that the actor is here."""
@@ -99,7 +102,7 @@ class UnrollReceiver:
         self._ledger.join(actor, incarnation)
 
     def enqueue(self, header: tf.Tensor, sent: tf.Tensor, episodes: tf.Tensor) -> tf.Tensor:
-        """Return, in a graph, int64 [4]: a Reply, the queue's fill, and what `where_next` gives.
+        """Return, in a graph, an UnrollReply as int64.
 
         `header`: UnrollHeader as int64; `sent`: string [N], the unrolls as their actor sent them.
         """
@@ -111,19 +114,21 @@ class UnrollReceiver:
         )
         with tf.control_dependencies([put]):
             fill = self.queue.size()
-        return _call_python(self._complete, [header, reply, episodes, fill], tf.int64, [4])
+        return _call_python(
+            self._complete, [header, reply, episodes, fill], tf.int64, [len(UnrollReply._fields)]
+        )
 
     def _accept(
         self, numbers: np.ndarray, sent: np.ndarray
     ) -> tuple[np.int64, np.ndarray, np.ndarray]:
         """Return a Reply, and the unrolls that enter the queue with their policy versions."""
         header = UnrollHeader(*map(int, numbers))
-        reply = self._judge(header)
+        reply = self._classify(header)
         contents = self._decode_unrolls(header, sent) if reply == Reply.ACCEPTED else []
         versions = np.full([len(contents)], header.version, np.int64)
         return np.int64(reply), np.array(contents, object), versions
 
-    def _judge(self, header: UnrollHeader) -> Reply:
+    def _classify(self, header: UnrollHeader) -> Reply:
         """Return ACCEPTED where this call is to bring the message's unrolls into the queue."""
         if header.nonce != self.nonce or header.run != self.run:
             self.stale += 1
@@ -163,7 +168,8 @@ class UnrollReceiver:
             self._ledger.complete(*header.message_key)
             self.dropped += header.dropped
             self._calls.unrolls_arrived(header, episodes)
-        return np.array([reply, fill, *self._calls.where_next(header, Reply(int(reply)))])
+        version, learner = self._calls.where_next(header, Reply(int(reply)))
+        return np.array(UnrollReply(int(reply), int(fill), version, learner))
 
     def store_chunk(self, numbers: np.ndarray, position: np.ndarray, content: bytes) -> np.int64:
         """Store part `position[1]` of the message's unroll number `position[0]`."""
@@ -204,7 +210,7 @@ def make_endpoints(
         return if_known(
             given,
             lambda: receiver.enqueue(header, sent, episodes),
-            lambda: tf.stack([denied, 0, NO_POLICY, STAY]),
+            lambda: tf.constant(UnrollReply(Reply.DENIED, 0, NO_POLICY, STAY), tf.int64),
         )
 
     @registered(numbers, tf.TensorSpec([2], tf.int64), text)
@@ -214,15 +220,17 @@ def make_endpoints(
             given, lambda: _call_python(receiver.store_chunk, store, tf.int64), lambda: denied
         )
 
-    @registered(tf.TensorSpec([4], tf.int64))
-    def get_parameters(given, wanted):
+    @registered(tf.TensorSpec([len(ParametersRequest._fields)], tf.int64))
+    def get_parameters(given, request):
         def answer():
-            found, content = tf.numpy_function(
-                calls.read_parameters, [wanted], [tf.int64, tf.string]
+            reply, content = tf.numpy_function(
+                calls.read_parameters, [request], [tf.int64, tf.string]
             )
-            return tf.ensure_shape(found, [3]), tf.ensure_shape(content, [])
+            shape = [len(ParametersReply._fields)]
+            return tf.ensure_shape(reply, shape), tf.ensure_shape(content, [])
 
-        nothing = tf.constant([NO_POLICY, 0, NO_NONCE], tf.int64), tf.constant(b"")
+        refusal = ParametersReply(NO_POLICY, 0, NO_NONCE)
+        nothing = tf.constant(refusal, tf.int64), tf.constant(b"")
         return if_known(given, answer, lambda: nothing)
 
     offered = {

@@ -1,7 +1,7 @@
 """The messages between actors and learners: their headers, and what the numbers in them mean.
 
-Headers travel as int64 tensors, a number for each field. A number that stands for "nothing" on the
-wire has a name here; inside the code such a value is None.
+Headers and replies travel as int64 tensors, a number for each field. A number that stands for
+"nothing" on the wire has a name here; inside the code such a value is None.
 """
 
 import enum
@@ -85,6 +85,32 @@ class InferenceRequest(NamedTuple):
     def group_key(self) -> tuple[int, int, int]:
         """The group among all that a learner acts for."""
         return self.actor, self.incarnation, self.group
+
+
+class UnrollReply(NamedTuple):
+    """What the learner tells the sender of unrolls; travels as int64 [4]."""
+
+    reply: int  # a Reply
+    queue_fill: int  # unrolls in the learner's queue
+    version: int  # the newest policy version, or NO_POLICY
+    next_learner: int  # the rank of the learner to feed from now on, or STAY
+
+
+class ParametersRequest(NamedTuple):
+    """Which part of which policy's parameters an actor reads next; travels as int64 [4]."""
+
+    version: int  # or NO_POLICY: the newest
+    offset: int  # bytes that the reader has
+    reader: int  # a number that tells readers apart
+    min_version: int  # nothing is sent while the newest is older
+
+
+class ParametersReply(NamedTuple):
+    """What comes with a part of the parameters; travels as int64 [3]."""
+
+    version: int  # or NO_POLICY: there is none as requested
+    total: int  # bytes of all parts
+    nonce: int  # of the learner's process, or NO_NONCE
 
 
 def run_number(run_id: str) -> int:

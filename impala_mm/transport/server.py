@@ -27,6 +27,8 @@ from impala_mm.transport.messages import (
     STAY,
     ActorTimes,
     InferenceRequest,
+    ParametersReply,
+    ParametersRequest,
     Reply,
     UnrollHeader,
     run_number,
@@ -295,12 +297,14 @@ class Server:
             times = {name: getattr(message, name) / 1e6 for name in ActorTimes._fields}
             self._reports.append(ActorReport(message.actor, level, episodes, times))
 
-    def read_parameters(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (version, total bytes, nonce) and a part; NO_POLICY: there is none as wanted."""
-        version, offset, reader, at_least = map(int, wanted)
+    def read_parameters(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return a ParametersReply to a ParametersRequest, and the part of the parameters."""
+        request = ParametersRequest(*map(int, numbers))
+        version = None if request.version == NO_POLICY else request.version
         part, newest = None, self._parameters.version
-        if newest is not None and newest >= at_least:
-            part = self._parameters.read(None if version == NO_POLICY else version, offset, reader)
+        if newest is not None and newest >= request.min_version:
+            part = self._parameters.read(version, request.offset, request.reader)
         if part is None:
-            return np.array([NO_POLICY, 0, self.nonce]), np.array(b"", object)
-        return np.array([part.version, part.total, self.nonce]), np.array(part.content, object)
+            return np.array(ParametersReply(NO_POLICY, 0, self.nonce)), np.array(b"", object)
+        reply = ParametersReply(part.version, part.total, self.nonce)
+        return np.array(reply), np.array(part.content, object)

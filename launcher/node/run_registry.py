@@ -70,12 +70,12 @@ class Record:
     started_from: str = ""  # the machine of its frontend
 
     def host_id_of(self, name: str) -> str:
-        """Of a process."""
+        """Returns where a process runs; "" where it is none of this run's."""
         return next((p.get("place", "") for p in self.processes if p["name"] == name), "")
 
 
 class Run:
-    """One of them, there or not."""
+    """A run by its name, whether there is one or not: its record, states, requests to stop."""
 
     def __init__(self, name: str, folder: Path | None = None):
         """`folder`: of all runs, if it is not this user's own."""
@@ -226,7 +226,7 @@ class Run:
             file.write(token or secrets.token_hex(32))
 
     def forget(self) -> None:
-        """Nothing is kept of it but its own folder."""
+        """Removes the run's record and states; what it wrote to its --logdir stays."""
         (self.folder / "run.json").unlink(missing_ok=True)  # first: then nobody takes it for lost
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -38,12 +38,15 @@ class Supervisor:
     """The supervisor of one process."""
 
     def __init__(self, task: Task):
-        self._task, self._run = task, Path(task.folder)
-        self._folder = self._run / task.name
+        self._task, self._run_folder = task, Path(task.folder)
+        self._process_folder = self._run_folder / task.name
         self._output = ProcessOutput(Path(task.log), task.log_max_mb)
-        self._heartbeat, self._usage = HeartbeatMonitor(self._folder / "beat"), procfs.Usage()
-        self._lease = Lease(self._run / "news", task.lease_secs)
-        self._keyring = keyring.Keyring(self._folder) if task.agent else None
+        self._heartbeat, self._usage = (
+            HeartbeatMonitor(self._process_folder / "beat"),
+            procfs.Usage(),
+        )
+        self._lease = Lease(self._run_folder / "news", task.lease_secs)
+        self._keyring = keyring.Keyring(self._process_folder) if task.agent else None
         self._created = self._started = time.monotonic()
         self._signals: list[int] = []
         self._process: subprocess.Popen | None = None
@@ -72,7 +75,7 @@ class Supervisor:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
             signal.signal(number, lambda number, _: self._signals.append(number))
         self._write_state()  # first: whoever sees neither task nor state knows that nobody comes
-        (self._folder / "task.json").unlink(missing_ok=True)
+        (self._process_folder / "task.json").unlink(missing_ok=True)
         child_process.adopt_orphans()
         self._wait_for_credentials()
         _disable_flow_control()
@@ -94,7 +97,7 @@ class Supervisor:
         """Of other learners' hosts, and writes down how mpirun asks for them."""
         if self._keyring is None:
             return
-        keyring.write_agent_script(self._folder, self._task.agent)
+        keyring.write_agent_script(self._process_folder, self._task.agent)
         until = time.monotonic() + _CREDENTIALS_SECONDS
         while not self._keyring and not self._requested_stop() and time.monotonic() < until:
             self._keyring.serve(_CHECK_SECONDS)
@@ -173,7 +176,7 @@ class Supervisor:
 
     def _requested_stop(self) -> str:
         """What was ordered by now: by a file, by a signal, or by the end of the leader."""
-        orders = [_read_text(self._folder / "stop"), _read_text(self._run / "stop")]
+        orders = [_read_text(self._process_folder / "stop"), _read_text(self._run_folder / "stop")]
         if self._task.leader and orders[1] == "save":
             orders[1] = ""  # the learners save first, and their end is ours
         if self._signals:
@@ -182,14 +185,14 @@ class Supervisor:
             return "now"
         has_ended = "save" in orders or self._has_leader_ended()
         # Without its folder no request could reach it any more.
-        return "save" if has_ended or not self._folder.exists() else self._stop_mode
+        return "save" if has_ended or not self._process_folder.exists() else self._stop_mode
 
     def _has_leader_ended(self) -> bool:
         if not self._task.leader:
             return False
         if self._task.lease_secs:
             return self._lease.has_expired(self._heartbeat.frames())
-        leader = read_json(self._run / self._task.leader / "state.json")
+        leader = read_json(self._run_folder / self._task.leader / "state.json")
         if not leader:  # not there yet, or never
             return time.monotonic() - self._created > _LEADER_SECONDS
         return leader["state"] in FINAL_STATES or not procfs.is_alive(leader["supervisor"])
@@ -213,7 +216,7 @@ class Supervisor:
     # -- between two lives
 
     def _seconds_to_restart(self, code: int) -> float | None:
-        """None: there is none."""
+        """Returns the seconds until the process starts again, or None if it does not."""
         lived = time.monotonic() - self._started
         self._output.end_line()
         unsaved = self._state["state"] == "saving" and self._stop_mode == "save" and code != 0
@@ -264,7 +267,7 @@ class Supervisor:
         return f"it stays away, after {self._deaths} deaths one soon after the other"
 
     def _wait_for_restart(self, seconds: float) -> bool:
-        """Waits."""
+        """Waits; returns whether it was told to stop meanwhile."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             if self._requested_stop():
@@ -289,7 +292,7 @@ class Supervisor:
         self._state |= news | {"last": last, "time": time.time()}
         self._written = time.monotonic()
         with contextlib.suppress(OSError):  # a full disk costs news, not the process
-            write_json(self._folder / "state.json", self._state)
+            write_json(self._process_folder / "state.json", self._state)
 
 
 def _is_readable(pipe: int, seconds: float = 0.0) -> bool:

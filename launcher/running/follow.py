@@ -1,6 +1,7 @@
 """The frontend while a run goes on: what learners say, the first error of each process, the end.
 
-It only reads, so it may be closed: the run goes on without it. Ctrl-C saves and stops the run.
+It may be closed: the run goes on without it. Ctrl-C saves and stops the run; hosts that are lost
+are given up and used again as `recovery` says.
 """
 
 import contextlib

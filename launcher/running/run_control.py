@@ -91,7 +91,7 @@ class RunControl:
         return sorted(left)
 
     def forget(self, record: Record, is_stale: bool = False) -> None:
-        """That it ever was, its windows included."""
+        """Removes what every host keeps of the run, its tmux windows included."""
         self._call_each("forget", list(self.hosts.remote_nodes), start=record.id)
         self.run.forget()
         if record.socket and not is_stale:

@@ -86,7 +86,7 @@ def start_run(
 
 
 def learner_host_ids(learners: Process) -> list[str]:
-    """The first learner's first."""
+    """Returns the hosts of all learners, that of the first learner first."""
     return list(
         dict.fromkeys(
             [learners.installation.host_id, *[g.host_id for g in learners.other_installations]]

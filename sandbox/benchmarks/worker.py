@@ -189,7 +189,7 @@ class WorkerTasks(WireTasks):
         layout = self._acting.layout
         packed = layout.pack(layout.values())
         self.details = {"trained": self._acting.weights}
-        return lambda: layout.unpack(packed), 1
+        return lambda: layout.assign_bytes(packed), 1
 
     def _precision_name(self, config: Config) -> str:
         return devices.resolve_precision(config.precision, self._acting.spec.observation)

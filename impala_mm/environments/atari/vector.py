@@ -67,7 +67,7 @@ def _open(game: Game, num_envs: int, settings: dict[str, Any]) -> AtariVectorEnv
     )
 
 
-class Atari:
+class AtariVector:
     """Implements `Environments`; environment i is seeded with `seed` + i.
 
     An emulator that raises takes all of the vector with it: every row is a fault then, and the
@@ -117,9 +117,9 @@ class Atari:
             return self._break(error)
         self._seeds = None
         everywhere = np.ones(self._num_envs, bool)
-        self._begin(everywhere, info)
+        self._reset_statistics(everywhere, info)
         nothing = np.zeros(self._num_envs, bool)
-        return self._answer(np.zeros(self._num_envs), nothing, nothing, pictures, everywhere)
+        return self._make_step(np.zeros(self._num_envs), nothing, nothing, pictures, everywhere)
 
     def step(self, actions: np.ndarray) -> Step:
         """One step of each; an environment whose game ended with the step before resets."""
@@ -150,18 +150,18 @@ class Atari:
         self._lengths += going
         self._cut = self._overdue(rewards) & going & ~over
         truncated = self._cut & ~terminated
-        self._report(_LIFE, terminated | truncated)
-        self._report(_GAME, over | self._cut | first & (self._lengths[_GAME] > 0))
-        self._begin(first, info)
+        self._record_episodes(_LIFE, terminated | truncated)
+        self._record_episodes(_GAME, over | self._cut | first & (self._lengths[_GAME] > 0))
+        self._reset_statistics(first, info)
         self._lives, self._lost = info["lives"], lost
-        return self._answer(rewards, terminated, truncated, pictures, first)
+        return self._make_step(rewards, terminated, truncated, pictures, first)
 
     def rebuild(self, environment: int) -> Step:
         """Resets a broken one: [1] of everything. The first after a fault makes a new vector."""
         i = environment
         self._broken[i] = True
         if self._vector is None:
-            self._remake()
+            self._reopen()
         if i not in self._rebuilt:  # it is whole, or has been stepped since
             mask = np.arange(self._num_envs) == i
             try:
@@ -169,7 +169,7 @@ class Atari:
             except Exception as error:
                 self._break(error)
                 raise
-            self._begin(mask, info)
+            self._reset_statistics(mask, info)
             self._rebuilt[i] = pictures[i]
         self._broken[i] = False
         picture = self._rebuilt.pop(i)
@@ -199,14 +199,14 @@ class Atari:
             overdue |= self._idle >= game.no_reward_steps
         return overdue
 
-    def _report(self, kind: int, ended: np.ndarray) -> None:
+    def _record_episodes(self, kind: int, ended: np.ndarray) -> None:
         """Statistics of what ended: training episodes or games."""
         for i in np.flatnonzero(ended).tolist():
             result, length = float(self._returns[kind, i]), int(self._lengths[kind, i])
             self._finished.append(Episode(i, kind == _GAME, result, length))
             self._returns[kind, i] = self._lengths[kind, i] = 0
 
-    def _begin(self, which: np.ndarray, info: dict[str, np.ndarray]) -> None:
+    def _reset_statistics(self, which: np.ndarray, info: dict[str, np.ndarray]) -> None:
         """New games, with nothing done in them yet."""
         if which.any():
             self._returns[:, which] = self._lengths[:, which] = self._idle[which] = 0
@@ -214,7 +214,7 @@ class Atari:
             self._lives[which] = info["lives"][which]
             self._origin[which] = (info["frame_number"] - info["episode_frame_number"])[which]
 
-    def _answer(
+    def _make_step(
         self,
         rewards: np.ndarray,
         terminated: np.ndarray,
@@ -251,14 +251,14 @@ class Atari:
             np.zeros(self._num_envs, np.float32), no, no, np.zeros(shape, np.uint8), yes, yes
         )
 
-    def _remake(self) -> None:
+    def _reopen(self) -> None:
         """A new vector, with seeds of its own; raises what stands in its way."""
         self._rebuilds += 1
         vector = self._open_vector(self._game, self._num_envs)
         words = np.random.SeedSequence([self._seed, self._rebuilds]).generate_state(self._num_envs)
         pictures, info = vector.reset(seed=(words >> 1).astype(np.int64))
         self._vector, self._seeds = vector, None
-        self._begin(np.ones(self._num_envs, bool), info)
+        self._reset_statistics(np.ones(self._num_envs, bool), info)
         self._rebuilt = dict(enumerate(pictures))
 
 

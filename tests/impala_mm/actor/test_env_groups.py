@@ -87,7 +87,7 @@ def test_no_unroll_is_acted_in_by_two_policies_and_each_is_called_by_its_own(cou
         assert len(contents) == 2 * count
         entries, _ = codec.decode(tf.constant(contents))
         assert (entries.extras["policy"].numpy()[1:] == number).all()
-        assert player.acted_by == f"policy {number}"
+        assert player.policy == f"policy {number}"
     player.close()
 
 

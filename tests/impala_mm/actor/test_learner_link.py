@@ -372,7 +372,7 @@ def test_while_all_are_away_each_round_begins_with_its_own(monkeypatch):
 def unanswered(monkeypatch):
     """The first call of enqueue comes to no answer, and the learner seems to be gone."""
     calls = []
-    enqueue, is_there = Client.enqueue, Client.is_there
+    enqueue, still_answers = Client.enqueue, Client.still_answers
 
     def first_fails(client, *arguments):
         calls.append(arguments)
@@ -381,7 +381,7 @@ def unanswered(monkeypatch):
         return enqueue(client, *arguments)
 
     monkeypatch.setattr(Client, "enqueue", first_fails)
-    monkeypatch.setattr(Client, "is_there", lambda c: len(calls) > 1 and is_there(c))
+    monkeypatch.setattr(Client, "still_answers", lambda c: len(calls) > 1 and still_answers(c))
 
 
 @pytest.mark.usefixtures("unanswered")

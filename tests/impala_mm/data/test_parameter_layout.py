@@ -23,7 +23,7 @@ def test_what_is_packed_here_is_unpacked_there(wire):
     vector = mine.pack(mine.values())
     layout = ParameterLayout(there, trained_there, wire)
     assert len(vector) == layout.size == 7 * 3 * (2 if wire == "float16" else 4) + 4 + 8
-    layout.unpack(vector)
+    layout.assign_bytes(vector)
     weights = here[0].numpy()
     np.testing.assert_array_equal(there[0], weights.astype(wire).astype(np.float32))
     assert (there[0].numpy() == weights).all() == (wire == "float32")
@@ -63,7 +63,7 @@ def test_variables_keep_what_was_unpacked_when_the_next_vector_comes():
     for _ in range(3):
         here[0].assign_add(tf.ones([7, 3]))
         vectors.append(mine.pack(mine.values()))
-        layout.unpack(vectors[-1])
+        layout.assign_bytes(vectors[-1])
         held.append(layout.values())
     assert [layout.pack(values) for values in held] == vectors
     assert len(set(vectors)) == 3
@@ -77,5 +77,5 @@ def test_a_vector_of_another_size_is_refused_and_changes_nothing(cut):
     before = layout.pack(layout.values())
     for wrong in (vector[cut], vector + b"x"):
         with pytest.raises(ValueError, match=rf"{len(wrong)} bytes .* {len(vector)} are due"):
-            layout.unpack(wrong)
+            layout.assign_bytes(wrong)
     assert layout.pack(layout.values()) == before

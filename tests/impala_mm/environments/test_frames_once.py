@@ -72,7 +72,7 @@ def test_stacks_are_those_of_ales_own_vector_bit_for_bit(rom, num_envs, steps):
     """As the actor stacks them for itself, and as the learner does from an unroll's bytes."""
     options, limit = CASES[rom]
     game = levels.find_level(f"{rom.capitalize()}NoFrameskip-v4").game(Options(**options))
-    playing = atari.Atari(games.game_spec(game), game, num_envs, seed=3)
+    playing = atari.AtariVector(games.game_spec(game), game, num_envs, seed=3)
     algorithm = Watching(playing.spec, seed=4)
     player = Player(algorithm, [(playing, num_envs)])
     decode = UnrollCodec(algorithm.unroll).decode

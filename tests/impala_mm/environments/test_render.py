@@ -12,7 +12,7 @@ CORRIDOR = "sandbox.own_environment:Corridor-v0"
 
 def _play(level, drawn, steps=60, **options):
     """Entries and pictures under the same actions."""
-    envs = make_environments(level, 2, seed=5, pictures=drawn, **options)
+    envs = make_environments(level, 2, seed=5, renders=drawn, **options)
     rng = np.random.default_rng(0)
     step, entries, seen = envs.reset(), [], []
     for _ in range(steps):
@@ -62,7 +62,7 @@ def test_atari_in_colour_shows_the_picture_that_the_network_sees():
 
 
 def test_a_picture_s_rate_is_that_of_play():
-    assert make_environments("CartPole-v1", 1, seed=0, pictures=True).picture_rate == 50
+    assert make_environments("CartPole-v1", 1, seed=0, renders=True).picture_rate == 50
     assert make_environments("catch", 1, seed=0).picture_rate == 4
     assert make_environments(CORRIDOR, 1, seed=0).picture_rate == 30
     pytest.importorskip("ale_py")
@@ -70,7 +70,7 @@ def test_a_picture_s_rate_is_that_of_play():
 
 
 def test_what_has_no_looks_is_refused_in_a_sentence():
-    envs = make_environments(CORRIDOR, 1, seed=0, pictures=True)
+    envs = make_environments(CORRIDOR, 1, seed=0, renders=True)
     envs.reset()
     with pytest.raises(BadLevel) as caught:
         envs.picture()

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from impala_mm.environments.types import ReferenceScores
 from impala_mm.evaluation.statistics import interquartile_mean, normalised, number, summarise, table
 
 _numbers = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40)
@@ -56,7 +57,9 @@ def test_the_interquartile_mean_drops_a_quarter_one_by_one(values):
 
 
 def test_random_play_is_0_and_a_human_is_1():
-    assert normalised([-20.7, 14.6, -3.05], (-20.7, 14.6)) == pytest.approx([0, 1, 0.5])
+    assert normalised([-20.7, 14.6, -3.05], ReferenceScores(-20.7, 14.6)) == pytest.approx(
+        [0, 1, 0.5]
+    )
 
 
 def test_a_table_s_columns_line_up():

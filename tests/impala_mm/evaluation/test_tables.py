@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from impala_mm.environments.types import ReferenceScores
 from impala_mm.evaluation import tables
 from impala_mm.evaluation.games import Evaluation
 
@@ -18,7 +19,7 @@ def _played(level, returns, scores=None, idle=0):
 
 
 def test_a_level_is_described_by_a_table():
-    printed = tables.level_table(_played("Pong", [-20.7, 14.6], (-20.7, 14.6)))
+    printed = tables.level_table(_played("Pong", [-20.7, 14.6], ReferenceScores(-20.7, 14.6)))
     assert printed == (
         "Pong               mean  median  deviation   least   most\n"
         "return            -3.05   -3.05      24.96  -20.70  14.60\n"
@@ -39,7 +40,10 @@ def test_games_that_were_cut_are_said():
 def test_several_games_end_in_the_figures_of_papers():
     """The median and the mean are of games, the interquartile mean of all that was played."""
     returns = {"A": [0.0, 2.0], "B": [5.0, 5.0], "C": [-10.0, 30.0]}  # random 0, a human 10
-    results = [_played(level, list(values), (0.0, 10.0)) for level, values in returns.items()]
+    results = [
+        _played(level, list(values), ReferenceScores(0.0, 10.0))
+        for level, values in returns.items()
+    ]
     printed = tables.overview_table([*results, _played("D", [7.0])])
     pooled = sorted(np.concatenate(list(returns.values())) / 10)  # -1 0 0.2 0.5 0.5 3
     middle = np.mean(pooled[1:-1])  # a quarter of six is one

@@ -46,16 +46,16 @@ def test_it_saves_what_was_learnt_since_with_counts_and_the_mean_return(keep, tm
     said = []
     keeper, _ = keep(Config(total_environment_frames=1000), said)
     assert keeper.restore() is None
-    keeper.save(_at(0, 0), seconds=1.0, known=math.nan)
+    keeper.save(_at(0, 0), seconds=1.0, mean_return=math.nan)
     assert not said, "nothing was learnt yet"
-    keeper.save(_at(3, 30), seconds=2.5, known=math.nan)
+    keeper.save(_at(3, 30), seconds=2.5, mean_return=math.nan)
     assert said[-1].startswith("checkpoint at update 3 (")
     about = checkpoint.find(tmp_path)[1]
     assert (about.updates, about.steps, about.frames, about.seconds) == (3, 30, 30.0, 2.5)
     assert (about.episode_return, about.learners, about.made_of) == (None, 2, MADE_OF)
-    keeper.save(_at(3, 30), seconds=4.0, known=0.5)
+    keeper.save(_at(3, 30), seconds=4.0, mean_return=0.5)
     assert len(said) == 1, "nothing since"
-    keeper.save(_at(4, 40), seconds=5.0, known=0.5)
+    keeper.save(_at(4, 40), seconds=5.0, mean_return=0.5)
     assert checkpoint.find(tmp_path)[1].episode_return == 0.5
 
 
@@ -65,11 +65,11 @@ def test_the_first_after_each_tenth_of_the_frames_is_a_milestone_across_a_resume
     config = Config(total_environment_frames=1000, keep_checkpoints=1)
     keeper, _ = keep(config, [])
     for update, frames in enumerate((40, 90, 110, 190, 230), 1):
-        keeper.save(_at(update, frames), seconds=0.0, known=math.nan)
+        keeper.save(_at(update, frames), seconds=0.0, mean_return=math.nan)
     keeper, _ = keep(config, [])
     assert keeper.restore().frames == 230
     for update, frames in enumerate((240, 290, 470, 480), 6):
-        keeper.save(_at(update, frames), seconds=0.0, known=math.nan)
+        keeper.save(_at(update, frames), seconds=0.0, mean_return=math.nan)
     kept = [checkpoint.verify(path) for path in checkpoint.all_in(tmp_path / "checkpoints")]
     assert [about.frames for about in kept] == [110, 230, 470, 480]
 
@@ -78,7 +78,7 @@ def test_another_runs_weights_begin_a_new_one_without_its_slots_and_counts(keep,
     source, ours = keep(Config(), [])
     ours.trained[0].assign([1.0, 2.0])
     ours.carried[0].assign(3.0)
-    source.save(_at(7, 70), seconds=1.0, known=math.nan)
+    source.save(_at(7, 70), seconds=1.0, mean_return=math.nan)
     path = tmp_path.rename(tmp_path.with_name("source"))
     tmp_path.mkdir()
     said = []
@@ -88,7 +88,7 @@ def test_another_runs_weights_begin_a_new_one_without_its_slots_and_counts(keep,
     assert said == [f"starts with the weights of {path}/checkpoints/0000000007 (70 frames)"]
     assert variables.trained[0].numpy().tolist() == [1, 2]
     assert float(variables.carried[0]) == 0
-    keeper.save(_at(1, 10), seconds=0.0, known=math.nan)
+    keeper.save(_at(1, 10), seconds=0.0, mean_return=math.nan)
     variables.trained[0].assign([5.0, 5.0])
     keeper, variables = keep(config, said)
     assert keeper.restore().updates == 1, "once begun it goes on from its own"
@@ -101,7 +101,7 @@ def test_a_save_does_not_wait_for_an_update_that_does_not_end(keep, tmp_path):
     keeper, _ = keep(Config(), said)
     learner = _at(3, 30)
     with learner.variables_lock:
-        assert not keeper.save(learner, seconds=1.0, known=math.nan)
+        assert not keeper.save(learner, seconds=1.0, mean_return=math.nan)
     assert not said
-    assert keeper.save(learner, seconds=1.0, known=math.nan)
+    assert keeper.save(learner, seconds=1.0, mean_return=math.nan)
     assert checkpoint.find(tmp_path)[1].updates == 3

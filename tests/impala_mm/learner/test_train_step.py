@@ -35,8 +35,8 @@ def test_numbers_go_in_and_metrics_come_out_by_name_and_what_is_read_is_of_after
         outcome = update(batch, frames, 50e6, -21.5)
         expected = {"frames": frames, "total": 50e6, "episode_return": -21.5, "whole": 7.0}
         assert outcome.metrics == expected
-        assert outcome.waited == 0.0
-        assert [float(value) for value in outcome.acting] == [after]
+        assert outcome.reduce_seconds == 0.0
+        assert [float(value) for value in outcome.acting_values] == [after]
         np.testing.assert_array_equal(outcome.priorities, np.ones(3))
 
 
@@ -44,7 +44,7 @@ def test_what_was_read_stays_when_the_next_update_changes_the_variables():
     algorithm = Counting()
     update = TrainStep(algorithm, ALONE, Config(), lambda: [algorithm.variable.read_value()])
     batch = Batch(*[tf.ones([3])] * 6)
-    first, second = (update(batch, 2.0, 1.0, 0.0).acting[0] for _ in range(2))
+    first, second = (update(batch, 2.0, 1.0, 0.0).acting_values[0] for _ in range(2))
     assert (float(first), float(second)) == (3.0, 5.0)
 
 

@@ -102,11 +102,11 @@ def test_what_actors_waited_for_before_the_first_update_ended_tells_nothing(monk
     clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(metrics, "time", clock)
     meter, tally = metrics.Meter(), metrics.MetricsAggregator({"catch": None})
-    meter.add_actors({"playing": 1.0, "waiting": 0.5})
+    meter.add_actor_times({"playing": 1.0, "waiting": 0.5})
     meter.add_times(train=9.0)
     clock.now += 2
-    meter.add_actors({"playing": 9.0, "waiting": 8.0})
-    meter.add_actors({"playing": 1.0, "waiting": 0.1})
+    meter.add_actor_times({"playing": 9.0, "waiting": 8.0})
+    meter.add_actor_times({"playing": 1.0, "waiting": 0.1})
     tally.merge(0, meter.take_reading())
     assert tally.row(1, 1)["actor/waiting_share"] == pytest.approx(0.1)
 

@@ -220,9 +220,9 @@ def test_a_call_again_asks_without_the_content_and_sends_it_only_where_it_is_not
         return call(function, *arguments, **options)
 
     client._call = counted
-    assert client.enqueue(_header(client, 0), [b"x"], NO_EPISODES, again=True) == Reply.ACCEPTED
+    assert client.enqueue(_header(client, 0), [b"x"], NO_EPISODES, is_repeat=True) == Reply.ACCEPTED
     assert sent == [0, 1]
-    assert client.enqueue(_header(client, 0), [b"x"], NO_EPISODES, again=True) == Reply.STALE
+    assert client.enqueue(_header(client, 0), [b"x"], NO_EPISODES, is_repeat=True) == Reply.STALE
     assert sent == [0, 1, 0]
     assert int(server.queue.size()) == 1
 

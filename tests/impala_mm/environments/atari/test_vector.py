@@ -234,7 +234,7 @@ def test_fire_is_pressed_for_the_agent_where_it_is_asked_for():
 
 def test_where_there_is_no_fire_nothing_is_pressed():
     game = _game("FreewayNoFrameskip-v4", fire_after_life_loss=True)
-    envs = atari.Atari(atari_games.game_spec(game), game, 1, 0, open_vector=Told)
+    envs = atari.AtariVector(atari_games.game_spec(game), game, 1, 0, open_vector=Told)
     envs.reset()
     Told.lives[:] = [2, 1, 1]
     for _ in range(2):
@@ -281,7 +281,7 @@ def test_a_game_that_ends_with_lives_left_is_told_by_its_reset(monkeypatch):
     monkeypatch.setattr(Told, "lives", [3, 3, 2, 3, 3])
     monkeypatch.setattr(Told, "resets", (3,))
     game = _game(PONG)
-    envs = atari.Atari(atari_games.game_spec(game), game, 1, 0, open_vector=Told)
+    envs = atari.AtariVector(atari_games.game_spec(game), game, 1, 0, open_vector=Told)
     envs.reset()
     steps = [envs.step(np.array([0])) for _ in range(4)]
     assert [s.terminated[0] for s in steps] == [False, True, False, False]
@@ -292,7 +292,7 @@ def test_a_game_that_ends_with_lives_left_is_told_by_its_reset(monkeypatch):
 
 def test_an_action_that_does_not_exist_is_refused_before_the_vector_hangs():
     game = _game(PONG)
-    envs = atari.Atari(atari_games.game_spec(game), game, 1, 0, open_vector=Told)
+    envs = atari.AtariVector(atari_games.game_spec(game), game, 1, 0, open_vector=Told)
     for wrong in (-1, 6):
         with pytest.raises(ValueError, match="where 0 to 5 are due"):
             envs.step(np.array([wrong]))
@@ -323,7 +323,7 @@ def breaking(monkeypatch):
     monkeypatch.setattr(Breaks, "made", 0)
     monkeypatch.setattr(Breaks, "raising", False)
     game = _game(PONG)
-    return atari.Atari(atari_games.game_spec(game), game, 3, 5, open_vector=Breaks)
+    return atari.AtariVector(atari_games.game_spec(game), game, 3, 5, open_vector=Breaks)
 
 
 def test_a_fault_breaks_all_and_the_first_rebuild_mends_the_vector(breaking, monkeypatch):
