@@ -156,6 +156,7 @@ def test_a_learner_without_unrolls_ends_at_once_when_asked(tmp_path):
         assert list((tmp_path / number.name / "checkpoints").iterdir()), "saved"
 
 
+@pytest.mark.slow
 def test_an_actor_that_does_not_belong_is_refused_with_both_names(by_hand):
     """Another network; and no token. The learner goes on, and says whom it refused."""
     learner = Process(*by_hand["learner"])
@@ -288,6 +289,7 @@ def test_a_dqn_like_algorithm_trains_through_the_same_actors_and_transport(tmp_p
     assert "ended: the mean return has reached 0.3" in printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
     [

@@ -77,7 +77,7 @@ tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfigur
 import test_batch_source
 from impala_mm.runtime import devices
 
-devices.training = lambda: "/CPU:1"
+devices.training_device = lambda: "/CPU:1"
 queue, source = test_batch_source._source()
 queue.enqueue_many([[test_batch_source._unroll(i) for i in range(2)], [0, 1]])
 batch = source.next(timeout=60)

@@ -40,6 +40,7 @@ def test_two_learners_hold_equal_variables(launcher):
     assert printed.count("update    1") == 1, "rank 0 alone reports"
 
 
+@pytest.mark.slow
 @needs_horovod
 def test_learners_whose_variables_differ_are_found_out():
     """The same program with an all-reduce that does nothing: the comparison must notice."""
