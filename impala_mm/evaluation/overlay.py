@@ -31,15 +31,17 @@ def overlay(
     height, width = picture.shape[:2]
     wide = max(width, _NARROWEST)
     below = 2 * _LINE + _MARGIN + (0 if policy is None else _BARS + _MARGIN)
-    whole = np.full((height + below, wide, 3), _BACK, np.uint8)
+    canvas = np.full((height + below, wide, 3), _BACK, np.uint8)
     left = (wide - width) // 2
-    whole[:height, left : left + width] = picture
-    _write(whole, _MARGIN, height + _LINE, f"action {action}")
-    _write(whole, _MARGIN, height + 2 * _LINE, f"value {value:.2f}")
-    _write(whole, wide // 2, height + 2 * _LINE, f"return {episode_return:,.10g}")
+    canvas[:height, left : left + width] = picture
+    _write(canvas, _MARGIN, height + _LINE, f"action {action}")
+    _write(canvas, _MARGIN, height + 2 * _LINE, f"value {value:.2f}")
+    _write(canvas, wide // 2, height + 2 * _LINE, f"return {episode_return:,.10g}")
     if policy is not None:
-        _draw_bars(whole[height + 2 * _LINE + _MARGIN : -_MARGIN, _MARGIN:-_MARGIN], policy, chosen)
-    return whole
+        _draw_bars(
+            canvas[height + 2 * _LINE + _MARGIN : -_MARGIN, _MARGIN:-_MARGIN], policy, chosen
+        )
+    return canvas
 
 
 def _write(picture: np.ndarray, x: int, baseline: int, text: str) -> None:

@@ -129,8 +129,8 @@ class MetricsAggregator:
                 reading.actor_times[name] = reading.actor_times.get(name, 0.0) + value
             self._steps[rank] += part.steps
             for level, episodes in [] if self._closed else part.episodes:
-                for whole, episode_return, steps in episodes.tolist():
-                    if whole:
+                for is_whole_game, episode_return, steps in episodes.tolist():
+                    if is_whole_game:
                         self._games.append((episode_return, steps))
                         self._returns[level].append(episode_return)
                     else:
