@@ -190,6 +190,7 @@ _NOT_AN_ACTORS = (
 )
 
 
+@pytest.mark.slow
 def test_an_actor_asks_its_learner_where_actions_are_chosen(tmp_path):
     """And imports what it needs, no more: many actors share the memory of a host."""
     flags = [

@@ -22,12 +22,13 @@ def test_one_learner_learns_without_mpi():
     assert losses[-1] < 0.6 * losses[0]
 
 
+@pytest.mark.slow
 @needs_horovod
 @pytest.mark.parametrize(
     "launcher",
     [
         pytest.param(MPIRUN, id="mpirun"),
-        pytest.param(("horovodrun", "--gloo", "-np", 2), id="gloo", marks=pytest.mark.slow),
+        pytest.param(("horovodrun", "--gloo", "-np", 2), id="gloo"),
     ],
 )
 def test_two_learners_hold_equal_variables(launcher):
