@@ -32,7 +32,11 @@ def test_an_actor_whose_environment_hangs_stops_beating_and_those_who_wait_go_on
 
     def start(name, address, *flags):
         return Process(
-            *(*EXPERIMENT, "--level_name=tests.hanging:Hanging-v0", f"--learner_hosts={address}"),
+            *(
+                *EXPERIMENT,
+                "--level_name=tests.helpers.hanging:Hanging-v0",
+                f"--learner_hosts={address}",
+            ),
             *(f"--token_file={tmp_path / 'token'}", "--num_envs=4", *flags),
             IMPALA_MM_HEARTBEAT=str(beats[name]),
         )

@@ -183,7 +183,7 @@ def test_a_killed_test_leaves_no_host_and_its_disks_go_with_the_next():
         "import hosts, time; lan = hosts.Lan(); lan.laptop.start('sleep', '1234'); "
         "print(*(h._pid for h in lan.hosts.values()), lan._switch.pid, lan._folder); time.sleep(99)"
     )
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "helpers")])
     killed = Process(sys.executable, "-uc", code, PYTHONPATH=path)
     *pids, folder = killed.until("(.*)\n")[1].split()
     assert len(pids) == 8

@@ -97,7 +97,7 @@ def test_a_run_that_is_killed_lags_by_two_save_intervals_at_most(tmp_path):
 @pytest.mark.slow
 def test_fifty_kills_while_200_mb_are_saved_lose_no_checkpoint(tmp_path):
     code, printed = run(
-        *(sys.executable, ROOT / "tests" / "killed_saving.py", tmp_path, 50, 200),
+        *(sys.executable, ROOT / "tests" / "helpers" / "killed_saving.py", tmp_path, 50, 200),
         limit=900,
         PYTHONPATH=str(ROOT),
     )

@@ -19,7 +19,7 @@ MPIRUN = (
     *(str(Path(sys.executable).parent / "mpirun"), "--allow-run-as-root", "--oversubscribe"),
     *("--mca", "mpi_yield_when_idle", "1"),
 )
-SLOW = "--level_name=tests.sleeping:Sleeping-v0"  # bound by its environment, not by the CPU
+SLOW = "--level_name=tests.helpers.sleeping:Sleeping-v0"  # bound by its environment, not by the CPU
 
 
 def _rows(logdir):
@@ -95,7 +95,7 @@ def test_two_learners_here_train_by_an_algorithm_of_our_own_and_ctrl_c_saves(tmp
         *EXPERIMENT,
         "--num_learners=2",
         "--num_actors=2",
-        "--algorithm=tests.dqn_like",
+        "--algorithm=tests.helpers.dqn_like",
         "--level_name=catch",
         "--learning_rate=0.001",
         "--batch_size=4",
@@ -104,7 +104,7 @@ def test_two_learners_here_train_by_an_algorithm_of_our_own_and_ctrl_c_saves(tmp
         "--total_environment_frames=1e9",
         "--check_sync_every=10",
     )
-    cluster.until(r"catch, tests.dqn_like with .* weights on 2 learners")
+    cluster.until(r"catch, tests.helpers.dqn_like with .* weights on 2 learners")
     cluster.until(r"\[learner 0\] [1-9][0-9,]* frames \|")
     deadline = time.monotonic() + 200
     while _rows(tmp_path)[-1].get("episode_return", -2) < 0.5:
@@ -214,7 +214,7 @@ def faulty(tmp_path_factory):
     folder = tmp_path_factory.mktemp("faulty")
     addresses = ",".join(f"127.0.0.1:{free_port()}" for _ in range(2))
     flags = [
-        *("--algorithm=tests.faults", "--level_name=catch", "--batch_size=2"),
+        *("--algorithm=tests.helpers.faults", "--level_name=catch", "--batch_size=2"),
         *(f"--learner_hosts={addresses}", f"--token_file={folder / 'token'}"),
     ]
     learner = [

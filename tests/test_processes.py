@@ -278,7 +278,7 @@ def test_a_port_that_is_taken_ends_the_learner_with_the_holders_name(tmp_path):
 def test_a_dqn_like_algorithm_trains_through_the_same_actors_and_transport(tmp_path):
     code, printed = run(
         *EXPERIMENT,
-        "--algorithm=tests.dqn_like",
+        "--algorithm=tests.helpers.dqn_like",
         "--level_name=catch",
         "--learning_rate=0.001",
         f"--learner_hosts=localhost:{free_port()}",
@@ -294,8 +294,8 @@ def test_a_dqn_like_algorithm_trains_through_the_same_actors_and_transport(tmp_p
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--level_name=tests.computing:Computing-v0"],
-        ["--level_name=catch", "--algorithm=tests.computing", "--agent_name=MLPLSTMAgent"],
+        ["--level_name=tests.helpers.computing:Computing-v0"],
+        ["--level_name=catch", "--algorithm=tests.helpers.computing", "--agent_name=MLPLSTMAgent"],
     ],
     ids=["level", "algorithm"],
 )

@@ -24,7 +24,7 @@ def _rows(logdir):
 def test_a_gradient_that_is_not_finite_stops_training_and_is_applied_nowhere(tmp_path):
     command = _catch(
         tmp_path,
-        "--algorithm=tests.faults",
+        "--algorithm=tests.helpers.faults",
         "--save_checkpoint_secs=0.2",
         "--total_environment_frames=1e6",  # or catch may be learnt before the fault
     )
@@ -94,7 +94,7 @@ def test_an_actor_without_a_learner_ends_at_once_when_asked(tmp_path):
 @pytest.mark.slow
 def test_an_actor_held_back_by_a_full_queue_ends_at_once_when_asked(tmp_path):
     """And its learner, in the middle of long updates."""
-    command = _catch(tmp_path, "--algorithm=tests.heavy", "--queue_capacity=1")
+    command = _catch(tmp_path, "--algorithm=tests.helpers.heavy", "--queue_capacity=1")
     learner = Process(*command, "--job_name=learner")
     actor = Process(*command, "--job_name=actor")
     learner.until("the learner binds")

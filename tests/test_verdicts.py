@@ -39,7 +39,7 @@ def test_actors_with_a_slow_environment_are_said_to_be_too_few(tmp_path):
     """16 environments times 20 steps take 0.64 s; what the learner does with them, hundredths."""
     learner = Process(
         *EXPERIMENT,
-        "--level_name=tests.sleeping:Sleeping-v0",
+        "--level_name=tests.helpers.sleeping:Sleeping-v0",
         f"--learner_hosts=localhost:{free_port()}",
         f"--logdir={tmp_path}",
         "--num_actors=1",
@@ -101,7 +101,7 @@ def busy(tmp_path_factory):
     folder = tmp_path_factory.mktemp("busy")
     flags = [
         "--level_name=catch",
-        "--algorithm=tests.heavy",
+        "--algorithm=tests.helpers.heavy",
         f"--learner_hosts=127.0.0.1:{free_port()}",
         f"--token_file={folder / 'token'}",
     ]

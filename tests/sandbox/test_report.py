@@ -8,7 +8,8 @@ import sys
 
 import pytest
 from processes import ROOT, run
-from sandbox.test_plot import recorded, row, write
+
+from tests.sandbox.test_plot import recorded, row, write
 
 sys.path.append(str(ROOT / "sandbox"))
 

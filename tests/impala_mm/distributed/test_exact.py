@@ -1,7 +1,7 @@
 """N learners take the gradient, and the steps, that one big learner would: under real launchers.
 
-Each rank writes what it averaged, clipped and ended with to a file (`tests/ranks.py`); the one
-learner of the same program, which has the whole batch, is the reference.
+Each rank writes what it averaged, clipped and ended with to a file (`tests/helpers/ranks.py`); the
+one learner of the same program, which has the whole batch, is the reference.
 """
 
 import sys
@@ -38,7 +38,7 @@ def folders(tmp_path_factory):
         case = launcher, network
         if case not in ran:
             ran[case] = tmp_path_factory.mktemp("-".join(case))
-            program = (sys.executable, ROOT / "tests" / "ranks.py", ran[case], network)
+            program = (sys.executable, ROOT / "tests" / "helpers" / "ranks.py", ran[case], network)
             code, printed = run(*LAUNCHERS[launcher], *program, limit=300, PYTHONPATH=str(ROOT))
             assert code == 0, printed
         return ran[case]

@@ -90,7 +90,7 @@ for name, tensor in [*batch.unrolls._asdict().items(), *batch._asdict().items()]
 @pytest.mark.slow
 def test_a_batch_lies_where_training_reads_it_but_for_what_is_read_here():
     """A second device of a process of its own stands for the GPU. Flags are few bytes."""
-    paths = [str(path) for path in (Path(__file__).parent, ROOT / "tests", ROOT)]
+    paths = [str(path) for path in (Path(__file__).parent, ROOT / "tests" / "helpers", ROOT)]
     printed = subprocess.run(
         [sys.executable, "-c", STAGING],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},

@@ -33,7 +33,7 @@ def test_twenty_updates_a_kill_and_twenty_more_are_forty(tmp_path):
     contents = resuming.record()
     lines = [" ".join(unroll.hex() for unroll in batch) for batch in contents]
     (cut / "stream").write_text("\n".join(lines))
-    script = ROOT / "tests" / "resuming.py"
+    script = ROOT / "tests" / "helpers" / "resuming.py"
     first = Process(sys.executable, str(script), str(cut), "20", PYTHONPATH=str(ROOT))
     _, expected = _to_the_end(whole, contents)
     first.until("checkpoint at update 20 ")

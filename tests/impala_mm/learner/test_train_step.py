@@ -79,7 +79,9 @@ def _two_updates(config, batch, weights):
     [
         pytest.param({"agent_name": "MLPAgent"}, id="IMPALA"),
         pytest.param(
-            {"algorithm": "tests.dqn_like"}, id="two optimizer steps", marks=pytest.mark.slow
+            {"algorithm": "tests.helpers.dqn_like"},
+            id="two optimizer steps",
+            marks=pytest.mark.slow,
         ),
         pytest.param({"agent_name": "MLPLSTMAgent"}, id="LSTM", marks=pytest.mark.slow),
         pytest.param(

@@ -1,4 +1,4 @@
-"""Catch that hangs after a second of play: --level_name=tests.hanging:Hanging-v0."""
+"""Catch that hangs after a second of play: --level_name=tests.helpers.hanging:Hanging-v0."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Kills -9 at random moments of saving: python tests/killed_saving.py FOLDER KILLS MIB.
+"""Kills -9 at random moments of saving: python tests/helpers/killed_saving.py FOLDER KILLS MIB.
 
 Each round a child goes on from the newest checkpoint, whose every value must be its number, and
 saves one after the other, until it is killed. Forked: TensorFlow takes seconds to import.

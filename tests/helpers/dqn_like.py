@@ -1,4 +1,4 @@
-"""A DQN-like algorithm, the proof that the seam is one: --algorithm=tests.dqn_like.
+"""A DQN-like algorithm, the proof that the seam is one: --algorithm=tests.helpers.dqn_like.
 
 Epsilon-greedy actors, a target network, two optimizer steps for each batch, priorities fed back.
 """

@@ -31,7 +31,7 @@ class Cluster:
         self.state = folder / "state" / "impala_mm" / "runs" / "impala"
         self.program = folder / "stands-in"
         self.program.write_text(
-            f'#!/bin/sh\nexec {sys.executable} -uS {ROOT}/tests/standing_in.py "$@"\n'
+            f'#!/bin/sh\nexec {sys.executable} -uS {ROOT}/tests/helpers/standing_in.py "$@"\n'
         )
         self.program.chmod(0o755)
 

@@ -1,7 +1,7 @@
 """A level and an algorithm that compute with TensorFlow where they please.
 
---level_name=tests.computing:Computing-v0 while its module is imported, --algorithm=tests.computing
-from Python that TensorFlow calls.
+--level_name=tests.helpers.computing:Computing-v0 does it while its module is imported,
+--algorithm=tests.helpers.computing from Python that TensorFlow calls.
 """
 
 import gymnasium

@@ -1,4 +1,4 @@
-"""A learner on a recorded stream of unrolls: python tests/resuming.py LOGDIR UPDATES.
+"""A learner on a recorded stream of unrolls: python tests/helpers/resuming.py LOGDIR UPDATES.
 
 It makes so many updates, saves after each, and then waits to be killed. Update u takes the stream's
 batch u, so that a run that was cut goes on with what an uncut one would have had.

@@ -1,4 +1,5 @@
-"""IMPALA with faults: --algorithm=tests.faults, and FAULTS="20:ulp,60:0.001" in the environment.
+"""IMPALA with faults: --algorithm=tests.helpers.faults, and in the environment
+FAULTS="20:ulp,60:0.001".
 
 After so many updates the gradient is not finite (`nan`), or, on learner 1 alone, its update fails
 (`error`) or its largest weight is moved, by the smallest step (`ulp`) or a number.

@@ -1,4 +1,4 @@
-"""IMPALA whose updates are hundreds of times the work: --algorithm=tests.heavy."""
+"""IMPALA whose updates are hundreds of times the work: --algorithm=tests.helpers.heavy."""
 
 import tensorflow as tf
 

@@ -1,5 +1,6 @@
 """What each learner of a test does under mpirun: updates on its part of the same batches, written
-to a file. `python tests/ranks.py FOLDER NETWORK` learns every case; `test_exact` compares them.
+to a file. `python tests/helpers/ranks.py FOLDER NETWORK` learns every case; `test_exact` compares
+them.
 """
 
 import random

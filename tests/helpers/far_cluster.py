@@ -21,7 +21,7 @@ class FarCluster:
         for host in lan.hosts.values():
             program = host.path(STANDS_IN)
             program.write_text(
-                f'#!/bin/sh\nexec {sys.executable} -uS {ROOT}/tests/standing_in.py "$@"\n'
+                f'#!/bin/sh\nexec {sys.executable} -uS {ROOT}/tests/helpers/standing_in.py "$@"\n'
             )
             program.chmod(0o755)
 
