@@ -50,4 +50,5 @@ def test_a_memory_task_needs_the_lstm(tmp_path, seed):
     assert rows[-1]["episode_return"] > 0.95
     used = f"--total_environment_frames={max(rows[-1]['frames'], 100_000):.0f}"
     rows = _train(tmp_path / "mlp", *flags[:-1], "--agent_name=MLPAgent", used)
-    assert rows[-1]["episode_return"] < 0.6
+    # Guessing gives 0.5; the mean of 100 such episodes has a standard deviation of 0.05.
+    assert rows[-1]["episode_return"] < 0.65
