@@ -88,7 +88,7 @@ def test_the_first_learners_host_may_be_lost_where_its_folder_is_mirrored(far):
     frontend = far.start(far.of(LEARNERS, ACTORS), *flags, "--save_checkpoint_secs=3")
     _checkpoints(frontend, 2)
     checkpoints = far.lan.laptop.path("/root/run/checkpoints")
-    until(lambda: checkpoints.exists() and list(checkpoints.glob("*/about.json")), 60)
+    until(lambda: checkpoints.exists() and list(checkpoints.glob("[0-9]*/about.json")), 60)
     far.lan.learner1.kill_all()
     frontend.until(r"10.77.1.11 stays away: learners start again on 10.77.1.12, from what", 90)
     frontend.until(r"resumed at [1-9][\d,]* frames", 90)
@@ -98,6 +98,23 @@ def test_the_first_learners_host_may_be_lost_where_its_folder_is_mirrored(far):
     frontend.until("10.77.1.11 answers again", 60)
     time.sleep(8)
     assert not [line for line in far.left().get("learner1", []) if "experiment.py" in line]
+    frontend.process.send_signal(signal.SIGINT)
+    assert frontend.process.wait(60) == 130, frontend.printed()
+    assert far.left() == {}
+
+
+def test_learners_that_lost_their_host_before_anything_was_saved_start_from_the_beginning(far):
+    flags = ("--stop_at_return=2", "--restart_learners", "--lost_secs=10", "--mirror_logdir")
+    frontend = far.start(far.of(LEARNERS, ["actor1"]), *flags, "--save_checkpoint_secs=600")
+    frontend.until(r"[1-9][\d,]* frames \|", 120)
+    far.lan.learner1.kill_all()
+    frontend.until(
+        r"no checkpoint had been copied to /root/run before 10.77.1.11 was lost: training starts "
+        r"from the beginning; a smaller --save_checkpoint_secs saves sooner",
+        90,
+    )
+    frontend.until(r"[1-9][\d,]* frames \|", 90)
+    assert far.status("learners")["host"] == "10.77.1.12"
     frontend.process.send_signal(signal.SIGINT)
     assert frontend.process.wait(60) == 130, frontend.printed()
     assert far.left() == {}

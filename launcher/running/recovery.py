@@ -29,6 +29,7 @@ from launcher.remote.state_mirror import StateMirror
 from launcher.running import connect, start
 from launcher.running.run_control import RunControl
 from launcher.transfer import fetch
+from launcher.transfer.checkpoints import has_checkpoint
 
 _CHECK_SECONDS = 1.0
 _AWAY_SECONDS = 4.0  # that a host may be away without a word: another frontend left, perhaps
@@ -337,6 +338,12 @@ class Recovery:
                 "here, too; the run waits for that host"
             )
             return "", False
+        if not has_checkpoint(local_folder):
+            self._say(
+                f"no checkpoint had been copied to {local_folder} before "
+                f"{record.host_id_of(LEARNERS)} was lost: training starts from the beginning; a "
+                f"smaller --save_checkpoint_secs saves sooner"
+            )
         fetch.push_folder(self._hosts, first.host_id, local_folder, remote_folder)
         return remote_folder, False
 

@@ -52,6 +52,11 @@ def checkpoint_path(name: str) -> str:
     return f"{_CHECKPOINTS}/{name}"
 
 
+def has_checkpoint(folder: Path) -> bool:
+    """Return whether a run's folder holds a complete checkpoint; one under a hidden name is not."""
+    return any((folder / _CHECKPOINTS).glob(f"[0-9]*/{_ABOUT_FILE}"))
+
+
 def parse_about(content: Any) -> CheckpointInfo | None:
     """By its about.json; None where that is something else."""
     try:
