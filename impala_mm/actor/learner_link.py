@@ -7,8 +7,6 @@ the one to which the learner before sends it, and where a learner is away, the n
 
 import math
 import queue
-import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +20,7 @@ from impala_mm.runtime import thread_names
 from impala_mm.runtime.backoff import Backoff
 from impala_mm.runtime.log import Say
 from impala_mm.transport.client import Client, Unreachable
-from impala_mm.transport.messages import ActorTimes, Reply, UnrollHeader
+from impala_mm.transport.messages import ActorTimes, Reply, new_incarnation
 
 _SECONDS = 2.0  # that an actor waits in a full queue before it asks who else could need it;
 _MOST_SECONDS = 30.0  # longer where the unrolls alone may take so long to cross the wire
@@ -80,8 +78,8 @@ class LearnerLink(threading.Thread):
         self._pull_secs, self._max_lag = pull_secs, max_lag
         self._say, self._stop_asked, self._compress = say, stop, compress
         self._batches: queue.Queue[UnrollBatch] = queue.Queue(maxsize=1)
-        self._incarnation = secrets.randbits(62)
-        self._sequence = 0
+        self._incarnation = new_incarnation()
+        self._number = 0  # of the next message
         self._client: Client | None = None
         self._unconfirmed: int | None = None  # nonce of a learner that may have the batch in hand
         self._dropped = 0  # unrolls that went nowhere since a learner was told
@@ -166,25 +164,20 @@ class LearnerLink(threading.Thread):
         return batch._replace(contents=[self._compress(content) for content in batch.contents])
 
     def _send(self, client: Client, batch: UnrollBatch) -> None:
-        assert client.nonce is not None
         assert batch.run is not None
-        header = UnrollHeader(
-            nonce=client.nonce,
+        header = client.header(self._identity["actor"], self._incarnation)._replace(
             run=batch.run,
-            actor=self._identity["actor"],
-            incarnation=self._incarnation,
-            sequence=self._sequence,
+            number=self._number,
             dropped=self._dropped,
             **batch.times.in_microseconds(),
             version=batch.version,
-            chunks=0,
         )
         is_repeat, self._unconfirmed = self._unconfirmed == client.nonce, client.nonce
         # Of several learners another may need this actor, whose queue is not full.
         timeout = self._patience if len(self._addresses) > 1 else None
         reply = client.enqueue(header, batch.contents, batch.episodes, is_repeat, timeout)
         self._unconfirmed, self._dropped, self._patience = None, 0, _SECONDS
-        self._sequence += 1
+        self._number += 1
         if reply == Reply.FOREIGN:
             self._dropped = len(batch.contents)
         if reply == Reply.FOREIGN and batch.run == client.run:
@@ -197,7 +190,7 @@ class LearnerLink(threading.Thread):
         It counts as sent: the next is to be played, by whatever policy there is.
         """
         self._unconfirmed = None
-        self._sequence += 1
+        self._number += 1
         self._dropped += len(batch.contents)
         self._say(
             f"{len(batch.contents)} unrolls dropped: the learner did not say whether it has them"
@@ -312,8 +305,8 @@ class LearnerLink(threading.Thread):
         return None
 
     def _hello(self, client: Client) -> None:
-        own = {"incarnation": self._incarnation, "host": socket.gethostname()}
-        answer = client.hello(self._identity | own | {"learners": self._addresses})
+        own = {"incarnation": self._incarnation, "learners": self._addresses}
+        answer = client.hello(self._identity | own)
         if client.learners:  # in the learners' own order, by which they say where to go
             address = self._addresses[self._learner]
             self._addresses, self._learner = client.learners, client.learners.index(address)

@@ -26,8 +26,8 @@ from impala_mm.environments.types import Step
 from impala_mm.inference.batched_inference import BatchedInference
 from impala_mm.learner.batch_source import QueueSource
 from impala_mm.runtime import devices
-from impala_mm.transport.client import Client, PendingInference
-from impala_mm.transport.messages import InferenceRequest, Reply, UnrollHeader
+from impala_mm.transport.client import Client, Delivery
+from impala_mm.transport.messages import Reply
 from impala_mm.transport.server import Server
 
 PreparedTask = tuple[Callable[[], object], int]  # (what runs it once, the steps of that)
@@ -76,13 +76,13 @@ class WireTasks:
         step = self._acting.algorithm.unroll.step
         pack = COMPRESSORS[auto.compression(self._config, step.observation)]
         self.details = {"unroll_bytes": sum(map(len, map(pack, contents))) / batch}
-        nothing = dict.fromkeys(UnrollHeader._fields, 0)
-        names = {"nonce": client.nonce, "run": client.run, "actor": actor, "incarnation": 1}
+        header = client.header(actor, incarnation=1)
 
         def once() -> None:
-            header = UnrollHeader(**nothing | names | {"sequence": next(numbers)})
             packed = [pack(content) for content in contents]
-            reply = client.enqueue(header, packed, np.zeros([0, 3], np.float32))
+            reply = client.enqueue(
+                header._replace(number=next(numbers)), packed, np.zeros([0, 3], np.float32)
+            )
             assert reply == Reply.ACCEPTED, reply
 
         return once, batch
@@ -101,17 +101,15 @@ class WireTasks:
             step = environments.step(actions) if steps else environments.reset()
             steps.append(Step(*map(np.copy, step)))  # of some its arrays are written over
         environments.close()
-        assert client.nonce is not None
-        zeros = dict.fromkeys(InferenceRequest._fields, 0)
-        named = {"nonce": client.nonce, "incarnation": 1, "environments": batch}
-        request = InferenceRequest(**zeros | named)
+        header = client.header(actor=0, incarnation=1, stream=0)._replace(environments=batch)
         numbers, nothing = itertools.count(), np.zeros([0, 3], np.float32)
 
         def once() -> None:
             number = next(numbers)
             content = pack(codec.encode(steps[number % len(steps)]))
-            pending = PendingInference(client, request._replace(number=number), content, nothing)
-            assert len(pending.wait_for_actions()) == batch
+            delivery = Delivery(client, header._replace(number=number), [content], nothing)
+            assert delivery.wait() == Reply.ACCEPTED
+            assert len(delivery.answer) == 4 * batch
 
         return once, batch
 

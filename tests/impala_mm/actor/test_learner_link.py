@@ -194,15 +194,14 @@ def test_an_actor_notices_that_another_learner_answers_without_any_call_having_f
     server.publish(7, lambda: b"seven")
     one = join(0)
     # What a restart would have made:
-    server.nonce = server._identity["nonce"] = server.nonce + 1
-    server._identity["run_id"], server.run = "later", messages.run_number("later")
-    server._receiver.nonce, server._receiver.run = server.nonce, server.run
+    server.ledger.nonce = server._identity["nonce"] = server.ledger.nonce + 1
+    server._identity["run_id"], server.ledger.run = "later", messages.run_number("later")
     server.actors.clear()
     server._parameters.version = None
     server.publish(2, lambda: b"two")
     begun = _group(one, b"begun under the old one")
     one.send(begun)
-    _until(lambda: one.newest == (server.run, 2, b"two"))
+    _until(lambda: one.newest == (server.ledger.run, 2, b"two"))
     one.send(begun._replace(contents=[b"so was this"]))
     one.send(_group(one, b"new"))
     _until(lambda: int(server.queue.size()) == 1)

@@ -13,7 +13,7 @@ from processes import free_port
 from impala_mm.data.compression import compress_lz4
 from impala_mm.transport import messages
 from impala_mm.transport.client import Client, Refused, Unreachable
-from impala_mm.transport.messages import Reply, UnrollHeader
+from impala_mm.transport.messages import Reply
 from impala_mm.transport.server import Server
 
 TOKEN = "a secret"
@@ -53,10 +53,9 @@ def _join(address, actor=0, incarnation=1, timeout=10.0, token=TOKEN, **changes)
     return client
 
 
-def _header(client, sequence, actor=0, incarnation=1):
+def _header(client, number, actor=0, incarnation=1):
     times = {"acting": 250_000, "stepping": 500_000, "waiting": 0, "playing": 1_000_000}
-    named = (client.nonce, client.run, actor, incarnation, sequence)
-    return UnrollHeader(*named, dropped=0, **times, version=7, chunks=0)
+    return client.header(actor, incarnation)._replace(number=number, **times, version=7)
 
 
 # -- unrolls
@@ -132,7 +131,9 @@ def test_what_cannot_be_an_unroll_is_dropped_alone_and_said(serve, rubbish):
     assert server.queue.dequeue_many(2)[0].numpy().tolist() == [good, good]
     assert int(server.queue.size()) == 0
     assert server.dropped == 2
-    sentence = "actor 4 sent 1 unrolls that are neither 10000 bytes long nor compressed from"
+    sentence = (
+        "actor 4: dropped 1 unrolls that are neither 10000 bytes long nor compressed from 10000"
+    )
     assert [event.startswith(sentence) for event in events] == [False, True, True]
 
 
@@ -212,14 +213,13 @@ def test_a_call_again_asks_without_the_content_and_sends_it_only_where_it_is_not
     server, address = serve()
     client = _join(address)
     sent = []
-    call = client._call
+    start = client._rpc.start
 
-    def counted(function, *arguments, **options):
-        if function == "enqueue":
-            sent.append(int(tf.size(arguments[1])))
-        return call(function, *arguments, **options)
+    def counted(function, arguments, *options):
+        sent.append(int(tf.size(arguments[2])))
+        return start(function, arguments, *options)
 
-    client._call = counted
+    client._rpc.start = counted
     assert client.enqueue(_header(client, 0), [b"x"], NO_EPISODES, is_repeat=True) == Reply.ACCEPTED
     assert sent == [0, 1]
     assert client.enqueue(_header(client, 0), [b"x"], NO_EPISODES, is_repeat=True) == Reply.STALE
@@ -287,7 +287,7 @@ def test_every_function_refuses_a_caller_without_the_token(serve):
     with pytest.raises(Refused, match="copy its token file to this host"):
         _join(address, token="guess")
     stranger = Client(address, "guess")
-    stranger.nonce, stranger.run = server.nonce, server.run
+    stranger.nonce, stranger.run = server.ledger.nonce, server.ledger.run
     with pytest.raises(Refused):
         stranger.enqueue(_header(stranger, 0), [b"x"], NO_EPISODES)
     assert stranger.get_parameters() is None
