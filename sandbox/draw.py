@@ -123,7 +123,7 @@ _PATH = (  # of an unroll: file, function, what the data is there
     ("actor/stepper.py", "EnvironmentStepper.finish_step", "the same; broken ones begin anew"),
     ("data/unroll_writer.py", "UnrollWriter.write", "entries [E, T+1, ...], as bytes"),
     ("actor/actor.py", "Player.play", "E unrolls: bytes, and the policy version"),
-    ("actor/learner_link.py", "LearnerLink._next_batch, _send", "compressed; header [12]"),
+    ("actor/learner_link.py", "LearnerLink._next_batch, _send", "compressed; header [14]"),
     ("transport/client.py", "Client.enqueue", "one call, or chunks of 3 MiB before it"),
     ("transport/endpoints.py", "UnrollReceiver.enqueue", "into the queue: (bytes, version)"),
     ("learner/batch_source.py", "QueueSource._prefetch, next", "Batch: unrolls [T+1, B, ...]"),

@@ -204,7 +204,7 @@ def test_an_actor_asks_its_learner_where_actions_are_chosen(tmp_path):
     )
     actor = [*EXPERIMENT, "--job_name=actor", *flags]
     asks = Process(sys.executable, "-X", "importtime", *actor[1:], "--inference=auto")
-    asks.until("joined the learner at .*, which acts for it")
+    asks.until("joined the learner at .*, which chooses the actions")
     imported = re.findall(r"^import time: .*\| +(\S+)$", asks.printed(), re.MULTILINE)
     assert {"tensorflow.python.ops.math_ops", "impala_mm.actor.stepping_actor"} <= set(imported)
     assert not [name for name in imported if re.fullmatch(_NOT_AN_ACTORS, name)]

@@ -51,7 +51,6 @@ class _Connection(NamedTuple):
     """A connection to a learner that accepted this actor."""
 
     client: Client
-    incarnation: int
     length: int  # steps of an unroll
 
 
@@ -101,7 +100,7 @@ class SteppingActor(threading.Thread):
         groups = [
             _SteppedGroup(
                 EnvironmentStepper(environments, connection.length, self._heartbeat),
-                client.header(self._identity["actor"], connection.incarnation, number)._replace(
+                client.header(self._identity["actor"], self._incarnation, number)._replace(
                     environments=size
                 ),
                 StepCodec(environments.spec.observation),
@@ -174,7 +173,7 @@ class SteppingActor(threading.Thread):
                 backoff.pause(0.2, most=5.0)
                 continue
             self._say(f"joined the learner at {self._address}, which chooses the actions")
-            return _Connection(client, self._incarnation, int(answer["length"]))
+            return _Connection(client, int(answer["length"]))
         return None
 
 

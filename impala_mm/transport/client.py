@@ -41,7 +41,7 @@ class Unreachable(Exception):
     """A call failed or got no answer in time; the learner may be down, or busy."""
 
     def __init__(self, message: str, late: bool = False):
-        """Set `late` if the deadline passed, rather than that the call failed."""
+        """Set `late` if no answer came in time; otherwise the call failed with an error."""
         super().__init__(message)
         self.late = late
 
@@ -170,7 +170,7 @@ class Client:
         """Start a call that carries a message; large contents are sent in chunks first."""
         if sum(map(len, contents)) > MAX_CONTENT:
             header, contents = header._replace(chunks=self._send_chunks(header, contents)), []
-        # TensorFlow would convert a list number by number; and episodes hardly ever ended.
+        # np.array: TensorFlow would convert a tuple number by number. Episodes hardly ever ended.
         arguments = [
             self._token,
             tf.constant(np.array(header, np.int64)),
@@ -225,20 +225,20 @@ class Delivery:
         self.answer = b""  # of a group of environments: its actions, int32 [E]
 
     def wait(self) -> Reply:
-        """Wait for the call that runs, or repeat the message; return ACCEPTED, STALE or FOREIGN.
+        """Wait for the current call and return ACCEPTED, STALE, FOREIGN or RUNNING.
 
-        Returns RUNNING while an earlier call has not ended. After that, and after Unreachable,
+        RUNNING means that an earlier call has not ended. After that, and after Unreachable,
         another `wait` repeats the message, without the content unless the learner asks for it.
-        Raises StreamLost if the learner lacks the stream's earlier messages, Refused if it does not
-        take messages from this process.
+        Raises StreamLost if the learner lacks the stream's earlier messages, and Refused if it does
+        not accept messages from this process.
         """
         while True:
             call, self._call = self._call or self._start(content_omitted=True), None
             numbers, answer = wait_for_answer(self._header.function, call)
-            told = MessageReply(*numbers.numpy().tolist())
-            reply, client = Reply(told.reply), self._client
-            client.version = None if told.version == NO_POLICY else told.version
-            client.next_learner = None if told.next_learner == STAY else told.next_learner
+            code, version, next_learner = MessageReply(*numbers.numpy().tolist())
+            reply, client = Reply(code), self._client
+            client.version = None if version == NO_POLICY else version
+            client.next_learner = None if next_learner == STAY else next_learner
             if reply == Reply.DENIED:
                 raise Refused("the learner has a different token")
             if reply == Reply.DISPLACED:

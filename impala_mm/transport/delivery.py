@@ -47,9 +47,9 @@ class DeliveryLedger:
         self.stale = 0  # messages that were not accepted: delivered before, or foreign
 
     def join(self, actor: int, incarnation: int) -> bool:
-        """Let this incarnation send as the actor; drop what others send; return if it is new.
+        """Accept the actor's messages from this incarnation alone; return whether it is a new one.
 
-        A hello of an earlier connection of the same process, which arrives late, changes nothing.
+        The hello of an earlier connection of the same process may arrive late: it changes nothing.
         """
         with self._lock:
             known = self._incarnations.get(actor)
@@ -69,7 +69,7 @@ class DeliveryLedger:
             self._streams.pop(stream_key, None)
 
     def refusal(self, header: MessageHeader) -> Reply | None:
-        """Return FOREIGN or DISPLACED if the sender has no place here; else None."""
+        """Return FOREIGN or DISPLACED if nonce, run or incarnation is not current; else None."""
         if header.nonce != self.nonce or header.run != self.run:
             return Reply.FOREIGN
         if self._incarnations.get(header.actor) != header.incarnation:

@@ -48,13 +48,13 @@ class LearnerCalls(Protocol):
         """Return the reply to a message with unrolls, with the learner to feed next."""
 
 
-# Takes, in a graph, a MessageHeader as int64, contents [N] as strings and the episodes that ended,
-# float32 [K, 3]; returns a MessageReply as int64 and an answer as bytes.
+# A function for graphs that takes a message: a MessageHeader as int64, contents as strings [N], and
+# episodes that ended, float32 [K, 3]. It returns a MessageReply as int64, and an answer as bytes.
 TakeMessage = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 class UnrollReceiver:
-    """Puts the unrolls of messages into the learner's queue, each once.
+    """The receiver of messages with unrolls: puts each unroll into the learner's queue once.
 
     It handles a message's header twice in Python: before its unrolls enter the queue, and after.
     """

@@ -1,4 +1,4 @@
-"""One pull serves all actors of a run on a host; nobody else reads it, and nothing stays behind."""
+"""The host cache: one pull serves all actors of a run, no other user reads it, no file remains."""
 
 import os
 import stat
@@ -14,7 +14,7 @@ from impala_mm.actor.host_cache import HostParameterCache
 
 @pytest.fixture
 def share(tmp_path):
-    """Actors of this host; those still there are closed."""
+    """Return a function that makes an actor of this host; close those that remain."""
     there = []
 
     def join(run_id="run"):
@@ -102,7 +102,7 @@ def test_what_killed_actors_left_is_taken_away_by_the_next_of_any_run(share, tmp
 
 
 def test_many_that_come_and_go_at_once_never_read_half(tmp_path):
-    """40 threads join, pull, read and leave: every vector is whole, and no folder remains."""
+    """40 threads join, pull, read and leave: every vector is complete, and no folder remains."""
     torn, failures = [], []
 
     def live(number):

@@ -1,4 +1,4 @@
-"""Inference at the learner, over real calls: what is repeated, who vanishes, and what is learnt."""
+"""Inference at the learner, over real calls: repeats, actors that vanish, and the unrolls."""
 
 import threading
 import time
@@ -24,7 +24,7 @@ NO_EPISODES = np.zeros([0, 3], np.float32)
 
 
 class Hand:
-    """An actor made by hand: one group, whose observations are its steps' numbers."""
+    """An actor that a test controls: one group, whose observations are its steps' numbers."""
 
     def __init__(self, there, actor=0, incarnation=1, environments=2, pack=leave_uncompressed):
         self.client = Client(there.address, remotely.TOKEN, timeout=5)
@@ -34,7 +34,7 @@ class Hand:
         self.header = first._replace(environments=environments)
 
     def step(self, number, value=None):
-        """Step `number` on the wire, at which all environments show `value`."""
+        """Return step `number` as bytes, in which all environments show `value`."""
         e = self.header.environments
         no = np.zeros([e], bool)
         seen = np.full([e, 3], number if value is None else value, np.float32)
@@ -42,17 +42,17 @@ class Hand:
         return self._pack(self._codec.encode(step))
 
     def ask(self, number, value=None, content=None, **changes):
-        """The actions after that step."""
+        """Send that step."""
         header = self.header._replace(number=number, **changes)
         content = self.step(number, value) if content is None else content
         return Asked(self.client, header, [content], NO_EPISODES)
 
 
 class Asked(Delivery):
-    """A step of a hand on its way."""
+    """A step of a `Hand` on its way."""
 
     def wait_for_actions(self):
-        """The actions, once one call brought them."""
+        """Wait for one call and return its actions."""
         reply = self.wait()
         assert reply in {Reply.ACCEPTED, Reply.STALE}, reply
         return np.frombuffer(self.answer, np.int32)
@@ -67,7 +67,7 @@ def there():
 def test_a_call_that_is_repeated_gets_its_first_answer_and_counts_once(there):
     hand = Hand(there, environments=64)
     answers = [hand.ask(number).wait_for_actions() for number in range(3)]
-    # Its content is not looked at again: what came first is what is learnt.
+    # The content of a repeat is ignored: the first one is learnt from.
     again = [hand.ask(2, value=99).wait_for_actions() for _ in range(5)]
     for answer in again:
         np.testing.assert_array_equal(answer, answers[2])
@@ -98,7 +98,7 @@ def test_a_call_that_is_repeated_while_it_waits_for_room_waits_with_it():
             thread.start()
         time.sleep(0.5)
         assert not answers
-        other.ask(0).wait_for_actions()  # who brings no unroll is not held up
+        other.ask(0).wait_for_actions()  # a step that ends no unroll does not wait
         there.taken(2)
         for thread in threads:
             thread.join(10)
@@ -122,7 +122,7 @@ def test_who_is_not_known_is_told_so_and_holds_up_nobody(there):
     with pytest.raises(Refused, match="token"):
         stranger.ask(0).wait_for_actions()
     hand.ask(1).wait_for_actions()
-    there.server.forget_silent(-1)  # it has left, as far as the learner knows
+    there.server.forget_silent(-1)  # the learner forgets the actor
     with pytest.raises(StreamLost):
         hand.ask(2).wait_for_actions()
 
@@ -320,7 +320,7 @@ def test_environments_of_several_actors_and_groups_do_not_mix(there):
     [("memory", "MLPLSTMAgent"), ("PongNoFrameskip-v4", "ShallowConvLSTMAgent")],
 )
 def test_the_learner_reads_an_unroll_as_it_was_acted_on(level_name, agent_name):
-    """From its start, an update computes the logits that were recorded: states and frames, too."""
+    """From the start state, an update computes the recorded logits: states and frames agree."""
     algorithm, variables = remotely.network(level_name, agent_name, unroll_length=7)
     with remotely.remote(algorithm, variables=variables) as there:
         there.act(level_name, [2, 1])

@@ -19,7 +19,7 @@ NO_EPISODES = np.zeros([0, 3], np.float32)
 
 
 class Records:
-    """What a ledger told its server."""
+    """A server that keeps what the ledger calls it with."""
 
     def __init__(self):
         self.heard, self.arrived = [], []
@@ -130,7 +130,7 @@ def test_the_ledger_agrees_with_a_set_of_all_numbers_seen(numbers):
 
 
 class SendersAndLedger(RuleBasedStateMachine):
-    """Any interleaving of sends, repeats, completions, failures and hellos, against a model."""
+    """An interleaving of sends, repeats, completions, failures and hellos, against a model."""
 
     WINDOW = 5
 
@@ -148,7 +148,7 @@ class SendersAndLedger(RuleBasedStateMachine):
         DeliveryLedger.WINDOW = self._window
 
     def _expected(self, header):
-        """The reply and answer that are due, from all that happened."""
+        """Return the reply and answer that follow from all that happened."""
         key, newest = header.message_key, self.newest.get(header.stream_key, -1)
         if header.incarnation != self.incarnation:
             return Reply.DISPLACED, b""
