@@ -28,7 +28,9 @@ def _alive(pid):
 _MEASURED = set(
     "frames steps updates seconds frames_per_second episode_return episode_length "
     "shaped_return policy_lag queue_fill wait_share learning_rate grad_norm clipped_share "
-    "loss/total loss/policy loss/baseline loss/entropy loss/shift".split()
+    "loss/total loss/policy loss/baseline loss/entropy loss/shift "
+    "loss_per_step/total loss_per_step/policy loss_per_step/baseline loss_per_step/entropy "
+    "off_policyness".split()
 )
 
 
