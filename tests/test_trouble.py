@@ -97,7 +97,7 @@ def test_an_actor_held_back_by_a_full_queue_ends_at_once_when_asked(tmp_path):
     command = _catch(tmp_path, "--algorithm=tests.helpers.heavy", "--queue_capacity=1")
     learner = Process(*command, "--job_name=learner")
     actor = Process(*command, "--job_name=actor")
-    learner.until("the learner binds")
+    learner.until(r"bottleneck: learner \(")
     actor.process.send_signal(signal.SIGTERM)
     assert actor.process.wait(timeout=10) == 143
     learner.process.send_signal(signal.SIGINT)
