@@ -63,14 +63,14 @@ def test_what_cannot_go_on_says_why_and_a_damaged_checkpoint_is_passed_over(tmp_
         assert said in printed
     other = _catch(tmp_path / "new", "--mode=train_from", f"--checkpoint={tmp_path}")
     code, printed = run(*other)
-    assert (code, f"error: {tmp_path} is no run's folder" in printed) == (2, True), printed
+    assert (code, f"error: {tmp_path} is not the folder of a run" in printed) == (2, True), printed
 
     newest = sorted((folder / "checkpoints").glob("[0-9]*"))[-1]
     data = next(newest.glob("variables.data*"))
     data.write_bytes(data.read_bytes()[:-1])
     code, printed = run(*_catch(folder, limit))
     assert code == 0, printed
-    assert f"{data} is cut short since it was written; goes on from the one before" in printed
+    assert f"{data} is cut short since it was written; trying the previous checkpoint" in printed
     assert re.search(r"resumed at 1?\d,\d{3} frames", printed)
     assert "ended: 20,000 frames are reached" in printed
 

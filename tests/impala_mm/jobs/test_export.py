@@ -196,7 +196,7 @@ def _fill(folder):
         (None, {}, "--mode=export needs --logdir: the folder of the run whose agent is meant"),
         (None, {"checkpoint": "c"}, "--checkpoint needs --export_dir: the folder to write to"),
         (None, {"logdir": "{}/none"}, "--logdir: {}/none does not exist"),
-        (None, {"logdir": "{}"}, "--logdir: {} is no run's folder"),
+        (None, {"logdir": "{}"}, "--logdir: {} is not the folder of a run"),
         (
             None,
             {"logdir": "{}", "job_name": "actor"},

@@ -95,7 +95,7 @@ def test_what_can_be_is_said_in_a_line(catch, tmp_path, capsys, settings, said):
         ({"logdir": "runs/c", "optimizer": "rmsprop"}, "--optimizer is rmsprop here and adam in"),
         ({"logdir": "runs/c", "agent_name": "MLPLSTMAgent"}, "--agent_name is MLPLSTMAgent here "),
         ({"mode": "test"}, "--mode=test plays with what a run has learnt: give its --logdir"),
-        ({"mode": "test", "logdir": "runs"}, "runs is no run's folder"),
+        ({"mode": "test", "logdir": "runs"}, "runs is not the folder of a run"),
         ({"mode": "test", "logdir": "runs/c", "level_name": "memory"}, "memory"),
         ({"mode": "export", "logdir": "runs/c", "export_dir": "runs"}, "it holds c, which is of"),
         ({"job_name": "evaluator"}, "give its --logdir"),
@@ -117,7 +117,7 @@ def test_a_damaged_checkpoint_and_a_folder_that_cannot_be_written_are_refused(
     newest = next((tmp_path / "runs" / "c" / "checkpoints").iterdir())
     (newest / "about.json").write_text("{")
     code, printed = _answer(capsys, level_name="catch", logdir="runs/c")
-    assert (code, "no checkpoint of runs/c is whole" in printed) == (2, True)
+    assert (code, "no checkpoint of runs/c is intact" in printed) == (2, True)
     monkeypatch.setattr(validate.os, "access", lambda path, mode: path != tmp_path / "runs")
     code, printed = _answer(capsys, level_name="catch")
     assert (code, f"--logdir=runs: {tmp_path / 'runs'} cannot be written to" in printed) == (
