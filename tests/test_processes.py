@@ -49,7 +49,7 @@ def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path, 
     code, printed = run(*command, "--max_seconds=60", TMPDIR=str(leftovers))
     assert code == 0, printed
     assert not list(leftovers.iterdir())
-    assert "ended: the mean return has reached 0.9" in printed
+    assert "ended: the mean return reached 0.9" in printed
     assert all(line.startswith("[learner] ") for line in printed.splitlines()), "no noise"
     rows = _rows(tmp_path)
     returns = [row["episode_return"] for row in rows if "episode_return" in row]
@@ -71,12 +71,12 @@ def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path, 
     assert all(line in logged for line in printed.splitlines())
     told = (tmp_path / "on_event.log").read_text()
     assert told.count("save: checkpoint at update") == 1
-    assert "end: ended: the mean return has reached 0.9" in told
+    assert "end: ended: the mean return reached 0.9" in told
 
     code, printed = run(*command)
     assert code == 0, printed
     reached = f"{rows[-1]['episode_return']:.2f}"
-    assert f"is finished: its mean return of 0.9 is reached ({reached}); a higher" in printed
+    assert f"is finished: it has reached its mean return of 0.9 ({reached}); a higher" in printed
     assert len(_rows(tmp_path)) == len(rows), "nothing was written"
 
 
@@ -289,7 +289,7 @@ def test_a_dqn_like_algorithm_trains_through_the_same_actors_and_transport(tmp_p
         "--max_seconds=60",
     )
     assert code == 0, printed
-    assert "ended: the mean return has reached 0.3" in printed
+    assert "ended: the mean return reached 0.3" in printed
 
 
 @pytest.mark.slow

@@ -137,7 +137,7 @@ class LearnerMonitor:
             self._send_heartbeat()
             self.seconds = before + time.monotonic() - begin
             if self.seconds >= self._limits.seconds:
-                learner.stop(f"--max_seconds={self._limits.seconds:g} have passed")
+                learner.stop(f"reached --max_seconds={self._limits.seconds:g}")
             for actor in self._server.forget_silent(60):
                 self._say(f"actor {actor} has left: nothing was received from it for 60 s")
             if self._records:

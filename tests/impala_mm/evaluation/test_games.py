@@ -108,7 +108,7 @@ def test_environments_that_break_are_made_anew_and_their_games_do_not_count():
     assert len(games) == 8
     assert {game.length for game in games} <= {10, 1000}
     assert len(said) == 3
-    assert "RuntimeError: out of order; it is made anew, its game is not counted" in said[0]
+    assert "RuntimeError: out of order; it is rebuilt, and its game is not counted" in said[0]
 
     class Broken(Uneven):
         def step(self, action):

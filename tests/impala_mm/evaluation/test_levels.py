@@ -42,7 +42,10 @@ def test_what_differs_from_the_run_is_what_was_given_and_the_seed():
 def test_a_level_that_does_not_fit_is_refused(catch, capsys):
     with pytest.raises(SystemExit):
         _choose(catch, [], level_name="CartPole-v1")
-    assert "CartPole-v1 has 2 actions and shows float32 [4], the net" in capsys.readouterr().err
+    assert (
+        "CartPole-v1 has 2 actions and observations float32 [4], but the net"
+        in capsys.readouterr().err
+    )
     with pytest.raises(BadLevel, match="catch is no game of Atari's, and sticky_actions is"):
         _choose(catch, [], sticky_actions=0.5)
     with pytest.raises(BadLevel, match="there is no environment atari56"):

@@ -51,14 +51,20 @@ def test_a_process_says_what_its_flags_would_start_and_starts_nothing(tmp_path):
     [
         ({}, "3 actions\n"),
         ({"logdir": "runs/new/er"}, "3 actions\n"),
-        ({"logdir": "runs/c"}, "3 actions; goes on from the 1,000 frames in runs/c\n"),
-        ({"logdir": "runs/c", "max_seconds": 0}, "; the run in runs/c is finished: its 0 seconds"),
+        ({"logdir": "runs/c"}, "3 actions; resumes from the 1,000 frames in runs/c\n"),
+        (
+            {"logdir": "runs/c", "max_seconds": 0},
+            "; the run in runs/c is finished: it has reached its 0 sec",
+        ),
         ({"mode": "train_from", "checkpoint": "runs/c"}, "; starts with the weights of runs/c/che"),
         ({"job_name": "actor", "logdir": "file"}, "3 actions\n"),
         ({"mode": "rehearsal"}, "valid: a rehearsal of 200 updates\n"),
         ({"mode": "test", "logdir": "runs/c"}, "valid: catch, with runs/c/checkpoints/0000000001 "),
         ({"mode": "export", "logdir": "runs/c"}, "valid: catch, with runs/c/checkpoints/00000000"),
-        ({"job_name": "evaluator", "logdir": "runs/d"}, "an evaluator waits for the first\n"),
+        (
+            {"job_name": "evaluator", "logdir": "runs/d"},
+            "an evaluator waits for the first checkpoint\n",
+        ),
     ],
 )
 def test_what_can_be_is_said_in_a_line(catch, tmp_path, capsys, settings, said):
@@ -94,7 +100,7 @@ def test_what_can_be_is_said_in_a_line(catch, tmp_path, capsys, settings, said):
         ({"logdir": "file/x"}, "--logdir=file/x: "),
         ({"logdir": "runs/c", "optimizer": "rmsprop"}, "--optimizer is rmsprop here and adam in"),
         ({"logdir": "runs/c", "agent_name": "MLPLSTMAgent"}, "--agent_name is MLPLSTMAgent here "),
-        ({"mode": "test"}, "--mode=test plays with what a run has learnt: give its --logdir"),
+        ({"mode": "test"}, "--mode=test plays with a run's trained policy: give the run's"),
         ({"mode": "test", "logdir": "runs"}, "runs is not the folder of a run"),
         ({"mode": "test", "logdir": "runs/c", "level_name": "memory"}, "memory"),
         ({"mode": "export", "logdir": "runs/c", "export_dir": "runs"}, "it holds c, which is of"),

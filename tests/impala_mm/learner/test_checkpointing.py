@@ -92,7 +92,7 @@ def test_another_runs_weights_begin_a_new_one_without_its_slots_and_counts(keep,
     variables.trained[0].assign([5.0, 5.0])
     keeper, variables = keep(config, said)
     assert keeper.restore().updates == 1, "once begun it goes on from its own"
-    assert said[-1] == "it has begun already: --checkpoint is not read again"
+    assert said[-1] == "the run has started before: --checkpoint is not read again"
 
 
 def test_a_save_does_not_wait_for_an_update_that_does_not_end(keep, tmp_path):

@@ -113,13 +113,13 @@ def test_the_call_feeds_its_own_last_action(logdir):
 def test_what_does_not_fit_is_refused_in_a_sentence(tmp_path):
     save(tmp_path, level_name="catch")
     policy = impala_mm.load_policy(tmp_path)
-    with pytest.raises(ValueError, match=r"an observation of shape \[4\] where \(10, 5\) is due"):
+    with pytest.raises(ValueError, match=r"the observation has shape \[4\] instead of \(10, 5\)"):
         policy(np.zeros(4))
     with pytest.raises(checkpoint.Mismatch) as caught:
         impala_mm.load_policy(tmp_path, level_name="CartPole-v1")
     assert str(caught.value) == (
-        "CartPole-v1 has 2 actions and shows float32 [4], the network was made for 3 and float32 "
-        "[10, 5]"
+        "CartPole-v1 has 2 actions and observations float32 [4], but the network was made for 3 "
+        "and float32 [10, 5]"
     )
     with pytest.raises(types.BadLevel, match="there is no environment CartPole-v77"):
         impala_mm.load_policy(tmp_path, level_name="CartPole-v77")
