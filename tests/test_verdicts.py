@@ -14,19 +14,19 @@ EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 
 
 def _rows(logdir):
-    """The rows so far; the last line may be half written."""
-    path = logdir / "metrics.jsonl"  # it comes with the first row
+    """Return the rows so far; the last line may be incomplete."""
+    path = logdir / "metrics.jsonl"  # the file appears with the first row
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
     return [json.loads(line) for line in lines]
 
 
 def _judged(rows):
-    """Those that have shares: from the second update on."""
+    """Return the rows with shares, which start with the second update."""
     return [row for row in rows if "wait_share" in row]
 
 
 def _until(logdir, true, seconds=30):
-    """Waits until `true` of the rows; all of them."""
+    """Wait until `true` holds for the rows; return all of them."""
     deadline = time.monotonic() + seconds
     while not true(rows := _rows(logdir)):
         assert time.monotonic() < deadline, rows[-5:]
@@ -36,7 +36,7 @@ def _until(logdir, true, seconds=30):
 
 @pytest.mark.slow
 def test_actors_with_a_slow_environment_are_said_to_be_too_few(tmp_path):
-    """16 environments times 20 steps take 0.64 s; what the learner does with them, hundredths."""
+    """16 environments need 0.64 s for 20 steps, the learner some hundredths of a second."""
     learner = Process(
         *EXPERIMENT,
         "--level_name=tests.helpers.sleeping:Sleeping-v0",
@@ -59,7 +59,7 @@ def test_actors_with_a_slow_environment_are_said_to_be_too_few(tmp_path):
 
 @pytest.mark.slow
 def test_a_slow_link_is_the_bottleneck_where_learner_and_actor_both_wait(tmp_path):
-    """An actor's unrolls and the policy are some 140 kB: a third of a second of it."""
+    """An actor's unrolls and the policy have some 140 kB, which take a third of a second."""
     address = f"127.0.0.1:{free_port()}"
     link = SlowLink(address, bytes_per_second=400e3)
     flags = ["--level_name=catch", f"--token_file={tmp_path / 'token'}"]
@@ -84,7 +84,7 @@ def test_a_slow_link_is_the_bottleneck_where_learner_and_actor_both_wait(tmp_pat
 @needs_horovod
 @pytest.mark.slow
 def test_an_all_reduce_that_takes_long_on_all_learners_is_the_bottleneck(tmp_path):
-    """Horovod looks for gradients ten times a second only."""
+    """Horovod looks for gradients only ten times a second."""
     learners = Process(
         *(*EXPERIMENT, "--level_name=catch", "--num_learners=2", "--num_actors=2"),
         *("--cycle_ms=100", f"--learner_hosts=127.0.0.1:{free_port()}", f"--logdir={tmp_path}"),
@@ -97,7 +97,7 @@ def test_an_all_reduce_that_takes_long_on_all_learners_is_the_bottleneck(tmp_pat
 
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory):
-    """A learner with hundreds of times the work, and an actor by hand, so that its pid is ours."""
+    """Start a learner with hundreds of times the usual work, and an actor whose pid is known."""
     folder = tmp_path_factory.mktemp("busy")
     flags = [
         "--level_name=catch",
@@ -114,7 +114,7 @@ def busy(tmp_path_factory):
     )
     actor = Process(*EXPERIMENT, "--job_name=actor", *flags)
     for process in (learner, actor):
-        started.remove(process)  # they live on between the tests of this module
+        started.remove(process)  # they keep running between the tests of this module
     yield {"learner": learner, "actor": actor, "logdir": folder}
     for process in (learner, actor):
         process.kill()
@@ -122,7 +122,7 @@ def busy(tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_learner_with_more_work_than_its_actors_is_the_bottleneck(busy):
-    """The first line comes after one update, and does not yet judge."""
+    """The first line is printed after one update, before the bottleneck is known."""
     first = busy["learner"].until(r"[1-9][0-9,]* frames \|.*")
     assert first[0].endswith("| bottleneck: not known yet")
     second = busy["learner"].until(r"frames \|.*")
@@ -147,7 +147,7 @@ def test_the_time_that_stopped_actors_cost_is_all_waiting_and_they_go_on(busy):
     known = len(_rows(logdir))
     actor.process.send_signal(signal.SIGSTOP)
     try:
-        # Four windows, some 10 s: the first is still half training.
+        # Four rows, some 10 s; the first still contains training.
         rows = _until(logdir, lambda rows: sum(w > 0.95 for w in _waits(rows[known:])) >= 4)
         learner.until(r"bottleneck: actors \(no unrolls arrive\)")
     finally:

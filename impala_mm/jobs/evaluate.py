@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from impala_mm.evaluation.viewers import Viewer
     from impala_mm.policy.policy import Policy
 
-_LINE_SECONDS = 3.0  # between progress lines
+_LINE_SECONDS = 3.0  # seconds between progress lines
 
 
 def run(config: Config, given: Sequence[str]) -> NoReturn:

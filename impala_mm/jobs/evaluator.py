@@ -12,8 +12,8 @@ from impala_mm.jobs import evaluate
 from impala_mm.runtime import heartbeat, lifecycle, log
 from impala_mm.runtime.durations import format_duration
 
-_LOOK_SECONDS = 2.0  # between two looks for a new checkpoint
-_SAY_SECONDS = 300.0  # between two lines that say that it is waiting
+_LOOK_SECONDS = 2.0  # seconds between two looks for a new checkpoint
+_SAY_SECONDS = 300.0  # seconds between two lines that say that it is waiting
 
 
 def run(config: Config, given: Sequence[str]) -> NoReturn:

@@ -33,12 +33,14 @@ from impala_mm.runtime.idle_cores import IdleCores
 from impala_mm.runtime.log import Say
 from impala_mm.transport.server import Server
 
-_ROW_SECONDS = 2.0  # between rows of metrics
-_LINE_SECONDS = 5.0  # between progress lines; the first one is printed with the first frames
-_STALL_SECONDS = 60.0  # without an update before a stall is reported
+_ROW_SECONDS = 2.0  # seconds between rows of metrics
+_LINE_SECONDS = (
+    5.0  # seconds between progress lines; the first one is printed with the first frames
+)
+_STALL_SECONDS = 60.0  # seconds without an update before a stall is reported
 # Seconds without reports of the other learners after which this one sends no heartbeat either.
 _REPORT_SILENCE_SECONDS = 20.0
-_END_SECONDS = 10.0  # how long learners wait for each other at the end
+_END_SECONDS = 10.0  # seconds that learners wait for each other at the end
 # Failures that all learners have at the same step.
 _COMMON_FAILURES = (GradientNotFinite, VariablesDiffer, NothingCompiled)
 

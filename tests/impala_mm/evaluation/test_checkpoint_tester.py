@@ -1,4 +1,4 @@
-"""A standing evaluator: the newest checkpoint, once; pruned and damaged ones do not end it."""
+"""An evaluator tests the newest checkpoint once; deleted and damaged ones do not end it."""
 
 import shutil
 

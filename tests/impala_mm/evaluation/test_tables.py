@@ -1,4 +1,4 @@
-"""The tables that --mode=test prints, of games whose returns are known."""
+"""The tables that --mode=test prints, for games with known returns."""
 
 import numpy as np
 
@@ -38,7 +38,7 @@ def test_games_that_were_cut_are_said():
 
 
 def test_several_games_end_in_the_figures_of_papers():
-    """The median and the mean are of games, the interquartile mean of all that was played."""
+    """Median and mean are over levels, the interquartile mean is over all games played."""
     returns = {"A": [0.0, 2.0], "B": [5.0, 5.0], "C": [-10.0, 30.0]}  # random 0, a human 10
     results = [
         _played(level, list(values), ReferenceScores(0.0, 10.0))

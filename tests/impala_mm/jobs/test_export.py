@@ -1,4 +1,4 @@
-"""An export does what the policy does, with TensorFlow alone; it appears whole or not at all."""
+"""An export acts as the policy does, with TensorFlow alone; it appears complete or not at all."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ from impala_mm.runtime import lifecycle
 
 _STEPS, _GAMES = 12, 3
 
-# A process that has TensorFlow and the folder, and nothing of this project.
+# A process with TensorFlow and the folder, and without this project.
 _ELSEWHERE = """
 import os, sys
 from pathlib import Path
@@ -80,7 +80,7 @@ print("all is well")
 
 
 def _given(policy):
-    """What three games show; they begin at different times, the second twice."""
+    """Return made-up inputs of three games that start at different steps, the second one twice."""
     draws = np.random.default_rng(3)
     seen = policy.spec.observation
     shape = (_STEPS, _GAMES, *seen.shape)

@@ -1,4 +1,4 @@
-"""--validate says what the flags would start, or why they cannot, and leaves nothing behind."""
+"""--validate prints what the flags would start, or why they cannot, and leaves no files."""
 
 import re
 import sys
@@ -16,7 +16,7 @@ EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path, monkeypatch):
-    """Nothing of this test's own process is set up for it; a run in `runs/c`, of Catch."""
+    """Run in tmp_path, without setting up TensorFlow in this process."""
     monkeypatch.setattr(lifecycle, "load_tensorflow", lambda *threads: None)
     monkeypatch.chdir(tmp_path)
 
@@ -28,7 +28,7 @@ def catch(tmp_path):
 
 
 def _answer(capsys, given=(), **settings):
-    """(exit code, what is printed)."""
+    """Run --validate with these settings; return (exit code, output)."""
     with pytest.raises(SystemExit) as ended:
         validate.run(Config(**settings), given or list(settings))
     out, err = capsys.readouterr()
@@ -103,7 +103,10 @@ def test_what_can_be_is_said_in_a_line(catch, tmp_path, capsys, settings, said):
         ({"mode": "test"}, "--mode=test plays with a run's trained policy: give the run's"),
         ({"mode": "test", "logdir": "runs"}, "runs is not the folder of a run"),
         ({"mode": "test", "logdir": "runs/c", "level_name": "memory"}, "memory"),
-        ({"mode": "export", "logdir": "runs/c", "export_dir": "runs"}, "it holds c, which is of"),
+        (
+            {"mode": "export", "logdir": "runs/c", "export_dir": "runs"},
+            "it holds c, which no export writes",
+        ),
         ({"job_name": "evaluator"}, "give its --logdir"),
     ],
 )

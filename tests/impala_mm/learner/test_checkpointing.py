@@ -1,4 +1,4 @@
-"""When rank 0 saves, and what each checkpoint says of the run."""
+"""The times at which rank 0 saves checkpoints, and the checkpoints' descriptions."""
 
 import math
 import threading
@@ -20,7 +20,7 @@ MADE_OF = dict.fromkeys(("--algorithm", "--agent_name", "actions", "observations
 
 @pytest.fixture
 def keep(tmp_path):
-    """A function of (config, what is said): a keeper of the run in tmp_path, and its variables."""
+    """Return a function of (config, log) that makes the checkpointing of the run in tmp_path."""
 
     def make(config, said, variables=None):
         weights = [tf.Variable([0.0, 0.0])]
@@ -96,7 +96,7 @@ def test_another_runs_weights_begin_a_new_one_without_its_slots_and_counts(keep,
 
 
 def test_a_save_does_not_wait_for_an_update_that_does_not_end(keep, tmp_path):
-    """Another learner may hang: signals and the stall are still to be heard."""
+    """Another learner may hang, while signals and stalls must still be handled."""
     said = []
     keeper, _ = keep(Config(), said)
     learner = _at(3, 30)

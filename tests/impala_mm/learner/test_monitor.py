@@ -1,4 +1,4 @@
-"""What rank 0 says and when; runs as a whole are tested in tests/test_processes.py."""
+"""Rank 0's progress lines and when it prints them; tests/test_processes.py tests whole runs."""
 
 import types
 

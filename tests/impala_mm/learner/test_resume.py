@@ -1,4 +1,4 @@
-"""What may go on from what, and what is said of it."""
+"""The rules for resuming from a checkpoint, and their messages."""
 
 import dataclasses
 

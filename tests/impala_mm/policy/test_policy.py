@@ -18,7 +18,7 @@ KINDS = {
 
 @pytest.fixture(scope="module", params=KINDS)
 def logdir(request, tmp_path_factory):
-    """A run with a checkpoint, of weights whose policy is not even."""
+    """Write a run with a checkpoint whose policy prefers some actions."""
     if "Pong" in KINDS[request.param]["level_name"]:
         pytest.importorskip("ale_py")
     path = tmp_path_factory.mktemp("run")
@@ -27,7 +27,7 @@ def logdir(request, tmp_path_factory):
 
 
 def _policy(logdir):
-    """That prefers one action here and another there: at first all are alike to it."""
+    """Load the policy, which prefers different actions for different observations."""
     policy = impala_mm.load_policy(logdir)
     tf.random.set_seed(3)
     head = {v.name: v for v in policy.algorithm.variables.trained if "policy_logits" in v.name}
@@ -80,7 +80,7 @@ def test_a_batch_acts_as_each_of_it_alone(logdir):
 
 
 def test_the_action_and_the_reward_before_are_read(logdir):
-    """By every network: its features are of the observation, the last reward and action."""
+    """Every network reads the observation, the last reward and the last action."""
     policy = _policy(logdir)
     observation = _observations(policy, 1)
 

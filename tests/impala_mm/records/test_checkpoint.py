@@ -23,7 +23,7 @@ def _save(checkpoints, variables, update, **more):
     for variable in [*variables.trained, *variables.carried]:
         variable.assign(tf.cast(tf.fill(variable.shape, update), variable.dtype))
     checkpoints.snapshot()
-    variables.trained[0].assign_add(tf.ones([300, 2]))  # training goes on meanwhile
+    variables.trained[0].assign_add(tf.ones([300, 2]))  # training continues meanwhile
     return checkpoints.save(ABOUT._replace(updates=update, **more))
 
 
@@ -71,7 +71,7 @@ def test_a_damaged_one_is_said_and_put_aside_and_the_one_before_is_used(
     assert said in lines[0]
     assert "0000000002" in lines[0]
     assert (variables.trained[0].numpy() == 1).all()
-    _save(checkpoints, variables, 2)  # its name is free again
+    _save(checkpoints, variables, 2)  # the damaged one was renamed
     assert checkpoint.find(tmp_path)[1].updates == 2
     harm(checkpoint.find(tmp_path)[0])
     assert _restore(tmp_path, variables)[0].updates == 1
@@ -98,7 +98,7 @@ def test_where_all_are_damaged_the_run_is_not_begun_anew_in_silence(tmp_path, va
     _cut(_data(_save(Checkpoints(tmp_path, variables, 3), variables, 1)))
     with pytest.raises(Damaged, match=r"no checkpoint of .* is intact: .* is cut short"):
         checkpoint.find(tmp_path)
-    for _ in range(2):  # the second start is as the first
+    for _ in range(2):  # the second start does the same
         with pytest.raises(Damaged, match=r"no checkpoint in .* is intact: give another --logdir"):
             _restore(tmp_path, variables)
 
@@ -155,7 +155,7 @@ def test_weights_are_what_learns_or_acts_without_slots(variables):
 
 
 def test_weights_are_found_whatever_slots_stand_before_them(tmp_path, variables):
-    """Of another optimizer's run: a normaliser that acts has its place among those that act."""
+    """A normaliser that acts keeps its name whatever slots another optimizer has."""
     path = _save(Checkpoints(tmp_path, variables, 3), variables, 7)
     slots = [tf.Variable([[0.0] * 9]) for _ in range(3)]
     other = tf.Variable([0.0, 0.0])

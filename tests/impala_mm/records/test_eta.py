@@ -1,4 +1,4 @@
-"""The progress line's ETA: only of a stable rate, and to the limit that comes first."""
+"""The progress line's ETA: only for a stable rate, and until the limit that comes first."""
 
 import math
 
@@ -6,7 +6,7 @@ from impala_mm.records.eta import EtaEstimator
 
 
 def _etas(rates, total=1000.0, max_seconds=math.inf, frames=0.0, seconds=0.0):
-    """The estimates after each row; a row covers 2 s."""
+    """Return the estimates after each row; a row covers 2 s."""
     estimator, found = EtaEstimator(total, max_seconds), []
     for rate in rates:
         frames, seconds = frames + 2 * rate, seconds + 2

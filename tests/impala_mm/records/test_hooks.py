@@ -1,4 +1,4 @@
-"""The user's own command is told what happens, and cannot harm the run."""
+"""The user's own command receives the events of a run and cannot harm it."""
 
 import time
 

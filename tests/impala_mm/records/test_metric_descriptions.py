@@ -16,7 +16,7 @@ EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 
 
 def _run_keys(logdir, *flags):
-    """The keys of the rows of a real run."""
+    """Return the keys of the rows of a real run."""
     address = f"--learner_hosts=127.0.0.1:{free_port()}"
     code, printed = run(*EXPERIMENT, address, f"--logdir={logdir}", *flags)
     assert code == 0, printed
@@ -25,7 +25,7 @@ def _run_keys(logdir, *flags):
 
 
 def _aggregator_keys():
-    """The keys of two learners on two Atari games, in one row of the learner's monitor."""
+    """Return the keys of a row that the monitor writes for two learners on two Atari games."""
     scores = {"Pong": (-20.0, 20.0), "Breakout": (0.0, 30.0)}
     aggregator = metrics.MetricsAggregator(scores, learners=2)
     for rank in range(2):
@@ -33,7 +33,7 @@ def _aggregator_keys():
         meter.add_times(train=0.0)  # the first update's times are left out
         meter.add_times(wait=9.0, exchange=9.0, train=9.0, rest=9.0)
         meter.add_actor_times({"playing": 1e-9} | dict.fromkeys(metrics.ACTOR_TIMES, 1e-10))
-        # The last one is the server's, with --inference=learner.
+        # inference_batch comes from the server, with --inference=learner.
         meter.add({"queue_fill": 1.0, "policy_lag": 2.0, "inference_batch": 8.0}, 8)
         for level in scores:
             meter.add_episodes(level, np.array([(1, 1.0, 9), (0, 1.0, 9)], np.float32))
@@ -57,7 +57,7 @@ def _aggregator_keys():
 
 
 def test_the_page_is_the_table():
-    """Else: python -m impala_mm.records.metric_descriptions > sandbox/metrics.md."""
+    """Generate it by: python -m impala_mm.records.metric_descriptions > sandbox/metrics.md."""
     assert (ROOT / "sandbox" / "metrics.md").read_text() == render_page()
 
 

@@ -121,7 +121,7 @@ def test_more_actors_are_sent_elsewhere_only_where_no_core_is_left_for_them(row)
 
 
 def test_what_actors_waited_for_before_the_first_update_ended_tells_nothing(monkeypatch):
-    """It was compiled meanwhile: all their unrolls were on their way."""
+    """The update was being compiled, so their unrolls could not be used."""
     clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(metrics, "time", clock)
     meter, tally = metrics.Meter(), metrics.MetricsAggregator({"catch": None})
@@ -135,7 +135,7 @@ def test_what_actors_waited_for_before_the_first_update_ended_tells_nothing(monk
 
 
 def test_of_a_small_part_of_a_rows_time_no_shares_are_told(monkeypatch):
-    """The first updates find the queue that was filled while the very first was compiled."""
+    """The first updates find a queue that was filled while the update was compiled."""
     clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(metrics, "time", clock)
     meter, tally = metrics.Meter(), metrics.MetricsAggregator({"catch": None})
@@ -150,7 +150,7 @@ def test_of_a_small_part_of_a_rows_time_no_shares_are_told(monkeypatch):
 
 
 def test_returns_of_several_games_are_kept_apart_and_compared_with_humans():
-    """Random is 0 and a human 1; of several games the median counts."""
+    """A random policy is 0 and a human 1; over several games the median is reported."""
     meter = metrics.Meter()
     tally = metrics.MetricsAggregator(
         {"Pong": (-20.0, 20.0), "Breakout": (0.0, 30.0), "catch": None}
@@ -186,7 +186,7 @@ def test_one_game_needs_no_name_of_its_own():
 
 def _part(steps, **times):
     meter = metrics.Meter()
-    meter.add_times(train=1.0)  # the first update's, which is forgotten
+    meter.add_times(train=1.0)  # the first update's times, which are discarded
     meter.take_reading()
     meter.add_times(**times)
     meter.add({"grad_norm": float(steps), "queue_fill": steps / 100}, steps)
@@ -225,7 +225,7 @@ def test_games_that_come_after_those_that_ended_the_run_count_no_more():
 
 
 def test_what_came_before_the_first_update_is_forgotten_even_where_it_was_passed_on():
-    """Parts are taken each second, rows written each two."""
+    """Readings are taken every second, rows are written every two."""
     meter, tally = metrics.Meter(), metrics.MetricsAggregator({"catch": None})
     meter.add_times(wait=5.0)
     tally.merge(0, meter.take_reading())

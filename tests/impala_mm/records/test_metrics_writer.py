@@ -12,7 +12,7 @@ from impala_mm.records.metrics_writer import MetricsWriter
 
 
 def test_a_long_run_holds_nothing_of_the_rows_that_it_wrote(tmp_path):
-    """A million of them is a month's."""
+    """A month of training writes a million rows."""
     chronicle = MetricsWriter(tmp_path, print)
 
     def write(rows):
@@ -30,7 +30,7 @@ def test_a_long_run_holds_nothing_of_the_rows_that_it_wrote(tmp_path):
 
 
 def _events(logdir):
-    """TensorBoard's own reading of what was written."""
+    """Read the events with TensorBoard's own reader."""
     events = EventAccumulator(str(logdir / "events"), size_guidance={"tensors": 0})
     events.Reload()
     return events

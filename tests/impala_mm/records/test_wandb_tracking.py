@@ -17,7 +17,7 @@ HERE = importlib.util.find_spec("wandb") is not None
 
 
 class StandIn(types.ModuleType):
-    """Records what is asked of it, as wandb is asked."""
+    """A stand-in for wandb that records the calls it receives."""
 
     offline, disabled, url = True, False, None
 
@@ -149,7 +149,7 @@ def test_the_chronicle_hands_over_the_rows_of_metrics_jsonl(tmp_path, wandb):
 @pytest.mark.skipif(HERE, reason="wandb is installed here")
 @pytest.mark.parametrize("learners", [1, pytest.param(2, marks=needs_horovod)])
 def test_without_wandb_the_flag_is_refused_before_anything_starts(tmp_path, learners):
-    (tmp_path / "wandb").mkdir()  # as wandb leaves it behind: no package
+    (tmp_path / "wandb").mkdir()  # a folder of wandb's files is not the package
     logdir = tmp_path / "run"
     code, printed = run(
         *(sys.executable, ROOT / "experiment.py", "--track", f"--logdir={logdir}"),
