@@ -114,7 +114,7 @@ def test_an_actor_started_first_outlives_its_learner_and_works_with_the_next(by_
     updates = _rows(logdir)[-1]["updates"]
 
     second = Process(*by_hand["learner"])
-    second.until("listens at")
+    second.until("listening at")
     listening = time.monotonic()
     resumed = second.until(r"resumed at ([0-9,]+) frames, update (\d+)")
     assert int(resumed[2]) > 0
@@ -145,7 +145,7 @@ def test_a_learner_without_unrolls_ends_at_once_when_asked(tmp_path):
         for number in EXIT_CODES
     }
     for number, learner in learners.items():
-        learner.until("listens at")
+        learner.until("listening at")
         names = [
             path.read_text() for path in Path(f"/proc/{learner.process.pid}").glob("task/*/comm")
         ]
@@ -162,7 +162,7 @@ def test_a_learner_without_unrolls_ends_at_once_when_asked(tmp_path):
 def test_an_actor_that_does_not_belong_is_refused_with_both_names(by_hand):
     """Another network; and no token. The learner goes on, and says whom it refused."""
     learner = Process(*by_hand["learner"])
-    learner.until("listens at")
+    learner.until("listening at")
     flags = by_hand["flags"]
     other = "--agent_name=MLPLSTMAgent"
     code, printed = run(*EXPERIMENT, "--job_name=actor", "--task=7", *flags, other)

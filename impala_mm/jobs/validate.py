@@ -81,7 +81,7 @@ def _check_weights(config: Config, made: "Agent") -> str:
             path, about = checkpoint.find(config.checkpoint)
             resume.check_weights(about, made.made_of, config.checkpoint)
             checkpoint.load(path, checkpoint.named(variables, weights=True))
-            return f"; starts with the weights of {path} ({about.frames:,.0f} frames)"
+            return f"; training starts with the weights of {path} ({about.frames:,.0f} frames)"
     except (checkpoint.Damaged, checkpoint.Mismatch, checkpoint.Missing) as error:
         flags.refuse(str(error))
     return ""

@@ -34,9 +34,8 @@ from impala_mm.runtime.log import Say
 from impala_mm.transport.server import Server
 
 _ROW_SECONDS = 2.0  # seconds between rows of metrics
-_LINE_SECONDS = (
-    5.0  # seconds between progress lines; the first one is printed with the first frames
-)
+# Seconds between progress lines, the first of which is printed with the first frames.
+_LINE_SECONDS = 5.0
 _STALL_SECONDS = 60.0  # seconds without an update before a stall is reported
 # Seconds without reports of the other learners after which this one sends no heartbeat either.
 _REPORT_SILENCE_SECONDS = 20.0

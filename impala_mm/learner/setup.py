@@ -102,7 +102,7 @@ def build_learner(
     changed = {"run_id": run_id, "learners": addresses, "inference": chosen.value}
     identity = agent.identity | changed
     server = _listen(config, address, token, identity, capacity, say, agent, codec.size)
-    say(f"listens at {config.bind_address or address} ({time.monotonic() - began:.1f} s)")
+    say(f"listening at {config.bind_address or address} ({time.monotonic() - began:.1f} s)")
     server.rank = group.rank
     limits = RunLimits(config, spec.reward_threshold if len(agent.levels) == 1 else None)
     learner = Learner(

@@ -56,7 +56,10 @@ def test_a_process_says_what_its_flags_would_start_and_starts_nothing(tmp_path):
             {"logdir": "runs/c", "max_seconds": 0},
             "; the run in runs/c is finished: it has reached its 0 sec",
         ),
-        ({"mode": "train_from", "checkpoint": "runs/c"}, "; starts with the weights of runs/c/che"),
+        (
+            {"mode": "train_from", "checkpoint": "runs/c"},
+            "; training starts with the weights of ru",
+        ),
         ({"job_name": "actor", "logdir": "file"}, "3 actions\n"),
         ({"mode": "rehearsal"}, "valid: a rehearsal of 200 updates\n"),
         ({"mode": "test", "logdir": "runs/c"}, "valid: catch, with runs/c/checkpoints/0000000001 "),

@@ -85,7 +85,9 @@ def test_another_runs_weights_begin_a_new_one_without_its_slots_and_counts(keep,
     config = Config(mode="train_from", checkpoint=str(path))
     keeper, variables = keep(config, said)
     assert keeper.restore() is None
-    assert said == [f"starts with the weights of {path}/checkpoints/0000000007 (70 frames)"]
+    assert said == [
+        f"training starts with the weights of {path}/checkpoints/0000000007 (70 frames)"
+    ]
     assert variables.trained[0].numpy().tolist() == [1, 2]
     assert float(variables.carried[0]) == 0
     keeper.save(_at(1, 10), seconds=0.0, mean_return=math.nan)
