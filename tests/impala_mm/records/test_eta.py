@@ -27,11 +27,16 @@ def test_a_rate_that_varies_from_row_to_row_is_stable_where_its_mean_is():
     assert last == (1000 - 200) / 10
 
 
+def test_a_stable_rate_may_vary_more_than_one_that_is_not_stable_yet():
+    assert _etas([10.0] * 6 + [15.0] * 2)[-1] == (1000 - 180) / (70 / 6)
+    assert _etas([10.0] * 4 + [15.0] * 2) == [None] * 6
+
+
 def test_after_a_change_of_the_rate_there_is_none_until_it_is_stable_again():
-    etas = _etas([10.0] * 10 + [100.0] * 10, total=1e4)
-    assert etas[9] == (1e4 - 200) / 10
-    assert None in etas[10:]
-    assert etas[-1] == (1e4 - 2200) / 100
+    etas = _etas([10.0] * 6 + [100.0] * 8, total=1e4)
+    assert etas[5] == (1e4 - 120) / 10
+    assert etas[6:9] == [None] * 3
+    assert etas[-1] == (1e4 - 120 - 1600) / 100
 
 
 def test_a_run_that_makes_no_frames_has_none():
