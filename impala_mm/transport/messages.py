@@ -24,7 +24,7 @@ NO_NONCE = -1  # in place of a nonce, to a caller without the run's token
 class Reply(enum.IntEnum):
     """The learner's verdict on a message."""
 
-    ACCEPTED = 0  # the message is delivered: its unrolls are in the queue, its answer is here
+    ACCEPTED = 0  # the message is delivered: its unrolls are in the queue, or its actions follow
     RUNNING = 1  # an earlier call with this message has not ended yet
     STALE = 2  # the message was delivered before; the last one of a stream gets its answer again
     DENIED = 3  # the caller does not have the run's token
