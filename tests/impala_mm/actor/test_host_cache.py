@@ -73,7 +73,7 @@ def test_a_folder_that_others_made_or_can_read_is_not_used(share, tmp_path):
     folder.chmod(0o700)
     if os.geteuid() == 0:
         os.chown(folder, 12345, 12345)
-        with pytest.raises(PermissionError, match="another user's"):
+        with pytest.raises(PermissionError, match="belongs to another user"):
             HostParameterCache("run", tmp_path)
         os.chown(folder, 0, 0)
 
