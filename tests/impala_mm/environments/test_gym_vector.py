@@ -170,7 +170,7 @@ class Faulty(Counting):
         ("raises", "ValueError: boom and more"),
         ("reward", "ValueError: reward nan"),
         ("no reward", "ValueError: reward nan"),
-        ("shape", "ValueError: observation of shape [3] where [1] is due"),
+        ("shape", "ValueError: observation of shape [3], and its space has the shape [1]"),
         ("infinite", "ValueError: observation with NaN or infinity"),
         ("four", "ValueError: not enough values to unpack (expected 5, got 4)"),
         ("end", "ValueError: reward -inf"),

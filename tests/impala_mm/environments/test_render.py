@@ -75,8 +75,8 @@ def test_what_has_no_looks_is_refused_in_a_sentence():
     with pytest.raises(BadLevel) as caught:
         envs.picture()
     assert str(caught.value) == (
-        f"{CORRIDOR} draws no pictures, and its observations [1] are none: give it a render method "
-        "and the render mode rgb_array"
+        f"{CORRIDOR} draws no pictures, and its observations [1] are no images: give it a render "
+        "method and the render mode rgb_array"
     )
 
 

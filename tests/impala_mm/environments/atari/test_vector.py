@@ -124,7 +124,7 @@ def test_options_go_before_what_an_id_says():
     spec = level_spec(name, width=42, height=63, num_action_repeats=1, full_action_space=True)
     assert spec.observation == tf.TensorSpec([63, 42, 1], tf.uint8)
     assert (spec.num_actions, spec.action_repeats) == (18, 1)
-    assert "num_action_repeats=1 is obeyed" in spec.note
+    assert "num_action_repeats=1 makes every emulator frame a step" in spec.note
     assert "the predecessor ignored it" in spec.note
     assert level_spec(name).num_actions == 4
     assert _game(name, sticky_actions=0).sticky_actions == 0
@@ -138,7 +138,7 @@ def test_options_go_before_what_an_id_says():
     ("name", "sentence"),
     [
         ("Pong-v4", "Pong-v4 repeats each action 2 to 4 times, at random, and only a fixed number "
-         "is played: did you mean PongNoFrameskip-v4 or ALE/Pong-v5?"),
+         "is supported: did you mean PongNoFrameskip-v4 or ALE/Pong-v5?"),
         ("MsPacman-v0", "did you mean MsPacmanNoFrameskip-v0 or ALE/MsPacman-v5?"),
         ("ale_py:Pong-v0", "did you mean ale_py:PongNoFrameskip-v0 or ale_py:ALE/Pong-v5?"),
         ("BrekoutNoFrameskip-v4", "did you mean BreakoutNoFrameskip-v4 or"),
@@ -156,7 +156,7 @@ def test_ids_that_cannot_be_played_are_refused_with_those_that_can(name, sentenc
 def test_a_missing_rom_is_one_sentence(monkeypatch, tmp_path):
     monkeypatch.setenv("ALE_ROMS_DIR", str(tmp_path))
     atari_games._actions.cache_clear()
-    with pytest.raises(BadLevel, match=r"^ALE/Pong-v5 needs the ROM pong.bin, and there is none"):
+    with pytest.raises(BadLevel, match=r"^ALE/Pong-v5 needs the ROM pong.bin, which was not found"):
         level_spec("ALE/Pong-v5")
     (tmp_path / "pong.bin").write_bytes(b"not the game")
     with pytest.raises(BadLevel, match=r"ALE/Pong-v5: The hash of pong.bin does not match") as bad:
@@ -170,7 +170,7 @@ def test_other_observations_go_through_gymnasium():
     spec = level_spec("TestingPongRam-v0")
     assert spec.observation == tf.TensorSpec([128], tf.uint8)
     assert (spec.action_repeats, spec.frame_stack) == (1, 1)
-    with pytest.raises(BadLevel, match="is no game of Atari's"):
+    with pytest.raises(BadLevel, match="is not an Atari game"):
         level_spec("TestingPongRam-v0", sticky_actions=0.1)
 
 
@@ -294,7 +294,7 @@ def test_an_action_that_does_not_exist_is_refused_before_the_vector_hangs():
     game = _game(PONG)
     envs = atari.AtariVector(atari_games.game_spec(game), game, 1, 0, open_vector=Told)
     for wrong in (-1, 6):
-        with pytest.raises(ValueError, match="where 0 to 5 are due"):
+        with pytest.raises(ValueError, match="are not all from 0 to 5"):
             envs.step(np.array([wrong]))
 
 
