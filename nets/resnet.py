@@ -7,7 +7,7 @@ from nets.conv import not_an_image
 
 
 class ResNet(snt.Module):
-    """A torso [N, height, width, channels] -> [N, 256], of sections that each halve the size."""
+    """A torso [N, height, width, channels] -> [N, 256], of three sections that halve the size."""
 
     def __init__(self) -> None:
         super().__init__(name="resnet")

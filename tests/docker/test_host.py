@@ -105,7 +105,7 @@ def test_a_host_that_nobody_could_log_into_says_what_is_missing(tmp_path):
     container.needed()
     started = Container("actor", tmp_path / "host", "host")
     assert started.process.process.wait(10) == 2
-    said = "error: /home/impala/.ssh/authorized_keys is not there, empty or not to be read by user"
+    said = "error: /home/impala/.ssh/authorized_keys is missing, empty or not readable by user"
     assert started.process.printed().startswith(said)
     started = Container("actor", tmp_path / "other", "sh", "-c", "id -u; pwd; exit 7")
     assert started.process.process.wait(10) == 7

@@ -40,7 +40,7 @@ def test_without_root_missing_system_packages_are_asked_for_by_name(monkeypatch,
     said = capsys.readouterr().out
     packages = {"g++": "g++", "tmux": "tmux", "sshd": "openssh-server", "ip": "iproute2"}
     for program, package in packages.items():
-        assert f"no {program} here" in said
+        assert f"{program} is missing, which " in said
         assert f"`apt-get install {package}` as root" in said
 
 
@@ -67,7 +67,7 @@ def test_sshd_comes_for_the_tests_alone_and_is_no_service_of_the_machine(
     assert (no, never) == ("101", "101"), "a service was allowed to start"
     assert disable == "systemctl disable ssh.service"
     assert not policy.exists()
-    assert "no sshd here" in capsys.readouterr().out, "the stand-in brought nothing"
+    assert "sshd is missing, which" in capsys.readouterr().out, "the stand-in brought nothing"
 
     told.unlink()
     for role in ("actor", "learner"):
@@ -83,7 +83,7 @@ def test_an_environment_of_another_folder_is_made_anew(tmp_path, monkeypatch, ca
     venv.mkdir()
     (venv / "leftover").touch()
     install.make_environment(venv, "cpu venv")
-    assert "is broken, moved or of another Python or kind" in capsys.readouterr().out
+    assert "is broken, was moved, or is for another Python or kind" in capsys.readouterr().out
     assert not (venv / "leftover").exists()
     (venv / "kept").touch()
     install.make_environment(venv, "cpu venv")
