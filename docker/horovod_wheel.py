@@ -29,7 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from steps import Problem, one_at_a_time, run, say
+from steps import Problem, one_at_a_time, run, run_program, say
 
 VERSION = "0.28.1"
 SDIST = f"horovod-{VERSION}.tar.gz"
@@ -401,9 +401,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except (Problem, OSError, subprocess.CalledProcessError) as problem:
-        sys.exit(f"[set-up] {problem}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    run_program(main, OSError, subprocess.CalledProcessError)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from package_sets import EXTRAS, ROOT, describe_missing, platform_tag, with_package_index
-from steps import Problem, end, one_at_a_time, run, say, start
+from steps import Problem, end, one_at_a_time, run, run_program, say, start
 
 PYTHONS = ((3, 11), (3, 12), (3, 13))  # those that TensorFlow 2.21 has wheels for
 GIGABYTES = {"cpu": 3, "gpu": 9}  # size of .venv, with a margin
@@ -310,9 +310,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except Problem as problem:
-        sys.exit(f"[set-up] {problem}")
-    except KeyboardInterrupt:
-        sys.exit("\n[set-up] interrupted; the same command continues")
+    run_program(main)

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,20 @@ class Problem(Exception):
 def say(message: str) -> None:
     """Print one line of progress."""
     print(f"[set-up] {message}", flush=True)
+
+
+def run_program(main: Callable[[list[str]], None], *errors: type[Exception]) -> None:
+    """Run a set-up program with this process's arguments.
+
+    A Problem, or one of `errors`, is printed in one line and ends the process with exit code 1.
+    """
+    printed: tuple[type[Exception], ...] = (Problem, *errors)
+    try:
+        main(sys.argv[1:])
+    except printed as problem:
+        sys.exit(f"[set-up] {problem}")
+    except KeyboardInterrupt:
+        sys.exit("\n[set-up] interrupted; the same command continues")
 
 
 def start(command: Sequence[object], **how: Any) -> subprocess.Popen:

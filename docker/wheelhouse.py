@@ -24,7 +24,7 @@ from pathlib import Path
 
 import horovod_wheel
 from package_sets import EXTRAS, ROOT, describe_missing, platform_tag, with_package_index
-from steps import Problem, run, say
+from steps import Problem, run, run_program, say
 
 # Packages that build others that have no wheel, and this project itself.
 _BUILDERS = "setuptools\nwheel\n"
@@ -102,9 +102,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except Problem as problem:
-        sys.exit(f"[set-up] {problem}")
-    except KeyboardInterrupt:
-        sys.exit("\n[set-up] interrupted; the same command continues")
+    run_program(main)

@@ -163,3 +163,29 @@ def test_the_optional_sets_that_set_up_installs_exist():
     for extras in package_sets.EXTRAS.values():
         assert set(extras) <= declared
     assert json.dumps(package_sets.EXTRAS)
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "printed"),
+    [
+        ("steps.Problem('no disk')", 1, "[set-up] no disk\n"),
+        ("OSError('no file')", 1, "[set-up] no file\n"),
+        ("KeyboardInterrupt", 1, "\n[set-up] interrupted; the same command continues\n"),
+    ],
+)
+def test_a_set_up_program_ends_with_one_line_about_what_is_wrong(raised, code, printed):
+    program = f"""
+import steps
+def main(argv):
+    assert argv == ["--flag"]
+    raise {raised}
+steps.run_program(main, OSError)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program, "--flag"],
+        cwd=ROOT / "docker",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (code, "", printed)
