@@ -13,6 +13,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from impala_mm.environments import render
+
 with contextlib.redirect_stderr(io.StringIO()):  # each import prints a request to migrate
     import gym
 
@@ -22,7 +24,8 @@ class ClassicGymEnv(gymnasium.Env):
 
     def __init__(self, name: str, renders: bool = False):
         """Make the environment `name`; with `renders` it draws pictures if its class can."""
-        mode = {"render_mode": "rgb_array"} if renders and _can_render(name) else {}
+        draws = renders and render.can_render(gym.envs.registry[name].entry_point)
+        mode = {"render_mode": "rgb_array"} if draws else {}
         made = gym.make(name, disable_env_checker=True, **mode)
         if _is_old(made.unwrapped):
             made.close()
@@ -48,13 +51,6 @@ class ClassicGymEnv(gymnasium.Env):
     def close(self) -> None:
         """Close the environment."""
         self._made.close()
-
-
-def _can_render(name: str) -> bool:
-    creator = gym.envs.registry[name].entry_point
-    if isinstance(creator, str):
-        creator = gym.envs.registration.load(creator)
-    return "rgb_array" in getattr(creator, "metadata", {}).get("render_modes", ())
 
 
 def _is_old(environment: Any) -> bool:

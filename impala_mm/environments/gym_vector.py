@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from impala_mm.environments import render
+from impala_mm.environments.messages import describe_error
 from impala_mm.environments.spaces import SpaceConversion
 from impala_mm.environments.types import EnvironmentSpec, Episode, Step
 
@@ -192,8 +193,7 @@ class GymVector:
             self._returns[i] = self._lengths[i] = 0
 
     def _break(self, i: int, error: Exception) -> None:
-        what = " ".join(f"{type(error).__name__}: {error}".split())
-        self.faults.append(f"environment {i} of {self.spec.level_name}: {what}")
+        self.faults.append(f"environment {i} of {self.spec.level_name}: {describe_error(error)}")
         self._states[i] = _BROKEN
         self._returns[i] = self._lengths[i] = 0
         self._blank(i)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import gymnasium
 
+from impala_mm.environments import render
+from impala_mm.environments.messages import error_message
 from impala_mm.environments.types import BadLevel, Options
 
 if TYPE_CHECKING:
@@ -83,7 +85,9 @@ def _import(module: str, level_name: str) -> None:
             raise ModuleNotFoundError(f"No module named {module!r}")
         importlib.import_module(module)
     except ImportError as error:
-        raise BadLevel(f"{level_name}: {module} cannot be imported: {_one_line(error)}") from error
+        raise BadLevel(
+            f"{level_name}: {module} cannot be imported: {error_message(error)}"
+        ) from error
 
 
 def _opener(
@@ -96,20 +100,12 @@ def _opener(
     def opens(renders: bool) -> gymnasium.Env:
         try:
             mode: dict[str, Any] = {"render_mode": "rgb_array"}
-            given = mode if renders and _can_render(registered) else {}
+            given = mode if renders and render.can_render(registered.entry_point) else {}
             return gymnasium.make(registered, disable_env_checker=True, **given)
         except (gymnasium.error.Error, ImportError) as error:
-            raise BadLevel(f"{level_name} cannot be made: {_one_line(error)}") from error
+            raise BadLevel(f"{level_name} cannot be made: {error_message(error)}") from error
 
     return opens
-
-
-def _can_render(registered: gymnasium.envs.registration.EnvSpec) -> bool:
-    """Return whether the environment's class declares that it draws pictures."""
-    creator: Any = registered.entry_point
-    if isinstance(creator, str):
-        creator = gymnasium.envs.registration.load_env_creator(creator)
-    return "rgb_array" in getattr(creator, "metadata", {}).get("render_modes", ())
 
 
 def _classic_opener(level_name: str, name: str) -> Callable[[bool], Any]:
@@ -119,7 +115,7 @@ def _classic_opener(level_name: str, name: str) -> Callable[[bool], Any]:
         try:
             return gym_adapter.ClassicGymEnv(name, renders)
         except (gym_adapter.gym.error.Error, ImportError) as error:
-            raise BadLevel(f"{level_name} cannot be made: {_one_line(error)}") from error
+            raise BadLevel(f"{level_name} cannot be made: {error_message(error)}") from error
 
     return opens
 
@@ -150,8 +146,3 @@ def _refuse(level_name: str, name: str, known: Iterable[str]) -> NoReturn:
             "environment such as CartPole-v1 or ALE/Pong-v5, my_package:MyEnv-v0, catch or memory"
         )
     raise BadLevel(f"there is no environment {level_name}; did you mean {' or '.join(near)}?")
-
-
-def _one_line(error: Exception) -> str:
-    """Return an error's message in one line."""
-    return " ".join(str(error).split()) or type(error).__name__

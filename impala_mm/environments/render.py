@@ -1,10 +1,23 @@
-"""Pictures of observations, for environments that do not draw pictures themselves."""
+"""Pictures of environments: whether they draw their own, and pictures of observations otherwise."""
 
+from typing import Any
+
+import gymnasium
 import numpy as np
 
 from impala_mm.environments.types import BadLevel
 
 _LEAST = 160  # height in pixels to which smaller pictures are enlarged
+
+
+def can_render(entry_point: Any) -> bool:
+    """Return whether an environment's class declares that it draws pictures.
+
+    `entry_point` is the class, or its name in a registry of gymnasium or classic gym.
+    """
+    if isinstance(entry_point, str):
+        entry_point = gymnasium.envs.registration.load_env_creator(entry_point)
+    return "rgb_array" in getattr(entry_point, "metadata", {}).get("render_modes", ())
 
 
 def picture_of_observation(level_name: str, observation: np.ndarray) -> np.ndarray:

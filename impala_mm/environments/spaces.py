@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
+from impala_mm.environments.messages import one_line
 from impala_mm.environments.types import BadLevel
 
 
@@ -32,7 +33,7 @@ def read_spaces(level_name: str, environment: Any, width: int, height: int) -> S
     actions, observations = environment.action_space, environment.observation_space
     if not isinstance(actions, Discrete):
         raise BadLevel(
-            f"{level_name} takes actions from {_one_line(actions)}: "
+            f"{level_name} takes actions from {one_line(actions)}: "
             "only Discrete actions are supported, one choice among n"
         )
     known = (int(actions.n), int(actions.start))
@@ -44,7 +45,7 @@ def read_spaces(level_name: str, environment: Any, width: int, height: int) -> S
         return SpaceConversion(*known, (), (n,), np.dtype(np.float32), convert)
     if not isinstance(observations, Box) or observations.dtype.kind not in "biuf":
         raise BadLevel(
-            f"{level_name} observes {_one_line(observations)}: only Box observations of numbers "
+            f"{level_name} observes {one_line(observations)}: only Box observations of numbers "
             "and Discrete ones are supported; gymnasium.wrappers.FlattenObservation makes a Box"
         )
     raw = tuple(observations.shape)
@@ -94,8 +95,3 @@ def _refuse_resizing(level_name: str, shape: tuple[int, ...]) -> None:
     raise BadLevel(
         f"width and height resize images, and {level_name} observes {list(shape)}: leave them 0"
     )
-
-
-def _one_line(space: Any) -> str:
-    """Return a space's description in one line."""
-    return " ".join(str(space).split())

@@ -12,6 +12,7 @@ import tensorflow as tf
 from ale_py import roms
 
 from impala_mm.environments.atari import scores
+from impala_mm.environments.messages import error_message
 from impala_mm.environments.types import BadLevel, EnvironmentSpec, Options
 
 _SIZE = 84  # height and width in pixels, as in DeepMind's agents
@@ -125,7 +126,7 @@ def _actions(level_name: str, rom: str, full: bool) -> tuple[ale_py.Action, ...]
             "ale-py, or set ALE_ROMS_DIR to a folder that has it"
         ) from error
     except OSError as error:
-        raise BadLevel(f"{level_name}: {' '.join(str(error).split())}") from error
+        raise BadLevel(f"{level_name}: {error_message(error)}") from error
     if path is None:
         raise BadLevel(f"{level_name}: ale-py knows no ROM {rom}")
     # Without this it prints a greeting at every start.

@@ -28,6 +28,7 @@ import numpy as np
 from ale_py.vector_env import AtariVectorEnv
 
 from impala_mm.environments.atari.games import Game
+from impala_mm.environments.messages import describe_error
 from impala_mm.environments.types import EnvironmentSpec, Episode, Step
 from impala_mm.runtime import thread_names
 
@@ -243,8 +244,8 @@ class AtariVector:
 
     def _break(self, error: Exception) -> Step:
         """Mark all environments as broken and record one fault for them."""
-        what = " ".join(f"{type(error).__name__}: {error}".split())
-        self.faults.append(f"all {self._num_envs} environments of {self.spec.level_name}: {what}")
+        environments = f"all {self._num_envs} environments of {self.spec.level_name}"
+        self.faults.append(f"{environments}: {describe_error(error)}")
         self._vector = None
         self._broken[:] = True
         self._rebuilt.clear()
