@@ -1,4 +1,4 @@
-"""The acting variables on the wire."""
+"""The acting variables as bytes."""
 
 import numpy as np
 import pytest

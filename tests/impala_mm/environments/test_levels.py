@@ -1,4 +1,4 @@
-"""Which level names work, and the sentences for those that do not."""
+"""Names of levels that work, and the errors for those that do not."""
 
 import ast
 from pathlib import Path
@@ -243,7 +243,7 @@ def test_the_own_environment_of_the_sandbox_is_solved_by_walking_on():
 
 
 def _shows(space, observation):
-    """A level that always shows the same."""
+    """Make a level that always returns the same observation."""
 
     class Shows(Counting):
         observation_space = space

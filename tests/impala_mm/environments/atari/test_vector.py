@@ -1,4 +1,4 @@
-"""Atari in C++ against a slow reference; ids, options, lives, cuts, faults and seeds."""
+"""Atari in C++ against a slow reference; ids, options, lives, truncation, faults, seeds."""
 
 import gymnasium
 import numpy as np
@@ -23,7 +23,7 @@ NOOP, FIRE = 0, 1
 
 
 def _agree(level_name, rom, steps, num_envs=1, **options):
-    """Plays the same actions here and there; the references, and how many entries were alike."""
+    """Play the same actions in both; return the references and the number of equal entries."""
     envs = make_environments(level_name, num_envs, seed=0, no_ops=0, **options)
     references = [Reference(rom, **options) for _ in range(num_envs)]
     rng = np.random.default_rng(0)
@@ -178,7 +178,7 @@ def test_other_observations_go_through_gymnasium():
 
 
 def _pictures(envs, steps):
-    """uint8 [steps + 1, E, 84, 84, 1] of a play that presses the same each time."""
+    """Return pictures uint8 [steps + 1, E, 84, 84, 1] of a game with one constant action."""
     pictures = [envs.reset().observation]
     actions = np.random.default_rng(0).integers(0, envs.spec.num_actions, steps)
     for action in actions:
@@ -213,7 +213,7 @@ def test_up_to_30_no_ops_begin_a_game():
 
 
 def _idle_in_breakout(**options):
-    """How often a life was lost, of one who never presses FIRE."""
+    """Return the number of lives lost without ever pressing FIRE."""
     envs = make_environments(BREAKOUT, 1, seed=0, no_ops=0, **options)
     envs.reset()
     return sum(envs.step(np.array([NOOP])).terminated[0] for _ in range(220)), envs.episodes()
@@ -242,11 +242,11 @@ def test_where_there_is_no_fire_nothing_is_pressed():
     assert envs._vector.pressed == [2, 2]
 
 
-# --- what the vector tells, and its faults
+# --- the vector's reports, and its faults
 
 
 class Told:
-    """A vector whose lives and game numbers a test writes: one environment, 4 frames a step."""
+    """A vector of one environment, 4 frames a step, whose lives and games the test sets."""
 
     lives = [0]  # noqa: RUF012
     resets = ()  # the steps that are resets
@@ -299,7 +299,7 @@ def test_an_action_that_does_not_exist_is_refused_before_the_vector_hangs():
 
 
 class Breaks:
-    """A real vector whose step raises when told to."""
+    """A real vector whose step raises on request."""
 
     made = 0
     raising = False
@@ -319,7 +319,7 @@ class Breaks:
 
 @pytest.fixture
 def breaking(monkeypatch):
-    """Three games of Pong in a vector that can be broken."""
+    """Return three games of Pong in a vector that can be broken."""
     monkeypatch.setattr(Breaks, "made", 0)
     monkeypatch.setattr(Breaks, "raising", False)
     game = _game(PONG)
@@ -355,7 +355,7 @@ def test_a_fault_breaks_all_and_the_first_rebuild_mends_the_vector(breaking, mon
 
 
 class Still:
-    """An algorithm that always does nothing."""
+    """An algorithm that always chooses NOOP."""
 
     max_lag = None
 
