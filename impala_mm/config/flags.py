@@ -185,8 +185,8 @@ def _check(name: str, value: Any, f: dataclasses.Field) -> None:
 
 
 def _shown(choices: Sequence[str]) -> list[str]:
-    """Return the choices as a user types them; the empty one as ''."""
-    return [choice or "''" for choice in choices]
+    """Return the choices that a user types; the empty one stands for an unset flag."""
+    return [choice for choice in choices if choice]
 
 
 def _or(choices: Sequence[str]) -> str:
@@ -205,7 +205,7 @@ def _help(program: str, about: str, fields: Any, old: dict[str, OldName]) -> str
         choices = f.metadata["choices"]
         choices = f" Choices: {', '.join(_shown(choices))}." if choices else ""
         default = str(f.default).lower() if f.type is bool else repr(f.default)
-        default = "none" if f.default == () else default
+        default = "unset" if f.default in {"", ()} else default
         default = "auto" if f.metadata["auto"] and f.default == AUTO else default
         lines.append(f"  --{f.name}")
         wrapped = textwrap.wrap(f"{f.metadata['text']}{choices} Default: {default}.", width - 6)

@@ -50,7 +50,7 @@ def assert_equal(one, other):
     ("how", "expected"),
     [
         ("abs_one", [-1.0, -1.0, -0.5, 0.0, 0.5, 1.0, 1.0]),
-        # 5 tanh(r / 5), if negative times 0.3: tanh 20 = 1, tanh 0.4 = 0.3799490, tanh 0.1 = 0.0996680
+        # 5 tanh(r / 5), times 0.3 if r < 0: tanh 20 = 1, tanh 0.4 = 0.3799490, tanh 0.1 = 0.0996680
         ("soft_asymmetric", [-1.5, -0.5699235, -0.149502, 0.0, 0.49834, 1.899745, 5.0]),
         ("none", [-100.0, -2.0, -0.5, 0.0, 0.5, 2.0, 100.0]),
     ],
