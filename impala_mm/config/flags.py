@@ -208,9 +208,15 @@ def _help(program: str, about: str, fields: Any, old: dict[str, OldName]) -> str
         default = "unset" if f.default in {"", ()} else default
         default = "auto" if f.metadata["auto"] and f.default == AUTO else default
         lines.append(f"  --{f.name}")
-        wrapped = textwrap.wrap(f"{f.metadata['text']}{choices} Default: {default}.", width - 6)
-        lines += [f"      {line}" for line in wrapped]
+        lines += _wrap(f"{f.metadata['text']}{choices} Default: {default}.", width, indent=6)
     lines += ["", "--flagfile=PATH reads more flags from a file, one on each line.", ""]
     for name, was in old.items():
-        lines += textwrap.wrap(f"{_old_name(name, was)}.", width)
+        lines += _wrap(f"{_old_name(name, was)}.", width)
     return "\n".join(lines)
+
+
+def _wrap(text: str, width: int, indent: int = 0) -> list[str]:
+    spaces = " " * indent
+    return textwrap.wrap(
+        text, width, initial_indent=spaces, subsequent_indent=spaces, break_on_hyphens=False
+    )
