@@ -35,7 +35,7 @@ def test_a_run_has_a_window_for_each_process_and_ctrl_c_saves_and_stops_it(clust
         check=True,
     )
     frontend = cluster.start(cluster.rows(), "--env", "MORE=a 'b", "--seed=7", TOLD="by the user")
-    frontend.until(r"impala: 3 processes started in .* s; all of it in .*\n.*Ctrl-C saves")
+    frontend.until(r"impala: started 3 processes in .* s; results: .*\n.*Ctrl-C saves")
     told = {name: cluster.told(name) for name in ("learners", "actor-0", "actor-1")}
     for each in told.values():
         assert each["flags"]["logdir"] == str(cluster.logdir)
@@ -49,7 +49,7 @@ def test_a_run_has_a_window_for_each_process_and_ctrl_c_saves_and_stops_it(clust
     frontend.process.send_signal(signal.SIGINT)
     assert frontend.process.wait(20) == 130
     printed = frontend.printed()
-    assert "the run saves and stops; Ctrl-C again ends it at once" in printed
+    assert "saving and stopping the run; press Ctrl-C again to end it without saving" in printed
     assert "got SIGUSR1" in printed, "what learners say is shown here"
     windows = cluster.tmux("list-windows", "-t", "impala", "-F", "#{window_name} #{pane_dead}")
     assert windows.splitlines() == ["learners 1", "actor-0 1", "actor-1 1"], "they are kept"
@@ -89,11 +89,14 @@ def test_from_another_terminal_a_run_is_seen_followed_and_stopped(cluster):
     follower = Process(*FRONTEND, "--logs=actor-1", **cluster.environment)
     follower.until(r"told .*\nup\n")
     code, printed = cluster.run("--logs=actor-7")
-    assert (code, printed) == (2, "error: --logs=actor-7: there are learners, actor-0, actor-1\n")
+    assert (code, printed) == (
+        2,
+        "error: --logs=actor-7: no such process; choose one of learners, actor-0, actor-1\n",
+    )
 
     code, printed = cluster.run("--stop")
     assert code == 0
-    assert "the learners save and stop, then the others" in printed
+    assert "impala: saving and stopping the learners, then all other processes" in printed
     follower.until(r"got SIGTERM")
     assert follower.process.wait(10) == 0
     assert frontend.process.wait(10) == 0, "it ended, though not by its own doing"
@@ -101,7 +104,7 @@ def test_from_another_terminal_a_run_is_seen_followed_and_stopped(cluster):
     assert not any(map(is_alive, processes))
     assert not cluster.state.exists(), "and its secret with it"
     for flag in ("--stop", "--status", "--logs=learners"):
-        assert cluster.run(flag) == (2, "error: there is no run called impala\n")
+        assert cluster.run(flag) == (2, "error: there is no run named impala\n")
 
 
 def test_the_first_error_of_each_process_is_shown_where_the_user_sits(cluster):
@@ -110,11 +113,11 @@ def test_the_first_error_of_each_process_is_shown_where_the_user_sits(cluster):
         r"actor-0 on localhost failed: it ended with exit code 1\n"
         r"    Traceback \(most recent call last\):\n(    .*\n)+"
         r"    ValueError: an actor that fails\n"
-        r"  it starts again in 0\.5 s; its log: .*actor-0\.log\n",
+        r"  it starts again in 0\.5 s; log: .*actor-0\.log\n",
         10,
     )
     frontend.until(
-        r"actor-0 on localhost failed again: .*\n(    .*\n)+  it stays away, after 2", 10
+        r"actor-0 on localhost failed 2 times: .*\n(    .*\n)+  it stays away, after 2", 10
     )
 
 
@@ -134,7 +137,7 @@ def test_a_run_goes_on_without_its_frontend_even_one_that_was_killed_while_it_st
     learner = cluster.process("learners")
     frontend.process.send_signal(signal.SIGHUP)  # its terminal was closed
     assert frontend.process.wait(5) == 0
-    assert "the run goes on: `python run_experiment_mm_raw.py --status` shows it" in (
+    assert "the run keeps running: `python run_experiment_mm_raw.py --status` shows it" in (
         frontend.printed()
     )
     assert is_alive(learner)
@@ -154,7 +157,7 @@ def test_d_leaves_the_run_to_itself(cluster):
     learner = cluster.process("learners")
     os.write(ours, b"d")
     assert frontend.wait(10) == 0
-    assert b"the run goes on" in os.read(ours, 1 << 16)
+    assert b"the run keeps running" in os.read(ours, 1 << 16)
     assert termios.tcgetattr(theirs)[3] & termios.ICANON, "the terminal is as it was"
     assert is_alive(learner)
 
@@ -190,7 +193,7 @@ def test_it_needs_neither_an_input_nor_somebody_who_reads_to_the_end(cluster):
     flag = shlex.quote(f"--logdir={cluster.logdir}")
     code, printed = run("bash", "-c", f"{command} {flag} <&- | head -1", **environment)
     assert (code, "Traceback" in printed) == (0, False)
-    assert "2 processes started" in printed
+    assert "started 2 processes" in printed
     assert cluster.status("actor-0")["state"] in ("starting", "running")
     printed = run("bash", "-c", f"{command} --dry_run 2>&1 | head -1", **environment)[1]
     assert len(printed.splitlines()) == 1
@@ -240,7 +243,7 @@ def test_what_a_reboot_left_behind_is_said_and_forgotten(cluster):
         assert cluster.status()["state"] == "stale"
         code, printed = cluster.run("--stop")
         assert code == 0, printed
-        assert "impala ended when this machine did: it is forgotten; its folder is whole" in printed
+        assert "impala ended when this machine rebooted; removed its record" in printed
         assert sleeping.poll() is None
     finally:
         sleeping.kill()
@@ -254,7 +257,7 @@ def test_without_tmux_processes_run_in_the_background(cluster, tmp_path):
     for tool in ("sh", "bash"):
         (beside / tool).symlink_to(shutil.which(tool))
     frontend = cluster.start(cluster.rows(actors=1), PATH=str(beside))
-    frontend.until("there is no tmux here: the processes run in the background")
+    frontend.until("tmux is not installed on this machine: processes run in the background")
     actor = cluster.process("actor-0")
     frontend.process.send_signal(signal.SIGINT)
     assert frontend.process.wait(20) == 130
@@ -271,7 +274,7 @@ def test_actors_of_a_running_run_come_and_go_as_the_csv_has_them(cluster):
     cluster.csv(learner, f"actor,localhost,,{cluster.program},1,", wide, wide, columns=columns)
     code, printed = cluster.run(rows, "--apply", "--seed=9")
     assert code == 0, printed
-    assert "note: --seed stays as it was when the run was started" in printed
+    assert "note: --seed remains its default: --apply does not change flags" in printed
     assert "impala: 2 actors added, 1 removed" in printed
     told = cluster.told("actor-3")["flags"]
     assert told == cluster.told("actor-0")["flags"] | {"task": "3", "num_envs": "8"}
@@ -283,11 +286,11 @@ def test_actors_of_a_running_run_come_and_go_as_the_csv_has_them(cluster):
     assert states.pop("actor-1") == "stopped"
     assert states == dict.fromkeys(["learners", "actor-0", "actor-2", "actor-3"], "running")
     cluster.csv(learner, plain, wide, wide, columns=columns)
-    assert "impala: 1 actors added, 0 removed" in cluster.run(rows, "--apply")[1]
+    assert "impala: 1 actor added, 0 removed" in cluster.run(rows, "--apply")[1]
     cluster.process("actor-4")  # the number of one that was told to end is not used again
     cluster.csv(learner, f"learner,localhost,{free_port()},{cluster.program},,", columns=columns)
     code, printed = cluster.run(rows, "--apply")
-    assert "note: learners cannot change while a run goes on" in printed
+    assert "note: --apply does not change learners; --stop the run and restart it" in printed
     assert "impala: 0 actors added, 4 removed" in printed
     assert cluster.run("--apply") == (
         *(2, "error: --apply needs the changed CSV: --workers_csv_path=PATH\n"),
@@ -310,7 +313,7 @@ def test_a_dry_run_prints_every_command_those_of_other_hosts_included(cluster):
     assert "--level_name=catch" in printed
     code, printed = cluster.run(rows, "--skip_check")
     assert code == 2
-    assert "error: the learners' host does not answer: gpu.example" in printed
+    assert "error: cannot reach the learners' host: gpu.example" in printed
     assert not (cluster.folder / "runs").exists()
     assert not cluster.state.exists()
 
@@ -332,7 +335,7 @@ def test_a_learner_that_other_hosts_cannot_reach_is_refused(cluster):
         ("--mode=test", "--mode=test is one process: give it to experiment.py itself"),
         ("--level_name=a\nb", "--level_name holds a line's end; no process can be told that"),
         ("--tmux_sess=a b", "--tmux_sess: 'a b' is no name: letters, digits, - and _ make one"),
-        ("--apply", "there is no run called impala"),
+        ("--apply", "there is no run named impala"),
         ("--env=SECRET hunter2", "--env=...: write NAME=value"),
     ],
 )
@@ -357,17 +360,22 @@ def test_before_it_starts_anything_it_checks_all_and_says_what_to_mend(cluster):
         )
         code, printed = cluster.run(rows, "--check", "--level_name=Pongg-v9")
         assert code == 1
-        assert re.search(r"BAD +flags +.*Pongg-v9", printed)
-        assert re.search(rf"BAD +ports +row 2: localhost:{port}: .* in use \(held by pro", printed)
-        assert re.search(r"BAD +versions +/no/python: ", printed)
-        assert re.search(r"good +disk +[\d,]+ GiB free", printed)
+        assert re.search(r"FAILED +flags +.*Pongg-v9", printed)
+        assert re.search(
+            rf"FAILED +ports +row 2: localhost:{port}: .* in use \(held by pro", printed
+        )
+        assert re.search(r"FAILED +versions +/no/python: ", printed)
+        assert re.search(r"passed +disk +[\d,]+ GiB free", printed)
         assert "-> end what holds it, or name another tf_port in the CSV" in printed
         if not shutil.which("nvidia-smi"):
-            assert re.search(r"BAD +GPUs +the CSV names GPU 0, and there is no nvidia", printed)
+            assert re.search(r"FAILED +GPUs +the CSV names GPU 0, and there is no nvidia", printed)
         code, printed = cluster.run(rows, "--level_name=catch")
     assert code == 1
-    assert "nothing was started; --check shows all of it, --skip_check starts all" in printed
-    assert "good  disk" not in printed
+    assert (
+        "no process was started: fix the failed checks, or start anyway with --skip_check"
+        in printed
+    )
+    assert "passed  disk" not in printed
     assert not cluster.state.exists()
     assert not (cluster.folder / "runs").exists()
 
@@ -380,7 +388,7 @@ def test_the_checks_run_as_the_processes_will_after_their_set_up_in_their_folder
     setup = f'--setup=pwd > "{cluster.folder}/seen"; exit 3'
     code, printed = cluster.run(rows, "--check", setup, "--level_name=catch")
     assert code == 1
-    assert re.search(r"BAD +flags", printed)
+    assert re.search(r"FAILED +flags", printed)
     assert (cluster.folder / "seen").read_text() == f"{elsewhere}\n"
 
 
@@ -389,4 +397,5 @@ def test_where_the_learners_write_to_this_machine_there_is_nothing_to_mirror(clu
     frontend.until("--mirror_logdir: the learners write to this machine: there is nothing to mir")
     code, printed = cluster.run("--fetch")
     assert code == 0
-    assert printed == f"nothing to fetch: all of impala is on this machine, in {cluster.logdir}\n"
+    nothing = "nothing to download: all files of impala are on this machine"
+    assert printed == f"{nothing}; results: {cluster.logdir}\n"

@@ -1,4 +1,4 @@
-"""Starts of runs that were to end on a host that did not answer: they end when it does.
+"""Runs that were stopped while a host was unreachable: they are ended there once it is back.
 
 ~/.local/state/impala_mm/unfinished.json     {host id: [id of a start, ...]}
 """
@@ -11,29 +11,29 @@ from collections.abc import Callable
 from launcher.node.run_registry import runs_folder
 from launcher.node.task import read_json, write_json
 
-_MAX_PER_HOST = 100  # of one host
+_MAX_PER_HOST = 100  # starts that are remembered for each host
 
 
 class PendingStops:
-    """Known to every frontend of this user on this machine."""
+    """The runs to end on hosts that were unreachable; all frontends of a user share them."""
 
     def __init__(self) -> None:
         self._path = runs_folder().parent / "unfinished.json"
 
     def starts_on(self, host_id: str) -> list[str]:
-        """Ids."""
+        """Return the ids of the starts to end on a host."""
         return read_json(self._path).get(host_id, [])
 
     def host_ids(self) -> list[str]:
-        """That something is left on."""
+        """Return the hosts that have starts to end."""
         return list(read_json(self._path))
 
     def add(self, host_id: str, start: str) -> None:
-        """It did not answer."""
+        """Record that a start must be ended on a host that is unreachable now."""
         self._update(host_id, lambda ids: [*ids, start][-_MAX_PER_HOST:])
 
     def clear(self, host_id: str) -> None:
-        """Nothing is left there."""
+        """Forget a host's starts, after all were ended."""
         self._update(host_id, lambda _: [])
 
     def _update(self, host_id: str, change: Callable[[list[str]], list[str]]) -> None:
