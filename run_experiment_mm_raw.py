@@ -1,15 +1,16 @@
 """The frontend: starts every process of a run from a CSV of hosts, follows the run and stops it.
 
-Start a run, or with the same flags:
 python run_experiment_mm_raw.py --workers_csv_path=workers.csv --level_name=PongNoFrameskip-v4
-python run_experiment_mm_raw.py ... --dry_run    print the commands that would be started
-python run_experiment_mm_raw.py ... --check      check the hosts, and print how to fix problems
 
-Once it is started:
-python run_experiment_mm_raw.py --status         show the run's processes and its bottleneck
-python run_experiment_mm_raw.py --logs=actor-3   print and follow the log of one process
-python run_experiment_mm_raw.py --attach         follow the run again
-python run_experiment_mm_raw.py --stop           save and stop the run
+With these flags added, it starts nothing:
+    --dry_run       print the commands that would be started
+    --check         check the hosts, and print how to fix problems
+
+While the run is running, from any terminal:
+    --status        show its processes and its bottleneck
+    --logs=actor-3  print and follow the log of one process
+    --attach        follow the run again
+    --stop          save and stop the run
 
 The frontend also accepts every flag of experiment.py and passes on those that are given.
 """

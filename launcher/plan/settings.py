@@ -58,7 +58,7 @@ class LauncherConfig:
     # -- Other hosts
     ssh_config: str = flag(
         "", group="Other hosts",
-        text="SSH configuration file. Default: the user's and the system's own files.")
+        text="SSH configuration file. Unset: the user's and the system's own files.")
     ssh_accept_new_hosts: bool = flag(
         False, group="Other hosts",
         text="Trust hosts that are not in known_hosts, and add their keys to it. A changed key is "
