@@ -3,11 +3,11 @@
 ~/.local/state/impala_mm/unfinished.json     {host id: [id of a start, ...]}
 """
 
-import contextlib
-import fcntl
+import math
 import os
 from collections.abc import Callable
 
+from launcher.node import file_lock
 from launcher.node.run_registry import runs_folder
 from launcher.node.task import read_json, write_json
 
@@ -38,9 +38,9 @@ class PendingStops:
 
     def _update(self, host_id: str, change: Callable[[list[str]], list[str]]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(self._path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
-        with contextlib.closing(os.fdopen(lock)):
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        lock = file_lock.acquire(self._path.with_suffix(".lock"), timeout=math.inf)
+        assert lock is not None
+        with os.fdopen(lock):
             pending = read_json(self._path)
             ids = change(pending.pop(host_id, []))
             write_json(self._path, pending | ({host_id: ids} if ids else {}))

@@ -8,13 +8,12 @@ hosts from the last checkpoint.
 
 import contextlib
 import dataclasses
-import fcntl
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher.node import file_lock
 from launcher.node.callbacks import Say
 from launcher.node.run_registry import Record
 from launcher.node.task import FINAL_STATES, LEARNERS
@@ -102,17 +101,9 @@ class Recovery:
     def _holds_lock(self) -> bool:
         """Return whether this frontend is the one that recovers the run: several may follow it."""
         if self._lock is None:
-            try:
-                lock = os.open(self._run.folder / "mends", os.O_CREAT | os.O_RDWR, 0o600)
-            except OSError:
-                return False
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(lock)
-                return False
-            self._lock = lock  # held until this process exits
-        return True
+            with contextlib.suppress(OSError):
+                self._lock = file_lock.acquire(self._run.folder / "mends")
+        return self._lock is not None  # held until this process exits
 
     # -- hosts
 

@@ -8,13 +8,13 @@ bytes at the same place. A lock prevents two downloads of one run at the same ti
 """
 
 import contextlib
-import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from launcher.node import file_lock
 from launcher.node.callbacks import Say
 from launcher.node.file_service import LocalFiles
 from launcher.node.run_registry import Record, Run, runs_folder
@@ -81,21 +81,12 @@ class RunFetcher:
         Yield False if another process still held it after `seconds`.
         """
         runs_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(
-            runs_folder() / f"{self._run.name}.fetch.lock", os.O_CREAT | os.O_RDWR, 0o600
-        )
-        with contextlib.closing(os.fdopen(lock)):
-            until = time.monotonic() + seconds
-            is_locked = False
-            while not is_locked:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    is_locked = True
-                except BlockingIOError:
-                    if time.monotonic() > until:
-                        break
-                    time.sleep(0.1)
-            yield is_locked
+        lock = file_lock.acquire(runs_folder() / f"{self._run.name}.fetch.lock", seconds)
+        try:
+            yield lock is not None
+        finally:
+            if lock is not None:
+                os.close(lock)
 
     def _fetch_from(
         self, record: Record, host_id: str, state: TransferState, result: TransferResult
