@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from impala_mm.runtime.duration import format_duration
 from launcher.node.run_registry import Record, Run, boot_id
 from launcher.node.task import FINAL_STATES, LEARNERS
 
@@ -113,7 +114,7 @@ def picture(status: dict[str, Any], rows: int) -> Group:
 
 
 def _headline(status: dict[str, Any]) -> Text:
-    state, age = state_label(status["state"]), _duration(status["seconds"])
+    state, age = state_label(status["state"]), format_duration(status["seconds"])
     parts = [f"{status['name']}: {state} | started {age} ago"]
     if "frames" in status:
         parts += [f"{status['frames']:,.0f} frames", f"{status['frames_per_second']:,.0f}/s"]
@@ -138,7 +139,7 @@ def _cells(process: dict[str, Any]) -> list[Any]:
         process["name"],
         process["host"],
         Text(state_label(state), style=_COLOURS.get(state, "")),
-        "" if process["up"] is None else _duration(process["up"]),
+        "" if process["up"] is None else format_duration(process["up"]),
         "" if rate is None else f"{rate:,.0f}",
         "" if process["cpu"] is None else f"{process['cpu']}%",
         "" if process["memory"] is None else f"{process['memory']:,} MiB",
@@ -213,9 +214,3 @@ def _gpu_usage() -> list[dict[str, Any]]:
         rows = [line.split(", ") for line in ran.stdout.splitlines()]
         return [dict(zip(keys.values(), row, strict=True)) for row in rows]
     return []
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

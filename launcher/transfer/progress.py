@@ -2,6 +2,7 @@
 
 import threading
 
+from impala_mm.runtime.duration import format_duration
 from launcher.node.callbacks import Say
 from launcher.remote.progress_line import ProgressLine
 
@@ -28,7 +29,7 @@ class TransferProgress:
         if not done or seconds <= 0:
             return line
         rate = done / seconds
-        return f"{line}, {rate / 1e6:.1f} MB/s, ETA {(total - done) / rate:.0f} s"
+        return f"{line}, {rate / 1e6:.1f} MB/s, ETA {format_duration((total - done) / rate)}"
 
     def clear(self) -> None:
         """Clear the line on a terminal, before something else is printed."""
