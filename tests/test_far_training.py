@@ -1,4 +1,4 @@
-"""Whole runs on other hosts: two learners, three actors, real training, and what gets lost."""
+"""Tests of complete runs on other hosts: two learners, three actors, real training, lost hosts."""
 
 import json
 import os
@@ -27,8 +27,7 @@ def _checkpoints(frontend, count, seconds=120):
 
 
 def test_two_learners_and_three_actors_on_five_hosts_train_to_the_end(far):
-    """Checked first, all-reduce included; every actor's unrolls and every learner's gradients
-    cross the wire."""
+    """The checks include an all-reduce; unrolls and gradients are sent over the network."""
     lan = far.lan
     rows = far.of(LEARNERS, ACTORS)
     flags = ("--level_name=catch", "--logdir=/root/run", "--total_environment_frames=60000")
@@ -47,7 +46,7 @@ def test_two_learners_and_three_actors_on_five_hosts_train_to_the_end(far):
     weights = int(
         re.search(r"with ([\d,]+) weights on 2 learners", frontend.printed())[1].replace(",", "")
     )
-    for name in LEARNERS:  # a float32 of each gradient, there and back, at least once an update
+    for name in LEARNERS:  # one float32 for each gradient is sent at least once an update
         assert sent[name] > 4 * weights * made, (sent, weights, made)
     rows = _rows(lan)
     assert rows[-1]["steps/learner0"] > 0
@@ -65,7 +64,7 @@ def _updates(lan):
     return _rows(lan)[-1]["updates"]
 
 
-def test_a_learners_host_that_is_lost_leaves_the_others_to_go_on_from_the_last_checkpoint(far):
+def test_learners_resume_on_the_other_host_from_the_last_checkpoint_if_one_is_lost(far):
     flags = ("--stop_at_return=2", "--restart_learners", "--lost_secs=10")
     frontend = far.start(far.of(LEARNERS, ACTORS), *flags, "--save_checkpoint_secs=3")
     _checkpoints(frontend, 2)
@@ -85,7 +84,7 @@ def test_a_learners_host_that_is_lost_leaves_the_others_to_go_on_from_the_last_c
     assert far.left() == {}
 
 
-def test_the_first_learners_host_may_be_lost_where_its_folder_is_mirrored(far):
+def test_learners_resume_after_the_first_learners_host_is_lost_if_its_folder_is_mirrored(far):
     flags = ("--stop_at_return=2", "--restart_learners", "--lost_secs=10", "--mirror_logdir")
     frontend = far.start(far.of(LEARNERS, ACTORS), *flags, "--save_checkpoint_secs=3")
     _checkpoints(frontend, 2)
@@ -107,14 +106,14 @@ def test_the_first_learners_host_may_be_lost_where_its_folder_is_mirrored(far):
     assert far.left() == {}
 
 
-def test_learners_that_lost_their_host_before_anything_was_saved_start_from_the_beginning(far):
+def test_training_starts_over_if_the_learners_host_is_lost_before_the_first_checkpoint(far):
     flags = ("--stop_at_return=2", "--restart_learners", "--lost_secs=10", "--mirror_logdir")
     frontend = far.start(far.of(LEARNERS, ["actor1"]), *flags, "--save_checkpoint_secs=600")
     frontend.until(r"[1-9][\d,]* frames \|", 120)
     far.lan.learner1.kill_all()
     frontend.until(
-        r"no checkpoint had been copied to /root/run before 10.77.1.11 was lost: training starts "
-        r"from the beginning; a smaller --save_checkpoint_secs saves sooner",
+        r"no checkpoint was copied to /root/run before 10.77.1.11 became unreachable: training "
+        r"starts over; a smaller --save_checkpoint_secs saves earlier",
         90,
     )
     frontend.until(r"[1-9][\d,]* frames \|", 90)
@@ -124,13 +123,13 @@ def test_learners_that_lost_their_host_before_anything_was_saved_start_from_the_
     assert far.left() == {}
 
 
-def test_learners_start_again_without_any_frontend(far):
-    """Their supervisor has the other host's credentials in its memory."""
+def test_learners_are_restarted_without_a_frontend(far):
+    """Their supervisor keeps the other host's credentials in memory."""
     flags = ("--stop_at_return=2", "--restart_learners", "--save_checkpoint_secs=3", "--detach")
     assert far.start(far.of(LEARNERS, ["actor1"]), *flags).process.wait(60) == 0
     until(lambda: far.status().get("frames", 0) > 0, 120)
     known = far.lan.learner1.path("/root/.ssh")
-    assert not (known / "id_ed25519").exists(), "it has no key of its own"
+    assert not (known / "id_ed25519").exists(), "the host has no SSH key of its own"
     time.sleep(5)
     far.lan.laptop.cut()
     for pid in far.lan.learner2.pids("--job_name=learner"):
@@ -143,9 +142,13 @@ def test_learners_start_again_without_any_frontend(far):
     assert far.left() == {}
 
 
-def test_what_is_wrong_with_a_host_is_said_with_what_to_do(far):
-    """One that accepts and then hangs, one that is not there, another TensorFlow, no project, no
-    Python, a full disk, a key that nobody knows, a name that is 127.0.1.1 to itself."""
+def test_checks_print_what_is_wrong_with_each_host_and_how_to_fix_it(far):
+    """The checks report each of a number of broken hosts.
+
+    An SSH port that accepts connections and then hangs, a host that does not exist, another version
+    of TensorFlow, a missing project or Python, a full disk, an unknown host key, and a host name
+    that resolves to 127.0.1.1 on the host itself.
+    """
     lan = far.lan
     hangs = "import socket, time; s = socket.create_server(('', 2200)); print('up'); time.sleep(99)"
     lan.jump.start("python3", "-uc", hangs).until("up", 10)
@@ -218,13 +221,13 @@ def test_two_hundred_hosts_do_not_take_two_hundred_times_as_long_as_one(far):
         assert re.search(rf"passed +ssh +{'200 hosts' if count > 1 else 'h0'}: connected", printed)
     assert seconds[200] < 100 * seconds[1]
     assert re.search(r"waiting for hosts: \d+ of 200 done \(\d+ s\)", printed), (
-        "and it says how far it is"
+        "it prints the progress"
     )
 
 
 @pytest.mark.parametrize("first", ["laptop", "learner1"])
 def test_this_machine_may_be_one_of_the_hosts(far, first):
-    """Its mpirun reaches the other learner, and the other way round actors here a learner there."""
+    """A local learner reaches a remote one by mpirun, and local actors reach a remote learner."""
     learners = ("laptop", "learner2") if first == "laptop" else ("learner1",)
     rows = far.csv(
         *[far.row("learner", name) for name in learners],
@@ -240,7 +243,7 @@ def test_this_machine_may_be_one_of_the_hosts(far, first):
     assert _rows(far.lan)[-1]["actors"] == 2
 
 
-def test_the_same_folder_goes_on_with_its_learner_on_another_host(far):
+def test_a_run_resumes_from_its_folder_with_the_learner_on_another_host(far):
     flags = ("--stop_at_return=2", "--mirror_logdir", "--save_checkpoint_secs=3")
     frontend = far.start(far.of(["learner1"], ["actor1"]), *flags)
     _checkpoints(frontend, 1)
@@ -252,11 +255,11 @@ def test_the_same_folder_goes_on_with_its_learner_on_another_host(far):
     frontend.process.send_signal(signal.SIGINT)
     assert frontend.process.wait(90) == 130
     frames = [row["frames"] for row in _rows(far.lan)]
-    assert frames == sorted(frames), "what it measured goes on, too"
+    assert frames == sorted(frames), "the metrics continue, too"
     assert far.left() == {}
 
 
-def test_ranks_whose_mpirun_lost_its_power_end_by_themselves(far):
+def test_learners_exit_by_themselves_if_the_host_of_their_mpirun_loses_power(far):
     flags = ("--stop_at_return=2", "--save_checkpoint_secs=3", "--detach")
     assert far.start(far.of(LEARNERS, ["actor1"]), *flags).process.wait(60) == 0
     until(lambda: far.status().get("frames", 0) > 0, 120)
