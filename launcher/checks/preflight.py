@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +21,7 @@ from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
 from launcher.remote import parallel
 from launcher.remote.hosts import Hosts
+from launcher.running.console import make_console
 
 
 class PlannedRun(NamedTuple):
@@ -104,10 +104,7 @@ def show_findings(findings: Sequence[Finding]) -> None:
         table.add_row(
             Text(word, style=style), finding.subject, Text(prefix + finding.message + remedy)
         )
-    console = Console()
-    if not console.is_terminal:  # rich would assume 80 columns and wrap the messages
-        console.width = 200
-    console.print(table)
+    make_console().print(table)
 
 
 def _merge(findings: Sequence[Finding]) -> dict[Finding, list[str]]:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +17,7 @@ from rich.text import Text
 from impala_mm.runtime.duration import format_duration
 from launcher.node.run_registry import Record, Run, boot_id
 from launcher.node.task import FINAL_STATES, LEARNERS
+from launcher.running.console import make_console
 
 _REFRESH_SECONDS = 1.0
 _TAIL_BYTES = 1 << 16  # bytes at the end of metrics.jsonl that are searched for its last row
@@ -71,7 +72,7 @@ def show_status(run: Run, as_json: bool) -> None:
     if as_json:
         print(json.dumps(snapshot(run), indent=1))
         return
-    console = Console()
+    console = make_console()
     if not console.is_terminal:
         status = snapshot(run)
         if status:
