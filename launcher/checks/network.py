@@ -22,7 +22,8 @@ _ALL_REDUCE_PROGRAM = """
 import sys, tensorflow as tf, horovod.tensorflow as hvd
 hvd.init()
 total = float(hvd.allreduce(tf.constant(float(hvd.rank() + 1)), op=hvd.Sum))
-sys.exit(0 if total == hvd.size() * (hvd.size() + 1) / 2 else f"it gave {total}")
+expected = hvd.size() * (hvd.size() + 1) / 2
+sys.exit(0 if total == expected else f"the all-reduce returned {total}, not {expected}")
 """
 
 

@@ -6,7 +6,7 @@ _FILE_COLUMNS = 200  # columns of a table that is not printed on a terminal
 
 
 def make_console() -> Console:
-    """Return a console as wide as the terminal, or wide enough for whole messages in a file."""
+    """Return a console as wide as the terminal, or wide enough for messages in a file."""
     console = Console()
     if not console.is_terminal:  # rich would assume 80 columns
         console.width = _FILE_COLUMNS

@@ -16,7 +16,7 @@ from launcher.node.file_service import FOLDER, FileInfo
 from launcher.node.task import read_json, write_json
 from launcher.remote.remote_files import FileStore
 
-_COMPARE_WHOLE_BYTES = 1 << 20  # files up to this size are compared completely
+_COMPARE_ALL_BYTES = 1 << 20  # files up to this size are compared completely
 # Bytes that are compared of a longer file that has grown, at its start and where the copy ends.
 _SAMPLE_BYTES = 1 << 16
 _MIRRORED_FILES = ("learners.log", "metrics.jsonl")  # `state_mirror` writes these copies, too
@@ -241,14 +241,14 @@ class FolderCopy:
     ) -> set[tuple[str, str]]:
         """Compare copies with the offered files, each over the length of the copy.
 
-        Return the matches: (name, "") for the file itself, (name, "coming") for its incomplete
+        Return the matches: (name, "") for the file itself, (name, "partial") for its incomplete
         copy, and (name, "1") for a log that equals the source's rotated log NAME.log.1.
         """
         comparisons: dict[tuple[str, str], tuple[Any, Any]] = {}
         for name, offer in offers.items():
             path, info, begun = self.path(name), present[name], partial[name]
             if begun and begun[_SIZE] <= offer.info[_SIZE]:
-                comparisons[name, "coming"] = _comparison(offer, partial_path(path), begun[_SIZE])
+                comparisons[name, "partial"] = _comparison(offer, partial_path(path), begun[_SIZE])
             if info is None or info[_LINK]:
                 continue
             comparisons[name, ""] = _comparison(offer, path, info[_SIZE])
@@ -286,11 +286,11 @@ class FolderCopy:
         actions: dict[str, str],
     ) -> None:
         """Rename the copies of logs that were rotated at the source to NAME.log.1, too."""
-        for name in [n for n in new if (n, "1") in matching and actions[n] in ("whole", "aside")]:
+        for name in [n for n in new if (n, "1") in matching and actions[n] in ("replace", "aside")]:
             rotated = f"{name}.1"
             self.store.rename(self.path(name), self.path(rotated))
             present[rotated], present[name] = present[name], None
-            actions[name], actions[rotated] = "whole", "append"
+            actions[name], actions[rotated] = "replace", "append"
 
     def _plan_parts(
         self,
@@ -303,13 +303,13 @@ class FolderCopy:
         parts = []
         for name, action in actions.items():
             offer, path, info = offers[name], self.path(name), present[name]
-            whole, begun = action in ("whole", "aside"), partial.get(name)
-            if begun and not (whole and (name, "coming") in matching):
+            replaces, begun = action in ("replace", "aside"), partial.get(name)
+            if begun and not (replaces and (name, "partial") in matching):
                 self.store.remove(partial_path(path))
                 begun = None
             if action == "append" and info:
                 parts.append(FilePart(name, offer, info[_SIZE], path, path))
-            if not whole:
+            if not replaces:
                 continue
             old_path = ""
             if action == "aside":
@@ -324,14 +324,14 @@ class FolderCopy:
 def choose_action(
     name: str, offered: FileInfo, present: FileInfo | None, is_unchanged: bool, matches: bool
 ) -> str:
-    """Choose how to update a file: "nothing", "keep", "append", "whole" or "aside".
+    """Choose how to update a file: "nothing", "keep", "append", "replace" or "aside".
 
-    "whole" replaces the copy, "aside" moves it aside first, and "keep" keeps a copy that differs.
-    `is_unchanged`: the copy was not changed since its last transfer. `matches`: both files are
-    equal over the length of the shorter.
+    "replace" transfers all of it, "aside" also moves the copy aside first, and "keep" keeps a copy
+    that differs. `is_unchanged`: the copy was not changed since its last transfer. `matches`: both
+    files are equal over the length of the shorter.
     """
     if present is None or present[_LINK]:
-        return "whole"
+        return "replace"
     more = offered[_SIZE] - present[_SIZE]
     if matches and more >= 0:
         return "append" if more else "nothing"
@@ -341,7 +341,7 @@ def choose_action(
         return "keep"
     if name.endswith(".log"):
         return "aside"
-    return "whole" if is_unchanged or name.endswith(".log.1") else "aside"
+    return "replace" if is_unchanged or name.endswith(".log.1") else "aside"
 
 
 def partial_path(path: str) -> str:
@@ -364,6 +364,6 @@ def _comparison(offer: OfferedFile, path: str, size: int) -> tuple[Any, Any]:
     """Return the requests of both files' digests over equal ranges; `size` is the copy's."""
     common = min(size, offer.info[_SIZE])
     spans = [[0, common]]
-    if common > _COMPARE_WHOLE_BYTES and offer.info[_SIZE] > size:
+    if common > _COMPARE_ALL_BYTES and offer.info[_SIZE] > size:
         spans = [[0, _SAMPLE_BYTES], [common - _SAMPLE_BYTES, _SAMPLE_BYTES]]
     return [offer.path, spans], [path, spans]

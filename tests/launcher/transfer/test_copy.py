@@ -17,7 +17,7 @@ from launcher.node.file_service import LocalFiles, serve
 from launcher.remote.remote_files import RemoteFiles
 from launcher.remote.remote_node import HostUnavailable
 from launcher.transfer import checkpoints, fetch
-from launcher.transfer import copy as bring
+from launcher.transfer import copy as transfer
 from launcher.transfer.copy import FolderCopy, TransferResult, TransferState, choose_action
 
 _NAMES = ("a.log", "b.log", "metrics.jsonl", "settings.json", "events/x", "d", "d/e")
@@ -269,10 +269,10 @@ def test_links_out_of_the_folder_are_copied_as_their_targets_and_cycles_end(two,
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", ".bashrc", "a//b", "."])
 def test_no_name_or_link_of_the_source_leads_out_of_the_folder(name):
-    assert not bring.is_safe(name, bring.OfferedFile("/x", [1, 1, 1, ""]))
-    assert bring.is_safe("a/x", bring.OfferedFile("/x", [1, 1, 1, "../b"]))
-    assert not bring.is_safe("a/x", bring.OfferedFile("/x", [1, 1, 1, "../../b"]))
-    assert not bring.is_safe("a/x", bring.OfferedFile("/x", [1, 1, 1, "/b"]))
+    assert not transfer.is_safe(name, transfer.OfferedFile("/x", [1, 1, 1, ""]))
+    assert transfer.is_safe("a/x", transfer.OfferedFile("/x", [1, 1, 1, "../b"]))
+    assert not transfer.is_safe("a/x", transfer.OfferedFile("/x", [1, 1, 1, "../../b"]))
+    assert not transfer.is_safe("a/x", transfer.OfferedFile("/x", [1, 1, 1, "/b"]))
 
 
 def test_a_copy_that_is_mirrored_as_well_is_never_shortened():
