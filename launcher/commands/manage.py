@@ -127,8 +127,10 @@ def _wait_for_learners(run: Run, timeout: float) -> None:
         away_since = 0.0 if state != "away" else away_since or time.monotonic()
         if away_since and not noticed and time.monotonic() - away_since > _NOTICE_SECONDS:
             noticed = time.monotonic()
+            host_id = require_record(run).host_id_of(LEARNERS)
             print(
-                f"the learners' host is unreachable; trying to reconnect for {timeout:g} s",
+                f"the learners' host {host_id} is unreachable; trying to reconnect for "
+                f"{timeout:g} s",
                 flush=True,
             )
         if away_since and time.monotonic() - away_since > timeout:

@@ -153,8 +153,9 @@ class Follower:
     def _exit_code(self, learners: dict[str, Any], interrupted: bool) -> int:
         if learners["state"] == "away":
             self._say(
-                "error: the learners' host is unreachable, so it is not known whether they saved a "
-                "checkpoint before they stopped; --fetch downloads it once the host is back"
+                f"error: the learners' host {learners['place']} is unreachable, so it is not known "
+                f"whether they saved a checkpoint before they stopped; --fetch downloads it once "
+                f"the host is back"
             )
             return 1
         if learners["state"] == "lost":

@@ -170,7 +170,7 @@ class Recovery:
                 names = [process.name for process in processes]
                 self._say(f"{host_id}: restarted {_join_names(names)}")
         except (HostUnavailable, OperationFailed) as error:
-            self._say(str(error))
+            self._say(f"could not restart the processes of a host: {error}")
 
     def _plan_restarts(self, record: Record, names: set[str]) -> list[Process]:
         """Return the processes of these names, with their hosts' present installations.
@@ -318,7 +318,10 @@ class Recovery:
             time.sleep(0.1)
         for host_id in record.learner_places:
             if host_id not in self._away_since:
-                self._call(host_id, "kill_learners", start=record.id)
+                try:
+                    self._hosts.call(host_id, "kill_learners", start=record.id)
+                except (HostUnavailable, OperationFailed) as error:
+                    self._say(f"could not end the learners of a host: {error}")
 
     def _provide_checkpoints(self, record: Record, first: Any) -> tuple[str, bool]:
         """Copy the run's folder to the host of the new first learner, unless it is shared.
@@ -355,12 +358,6 @@ class Recovery:
             )
         fetch.push_folder(self._hosts, first.host_id, local_folder, remote_folder, self._say)
         return remote_folder, False
-
-    def _call(self, host_id: str, op: str, **arguments: Any) -> None:
-        try:
-            self._hosts.call(host_id, op, **arguments)
-        except (HostUnavailable, OperationFailed) as error:
-            self._say(str(error))
 
     def _say_once(self, sentence: str) -> None:
         if sentence != self._last_sentence:
