@@ -80,13 +80,13 @@ def stop_run(run: Run, request: Request) -> int:
         state = status.run_state(run)
         if state == "stale":
             control.end_remaining(print)
-            print(f"{run.name} ended when this machine rebooted; removed its record")
+            why = "ended when this machine rebooted"
+            print(f"{run.name} {why}; removed its record; results: {record.logdir}")
         elif not run.is_running():
-            shown = status.state_label(state)
-            print(f"{run.name} was not running (state: {shown}); removed its record")
+            why = f"was not running (state: {status.state_label(state)})"
+            print(f"{run.name} {why}; removed its record; results: {record.logdir}")
         else:
-            code = _end_run(run, control, request.launcher.stop_secs)
-        print(f"results: {record.logdir}")
+            code = _end_run(run, control, record, request.launcher.stop_secs)
         if code and any(run.why_away(host_id) for host_id in record.targets):
             return code  # another --stop can reach the hosts that were unreachable
         with run.locked(wait=True):
@@ -95,7 +95,7 @@ def stop_run(run: Run, request: Request) -> int:
     return code
 
 
-def _end_run(run: Run, control: RunControl, timeout: float) -> int:
+def _end_run(run: Run, control: RunControl, record: Record, timeout: float) -> int:
     """Stop a running run, print how it ended, and return the exit code."""
     print(f"{run.name}: saving and stopping the learners, then all other processes", flush=True)
     began, code = time.monotonic(), 0
@@ -106,8 +106,11 @@ def _end_run(run: Run, control: RunControl, timeout: float) -> int:
     if learners.get("state") == "failed":
         code = 1
         print(follow.failure_message(learners, 1))
-    last_line = f"; the learners' last line: {learners['last']}" if learners.get("last") else ""
-    print(f"{run.name}: stopped in {time.monotonic() - began:.1f} s{last_line}")
+    last_line = learners.get("last", "")
+    if last_line:
+        print(last_line)
+    results = f"; results: {record.logdir}" if record.logdir not in last_line else ""
+    print(f"{run.name}: stopped in {time.monotonic() - began:.1f} s{results}")
     if unreached:
         code = 1
         print(follow.unreached_message(unreached))
