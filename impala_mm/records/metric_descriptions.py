@@ -116,8 +116,8 @@ GROUPS = (
             "loss/total": _M(
                 _BATCH_LOSS,
                 "The loss as it is minimised: the sum over the steps of a learner's batch, or "
-                "with `--loss_reduction=mean` the mean, which equals `loss_per_step/total`. Likewise "
-                "the parts below.",
+                "with `--loss_reduction=mean` the mean, which equals `loss_per_step/total`. "
+                "Likewise the parts below.",
             ),
             "loss/policy": _M(_BATCH_LOSS, "See `loss_per_step/policy`."),
             "loss/baseline": _M(_BATCH_LOSS, "See `loss_per_step/baseline`."),
