@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from impala_mm.runtime.duration import format_duration
+from impala_mm.runtime.durations import format_duration
 from launcher.node.run_registry import Record, Run, boot_id
 from launcher.node.task import FINAL_STATES, LEARNERS
 from launcher.running.console import make_console
