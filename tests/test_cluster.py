@@ -1,4 +1,4 @@
-"""Whole runs by the frontend: real training, real deaths, and hundreds of processes."""
+"""Whole runs by the frontend: real training, real crashes, and hundreds of processes."""
 
 import json
 import os
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_by_the_frontend_is_as_by_hand(cluster):
-    """What a dry run prints, pasted into shells, makes the run that the frontend makes."""
+    """The commands that a dry run prints, pasted into shells, make the same run as the frontend."""
     port = free_port()
     rows = cluster.csv(f"learner,localhost,{port},{sys.executable}", "actor,localhost,,")
     flags = (rows, "--level_name=catch", "--stop_at_return=2", "--total_environment_frames=40000")
@@ -48,7 +48,7 @@ def test_by_the_frontend_is_as_by_hand(cluster):
     assert len(commands[0]) > 4
     assert commands[0] == commands[1]
     assert settings[0] == settings[1]
-    assert counts[0] == counts[1] == {8 * 18}, "of 20 steps of Catch two are resets"
+    assert counts[0] == counts[1] == {8 * 18}, "2 of 20 steps of Catch are resets"
 
 
 @needs_horovod
@@ -80,7 +80,9 @@ def test_an_actor_that_hangs_counts_as_dead(cluster):
     rows = cluster.csv(f"learner,localhost,{free_port()},", *["actor,localhost,,"] * 2)
     frontend = cluster.start(rows, "--level_name=catch", "--stop_at_return=2", "--stall_secs=8")
     frontend.until(r"\d frames \|", 60)
-    until((cluster.state / "actor-0" / "beat").exists)  # what still loads may be silent for longer
+    until(
+        (cluster.state / "actor-0" / "beat").exists
+    )  # before its first heartbeat it may be silent for longer
     actor = read_json(cluster.state / "actor-0" / "state.json")["process"]
     os.kill(actor[0], signal.SIGSTOP)
     frontend.until(

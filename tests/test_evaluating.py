@@ -1,4 +1,4 @@
-"""--mode=test and --job_name=evaluator as a user starts them."""
+"""Tests of --mode=test and --job_name=evaluator as users start them."""
 
 import shutil
 import signal
@@ -13,7 +13,7 @@ EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 
 @pytest.fixture(scope="module")
 def catch(tmp_path_factory):
-    """A run with a checkpoint."""
+    """Write a run with a checkpoint."""
     path = tmp_path_factory.mktemp("catch")
     save(path, frames=12_345.0, level_name="catch")
     return path
@@ -107,7 +107,7 @@ def test_a_window_shows_the_first_environment(catch):
 
 
 def _tested(logdir, levels, *flags, limit=120):
-    """What is printed and kept where a network of the full action space plays these levels."""
+    """Return the output and the records of a test on these levels with the full action space."""
     pytest.importorskip("ale_py")
     save(logdir, level_name="PongNoFrameskip-v4", full_action_space=True)
     command = (*EXPERIMENT, "--mode=test", f"--logdir={logdir}", f"--test_levels={levels}")
@@ -118,7 +118,7 @@ def _tested(logdir, levels, *flags, limit=120):
 
 @pytest.mark.slow
 def test_several_levels_end_in_the_figures_of_papers(tmp_path):
-    """Of atari57 only their number differs: see the slow test."""
+    """Two levels suffice: atari57 only has more, and the slow test below plays them."""
     levels = "BreakoutNoFrameskip-v4,ALE/Breakout-v5"
     flags = "--test_num_episodes=2", "--num_action_repeats=40"
     printed, (v4, v5) = _tested(tmp_path, levels, *flags)

@@ -1,4 +1,4 @@
-"""Whole runs on other hosts: two learners, three actors, real training, and what gets lost."""
+"""Whole runs on other hosts: two learners, three actors, real training, and lost connections."""
 
 import json
 import os
@@ -27,8 +27,10 @@ def _checkpoints(frontend, count, seconds=120):
 
 
 def test_two_learners_and_three_actors_on_five_hosts_train_to_the_end(far):
-    """Checked first, all-reduce included; every actor's unrolls and every learner's gradients
-    cross the wire."""
+    """The start checks all hosts, all-reduce included, and all bytes cross the wire.
+
+    These are every actor's unrolls and every learner's gradients.
+    """
     lan = far.lan
     rows = far.of(LEARNERS, ACTORS)
     flags = ("--level_name=catch", "--logdir=/root/run", "--total_environment_frames=60000")
@@ -47,7 +49,7 @@ def test_two_learners_and_three_actors_on_five_hosts_train_to_the_end(far):
     weights = int(
         re.search(r"with ([\d,]+) weights on 2 learners", frontend.printed())[1].replace(",", "")
     )
-    for name in LEARNERS:  # a float32 of each gradient, there and back, at least once an update
+    for name in LEARNERS:  # each gradient as float32, sent and received at least once per update
         assert sent[name] > 4 * weights * made, (sent, weights, made)
     rows = _rows(lan)
     assert rows[-1]["steps/learner0"] > 0
@@ -121,7 +123,7 @@ def test_learners_that_lost_their_host_before_anything_was_saved_start_from_the_
 
 
 def test_learners_start_again_without_any_frontend(far):
-    """Their supervisor has the other host's credentials in its memory."""
+    """Their supervisor keeps the other host's credentials in its memory."""
     flags = ("--stop_at_return=2", "--restart_learners", "--save_checkpoint_secs=3", "--detach")
     assert far.start(far.of(LEARNERS, ["actor1"]), *flags).process.wait(60) == 0
     until(lambda: far.status().get("frames", 0) > 0, 120)
@@ -140,8 +142,12 @@ def test_learners_start_again_without_any_frontend(far):
 
 
 def test_what_is_wrong_with_a_host_is_said_with_what_to_do(far):
-    """One that accepts and then hangs, one that is not there, another TensorFlow, no project, no
-    Python, a full disk, a key that nobody knows, a name that is 127.0.1.1 to itself."""
+    """Each faulty host is reported with its fault.
+
+    The hosts: one accepts connections and then hangs, one does not exist, one has another TensorFlow,
+    one lacks the project, one lacks Python, one has a full disk, one does not know the key, and one's
+    name resolves to 127.0.1.1 on itself.
+    """
     lan = far.lan
     hangs = "import socket, time; s = socket.create_server(('', 2200)); print('up'); time.sleep(99)"
     lan.jump.start("python3", "-uc", hangs).until("up", 10)
@@ -215,7 +221,7 @@ def test_two_hundred_hosts_do_not_take_two_hundred_times_as_long_as_one(far):
 
 @pytest.mark.parametrize("first", ["laptop", "learner1"])
 def test_this_machine_may_be_one_of_the_hosts(far, first):
-    """Its mpirun reaches the other learner, and the other way round actors here a learner there."""
+    """Its mpirun starts the other learner; or its actors feed a learner on another host."""
     learners = ("laptop", "learner2") if first == "laptop" else ("learner1",)
     rows = far.csv(
         *[far.row("learner", name) for name in learners],

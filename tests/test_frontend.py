@@ -28,7 +28,7 @@ needs_tmux = pytest.mark.skipif(not shutil.which("tmux"), reason="there is no tm
 
 @needs_tmux
 def test_a_run_has_a_window_for_each_process_and_ctrl_c_saves_and_stops_it(cluster):
-    # A server that an earlier login left behind, with an environment of its own.
+    # A tmux server that an earlier login left behind, with another environment.
     subprocess.run(
         ["tmux", "new-session", "-d", "-s", "old", "sleep 60"],
         env=os.environ | cluster.environment | {"TOLD": "by the old server"},
@@ -132,7 +132,7 @@ def test_a_run_goes_on_without_its_frontend_even_one_that_was_killed_while_it_st
     frontend = cluster.start(rows)
     frontend.until("Ctrl-C saves")
     learner = cluster.process("learners")
-    frontend.process.send_signal(signal.SIGHUP)  # its terminal was closed
+    frontend.process.send_signal(signal.SIGHUP)  # as when its terminal is closed
     assert frontend.process.wait(5) == 0
     assert "the run goes on: `python run_experiment_mm_raw.py --status` shows it" in (
         frontend.printed()
@@ -229,7 +229,7 @@ def test_what_a_reboot_left_behind_is_said_and_forgotten(cluster):
         **{"logdir": str(cluster.logdir), "flags": {}, "learners": [], "next_actor": 0},
         "processes": [{"name": "learners", "job": "learner", "host": "localhost"}],
     }
-    recorded = [sleeping.pid, start_time(sleeping.pid) + 1]  # its number came again
+    recorded = [sleeping.pid, start_time(sleeping.pid) + 1]  # another process has its pid
     state = {"name": "learners", "job": "learner", "host": "localhost", "state": "running"}
     (cluster.state / "learners").mkdir(parents=True)
     (cluster.state / "run.json").write_text(json.dumps(record))
@@ -284,7 +284,7 @@ def test_actors_of_a_running_run_come_and_go_as_the_csv_has_them(cluster):
     assert states == dict.fromkeys(["learners", "actor-0", "actor-2", "actor-3"], "running")
     cluster.csv(learner, plain, wide, wide, columns=columns)
     assert "impala: 1 actors added, 0 removed" in cluster.run(rows, "--apply")[1]
-    cluster.process("actor-4")  # the number of one that was told to end is not used again
+    cluster.process("actor-4")  # the number of a stopped process is not reused
     cluster.csv(learner, f"learner,localhost,{free_port()},{cluster.program},,", columns=columns)
     code, printed = cluster.run(rows, "--apply")
     assert "note: learners cannot change while a run goes on" in printed

@@ -1,4 +1,4 @@
-"""The hosts that tests of SSH stand on: that they are as apart as real ones, and leave nothing."""
+"""The simulated hosts of SSH tests are as separate as real hosts, and leave nothing behind."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 def _by_password(lan, password, *command):
-    """ssh to actor2, as somebody who types it."""
+    """Run a command on actor2 by ssh, as a user who types the password."""
     types = lan.laptop.path("/root/types")
     types.write_text('#!/bin/sh\nprintf "%s\\n" "$TYPED"\n')
     types.chmod(0o700)
@@ -28,7 +28,7 @@ def _by_password(lan, password, *command):
 
 
 def _answers_nothing(lan, *words):
-    """That a connection from the laptop is neither made nor refused."""
+    """Return whether a connection from the laptop is neither accepted nor refused."""
     ran = lan.laptop.run("ssh", "-oConnectTimeout=1", *words, "true", check=False)
     return ran.returncode == 255 and "timed out" in ran.stderr
 
@@ -52,7 +52,7 @@ def test_every_host_answers_the_laptops_ssh_under_a_name_of_its_own(lan):
     assert ran.stdout.split() == ["actor2", "trainer", "/home/trainer"], ran.stderr
     assert "Permission denied" in _by_password(lan, "tell", "hostname").stderr
     assert "Permission denied" in lan.laptop.run("ssh", "actor2", "true", check=False).stderr
-    # By address, too, and with the project where it is here.
+    # By address, too, and with the project at the same path as on this machine.
     project = f"cd {ROOT} && {sys.executable} -c 'import launcher.plan'"
     assert lan.laptop.run("ssh", lan.actor3.address, project).returncode == 0
     assert _by_password(lan, lan.actor2.password, project).returncode == 0
@@ -140,7 +140,7 @@ def test_hosts_share_no_folder_but_what_is_asked_for(tmp_path):
         another.run("ls", tmp_path / "shared")
         assert (tmp_path / "shared").exists()
         assert "Read-only" in one.run("touch", ROOT / "file", check=False).stderr
-        # The other LAN has the same addresses, and is another.
+        # The other LAN has the same addresses, but is separate.
         assert other.learner1.address == one.address
         assert other.learner1.run("ls", "/tmp/of-one", check=False).returncode == 2
         assert other.learner1.run("ls", tmp_path, check=False).returncode == 2
@@ -207,5 +207,5 @@ def test_where_there_can_be_no_hosts_it_is_said_why(lacks, monkeypatch):
     monkeypatch.setattr(hosts, "NAMESPACES", ("--no-such",))
     said = hosts.why_not.__wrapped__()
     assert (
-        "not installed: openssh-server" if there == "" else "no namespaces here: unshare"
+        "not installed: openssh-server" if there == "" else "namespaces are unavailable: unshare"
     ) in said

@@ -1,4 +1,4 @@
-"""What kills, odd folders and other numbers of learners do to a run that is kept."""
+"""A run's folder after kills, with unusual names, and with other numbers of learners."""
 
 import json
 import re
@@ -24,7 +24,7 @@ def _read(path):
 @pytest.mark.slow
 @needs_horovod
 def test_a_run_goes_on_with_other_numbers_of_learners(tmp_path):
-    """One learner, two, one again; frames and schedule count on."""
+    """One learner, then two, then one; frames and the learning rate's schedule continue."""
     folder = tmp_path / "a run with spaces"
     frames = 0
     for learners, batch in ((1, 8), (2, 4), (1, 8)):
@@ -36,7 +36,7 @@ def test_a_run_goes_on_with_other_numbers_of_learners(tmp_path):
         assert code == 0, printed
         rows = _read(folder / "metrics.jsonl")
         assert rows[-1]["frames"] >= frames
-        begin = 0.0008 * (1 - (frames - 20_000) / frames)  # it falls over the whole run
+        begin = 0.0008 * (1 - (frames - 20_000) / frames)  # it decreases over the complete run
         assert rows[-1]["learning_rate"] < begin
         if frames > 20_000:
             assert re.search(r"resumed at [24]\d,\d{3} frames", printed)
@@ -51,7 +51,7 @@ def test_a_run_goes_on_with_other_numbers_of_learners(tmp_path):
 @pytest.mark.slow
 def test_what_cannot_go_on_says_why_and_a_damaged_checkpoint_is_passed_over(tmp_path):
     folder, limit = tmp_path / "run", "--total_environment_frames=20000"
-    for frames in ("--total_environment_frames=10000", limit):  # each ends in a checkpoint
+    for frames in ("--total_environment_frames=10000", limit):  # each writes a final checkpoint
         assert run(*_catch(folder, frames))[0] == 0
     for flags, said in (
         (["--agent_name=MLPLSTMAgent"], "--agent_name is MLPLSTMAgent here and MLPAgent in"),
@@ -102,5 +102,5 @@ def test_fifty_kills_while_200_mb_are_saved_lose_no_checkpoint(tmp_path):
         PYTHONPATH=str(ROOT),
     )
     assert code == 0, printed[-3000:]
-    within = re.search(r"50 kills, (\d+) of them within a save", printed)
+    within = re.search(r"50 kills, (\d+) of them during a save", printed)
     assert int(within[1]) > 20, "most of the time it saves"

@@ -1,8 +1,8 @@
-"""A run's folder that an earlier version wrote is resumed, tested, exported and plotted.
+"""A run's folder from an earlier version can be resumed, tested, exported and plotted.
 
-`older_runs/` keeps such folders, each named after its level and the commit that made it, by
+`older_runs/` contains such folders, each named after its level and the commit that wrote it with
 `experiment.py --level_name=catch --total_environment_frames=250000 --keep_checkpoints=1`. They are
-never written anew: whoever changes what a run leaves behind sees here what that costs its users.
+never regenerated: this test shows what a change of the folder's format breaks for users.
 """
 
 import json
@@ -39,7 +39,7 @@ def test_it_is_resumed_by_the_same_command(older):
     assert rows[-1]["updates"] > before["updates"]
     assert rows[-1]["seconds"] > before["seconds"]
     assert rows[-1]["episode_return"] > 0.8, "it plays as well as before"
-    assert before.keys() <= rows[-1].keys(), "no key of a row is gone"
+    assert before.keys() <= rows[-1].keys(), "no key of a row was removed"
     assert len(_rows(older, "starts.jsonl")) == 2
 
 

@@ -1,6 +1,6 @@
-"""The frontend and hosts that it reaches over SSH: real sshds, tmux and supervisors.
+"""The frontend with hosts reached over SSH: real sshds, tmux and supervisors.
 
-What they run stands in for experiment.py; `test_far_training` has whole runs.
+The processes are stand-ins for experiment.py; `test_far_training` tests whole runs.
 """
 
 import json
@@ -14,7 +14,7 @@ from far_cluster import FarCluster
 from hosts import Lan, why_not
 from supervising import until
 
-ACTORS = ("actor1", "actor2", "actor3")  # by key; by password at a port of its own; by a jump
+ACTORS = ("actor1", "actor2", "actor3")  # by key; by password at another port; through a jump host
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def far(lan):
 
 
 def _files_with(host, text):
-    """Of its disk."""
+    """Return the files on the host's disk that contain this text."""
     return [
         path
         for path in host.root.rglob("*")
@@ -63,7 +63,7 @@ def test_processes_of_other_hosts_run_in_tmux_there_and_end_with_the_run(far):
         check=False,
     ).stdout
     assert "told" in printed
-    for host in lan.hosts.values():  # not even shadow holds it: that is a hash
+    for host in lan.hosts.values():  # not even /etc/shadow, which has a hash
         found = _files_with(host, lan.actor2.password.replace('"', '""'))
         assert [path.name for path in found] == ["workers.csv"] * (host.name == "laptop")
         assert not _files_with(host, lan.actor2.password)
@@ -86,7 +86,7 @@ def test_a_laptop_that_is_closed_kills_nothing_and_another_terminal_ends_it(far)
     frontend.until(r"\nup\n", 20)
     far.until_all("running")
     laptop = far.lan.laptop
-    laptop.kill_all()  # no connection is closed
+    laptop.kill_all()  # without closing any connection
     time.sleep(1)
     laptop.boot()
     assert {p["state"] for p in far.status()["processes"]} == {"running"}
@@ -137,7 +137,7 @@ def test_hosts_that_cannot_be_used_are_each_said_with_what_to_do(far):
     far.of(["learner1"], ["actor1", "actor2", "actor3"])
     csv = lan.laptop.path("/root/workers.csv")
     right = csv.read_text()
-    # One has another key now; one does not know ours; one's password is wrong; one is not there.
+    # A changed host key, an unknown user key, a wrong password, and an address without a host.
     known = lan.laptop.path(lan.known_hosts)
     lines = [line.split() for line in known.read_text().splitlines()]
     other = next(f[2] for f in lines if f[:2] == ["10.77.1.12", "ssh-ed25519"])
@@ -235,7 +235,7 @@ def test_fifty_processes_of_a_host_are_one_connection_and_start_in_seconds(far):
 
 @pytest.mark.slow
 def test_hosts_may_share_a_home(tmp_path):
-    """What is kept of a run there is each host's own."""
+    """A run's state is kept separately for each host."""
     if reason := why_not():
         pytest.skip(f"no hosts to reach over SSH: {reason}")
     with Lan(shared=[tmp_path]) as lan:
@@ -259,7 +259,7 @@ def test_a_name_that_goes_on_there_for_somebody_else_is_refused(far):
     far.start(rows, "--detach").process.wait(30)
     far.until_all("running")
     state = far.lan.laptop.path("/root/.local/state/impala_mm")
-    state.rename(state.with_name("elsewhere"))  # as another laptop would come
+    state.rename(state.with_name("elsewhere"))  # as if the frontend ran on another laptop
     code, printed = far.run(rows, "--skip_check", "--level_name=catch", "--logdir=/root/run")
     assert code == 2
     assert "a run called impala goes on there, started from laptop: --tmux_sess=NAME" in printed
@@ -364,7 +364,7 @@ def test_a_host_that_is_gone_for_good_and_taken_out_is_waited_for_no_more(far):
     assert re.search(r"note: actor-0 goes on until 10.77.1.21 answers", printed)
     assert [p["name"] for p in far.status()["processes"]] == ["learners", "actor-1"]
     assert set(far.left()) == {"learner1", "actor1", "actor3"}
-    far.lan.actor1.restore()  # so it was not for good
+    far.lan.actor1.restore()  # its disconnection was temporary
     code, printed = far.run("--apply", far.of(["learner1"], ["actor1", "actor3"]))
     assert "10.77.1.21 answers again: what an earlier run had left there has ended" in printed
     assert code == 0, printed

@@ -1,4 +1,4 @@
-"""Learner and actors as real processes: what a user starts, kills and restarts."""
+"""Learner and actors as real processes that a user starts, kills and restarts."""
 
 import json
 import os
@@ -33,13 +33,13 @@ _MEASURED = set(
 
 
 def _shares(rows):
-    """Of rows that know them, what the shares of the learner's time add up to."""
+    """Return the sums of the shares of the learner's time, for rows that have them."""
     timed = [row for row in rows if "wait_share" in row]
     return [row["wait_share"] + row["train_share"] + row["rest_share"] for row in timed]
 
 
 def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path, tmp_path_factory):
-    """One command, no limits given: the level's own threshold, 0.9 over 100 games, ends it."""
+    """One command without limits stops at the level's own threshold, 0.9 over 100 games."""
     port, leftovers = free_port(), tmp_path_factory.mktemp("leftovers")
     tmp_path /= "a run"
     command = [*EXPERIMENT, "--level_name=catch", f"--learner_hosts=localhost:{port}"]
@@ -54,7 +54,7 @@ def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path, 
     assert returns[0] < 0.5
     assert rows[-1]["episode_return"] >= 0.9
     assert f"mean return {rows[-1]['episode_return']:.2f}" in printed
-    # A fast machine writes two rows or three, of which the first knows no shares.
+    # A fast machine writes two or three rows, of which the first has no shares.
     assert set().union(*rows) >= _MEASURED
     shares = _shares(rows)
     assert len(shares) >= 1
@@ -62,7 +62,7 @@ def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path, 
     assert list((tmp_path / "events").glob("events*"))
     told = [row for row in rows if "actor/acting_share" in row]
     trained = [row for row in rows if row["updates"]]
-    assert len(told) >= len(trained) - 1, "what came before the first update is left out"
+    assert len(told) >= len(trained) - 1, "rows before the first update may lack it"
     playing = [row["actor/acting_share"] + row["actor/stepping_share"] for row in told]
     assert all(0.1 < share < 1 for share in playing)
     logged = (tmp_path / "learner.log").read_text()
@@ -80,7 +80,7 @@ def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path, 
 
 @pytest.fixture(scope="module", params=["actor"])
 def by_hand(tmp_path_factory, request):
-    """An actor that waits, then a learner: roles started by hand, in the harder order."""
+    """Start an actor that waits, and return it with a learner's command: the harder order."""
     folder = tmp_path_factory.mktemp("by_hand")
     token = folder / "token"
     flags = [
@@ -91,7 +91,7 @@ def by_hand(tmp_path_factory, request):
         f"--inference={request.param}",
     ]
     actor = Process(*EXPERIMENT, "--job_name=actor", "--task=0", *flags)
-    started.remove(actor)  # it lives on between the tests of this module
+    started.remove(actor)  # it keeps running between the tests of this module
     actor.until("waits for the learner at 127.0.0.1")
     learner = [*EXPERIMENT, "--job_name=learner", f"--logdir={folder / 'run'}", *flags]
     learner += ["--total_environment_frames=1e9", "--save_checkpoint_secs=1"]
@@ -158,7 +158,7 @@ def test_a_learner_without_unrolls_ends_at_once_when_asked(tmp_path):
 
 @pytest.mark.slow
 def test_an_actor_that_does_not_belong_is_refused_with_both_names(by_hand):
-    """Another network; and no token. The learner goes on, and says whom it refused."""
+    """The learner refuses another network and a missing token, keeps running and logs both."""
     learner = Process(*by_hand["learner"])
     learner.until("listens at")
     flags = by_hand["flags"]
@@ -183,7 +183,7 @@ def test_an_actor_that_does_not_belong_is_refused_with_both_names(by_hand):
     assert shares == pytest.approx([1] * len(shares), abs=0.02)
 
 
-# What no actor needs; of the first it has a stand-in, which loads nothing (`tensorflow_import`).
+# Modules that no actor needs; `tensorflow_import` replaces the first by an empty one.
 _NOT_AN_ACTORS = (
     r"tensorflow\.lite\..*|.*\.compat\.v1\..*|keras\..*|absl\.testing.*|"
     r"(tensorboard|pandas|matplotlib|wandb|av|cv2|horovod|mpi4py|paramiko|libtmux)(\..*)?"
@@ -192,7 +192,7 @@ _NOT_AN_ACTORS = (
 
 @pytest.mark.slow
 def test_an_actor_asks_its_learner_where_actions_are_chosen(tmp_path):
-    """And imports what it needs, no more: many actors share the memory of a host."""
+    """The actor imports only what it needs, because many actors share the memory of a host."""
     flags = [
         "--level_name=catch",
         f"--learner_hosts=127.0.0.1:{free_port()}",
@@ -222,10 +222,10 @@ def test_an_actor_asks_its_learner_where_actions_are_chosen(tmp_path):
 
 @pytest.mark.slow
 def test_no_actor_outlives_a_learner_that_was_killed_and_dead_actors_come_back(tmp_path):
-    """And two actors play two levels, whose returns are kept apart."""
+    """Two actors play two levels, whose returns are recorded separately."""
     learner = Process(
         *EXPERIMENT,
-        "--level_name=catch, Catch",  # the same game by two names
+        "--level_name=catch, Catch",  # two names of the same game
         f"--learner_hosts=localhost:{free_port()}",
         f"--logdir={tmp_path}",
         "--total_environment_frames=1e9",

@@ -1,4 +1,4 @@
-"""What goes wrong on machines that are not ours: each is said, and nothing is lost or hangs."""
+"""Faults of users' machines: each is reported, and nothing is lost or hangs."""
 
 import json
 import signal
@@ -26,9 +26,9 @@ def test_a_gradient_that_is_not_finite_stops_training_and_is_applied_nowhere(tmp
         tmp_path,
         "--algorithm=tests.helpers.faults",
         "--save_checkpoint_secs=0.2",
-        "--total_environment_frames=1e6",  # or catch may be learnt before the fault
+        "--total_environment_frames=1e6",  # otherwise the run may reach its goal before the fault
     )
-    code, printed = run(*command, FAULTS="400:nan")  # several may be saved before
+    code, printed = run(*command, FAULTS="400:nan")  # several checkpoints may be written before
     assert code == 1, printed
     assert "error: update 401 is not finite (grad_norm = nan); it was not applied" in printed
     assert "Lower --learning_rate" in printed
@@ -44,7 +44,7 @@ def test_a_gradient_that_is_not_finite_stops_training_and_is_applied_nowhere(tmp
 
 
 def test_a_disk_that_is_full_costs_rows_and_checkpoints_but_not_the_run(tmp_path):
-    """Rows go to a full device, checkpoints would be larger than a file may be."""
+    """Rows go to a full device, and checkpoints exceed the limit of a file's size."""
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
     command = _catch(tmp_path, "--total_environment_frames=20000", "--save_checkpoint_secs=1")
     code, printed = run("bash", "-c", 'ulimit -f 40; exec "$@"', "bash", *command)
@@ -58,7 +58,7 @@ def test_a_disk_that_is_full_costs_rows_and_checkpoints_but_not_the_run(tmp_path
 
 @pytest.mark.slow
 def test_neither_a_proxy_nor_a_clock_that_jumps_disturbs_a_run(tmp_path):
-    """The wall clock jumps by a day, forth and back, every second; old flag names are known."""
+    """The wall clock jumps forward or back by a day every second; old flag names are accepted."""
     jumping = (
         "import sys, time, runpy; real = time.time;"
         "time.time = lambda: real() + (-1) ** int(time.monotonic()) * 86400;"
@@ -67,7 +67,7 @@ def test_neither_a_proxy_nor_a_clock_that_jumps_disturbs_a_run(tmp_path):
     )
     python, *rest = _catch(tmp_path, "--total_environment_frames=20000", "--actor_hosts=b:1")
     rest = [part.replace("--learner_hosts", "--learner_host") for part in rest]
-    proxy = "http://127.0.0.1:9"  # the port of `discard`: nobody answers
+    proxy = "http://127.0.0.1:9"  # the port of `discard`: no process listens
     code, printed = run(python, "-c", jumping, *rest, http_proxy=proxy, https_proxy=proxy)
     assert code == 0, printed
     assert "ended: 20,000 frames are reached" in printed
@@ -93,7 +93,7 @@ def test_an_actor_without_a_learner_ends_at_once_when_asked(tmp_path):
 
 @pytest.mark.slow
 def test_an_actor_held_back_by_a_full_queue_ends_at_once_when_asked(tmp_path):
-    """And its learner, in the middle of long updates."""
+    """Its learner ends at once, too, during a long update."""
     command = _catch(tmp_path, "--algorithm=tests.helpers.heavy", "--queue_capacity=1")
     learner = Process(*command, "--job_name=learner")
     actor = Process(*command, "--job_name=actor")

@@ -1,4 +1,4 @@
-"""What a learner says of what binds, and the shares of its time it says so by: real processes."""
+"""A learner's sentence about the bottleneck, and the shares of its time behind it."""
 
 import json
 import re
@@ -14,19 +14,19 @@ EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 
 
 def _rows(logdir):
-    """The rows so far; the last line may be half written."""
-    path = logdir / "metrics.jsonl"  # it comes with the first row
+    """Return the rows so far, without a half-written last line."""
+    path = logdir / "metrics.jsonl"  # the first row creates it
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
     return [json.loads(line) for line in lines]
 
 
 def _judged(rows):
-    """Those that have shares: from the second update on."""
+    """Return the rows that have shares: from the second update on."""
     return [row for row in rows if "wait_share" in row]
 
 
 def _until(logdir, true, seconds=30):
-    """Waits until `true` of the rows; all of them."""
+    """Wait until `true(rows)` holds, and return all rows."""
     deadline = time.monotonic() + seconds
     while not true(rows := _rows(logdir)):
         assert time.monotonic() < deadline, rows[-5:]
@@ -36,7 +36,7 @@ def _until(logdir, true, seconds=30):
 
 @pytest.mark.slow
 def test_actors_with_a_slow_environment_are_said_to_be_too_few(tmp_path):
-    """16 environments times 20 steps take 0.64 s; what the learner does with them, hundredths."""
+    """16 environments need 0.64 s for 20 steps, the learner only hundredths of a second."""
     learner = Process(
         *EXPERIMENT,
         "--level_name=tests.helpers.sleeping:Sleeping-v0",
@@ -59,7 +59,7 @@ def test_actors_with_a_slow_environment_are_said_to_be_too_few(tmp_path):
 
 @pytest.mark.slow
 def test_a_slow_link_is_said_to_bind_where_learner_and_actor_both_wait(tmp_path):
-    """An actor's unrolls and the policy are some 140 kB: a third of a second of it."""
+    """An actor's unrolls and the policy have about 140 kB, which take a third of a second."""
     address = f"127.0.0.1:{free_port()}"
     link = SlowLink(address, bytes_per_second=400e3)
     flags = ["--level_name=catch", f"--token_file={tmp_path / 'token'}"]
@@ -84,7 +84,7 @@ def test_a_slow_link_is_said_to_bind_where_learner_and_actor_both_wait(tmp_path)
 @needs_horovod
 @pytest.mark.slow
 def test_an_all_reduce_that_takes_long_on_all_learners_is_said_to_bind(tmp_path):
-    """Horovod looks for gradients ten times a second only."""
+    """Horovod checks for gradients only ten times per second."""
     learners = Process(
         *(*EXPERIMENT, "--level_name=catch", "--num_learners=2", "--num_actors=2"),
         *("--cycle_ms=100", f"--learner_hosts=127.0.0.1:{free_port()}", f"--logdir={tmp_path}"),
@@ -97,7 +97,7 @@ def test_an_all_reduce_that_takes_long_on_all_learners_is_said_to_bind(tmp_path)
 
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory):
-    """A learner with hundreds of times the work, and an actor by hand, so that its pid is ours."""
+    """Start a learner with hundreds of times the work, and an actor whose pid the test knows."""
     folder = tmp_path_factory.mktemp("busy")
     flags = [
         "--level_name=catch",
@@ -114,7 +114,7 @@ def busy(tmp_path_factory):
     )
     actor = Process(*EXPERIMENT, "--job_name=actor", *flags)
     for process in (learner, actor):
-        started.remove(process)  # they live on between the tests of this module
+        started.remove(process)  # they keep running between the tests of this module
     yield {"learner": learner, "actor": actor, "logdir": folder}
     for process in (learner, actor):
         process.kill()
@@ -122,7 +122,7 @@ def busy(tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_learner_with_more_work_than_its_actors_says_that_it_binds(busy):
-    """The first line comes after one update, and does not yet judge."""
+    """The first line comes after one update, without a statement about the bottleneck."""
     first = busy["learner"].until(r"[1-9][0-9,]* frames \|.*")
     assert first[0].endswith("| too early to say what binds")
     second = busy["learner"].until(r"frames \|.*")
@@ -149,7 +149,7 @@ def test_the_time_that_stopped_actors_cost_is_all_waiting_and_they_go_on(busy):
     known = len(_rows(logdir))
     actor.process.send_signal(signal.SIGSTOP)
     try:
-        # Four windows, some 10 s: the first is still half training.
+        # Four windows of about 10 s in all; the first includes some training.
         rows = _until(logdir, lambda rows: sum(w > 0.95 for w in _waits(rows[known:])) >= 4)
         learner.until("waits for unrolls, and none came")
     finally:
