@@ -28,7 +28,10 @@ import host_costs
 import throughput_model
 from cost_model import ClusterPlan, CostFactors, Host, WorkerSet
 from host_costs import HostMeasurement
+from progress import print_progress
+from real_run import ROOT
 from throughput_model import Prediction, RateLimits
+from worker_client import to_flags
 
 from impala_mm.config import flags
 from impala_mm.config.flags import flag
@@ -36,7 +39,6 @@ from impala_mm.config.settings import Config
 from launcher.plan import workers_csv
 from launcher.plan.workers_csv import Worker
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 _LEVEL = "PongNoFrameskip-v4"  # the level if --level_name is not given
 _BOTTLENECK_TEXT = {
     "supply": "actors",
@@ -94,9 +96,8 @@ def main() -> None:
         flags.refuse(
             "--inference=auto: give actor or learner; a run's first lines print what auto means"
         )
-    show_progress = lambda text: print(f"  {text}", file=sys.stderr, flush=True)  # noqa: E731
     if plan_flags.save:
-        host_costs.save(_measure_this_host(config, plan_flags, show_progress), plan_flags.save)
+        host_costs.save(_measure_this_host(config, plan_flags), plan_flags.save)
         print(f"wrote this machine's costs; use them with --measured=HOST={plan_flags.save}")
         return
     try:
@@ -104,10 +105,8 @@ def main() -> None:
     except workers_csv.BadCsv as error:
         flags.refuse(str(error).replace("\n", "; "))
     for note in notes:
-        show_progress(f"note: {note}")
-    plan = make_plan(
-        rows, config, plan_flags, lambda: _measure_this_host(config, plan_flags, show_progress)
-    )
+        print_progress(f"note: {note}")
+    plan = make_plan(rows, config, plan_flags, lambda: _measure_this_host(config, plan_flags))
     prediction = throughput_model.predict(plan)
     print(
         json.dumps(to_json(plan, prediction), indent=1)
@@ -165,23 +164,15 @@ def make_plan(
     return ClusterPlan(links, worker_sets, shape, _load_cost_factors(plan_flags.fit))
 
 
-def _measure_this_host(
-    config: Config, plan_flags: PlanFlags, show_progress: Callable[[str], None]
-) -> HostMeasurement:
+def _measure_this_host(config: Config, plan_flags: PlanFlags) -> HostMeasurement:
     """Measure this machine; exit with the error of experiment.py if it rejects the flags."""
     command = [sys.executable, str(ROOT / "experiment.py"), "--validate", *to_flags(config)]
     validation = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     if validation.returncode:
         errors = [line for line in validation.stderr.splitlines() if line.startswith("error: ")]
         flags.refuse((errors or [f"error: {validation.stderr}"])[-1].removeprefix("error: "))
-    show_progress("measuring this machine:")
-    return host_costs.measure(config, plan_flags.measured_seconds, show_progress)
-
-
-def to_flags(config: Config) -> list[str]:
-    """Return the command-line flags that make this config."""
-    values = {f.name: (getattr(config, f.name), f.default) for f in dataclasses.fields(config)}
-    return [f"--{name}={value}" for name, (value, default) in values.items() if value != default]
+    print_progress("measuring this machine:")
+    return host_costs.measure(config, plan_flags.measured_seconds, print_progress)
 
 
 def _load_cost_factors(path: str) -> CostFactors:

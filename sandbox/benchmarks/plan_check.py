@@ -27,6 +27,7 @@ import throughput_model
 from cost_model import ClusterPlan, CostFactors, Host, HostCosts, WorkerSet
 from host_costs import HostMeasurement
 from plan import finite_limits
+from progress import print_progress
 from real_run import RunMeasurement
 
 from impala_mm.config import flags
@@ -149,7 +150,7 @@ def measure_scenarios(
             (config,), _ = flags.parse(["plan_check", *scenario.flags], "", Config)
             measurements.append(host_costs.measure(config, part_seconds))
             runs.append(run_scenario(scenario, seconds))
-            _show_progress(
+            print_progress(
                 f"{scenario.name}: run {turn + 1} of {repeats}, {runs[-1].steps:,.0f} steps/s; "
                 f"other programs used {runs[-1].others:.2f} cores; "
                 f"{(time.monotonic() - began) / 60:.0f} min elapsed"
@@ -227,10 +228,6 @@ def format_table(record: dict[str, Any]) -> str:
     if checked:
         lines += ["", f"largest error of the scenarios that were not fitted: {max(checked):.0%}"]
     return "\n".join(lines)
-
-
-def _show_progress(text: str) -> None:
-    print(f"  {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,11 @@ ShowProgress = Callable[[str], None]  # called with a description of the current
 _LINE_INTERVAL = 15.0  # seconds between two lines if the output is not a terminal
 
 
+def print_progress(text: str) -> None:
+    """Print an indented line to stderr, so that stdout has only the result."""
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
 def format_time_left(seconds: float) -> str:
     """Format the time left."""
     return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"{seconds:.0f} s left"

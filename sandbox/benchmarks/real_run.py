@@ -91,7 +91,7 @@ def _measure_window(
     steps = (end.row["steps"] - begin.row["steps"]) / (end.row["seconds"] - begin.row["seconds"])
     by_stage, unknown = thread_cpu.cpu_seconds_by_stage(begin.processes, end.processes, place)
     cores = sum(by_stage.values()) / elapsed
-    within = [row for row in _read_rows(rows) if begin.row["seconds"] < row["seconds"]]
+    within = [row for row in read_rows(rows) if begin.row["seconds"] < row["seconds"]]
     metrics = {}
     for name in ("wait_share", "policy_lag", "queue_fill", "episode_return"):
         values = [row[name] for row in within if name in row]
@@ -124,7 +124,7 @@ class _Snapshot:
                 raise RunFailed(f"the run did not reach {after_seconds:.0f} s of training in time")
             new = [
                 row
-                for row in _read_rows(rows)[-1:]
+                for row in read_rows(rows)[-1:]
                 if row["seconds"] > after_seconds and row["updates"]
             ]
             if new:
@@ -136,8 +136,8 @@ class _Snapshot:
         self.machine_seconds = thread_cpu.machine_cpu_seconds()
 
 
-def _read_rows(rows: Path) -> list[dict]:
-    """Read the rows of all complete lines."""
+def read_rows(rows: Path) -> list[dict]:
+    """Read the rows of all complete lines; an empty list if the file does not exist."""
     text = rows.read_text() if rows.exists() else ""
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 

@@ -32,8 +32,8 @@ from impala_mm.runtime import tensorflow_import
 tensorflow_import.load()
 
 import simulated_algorithm  # noqa: E402
+from real_run import ROOT, read_rows  # noqa: E402
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 RECORD = Path(__file__).with_suffix(".json")
 PAGE = ROOT / "sandbox" / "multi_learner.md"
 _TABLES = ("<!-- tables: written by scaling.py -->", "<!-- end of tables -->")
@@ -53,8 +53,7 @@ def run_learners(learners: int, *flags: str, **env: str) -> list[dict]:
                 f"error: {' '.join(command)} exited with code {finished.returncode}:\n"
                 f"{finished.stdout[-3000:]}"
             )
-        lines = (Path(logdir) / "metrics.jsonl").read_text().splitlines()
-        return [json.loads(line) for line in lines]
+        return read_rows(Path(logdir) / "metrics.jsonl")
 
 
 def second_half_rate(rows: list[dict], key: str) -> tuple[float, int, int]:

@@ -25,13 +25,8 @@ class WorkerProcess:
 
         With 0 threads it has a learner's threads.
         """
-        given = [
-            f"--{f.name}={getattr(config, f.name)}"
-            for f in dataclasses.fields(config)
-            if getattr(config, f.name) != f.default
-        ]
         self._process = subprocess.Popen(
-            [sys.executable, str(_WORKER), str(threads), *given],
+            [sys.executable, str(_WORKER), str(threads), *to_flags(config)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -63,6 +58,12 @@ class WorkerProcess:
         """Kill the process."""
         self._process.kill()
         self._process.wait()
+
+
+def to_flags(config: Config) -> list[str]:
+    """Return the command-line flags that make this config."""
+    values = {f.name: (getattr(config, f.name), f.default) for f in dataclasses.fields(config)}
+    return [f"--{name}={value}" for name, (value, default) in values.items() if value != default]
 
 
 def request_all(processes: list[WorkerProcess], **message: Any) -> list[dict[str, Any]]:
