@@ -1,14 +1,13 @@
 """Repeated kills during training; part of `make test-slow`."""
 
 import random
-import sys
 import time
 
 import numpy as np
 import pytest
 import remotely
 import telling
-from processes import ROOT, Process, free_port
+from processes import EXPERIMENT, ROOT, Process, free_port
 
 from impala_mm.algorithms import agent
 from impala_mm.config.flags import parse
@@ -16,7 +15,6 @@ from impala_mm.config.settings import Config
 from impala_mm.environments import from_flags
 
 pytestmark = pytest.mark.slow
-EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 
 
 def test_an_actor_killed_and_restarted_20_times_leaves_training_whole(tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from processes import Process, free_port, needs_horovod, run
+from rows import read_rows
 from supervising import until
 
 from launcher.node.procfs import descendants
@@ -43,7 +44,7 @@ def test_by_the_frontend_is_as_by_hand(cluster):
         commands.append([a for a in arguments if "token_file" not in a and str(folder) not in a])
         written = json.loads((folder / "settings.json").read_text())
         settings.append({n: v for n, v in written.items() if n not in ("logdir", "token_file")})
-        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        rows = read_rows(folder)
         counts.append({row["frames"] / row["updates"] for row in rows if row["updates"]})
     assert len(commands[0]) > 4
     assert commands[0] == commands[1]
@@ -71,7 +72,7 @@ def test_learners_that_die_start_again_from_the_last_checkpoint_and_actors_wait(
     assert [read_json(path)["process"] for path in actors] == before
     frontend.process.send_signal(signal.SIGINT)
     assert frontend.process.wait(60) == 130
-    last = json.loads((cluster.logdir / "metrics.jsonl").read_text().splitlines()[-1])
+    last = read_rows(cluster.logdir)[-1]
     newest = sorted((cluster.logdir / "checkpoints").iterdir())[-1]
     assert json.loads((newest / "about.json").read_text())["updates"] == last["updates"]
 

@@ -2,13 +2,10 @@
 
 import shutil
 import signal
-import sys
 
 import pytest
-from processes import EXIT_CODES, ROOT, Process, run
+from processes import EXIT_CODES, EXPERIMENT, Process, run
 from saved_run import evaluations, save
-
-EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 
 
 @pytest.fixture(scope="module")

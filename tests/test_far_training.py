@@ -1,6 +1,5 @@
 """Whole runs on other hosts: two learners, three actors, real training, and lost connections."""
 
-import json
 import os
 import re
 import signal
@@ -10,6 +9,7 @@ import time
 import pytest
 from far_cluster import FarCluster
 from processes import needs_horovod
+from rows import read_rows
 from supervising import until
 
 pytestmark = [pytest.mark.slow, needs_horovod]
@@ -59,8 +59,7 @@ def test_two_learners_and_three_actors_on_five_hosts_train_to_the_end(far):
 
 
 def _rows(lan):
-    path = lan.laptop.path("/root/run/metrics.jsonl")
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return read_rows(lan.laptop.path("/root/run"))
 
 
 def _updates(lan):
@@ -144,9 +143,9 @@ def test_learners_start_again_without_any_frontend(far):
 def test_what_is_wrong_with_a_host_is_said_with_what_to_do(far):
     """Each faulty host is reported with its fault.
 
-    The hosts: one accepts connections and then hangs, one does not exist, one has another TensorFlow,
-    one lacks the project, one lacks Python, one has a full disk, one does not know the key, and one's
-    name resolves to 127.0.1.1 on itself.
+    The hosts: one accepts connections and then hangs, one does not exist, one has another
+    TensorFlow, one lacks the project, one lacks Python, one has a full disk, one does not know the
+    key, and one resolves its own name to 127.0.1.1.
     """
     lan = far.lan
     hangs = "import socket, time; s = socket.create_server(('', 2200)); print('up'); time.sleep(99)"

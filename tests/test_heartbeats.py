@@ -3,13 +3,10 @@
 import json
 import os
 import signal
-import sys
 import time
 
 import pytest
-from processes import ROOT, Process, free_port
-
-EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
+from processes import EXPERIMENT, Process, free_port
 
 
 def _age(path):

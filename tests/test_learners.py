@@ -1,19 +1,19 @@
 """Several learners as real processes: commands, kills and wrong flags of users."""
 
-import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from processes import ROOT, Process, free_port, needs_horovod, run, started
+from processes import EXPERIMENT, Process, free_port, is_running, needs_horovod, run, started
+from rows import read_rows
+
+from launcher.node.procfs import descendants
 
 pytestmark = [needs_horovod, pytest.mark.timeout(240)]
-EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 # Allows root, and more ranks than this machine has cores.
 MPIRUN = (
     *(str(Path(sys.executable).parent / "mpirun"), "--allow-run-as-root", "--oversubscribe"),
@@ -22,16 +22,11 @@ MPIRUN = (
 SLOW = "--level_name=tests.helpers.sleeping:Sleeping-v0"  # bottleneck: the environment, not the CPU
 
 
-def _rows(logdir):
-    lines = (logdir / "metrics.jsonl").read_text().split("\n")[:-1]
-    return [json.loads(line) for line in lines]
-
-
 def _steps_per_second(logdir, seconds):
     """Measure the steps/s over the next `seconds`."""
-    begin = _rows(logdir)[-1]
+    begin = read_rows(logdir)[-1]
     deadline = time.monotonic() + seconds + 30
-    while (end := _rows(logdir)[-1])["seconds"] < begin["seconds"] + seconds:
+    while (end := read_rows(logdir)[-1])["seconds"] < begin["seconds"] + seconds:
         assert time.monotonic() < deadline
         time.sleep(0.2)
     return (end["steps"] - begin["steps"]) / (end["seconds"] - begin["seconds"])
@@ -39,37 +34,16 @@ def _steps_per_second(logdir, seconds):
 
 def _until_gone(pids, seconds=10):
     deadline = time.monotonic() + seconds
-    while alive := [pid for pid in pids if _alive(pid)]:
+    while alive := [pid for pid in pids if is_running(pid)]:
         assert time.monotonic() < deadline, alive
         time.sleep(0.1)
-
-
-def _alive(pid):
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-
-
-def _descendants(pid):
-    """Of a process, its children's included."""
-    table = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True)
-    children = {}
-    for line in table.stdout.splitlines():
-        child, parent = map(int, line.split())
-        children.setdefault(parent, []).append(child)
-    found, left = [], [pid]
-    while left:
-        left += (own := children.get(left.pop(), []))
-        found += own
-    return found
 
 
 def _ranks(mpirun):
     """Return the processes of its two learners."""
     ranks = [
         pid
-        for pid in _descendants(mpirun.process.pid)
+        for pid in descendants(mpirun.process.pid)
         if "--job_name=learner" in Path(f"/proc/{pid}/cmdline").read_text()
     ]
     assert len(ranks) == 2
@@ -107,10 +81,10 @@ def test_two_learners_here_train_by_an_algorithm_of_our_own_and_ctrl_c_saves(tmp
     cluster.until(r"catch, tests.helpers.dqn_like with .* weights on 2 learners")
     cluster.until(r"\[learner 0\] [1-9][0-9,]* frames \|")
     deadline = time.monotonic() + 200
-    while _rows(tmp_path)[-1].get("episode_return", -2) < 0.5:
-        assert time.monotonic() < deadline, _rows(tmp_path)[-1]
+    while read_rows(tmp_path)[-1].get("episode_return", -2) < 0.5:
+        assert time.monotonic() < deadline, read_rows(tmp_path)[-1]
         time.sleep(0.2)
-    processes = _descendants(cluster.process.pid)
+    processes = descendants(cluster.process.pid)
     assert len(processes) >= 5, "mpirun, two learners, two actors"
     cluster.process.send_signal(signal.SIGINT)
     assert cluster.process.wait(timeout=20) == 130
@@ -118,7 +92,7 @@ def test_two_learners_here_train_by_an_algorithm_of_our_own_and_ctrl_c_saves(tmp
     printed = cluster.printed()
     assert "ended: asked to by SIGUSR1" in printed
     assert "error" not in printed
-    row = _rows(tmp_path)[-1]
+    row = read_rows(tmp_path)[-1]
     saved = sorted((tmp_path / "checkpoints").glob("[0-9]*"))[-1]
     assert int(saved.name) == row["updates"], "Ctrl-C loses no update"
     assert row["sync_checks"] == row["updates"] // 10 > 0
@@ -166,7 +140,7 @@ def test_with_fixed_actors_a_learner_whose_actors_die_is_named_and_all_stop_whil
     learners.until("ended: asked to by SIGUSR1", seconds=10)
     assert learners.process.wait(timeout=10) == 0, learners.printed()
     assert time.monotonic() - asked < 10
-    row = _rows(logdir)[-1]
+    row = read_rows(logdir)[-1]
     assert (logdir / "checkpoints" / f"{row['updates']:010d}").is_dir()
     assert actors[0].process.poll() is None, "it waits for the next learners"
 
@@ -204,7 +178,7 @@ def test_a_learner_killed_in_the_middle_ends_the_others_within_seconds(two):
     assert learners.process.wait(timeout=10) != 0
     _until_gone(ranks)
     assert re.search(r"exited on\s+signal 9", learners.printed())
-    assert _rows(logdir)
+    assert read_rows(logdir)
 
 
 @pytest.fixture(scope="module")
@@ -245,12 +219,12 @@ def test_one_ulp_of_difference_is_repaired_and_counted_and_a_bare_mpirun_obeys_c
     learners.until(r"checkpoint at update [1-9]")
     learners.until(r"[1-9][0-9,]* frames \|")
     deadline = time.monotonic() + 60
-    while (row := _rows(logdir)[-1])["updates"] < 31:
+    while (row := read_rows(logdir)[-1])["updates"] < 31:
         assert time.monotonic() < deadline, row
         time.sleep(0.1)
     assert row["sync_repairs"] == 1
     assert row["sync_checks"] >= 3
-    processes = _descendants(learners.process.pid)
+    processes = descendants(learners.process.pid)
     learners.process.send_signal(signal.SIGINT)
     assert learners.process.wait(timeout=10) != 0
     _until_gone(processes)
@@ -266,7 +240,7 @@ def test_a_larger_difference_ends_the_run_by_the_variables_name(faulty):
     assert printed.count("error:") == 1
     assert "Traceback" not in printed
     resumed = re.search(r"resumed at [0-9,]+ frames, update (\d+)", printed)
-    row = _rows(logdir)[-1]
+    row = read_rows(logdir)[-1]
     assert row["updates"] - (int(resumed[1]) if resumed else 0) <= 35, (
         "26 until it changes, 9 until they are compared"
     )
@@ -294,7 +268,7 @@ def test_without_mpi_two_learners_train_under_horovodrun(tmp_path):
     code, printed = run("horovodrun", "--gloo", "-np", 2, *command, limit=200)
     assert code == 0, printed
     assert "ended: 60,000 frames are reached" in printed
-    row = _rows(tmp_path)[-1]
+    row = read_rows(tmp_path)[-1]
     assert row["frames"] >= 60000
     assert min(row["steps/learner0"], row["steps/learner1"]) > 0
 

@@ -1,10 +1,10 @@
 """Training that takes minutes and reaches its goal; part of `make test-slow`."""
 
-import json
 import sys
 
 import pytest
 from processes import ROOT, free_port, run
+from rows import read_rows
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +20,7 @@ def _train(logdir, *flags):
         limit=600,
     )
     assert code == 0, printed
-    return [json.loads(line) for line in (logdir / "metrics.jsonl").read_text().splitlines()]
+    return read_rows(logdir)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

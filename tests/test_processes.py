@@ -1,6 +1,5 @@
 """Learner and actors as real processes that a user starts, kills and restarts."""
 
-import json
 import os
 import re
 import signal
@@ -10,20 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-from processes import EXIT_CODES, ROOT, Process, free_port, run, started
+from processes import EXIT_CODES, EXPERIMENT, Process, free_port, is_running, run, started
+from rows import read_rows
 from supervising import until
-
-EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
-
-
-def _rows(logdir):
-    return [json.loads(line) for line in (logdir / "metrics.jsonl").read_text().splitlines()]
-
-
-def _alive(pid):
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and ") Z " not in stat.read_text()
-
 
 _MEASURED = set(
     "frames steps updates seconds frames_per_second episode_return episode_length "
@@ -49,7 +37,7 @@ def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path, 
     assert not list(leftovers.iterdir())
     assert "ended: the mean return has reached 0.9" in printed
     assert all(line.startswith("[learner] ") for line in printed.splitlines()), "no noise"
-    rows = _rows(tmp_path)
+    rows = read_rows(tmp_path)
     returns = [row["episode_return"] for row in rows if "episode_return" in row]
     assert returns[0] < 0.5
     assert rows[-1]["episode_return"] >= 0.9
@@ -75,7 +63,7 @@ def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path, 
     assert code == 0, printed
     reached = f"{rows[-1]['episode_return']:.2f}"
     assert f"is finished: its mean return of 0.9 is reached ({reached}); a higher" in printed
-    assert len(_rows(tmp_path)) == len(rows), "nothing was written"
+    assert len(read_rows(tmp_path)) == len(rows), "nothing was written"
 
 
 @pytest.fixture(scope="module", params=["actor"])
@@ -109,7 +97,7 @@ def test_an_actor_started_first_outlives_its_learner_and_works_with_the_next(by_
     first.until(r"[1-9][0-9,]* frames \|")
     first.kill()
     actor.until("the learner does not answer")
-    updates = _rows(logdir)[-1]["updates"]
+    updates = read_rows(logdir)[-1]["updates"]
 
     second = Process(*by_hand["learner"])
     second.until("listens at")
@@ -123,7 +111,7 @@ def test_an_actor_started_first_outlives_its_learner_and_works_with_the_next(by_
     assert second.process.wait(timeout=10) == 130, "saved, and said by the exit code"
     ended = re.search(r"ended: asked to by SIGINT", second.printed())
     assert ended
-    rows = _rows(logdir)
+    rows = read_rows(logdir)
     assert rows[-1]["updates"] > min(updates, int(resumed[2]))
     seconds = [row["seconds"] for row in rows]
     saved = sorted((logdir / "checkpoints").glob("[0-9]*"))[-1]
@@ -176,7 +164,7 @@ def test_an_actor_that_does_not_belong_is_refused_with_both_names(by_hand):
     until(lambda: metrics.read_text().count('"wait_share"') >= 3, 20)
     learner.process.send_signal(signal.SIGINT)
     assert learner.process.wait(timeout=10) == 130
-    rows = _rows(by_hand["logdir"])
+    rows = read_rows(by_hand["logdir"])
     assert rows[-2].keys() >= _MEASURED
     shares = _shares(rows)
     assert len(shares) >= 2
@@ -238,7 +226,7 @@ def test_no_actor_outlives_a_learner_that_was_killed_and_dead_actors_come_back(t
         text=True,
         check=True,
     ).stdout.split()
-    actors = [int(pid) for pid in children if _alive(int(pid))]
+    actors = [int(pid) for pid in children if is_running(int(pid))]
     assert len(actors) >= 2
     os.kill(actors[0], signal.SIGKILL)
     learner.until(r"actor \d ended with code -9; it starts again")
@@ -246,14 +234,14 @@ def test_no_actor_outlives_a_learner_that_was_killed_and_dead_actors_come_back(t
     learner.until(r"return -?[0-9]")
     both = {"episode_return/catch", "episode_return/Catch"}
     deadline = time.monotonic() + 20
-    while not both <= _rows(tmp_path)[-1].keys() and time.monotonic() < deadline:
+    while not both <= read_rows(tmp_path)[-1].keys() and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert both <= _rows(tmp_path)[-1].keys()
+    assert both <= read_rows(tmp_path)[-1].keys()
     learner.kill()
     deadline = time.monotonic() + 5
-    while any(map(_alive, actors)) and time.monotonic() < deadline:
+    while any(map(is_running, actors)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not any(map(_alive, actors))
+    assert not any(map(is_running, actors))
 
 
 def test_a_port_that_is_taken_ends_the_learner_with_the_holders_name(tmp_path):
@@ -310,7 +298,7 @@ def test_levels_and_algorithms_may_compute_with_tensorflow_where_they_please(fla
     )
     assert code == 0, printed
     assert "trains on one CPU core" not in printed
-    assert _rows(tmp_path)[-1]["updates"] > 10
+    assert read_rows(tmp_path)[-1]["updates"] > 10
 
 
 @pytest.mark.parametrize(

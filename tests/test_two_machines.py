@@ -8,10 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from processes import ROOT, needs_horovod
+from processes import EXPERIMENT, needs_horovod
 
 pytestmark = [needs_horovod, pytest.mark.slow]
-EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 
 
 def test_two_learners_on_two_machines_train_with_actors_on_both(lan):

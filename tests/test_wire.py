@@ -2,11 +2,10 @@
 
 import json
 import signal
-import sys
 import time
 
 import pytest
-from processes import ROOT
+from processes import EXPERIMENT
 from supervising import until
 
 from impala_mm.algorithms import agent
@@ -14,7 +13,6 @@ from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
 
-EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 PONG = ("--level_name=PongNoFrameskip-v4", "--agent_name=ShallowConvAgent")
 PIXELS, LENGTH = 84 * 84, Config().unroll_length
 # Bytes per step: each frame once, per unroll 4 frames of the overlapping entry; 200 for the rest.

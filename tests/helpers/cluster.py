@@ -16,7 +16,28 @@ FRONTEND = (sys.executable, str(ROOT / "run_experiment_mm_raw.py"))
 STRANGE = "a 'b\" $(c); d"
 
 
-class Cluster:
+def write_stand_in(path):
+    """Write the program that runs in place of Python in a row: `standing_in`."""
+    path.write_text(
+        f'#!/bin/sh\nexec {sys.executable} -uS {ROOT}/tests/helpers/standing_in.py "$@"\n'
+    )
+    path.chmod(0o755)
+
+
+class FrontendUser:
+    """A user who runs the frontend with `run`, which returns its exit code and output."""
+
+    far = False  # whether the frontend may print lines about its connections first
+
+    def status(self, name=""):
+        """Return the status as a dictionary, or that of one process if it is named."""
+        code, printed = self.run("--status", "--json")
+        assert code == 0, printed
+        known = json.loads(printed[printed.index("{") if self.far else 0 :])
+        return next(p for p in known["processes"] if p["name"] == name) if name else known
+
+
+class Cluster(FrontendUser):
     """A user of the frontend with a state folder, a tmux server and a CSV of their own."""
 
     def __init__(self, folder):
@@ -30,10 +51,7 @@ class Cluster:
         (folder / "tmux").mkdir()
         self.state = folder / "state" / "impala_mm" / "runs" / "impala"
         self.program = folder / "stands-in"
-        self.program.write_text(
-            f'#!/bin/sh\nexec {sys.executable} -uS {ROOT}/tests/helpers/standing_in.py "$@"\n'
-        )
-        self.program.chmod(0o755)
+        write_stand_in(self.program)
 
     def csv(self, *rows, columns="job,ip,tf_port,python"):
         """Write the CSV with these rows, and return the flag that names it."""
@@ -54,13 +72,6 @@ class Cluster:
         """Start the frontend, and return the process."""
         flags = ("--skip_check", f"--logdir={self.logdir}", *flags)
         return Process(*FRONTEND, *flags, **self.environment | env)
-
-    def status(self, name=""):
-        """Return the status as a dictionary, or that of one process if it is named."""
-        code, printed = self.run("--status", "--json")
-        assert code == 0, printed
-        known = json.loads(printed)
-        return next(p for p in known["processes"] if p["name"] == name) if name else known
 
     def process(self, name):
         """Wait until a process is up, and return its [pid, start time]."""

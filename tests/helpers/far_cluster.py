@@ -1,28 +1,23 @@
 """A user of the frontend on a laptop whose processes run on hosts reached by SSH."""
 
-import json
-import sys
 import time
 
-from processes import ROOT
+from cluster import FRONTEND, FrontendUser, write_stand_in
 from supervising import until
 
-FRONTEND = (sys.executable, str(ROOT / "run_experiment_mm_raw.py"))
 STANDS_IN = "/tmp/stands-in"
 COLUMNS = "job,ip,tf_port,ssh_port,ssh_username,ssh_password,python,count"
 
 
-class FarCluster:
+class FarCluster(FrontendUser):
     """A user on the laptop of `Lan`; rows name its hosts and run a stand-in or `python`."""
+
+    far = True
 
     def __init__(self, lan, python=STANDS_IN):
         self.lan, self._python = lan, python
         for host in lan.hosts.values():
-            program = host.path(STANDS_IN)
-            program.write_text(
-                f'#!/bin/sh\nexec {sys.executable} -uS {ROOT}/tests/helpers/standing_in.py "$@"\n'
-            )
-            program.chmod(0o755)
+            write_stand_in(host.path(STANDS_IN))
 
     def row(self, job, name, port=8001, count=""):
         """Return a row for a host, by its address, or by its name if only that reaches it."""
@@ -60,13 +55,6 @@ class FarCluster:
         """Run the frontend to its end, and return its exit code and output."""
         ran = self.lan.laptop.run(*FRONTEND, *flags, check=False, timeout=timeout)
         return ran.returncode, ran.stdout + ran.stderr
-
-    def status(self, name=""):
-        """Return the status as a dictionary, or that of one process if it is named."""
-        code, printed = self.run("--status", "--json")
-        assert code == 0, printed
-        known = json.loads(printed[printed.index("{") :])
-        return next(p for p in known["processes"] if p["name"] == name) if name else known
 
     def until_all(self, state, seconds=30):
         """Wait until all processes are in this state, and return the seconds it took."""

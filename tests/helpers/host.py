@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from machine import PROGRAMS, Machine, mac, network
-from processes import Process
+from processes import Process, finish
 
 from launcher.node.procfs import descendants
 
@@ -187,12 +187,7 @@ class Host:
             umask=_UMASK,
             start_new_session=True,
         )
-        try:
-            out, errors = process.communicate(timeout=timeout)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)  # nsenter's child is of the same group
-                process.communicate(timeout=_SECONDS)
+        out, errors = finish(process, timeout)  # nsenter's child is in the same group
         ran = subprocess.CompletedProcess(command, process.returncode, out, errors)
         assert not check or not ran.returncode, (
             f"{command} on {self.name} exited with code {ran.returncode}:\n{out}{errors}"

@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
+from launcher.node.procfs import start_time
+
 ROOT = Path(__file__).resolve().parents[2]
-
-
+EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 HOROVOD = (Path(sys.executable).parent / "horovodrun").exists()
 
 
@@ -38,13 +39,18 @@ def run(*command: object, cwd: Path = ROOT, limit: int = 100, **env: str) -> tup
         text=True,
         start_new_session=True,
     )
+    printed, _ = finish(process, limit)
+    return process.returncode, printed
+
+
+def finish(process: subprocess.Popen, limit: float) -> tuple[str, str]:
+    """Wait for a process to exit, and return what it wrote; kill its group at the limit."""
     try:
-        printed, _ = process.communicate(timeout=limit)
+        return process.communicate(timeout=limit)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    return process.returncode, printed
 
 
 # The exit codes of a learner and an actor by the signal that stops them.
@@ -72,6 +78,17 @@ def free_port() -> int:
             if port not in _given:
                 _given.add(port)
                 return port
+
+
+def catch_command(logdir: Path, *flags: str) -> tuple[str, ...]:
+    """Return the command of a run of Catch with its learner at a free port."""
+    address = f"--learner_hosts=127.0.0.1:{free_port()}"
+    return (*EXPERIMENT, "--level_name=catch", address, f"--logdir={logdir}", *flags)
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process exists and is not a zombie."""
+    return start_time(pid) != 0
 
 
 class Process:

@@ -1,9 +1,9 @@
 """A run's folder with a checkpoint of an untrained network, as a learner writes it."""
 
 import dataclasses
-import json
 
 import numpy as np
+from rows import read_rows
 
 from impala_mm.algorithms import agent
 from impala_mm.config.settings import Config
@@ -30,4 +30,4 @@ def save(logdir, updates=1, frames=1000.0, sure=False, **settings):
 
 def evaluations(logdir):
     """Return the records of evaluations.jsonl."""
-    return [json.loads(line) for line in (logdir / "evaluations.jsonl").read_text().splitlines()]
+    return read_rows(logdir, "evaluations.jsonl")
