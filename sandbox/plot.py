@@ -26,11 +26,8 @@ from run_series import PANELS, Curve, Panel, RunGroup, RunSeries, UnreadableRun
 
 from impala_mm.config import flags
 
-_WIDTH, _TALL, _LOW = (
-    10.0,
-    3.0,
-    1.5,
-)  # inches: the figure's width, a return panel's height, another panel's height
+# Inches: the figure's width, the height of a return's row, the height of another row.
+_WIDTH, _TALL, _LOW = 10.0, 3.0, 1.5
 
 
 def draw_runs(groups: list[RunGroup], panels: Sequence[Panel], title: str) -> Any:

@@ -24,10 +24,7 @@ _STYLE = {
     "axes.titlesize": 10,
     "figure.titlesize": 12,
     "font.family": "sans-serif",
-    "font.sans-serif": [
-        "DejaVu Sans",
-        "Arial",
-    ],  # SVG repeats the list for each text: keep it short
+    "font.sans-serif": ["DejaVu Sans", "Arial"],  # short: SVG repeats the list for each text
     "font.size": 9,
     "grid.color": "#e6eaee",
     "grid.linewidth": 0.8,

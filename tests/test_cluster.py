@@ -81,9 +81,8 @@ def test_an_actor_that_hangs_counts_as_dead(cluster):
     rows = cluster.csv(f"learner,localhost,{free_port()},", *["actor,localhost,,"] * 2)
     frontend = cluster.start(rows, "--level_name=catch", "--stop_at_return=2", "--stall_secs=8")
     frontend.until(r"\d frames \|", 60)
-    until(
-        (cluster.state / "actor-0" / "beat").exists
-    )  # before its first heartbeat it may be silent for longer
+    # Before its first heartbeat an actor may be silent for longer.
+    until((cluster.state / "actor-0" / "beat").exists)
     actor = read_json(cluster.state / "actor-0" / "state.json")["process"]
     os.kill(actor[0], signal.SIGSTOP)
     frontend.until(

@@ -190,9 +190,7 @@ def _count_actors_on(plan: ClusterPlan, host_name: str) -> int:
 
 
 def _scaled_cost(seconds: float, cores: float, factor: float) -> StepCost:
-    return StepCost(
-        max(seconds * factor, 1e-12), max(cores * factor, 1e-12)
-    )  # never zero: a divisor
+    return StepCost(max(seconds * factor, 1e-12), max(cores * factor, 1e-12))  # never 0
 
 
 def cores_left_for_actors(plan: ClusterPlan, rate: float) -> dict[str, float]:

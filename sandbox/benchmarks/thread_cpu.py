@@ -128,9 +128,8 @@ def machine_cpu_seconds(proc: Path = Path("/proc")) -> float:
         fields = (proc / "stat").read_text().split("\n")[0].split()[1:9]
     except OSError:
         return 0.0
-    busy = [
-        int(value) for i, value in enumerate(fields) if i not in {3, 4}
-    ]  # idle and waiting for disks
+    idle = {3, 4}  # the columns of idle time and of waiting for disks
+    busy = [int(value) for i, value in enumerate(fields) if i not in idle]
     return sum(busy) / os.sysconf("SC_CLK_TCK")
 
 

@@ -138,18 +138,16 @@ class Host:
         self.cut()
         self.end()
         for port, _, _ in self._cables():
-            self._switch(
-                f"link delete {port}", check=False
-            )  # the kernel may delete it at the same time
+            # Without a check, because the kernel may delete it at the same time.
+            self._switch(f"link delete {port}", check=False)
 
     def end(self) -> None:
         """Kill all its processes for good, even if it is only half booted."""
         if self._handle >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
-            select.select(
-                [self._handle], [], [], _SECONDS
-            )  # returns when the last of them has exited
+            # This returns when the last of them has exited.
+            select.select([self._handle], [], [], _SECONDS)
             os.close(self._handle)
             self._handle = -1
         if self._init:

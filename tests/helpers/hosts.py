@@ -95,9 +95,8 @@ class Lan:
         self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
         self._owned = os.open(self._folder, os.O_RDONLY)
         fcntl.flock(self._owned, fcntl.LOCK_EX)
-        umask = os.umask(
-            0o022
-        )  # ssh rejects files that others can write; the test's umask may differ
+        # ssh rejects files that others can write, which the test's umask may allow.
+        umask = os.umask(0o022)
         try:
             self._set_up(shared)
         except BaseException:

@@ -94,9 +94,8 @@ def test_each_level_has_a_panel_of_its_own(tmp_path):
 
 def test_what_was_made_again_after_a_kill_replaces_what_it_undid(tmp_path):
     before = [row(0, 0, 1), row(100, 1, 2), row(200, 2, 3), row(300, 3, 4)]
-    first = '{"frames": 400, "seco' + json.dumps(
-        row(150, 1.5, 5)
-    )  # follows a row that a kill cut off
+    # The first row after the resume follows one that the kill cut off, on the same line.
+    first = '{"frames": 400, "seco' + json.dumps(row(150, 1.5, 5))
     write(tmp_path, [*before, first, row(250, 2.5, 6), row(350, 3.5, 7), '{"frames": 450, "s'])
     found = run_series.read_run(tmp_path)
     assert found.columns["frames"].tolist() == [0, 100, 150, 250, 350]
