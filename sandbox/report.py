@@ -90,7 +90,7 @@ def _render_head(run: RunSeries, name: str) -> str:
         )
         + "</div>"
         + (
-            f"<p>Throughput in the second half of the run: {_escape(bottleneck)}.</p>"
+            f"<p>Second half of the run – {_escape(bottleneck)}.</p>"
             if bottleneck
             else ""
         )
