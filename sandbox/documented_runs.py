@@ -4,12 +4,12 @@ Each command is `python experiment.py` with the flags below and a seed. It depen
 configuration.
 """
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from impala_mm.records.json_lines import read_json_lines
 from impala_mm.runtime import provenance
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -65,19 +65,8 @@ def run_documented(name: str, seed: int, logdir: Path, *more: str) -> int:
 
 
 def read_metrics(logdir: Path) -> list[dict]:
-    """Read the rows of metrics.jsonl, without those that a kill cut off.
-
-    When a killed run was resumed, the first new row follows the cut-off row on the same line.
-    """
-    rows = []
-    for line in (logdir / "metrics.jsonl").read_text(errors="replace").splitlines():
-        for part in (line, line[line.rfind("{") :]):
-            try:
-                rows.append(json.loads(part))
-            except json.JSONDecodeError:
-                continue
-            break
-    return rows
+    """Read the rows of metrics.jsonl."""
+    return read_json_lines(logdir / "metrics.jsonl")
 
 
 def describe_machine() -> str:
