@@ -4,6 +4,8 @@ import sys
 import time
 from collections.abc import Callable, Hashable, Mapping
 
+from impala_mm.runtime.durations import format_duration
+
 ShowProgress = Callable[[str], None]  # called with a description of the current measurement
 _LINE_INTERVAL = 15.0  # seconds between two lines if the output is not a terminal
 
@@ -11,11 +13,6 @@ _LINE_INTERVAL = 15.0  # seconds between two lines if the output is not a termin
 def print_progress(text: str) -> None:
     """Print an indented line to stderr, so that stdout has only the result."""
     print(f"  {text}", file=sys.stderr, flush=True)
-
-
-def format_time_left(seconds: float) -> str:
-    """Format the time left."""
-    return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"{seconds:.0f} s left"
 
 
 class RunProgress:
@@ -29,7 +26,7 @@ class RunProgress:
     def time_left(self) -> str:
         """Estimate the time left for all remaining runs."""
         done, elapsed = self._done, time.monotonic() - self._began
-        return format_time_left((self._count - done) * (elapsed / done if done else self._guess))
+        return _format_left((self._count - done) * (elapsed / done if done else self._guess))
 
     def __call__(self, text: str) -> None:
         """Count one more run, and print a line about it."""
@@ -48,7 +45,7 @@ class TimeEstimate:
     def time_left(self) -> str:
         """Estimate the time left for all items that are neither complete nor skipped."""
         elapsed = time.monotonic() - self._began
-        return format_time_left(
+        return _format_left(
             sum(self._guesses.values()) * (elapsed / self._done if self._done else 1.0)
         )
 
@@ -81,3 +78,7 @@ class StatusLine:
         """Clear the terminal's line before other output."""
         if sys.stdout.isatty():
             print("\r\033[K", end="", flush=True)
+
+
+def _format_left(seconds: float) -> str:
+    return f"about {format_duration(seconds)} left"

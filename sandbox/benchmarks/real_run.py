@@ -5,7 +5,6 @@
 
 import contextlib
 import ctypes
-import json
 import os
 import signal
 import socket
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import thread_cpu
+
+from impala_mm.records.json_lines import read_json_lines
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _START_TIMEOUT = 180.0  # seconds within which a run must begin to train
@@ -138,8 +139,7 @@ class _Snapshot:
 
 def read_rows(rows: Path) -> list[dict]:
     """Read the rows of all complete lines; an empty list if the file does not exist."""
-    text = rows.read_text() if rows.exists() else ""
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    return read_json_lines(rows) if rows.exists() else []
 
 
 def _stop(process: subprocess.Popen) -> None:

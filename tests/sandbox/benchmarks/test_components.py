@@ -120,16 +120,16 @@ def test_what_is_ahead_is_told_by_how_guesses_held(monkeypatch):
     now = 100.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
     estimate = progress.TimeEstimate({"a": 10.0, "b": 20.0, "c": 30.0, "d": 10.0})
-    assert estimate.time_left() == "70 s left"
+    assert estimate.time_left() == "about 70 s left"
     now = 120.0  # twice as long as estimated
     estimate.complete("a", 10.0)
     estimate.skip("d")
     assert estimate.time_left() == "about 2 min left"
     estimate.skip("b")
-    assert estimate.time_left() == "60 s left"
+    assert estimate.time_left() == "about 60 s left"
     now = 126.0
     estimate.complete("more than was foreseen", 3.0)
-    assert estimate.time_left() == "60 s left"
+    assert estimate.time_left() == "about 60 s left"
 
 
 def test_without_a_terminal_a_line_comes_now_and_then(monkeypatch, capsys):
