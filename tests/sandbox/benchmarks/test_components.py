@@ -124,7 +124,7 @@ def test_what_is_ahead_is_told_by_how_guesses_held(monkeypatch):
     now = 120.0  # twice as long as estimated
     estimate.complete("a", 10.0)
     estimate.skip("d")
-    assert estimate.time_left() == "about 2 min left"
+    assert estimate.time_left() == "about 100 s left"
     estimate.skip("b")
     assert estimate.time_left() == "about 60 s left"
     now = 126.0
