@@ -66,7 +66,7 @@ def test_games_of_a_suite_that_do_not_fit_are_left_out_and_named(
     fitting = _choose(tmp_path / "pong", said, test_levels="atari57")
     assert fitting == ["ALE/Pong-v5", "ALE/Qbert-v5"]
     line = said[-1]
-    assert "3 levels do not fit and are left out (ALE/Alien-v5 has 18" in line
+    assert "3 levels do not fit the network and are left out (ALE/Alien-v5 has 18" in line
     assert "train with --full_action_space to have one network for all Atari games" in line
     assert line.endswith(": ALE/Alien-v5, ALE/Breakout-v5, ALE/Skiing-v5")
     with pytest.raises(SystemExit):
