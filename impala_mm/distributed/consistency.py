@@ -5,16 +5,13 @@ that rounds otherwise, or a faulty one, would let them drift unseen. `learner` c
 `check_variables` between two updates, on all ranks alike.
 """
 
-import dataclasses
 import hashlib
 import math
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.config.settings import Config
 from impala_mm.distributed.group import LearnerGroup
 
 _ROUNDING = 1e-4  # of a variable's largest value: what rounding may come to
@@ -52,37 +49,3 @@ def _distance(value: np.ndarray, right: np.ndarray) -> float:
     largest = np.abs(other).max(initial=0.0)
     distance = float(np.abs(mine - other).max(initial=0.0) / (largest or 1.0))
     return math.inf if math.isnan(distance) else distance
-
-
-class SettingsDiffer(Exception):
-    """Learners of one run are not of one mind; says in what."""
-
-
-def check_settings(group: LearnerGroup, config: Config, identity: dict[str, Any]) -> None:
-    """Raises SettingsDiffer, on all learners alike, where flags or what was made of them differ."""
-    mine: dict[str, Hashable] = {
-        f"--{f.name}": getattr(config, f.name)
-        for f in dataclasses.fields(config)
-        if not f.metadata["own"]
-    }
-    mine |= {name: value for name, value in identity.items() if name != "run_id"}
-    everybodys = group.gather(mine, "agreement")
-    for name in mine:
-        ranks: dict[Hashable, list[str]] = {}
-        for rank, theirs in enumerate(everybodys):
-            ranks.setdefault(theirs.get(name), []).append(str(rank))
-        if len(ranks) > 1:
-            said = ", ".join(f"{value} on {' and '.join(on)}" for value, on in ranks.items())
-            raise SettingsDiffer(f"the learners' {name} differ: {said}; give all of them the same")
-
-
-def gather_addresses(group: LearnerGroup, mine: str) -> list[str]:
-    """Of all learners, in the order of ranks; raises SettingsDiffer where two have the same."""
-    everybodys = group.gather(mine, "addresses")
-    for rank, address in enumerate(everybodys):
-        if address in everybodys[:rank]:
-            raise SettingsDiffer(
-                f"learners {everybodys.index(address)} and {rank} were both given {address}: each "
-                f"needs an entry of its own in --learner_hosts"
-            )
-    return everybodys

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.config.settings import Config
+from impala_mm.distributed import mpi
 from impala_mm.runtime.rank import process_rank
 
 
@@ -147,8 +148,9 @@ class HorovodGroup:
             return self._graphs[name]
 
     def leave(self) -> None:
-        """Ends Horovod and with it MPI: a rank that left without would count as having failed."""
+        """End Horovod and MPI; mpirun would take a rank that exits without for a failed one."""
         self._hvd.shutdown()
+        mpi.finalize()
 
 
 def join_group(config: Config) -> LearnerGroup:

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
+from impala_mm.distributed.agreement import Agreement
 from impala_mm.jobs import child_actors
 from impala_mm.records import wandb_tracking
 from impala_mm.records.outputs import RunOutputs, make_outputs
@@ -15,6 +16,7 @@ from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import lifecycle, ports
 from impala_mm.runtime.log import BoundedLog, ProcessLogger
 from impala_mm.runtime.rank import process_rank, widen_core_binding
+from impala_mm.transport.messages import PROTOCOL
 
 
 def run(config: Config, argv: list[str]) -> NoReturn:
@@ -35,6 +37,10 @@ def run(config: Config, argv: list[str]) -> NoReturn:
         ports.check_free(config.bind_address or address)
     except OSError as error:
         flags.refuse(f"the learner cannot listen: {error}")
+    ending: list[int] = []  # the signals that asked for an end
+    lifecycle.handle_end_signals(lambda number, _: ending.append(number))
+    agreement = Agreement(config, PROTOCOL, address)
+    agreement.reach_through_mpi(say)
     if freed := widen_core_binding():
         say(freed)
     folder = RunFolder(config) if here.rank == 0 else None  # the others write nothing
@@ -46,7 +52,7 @@ def run(config: Config, argv: list[str]) -> NoReturn:
     )
     outputs = make_outputs(config, folder, say)
     try:
-        code = _train(config, address, folder, actors, began, outputs)
+        code = _train(config, agreement, folder, actors, began, outputs, ending)
     except Exception as error:
         if say.log:
             say.log.write(traceback.format_exc())
@@ -61,16 +67,15 @@ def run(config: Config, argv: list[str]) -> NoReturn:
 
 def _train(
     config: Config,
-    address: str,
+    agreement: Agreement,
     folder: RunFolder | None,
     actors: child_actors.ChildActors,
     began: float,
     outputs: RunOutputs,
+    ending: list[int],
 ) -> int:
     """Train until the run or the user ends it; return the exit code."""
     say, event_hook, _ = outputs
-    ending: list[int] = []  # the signals that asked for an end
-    lifecycle.handle_end_signals(lambda number, _: ending.append(number))
     if folder:
         say(f"logs to {folder.path}; {_tensorboard_hint(folder.path)}")
     lifecycle.load_tensorflow()
@@ -88,8 +93,9 @@ def _train(
     path = folder.path if folder else Path()
     code = 2
     try:
+        addresses = agreement.reach(group.gather)
         monitor, learner = setup.build_learner(
-            config, levels, group, address, folder, began, outputs
+            config, levels, group, addresses, folder, began, outputs
         )
 
         def meanwhile() -> None:
