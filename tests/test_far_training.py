@@ -167,7 +167,7 @@ def test_what_is_wrong_with_a_host_is_said_with_what_to_do(far):
     assert code == 1
     for line in (
         r"BAD +ssh +10.77.1.99: .* cannot be reached",
-        r"BAD +ssh +10.77.1.3:2200: .* takes the connection, and says nothing for 15 s",
+        r"BAD +ssh +10.77.1.3:2200: .* accepts the connection, but sends nothing for 15 s",
         r"note +versions +10.77.1.21: python 3.11.2, tensorflow 2.20.0\s+-> the same everywhere",
         r"BAD +versions +10.77.1.12: there is no /no/python in .*\s+-> --deploy brings it there",
         r"BAD +disk +10.77.1.11: 0.1 GiB free in /mnt\s+-> make room, or name another --logdir",

@@ -1,4 +1,4 @@
-"""What the learners of a run must have in common: settings, versions and separate addresses.
+"""The comparison of what learners must share: settings and versions, but no address.
 
 `jobs.learner` and `jobs.rehearse` compare these through MPI before TensorFlow is loaded, so that a
 mistake is refused at once. Under Gloo there is no MPI, and the same values are compared through

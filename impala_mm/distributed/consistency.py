@@ -1,8 +1,8 @@
-"""Are all learners' variables equal, bit for bit? Small differences are repaired, others refused.
+"""A check that all learners' variables are equal, bit for bit; rounding differences are repaired.
 
-Each learner applies the same averaged gradient to equal variables, so they stay equal; hardware
-that rounds otherwise, or a faulty one, would let them drift unseen. `learner` calls
-`check_variables` between two updates, on all ranks alike.
+Each learner applies the same averaged gradient to equal variables, so they stay equal. On hardware
+that rounds differently, or is faulty, they would drift apart unnoticed. `learner` calls
+`check_variables` between two updates, on all ranks at the same update.
 """
 
 import hashlib
@@ -14,15 +14,18 @@ import tensorflow as tf
 
 from impala_mm.distributed.group import LearnerGroup
 
-_ROUNDING = 1e-4  # of a variable's largest value: what rounding may come to
+_ROUNDING = 1e-4  # largest difference due to rounding, relative to a variable's largest value
 
 
 class VariablesDiffer(Exception):
-    """Learners hold different variables; says which."""
+    """The learners' variables differ by more than rounding; the message names one."""
 
 
 def check_variables(group: LearnerGroup, variables: Sequence[tf.Variable]) -> int:
-    """How many differed and now are rank 0's; raises VariablesDiffer where one is too far off."""
+    """Set variables that differ to rank 0's values, and return their number.
+
+    Raise VariablesDiffer, on all ranks alike, if one differs by more than rounding.
+    """
     values = [variable.numpy() for variable in variables]
     digests = group.gather([hashlib.sha256(v.tobytes()).digest() for v in values], "sync.digests")
     differing = [i for i in range(len(values)) if len({d[i] for d in digests}) > 1]
@@ -44,7 +47,7 @@ def check_variables(group: LearnerGroup, variables: Sequence[tf.Variable]) -> in
 
 
 def _distance(value: np.ndarray, right: np.ndarray) -> float:
-    """The largest difference, in units of the largest value."""
+    """Return the largest difference relative to the largest value of `right`; NaN counts as inf."""
     mine, other = (np.asarray(x, np.float64) for x in (value, right))
     largest = np.abs(other).max(initial=0.0)
     distance = float(np.abs(mine - other).max(initial=0.0) / (largest or 1.0))

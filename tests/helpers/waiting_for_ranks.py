@@ -1,7 +1,7 @@
-"""Ranks that come late, for a test: prints the CPU seconds that the others used while they waited.
+"""A program of two ranks, for a test: rank 0 prints the CPU time that it uses to wait for rank 1.
 
 `mpirun -np 2 python tests/helpers/waiting_for_ranks.py`: rank 1 initialises MPI 3 s after rank 0,
-gathers 3 s later, and says goodbye another 3 s later.
+gathers 3 s later, and finalises MPI another 3 s later.
 """
 
 import time
@@ -14,6 +14,7 @@ SECONDS = 3
 
 
 def main():
+    """Initialise, gather and finalise, on rank 1 each time 3 s later."""
     rank, began = process_rank().rank, time.process_time()
     steps = (mpi._initialize, lambda: mpi.gather(rank), mpi.finalize)
     for step in steps:

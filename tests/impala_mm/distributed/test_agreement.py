@@ -1,4 +1,4 @@
-"""What learners must have in common: compared before TensorFlow is loaded, refused by name."""
+"""The comparison of learners: it comes before TensorFlow is loaded, and names a difference."""
 
 import re
 import subprocess
@@ -18,7 +18,7 @@ LEARNER = (sys.executable, ROOT / "experiment.py", "--job_name=learner", "--leve
 
 
 def _reach(size, agreement_of):
-    """What each of `size` learners finds, whose agreement is `agreement_of(rank)`."""
+    """Return what each of `size` learners finds with the agreement `agreement_of(rank)`."""
     return together(size, lambda group: agreement_of(group.rank).reach(group.gather))
 
 
@@ -86,7 +86,7 @@ def test_protocols_that_differ_are_refused():
         assert "versions of the protocol differ: 5 on 0, 6 on 1;" in str(found)
 
 
-def test_what_only_some_ranks_name_is_refused_on_all_of_them():
+def test_a_property_that_only_some_ranks_have_is_refused_on_all_of_them():
     settings = [{"emulator": "0.11"}, {"emulator": "0.11", "network": "MLPAgent"}]
     for of_all in (settings, settings[::-1]):
         with pytest.raises(SettingsDiffer, match=r"network differ: (None|MLPAgent) on 0"):
@@ -107,7 +107,7 @@ def test_one_learner_imports_neither_mpi4py_nor_tensorflow_to_agree_with_itself(
 
 @pytest.fixture
 def two_ranks(monkeypatch):
-    """This process is rank 0 of 2, as far as the environment says."""
+    """Set the environment of rank 0 of 2 under Open MPI."""
     for names in _VARIABLES:
         for name in names:
             monkeypatch.delenv(name, raising=False)
@@ -137,7 +137,7 @@ def test_under_gloo_the_learners_are_compared_through_horovod(two_ranks, monkeyp
 
 @needs_horovod
 def test_a_launcher_of_another_mpi_is_refused():
-    """Every process would be alone in its world, and train alone."""
+    """Otherwise every process would train alone."""
     names = dict(zip(_VARIABLES[0], "2020", strict=True))
     code, printed = run(*LEARNER, "--learner_hosts=localhost:1025,localhost:1026", **names)
     assert code == 2, printed
@@ -148,9 +148,9 @@ def test_a_launcher_of_another_mpi_is_refused():
 
 
 def _start_two(*each_rank):
-    """Two learners under one mpirun, each with flags, or a command before it, of its own.
+    """Start two learners under one mpirun; `each_rank`: (command before its own, its flags).
 
-    Returns the exit code, what they said, and the modules that they imported.
+    Return the exit code, what they printed, and the modules that they imported.
     """
     contexts = [["-np", 1, *before, *LEARNER, *flags] for before, flags in each_rank]
     code, printed = run(*MPIRUN, *contexts[0], ":", *contexts[1], PYTHONPROFILEIMPORTTIME="1")
@@ -196,7 +196,7 @@ def test_another_version_on_one_host_is_refused_before_tensorflow_is_loaded(tmp_
 
 @needs_horovod
 def test_a_rank_that_waits_for_others_leaves_its_core_to_them():
-    """For 6 s; within MPI's collectives it would use all of them."""
+    """It waits for 6 s, and would use a core for most of them within MPI's collectives."""
     program = ROOT / "tests" / "helpers" / "waiting_for_ranks.py"
     code, printed = run(*MPIRUN, "-np", 2, sys.executable, program, PYTHONPATH=str(ROOT))
     assert code == 0, printed

@@ -9,7 +9,7 @@ from impala_mm.runtime import ports
 
 @pytest.mark.parametrize("address", ["localhost", "localhost:", ":80", "a:b", "a:0", "a:65536"])
 def test_an_address_without_host_or_port_is_refused(address):
-    with pytest.raises(ValueError, match="is no host:port"):
+    with pytest.raises(ValueError, match="is not host:port"):
         ports.split_address(address)
 
 
@@ -25,7 +25,7 @@ def test_an_address_without_host_or_port_is_refused(address):
         ("0.0.0.0:8001", ["0.0.0.0"], ""),
     ],
 )
-def test_a_name_that_leads_no_other_host_here_is_said(monkeypatch, address, found, said):
+def test_a_name_that_other_hosts_cannot_reach_is_warned_of(monkeypatch, address, found, said):
     answer = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, 8001)) for one in found]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: answer)
     warning = ports.loopback_warning(address)
