@@ -165,7 +165,8 @@ def _unknown_host_message(route: Route, key: paramiko.PKey) -> str:
     file = route.known_hosts[0] if route.known_hosts else "~/.ssh/known_hosts"
     way = f"`ssh-keyscan -p {route.port} {route.address} >> {shlex.quote(file)}` accepts it"
     if route.proxy_jump or route.proxy_command or route.host_key_alias:
-        way = f"`ssh {route.host}` asks once"  # ssh-keyscan uses no jump hosts and no aliases
+        # ssh-keyscan would use no jump hosts and no aliases.
+        way = f"`ssh {route.host}` offers to accept it"
     files = (*route.known_hosts, *route.global_known_hosts)
     if any(
         e.marker == "@cert-authority"

@@ -160,7 +160,7 @@ def test_an_alias_and_several_files_of_known_hosts(ssh_user):
     ssh_user.known.unlink()
     second.write_text(server.known())
     target = Target("gpu1")
-    with pytest.raises(HostKeyRefused, match="`ssh gpu1` asks once"):
+    with pytest.raises(HostKeyRefused, match="`ssh gpu1` offers to accept it"):
         connect(target, ssh_user.settings)
     second.write_text(server.known(name="the-one"))
     connection = connect(target, ssh_user.settings)
