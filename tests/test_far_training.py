@@ -39,7 +39,7 @@ def test_two_learners_and_three_actors_on_five_hosts_train_to_the_end(far):
     updates = _updates(lan)
     before = {name: host.bytes_sent() for name, host in lan.hosts.items()}
     assert frontend.process.wait(180) == 0, frontend.printed()
-    assert "60,000 frames are reached" in frontend.printed()
+    assert "reached 60,000 frames" in frontend.printed()
     sent = {name: host.bytes_sent() - before[name] for name, host in lan.hosts.items()}
     actors = [sent[name] for name in ACTORS]
     assert min(actors) > 0.1 * sum(actors), sent
@@ -226,7 +226,7 @@ def test_this_machine_may_be_one_of_the_hosts(far, first):
     frontend.until(r"[1-9][\d,]* frames \|", 120)
     assert {p["state"] for p in far.status()["processes"]} == {"running"}
     assert frontend.process.wait(120) == 0, frontend.printed()
-    assert "100,000 frames are reached" in frontend.printed()
+    assert "reached 100,000 frames" in frontend.printed()
     assert far.left() == {}
     assert _rows(far.lan)[-1]["actors"] == 2
 

@@ -12,7 +12,7 @@ thread that started it.
     prefetch       a learner: takes unrolls from the queue and makes batches of them
     training       a learner: calls the updates
     lockstep       a learner: agrees with the other learners on the next step
-    pulse          a learner: exchanges status reports with the other learners
+    reports        a learner: exchanges status reports with the other learners
 """
 
 import contextlib

@@ -139,7 +139,9 @@ def test_known_hosts_are_read_as_openssh_reads_them(ssh_user):
     ssh_user.known.write_text(server.known(name=f"!{at},!127.0.0.1,*"))
     assert "is not known" in ssh_user.is_refused(HostKeyRefused, server, path)
     ssh_user.known.write_text(f"@cert-authority * {other}")
-    assert "@cert-authority lines are not supported" in ssh_user.is_refused(HostKeyRefused, server, path)
+    assert "@cert-authority lines are not supported" in ssh_user.is_refused(
+        HostKeyRefused, server, path
+    )
     ssh_user.known.write_text(server.known() + f"@revoked * {server.listed()}\n")
     said = ssh_user.is_refused(HostKeyRefused, server, path)
     assert f"is revoked ({ssh_user.known}:2)" in said
