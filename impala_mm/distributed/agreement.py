@@ -90,10 +90,10 @@ def _settings(config: Config, protocol: int) -> dict[str, Hashable]:
     }
 
 
-def _compare(everybodys: Sequence[tuple[Mapping[str, Hashable], str]]) -> list[str]:
+def _compare(gathered: Sequence[tuple[Mapping[str, Hashable], str]]) -> list[str]:
     """Return all addresses; raise SettingsDiffer if settings differ or addresses are equal."""
-    check_equal([settings for settings, _ in everybodys])
-    addresses = [address for _, address in everybodys]
+    check_equal([settings for settings, _ in gathered])
+    addresses = [address for _, address in gathered]
     for rank, address in enumerate(addresses):
         if address and address in addresses[:rank]:
             raise SettingsDiffer(

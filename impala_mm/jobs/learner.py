@@ -28,8 +28,8 @@ def run(config: Config, argv: list[str]) -> NoReturn:
     say = ProcessLogger(f"learner {here.rank}" if here.size > 1 else "learner")
     if here.size > 1 and (not config.job_name or config.num_learners > 1):
         flags.refuse(
-            f"{here.size} processes were started together: they are to be learners, with "
-            f"--job_name=learner and no --num_learners; actors are started one by one"
+            f"{here.size} processes were started together: each must be a learner, with "
+            f"--job_name=learner and no --num_learners; start actors one by one"
         )
     address = _address(config, here.rank)
     refuse_bad_flags(config)
@@ -109,14 +109,14 @@ def _train(
             code = 1
             result = _describe_result(monitor.run(meanwhile), monitor.end_reason, path)
             code = lifecycle.exit_code(ending) if monitor.saved else 1
-        group.gather(None, "saved")  # who left earlier could take rank 0 along
+        group.gather(None, "saved")  # a rank that exits earlier could end rank 0
         if folder:
             say(result)
         if not monitor.saved:
             say("error: the last checkpoint could not be written")
         event_hook.call("end", result)
     except LearnerLost as error:
-        say(f"error: {error}; what was saved is good, the same command goes on from it")
+        say(f"error: {error}; the last checkpoint is intact, and the same command resumes from it")
         event_hook.call("end", f"error: {error}")
         return 1
     except setup.FAILURES as error:
@@ -129,16 +129,18 @@ def _train(
 
 
 def refuse_bad_flags(config: Config) -> None:
-    """Before anything is started for it."""
+    """Exit with code 2 if flags contradict each other; call it before anything is started."""
     begin, _, end = config.profile.partition(":")
     if config.profile and not (begin.isdecimal() and end.isdecimal() and int(begin) < int(end)):
-        flags.refuse(f"--profile={config.profile}: two numbers of updates are due, as in 100:120")
+        flags.refuse(
+            f"--profile={config.profile}: it must be two numbers of updates, such as 100:120"
+        )
     if (config.mode == "train_from") != bool(config.checkpoint):
         flags.refuse("--mode=train_from and --checkpoint=FOLDER belong together: give both")
 
 
 def _address(config: Config, rank: int) -> str:
-    """Where actors reach this learner: its own entry of --learner_hosts, or the only one."""
+    """Return the address of this learner: its own entry of --learner_hosts, or the only one."""
     addresses = ports.parse_learner_hosts(config)
     if len(addresses) == 1:
         return addresses[0]
