@@ -265,7 +265,8 @@ def _rebuild_broken(environments: Environments, step: Step, say: Say) -> Step:
         say(f"{environments.faults[-1]}; it is rebuilt, and its game is not counted")
         if len(environments.faults) >= _FAULTS:
             raise Unplayable(
-                f"{len(environments.faults)} faults, the last: {environments.faults[-1]}"
+                f"environments failed {len(environments.faults)} times; the last error: "
+                f"{environments.faults[-1]}"
             )
         try:
             row = environments.rebuild(i)

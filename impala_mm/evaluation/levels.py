@@ -50,5 +50,8 @@ def choose_levels(
         first = next(iter(misfits.values()))
         if not fitting:
             flags.refuse(f"none of {config.test_levels} fits: {first}")
-        say(f"{len(misfits)} levels do not fit and are left out ({first}): {', '.join(misfits)}")
+        say(
+            f"{len(misfits)} levels do not fit the network and are left out ({first}): "
+            f"{', '.join(misfits)}"
+        )
     return fitting

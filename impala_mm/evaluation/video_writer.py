@@ -44,9 +44,13 @@ class VideoWriter:
     def add(self, frame: np.ndarray) -> None:
         """Add a frame: uint8 [H, W, 3], RGB, of the same size as all before."""
         if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
-            raise ValueError(f"a frame of {frame.dtype} {list(frame.shape)}, not uint8 [H, W, 3]")
+            raise ValueError(
+                f"a frame must be uint8 [H, W, 3], not {frame.dtype} {list(frame.shape)}"
+            )
         if self._shape and frame.shape != self._shape:
-            raise ValueError(f"a frame of {list(frame.shape)} after one of {list(self._shape)}")
+            raise ValueError(
+                f"a frame must be {list(self._shape)}, like the first one, not {list(frame.shape)}"
+            )
         self._shape = frame.shape
         picture = _even(enlarge(frame))
         if self._file is None:

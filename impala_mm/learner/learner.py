@@ -265,8 +265,8 @@ class TrainStep:
         metrics, priorities = self._algorithm.update(batch, context, reducer)
         if self._config.xla and not reducer.differentiated:
             raise NothingCompiled(
-                f"--xla: --algorithm={self._config.algorithm} takes no gradient by "
-                f"exchange.differentiate, which is what would be compiled: leave --xla out"
+                f"--xla compiles what exchange.differentiate computes, which "
+                f"--algorithm={self._config.algorithm} does not call: leave --xla out"
             )
         self._names = list(metrics)
         values = [tf.cast(value, tf.float32) for value in metrics.values()]

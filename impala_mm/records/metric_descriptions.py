@@ -115,8 +115,9 @@ GROUPS = (
             ),
             "loss/total": _M(
                 _BATCH_LOSS,
-                "The same losses as they are minimised: sums over the steps of a learner's batch, "
-                "or with `--loss_reduction=mean` the means, which then equal `loss_per_step/...`.",
+                "The loss as it is minimised: the sum over the steps of a learner's batch, or "
+                "with `--loss_reduction=mean` the mean, which equals `loss_per_step/total`. "
+                "Likewise the parts below.",
             ),
             "loss/policy": _M(_BATCH_LOSS, "See `loss_per_step/policy`."),
             "loss/baseline": _M(_BATCH_LOSS, "See `loss_per_step/baseline`."),
@@ -235,6 +236,7 @@ known yet is absent. Values are averages over all updates and all learners since
 unless the table says otherwise. `/learnerN` after a key is learner N's own value, in runs of
 several learners; `/LEVEL` is that of one level, in runs of several levels. An algorithm of your own
 adds the metrics that its `update` returns; name its losses as here and they appear in the plots.
+Evaluators write their results to `evaluations.jsonl` and, as `evaluation/...`, to TensorBoard.
 
 This page is generated: `python -m impala_mm.records.metric_descriptions > sandbox/metrics.md`.
 """

@@ -22,7 +22,7 @@ exit 1
 # Remedies by a pattern in the output of set-up.
 _REMEDIES = (
     (
-        "way to the package index|resolv|timed out",
+        "reach the package index|resolv|timed out",
         "--wheelhouse=FOLDER copies the packages to the host",
     ),
     (

@@ -1,4 +1,4 @@
-"""What a run's processes agree on: names that mean nothing are refused, in a sentence."""
+"""The identity that a run's processes share, and the errors for unknown names."""
 
 import pytest
 import tensorflow as tf

@@ -115,7 +115,7 @@ def test_environments_that_break_are_made_anew_and_their_games_do_not_count():
             raise RuntimeError("out of order")
 
     playing = make_environments(level(Broken), 2, seed=0)
-    with pytest.raises(Unplayable, match=r"10 faults, the last: .* out of order"):
+    with pytest.raises(Unplayable, match=r"failed 10 times; the last error: .* out of order"):
         play_games(Plays(), playing, games_per_env(8, 2), True)
 
 

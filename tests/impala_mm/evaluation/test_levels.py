@@ -46,7 +46,7 @@ def test_a_level_that_does_not_fit_is_refused(catch, capsys):
         "CartPole-v1 has 2 actions and observations float32 [4], but the net"
         in capsys.readouterr().err
     )
-    with pytest.raises(BadLevel, match="catch is no game of Atari's, and sticky_actions is"):
+    with pytest.raises(BadLevel, match="catch is not an Atari game, and sticky_actions works only"):
         _choose(catch, [], sticky_actions=0.5)
     with pytest.raises(BadLevel, match="there is no environment atari56"):
         _choose(catch, [], test_levels="atari56")
@@ -66,7 +66,7 @@ def test_games_of_a_suite_that_do_not_fit_are_left_out_and_named(
     fitting = _choose(tmp_path / "pong", said, test_levels="atari57")
     assert fitting == ["ALE/Pong-v5", "ALE/Qbert-v5"]
     line = said[-1]
-    assert "3 levels do not fit and are left out (ALE/Alien-v5 has 18" in line
+    assert "3 levels do not fit the network and are left out (ALE/Alien-v5 has 18" in line
     assert "train with --full_action_space to have one network for all Atari games" in line
     assert line.endswith(": ALE/Alien-v5, ALE/Breakout-v5, ALE/Skiing-v5")
     with pytest.raises(SystemExit):

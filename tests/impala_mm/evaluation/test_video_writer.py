@@ -105,9 +105,18 @@ def _and_then_fail():
 @pytest.mark.parametrize(
     ("frame", "said"),
     [
-        (np.zeros((120, 300, 3), np.uint8), r"a frame of \[120, 300, 3\] after one of \[120, 320"),
-        (np.zeros((120, 320, 3)), r"a frame of float64 \[120, 320, 3\], not uint8 \[H, W, 3\]"),
-        (np.zeros((120, 320), np.uint8), r"a frame of uint8 \[120, 320\], not uint8 \[H, W, 3\]"),
+        (
+            np.zeros((120, 300, 3), np.uint8),
+            r"a frame must be \[120, 320, 3\], like the first one, not \[120, 300",
+        ),
+        (
+            np.zeros((120, 320, 3)),
+            r"a frame must be uint8 \[H, W, 3\], not float64 \[120, 320, 3\]",
+        ),
+        (
+            np.zeros((120, 320), np.uint8),
+            r"a frame must be uint8 \[H, W, 3\], not uint8 \[120, 320\]",
+        ),
     ],
 )
 def test_a_frame_of_another_kind_is_refused(tmp_path, frame, said):

@@ -1,6 +1,7 @@
 """The heartbeat file: written while the process works, and only if a supervisor asks for it."""
 
 import json
+import math
 import threading
 import time
 from types import SimpleNamespace
@@ -90,15 +91,15 @@ def watching(tmp_path, monkeypatch, now):
     """Return the monitor of a learner that has only the attributes that the monitor reads."""
     monkeypatch.setenv(heartbeat.VARIABLE, str(tmp_path / "beat"))
     learner = SimpleNamespace(updates=0, frames=0.0, variables_lock=threading.Lock())
-    alone = SimpleNamespace(size=1)
+    alone, limits = SimpleNamespace(size=1), SimpleNamespace(frames=1e9, seconds=math.inf)
     config = Config(learner_assignment="fixed")
-    made = monitor.LearnerMonitor(config, alone, None, learner, None, {}, None, None, print)
+    made = monitor.LearnerMonitor(config, alone, None, learner, None, {}, limits, None, print)
     made._receive_reports([])
 
     def beats():
         (tmp_path / "beat").unlink(missing_ok=True)
         now.now += 5
-        made._beat()
+        made._send_heartbeat()
         return (tmp_path / "beat").exists()
 
     return SimpleNamespace(learner=learner, beats=beats, heard=lambda: made._receive_reports([]))
