@@ -139,7 +139,8 @@ def test_under_gloo_the_learners_are_compared_through_horovod(two_ranks, monkeyp
 def test_a_launcher_of_another_mpi_is_refused():
     """Otherwise every process would train alone."""
     names = dict(zip(_VARIABLES[0], "2020", strict=True))
-    code, printed = run(*LEARNER, "--learner_hosts=localhost:1025,localhost:1026", **names)
+    addresses = f"127.0.0.1:{free_port()},127.0.0.1:{free_port()}"
+    code, printed = run(*LEARNER, f"--learner_hosts={addresses}", **names)
     assert code == 2, printed
     assert (
         "the launcher started 2 processes, but MPI sees 1: this mpirun does not belong" in printed

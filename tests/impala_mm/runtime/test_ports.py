@@ -16,7 +16,11 @@ def test_an_address_without_host_or_port_is_refused(address):
 @pytest.mark.parametrize(
     ("address", "found", "said"),
     [
-        ("myhost:8001", ["127.0.1.1"], "myhost is 127.0.1.1 here, which no other host reaches"),
+        (
+            "myhost:8001",
+            ["127.0.1.1"],
+            "myhost is 127.0.1.1 on this machine, which no other host reaches",
+        ),
         ("myhost:8001", ["::1"], "--bind_address=0.0.0.0:8001"),
         ("myhost:8001", ["10.0.0.7"], ""),
         ("myhost:8001", ["127.0.1.1", "10.0.0.7"], ""),

@@ -250,7 +250,7 @@ def test_set_ups_run_at_the_same_time_and_each_failure_says_what_to_do(project, 
         for host in (lan.learner1, lan.actor1, lan.actor3)
     ]
     assert max(begin for begin, _ in spans) < min(end for _, end in spans)
-    why = "installing uv failed; the end of .setup.log: ERROR: none; --wheelhouse=FOLDER brings"
+    why = "installing uv failed; the end of .setup.log: ERROR: none; --wheelhouse=FOLDER copies"
     assert failed.keys() == {"10.77.1.21"}
     assert failed["10.77.1.21"].startswith(why)
     assert f"10.77.1.21 FAILED: {why}" in printed
