@@ -69,7 +69,7 @@ def run_documented(name: str, seed: int, logdir: Path, *more: str) -> int:
 
 
 def read_metrics(logdir: Path) -> list[dict]:
-    """Reads the rows of metrics.jsonl."""
+    """Read the rows of metrics.jsonl."""
     return read_json_lines(logdir / "metrics.jsonl")
 
 

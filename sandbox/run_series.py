@@ -247,7 +247,7 @@ def _read_settings(folder: Path) -> dict[str, Any]:
 
 
 def _add_losses_per_step(columns: dict[str, np.ndarray], settings: dict[str, Any]) -> None:
-    """Computes the losses per step of rows that an older version wrote, from those per batch."""
+    """Compute the losses per step of rows that an older version wrote, from those per batch."""
     names = {f"loss/{n}": f"loss_per_step/{n}" for n in ("total", "policy", "baseline", "entropy")}
     names["loss/shift"] = "off_policyness"
     sizes = [settings.get(name) for name in ("batch_size", "unroll_length")]

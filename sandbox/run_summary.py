@@ -103,7 +103,7 @@ def read_checkpoints(folder: Path) -> list[Record]:
 
 
 def read_records(path: Path) -> list[Record]:
-    """Reads a file with a record per line; none where there is no such file."""
+    """Read a file with a record per line; return none where there is no such file."""
     try:
         return read_json_lines(path)
     except OSError:
