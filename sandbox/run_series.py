@@ -259,7 +259,7 @@ def _read_settings(folder: Path) -> dict[str, Any]:
 
 
 def _add_losses_per_step(columns: dict[str, np.ndarray], settings: dict[str, Any]) -> None:
-    """Add the losses per step to rows of an earlier version, which have only losses per batch."""
+    """Compute the losses per step of rows of an earlier version from those per batch."""
     names = {f"loss/{n}": f"loss_per_step/{n}" for n in ("total", "policy", "baseline", "entropy")}
     names["loss/shift"] = "off_policyness"
     sizes = [settings.get(name) for name in ("batch_size", "unroll_length")]

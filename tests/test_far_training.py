@@ -173,7 +173,7 @@ def test_checks_print_what_is_wrong_with_each_host_and_how_to_fix_it(far):
     assert code == 1
     for line in (
         r"FAILED +ssh +10.77.1.99: .* cannot be reached",
-        r"FAILED +ssh +10.77.1.3:2200: .* takes the connection, and says nothing for 15 s",
+        r"FAILED +ssh +10.77.1.3:2200: .* accepts the connection, but sends nothing for 15 s",
         r"note +versions +10.77.1.21: python 3.11.2, tensorflow 2.20.0\s+-> --deploy installs",
         r"FAILED +versions +10.77.1.12: there is no /no/python in .*\s+-> --deploy copies it",
         r"FAILED +disk +10.77.1.11: 0.1 GiB free in /mnt, 1 GiB needed\s+-> free some space, ",

@@ -204,10 +204,49 @@ def test_the_walk_along_an_unroll_names_files_and_functions_that_exist():
             assert name in there | classes.keys(), f"{file} has no {name}"
 
 
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "sandbox").rglob("*.md")),
+    *sorted((ROOT / "docker").glob("*.md")),
+]
+
+
+def _anchors(page):
+    """Return the names by which links reach a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_in_pages_lead_somewhere(page):
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        path, _, anchor = target.partition("#")
+        if path.startswith("http"):
+            continue
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.exists(), f"{page.name}: {target}"
+        assert not anchor or anchor in _anchors(linked), f"{page.name}: {target}"
+
+
+def test_every_page_is_linked_from_the_readme_or_a_page_that_it_links():
+    linked, waiting = set(), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page not in linked and page.suffix == ".md" and page.exists():
+            linked.add(page)
+            targets = re.findall(r"\]\(([^)\s#]+)", page.read_text())
+            waiting += [(page.parent / target).resolve() for target in targets]
+    assert set(PAGES) <= linked, f"linked by no page: {set(PAGES) - linked}"
+
+
+def test_the_readme_fits_on_two_screens():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 110
+
+
 def test_paths_that_the_pages_name_exist():
-    """Except in moving.md, which names files of the predecessor."""
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "sandbox").glob("*.md")]
-    for page in (page for page in pages if page.name != "moving.md"):
+    """Except in moving.md, which names files of the predecessor, and in CHANGELOG.md."""
+    for page in (page for page in PAGES if page.name not in {"moving.md", "CHANGELOG.md"}):
         for path in re.findall(
             r"`((?:impala_mm|launcher|nets|docker|sandbox|tests)/\S+?)`", page.read_text()
         ):

@@ -47,7 +47,7 @@ def test_what_cannot_go_on_says_why_and_a_damaged_checkpoint_is_passed_over(tmp_
     for flags, said in (
         (["--agent_name=MLPLSTMAgent"], "--agent_name is MLPLSTMAgent here and MLPAgent in"),
         (["--mode=train_from"], "--mode=train_from and --checkpoint=FOLDER belong together"),
-        (["--profile=9:3"], "--profile=9:3: two numbers of updates are due, as in 100:120"),
+        (["--profile=9:3"], "--profile=9:3: it must be two numbers of updates, such as 100:120"),
     ):
         code, printed = run(*catch_command(folder, *flags))
         assert (code, "Traceback" in printed) == (2, False), printed

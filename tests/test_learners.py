@@ -252,7 +252,7 @@ def test_an_update_that_fails_on_one_learner_ends_all_and_rank_0_says_why(faulty
     learners, _ = faulty("25:error")
     learners.until(
         r"\[learner 0\] error: learner 1 failed: UnknownError: RuntimeError: a fault of learner 1 "
-        r"alone; what was saved is good, the same command goes on from it\n"
+        r"alone; the last checkpoint is intact, and the same command resumes from it\n"
     )
     assert learners.process.wait(timeout=20) != 0
 
@@ -304,7 +304,7 @@ def test_more_learners_than_addresses_are_refused(tmp_path):
 def test_mpirun_without_a_role_is_refused(tmp_path):
     code, printed = run(*MPIRUN, "-np", 2, *EXPERIMENT, "--level_name=catch")
     assert code == 2
-    assert "2 processes were started together: they are to be learners" in printed
+    assert "2 processes were started together: each must be a learner" in printed
 
 
 def test_as_many_addresses_as_learners_are_asked_for():

@@ -74,7 +74,7 @@ def test_an_actor_without_a_learner_ends_at_once_when_asked(tmp_path):
     command = catch_command(tmp_path, "--job_name=actor")
     actors = {number: Process(*command) for number in EXIT_CODES}
     for number, actor in actors.items():
-        actor.until("waits for the learner at")
+        actor.until("waiting for the learner at")
         actor.process.send_signal(number)
     for number, actor in actors.items():
         assert actor.process.wait(timeout=10) == EXIT_CODES[number]

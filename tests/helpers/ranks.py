@@ -18,6 +18,7 @@ from impala_mm.algorithms.interface import Context
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch
 from impala_mm.distributed import group
+from impala_mm.distributed.agreement import Agreement
 from impala_mm.distributed.gradients import GradientReducer
 
 T, B, UPDATES, LONG, CLIP = 5, 8, 20, 200, 0.02
@@ -130,6 +131,7 @@ def talk(learners, folder, times=300):
 
 def main(folder, network):
     config = Config()
+    Agreement(config).reach_through_mpi(print)  # Horovod finds MPI initialised, as in a run
     learners = group.join_group(config)
     common = {"agent_name": network, "gradients_clipping": CLIP}
     learn(learners, folder, "mean", loss_reduction="mean", **common)

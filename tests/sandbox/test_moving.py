@@ -60,7 +60,7 @@ def _literal(cell):
 def _flags():
     """Yield (old name, old default, new name, new default, difference) of each flag."""
     for there, before, here, now, difference in _table(
-        "flag", "default there", "here", "default here", "what is different"
+        "flag", "its default", "impala_mm's flag", "default", "difference"
     ):
         name = _literal(here).removeprefix("--")
         yield _literal(there).removeprefix("--"), _literal(before), name, _literal(now), difference
@@ -112,7 +112,7 @@ def test_flags_that_are_named_anywhere_on_the_page_exist():
 
 
 def test_each_column_exists():
-    rows = [_literal(row[0]) for row in _table("column", "there", "here")]
+    rows = [_literal(row[0]) for row in _table("column", "impala_horovod_gym", "impala_mm")]
     assert rows == THEIR_COLUMNS
     new = re.search(r"^New: (.*),? *$", PAGE, re.MULTILINE)[1]
     assert {*rows, *re.findall(r"`(\w+)`", new)} == set(COLUMNS)
