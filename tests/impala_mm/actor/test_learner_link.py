@@ -185,7 +185,7 @@ def test_without_shared_memory_each_actor_pulls_for_itself_and_says_so(here, mon
 def test_before_the_first_policy_an_actor_waits_and_says_so(here, monkeypatch):
     server, join = here
     one = join(0, max_lag=0)
-    _until(lambda: any("waits for the learner" in line for line in server.said))
+    _until(lambda: any("waiting for the learner" in line for line in server.said))
     assert not one.connected.is_set()
     server.publish(0, lambda: b"0")
     assert one.connected.wait(10)
