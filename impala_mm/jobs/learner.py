@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
+from impala_mm.distributed.agreement import Agreement
 from impala_mm.jobs import child_actors
 from impala_mm.records import wandb_tracking
 from impala_mm.records.outputs import RunOutputs, make_outputs
@@ -15,6 +16,7 @@ from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import lifecycle, ports
 from impala_mm.runtime.log import BoundedLog, ProcessLogger
 from impala_mm.runtime.rank import process_rank, widen_core_binding
+from impala_mm.transport.messages import PROTOCOL
 
 
 def run(config: Config, argv: list[str]) -> NoReturn:
@@ -26,8 +28,8 @@ def run(config: Config, argv: list[str]) -> NoReturn:
     say = ProcessLogger(f"learner {here.rank}" if here.size > 1 else "learner")
     if here.size > 1 and (not config.job_name or config.num_learners > 1):
         flags.refuse(
-            f"{here.size} processes were started together: they are to be learners, with "
-            f"--job_name=learner and no --num_learners; actors are started one by one"
+            f"{here.size} processes were started together: each must be a learner, with "
+            f"--job_name=learner and no --num_learners; start actors one by one"
         )
     address = _address(config, here.rank)
     refuse_bad_flags(config)
@@ -35,6 +37,10 @@ def run(config: Config, argv: list[str]) -> NoReturn:
         ports.check_free(config.bind_address or address)
     except OSError as error:
         flags.refuse(f"the learner cannot listen: {error}")
+    ending: list[int] = []  # the signals that asked for an end
+    lifecycle.handle_end_signals(lambda number, _: ending.append(number))
+    agreement = Agreement(config, PROTOCOL, address)
+    agreement.reach_through_mpi(say)
     if freed := widen_core_binding():
         say(freed)
     folder = RunFolder(config) if here.rank == 0 else None  # the others write nothing
@@ -46,7 +52,7 @@ def run(config: Config, argv: list[str]) -> NoReturn:
     )
     outputs = make_outputs(config, folder, say)
     try:
-        code = _train(config, address, folder, actors, began, outputs)
+        code = _train(config, agreement, folder, actors, began, outputs, ending)
     except Exception as error:
         if say.log:
             say.log.write(traceback.format_exc())
@@ -61,16 +67,15 @@ def run(config: Config, argv: list[str]) -> NoReturn:
 
 def _train(
     config: Config,
-    address: str,
+    agreement: Agreement,
     folder: RunFolder | None,
     actors: child_actors.ChildActors,
     began: float,
     outputs: RunOutputs,
+    ending: list[int],
 ) -> int:
     """Train until the run or the user ends it; return the exit code."""
     say, event_hook, _ = outputs
-    ending: list[int] = []  # the signals that asked for an end
-    lifecycle.handle_end_signals(lambda number, _: ending.append(number))
     if folder:
         say(f"logs to {folder.path}; {_tensorboard_hint(folder.path)}")
     lifecycle.load_tensorflow()
@@ -88,8 +93,9 @@ def _train(
     path = folder.path if folder else Path()
     code = 2
     try:
+        addresses = agreement.reach(group.gather)
         monitor, learner = setup.build_learner(
-            config, levels, group, address, folder, began, outputs
+            config, levels, group, addresses, folder, began, outputs
         )
 
         def meanwhile() -> None:
@@ -103,14 +109,14 @@ def _train(
             code = 1
             result = _describe_result(monitor.run(meanwhile), monitor.end_reason, path)
             code = lifecycle.exit_code(ending) if monitor.saved else 1
-        group.gather(None, "saved")  # who left earlier could take rank 0 along
+        group.gather(None, "saved")  # a rank that exits earlier could end rank 0
         if folder:
             say(result)
         if not monitor.saved:
             say("error: the last checkpoint could not be written")
         event_hook.call("end", result)
     except LearnerLost as error:
-        say(f"error: {error}; what was saved is good, the same command goes on from it")
+        say(f"error: {error}; the last checkpoint is intact, and the same command resumes from it")
         event_hook.call("end", f"error: {error}")
         return 1
     except setup.FAILURES as error:
@@ -123,16 +129,18 @@ def _train(
 
 
 def refuse_bad_flags(config: Config) -> None:
-    """Before anything is started for it."""
+    """Exit with code 2 if flags contradict each other; call it before anything is started."""
     begin, _, end = config.profile.partition(":")
     if config.profile and not (begin.isdecimal() and end.isdecimal() and int(begin) < int(end)):
-        flags.refuse(f"--profile={config.profile}: two numbers of updates are due, as in 100:120")
+        flags.refuse(
+            f"--profile={config.profile}: it must be two numbers of updates, such as 100:120"
+        )
     if (config.mode == "train_from") != bool(config.checkpoint):
         flags.refuse("--mode=train_from and --checkpoint=FOLDER belong together: give both")
 
 
 def _address(config: Config, rank: int) -> str:
-    """Where actors reach this learner: its own entry of --learner_hosts, or the only one."""
+    """Return the address of this learner: its own entry of --learner_hosts, or the only one."""
     addresses = ports.parse_learner_hosts(config)
     if len(addresses) == 1:
         return addresses[0]

@@ -1,4 +1,4 @@
-"""IMPALA's update: large errors of the baseline are counted in units of their own running mean."""
+"""IMPALA's update: large errors of the baseline are divided by their own running mean."""
 
 import in_process
 import numpy as np
@@ -13,7 +13,7 @@ from impala_mm.environments.make import make_environments
 
 
 class Two(group.SingleLearner):
-    """Two learners, of which the other has the same gradients, and another baseline's loss."""
+    """A group of two learners with equal gradients and different losses of the baseline."""
 
     def __init__(self, other):
         self._other = other
@@ -23,7 +23,7 @@ class Two(group.SingleLearner):
 
 
 def _one_update(squared_error, changed=lambda batch: batch, **settings):
-    """(algorithm after an update of Catch that began with this running mean, metrics)."""
+    """Return the algorithm after an update on Catch from this running mean, and the metrics."""
     config = Config(level_name="catch", unroll_length=5, num_envs=4, **settings)
     algorithm = in_process.make(config)
     algorithm._squared_error.assign(squared_error)
@@ -40,6 +40,18 @@ def test_the_running_mean_moves_by_a_hundredth_towards_the_batchs(reduction):
     np.testing.assert_allclose(algorithm._squared_error, 39.6 + 0.01 * of_batch, rtol=1e-6)
 
 
+def test_losses_per_step_do_not_depend_on_the_reduction():
+    """A batch of 4 unrolls of 5 steps."""
+    (_, summed), (_, averaged) = (_one_update(1.0, loss_reduction=r) for r in losses.REDUCTIONS)
+    for name in ("total", "policy", "baseline", "entropy"):
+        per_step = averaged[f"loss_per_step/{name}"]
+        assert per_step == averaged[f"loss/{name}"] != 0
+        np.testing.assert_allclose(summed[f"loss_per_step/{name}"], per_step, rtol=1e-5)
+        np.testing.assert_allclose(summed[f"loss/{name}"], 20 * per_step, rtol=1e-5)
+    for metrics, steps in ((summed, 20), (averaged, 1)):
+        assert metrics["off_policyness"] == pytest.approx(metrics["loss/shift"] / steps)
+
+
 @pytest.mark.parametrize(("mean", "divisor"), [(0.25, 1), (1.0, 1), (50.0, 50)])
 def test_errors_count_in_units_of_the_running_mean_where_it_is_above_1(mean, divisor):
     _, metrics = _one_update(mean, baseline_cost=0.5, entropy_cost=0.25)
@@ -49,7 +61,7 @@ def test_errors_count_in_units_of_the_running_mean_where_it_is_above_1(mean, div
 
 
 def test_it_is_the_mean_over_learners(monkeypatch):
-    """Another learner's sum of squared errors is 2 x 300, of 20 steps, beside ours."""
+    """The other learner's sum of squared errors is 2 x 300, over 20 steps."""
     monkeypatch.setattr(group, "SingleLearner", lambda: Two(300.0))
     algorithm, metrics = _one_update(40.0)
     both = (metrics["loss/baseline"] + 300.0) / 2
