@@ -11,14 +11,12 @@ from typing import Any, NamedTuple, NoReturn
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.data import compression
-from impala_mm.jobs import child_actors
-from impala_mm.runtime import heartbeat, lifecycle, log, ports, run_token
+from impala_mm.runtime import heartbeat, lifecycle, log, ports, provenance, run_token
 from impala_mm.runtime.heartbeat import Heartbeat
 
 
 def run(config: Config) -> NoReturn:
     """Plays until the run or the user ends it."""
-    ours = child_actors.die_with_parent()
     say = log.ProcessLogger(f"actor {config.task}")
     stop, ending = threading.Event(), []
 
@@ -44,7 +42,7 @@ def run(config: Config) -> NoReturn:
     if config.actor_device == "gpu":
         say(f"acts on {device}")
     alive, token = heartbeat.of_this_process(), run_token.read_token(config)
-    setup = _ActorSetup(config, ours, learners, start, token, say, stop, alive)
+    setup = _ActorSetup(config, learners, start, token, say, stop, alive)
     if config.inference == "auto":
         setup = setup._replace(
             config=dataclasses.replace(config, inference=_ask_inference_place(setup))
@@ -72,7 +70,6 @@ class _ActorSetup(NamedTuple):
     """What an actor of either kind is made of."""
 
     config: Config
-    ours: bool  # experiment.py started it, and others beside it
     learners: list[str]  # addresses
     start: int  # of these, that with which it begins
     token: str
@@ -125,7 +122,7 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     count = auto.num_envs(config, observation)
     lag = algorithm.max_lag
     try:
-        sizes = auto.group_sizes(config, count, observation, setup.ours, lag)
+        sizes = auto.group_sizes(config, count, observation, provenance.is_local_run(), lag)
     except ValueError as error:
         flags.refuse(str(error))
     groups = _make_groups(config, level, sizes)

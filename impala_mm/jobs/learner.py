@@ -6,9 +6,8 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from impala_mm.config import auto, flags
+from impala_mm.config import flags
 from impala_mm.config.settings import Config
-from impala_mm.jobs import child_actors
 from impala_mm.records import wandb_tracking
 from impala_mm.records.outputs import RunOutputs, make_outputs
 from impala_mm.records.run_folder import RunFolder
@@ -17,8 +16,8 @@ from impala_mm.runtime.log import BoundedLog, ProcessLogger
 from impala_mm.runtime.rank import process_rank, widen_core_binding
 
 
-def run(config: Config, argv: list[str]) -> NoReturn:
-    """Train; without --job_name with actors of its own, which end with it."""
+def run(config: Config) -> NoReturn:
+    """Train until the run or the user ends it."""
     lifecycle.use_one_malloc_arena()
     began, here = time.monotonic(), process_rank()
     if config.track and here.rank == 0:
@@ -31,29 +30,21 @@ def run(config: Config, argv: list[str]) -> NoReturn:
         )
     address = _address(config, here.rank)
     refuse_bad_flags(config)
-    try:  # before there are actors, who would dial whoever listens there
-        ports.check_free(config.bind_address or address)
-    except OSError as error:
-        flags.refuse(f"the learner cannot listen: {error}")
+    refuse_taken_address(config.bind_address or address)
     if freed := widen_core_binding():
         say(freed)
     folder = RunFolder(config) if here.rank == 0 else None  # the others write nothing
     if folder:
         say.log = BoundedLog(folder.path / "learner.log", config.log_max_mb)
-    count = 0 if config.job_name or not folder else auto.num_actors(config)
-    actors = child_actors.ChildActors(
-        argv, count, folder.path if folder else Path(), config.log_max_mb
-    )
     outputs = make_outputs(config, folder, say)
     try:
-        code = _train(config, address, folder, actors, began, outputs)
+        code = _train(config, address, folder, began, outputs)
     except Exception as error:
         if say.log:
             say.log.write(traceback.format_exc())
         outputs.event_hook.call("end", f"error: {error}")
         raise
     finally:
-        actors.end()
         if outputs.tracked:
             outputs.tracked.end()
     lifecycle.exit_now(code)
@@ -63,7 +54,6 @@ def _train(
     config: Config,
     address: str,
     folder: RunFolder | None,
-    actors: child_actors.ChildActors,
     began: float,
     outputs: RunOutputs,
 ) -> int:
@@ -93,7 +83,6 @@ def _train(
         )
 
         def meanwhile() -> None:
-            actors.watch(say)
             if ending:
                 learner.stop(f"asked to by {signal.Signals(ending[0]).name}")
 
@@ -120,6 +109,14 @@ def _train(
         group.gather(None, "said")
     group.leave()
     return code
+
+
+def refuse_taken_address(address: str) -> None:
+    """End the program with one sentence if another process listens on `address`."""
+    try:
+        ports.check_free(address)
+    except OSError as error:
+        flags.refuse(f"the learner cannot listen: {error}")
 
 
 def refuse_bad_flags(config: Config) -> None:

@@ -132,7 +132,8 @@ class LocalNode:
         if record.socket:
             tmux.Session(self.run.name, self._make_tmux(record.socket)).open_windows(paths)
         else:
-            tmux.open_in_background(paths)
+            for path in paths.values():
+                tmux.start_in_background(path)
 
     def states(self) -> dict[str, dict[str, Any]]:
         """Of its processes here."""

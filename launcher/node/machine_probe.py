@@ -23,6 +23,7 @@ from launcher.node import (
     deployed_files,
     file_service,
     keyring,
+    mpirun,
     run_registry,
     tmux,
 )
@@ -47,7 +48,6 @@ class MachineProbe:
         base = next((each for each in bases if _has_project(each)), bases[0] if bases else "")
         named = [each if "/" not in each else os.path.join(base, each) for each in pythons]
         python = next(filter(None, map(shutil.which, named)), "")
-        beside = f"{Path(python).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         return {
             "host": socket.gethostname(),
             "user": getpass.getuser(),
@@ -55,7 +55,7 @@ class MachineProbe:
             "root": base,
             "project": _has_project(base),
             "python": python,
-            "mpirun": shutil.which("mpirun", path=beside) or "",
+            "mpirun": mpirun.find(python),
             "folder": str(self._run.folder),
             "own_python": [sys.executable, platform.python_version()],
             "tmux": bool(tmux.default_socket()),

@@ -40,7 +40,7 @@ class Supervisor:
     def __init__(self, task: Task):
         self._task, self._run_folder = task, Path(task.folder)
         self._process_folder = self._run_folder / task.name
-        self._output = ProcessOutput(Path(task.log), task.log_max_mb)
+        self._output = ProcessOutput(task.log, task.log_max_mb)
         self._heartbeat, self._usage = (
             HeartbeatMonitor(self._process_folder / "beat"),
             procfs.Usage(),
@@ -78,7 +78,8 @@ class Supervisor:
         (self._process_folder / "task.json").unlink(missing_ok=True)
         child_process.adopt_orphans()
         self._wait_for_credentials()
-        _disable_flow_control()
+        if self._task.log:
+            _disable_flow_control()
         while True:
             self._start()
             code = self._run_to_end()
@@ -161,6 +162,8 @@ class Supervisor:
         if order != self._stop_mode:
             self._stop_mode, self._next_signal_time = order, 0.0
             self._stop_signals = [(signal.SIGTERM, _KILL_SECONDS), (signal.SIGKILL, _KILL_SECONDS)]
+            if self._has_parent_ended():
+                del self._stop_signals[0]
             saves = order == "save" and _file_size(self._task.rows) > self._initial_rows_size
             if saves:
                 self._stop_signals.insert(0, (signal.SIGUSR1, self._task.grace_secs))
@@ -181,11 +184,15 @@ class Supervisor:
             orders[1] = ""  # the learners save first, and their end is ours
         if self._signals:
             orders.append("save" if len(self._signals) == 1 else "now")
-        if "now" in orders or self._stop_mode == "now":
+        if "now" in orders or self._stop_mode == "now" or self._has_parent_ended():
             return "now"
         has_ended = "save" in orders or self._has_leader_ended()
         # Without its folder no request could reach it any more.
         return "save" if has_ended or not self._process_folder.exists() else self._stop_mode
+
+    def _has_parent_ended(self) -> bool:
+        parent = self._task.parent
+        return parent is not None and not procfs.is_alive(parent)
 
     def _has_leader_ended(self) -> bool:
         if not self._task.leader:

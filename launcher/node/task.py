@@ -38,7 +38,7 @@ class Task(NamedTuple):
     environment: dict[str, str]  # all of it
     workdir: str
     folder: str  # the run's state folder
-    log: str
+    log: str  # the file of its output; "": none, its output is shown on the user's own terminal
     log_max_mb: float
     leader: str  # the process whose end ends this one; "" for the learners themselves
     lease_secs: float  # of one whose leader is on another host: without news of it and without
@@ -47,7 +47,9 @@ class Task(NamedTuple):
     agent: list[str]  # by which learners' mpirun reaches other hosts; empty: it needs none
     restarts: int  # deaths, one soon after the other, that are mended
     stall_secs: float  # without a beat of its heartbeat; 0: for ever
-    grace_secs: float  # that it has for saving
+    grace_secs: float  # seconds between a request to save and SIGTERM
+    # [pid, start time] of a process whose end kills this one at once; None: there is none
+    parent: list[int] | None = None
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -158,17 +158,20 @@ class Session:
         return printed
 
 
-def open_in_background(tasks: dict[str, Path]) -> None:
-    """Where there is no tmux."""
-    for task in tasks.values():
-        subprocess.Popen(
-            supervisor_command(task),
-            cwd=supervisor_folder(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+def start_in_background(task: Path, shows_output: bool = False) -> subprocess.Popen:
+    """Start the supervisor of a task without a window.
+
+    Its output is lost, unless `shows_output`: then it goes to the terminal of this process.
+    """
+    output = None if shows_output else subprocess.DEVNULL
+    return subprocess.Popen(
+        supervisor_command(task),
+        cwd=supervisor_folder(),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,  # Ctrl-C in the terminal is for the process that follows the run
+    )
 
 
 def _batches(windows: Iterator[tuple[str, Path]]) -> Iterator[list[tuple[str, Path]]]:

@@ -4,12 +4,12 @@ Here it is looked up, elsewhere the host is asked; for a dry run it is supposed.
 """
 
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from launcher.node import mpirun
 from launcher.plan.workers_csv import Worker
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,14 +45,13 @@ InstallationOf = Callable[[Worker], Installation]
 def local_installation(worker: Worker, folder: str) -> Installation:
     """This machine, as it is."""
     python = worker.python or sys.executable
-    beside = f"{Path(python).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     return Installation(
         host_id="",
         address=worker.ip,
         root=str(ROOT),
         workdir=worker.workdir or str(Path.cwd()),
         python=python,
-        mpirun=shutil.which("mpirun", path=beside) or "mpirun",
+        mpirun=mpirun.find(python) or "mpirun",
         folder=folder,
         as_root=os.geteuid() == 0,
     )

@@ -10,14 +10,11 @@ import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from launcher.node import mpirun
 from launcher.node.task import HEARTBEAT, LEARNERS, LEARNERS_VARIABLE, RANK_BEATS_FOLDER
 from launcher.plan.host_environment import Installation, InstallationOf
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import ANY_LEARNER, Worker
-
-_RUN_AS_ROOT_VARIABLES = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
-# Our names for Open MPI's: more ranks than cores are fine, none is bound to one, none spins.
-MPIRUN_ARGUMENTS = ("--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1")
 
 # Seconds, so that ranks whose mpirun's host lost its power end within a minute.
 _TCP_KEEPALIVE = {"time": "30", "intvl": "10", "probes": "3"}
@@ -164,7 +161,7 @@ def _make_learners(
         _agent_path(installation) if others else "",
         lambda own: _experiment_command(own, flags),
     )
-    variables = mpirun_environment(environment, installation)
+    variables = environment | mpirun.environment(installation.as_root)
     full_command, logdir = with_setup(first, config, command), flags["logdir"]
     return Process(
         LEARNERS,
@@ -214,7 +211,7 @@ def mpirun_command(
     other hosts; empty: there are none.
     """
     first = installation_of(learners[0])
-    parts = [first.mpirun, *MPIRUN_ARGUMENTS]
+    parts = [first.mpirun, *mpirun.OPTIONS]
     if agent:
         parts += ["--prtemca", "plm_ssh_agent", agent]
         parts += ["--prtemca", "plm_ssh_no_tree_spawn", "1"]  # only here are credentials known
@@ -236,13 +233,6 @@ def mpirun_command(
             parts += ["--host", own.address, "--wdir", own.workdir]
         parts += with_setup(worker, config, make_command(own))
     return parts
-
-
-def mpirun_environment(environment: dict[str, str], installation: Installation) -> dict[str, str]:
-    """Its environment."""
-    return environment | (
-        dict.fromkeys(_RUN_AS_ROOT_VARIABLES, "1") if installation.as_root else {}
-    )
 
 
 def _agent_path(installation: Installation) -> str:

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from launcher.node import mpirun
 from launcher.plan import host_environment, process_plan
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
@@ -151,18 +152,18 @@ def _bash_function(job: str, rows: Sequence[Worker], config: LauncherConfig) -> 
 
 
 def _settings(learners: Sequence[Worker], counts: dict[str, int], config: LauncherConfig) -> str:
-    mpirun = [
+    words = [
         host_environment.local_installation(learners[0], "").mpirun,
-        *process_plan.MPIRUN_ARGUMENTS,
+        *mpirun.OPTIONS,
         *process_plan.split_arguments(config.mpirun_args),
     ]
-    mpirun += [part for name in _secrets(config) for part in ("-x", name)]
+    words += [part for name in _secrets(config) for part in ("-x", name)]
     return "\n".join(
         [
             "set -o pipefail",
             f"jobs=({' '.join(counts)})",
             f"ports=({' '.join(map(str, choose_ports(learners)))})",
-            _bash_array("mpirun", mpirun),
+            _bash_array("mpirun", words),
         ]
     )
 
