@@ -65,7 +65,7 @@ def test_learners_that_die_start_again_from_the_last_checkpoint_and_actors_wait(
     mpirun = read_json(cluster.state / "learners" / "state.json")["process"][0]
     rank = next(pid for pid in descendants(mpirun) if "--job_name=learner" in _command(pid))
     os.kill(rank, signal.SIGKILL)
-    frontend.until(r"learners on localhost failed: .*\n(.*\n)*  it starts again in 0.5 s", 20)
+    frontend.until(r"learners on localhost failed: .*\n(.*\n)*  it will be restarted in 0.5 s", 20)
     frontend.until(r"resumed at [1-9][\d,]* frames", 60)
     frontend.until(r"checkpoint at update", 60)
     assert [read_json(path)["process"] for path in actors] == before
@@ -84,7 +84,7 @@ def test_an_actor_that_hangs_counts_as_dead(cluster):
     actor = read_json(cluster.state / "actor-0" / "state.json")["process"]
     os.kill(actor[0], signal.SIGSTOP)
     frontend.until(
-        r"actor-0 on localhost failed: it hangs: nothing was heard from it for 8 s\n(.*\n)*"
+        r"actor-0 on localhost failed: it was killed: no heartbeat for 8 s\n(.*\n)*"
         r"  it starts again",
         20,
     )

@@ -70,8 +70,8 @@ def test_from_another_terminal_a_run_is_seen_followed_and_stopped(cluster):
     killed = time.monotonic()
     while (known := cluster.status("actor-0"))["restarts"] < 1:
         assert time.monotonic() - killed < 5
-    assert known["failure"]["why"] == "it was ended by SIGKILL"
-    frontend.until(r"actor-0 on localhost failed: it was ended by SIGKILL\n", 5)
+    assert known["failure"]["why"] == "it was killed by SIGKILL"
+    frontend.until(r"actor-0 on localhost failed: it was killed by SIGKILL\n", 5)
     until(lambda: cluster.status("actor-0")["state"] == "running")
 
     known = cluster.status()
@@ -107,14 +107,16 @@ def test_from_another_terminal_a_run_is_seen_followed_and_stopped(cluster):
 def test_the_first_error_of_each_process_is_shown_where_the_user_sits(cluster):
     frontend = cluster.start(cluster.rows(actors=1), "--max_restarts=1", TOLD="fail")
     frontend.until(
-        r"actor-0 on localhost failed: it ended with exit code 1\n"
+        r"actor-0 on localhost failed: it exited with code 1\n"
         r"    Traceback \(most recent call last\):\n(    .*\n)+"
         r"    ValueError: an actor that fails\n"
-        r"  it starts again in 0\.5 s; its log: .*actor-0\.log\n",
+        r"  it will be restarted in 0\.5 s; its log: .*actor-0\.log\n",
         10,
     )
     frontend.until(
-        r"actor-0 on localhost failed again: .*\n(    .*\n)+  it stays away, after 2", 10
+        r"actor-0 on localhost failed again: .*\n(    .*\n)+  it crashed 2 times and will "
+        r"not be restarted; its log: ",
+        10,
     )
 
 

@@ -111,7 +111,7 @@ def test_two_learners_here_train_by_an_algorithm_of_our_own_and_ctrl_c_saves(tmp
         assert time.monotonic() < deadline, _rows(tmp_path)[-1]
         time.sleep(0.2)
     processes = _descendants(cluster.process.pid)
-    assert len(processes) >= 5, "mpirun, two learners, two actors"
+    assert len(processes) >= 8, "mpirun, two learners, two actors, and three supervisors"
     cluster.process.send_signal(signal.SIGINT)
     assert cluster.process.wait(timeout=20) == 130
     _until_gone(processes)
@@ -334,4 +334,4 @@ def test_mpirun_without_a_role_is_refused(tmp_path):
 def test_as_many_addresses_as_learners_are_asked_for():
     code, printed = run(*EXPERIMENT, "--num_learners=3", "--learner_hosts=localhost:1,localhost:2")
     assert code == 2
-    assert "--num_learners=3, and --learner_hosts names 2: give the first alone, or all" in printed
+    assert "--num_learners=3, but --learner_hosts names 2: give only the first address" in printed

@@ -122,8 +122,9 @@ def test_the_first_error_of_a_process_anywhere_is_shown_within_seconds(far):
     begin = time.monotonic()
     frontend = far.start(far.of(["learner1"], ACTORS), "--env=TOLD=fail", "--max_restarts=1")
     frontend.until(
-        r"actor-2 on actor3 failed: it ended with exit code 1\n(.*\n)*?"
-        r" +ValueError: an actor that fails\n.*it starts again in 0.5 s; its log: /root/\.local/",
+        r"actor-2 on actor3 failed: it exited with code 1\n(.*\n)*?"
+        r" +ValueError: an actor that fails\n.*it will be restarted in 0.5 s; "
+        r"its log: /root/\.local/",
         15,
     )
     assert time.monotonic() - begin < 15

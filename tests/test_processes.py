@@ -3,8 +3,9 @@
 import json
 import os
 import re
+import shlex
 import signal
-import subprocess
+import socket
 import sys
 import time
 from pathlib import Path
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 from processes import EXIT_CODES, ROOT, Process, free_port, run, started
 from supervising import until
+
+from launcher.node.procfs import descendants
 
 EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 
@@ -23,6 +26,10 @@ def _rows(logdir):
 def _alive(pid):
     stat = Path(f"/proc/{pid}/stat")
     return stat.exists() and ") Z " not in stat.read_text()
+
+
+def _command(pid):
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
 
 
 _MEASURED = set(
@@ -232,33 +239,24 @@ def test_no_actor_outlives_a_learner_that_was_killed_and_dead_actors_come_back(t
         "--num_actors=2",
     )
     learner.until("actor 1 on .* joined")
-    children = subprocess.run(
-        ["ps", "-o", "pid=", "--ppid", str(learner.process.pid)],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
-    actors = [int(pid) for pid in children if _alive(int(pid))]
-    assert len(actors) >= 2
-    os.kill(actors[0], signal.SIGKILL)
-    learner.until(r"actor \d ended with code -9; it starts again")
-    learner.until(r"actor \d on .* joined")
+    processes = descendants(learner.process.pid)
+    assert len(processes) >= 6, "a supervisor for each of three"
+    actor = next(pid for pid in processes if "--task=1" in _command(pid))
+    os.kill(actor, signal.SIGKILL)
+    learner.until(r"actor-1 failed: it was killed by SIGKILL; it will be restarted in 0\.5 s")
+    learner.until(r"actor 1 on .* joined")
     learner.until(r"return -?[0-9]")
     both = {"episode_return/catch", "episode_return/Catch"}
     deadline = time.monotonic() + 20
     while not both <= _rows(tmp_path)[-1].keys() and time.monotonic() < deadline:
         time.sleep(0.2)
     assert both <= _rows(tmp_path)[-1].keys()
+    processes = descendants(learner.process.pid)
     learner.kill()
-    deadline = time.monotonic() + 5
-    while any(map(_alive, actors)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not any(map(_alive, actors))
+    until(lambda: not any(map(_alive, processes)), 5)
 
 
 def test_a_port_that_is_taken_ends_the_learner_with_the_holders_name(tmp_path):
-    import socket  # noqa: PLC0415
-
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
@@ -328,3 +326,41 @@ def test_a_wrong_name_ends_with_one_sentence_that_says_what_is_right(flag, sente
     assert code == 2, printed
     assert sentence in printed
     assert "Traceback" not in printed
+
+
+def test_a_mistake_that_only_the_learner_can_find_is_printed_once_and_ends_all(tmp_path):
+    command = (*EXPERIMENT, "--level_name=CartPol-v1", f"--learner_hosts=localhost:{free_port()}")
+    code, printed = run(*command, f"--logdir={tmp_path}", "--num_actors=1")
+    assert code == 2, printed
+    assert printed.count("error: ") == printed.count("did you mean CartPole-v1") == 1
+    assert "supervisor" not in printed
+
+
+def test_without_a_role_a_taken_port_starts_nothing_and_leaves_no_folder(tmp_path):
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        address = f"127.0.0.1:{holder.getsockname()[1]}"
+        command = (*EXPERIMENT, "--level_name=catch", f"--learner_hosts={address}")
+        code, printed = run(*command, f"--logdir={tmp_path / 'run'}")
+    assert code == 2
+    assert printed.startswith(f"error: the learner cannot listen: {address}")
+    assert len(printed.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_old_names_of_flags_are_noted_once_and_the_users_own_command_is_recorded(tmp_path):
+    address = f"localhost:{free_port()}"
+    command = ("--level_name=catch", f"--learner_host={address}", f"--logdir={tmp_path}")
+    begun = Process(*EXPERIMENT, *command, "--total_environment_frames=1e9", "--num_actors=1")
+    begun.until(r"[1-9][0-9,]* frames \|")
+    begun.process.send_signal(signal.SIGINT)
+    assert begun.process.wait(timeout=15) == 130
+    printed = begun.printed()
+    assert printed.count("note: --learner_host is an old name of --learner_hosts") == 1
+    assert "by SIGUSR1" in printed
+    start = json.loads((tmp_path / "starts.jsonl").read_text())
+    assert shlex.split(start["command"])[2:5] == list(command)
+    assert "--job_name" not in start["command"]
+    saved = sorted((tmp_path / "checkpoints").glob("[0-9]*"))[-1]
+    assert int(saved.name) == _rows(tmp_path)[-1]["updates"], "Ctrl-C loses no update"

@@ -68,7 +68,9 @@ def test_neither_a_proxy_nor_a_clock_that_jumps_disturbs_a_run(tmp_path):
     python, *rest = _catch(tmp_path, "--total_environment_frames=20000", "--actor_hosts=b:1")
     rest = [part.replace("--learner_hosts", "--learner_host") for part in rest]
     proxy = "http://127.0.0.1:9"  # the port of `discard`: nobody answers
-    code, printed = run(python, "-c", jumping, *rest, http_proxy=proxy, https_proxy=proxy)
+    Process(python, *rest, "--job_name=actor", http_proxy=proxy, https_proxy=proxy)
+    learner = (python, "-c", jumping, *rest, "--job_name=learner")
+    code, printed = run(*learner, http_proxy=proxy, https_proxy=proxy)
     assert code == 0, printed
     assert "ended: 20,000 frames are reached" in printed
     assert "note: --learner_host is an old name of --learner_hosts" in printed

@@ -28,7 +28,7 @@ from launcher.node.task import (
 
 MAX_CRASHES = 20  # crashes in a row after which an actor is not restarted
 _CHECK_SECONDS = 0.2  # seconds between two looks at signals and learners
-_STATE_SECONDS = 1.0  # seconds between two looks at the actors' states
+_STATE_SECONDS = 0.5  # seconds between two looks at the actors' states
 _END_SECONDS = 3.0  # seconds that actors have for their end once the learners have ended
 _ACTOR_SECONDS = 5.0  # seconds between an actor's SIGTERM and its SIGKILL
 
@@ -157,11 +157,11 @@ class _Foreground:
                 f"the same command resumes from the last checkpoint"
             )
             return code or 1
-        if self._stop_requests or state["code"] > 128:  # else the learner has printed the reason
-            _print(
-                f"learners failed: {state['failure']['why']}; "
-                f"the same command resumes from the last checkpoint"
-            )
+        why = state["failure"]["why"] if state["failure"] else ""
+        if self._stop_requests:
+            _print(f"learners failed: {why}")
+        elif state["code"] > 128:  # no learner could print the reason
+            _print(f"learners failed: {why}; the same command resumes from the last checkpoint")
         return int(state["code"])
 
 

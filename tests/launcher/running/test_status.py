@@ -88,7 +88,7 @@ def test_each_process_is_a_row_and_those_in_trouble_come_first_where_not_all_fit
         {"name": f"actor-{i}", "state": "running", "since": time.time() - 200} for i in range(9)
     ]
     actors[3] |= more
-    actors[7] |= {"state": "waits", "restarts": 4, "last": "it starts again in 4 s"}
+    actors[7] |= {"state": "waits", "restarts": 4, "last": "it will be restarted in 4 s"}
     learners = LEARNERS | {"last": "a long line " * 40, "since": time.time() - 50}
     _write(run, tmp_path, learners, *actors)
     table = _table(run)
