@@ -1,15 +1,18 @@
-"""The frontend: starts every process of a run from a CSV of hosts, watches, stops.
+"""The frontend: starts every process of a run from a CSV of hosts, follows the run and stops it.
 
 python run_experiment_mm_raw.py --workers_csv_path=workers.csv --level_name=PongNoFrameskip-v4
-python run_experiment_mm_raw.py --dry_run        the same, with --workers_csv_path and so on: what
-                                                 would be started
-python run_experiment_mm_raw.py --check          what must be mended before
-python run_experiment_mm_raw.py --status         how the run is, and what binds it
-python run_experiment_mm_raw.py --logs=actor-3   what one process says
-python run_experiment_mm_raw.py --attach         follow it again
-python run_experiment_mm_raw.py --stop           save, and end all of it
 
-It takes every flag of experiment.py and hands on those that are given.
+With these flags added, it starts nothing:
+    --dry_run       print the commands that would be started
+    --check         check the hosts, and print how to fix problems
+
+While the run is running, from any terminal:
+    --status        show its processes and its bottleneck
+    --logs=actor-3  print and follow the log of one process
+    --attach        follow the run again
+    --stop          save and stop the run
+
+The frontend also accepts every flag of experiment.py and passes on those that are given.
 """
 
 import os
@@ -26,7 +29,7 @@ from launcher.plan.settings import LauncherConfig
 
 
 def main(argv: list[str]) -> None:
-    """Parses the flags and calls the launcher."""
+    """Parse the flags, call the launcher and exit with its exit code."""
     if sys.stdout is not None:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     (launcher, config), given = flags.parse(argv, __doc__ or "", LauncherConfig, Config)
@@ -47,9 +50,9 @@ def main(argv: list[str]) -> None:
         code = dispatch.main(request)
     except UserError as error:
         flags.refuse(str(error))
-    except KeyboardInterrupt:  # nothing was started yet
+    except KeyboardInterrupt:  # no process was started yet
         code = 130
-    except BrokenPipeError:  # whoever read this has gone; a run goes on
+    except BrokenPipeError:  # the reader of the output has exited; the run keeps running
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = 128 + signal.SIGPIPE
     sys.exit(code)

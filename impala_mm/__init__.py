@@ -1,13 +1,13 @@
-"""The library: actors, learners, and what travels between them. Knows nothing of hosts or SSH.
+"""The library: actors, learners, and their connection. Hosts and SSH are the launcher's part.
 
-impala_mm.load_policy(logdir)       what a run has learnt, as a callable
-impala_mm.evaluate(logdir)          how well it plays, in whole games
+impala_mm.load_policy(logdir)       returns a run's trained policy, which is called to act
+impala_mm.evaluate(logdir)          plays complete games with it and returns the results
 """
 
 import importlib
 from typing import Any
 
-# Imported when asked for: TensorFlow comes with them.
+# Imported on first use, since they load TensorFlow.
 _FOUND_IN = {"load_policy": "policy.policy", "evaluate": "evaluation.games"}
 
 

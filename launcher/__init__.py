@@ -1,1 +1,1 @@
-"""The cluster: from a CSV of hosts to processes. Imports no TensorFlow."""
+"""Starts and manages the processes of a run on the hosts of a CSV. Imports no TensorFlow."""

@@ -3,12 +3,12 @@
 Each is `python experiment.py` with these flags and a seed; nothing else is set anywhere.
 """
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from impala_mm.records.json_lines import read_json_lines
 from impala_mm.runtime import provenance
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -69,19 +69,8 @@ def run_documented(name: str, seed: int, logdir: Path, *more: str) -> int:
 
 
 def read_metrics(logdir: Path) -> list[dict]:
-    """Reads the rows of metrics.jsonl, without those that a kill cut off.
-
-    Where the run was resumed after that, its first row stands on the line of the one cut off.
-    """
-    rows = []
-    for line in (logdir / "metrics.jsonl").read_text(errors="replace").splitlines():
-        for part in (line, line[line.rfind("{") :]):
-            try:
-                rows.append(json.loads(part))
-            except json.JSONDecodeError:
-                continue
-            break
-    return rows
+    """Reads the rows of metrics.jsonl."""
+    return read_json_lines(logdir / "metrics.jsonl")
 
 
 def describe_machine() -> str:

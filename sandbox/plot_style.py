@@ -82,13 +82,3 @@ def time_unit(seconds: float) -> tuple[float, str]:
     if seconds < 180:
         return 1.0, "s"
     return (60.0, "min") if seconds < 3 * 3600 else (3600.0, "h")
-
-
-def format_duration(seconds: float) -> str:
-    """Formats a time: 41 s, 22 min 20 s, 1 h 33 min."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    whole, rest = divmod(round(seconds), 60)
-    if whole < 60:
-        return f"{whole} min {rest} s"
-    return f"{whole // 60} h {whole % 60} min"

@@ -16,10 +16,11 @@ from typing import Any
 import run_series
 import run_summary
 import svg_chart
-from plot_style import format_duration, format_number, time_unit
+from plot_style import format_number, time_unit
 from run_series import PANELS, Panel, RunSeries
 
 from impala_mm.runtime import provenance
+from impala_mm.runtime.durations import format_duration
 
 _HERE = Path(__file__).resolve().parent
 _MAX_VIDEO_MB = 5  # up to which a video is in the page itself,
@@ -89,11 +90,7 @@ def _render_head(run: RunSeries, name: str) -> str:
             for i, (value, label) in enumerate(tiles)
         )
         + "</div>"
-        + (
-            f"<p>What bound its speed, over the second half: {_escape(bottleneck)}.</p>"
-            if bottleneck
-            else ""
-        )
+        + (f"<p>Over the second half of the run: {_escape(bottleneck)}.</p>" if bottleneck else "")
     )
 
 

@@ -48,10 +48,11 @@ PANELS = (
     Panel("lag", "policy_lag", "Policy lag", "updates"),
     Panel("queue", "queue_fill", "Queue", "share filled", share=True),
     Panel("wait", "wait_share", "Learners wait for unrolls", "share of time", share=True),
-    Panel("loss", "loss/total", "Loss, total", "per batch"),
-    Panel("policy", "loss/policy", "Loss, policy", "per batch"),
-    Panel("baseline", "loss/baseline", "Loss, baseline", "per batch"),
-    Panel("entropy", "loss/entropy", "Loss, entropy", "per batch"),
+    Panel("loss", "loss_per_step/total", "Loss, total", "per step"),
+    Panel("policy", "loss_per_step/policy", "Loss, policy", "per step"),
+    Panel("baseline", "loss_per_step/baseline", "Loss, baseline", "per step"),
+    Panel("entropy", "loss_per_step/entropy", "Loss, entropy", "nats per step"),
+    Panel("offpolicy", "off_policyness", "Off-policyness", "nats per action"),
     Panel("norm", "grad_norm", "Gradient, norm", ""),
     Panel("rate", "learning_rate", "Learning rate", "per update"),
 )
@@ -119,11 +120,13 @@ def read_run(folder: Path) -> RunSeries:
         key for row in (*rows[:: max(1, len(rows) // 50)], rows[-1]) for key in row
     )
     columns = {key: np.array([_to_float(row.get(key)) for row in rows]) for key in keys}
+    settings = _read_settings(folder)
+    _add_losses_per_step(columns, settings)
     is_current = _is_current(columns["frames"]) & _is_current(columns["seconds"])
     resumes = np.flatnonzero(np.diff(columns["frames"]) < 0) + 1
     return RunSeries(
         folder=folder,
-        settings=_read_settings(folder),
+        settings=settings,
         columns={key: column[is_current] for key, column in columns.items()},
         superseded_rows=int(np.sum(~is_current)),
         resumed_at=[float(columns["frames"][i]) for i in resumes if is_current[i]],
@@ -241,6 +244,21 @@ def _read_settings(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return settings if isinstance(settings, dict) else {}
+
+
+def _add_losses_per_step(columns: dict[str, np.ndarray], settings: dict[str, Any]) -> None:
+    """Computes the losses per step of rows that an older version wrote, from those per batch."""
+    names = {f"loss/{n}": f"loss_per_step/{n}" for n in ("total", "policy", "baseline", "entropy")}
+    names["loss/shift"] = "off_policyness"
+    sizes = [settings.get(name) for name in ("batch_size", "unroll_length")]
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
+        return
+    steps = math.prod(sizes) if settings.get("loss_reduction", "sum") == "sum" else 1
+    for per_batch, per_step in names.items():
+        if per_batch in columns:
+            known = columns.get(per_step, np.full_like(columns[per_batch], math.nan))
+            computed = columns[per_batch] / steps
+            columns[per_step] = np.where(np.isfinite(known), known, computed)
 
 
 def _is_current(counts: np.ndarray) -> np.ndarray:

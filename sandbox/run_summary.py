@@ -4,18 +4,20 @@
 what is not there is left out.
 """
 
-import dataclasses
+import contextlib
 import json
 import shlex
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from plot_style import format_duration
 from run_series import RunSeries
 
-from impala_mm.config.settings import Config
+from impala_mm.records import settings_table
 from impala_mm.records.bottleneck import describe_bottleneck
+from impala_mm.records.json_lines import read_json_lines
+from impala_mm.records.settings_table import SettingRow
+from impala_mm.runtime.durations import format_duration
 
 Record = dict[str, Any]
 # Flags that say how a process was started, or another run's: they are not for the next start.
@@ -82,28 +84,17 @@ def best_return(run: RunSeries) -> tuple[float, float]:
     return float(column[at]), float(run.columns["frames"][at])
 
 
-def list_settings(run: RunSeries) -> list[tuple[str, str, str, bool]]:
-    """Lists (name, value, default, whether it was changed), changed ones first."""
-    defaults = {f.name: f.default for f in dataclasses.fields(Config)}
-    rows = [
-        (
-            name,
-            _format_flag(value),
-            _format_flag(defaults.get(name, "")),
-            value != defaults.get(name),
-        )
-        for name, value in run.settings.items()
-        if name != "logdir"
-    ]
-    return sorted(rows, key=lambda row: not row[3])
+def list_settings(run: RunSeries) -> list[SettingRow]:
+    """List the run's settings but for its folder, changed ones first."""
+    return settings_table.list_settings({k: v for k, v in run.settings.items() if k != "logdir"})
 
 
 def read_checkpoints(folder: Path) -> list[Record]:
     """Reads what each says of itself, oldest first, with its `path` and the newest's `versions`."""
     found = []
     for path in sorted((folder / "checkpoints").glob("[0-9]*/about.json")):
-        for about in _parse_record(path.read_text(errors="replace")):
-            found.append(about | {"path": path.parent.name})
+        with contextlib.suppress(OSError, ValueError, TypeError):  # one that was cut off
+            found.append(json.loads(path.read_text()) | {"path": path.parent.name})
     known = [r["episode_return"] for r in found if _is_number(r.get("episode_return"))]
     for record in found:
         value = record.get("episode_return")
@@ -112,12 +103,11 @@ def read_checkpoints(folder: Path) -> list[Record]:
 
 
 def read_records(path: Path) -> list[Record]:
-    """Reads a file with a record per line; what is no record is left out."""
+    """Reads a file with a record per line; none where there is no such file."""
     try:
-        text = path.read_text(errors="replace")
+        return read_json_lines(path)
     except OSError:
         return []
-    return [record for line in text.splitlines() for record in _parse_record(line)]
 
 
 def game_values(evaluation: Record, key: str = "returns") -> list[float]:
@@ -164,20 +154,5 @@ def _describe_trend(run: RunSeries) -> str:
     return f"It was still {'rising' if share > 0 else 'falling'}, by {change:+.2f} of late"
 
 
-def _parse_record(text: str) -> list[Record]:
-    try:
-        record = json.loads(text)
-    except ValueError:
-        return []
-    return [record] if isinstance(record, dict) else []
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _format_flag(value: Any) -> str:
-    """Formats a value as a command line has it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:.15g}" if isinstance(value, float) and abs(value) < 1e6 else str(value)

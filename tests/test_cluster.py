@@ -1,4 +1,4 @@
-"""Whole runs by the frontend: real training, real deaths, and hundreds of processes."""
+"""Tests of complete runs by the frontend: real training, real crashes, hundreds of processes."""
 
 import json
 import os
@@ -19,8 +19,8 @@ from launcher.node.task import read_json
 pytestmark = pytest.mark.slow
 
 
-def test_by_the_frontend_is_as_by_hand(cluster):
-    """What a dry run prints, pasted into shells, makes the run that the frontend makes."""
+def test_the_frontend_starts_the_same_commands_as_a_user_by_hand(cluster):
+    """The commands that a dry run prints, run in shells, train as the frontend's processes do."""
     port = free_port()
     rows = cluster.csv(f"learner,localhost,{port},{sys.executable}", "actor,localhost,,")
     flags = (rows, "--level_name=catch", "--stop_at_return=2", "--total_environment_frames=40000")
@@ -48,11 +48,11 @@ def test_by_the_frontend_is_as_by_hand(cluster):
     assert len(commands[0]) > 4
     assert commands[0] == commands[1]
     assert settings[0] == settings[1]
-    assert counts[0] == counts[1] == {8 * 18}, "of 20 steps of Catch two are resets"
+    assert counts[0] == counts[1] == {8 * 18}, "two of 20 steps of Catch are resets"
 
 
 @needs_horovod
-def test_learners_that_die_start_again_from_the_last_checkpoint_and_actors_wait(cluster):
+def test_crashed_learners_restart_from_the_last_checkpoint_while_actors_wait(cluster):
     rows = cluster.csv(
         *[f"learner,localhost,{free_port()}," for _ in range(2)], *["actor,localhost,,"] * 2
     )
@@ -76,11 +76,13 @@ def test_learners_that_die_start_again_from_the_last_checkpoint_and_actors_wait(
     assert json.loads((newest / "about.json").read_text())["updates"] == last["updates"]
 
 
-def test_an_actor_that_hangs_counts_as_dead(cluster):
+def test_an_actor_that_hangs_is_restarted(cluster):
     rows = cluster.csv(f"learner,localhost,{free_port()},", *["actor,localhost,,"] * 2)
     frontend = cluster.start(rows, "--level_name=catch", "--stop_at_return=2", "--stall_secs=8")
     frontend.until(r"\d frames \|", 60)
-    until((cluster.state / "actor-0" / "beat").exists)  # what still loads may be silent for longer
+    until(
+        (cluster.state / "actor-0" / "beat").exists
+    )  # a process that is starting has a longer timeout
     actor = read_json(cluster.state / "actor-0" / "state.json")["process"]
     os.kill(actor[0], signal.SIGSTOP)
     frontend.until(
@@ -93,7 +95,7 @@ def test_an_actor_that_hangs_counts_as_dead(cluster):
 
 
 @needs_horovod
-def test_the_predecessors_command_runs_as_it_was_printed(cluster):
+def test_the_documented_command_of_the_predecessor_works_unchanged(cluster):
     pytest.importorskip("ale_py")
     flags = (
         *("--workers_csv_path=sandbox/local_workers_example.csv", "--seed=1"),

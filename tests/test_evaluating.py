@@ -13,7 +13,7 @@ EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 
 @pytest.fixture(scope="module")
 def catch(tmp_path_factory):
-    """A run with a checkpoint."""
+    """Write a run with a checkpoint."""
     path = tmp_path_factory.mktemp("catch")
     save(path, frames=12_345.0, level_name="catch")
     return path
@@ -23,7 +23,7 @@ def test_a_run_is_tested_and_the_games_are_written_down(catch):
     code, printed = run(*EXPERIMENT, "--mode=test", f"--logdir={catch}", "--test_num_episodes=12")
     assert code == 0, printed
     lines = printed.splitlines()
-    assert lines[0].startswith("[test] plays with the checkpoint of 12,345 frames, ")
+    assert lines[0].startswith("[test] testing the checkpoint of 12,345 frames, ")
     assert lines[1].split() == ["catch", "mean", "median", "deviation", "least", "most"]
     row = evaluations(catch)[-1]
     assert (row["by"], row["level"], row["seed"], row["num_envs"]) == ("test", "catch", 1, 12)
@@ -31,7 +31,7 @@ def test_a_run_is_tested_and_the_games_are_written_down(catch):
     assert row["mean"] == pytest.approx(sum(row["returns"]) / 12)
     assert lines[2].split()[:2] == ["return", f"{row['mean']:.2f}"]
     assert lines[3].split() == ["length", "in", "steps", "9.00", "9.00", "0.00", "9.00", "9.00"]
-    assert "whole games: 12, 12 at a time; actions drawn from the policy; seed 1;" in lines[4]
+    assert "complete games: 12, 12 at a time; actions sampled from the policy; seed 1;" in lines[4]
     assert lines[5] == f"[test] recorded in {catch}/evaluations.jsonl"
     assert len(lines) == 6, "no noise"
 
@@ -43,7 +43,7 @@ def test_ctrl_c_says_what_was_played_so_far(catch):
     )
     process.until(r"catch: (?!0)\d+ of 10000000 games, [\d,]+ steps, [\d,]+/s")
     process.process.send_signal(signal.SIGINT)
-    said = r"asked to end: \d+ of 10000000 games of catch were over, with a mean return of -?\d"
+    said = r"interrupted after \d+ of 10000000 games of catch, with a mean return of -?\d"
     process.until(said)
     assert process.process.wait(30) == 130
     assert "Traceback" not in process.printed()
@@ -54,9 +54,9 @@ def test_ctrl_c_says_what_was_played_so_far(catch):
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        ([], "--mode=test plays with what a run has learnt: give its --logdir"),
+        ([], "--mode=test plays with a run's trained policy: give the run's --logdir"),
         (["--logdir=/not/there"], "--logdir=/not/there does not exist"),
-        (["--logdir={catch}", "--render"], "--render: there is no display here"),
+        (["--logdir={catch}", "--render"], "--render: this machine has no display"),
         (["--logdir={catch}", "--job_name=actor"], "leave --job_name=actor out"),
     ],
 )
@@ -80,7 +80,7 @@ def test_a_checkpoint_copied_elsewhere_is_tested_with_its_video_and_recorded_now
     flags = [f"--checkpoint={copy}", f"--video_dir={tmp_path / 'videos'}", "--video_overlay"]
     code, printed = run(*EXPERIMENT, "--mode=test", *flags, "--test_num_episodes=3")
     assert code == 0, printed
-    assert f"{copy} lies in no run's folder: this is recorded nowhere" in printed
+    assert f"{copy} is not in the folder of a run: the results are not recorded" in printed
     video = tmp_path / "videos" / "catch-12345.mp4"
     assert f"video: {video}" in printed
     assert video.stat().st_size > 1000
@@ -103,11 +103,11 @@ def test_a_window_shows_the_first_environment(catch):
         SDL_AUDIODRIVER="dummy",
     )
     assert code == 0, printed
-    assert "whole games: 2, 2 at a time" in printed
+    assert "complete games: 2, 2 at a time" in printed
 
 
 def _tested(logdir, levels, *flags, limit=120):
-    """What is printed and kept where a network of the full action space plays these levels."""
+    """Test a network of the full action space on these levels; return the output and the rows."""
     pytest.importorskip("ale_py")
     save(logdir, level_name="PongNoFrameskip-v4", full_action_space=True)
     command = (*EXPERIMENT, "--mode=test", f"--logdir={logdir}", f"--test_levels={levels}")
@@ -118,7 +118,7 @@ def _tested(logdir, levels, *flags, limit=120):
 
 @pytest.mark.slow
 def test_several_levels_end_in_the_figures_of_papers(tmp_path):
-    """Of atari57 only their number differs: see the slow test."""
+    """The slow test does the same with all games of atari57."""
     levels = "BreakoutNoFrameskip-v4,ALE/Breakout-v5"
     flags = "--test_num_episodes=2", "--num_action_repeats=40"
     printed, (v4, v5) = _tested(tmp_path, levels, *flags)
@@ -142,10 +142,10 @@ def test_all_57_games_are_played_by_a_network_of_the_full_action_space(tmp_path)
 @pytest.mark.slow
 def test_an_evaluator_waits_for_a_run_tests_its_checkpoint_and_ends_when_asked(tmp_path):
     evaluator = Process(*EXPERIMENT, "--job_name=evaluator", f"--logdir={tmp_path}")
-    evaluator.until(rf"\[evaluator\] waits for a checkpoint that is new in {tmp_path}/checkpoints")
+    evaluator.until(rf"\[evaluator\] waiting for a new checkpoint in {tmp_path}/checkpoints")
     save(tmp_path, 1, 1000.0, level_name="catch")
     evaluator.until(r"\[evaluator\] catch: mean return -?\d\.\d\d .* of 10 games at 1,000 frames")
-    evaluator.until("waits for a checkpoint newer than that of 1,000 frames")
+    evaluator.until("waiting for a checkpoint after that of 1,000 frames")
     evaluator.process.send_signal(signal.SIGINT)
     assert evaluator.process.wait(30) == 130
     assert len(evaluations(tmp_path)) == 1
@@ -155,14 +155,14 @@ def test_an_evaluator_waits_for_a_run_tests_its_checkpoint_and_ends_when_asked(t
 def test_an_evaluator_goes_on_after_a_restart(tmp_path):
     command = (*EXPERIMENT, "--job_name=evaluator", f"--logdir={tmp_path}", "--test_num_episodes=3")
     first = Process(*command)
-    first.until(rf"\[evaluator\] waits for a checkpoint that is new in {tmp_path}/checkpoints")
+    first.until(rf"\[evaluator\] waiting for a new checkpoint in {tmp_path}/checkpoints")
     save(tmp_path, 1, 1000.0, level_name="catch")
     first.until(r"\[evaluator\] catch: mean return -?\d\.\d\d .* of 3 games at 1,000 frames")
-    first.until("waits for a checkpoint newer than that of 1,000 frames")
+    first.until("waiting for a checkpoint after that of 1,000 frames")
     first.process.send_signal(signal.SIGINT)
     assert first.process.wait(30) == EXIT_CODES[signal.SIGINT] == 130
     again = Process(*command)
-    again.until("waits for a checkpoint")
+    again.until("waiting for a checkpoint")
     assert "mean return" not in again.printed()
     save(tmp_path, 2, 2000.0, level_name="catch")
     again.until("of 3 games at 2,000 frames")

@@ -1,4 +1,4 @@
-"""Whole runs on other hosts: two learners, three actors, real training, and what gets lost."""
+"""Tests of complete runs on other hosts: two learners, three actors, real training, lost hosts."""
 
 import json
 import os
@@ -27,19 +27,18 @@ def _checkpoints(frontend, count, seconds=120):
 
 
 def test_two_learners_and_three_actors_on_five_hosts_train_to_the_end(far):
-    """Checked first, all-reduce included; every actor's unrolls and every learner's gradients
-    cross the wire."""
+    """The checks include an all-reduce; unrolls and gradients are sent over the network."""
     lan = far.lan
     rows = far.of(LEARNERS, ACTORS)
     flags = ("--level_name=catch", "--logdir=/root/run", "--total_environment_frames=60000")
     frontend = lan.laptop.start(*far.frontend(rows, *flags, "--stop_at_return=2"))
-    frontend.until(r"checked: (\d+) of \1 good", 120)
+    frontend.until(r"checks: (\d+) of \1 passed", 120)
     frontend.until(r"weights on 2 learners", 90)
     frontend.until(r"\[learner 0\] [1-9][\d,]* frames \|", 60)
     updates = _updates(lan)
     before = {name: host.bytes_sent() for name, host in lan.hosts.items()}
     assert frontend.process.wait(180) == 0, frontend.printed()
-    assert "60,000 frames are reached" in frontend.printed()
+    assert "reached 60,000 frames" in frontend.printed()
     sent = {name: host.bytes_sent() - before[name] for name, host in lan.hosts.items()}
     actors = [sent[name] for name in ACTORS]
     assert min(actors) > 0.1 * sum(actors), sent
@@ -47,7 +46,7 @@ def test_two_learners_and_three_actors_on_five_hosts_train_to_the_end(far):
     weights = int(
         re.search(r"with ([\d,]+) weights on 2 learners", frontend.printed())[1].replace(",", "")
     )
-    for name in LEARNERS:  # a float32 of each gradient, there and back, at least once an update
+    for name in LEARNERS:  # one float32 for each gradient is sent at least once an update
         assert sent[name] > 4 * weights * made, (sent, weights, made)
     rows = _rows(lan)
     assert rows[-1]["steps/learner0"] > 0
@@ -65,37 +64,41 @@ def _updates(lan):
     return _rows(lan)[-1]["updates"]
 
 
-def test_a_learners_host_that_is_lost_leaves_the_others_to_go_on_from_the_last_checkpoint(far):
+def test_learners_resume_on_the_other_host_from_the_last_checkpoint_if_one_is_lost(far):
     flags = ("--stop_at_return=2", "--restart_learners", "--lost_secs=10")
     frontend = far.start(far.of(LEARNERS, ACTORS), *flags, "--save_checkpoint_secs=3")
     _checkpoints(frontend, 2)
     far.lan.learner2.kill_all()
-    frontend.until(r"10.77.1.12 stays away: learners start again on 10.77.1.11, from what", 90)
+    frontend.until(
+        r"10.77.1.12 stays unreachable: restarting the learners on 10.77.1.11 from the last", 90
+    )
     frontend.until(r"resumed at [1-9][\d,]* frames", 60)
     _checkpoints(frontend, 2)
     assert far.status("learners")["host"] == "10.77.1.11"
     states = {p["name"]: p["state"] for p in far.status()["processes"]}
     assert set(states.values()) == {"running"}
     far.lan.learner2.boot()
-    frontend.until("10.77.1.12 answers again", 60)
+    frontend.until("10.77.1.12 is connected again", 60)
     frontend.process.send_signal(signal.SIGINT)
     assert frontend.process.wait(60) == 130, frontend.printed()
     assert far.left() == {}
 
 
-def test_the_first_learners_host_may_be_lost_where_its_folder_is_mirrored(far):
+def test_learners_resume_after_the_first_learners_host_is_lost_if_its_folder_is_mirrored(far):
     flags = ("--stop_at_return=2", "--restart_learners", "--lost_secs=10", "--mirror_logdir")
     frontend = far.start(far.of(LEARNERS, ACTORS), *flags, "--save_checkpoint_secs=3")
     _checkpoints(frontend, 2)
     checkpoints = far.lan.laptop.path("/root/run/checkpoints")
     until(lambda: checkpoints.exists() and list(checkpoints.glob("[0-9]*/about.json")), 60)
     far.lan.learner1.kill_all()
-    frontend.until(r"10.77.1.11 stays away: learners start again on 10.77.1.12, from what", 90)
+    frontend.until(
+        r"10.77.1.11 stays unreachable: restarting the learners on 10.77.1.12 from the last", 90
+    )
     frontend.until(r"resumed at [1-9][\d,]* frames", 90)
     _checkpoints(frontend, 1)
     assert far.status("learners")["host"] == "10.77.1.12"
     far.lan.learner1.boot()
-    frontend.until("10.77.1.11 answers again", 60)
+    frontend.until("10.77.1.11 is connected again", 60)
     time.sleep(8)
     assert not [line for line in far.left().get("learner1", []) if "experiment.py" in line]
     frontend.process.send_signal(signal.SIGINT)
@@ -103,14 +106,14 @@ def test_the_first_learners_host_may_be_lost_where_its_folder_is_mirrored(far):
     assert far.left() == {}
 
 
-def test_learners_that_lost_their_host_before_anything_was_saved_start_from_the_beginning(far):
+def test_training_starts_over_if_the_learners_host_is_lost_before_the_first_checkpoint(far):
     flags = ("--stop_at_return=2", "--restart_learners", "--lost_secs=10", "--mirror_logdir")
     frontend = far.start(far.of(LEARNERS, ["actor1"]), *flags, "--save_checkpoint_secs=600")
     frontend.until(r"[1-9][\d,]* frames \|", 120)
     far.lan.learner1.kill_all()
     frontend.until(
-        r"no checkpoint had been copied to /root/run before 10.77.1.11 was lost: training starts "
-        r"from the beginning; a smaller --save_checkpoint_secs saves sooner",
+        r"no checkpoint was copied to /root/run before 10.77.1.11 became unreachable: training "
+        r"starts over; a smaller --save_checkpoint_secs saves earlier",
         90,
     )
     frontend.until(r"[1-9][\d,]* frames \|", 90)
@@ -120,13 +123,13 @@ def test_learners_that_lost_their_host_before_anything_was_saved_start_from_the_
     assert far.left() == {}
 
 
-def test_learners_start_again_without_any_frontend(far):
-    """Their supervisor has the other host's credentials in its memory."""
+def test_learners_are_restarted_without_a_frontend(far):
+    """Their supervisor keeps the other host's credentials in memory."""
     flags = ("--stop_at_return=2", "--restart_learners", "--save_checkpoint_secs=3", "--detach")
     assert far.start(far.of(LEARNERS, ["actor1"]), *flags).process.wait(60) == 0
     until(lambda: far.status().get("frames", 0) > 0, 120)
     known = far.lan.learner1.path("/root/.ssh")
-    assert not (known / "id_ed25519").exists(), "it has no key of its own"
+    assert not (known / "id_ed25519").exists(), "the host has no SSH key of its own"
     time.sleep(5)
     far.lan.laptop.cut()
     for pid in far.lan.learner2.pids("--job_name=learner"):
@@ -139,9 +142,13 @@ def test_learners_start_again_without_any_frontend(far):
     assert far.left() == {}
 
 
-def test_what_is_wrong_with_a_host_is_said_with_what_to_do(far):
-    """One that accepts and then hangs, one that is not there, another TensorFlow, no project, no
-    Python, a full disk, a key that nobody knows, a name that is 127.0.1.1 to itself."""
+def test_checks_print_what_is_wrong_with_each_host_and_how_to_fix_it(far):
+    """The checks report each of a number of broken hosts.
+
+    An SSH port that accepts connections and then hangs, a host that does not exist, another version
+    of TensorFlow, a missing project or Python, a full disk, an unknown host key, and a host name
+    that resolves to 127.0.1.1 on the host itself.
+    """
     lan = far.lan
     hangs = "import socket, time; s = socket.create_server(('', 2200)); print('up'); time.sleep(99)"
     lan.jump.start("python3", "-uc", hangs).until("up", 10)
@@ -166,11 +173,11 @@ def test_what_is_wrong_with_a_host_is_said_with_what_to_do(far):
     assert time.monotonic() - begin < 90
     assert code == 1
     for line in (
-        r"BAD +ssh +10.77.1.99: .* cannot be reached",
-        r"BAD +ssh +10.77.1.3:2200: .* takes the connection, and says nothing for 15 s",
-        r"note +versions +10.77.1.21: python 3.11.2, tensorflow 2.20.0\s+-> the same everywhere",
-        r"BAD +versions +10.77.1.12: there is no /no/python in .*\s+-> --deploy brings it there",
-        r"BAD +disk +10.77.1.11: 0.1 GiB free in /mnt\s+-> make room, or name another --logdir",
+        r"FAILED +ssh +10.77.1.99: .* cannot be reached",
+        r"FAILED +ssh +10.77.1.3:2200: .* takes the connection, and says nothing for 15 s",
+        r"note +versions +10.77.1.21: python 3.11.2, tensorflow 2.20.0\s+-> --deploy installs",
+        r"FAILED +versions +10.77.1.12: there is no /no/python in .*\s+-> --deploy copies it",
+        r"FAILED +disk +10.77.1.11: 0.1 GiB free in /mnt, 1 GiB needed\s+-> free some space, ",
     ):
         assert re.search(line, printed), (line, printed)
     config = lan.laptop.path(lan.ssh_config)
@@ -185,14 +192,17 @@ def test_what_is_wrong_with_a_host_is_said_with_what_to_do(far):
     code, printed = far.run(*flags)
     assert code == 1
     assert re.search(
-        r"BAD +ssh +10.77.1.21: .* is not known: its \S+ key is SHA256:\S+; if that is right, "
+        r"FAILED +ssh +10.77.1.21: .* is not known: its \S+ key is SHA256:\S+; if that is right, "
         r"`ssh-keyscan -p 22 10.77.1.21 >>\s+/root/.ssh/known_hosts` accepts it",
         printed,
     )
     code, printed = far.run(*flags, "--ssh_accept_new_hosts")
     assert code == 1
     assert "10.77.1.21 ssh-ed25519 " in known.read_text()
-    assert re.search(r"BAD +names +learner2: row 2: learner2 is 127.0.1.1 to itself", printed)
+    assert re.search(
+        r"FAILED +names +learner2: row 2: learner2 resolves to 127.0.1.1 on the host itself",
+        printed,
+    )
 
 
 def test_two_hundred_hosts_do_not_take_two_hundred_times_as_long_as_one(far):
@@ -208,14 +218,16 @@ def test_two_hundred_hosts_do_not_take_two_hundred_times_as_long_as_one(far):
         code, printed = far.run("--check", rows, "--logdir=/root/run", timeout=200)
         seconds[count] = time.monotonic() - begin
         assert code == 1
-        assert re.search(rf"good +ssh +{'200 hosts' if count > 1 else 'h0'}: answers", printed)
+        assert re.search(rf"passed +ssh +{'200 hosts' if count > 1 else 'h0'}: connected", printed)
     assert seconds[200] < 100 * seconds[1]
-    assert re.search(r"hosts: \d+ of 200 \(\d+ s\)", printed), "and it says how far it is"
+    assert re.search(r"waiting for hosts: \d+ of 200 done \(\d+ s\)", printed), (
+        "it prints the progress"
+    )
 
 
 @pytest.mark.parametrize("first", ["laptop", "learner1"])
 def test_this_machine_may_be_one_of_the_hosts(far, first):
-    """Its mpirun reaches the other learner, and the other way round actors here a learner there."""
+    """A local learner reaches a remote one by mpirun, and local actors reach a remote learner."""
     learners = ("laptop", "learner2") if first == "laptop" else ("learner1",)
     rows = far.csv(
         *[far.row("learner", name) for name in learners],
@@ -226,28 +238,28 @@ def test_this_machine_may_be_one_of_the_hosts(far, first):
     frontend.until(r"[1-9][\d,]* frames \|", 120)
     assert {p["state"] for p in far.status()["processes"]} == {"running"}
     assert frontend.process.wait(120) == 0, frontend.printed()
-    assert "100,000 frames are reached" in frontend.printed()
+    assert "reached 100,000 frames" in frontend.printed()
     assert far.left() == {}
     assert _rows(far.lan)[-1]["actors"] == 2
 
 
-def test_the_same_folder_goes_on_with_its_learner_on_another_host(far):
+def test_a_run_resumes_from_its_folder_with_the_learner_on_another_host(far):
     flags = ("--stop_at_return=2", "--mirror_logdir", "--save_checkpoint_secs=3")
     frontend = far.start(far.of(["learner1"], ["actor1"]), *flags)
     _checkpoints(frontend, 1)
     frontend.process.send_signal(signal.SIGINT)
     assert frontend.process.wait(90) == 130
     frontend = far.start(far.of(["learner2"], ["actor1"]), *flags)
-    frontend.until("what was saved was brought to 10.77.1.12", 30)
+    frontend.until("copied the checkpoints in .* to 10.77.1.12:.*; training resumes", 30)
     frontend.until(r"resumed at [1-9][\d,]* frames", 90)
     frontend.process.send_signal(signal.SIGINT)
     assert frontend.process.wait(90) == 130
     frames = [row["frames"] for row in _rows(far.lan)]
-    assert frames == sorted(frames), "what it measured goes on, too"
+    assert frames == sorted(frames), "the metrics continue, too"
     assert far.left() == {}
 
 
-def test_ranks_whose_mpirun_lost_its_power_end_by_themselves(far):
+def test_learners_exit_by_themselves_if_the_host_of_their_mpirun_loses_power(far):
     flags = ("--stop_at_return=2", "--save_checkpoint_secs=3", "--detach")
     assert far.start(far.of(LEARNERS, ["actor1"]), *flags).process.wait(60) == 0
     until(lambda: far.status().get("frames", 0) > 0, 120)

@@ -1,4 +1,7 @@
-"""The frontend with real windows, supervisors and signals; most of its processes are stand-ins."""
+"""Tests of the frontend with real tmux windows, supervisors and signals.
+
+Most of the processes that it starts are stand-ins for experiment.py.
+"""
 
 import fcntl
 import importlib.util
@@ -28,14 +31,14 @@ needs_tmux = pytest.mark.skipif(not shutil.which("tmux"), reason="there is no tm
 
 @needs_tmux
 def test_a_run_has_a_window_for_each_process_and_ctrl_c_saves_and_stops_it(cluster):
-    # A server that an earlier login left behind, with an environment of its own.
+    # A tmux server of an earlier login has an environment of its own.
     subprocess.run(
         ["tmux", "new-session", "-d", "-s", "old", "sleep 60"],
         env=os.environ | cluster.environment | {"TOLD": "by the old server"},
         check=True,
     )
     frontend = cluster.start(cluster.rows(), "--env", "MORE=a 'b", "--seed=7", TOLD="by the user")
-    frontend.until(r"impala: 3 processes started in .* s; all of it in .*\n.*Ctrl-C saves")
+    frontend.until(r"impala: started 3 processes in .* s; results: .*\n.*Ctrl-C saves")
     told = {name: cluster.told(name) for name in ("learners", "actor-0", "actor-1")}
     for each in told.values():
         assert each["flags"]["logdir"] == str(cluster.logdir)
@@ -49,16 +52,18 @@ def test_a_run_has_a_window_for_each_process_and_ctrl_c_saves_and_stops_it(clust
     frontend.process.send_signal(signal.SIGINT)
     assert frontend.process.wait(20) == 130
     printed = frontend.printed()
-    assert "the run saves and stops; Ctrl-C again ends it at once" in printed
-    assert "got SIGUSR1" in printed, "what learners say is shown here"
+    assert "saving and stopping the run; press Ctrl-C again to end it without saving" in printed
+    assert "got SIGUSR1" in printed, "the learners' log is printed by the frontend"
     windows = cluster.tmux("list-windows", "-t", "impala", "-F", "#{window_name} #{pane_dead}")
-    assert windows.splitlines() == ["learners 1", "actor-0 1", "actor-1 1"], "they are kept"
+    assert windows.splitlines() == ["learners 1", "actor-0 1", "actor-1 1"], (
+        "windows of ended processes are kept"
+    )
     assert "got SIGTERM" in cluster.tmux("capture-pane", "-p", "-t", "impala:actor-1")
     assert {p["state"] for p in cluster.status()["processes"]} == {"stopped"}
     assert cluster.tmux("has-session", "-t", "old") == ""
 
 
-def test_from_another_terminal_a_run_is_seen_followed_and_stopped(cluster):
+def test_a_run_is_shown_followed_and_stopped_from_another_terminal(cluster):
     rows = cluster.rows()
     frontend = cluster.start(rows)
     processes = [cluster.process(name) for name in ("learners", "actor-0", "actor-1")]
@@ -83,44 +88,47 @@ def test_from_another_terminal_a_run_is_seen_followed_and_stopped(cluster):
     assert all(p["memory"] is not None for p in known["processes"] if p["up"] > 5)
     code, table = cluster.run("--status")
     assert code == 0
-    assert "1,000 frames, 10/s" in table
+    assert "1,000 frames | 10/s" in table
     assert re.search(r"actor-0 +localhost +running .* 1  ", table)
 
     follower = Process(*FRONTEND, "--logs=actor-1", **cluster.environment)
     follower.until(r"told .*\nup\n")
     code, printed = cluster.run("--logs=actor-7")
-    assert (code, printed) == (2, "error: --logs=actor-7: there are learners, actor-0, actor-1\n")
+    assert (code, printed) == (
+        2,
+        "error: --logs=actor-7: no such process; choose one of learners, actor-0, actor-1\n",
+    )
 
     code, printed = cluster.run("--stop")
     assert code == 0
-    assert "the learners save and stop, then the others" in printed
+    assert "impala: saving and stopping the learners, then all other processes" in printed
     follower.until(r"got SIGTERM")
     assert follower.process.wait(10) == 0
-    assert frontend.process.wait(10) == 0, "it ended, though not by its own doing"
+    assert frontend.process.wait(10) == 0, "the frontend exits when another stops the run"
     assert "got SIGUSR1" in (cluster.logdir / "learners.log").read_text()
     assert not any(map(is_alive, processes))
-    assert not cluster.state.exists(), "and its secret with it"
+    assert not cluster.state.exists(), "the run's token is removed, too"
     for flag in ("--stop", "--status", "--logs=learners"):
-        assert cluster.run(flag) == (2, "error: there is no run called impala\n")
+        assert cluster.run(flag) == (2, "error: there is no run named impala\n")
 
 
-def test_the_first_error_of_each_process_is_shown_where_the_user_sits(cluster):
+def test_the_error_of_each_process_is_printed_by_the_frontend(cluster):
     frontend = cluster.start(cluster.rows(actors=1), "--max_restarts=1", TOLD="fail")
     frontend.until(
         r"actor-0 on localhost failed: it exited with code 1\n"
         r"    Traceback \(most recent call last\):\n(    .*\n)+"
         r"    ValueError: an actor that fails\n"
-        r"  it will be restarted in 0\.5 s; its log: .*actor-0\.log\n",
+        r"  it will be restarted in 0\.5 s; log: .*actor-0\.log\n",
         10,
     )
     frontend.until(
-        r"actor-0 on localhost failed again: .*\n(    .*\n)+  it crashed 2 times and will "
-        r"not be restarted; its log: ",
+        r"actor-0 on localhost failed 2 times: .*\n(    .*\n)+  it crashed 2 times and will "
+        r"not be restarted; log: ",
         10,
     )
 
 
-def test_a_run_goes_on_without_its_frontend_even_one_that_was_killed_while_it_started(cluster):
+def test_a_run_keeps_running_after_its_frontend_was_killed_even_while_starting(cluster):
     rows = cluster.rows(actors=20)
     frontend = cluster.start(rows)
     until((cluster.state / "learners" / "state.json").exists)
@@ -134,15 +142,15 @@ def test_a_run_goes_on_without_its_frontend_even_one_that_was_killed_while_it_st
     frontend = cluster.start(rows)
     frontend.until("Ctrl-C saves")
     learner = cluster.process("learners")
-    frontend.process.send_signal(signal.SIGHUP)  # its terminal was closed
+    frontend.process.send_signal(signal.SIGHUP)  # as when its terminal is closed
     assert frontend.process.wait(5) == 0
-    assert "the run goes on: `python run_experiment_mm_raw.py --status` shows it" in (
+    assert "the run keeps running: `python run_experiment_mm_raw.py --status` shows it" in (
         frontend.printed()
     )
     assert is_alive(learner)
 
 
-def test_d_leaves_the_run_to_itself(cluster):
+def test_d_detaches_and_the_run_keeps_running(cluster):
     ours, theirs = pty.openpty()
     frontend = subprocess.Popen(
         [*FRONTEND, cluster.rows(actors=1), "--skip_check", f"--logdir={cluster.logdir}"],
@@ -156,14 +164,14 @@ def test_d_leaves_the_run_to_itself(cluster):
     learner = cluster.process("learners")
     os.write(ours, b"d")
     assert frontend.wait(10) == 0
-    assert b"the run goes on" in os.read(ours, 1 << 16)
-    assert termios.tcgetattr(theirs)[3] & termios.ICANON, "the terminal is as it was"
+    assert b"the run keeps running" in os.read(ours, 1 << 16)
+    assert termios.tcgetattr(theirs)[3] & termios.ICANON, "the terminal's settings are restored"
     assert is_alive(learner)
 
 
 @pytest.mark.slow
 @needs_tmux
-def test_a_frontend_killed_at_any_moment_of_its_start_leaves_what_stop_can_end(cluster):
+def test_stop_ends_a_run_whose_frontend_was_killed_at_any_moment_of_its_start(cluster):
     rows = cluster.rows(actors=12)
     for after in (0.0, 0.02, 0.05, 0.1, 0.2):
         frontend = cluster.start(rows)
@@ -178,7 +186,7 @@ def test_a_frontend_killed_at_any_moment_of_its_start_leaves_what_stop_can_end(c
     assert "impala" not in cluster.tmux("list-sessions")
 
 
-def test_two_who_stop_a_run_at_once_and_who_watches_it_agree(cluster):
+def test_two_stops_at_once_and_the_following_frontend_all_succeed(cluster):
     frontend = cluster.start(cluster.rows(actors=1))
     cluster.process("actor-0")
     stops = [Process(*FRONTEND, "--stop", **cluster.environment) for _ in range(2)]
@@ -186,20 +194,20 @@ def test_two_who_stop_a_run_at_once_and_who_watches_it_agree(cluster):
     assert "error" not in frontend.printed()
 
 
-def test_it_needs_neither_an_input_nor_somebody_who_reads_to_the_end(cluster):
+def test_it_works_without_stdin_and_after_the_reader_of_stdout_has_exited(cluster):
     command = shlex.join([*FRONTEND, cluster.rows(actors=1), "--skip_check"])
     environment = {**cluster.environment, "A": "1"}
     flag = shlex.quote(f"--logdir={cluster.logdir}")
     code, printed = run("bash", "-c", f"{command} {flag} <&- | head -1", **environment)
     assert (code, "Traceback" in printed) == (0, False)
-    assert "2 processes started" in printed
+    assert "started 2 processes" in printed
     assert cluster.status("actor-0")["state"] in ("starting", "running")
     printed = run("bash", "-c", f"{command} --dry_run 2>&1 | head -1", **environment)[1]
     assert len(printed.splitlines()) == 1
 
 
 @needs_tmux
-def test_a_session_that_no_run_made_is_left_alone(cluster):
+def test_a_tmux_session_that_no_run_created_is_left_alone(cluster):
     environment = os.environ | cluster.environment
     subprocess.run(["tmux", "new-session", "-d", "-s", "impala"], env=environment, check=True)
     code, printed = cluster.run(cluster.rows(), "--skip_check", f"--logdir={cluster.logdir}")
@@ -208,7 +216,7 @@ def test_a_session_that_no_run_made_is_left_alone(cluster):
     assert cluster.tmux("list-windows", "-t", "impala")
 
 
-def test_without_horovod_the_example_is_one_learner_with_all_actors(monkeypatch, capsys):
+def test_without_horovod_the_example_csv_is_one_learner_with_all_actors(monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     asked = Request(LauncherConfig(), [], {}, "", 20.0, None, None)
     assert [worker.job for worker in read_workers(asked)] == ["learner", "actor", "actor", "actor"]
@@ -217,11 +225,11 @@ def test_without_horovod_the_example_is_one_learner_with_all_actors(monkeypatch,
     )
     named = asked._replace(given=["workers_csv_path"])
     assert [worker.job for worker in read_workers(named)].count("learner") == 2, (
-        "as it was asked for"
+        "a CSV that the user names is not changed"
     )
 
 
-def test_what_a_reboot_left_behind_is_said_and_forgotten(cluster):
+def test_stop_reports_and_removes_a_run_that_a_reboot_ended(cluster):
     cluster.start(cluster.rows(), "--detach").process.wait(20)
     cluster.process("actor-1")
     cluster.run("--stop")
@@ -231,7 +239,7 @@ def test_what_a_reboot_left_behind_is_said_and_forgotten(cluster):
         **{"logdir": str(cluster.logdir), "flags": {}, "learners": [], "next_actor": 0},
         "processes": [{"name": "learners", "job": "learner", "host": "localhost"}],
     }
-    recorded = [sleeping.pid, start_time(sleeping.pid) + 1]  # its number came again
+    recorded = [sleeping.pid, start_time(sleeping.pid) + 1]  # another process has got the same pid
     state = {"name": "learners", "job": "learner", "host": "localhost", "state": "running"}
     (cluster.state / "learners").mkdir(parents=True)
     (cluster.state / "run.json").write_text(json.dumps(record))
@@ -242,7 +250,7 @@ def test_what_a_reboot_left_behind_is_said_and_forgotten(cluster):
         assert cluster.status()["state"] == "stale"
         code, printed = cluster.run("--stop")
         assert code == 0, printed
-        assert "impala ended when this machine did: it is forgotten; its folder is whole" in printed
+        assert "impala ended when this machine rebooted; removed its record" in printed
         assert sleeping.poll() is None
     finally:
         sleeping.kill()
@@ -256,14 +264,14 @@ def test_without_tmux_processes_run_in_the_background(cluster, tmp_path):
     for tool in ("sh", "bash"):
         (beside / tool).symlink_to(shutil.which(tool))
     frontend = cluster.start(cluster.rows(actors=1), PATH=str(beside))
-    frontend.until("there is no tmux here: the processes run in the background")
+    frontend.until("tmux is not installed on this machine: processes run in the background")
     actor = cluster.process("actor-0")
     frontend.process.send_signal(signal.SIGINT)
     assert frontend.process.wait(20) == 130
     assert not is_alive(actor)
 
 
-def test_actors_of_a_running_run_come_and_go_as_the_csv_has_them(cluster):
+def test_apply_adds_and_removes_actors_so_that_they_match_the_csv(cluster):
     learner = f"learner,localhost,{free_port()},{cluster.program},,"
     columns = "job,ip,tf_port,python,count,num_envs"
     plain, wide = (f"actor,localhost,,{cluster.program},{more}" for more in ("2,", "1,8"))
@@ -273,7 +281,7 @@ def test_actors_of_a_running_run_come_and_go_as_the_csv_has_them(cluster):
     cluster.csv(learner, f"actor,localhost,,{cluster.program},1,", wide, wide, columns=columns)
     code, printed = cluster.run(rows, "--apply", "--seed=9")
     assert code == 0, printed
-    assert "note: --seed stays as it was when the run was started" in printed
+    assert "note: --seed remains its default: --apply does not change flags" in printed
     assert "impala: 2 actors added, 1 removed" in printed
     told = cluster.told("actor-3")["flags"]
     assert told == cluster.told("actor-0")["flags"] | {"task": "3", "num_envs": "8"}
@@ -285,18 +293,18 @@ def test_actors_of_a_running_run_come_and_go_as_the_csv_has_them(cluster):
     assert states.pop("actor-1") == "stopped"
     assert states == dict.fromkeys(["learners", "actor-0", "actor-2", "actor-3"], "running")
     cluster.csv(learner, plain, wide, wide, columns=columns)
-    assert "impala: 1 actors added, 0 removed" in cluster.run(rows, "--apply")[1]
-    cluster.process("actor-4")  # the number of one that was told to end is not used again
+    assert "impala: 1 actor added, 0 removed" in cluster.run(rows, "--apply")[1]
+    cluster.process("actor-4")  # the number of a removed actor is not used again
     cluster.csv(learner, f"learner,localhost,{free_port()},{cluster.program},,", columns=columns)
     code, printed = cluster.run(rows, "--apply")
-    assert "note: learners cannot change while a run goes on" in printed
+    assert "note: --apply does not change learners; --stop the run and restart it" in printed
     assert "impala: 0 actors added, 4 removed" in printed
     assert cluster.run("--apply") == (
-        *(2, "error: --apply needs the changed CSV: --workers_csv_path=PATH\n"),
+        *(2, "error: --apply needs the changed CSV: add --workers_csv_path=PATH\n"),
     )
 
 
-def test_a_dry_run_prints_every_command_those_of_other_hosts_included(cluster):
+def test_a_dry_run_prints_every_command_also_of_other_hosts(cluster):
     rows = cluster.csv(
         "learner,gpu.example,8001,,",
         "actor,far.example,,,hunter2",
@@ -312,7 +320,7 @@ def test_a_dry_run_prints_every_command_those_of_other_hosts_included(cluster):
     assert "--level_name=catch" in printed
     code, printed = cluster.run(rows, "--skip_check")
     assert code == 2
-    assert "error: the learners' host does not answer: gpu.example" in printed
+    assert "error: cannot reach the learners' host: gpu.example" in printed
     assert not (cluster.folder / "runs").exists()
     assert not cluster.state.exists()
 
@@ -334,11 +342,11 @@ def test_a_learner_that_other_hosts_cannot_reach_is_refused(cluster):
         ("--mode=test", "--mode=test is one process: give it to experiment.py itself"),
         ("--level_name=a\nb", "--level_name holds a line's end; no process can be told that"),
         ("--tmux_sess=a b", "--tmux_sess: 'a b' is no name: letters, digits, - and _ make one"),
-        ("--apply", "there is no run called impala"),
+        ("--apply", "there is no run named impala"),
         ("--env=SECRET hunter2", "--env=...: write NAME=value"),
     ],
 )
-def test_what_is_not_for_the_frontend_is_refused_in_a_sentence(cluster, flag, said):
+def test_flags_that_are_not_for_the_frontend_are_refused_in_one_line(cluster, flag, said):
     code, printed = cluster.run(cluster.rows(), flag)
     assert code == 2
     assert printed.startswith(f"error: {said}")
@@ -346,8 +354,8 @@ def test_what_is_not_for_the_frontend_is_refused_in_a_sentence(cluster, flag, sa
     assert len(printed.splitlines()) == 1
 
 
-def test_before_it_starts_anything_it_checks_all_and_says_what_to_mend(cluster):
-    """By itself with --check; of a start only what is not good is shown, and nothing started."""
+def test_checks_before_a_start_print_how_to_fix_each_failure(cluster):
+    """`--check` prints all results, a start prints only failures and starts no process."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
@@ -359,22 +367,27 @@ def test_before_it_starts_anything_it_checks_all_and_says_what_to_mend(cluster):
         )
         code, printed = cluster.run(rows, "--check", "--level_name=Pongg-v9")
         assert code == 1
-        assert re.search(r"BAD +flags +.*Pongg-v9", printed)
-        assert re.search(rf"BAD +ports +row 2: localhost:{port}: .* in use \(held by pro", printed)
-        assert re.search(r"BAD +versions +/no/python: ", printed)
-        assert re.search(r"good +disk +[\d,]+ GiB free", printed)
-        assert "-> end what holds it, or name another tf_port in the CSV" in printed
+        assert re.search(r"FAILED +flags +.*Pongg-v9", printed)
+        assert re.search(
+            rf"FAILED +ports +row 2: localhost:{port}: .* in use \(held by pro", printed
+        )
+        assert re.search(r"FAILED +versions +/no/python: ", printed)
+        assert re.search(r"passed +disk +[\d,]+ GiB free", printed)
+        assert "-> stop the process that uses it, or set another tf_port in the CSV" in printed
         if not shutil.which("nvidia-smi"):
-            assert re.search(r"BAD +GPUs +the CSV names GPU 0, and there is no nvidia", printed)
+            assert re.search(r"FAILED +GPUs +the CSV names GPU 0, but nvidia-smi is not", printed)
         code, printed = cluster.run(rows, "--level_name=catch")
     assert code == 1
-    assert "nothing was started; --check shows all of it, --skip_check starts all" in printed
-    assert "good  disk" not in printed
+    assert (
+        "no process was started: fix the failed checks, or start anyway with --skip_check"
+        in printed
+    )
+    assert "passed  disk" not in printed
     assert not cluster.state.exists()
     assert not (cluster.folder / "runs").exists()
 
 
-def test_the_checks_run_as_the_processes_will_after_their_set_up_in_their_folder(cluster):
+def test_checks_run_after_the_set_up_commands_in_the_folder_of_the_processes(cluster):
     elsewhere = cluster.folder / "elsewhere"
     elsewhere.mkdir()
     learner = f"learner,localhost,{free_port()},{elsewhere}"
@@ -382,13 +395,14 @@ def test_the_checks_run_as_the_processes_will_after_their_set_up_in_their_folder
     setup = f'--setup=pwd > "{cluster.folder}/seen"; exit 3'
     code, printed = cluster.run(rows, "--check", setup, "--level_name=catch")
     assert code == 1
-    assert re.search(r"BAD +flags", printed)
+    assert re.search(r"FAILED +flags", printed)
     assert (cluster.folder / "seen").read_text() == f"{elsewhere}\n"
 
 
-def test_where_the_learners_write_to_this_machine_there_is_nothing_to_mirror(cluster):
+def test_nothing_is_mirrored_or_fetched_if_the_learners_write_to_this_machine(cluster):
     frontend = cluster.start(cluster.rows(actors=1), "--mirror_logdir")
-    frontend.until("--mirror_logdir: the learners write to this machine: there is nothing to mir")
+    frontend.until("--mirror_logdir: nothing to mirror, as the learners write to this machine")
     code, printed = cluster.run("--fetch")
     assert code == 0
-    assert printed == f"nothing to fetch: all of impala is on this machine, in {cluster.logdir}\n"
+    nothing = "nothing to download: all files of impala are on this machine"
+    assert printed == f"{nothing}; results: {cluster.logdir}\n"

@@ -1,4 +1,4 @@
-"""The hosts that tests of SSH stand on: that they are as apart as real ones, and leave nothing."""
+"""Tests of the hosts that the SSH tests use: they are separate like real ones, and are removed."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 def _by_password(lan, password, *command):
-    """ssh to actor2, as somebody who types it."""
+    """Run ssh to actor2 with a password, as a user who types it."""
     types = lan.laptop.path("/root/types")
     types.write_text('#!/bin/sh\nprintf "%s\\n" "$TYPED"\n')
     types.chmod(0o700)
@@ -28,7 +28,7 @@ def _by_password(lan, password, *command):
 
 
 def _answers_nothing(lan, *words):
-    """That a connection from the laptop is neither made nor refused."""
+    """Return whether a connection from the laptop is neither accepted nor refused."""
     ran = lan.laptop.run("ssh", "-oConnectTimeout=1", *words, "true", check=False)
     return ran.returncode == 255 and "timed out" in ran.stderr
 
@@ -52,13 +52,13 @@ def test_every_host_answers_the_laptops_ssh_under_a_name_of_its_own(lan):
     assert ran.stdout.split() == ["actor2", "trainer", "/home/trainer"], ran.stderr
     assert "Permission denied" in _by_password(lan, "tell", "hostname").stderr
     assert "Permission denied" in lan.laptop.run("ssh", "actor2", "true", check=False).stderr
-    # By address, too, and with the project where it is here.
+    # Hosts are reachable by address, too, and see the project at the same path.
     project = f"cd {ROOT} && {sys.executable} -c 'import launcher.plan'"
     assert lan.laptop.run("ssh", lan.actor3.address, project).returncode == 0
     assert _by_password(lan, lan.actor2.password, project).returncode == 0
 
 
-def test_actor3_is_behind_the_jump_and_knows_its_way_to_the_learners(lan):
+def test_actor3_is_behind_the_jump_host_and_can_reach_the_learners(lan):
     assert _answers_nothing(lan, "-oProxyJump=none", "actor3")
     assert _answers_nothing(lan, "10.77.1.99")
     for learner in (lan.learner1, lan.learner2):
@@ -72,7 +72,7 @@ def test_actor3_is_behind_the_jump_and_knows_its_way_to_the_learners(lan):
     assert lan.actor1.run("getent", "hosts", "learner2").stdout.split()[0] == lan.learner2.address
 
 
-def test_a_cut_cable_is_silent_and_mends(lan):
+def test_a_cut_cable_is_silent_and_can_be_restored(lan):
     stream = lan.laptop.start("ssh", "learner1", "while echo tick; do sleep 0.05; done")
     stream.until("tick")
     lan.learner1.cut()
@@ -83,13 +83,13 @@ def test_a_cut_cable_is_silent_and_mends(lan):
     before = len(stream.printed())
     time.sleep(0.5)
     assert len(stream.printed()) == before
-    assert stream.process.poll() is None, "nobody told it"
+    assert stream.process.poll() is None, "ssh does not notice the cut"
     lan.learner1.restore()
     stream.until("tick", 20)
     lan.laptop.run("ssh", "learner1", "true")
 
 
-def test_a_power_cut_ends_all_of_a_host_and_its_disk_stays(lan):
+def test_a_power_cut_ends_all_processes_of_a_host_and_keeps_its_disk(lan):
     host = lan.learner1
     first = host.run("cat", "/proc/sys/kernel/random/boot_id").stdout
     lan.laptop.run("ssh", "learner1", "echo kept >file; echo lost >/dev/shm/file")
@@ -117,7 +117,7 @@ def test_what_crosses_a_hosts_cable_is_counted(lan):
     assert others < 100_000
 
 
-def test_hosts_share_no_folder_but_what_is_asked_for(tmp_path):
+def test_hosts_share_only_the_folders_that_are_named(tmp_path):
     if reason := hosts.why_not():
         pytest.skip(f"no hosts to reach over SSH: {reason}")
     seen = {
@@ -140,7 +140,7 @@ def test_hosts_share_no_folder_but_what_is_asked_for(tmp_path):
         another.run("ls", tmp_path / "shared")
         assert (tmp_path / "shared").exists()
         assert "Read-only" in one.run("touch", ROOT / "file", check=False).stderr
-        # The other LAN has the same addresses, and is another.
+        # The other LAN has the same addresses, but is separate.
         assert other.learner1.address == one.address
         assert other.learner1.run("ls", "/tmp/of-one", check=False).returncode == 2
         assert other.learner1.run("ls", tmp_path, check=False).returncode == 2
@@ -162,7 +162,7 @@ def test_a_host_has_terminals_and_tmux(lan):
     assert "/dev/pts/" in lan.laptop.run("ssh", "-tt", "learner1", "tty").stdout
 
 
-def test_a_program_on_a_host_gets_its_signals_and_has_its_limit(lan):
+def test_a_program_on_a_host_receives_signals_and_has_a_timeout(lan):
     traps = "trap 'echo told; exit 7' INT; echo $LEVEL up; while :; do sleep 0.05; done"
     program = lan.laptop.start("sh", "-c", traps, LEVEL="catch")
     program.until("catch up")
@@ -176,7 +176,7 @@ def test_a_program_on_a_host_gets_its_signals_and_has_its_limit(lan):
     until(lambda: lan.laptop.processes() == [])
 
 
-def test_a_killed_test_leaves_no_host_and_its_disks_go_with_the_next():
+def test_the_hosts_of_a_killed_test_end_and_the_next_test_removes_their_disks():
     if reason := hosts.why_not():
         pytest.skip(f"no hosts to reach over SSH: {reason}")
     code = (
@@ -196,7 +196,7 @@ def test_a_killed_test_leaves_no_host_and_its_disks_go_with_the_next():
 
 
 @pytest.mark.parametrize("lacks", ["root", "sshd", "namespaces"])
-def test_where_there_can_be_no_hosts_it_is_said_why(lacks, monkeypatch):
+def test_why_hosts_cannot_be_created_is_reported(lacks, monkeypatch):
     if lacks == "root":
         monkeypatch.setattr(os, "geteuid", lambda: 1000)
         assert "need root" in hosts.why_not.__wrapped__()

@@ -41,9 +41,9 @@ ALLOWED = {
     "launcher.ssh": "",
     "launcher.plan": "node ssh impala_mm.config.flags",
     "launcher.remote": "node ssh plan",
-    "launcher.transfer": "node remote",
+    "launcher.transfer": "node remote impala_mm.runtime.durations",
     "launcher.deploy": "node plan remote",
-    "launcher.running": "node ssh plan remote transfer",
+    "launcher.running": "node ssh plan remote transfer impala_mm.runtime.durations",
     "launcher.checks": "node plan remote running",
     "launcher.commands": "node ssh plan remote transfer deploy running checks",
 }

@@ -1,4 +1,4 @@
-"""What kills, odd folders and other numbers of learners do to a run that is kept."""
+"""Runs survive crashes, odd folder names and changed numbers of learners."""
 
 import json
 import re
@@ -24,7 +24,7 @@ def _read(path):
 @pytest.mark.slow
 @needs_horovod
 def test_a_run_goes_on_with_other_numbers_of_learners(tmp_path):
-    """One learner, two, one again; frames and schedule count on."""
+    """One learner, two, one again; frames and schedules continue."""
     folder = tmp_path / "a run with spaces"
     frames = 0
     for learners, batch in ((1, 8), (2, 4), (1, 8)):
@@ -36,11 +36,15 @@ def test_a_run_goes_on_with_other_numbers_of_learners(tmp_path):
         assert code == 0, printed
         rows = _read(folder / "metrics.jsonl")
         assert rows[-1]["frames"] >= frames
-        begin = 0.0008 * (1 - (frames - 20_000) / frames)  # it falls over the whole run
+        begin = 0.0008 * (
+            1 - (frames - 20_000) / frames
+        )  # the learning rate falls over the complete run
         assert rows[-1]["learning_rate"] < begin
         if frames > 20_000:
             assert re.search(r"resumed at [24]\d,\d{3} frames", printed)
-            assert f"{learners} learners go on where {3 - learners} left off" in printed
+            assert re.search(
+                rf"the run continues on {learners} learners? instead of {3 - learners}:", printed
+            )
             assert "8 unrolls instead of 8" in printed
             assert "(was 8)" in printed or "(was 4)" in printed
     began = [start["frames"] for start in _read(folder / "starts.jsonl")]
@@ -51,7 +55,7 @@ def test_a_run_goes_on_with_other_numbers_of_learners(tmp_path):
 @pytest.mark.slow
 def test_what_cannot_go_on_says_why_and_a_damaged_checkpoint_is_passed_over(tmp_path):
     folder, limit = tmp_path / "run", "--total_environment_frames=20000"
-    for frames in ("--total_environment_frames=10000", limit):  # each ends in a checkpoint
+    for frames in ("--total_environment_frames=10000", limit):  # each ends with a checkpoint
         assert run(*_catch(folder, frames))[0] == 0
     for flags, said in (
         (["--agent_name=MLPLSTMAgent"], "--agent_name is MLPLSTMAgent here and MLPAgent in"),
@@ -63,16 +67,16 @@ def test_what_cannot_go_on_says_why_and_a_damaged_checkpoint_is_passed_over(tmp_
         assert said in printed
     other = _catch(tmp_path / "new", "--mode=train_from", f"--checkpoint={tmp_path}")
     code, printed = run(*other)
-    assert (code, f"error: {tmp_path} is no run's folder" in printed) == (2, True), printed
+    assert (code, f"error: {tmp_path} is not the folder of a run" in printed) == (2, True), printed
 
     newest = sorted((folder / "checkpoints").glob("[0-9]*"))[-1]
     data = next(newest.glob("variables.data*"))
     data.write_bytes(data.read_bytes()[:-1])
     code, printed = run(*_catch(folder, limit))
     assert code == 0, printed
-    assert f"{data} is cut short since it was written; goes on from the one before" in printed
+    assert f"{data} is cut short since it was written; trying the previous checkpoint" in printed
     assert re.search(r"resumed at 1?\d,\d{3} frames", printed)
-    assert "ended: 20,000 frames are reached" in printed
+    assert "ended: reached 20,000 frames" in printed
 
 
 @pytest.mark.slow

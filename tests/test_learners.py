@@ -291,7 +291,7 @@ def test_without_mpi_two_learners_train_under_horovodrun(tmp_path):
     command += ["--total_environment_frames=60000"]
     code, printed = run("horovodrun", "--gloo", "-np", 2, *command, limit=200)
     assert code == 0, printed
-    assert "ended: 60,000 frames are reached" in printed
+    assert "ended: reached 60,000 frames" in printed
     row = _rows(tmp_path)[-1]
     assert row["frames"] >= 60000
     assert min(row["steps/learner0"], row["steps/learner1"]) > 0

@@ -1,6 +1,6 @@
-"""The frontend and hosts that it reaches over SSH: real sshds, tmux and supervisors.
+"""Tests of the frontend with hosts over SSH: real sshds, tmux and supervisors.
 
-What they run stands in for experiment.py; `test_far_training` has whole runs.
+The processes are stand-ins for experiment.py; `test_far_training` tests complete runs.
 """
 
 import json
@@ -14,7 +14,11 @@ from far_cluster import FarCluster
 from hosts import Lan, why_not
 from supervising import until
 
-ACTORS = ("actor1", "actor2", "actor3")  # by key; by password at a port of its own; by a jump
+ACTORS = (
+    "actor1",
+    "actor2",
+    "actor3",
+)  # reached by key; by password on another port; by a jump host
 
 
 @pytest.fixture
@@ -23,7 +27,7 @@ def far(lan):
 
 
 def _files_with(host, text):
-    """Of its disk."""
+    """Return the files of a host that contain a text."""
     return [
         path
         for path in host.root.rglob("*")
@@ -31,17 +35,19 @@ def _files_with(host, text):
     ]
 
 
-def test_processes_of_other_hosts_run_in_tmux_there_and_end_with_the_run(far):
+def test_processes_on_other_hosts_run_in_tmux_and_end_with_the_run(far):
     rows = far.of(["learner1"], ACTORS)
     frontend = far.start(rows, "--env", "MORE=a 'b")
-    frontend.until(r"impala: 4 processes started on 4 hosts in .* s; all of it in /root/run\n")
+    frontend.until(r"impala: started 4 processes on 4 hosts in .* s; results: /root/run\n")
     frontend.until(r"\nup\n", 20)
     known = far.status()
     assert [(p["name"], p["state"]) for p in known["processes"]] == [
         *[("learners", "running"), ("actor-0", "running")],
         *[("actor-1", "running"), ("actor-2", "running")],
     ]
-    assert (known["frames"], known["verdict"]) == (1000, "all is well"), "its metrics came here"
+    assert (known["frames"], known["verdict"]) == (1000, "all is well"), (
+        "its metrics were copied to this machine"
+    )
     lan = far.lan
     windows = lan.actor3.run("tmux", "list-windows", "-t", "impala", "-F", "#{window_name}")
     assert windows.stdout == "actor-2\n"
@@ -63,7 +69,7 @@ def test_processes_of_other_hosts_run_in_tmux_there_and_end_with_the_run(far):
         check=False,
     ).stdout
     assert "told" in printed
-    for host in lan.hosts.values():  # not even shadow holds it: that is a hash
+    for host in lan.hosts.values():  # not even /etc/shadow contains the password
         found = _files_with(host, lan.actor2.password.replace('"', '""'))
         assert [path.name for path in found] == ["workers.csv"] * (host.name == "laptop")
         assert not _files_with(host, lan.actor2.password)
@@ -76,69 +82,71 @@ def test_processes_of_other_hosts_run_in_tmux_there_and_end_with_the_run(far):
     assert code == 0, printed
     state = lan.actor2.home / ".local/state/impala_mm/hosts/actor2"
     assert not (state / "runs/impala").exists()
-    assert list(state.glob("logs/*/actor-1.log")), "logs are kept"
+    assert list(state.glob("logs/*/actor-1.log")), "logs are kept on the host"
     assert lan.actor1.run("tmux", "list-sessions", check=False).stdout == ""
 
 
-def test_a_laptop_that_is_closed_kills_nothing_and_another_terminal_ends_it(far):
+def test_a_run_keeps_running_while_the_laptop_is_off_and_can_be_stopped_later(far):
     far.of(["learner1"], ACTORS)
     frontend = far.start("--workers_csv_path=/root/workers.csv")
     frontend.until(r"\nup\n", 20)
     far.until_all("running")
     laptop = far.lan.laptop
-    laptop.kill_all()  # no connection is closed
+    laptop.kill_all()  # without closing its connections
     time.sleep(1)
     laptop.boot()
     assert {p["state"] for p in far.status()["processes"]} == {"running"}
     code, printed = far.run("--stop")
     assert code == 0, printed
-    assert "impala has ended, after" in printed
+    assert "impala: stopped in " in printed
     assert far.left() == {}, printed
 
 
 @pytest.mark.slow
-def test_a_link_that_is_cut_and_a_host_that_is_killed_are_said_and_used_again(far):
+def test_a_cut_link_and_a_killed_host_are_reported_and_recovered(far):
     frontend = far.start(far.of(["learner1"], ["actor1", "actor3"]))
     frontend.until(r"\nup\n", 20)
     actor = far.lan.actor1
     before = [line for line in actor.processes() if "standing_in" in line]
     actor.cut()
-    frontend.until(r"10.77.1.21 is away, with actor-0 \(nothing was heard from it for 12 s\)", 30)
+    frontend.until(
+        r"10.77.1.21 is unreachable \(no answer for 12 s\); processes on it: actor-0;", 30
+    )
     assert far.status("actor-0")["state"] == "away"
     assert far.status("actor-1")["state"] == "running"
     actor.restore()
-    frontend.until(r"10.77.1.21 answers again, after", 30)
+    frontend.until(r"10.77.1.21 is connected again after", 30)
     until(lambda: far.status("actor-0")["state"] == "running", 20)
     assert [line for line in actor.processes() if "standing_in" in line] == before
     assert far.status("actor-0")["restarts"] == 0
     actor.kill_all()
-    frontend.until(r"10.77.1.21 is away", 40)
+    frontend.until(r"10.77.1.21 is unreachable", 40)
     actor.boot()
-    frontend.until(r"10.77.1.21: started again: actor-0\n", 40)
+    frontend.until(r"10.77.1.21: restarted actor-0\n", 40)
     until(lambda: far.status("actor-0")["state"] == "running", 20)
 
 
-def test_the_first_error_of_a_process_anywhere_is_shown_within_seconds(far):
+def test_the_first_error_of_a_remote_process_is_printed_within_seconds(far):
     begin = time.monotonic()
     frontend = far.start(far.of(["learner1"], ACTORS), "--env=TOLD=fail", "--max_restarts=1")
     frontend.until(
         r"actor-2 on actor3 failed: it exited with code 1\n(.*\n)*?"
         r" +ValueError: an actor that fails\n.*it will be restarted in 0.5 s; "
-        r"its log: /root/\.local/",
+        r"log: /root/\.local/",
         15,
     )
     assert time.monotonic() - begin < 15
     assert far.lan.actor3.path(
-        re.search(r"its log: (\S+actor-2\.log)", frontend.printed())[1]
+        re.search(r"; log: (\S+actor-2\.log)", frontend.printed())[1]
     ).exists()
 
 
-def test_hosts_that_cannot_be_used_are_each_said_with_what_to_do(far):
+def test_each_unusable_host_is_reported_with_how_to_fix_it(far):
     lan = far.lan
     far.of(["learner1"], ["actor1", "actor2", "actor3"])
     csv = lan.laptop.path("/root/workers.csv")
     right = csv.read_text()
-    # One has another key now; one does not know ours; one's password is wrong; one is not there.
+    # One host has a new key, one rejects our key, one rejects the password, one does not exist.
     known = lan.laptop.path(lan.known_hosts)
     lines = [line.split() for line in known.read_text().splitlines()]
     other = next(f[2] for f in lines if f[:2] == ["10.77.1.12", "ssh-ed25519"])
@@ -161,7 +169,7 @@ def test_hosts_that_cannot_be_used_are_each_said_with_what_to_do(far):
     )
     assert time.monotonic() - begin < 40
     assert code == 1
-    bad = re.findall(r"BAD +ssh +(.*)", printed)
+    bad = re.findall(r"FAILED +ssh +(.*)", printed)
     assert len(bad) == 4, printed
     said = "\n".join(bad)
     assert re.search(r"10\.77\.1\.21.*key.*changed|10\.77\.1\.21.*another key", said)
@@ -172,23 +180,23 @@ def test_hosts_that_cannot_be_used_are_each_said_with_what_to_do(far):
 
 
 @pytest.mark.slow
-def test_stop_lists_a_host_that_does_not_answer_and_a_later_frontend_finishes_it(far):
+def test_stop_lists_an_unreachable_host_and_a_later_frontend_ends_its_processes(far):
     far.start(far.of(["learner1"], ["actor1", "actor3"]), "--detach").process.wait(30)
     far.until_all("running")
     far.lan.actor1.cut()
     code, printed = far.run("--stop")
     assert code == 1
-    assert "no answer from 10.77.1.21: what goes on there ends when a frontend here" in printed
+    assert "could not reach 10.77.1.21: processes that still run there will be stopped" in printed
     assert set(far.left()) == {"actor1"}
     far.lan.actor1.restore()
     frontend = far.start(far.of(["learner1"], ["actor1"]))
-    frontend.until("10.77.1.21 answers again: what an earlier run had left there has ended", 30)
+    frontend.until("10.77.1.21 is connected again: ended the processes of an earlier run", 30)
     frontend.until(r"\nup\n", 20)
     assert sum("standing_in" in line for line in far.lan.actor1.processes()) == 1
 
 
 @pytest.mark.slow
-def test_processes_whose_learners_and_frontend_are_gone_end_by_themselves(far):
+def test_processes_without_learners_and_frontend_exit_by_themselves(far):
     rows = far.of(["learner1"], ["actor1"])
     far.start(rows, "--detach", "--orphan_secs=4").process.wait(30)
     far.until_all("running")
@@ -198,7 +206,7 @@ def test_processes_whose_learners_and_frontend_are_gone_end_by_themselves(far):
 
 
 @pytest.mark.slow
-def test_actors_of_a_running_run_come_and_go_on_other_hosts(far):
+def test_apply_adds_and_removes_actors_on_other_hosts(far):
     frontend = far.start(far.of(["learner1"], ["actor1"]))
     frontend.until(r"\nup\n", 20)
     code, printed = far.run("--apply", far.of(["learner1"], ["actor2", "actor3"]))
@@ -223,10 +231,10 @@ def test_actors_of_a_running_run_come_and_go_on_other_hosts(far):
 
 
 @pytest.mark.slow
-def test_fifty_processes_of_a_host_are_one_connection_and_start_in_seconds(far):
+def test_fifty_processes_of_a_host_share_a_connection_and_start_in_seconds(far):
     far.csv(far.row("learner", "learner1"), far.row("actor", "actor1", count=50))
     frontend = far.start("--workers_csv_path=/root/workers.csv")
-    frontend.until(r"impala: 51 processes started on 2 hosts in [0-9]\.", 30)
+    frontend.until(r"impala: started 51 processes on 2 hosts in [0-9]\.", 30)
     until(lambda: sum("standing_in" in line for line in far.lan.actor1.processes()) == 50, 60)
     assert sum("sshd: root" in line for line in far.lan.actor1.processes()) <= 1
     frontend.process.send_signal(signal.SIGINT)
@@ -236,7 +244,7 @@ def test_fifty_processes_of_a_host_are_one_connection_and_start_in_seconds(far):
 
 @pytest.mark.slow
 def test_hosts_may_share_a_home(tmp_path):
-    """What is kept of a run there is each host's own."""
+    """Each host keeps the state of a run in a folder of its own."""
     if reason := why_not():
         pytest.skip(f"no hosts to reach over SSH: {reason}")
     with Lan(shared=[tmp_path]) as lan:
@@ -255,16 +263,16 @@ def test_hosts_may_share_a_home(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_name_that_goes_on_there_for_somebody_else_is_refused(far):
+def test_a_run_name_that_another_frontend_uses_on_a_host_is_refused(far):
     rows = far.of(["learner1"], ["actor1"])
     far.start(rows, "--detach").process.wait(30)
     far.until_all("running")
     state = far.lan.laptop.path("/root/.local/state/impala_mm")
-    state.rename(state.with_name("elsewhere"))  # as another laptop would come
+    state.rename(state.with_name("elsewhere"))  # as if another laptop connected
     code, printed = far.run(rows, "--skip_check", "--level_name=catch", "--logdir=/root/run")
     assert code == 2
     assert "a run called impala goes on there, started from laptop: --tmux_sess=NAME" in printed
-    assert "there is no run called impala" in far.run("--stop")[1], "nothing of it was begun"
+    assert "there is no run named impala" in far.run("--stop")[1], "no part of it was started"
     state.rename(state.with_name("refused"))
     state.with_name("elsewhere").rename(state)
     assert {p["state"] for p in far.status()["processes"]} == {"running"}
@@ -274,13 +282,13 @@ def test_a_name_that_goes_on_there_for_somebody_else_is_refused(far):
 
 
 @pytest.mark.slow
-def test_a_laptop_without_network_ends_nothing(far):
+def test_a_run_keeps_running_while_the_laptop_has_no_network(far):
     frontend = far.start(far.of(["learner1"], ["actor1"]), "--lost_secs=5")
     frontend.until(r"\nup\n", 20)
     far.lan.laptop.cut()
-    frontend.until(r"stays away, with the learners: the run waits for it", 60)
+    frontend.until(r"the learners' host 10.77.1.11 stays unreachable: the run waits for it", 60)
     far.lan.laptop.restore()
-    frontend.until("10.77.1.11 answers again", 60)
+    frontend.until("10.77.1.11 is connected again", 60)
     far.until_all("running")
     assert frontend.process.poll() is None
     frontend.process.send_signal(signal.SIGINT)
@@ -290,7 +298,7 @@ def test_a_laptop_without_network_ends_nothing(far):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("disk", ["as it was", "empty"])
-def test_learners_start_again_on_their_host_when_it_was_booted(far, disk):
+def test_learners_are_restarted_on_their_host_after_a_reboot(far, disk):
     frontend = far.start(far.of(["learner1"], ["actor1"]), "--restart_learners")
     frontend.until(r"\nup\n", 20)
     learner = far.lan.learner1
@@ -299,7 +307,8 @@ def test_learners_start_again_on_their_host_when_it_was_booted(far, disk):
         shutil.rmtree(learner.path("/root/.local"))
     learner.boot()
     frontend.until(
-        "10.77.1.11 is back without its learners: learners start again on 10.77.1.11", 60
+        "10.77.1.11 is connected again, but its learners are not running: restarting the learners",
+        60,
     )
     frontend.until(r"\nup\n", 40)
     far.until_all("running")
@@ -309,13 +318,13 @@ def test_learners_start_again_on_their_host_when_it_was_booted(far, disk):
 
 
 @pytest.mark.slow
-def test_ctrl_c_while_the_learners_host_is_away_is_heard_when_it_is_back(far):
+def test_ctrl_c_while_the_learners_host_is_unreachable_stops_them_once_it_is_back(far):
     frontend = far.start(far.of(["learner1"], ["actor1"]), "--restart_learners")
     frontend.until(r"\nup\n", 20)
     far.lan.learner1.cut()
-    frontend.until("10.77.1.11 is away", 40)
+    frontend.until("10.77.1.11 is unreachable", 40)
     frontend.process.send_signal(signal.SIGINT)
-    frontend.until("the run saves and stops", 10)
+    frontend.until("saving and stopping the run", 10)
     far.lan.learner1.restore()
     assert frontend.process.wait(60) == 130, frontend.printed()
     assert "got SIGUSR1" in frontend.printed()
@@ -323,29 +332,29 @@ def test_ctrl_c_while_the_learners_host_is_away_is_heard_when_it_is_back(far):
 
 
 @pytest.mark.slow
-def test_one_of_two_frontends_mends_and_hosts_that_were_added_are_mended_too(far):
+def test_one_of_two_frontends_recovers_the_run_including_hosts_that_were_added(far):
     first = far.start(far.of(["learner1"], ["actor1"]))
     first.until(r"\nup\n", 20)
     second = far.lan.laptop.start(*far.frontend("--attach"))
-    second.until("leaves it running", 30)
+    second.until("`d` detaches", 30)
     code, printed = far.run("--apply", far.of(["learner1"], ["actor1", "actor3"]))
     assert code == 0, printed
     far.until_all("running")
     for host in (far.lan.actor1, far.lan.actor3):
         host.kill_all()
-    first.until("actor3 is away", 60)
+    first.until("actor3 is unreachable", 60)
     for host in (far.lan.actor1, far.lan.actor3):
         host.boot()
     far.until_all("running", 90)
     said = first.printed() + second.printed()
-    assert said.count("started again: actor-0") == said.count("started again: actor-1") == 1
+    assert said.count("restarted actor-0") == said.count("restarted actor-1") == 1
     assert far.run("--stop")[0] == 0
     assert (first.process.wait(20), second.process.wait(20)) == (0, 0)
     assert far.left() == {}, first.printed()
 
 
 @pytest.mark.slow
-def test_a_host_by_two_names_is_one(far):
+def test_a_host_may_have_two_names_in_the_csv(far):
     both = [far.row("actor", "actor1"), far.row("actor", "actor1").replace("10.77.1.21", "actor1")]
     frontend = far.start(far.csv(far.row("learner", "learner1"), *both))
     frontend.until(r"\nup\n", 20)
@@ -356,18 +365,18 @@ def test_a_host_by_two_names_is_one(far):
 
 
 @pytest.mark.slow
-def test_a_host_that_is_gone_for_good_and_taken_out_is_waited_for_no_more(far):
+def test_an_unreachable_host_that_was_removed_from_the_csv_is_not_waited_for(far):
     far.start(far.of(["learner1"], ["actor1", "actor3"]), "--detach").process.wait(30)
     far.until_all("running")
     far.lan.actor1.cut()
     code, printed = far.run("--apply", far.of(["learner1"], ["actor3"]))
     assert code == 0
-    assert re.search(r"note: actor-0 goes on until 10.77.1.21 answers", printed)
+    assert re.search(r"note: actor-0 keeps running until 10.77.1.21 can be reached", printed)
     assert [p["name"] for p in far.status()["processes"]] == ["learners", "actor-1"]
     assert set(far.left()) == {"learner1", "actor1", "actor3"}
-    far.lan.actor1.restore()  # so it was not for good
+    far.lan.actor1.restore()  # so the host was not lost for good
     code, printed = far.run("--apply", far.of(["learner1"], ["actor1", "actor3"]))
-    assert "10.77.1.21 answers again: what an earlier run had left there has ended" in printed
+    assert "10.77.1.21 is connected again: ended the processes of an earlier run" in printed
     assert code == 0, printed
     far.until_all("running")
     assert sum("standing_in" in line for line in far.lan.actor1.processes()) == 1

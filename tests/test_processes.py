@@ -35,7 +35,9 @@ def _command(pid):
 _MEASURED = set(
     "frames steps updates seconds frames_per_second episode_return episode_length "
     "shaped_return policy_lag queue_fill wait_share learning_rate grad_norm clipped_share "
-    "loss/total loss/policy loss/baseline loss/entropy loss/shift".split()
+    "loss/total loss/policy loss/baseline loss/entropy loss/shift "
+    "loss_per_step/total loss_per_step/policy loss_per_step/baseline loss_per_step/entropy "
+    "off_policyness".split()
 )
 
 
@@ -54,7 +56,7 @@ def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path, 
     code, printed = run(*command, "--max_seconds=60", TMPDIR=str(leftovers))
     assert code == 0, printed
     assert not list(leftovers.iterdir())
-    assert "ended: the mean return has reached 0.9" in printed
+    assert "ended: the mean return reached 0.9" in printed
     assert all(line.startswith("[learner] ") for line in printed.splitlines()), "no noise"
     rows = _rows(tmp_path)
     returns = [row["episode_return"] for row in rows if "episode_return" in row]
@@ -76,12 +78,12 @@ def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path, 
     assert all(line in logged for line in printed.splitlines())
     told = (tmp_path / "on_event.log").read_text()
     assert told.count("save: checkpoint at update") == 1
-    assert "end: ended: the mean return has reached 0.9" in told
+    assert "end: ended: the mean return reached 0.9" in told
 
     code, printed = run(*command)
     assert code == 0, printed
     reached = f"{rows[-1]['episode_return']:.2f}"
-    assert f"is finished: its mean return of 0.9 is reached ({reached}); a higher" in printed
+    assert f"is finished: it has reached its mean return of 0.9 ({reached}); a higher" in printed
     assert len(_rows(tmp_path)) == len(rows), "nothing was written"
 
 
@@ -119,7 +121,7 @@ def test_an_actor_started_first_outlives_its_learner_and_works_with_the_next(by_
     updates = _rows(logdir)[-1]["updates"]
 
     second = Process(*by_hand["learner"])
-    second.until("listens at")
+    second.until("listening at")
     listening = time.monotonic()
     resumed = second.until(r"resumed at ([0-9,]+) frames, update (\d+)")
     assert int(resumed[2]) > 0
@@ -150,7 +152,7 @@ def test_a_learner_without_unrolls_ends_at_once_when_asked(tmp_path):
         for number in EXIT_CODES
     }
     for number, learner in learners.items():
-        learner.until("listens at")
+        learner.until("listening at")
         names = [
             path.read_text() for path in Path(f"/proc/{learner.process.pid}").glob("task/*/comm")
         ]
@@ -167,7 +169,7 @@ def test_a_learner_without_unrolls_ends_at_once_when_asked(tmp_path):
 def test_an_actor_that_does_not_belong_is_refused_with_both_names(by_hand):
     """Another network; and no token. The learner goes on, and says whom it refused."""
     learner = Process(*by_hand["learner"])
-    learner.until("listens at")
+    learner.until("listening at")
     flags = by_hand["flags"]
     other = "--agent_name=MLPLSTMAgent"
     code, printed = run(*EXPERIMENT, "--job_name=actor", "--task=7", *flags, other)
@@ -285,7 +287,7 @@ def test_a_dqn_like_algorithm_trains_through_the_same_actors_and_transport(tmp_p
         "--max_seconds=60",
     )
     assert code == 0, printed
-    assert "ended: the mean return has reached 0.3" in printed
+    assert "ended: the mean return reached 0.3" in printed
 
 
 @pytest.mark.slow

@@ -186,7 +186,7 @@ def test_a_job_trains_to_its_end_and_leaves_nothing_but_its_folder(slurm):
     until(lambda: slurm.state(job) not in ("PENDING", "RUNNING", "COMPLETING"), 180)
     printed = slurm.printed(job)
     assert slurm.state(job) == "COMPLETED", printed
-    assert re.search(r"ended: 30,000 frames are reached; .*all of it in .*a 'b\n", printed)
+    assert re.search(r"ended: reached 30,000 frames; .*all of it in .*a 'b\n", printed)
     start = json.loads((logdir / "starts.jsonl").read_text())
     assert len(set(start["learners"])) == 2
     for number in range(2):

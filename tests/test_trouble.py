@@ -50,8 +50,8 @@ def test_a_disk_that_is_full_costs_rows_and_checkpoints_but_not_the_run(tmp_path
     code, printed = run("bash", "-c", 'ulimit -f 40; exec "$@"', "bash", *command)
     assert code == 1, "the exit code says that nothing was saved"
     assert printed.count("metrics cannot be written ([Errno 28] No space left on device)") == 1
-    assert printed.count("checkpoints cannot be written (File too large); those before") == 1
-    assert "ended: 20,000 frames are reached" in printed
+    assert printed.count("checkpoints cannot be written (File too large); earlier ones") == 1
+    assert "ended: reached 20,000 frames" in printed
     assert "error: the last checkpoint could not be written" in printed
     assert not list((tmp_path / "checkpoints").iterdir()), "nothing half-written is left"
 
@@ -72,7 +72,7 @@ def test_neither_a_proxy_nor_a_clock_that_jumps_disturbs_a_run(tmp_path):
     learner = (python, "-c", jumping, *rest, "--job_name=learner")
     code, printed = run(*learner, http_proxy=proxy, https_proxy=proxy)
     assert code == 0, printed
-    assert "ended: 20,000 frames are reached" in printed
+    assert "ended: reached 20,000 frames" in printed
     assert "note: --learner_host is an old name of --learner_hosts" in printed
     assert "note: --actor_hosts is an old flag without effect" in printed
     seconds = [row["seconds"] for row in _rows(tmp_path)]
@@ -99,7 +99,7 @@ def test_an_actor_held_back_by_a_full_queue_ends_at_once_when_asked(tmp_path):
     command = _catch(tmp_path, "--algorithm=tests.helpers.heavy", "--queue_capacity=1")
     learner = Process(*command, "--job_name=learner")
     actor = Process(*command, "--job_name=actor")
-    learner.until("the learner binds")
+    learner.until(r"bottleneck: learner \(")
     actor.process.send_signal(signal.SIGTERM)
     assert actor.process.wait(timeout=10) == 143
     learner.process.send_signal(signal.SIGINT)

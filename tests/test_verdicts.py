@@ -1,4 +1,4 @@
-"""What a learner says of what binds, and the shares of its time it says so by: real processes."""
+"""The bottleneck that a learner reports, and the shares of its time: with real processes."""
 
 import json
 import re
@@ -14,19 +14,19 @@ EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 
 
 def _rows(logdir):
-    """The rows so far; the last line may be half written."""
-    path = logdir / "metrics.jsonl"  # it comes with the first row
+    """Return the rows so far; the last line may be incomplete."""
+    path = logdir / "metrics.jsonl"  # the file appears with the first row
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
     return [json.loads(line) for line in lines]
 
 
 def _judged(rows):
-    """Those that have shares: from the second update on."""
+    """Return the rows with shares, which start with the second update."""
     return [row for row in rows if "wait_share" in row]
 
 
 def _until(logdir, true, seconds=30):
-    """Waits until `true` of the rows; all of them."""
+    """Wait until `true` holds for the rows; return all of them."""
     deadline = time.monotonic() + seconds
     while not true(rows := _rows(logdir)):
         assert time.monotonic() < deadline, rows[-5:]
@@ -36,7 +36,7 @@ def _until(logdir, true, seconds=30):
 
 @pytest.mark.slow
 def test_actors_with_a_slow_environment_are_said_to_be_too_few(tmp_path):
-    """16 environments times 20 steps take 0.64 s; what the learner does with them, hundredths."""
+    """16 environments need 0.64 s for 20 steps, the learner some hundredths of a second."""
     learner = Process(
         *EXPERIMENT,
         "--level_name=tests.helpers.sleeping:Sleeping-v0",
@@ -46,20 +46,20 @@ def test_actors_with_a_slow_environment_are_said_to_be_too_few(tmp_path):
         "--total_environment_frames=1e9",
     )
     learner.until(
-        r"the actors bind: the learner waits (?:[5-9]\d|100)% of the time, they spend "
-        r"(?:[6-9]\d|100)% of theirs in environments; some \d+ actors \(now 1\) would feed it"
+        r"bottleneck: actors \(the learner waits (?:[5-9]\d|100)% of its time, actors spend "
+        r"(?:[6-9]\d|100)% of theirs in environments\); about \d+ actors needed \(1 now\)"
     )
-    assert "the learner binds" not in learner.printed()
-    assert "the network" not in learner.printed()
+    assert "bottleneck: learner" not in learner.printed()
+    assert "bottleneck: network" not in learner.printed()
     rows = _until(tmp_path, lambda rows: "actor/stepping_share" in rows[-1])
     assert rows[-1]["actor/stepping_share"] > 0.8
     assert rows[-1]["actors"] == 1
-    assert rows[-1]["verdict"].startswith("the actors bind: the learner waits ")
+    assert rows[-1]["verdict"].startswith("bottleneck: actors (the learner waits ")
 
 
 @pytest.mark.slow
-def test_a_slow_link_is_said_to_bind_where_learner_and_actor_both_wait(tmp_path):
-    """An actor's unrolls and the policy are some 140 kB: a third of a second of it."""
+def test_a_slow_link_is_the_bottleneck_where_learner_and_actor_both_wait(tmp_path):
+    """An actor's unrolls and the policy have some 140 kB, which take a third of a second."""
     address = f"127.0.0.1:{free_port()}"
     link = SlowLink(address, bytes_per_second=400e3)
     flags = ["--level_name=catch", f"--token_file={tmp_path / 'token'}"]
@@ -74,8 +74,8 @@ def test_a_slow_link_is_said_to_bind_where_learner_and_actor_both_wait(tmp_path)
         )
     try:
         learner.until(
-            r"the network between actors and learner binds: the learner waits \d\d% of the time "
-            r"for unrolls, actors \d\d% of theirs to hand them over; fewer bytes"
+            r"bottleneck: network \(the learner waits \d\d% of its time for unrolls, actors wait "
+            r"\d\d% of theirs to send them\); fewer bytes"
         )
     finally:
         link.close()
@@ -83,21 +83,21 @@ def test_a_slow_link_is_said_to_bind_where_learner_and_actor_both_wait(tmp_path)
 
 @needs_horovod
 @pytest.mark.slow
-def test_an_all_reduce_that_takes_long_on_all_learners_is_said_to_bind(tmp_path):
-    """Horovod looks for gradients ten times a second only."""
+def test_an_all_reduce_that_takes_long_on_all_learners_is_the_bottleneck(tmp_path):
+    """Horovod looks for gradients only ten times a second."""
     learners = Process(
         *(*EXPERIMENT, "--level_name=catch", "--num_learners=2", "--num_actors=2"),
         *("--cycle_ms=100", f"--learner_hosts=127.0.0.1:{free_port()}", f"--logdir={tmp_path}"),
         "--total_environment_frames=1e9",
     )
-    learners.until(r"the all-reduce binds: learners spend \d\d% of the time in it; a larger", 90)
+    learners.until(r"bottleneck: all-reduce \(\d\d% of the learners' time\); a larger", 90)
     learners.process.send_signal(signal.SIGINT)
     assert learners.process.wait(timeout=20) == 130
 
 
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory):
-    """A learner with hundreds of times the work, and an actor by hand, so that its pid is ours."""
+    """Start a learner with hundreds of times the usual work, and an actor whose pid is known."""
     folder = tmp_path_factory.mktemp("busy")
     flags = [
         "--level_name=catch",
@@ -114,24 +114,22 @@ def busy(tmp_path_factory):
     )
     actor = Process(*EXPERIMENT, "--job_name=actor", *flags)
     for process in (learner, actor):
-        started.remove(process)  # they live on between the tests of this module
+        started.remove(process)  # they keep running between the tests of this module
     yield {"learner": learner, "actor": actor, "logdir": folder}
     for process in (learner, actor):
         process.kill()
 
 
 @pytest.mark.slow
-def test_a_learner_with_more_work_than_its_actors_says_that_it_binds(busy):
-    """The first line comes after one update, and does not yet judge."""
+def test_a_learner_with_more_work_than_its_actors_is_the_bottleneck(busy):
+    """The first line is printed after one update, before the bottleneck is known."""
     first = busy["learner"].until(r"[1-9][0-9,]* frames \|.*")
-    assert first[0].endswith("| too early to say what binds")
+    assert first[0].endswith("| bottleneck: not known yet")
     second = busy["learner"].until(r"frames \|.*")
-    trains = re.search(
-        r"\| the learner binds: it trains (\d+)% of the time, actors wait", second[0]
-    )
+    trains = re.search(r"\| bottleneck: learner \(it trains (\d+)% of its time", second[0])
     assert trains, second[0]
     assert int(trains[1]) > 90
-    busy["learner"].until(r"actors wait \d\d% of theirs; a GPU or another learner would help")
+    busy["learner"].until(r"actors wait \d\d% of theirs\); a GPU or another learner would help")
 
 
 @pytest.mark.slow
@@ -149,9 +147,9 @@ def test_the_time_that_stopped_actors_cost_is_all_waiting_and_they_go_on(busy):
     known = len(_rows(logdir))
     actor.process.send_signal(signal.SIGSTOP)
     try:
-        # Four windows, some 10 s: the first is still half training.
+        # Four rows, some 10 s; the first still contains training.
         rows = _until(logdir, lambda rows: sum(w > 0.95 for w in _waits(rows[known:])) >= 4)
-        learner.until("waits for unrolls, and none came")
+        learner.until(r"bottleneck: actors \(no unrolls arrive\)")
     finally:
         actor.process.send_signal(signal.SIGCONT)
     frames = rows[-1]["frames"]

@@ -100,9 +100,11 @@ class Impala:
             optimizers.linear_decay(config.learning_rate, context.frames, context.total)
         )
         applied = exchange.apply(self._optimizer, gradients, trained)
-        error = 2.0 * exchange.mean(loss.baseline, name="squared_error")  # summed or averaged
-        if config.loss_reduction == "sum":
-            error /= tf.cast(tf.size(batch.unrolls.reward[1:]), tf.float32)
+        # The losses are sums over this many steps, or, with "mean", averages already.
+        summed = tf.size(batch.unrolls.reward[1:]) if config.loss_reduction == "sum" else 1
+        summed = tf.cast(summed, tf.float32)
+        per_step = Losses(*(value / summed for value in loss))
+        error = 2.0 * exchange.mean(loss.baseline, name="squared_error") / summed
         change = _PACE * (error - self._squared_error)
         self._squared_error.assign_add(tf.where(tf.math.is_finite(change), change, 0.0))
         metrics = {
@@ -111,6 +113,11 @@ class Impala:
             "loss/baseline": loss.baseline,
             "loss/entropy": loss.entropy,
             "loss/shift": loss.shift,
+            "loss_per_step/total": per_step.total,
+            "loss_per_step/policy": per_step.policy,
+            "loss_per_step/baseline": per_step.baseline,
+            "loss_per_step/entropy": per_step.entropy,
+            "off_policyness": per_step.shift,
             "learning_rate": self._optimizer.learning_rate.read_value(),
             "grad_norm": applied.norm,
             "clipped_share": applied.clipped,

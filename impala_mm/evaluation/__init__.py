@@ -1,5 +1,5 @@
-"""Evaluation: whole games with a trained policy, their statistics, tables and videos.
+"""Evaluation of a trained policy: complete games, their statistics, tables and videos.
 
 `impala_mm.evaluate` and the jobs `evaluate` and `evaluator` call it.
-Must not import `actor`, `learner` or `transport`.
+The package must not import `actor`, `learner` or `transport`.
 """

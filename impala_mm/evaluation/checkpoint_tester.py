@@ -1,7 +1,7 @@
-"""A standing evaluator: each time that it looks, the newest checkpoint of a run, tested once.
+"""Tests of a run's checkpoints while it trains, each checkpoint once.
 
-`jobs.evaluator` calls `test_newest` every few seconds while the run trains. Checkpoints are pruned
-by their learner at any time, and may be damaged: those are passed over, and said.
+`jobs.evaluator` calls `test_newest` every few seconds. The learner may delete a checkpoint at any
+time, and a checkpoint may be damaged: such ones are logged and skipped.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from impala_mm.runtime.log import Say
 
 
 class CheckpointTester:
-    """Of one run. What it has had stands in evaluations.jsonl, so that it can be started again."""
+    """The tester of one run; after a restart it reads evaluations.jsonl for what it has tested."""
 
     def __init__(
         self,
@@ -31,26 +31,27 @@ class CheckpointTester:
         say: Say,
         **how: Any,
     ):
-        """`choose`: levels by a checkpoint; `changes`: of `Policy`; `how`: of `evaluate_level`."""
+        """Take a function that returns a checkpoint's levels, and arguments.
+
+        `changes` are those of `Policy`, `how` those of `evaluate_level`.
+        """
         self._logdir, self._choose, self._changes = logdir, choose, changes
         self._levels: list[str] = []
         self._how, self._meanwhile, self._say = how, meanwhile, say
         self._policy: Policy | None = None
         self._events: Any = None
-        self._bad: set[tuple[str, int | None]] = (
-            set()
-        )  # name of a checkpoint, time of its last change
-        # (level, updates) that this evaluator, or the one before it, has had.
-        self._had = {
+        self._bad: set[tuple[str, int | None]] = set()  # fingerprints of unusable checkpoints
+        # (level, updates) that this evaluator, or one before it, has tested.
+        self._tested = {
             (row.get("level"), row.get("updates"))
             for row in results.read_rows(logdir)
             if row.get("by") == "evaluator" and row.get("deterministic") == how["deterministic"]
         }
-        self.newest: CheckpointInfo | None = None  # the last that was tested
-        self.frames = 0.0  # of the games played so far
+        self.newest: CheckpointInfo | None = None  # the last checkpoint that was tested
+        self.frames = 0.0  # environment frames played so far
 
     def test_newest(self) -> bool:
-        """Tests the newest checkpoint, if it is whole and was not tested yet; whether it was."""
+        """Test the newest intact checkpoint unless it was tested before; return whether it was."""
         for path in reversed(checkpoint.all_in(self._logdir / "checkpoints")):
             mark = _fingerprint(path)
             if mark in self._bad or not path.name.isdigit():
@@ -60,18 +61,19 @@ class CheckpointTester:
                     return False
                 return self._test(path, checkpoint.verify(path))
             except (Damaged, Mismatch) as error:
-                if mark == _fingerprint(path):  # else it was pruned, or is written anew
+                if mark == _fingerprint(path):  # else it was deleted or rewritten in the meantime
                     self._bad.add(mark)
-                    self._say(f"{error}; it is passed over")
+                    self._say(f"{error}; it is skipped")
         return False
 
     def _due(self, path: Path) -> bool:
-        """Whether a checkpoint of this number has levels that were not played with it."""
+        """Return whether there are levels that were not played with this checkpoint."""
         return not self._levels or any(
-            (level, int(path.name)) not in self._had for level in self._levels
+            (level, int(path.name)) not in self._tested for level in self._levels
         )
 
     def _test(self, path: Path, about: CheckpointInfo) -> bool:
+        """Play all levels that are missing for a checkpoint; return whether any was played."""
         if self._policy is None:
             self._levels = self._choose(about)
             self._policy = Policy(path, about, self._levels[0], **self._changes)
@@ -79,7 +81,7 @@ class CheckpointTester:
             self._policy.load(path, about)
         tested = False
         for level in self._levels:
-            if (level, about.updates) in self._had:
+            if (level, about.updates) in self._tested:
                 continue
             tested = True
             result = games.evaluate_level(
@@ -88,13 +90,13 @@ class CheckpointTester:
             self.frames += sum(result.lengths) * self._policy.spec.action_repeats
             if len(result.returns) < self._how["num_episodes"]:
                 return False
-            self._keep(result)
+            self._record(result)
         self.newest = about
         return tested
 
-    def _keep(self, result: Evaluation) -> None:
-        """Writes it down, and says it."""
-        self._had.add((result.level, result.updates))
+    def _record(self, result: Evaluation) -> None:
+        """Write an evaluation to evaluations.jsonl and TensorBoard, and log it."""
+        self._tested.add((result.level, result.updates))
         row = results.make_row(result, "evaluator")
         try:
             results.append_row(self._logdir, row)
@@ -103,12 +105,12 @@ class CheckpointTester:
             self._say(f"an evaluation could not be written ({error})")
         deviation = statistics.number(row.get("deviation", float("nan")))
         self._say(
-            f"{result.level}: mean return {result.mean:.2f} (deviation {deviation}) of "
+            f"{result.level}: mean return {result.mean:.2f} (standard deviation {deviation}) of "
             f"{len(result.returns)} games at {result.frames:,.0f} frames"
         )
 
     def _draw(self, result: Evaluation, row: dict[str, Any]) -> None:
-        """For TensorBoard, at the frames that the checkpoint was trained on."""
+        """Write an evaluation for TensorBoard, at the frames that the policy was trained on."""
         if self._events is None:
             folder = self._logdir / "events-evaluation"
             self._events = tf.summary.create_file_writer(str(folder))
@@ -122,7 +124,7 @@ class CheckpointTester:
 
 
 def _fingerprint(path: Path) -> tuple[str, int | None]:
-    """Another one where it was written anew, or is gone."""
+    """Return (name, time of the last change), which differs once it is rewritten or deleted."""
     try:
         return path.name, path.stat().st_mtime_ns
     except OSError:

@@ -1,4 +1,4 @@
-"""One whole game of an agent, as a video: a viewer that writes what it is shown.
+"""A video of one complete game: a viewer that writes the frames that it is shown.
 
 record_game(impala_mm.load_policy("runs/c"), "catch", Path("catch.mp4"), overlay=True)
 """
@@ -18,13 +18,15 @@ from impala_mm.policy.policy import Policy
 
 
 class GameVideo:
-    """A video of the first game that is played to its end; without one, no file is left."""
+    """A video of the first game that is played to its end; without one no file remains."""
 
     def __init__(
         self, path: Path, rate: float, actions: Sequence[str], needs_policy_output: bool = False
     ):
-        """`rate`: pictures a second; `actions`: their names; `needs_policy_output`: whether
-        action, value and probabilities are drawn below each picture.
+        """Prepare a video of `rate` pictures per second.
+
+        `actions`: their names; `needs_policy_output`: whether action, value and probabilities are
+        drawn below each picture.
         """
         self._path, self._rate, self._actions = path, rate, actions
         self.needs_policy_output = needs_policy_output
@@ -34,16 +36,18 @@ class GameVideo:
         """Write the next frame, unless the video has ended."""
         if self._ended:
             return
-        if frame.game != self._game:  # the one before broke
+        if frame.game != self._game:  # the previous game broke off
             self._writer.discard()
             self._writer, self._game = VideoWriter(self._path, self._rate), frame.game
         picture = self._draw(frame) if self.needs_policy_output else frame.picture
         self._ended = frame.action is None
-        for _ in range(max(1, round(self._rate)) if self._ended else 1):  # a second of the end
+        for _ in range(
+            max(1, round(self._rate)) if self._ended else 1
+        ):  # the last picture is shown for a second
             self._writer.add(picture)
 
     def close(self) -> None:
-        """Finish the file, or leave none where no game has ended."""
+        """Finish the file, or leave none if no game has ended."""
         if self._ended:
             self._writer.close()
         else:
@@ -53,7 +57,9 @@ class GameVideo:
         """Return the picture with action, value, return and probabilities below it."""
         if frame.action is None:
             nothing = np.zeros(len(self._actions))
-            return overlay(frame.picture, "none: it is over", 0.0, frame.episode_return, nothing)
+            return overlay(
+                frame.picture, "none: the game is over", 0.0, frame.episode_return, nothing
+            )
         assert frame.value is not None
         name = self._actions[frame.action]
         known = (frame.episode_return, frame.policy, frame.action)

@@ -1,11 +1,11 @@
-"""Whole games, played with what a run has learnt: raw returns, no ends at lost lives, no training.
+"""Complete games, played with a trained policy: raw returns, no end at a lost life, no training.
 
     result = impala_mm.evaluate("runs/c", num_episodes=100)
     result.mean, result.returns, result.lengths
 
-Copies of the level play in parallel, each a number of games that is fixed beforehand. Taking
-whichever games end first instead would favour the short ones. The jobs `evaluate` and
-`evaluator` call this, and write down what comes of it.
+Copies of the level play in parallel, each a number of games that is fixed beforehand. Taking the
+games that end first instead would favour short ones. The jobs `evaluate` and `evaluator` call this
+and record the results.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,53 +25,53 @@ from impala_mm.policy.policy import Policy
 from impala_mm.records import checkpoint
 from impala_mm.runtime.log import Say
 
-IDLE_STEPS = 1000  # without reward, after which a deterministic game of Atari is cut
-_FIELDS_READ = ("action", "reward", "observation", "first")  # of an entry, by who acts
-_FAULTS = 10  # environments made anew, before it is given up
-# Environments are seeded far from those of actors.
+IDLE_STEPS = 1000  # steps without reward after which a deterministic game of Atari is ended
+_FIELDS_READ = ("action", "reward", "observation", "first")  # fields of an entry for acting
+_FAULTS = 10  # broken environments that are rebuilt before the evaluation is given up
+# Keeps the seeds of the environments apart from those of actors.
 _SEED_OFFSET = 500_000_000
 
 
 class Game(NamedTuple):
-    """One whole game."""
+    """One complete game."""
 
     episode_return: float  # raw
     length: int  # steps
-    idle: bool  # it was cut, for nothing had been gained for so long
+    idle: bool  # whether it was ended because it brought no reward for long
 
 
 class Evaluation(NamedTuple):
-    """The games of one level."""
+    """The games of one level, and how they were played."""
 
     level: str
-    checkpoint: str  # its folder
+    checkpoint: str  # the folder of the checkpoint
     updates: int
-    frames: float  # that the policy was trained on
+    frames: float  # frames that the policy was trained on
     deterministic: bool
     seed: int
     num_envs: int
-    options: dict[str, Any]  # of the environments
+    options: dict[str, Any]  # options of the environments
     scores: ReferenceScores | None
     returns: list[float]
     lengths: list[int]  # in steps
-    idle: int  # of these were cut, for nothing had been gained for so long
+    idle: int  # number of games that were ended because they brought no reward for long
 
     @property
     def mean(self) -> float:
-        """Of the returns."""
+        """The mean of the returns."""
         return statistics.summarise(self.returns).mean
 
     @property
     def human_normalised(self) -> list[float]:
-        """The returns, where 0 is random play and 1 a human; empty where that is not known."""
+        """The returns on a scale from 0 (random policy) to 1 (human); empty where not known."""
         return statistics.normalised(self.returns, self.scores) if self.scores else []
 
 
 class Unplayable(Exception):
-    """The environments fail again and again; says how."""
+    """Environments failed too often; the message says how."""
 
 
-KeepPlaying = Callable[[Sequence[Game], int], bool]  # (games, steps so far) -> whether to go on
+KeepPlaying = Callable[[Sequence[Game], int], bool]  # (games, steps so far) -> whether to continue
 
 
 def evaluate(
@@ -84,15 +84,15 @@ def evaluate(
     seed: int = 1,
     **options: Any,
 ) -> Evaluation:
-    """Whole games with a run's newest checkpoint, or its best, or one given by its own folder.
+    """Play complete games with a run's newest or best checkpoint, or with a checkpoint's folder.
 
-    On the run's own level, or another that its network fits; `options` of the environment
-    (`OPTION_FLAGS`) are the run's unless given. Raises checkpoint.Missing, Damaged or
-    Mismatch, and environments.BadLevel.
+    The level is the run's own or another one that the network fits. `options` of the environment
+    (`OPTION_FLAGS`) are the run's unless given. Raises checkpoint.Missing, Damaged or Mismatch, and
+    environments.BadLevel.
     """
     policy = Policy(*checkpoint.find(logdir, best), level_name, seed=seed, **options)
     if len(policy.levels) > 1:
-        raise types.BadLevel(f"{logdir} learnt {' and '.join(policy.levels)}: name one")
+        raise types.BadLevel(f"{logdir} was trained on {' and '.join(policy.levels)}: name one")
     idle = options.get("no_reward_steps")
     level = next(iter(policy.levels))
     return evaluate_level(policy, level, num_episodes, num_envs, deterministic, seed, idle)
@@ -110,9 +110,11 @@ def evaluate_level(
     meanwhile: KeepPlaying = lambda games, steps: True,
     say: Say = lambda message: None,
 ) -> Evaluation:
-    """`num_episodes` games; fewer where `meanwhile` ended it: then the longer ones are missing.
+    """Play `num_episodes` games; fewer, without the long ones, once `meanwhile` returns False.
 
-    `no_reward_steps`: None for the protocol's own. `viewers` are made for the environments.
+    `no_reward_steps`: steps without reward after which a game is ended; None for the default
+    (`IDLE_STEPS` for deterministic Atari, else 0, no limit). `viewers` returns viewers of the
+    environments.
     """
     num_envs = min(num_envs, num_episodes)
     options = from_flags.environment_options(policy.config)
@@ -160,7 +162,7 @@ def evaluate_level(
 
 
 def games_per_env(num_games: int, num_envs: int) -> np.ndarray:
-    """int64 [E]: how many games each copy plays."""
+    """Return how many games each copy plays, int64 [E]."""
     each, more = divmod(num_games, num_envs)
     return each + (np.arange(num_envs) < more).astype(np.int64)
 
@@ -175,7 +177,7 @@ def play_games(
     meanwhile: KeepPlaying = lambda games, steps: True,
     say: Say = lambda message: None,
 ) -> list[Game]:
-    """The first `games_left[i]` games of each copy i; none that it plays while others go on."""
+    """Play and return the first `games_left[i]` games of each copy i, and none after them."""
     games_left = games_left.copy()
     games: list[Game] = []
     step, state = environments.reset(), policy.initial_state(len(games_left))
@@ -207,7 +209,7 @@ def play_games(
 
 
 class ViewerFeed:
-    """Shows viewers the games of copy 0."""
+    """A feed that shows the games of copy 0 to viewers."""
 
     def __init__(self, policy: Policy, environments: Environments, viewers: Sequence[Viewer]):
         self._policy, self._environments, self._viewers = policy, environments, viewers
@@ -215,7 +217,7 @@ class ViewerFeed:
         self._game, self._return = 0, 0.0
 
     def show_step(self, step: Step, entry: Entry, state: Any, action: int) -> None:
-        """At an observation, and at the action chosen after it."""
+        """Show an observation and the action chosen after it."""
         output = None
         if self._needs_policy_output:
             mine = entry._replace(**{name: getattr(entry, name)[:1] for name in _FIELDS_READ})
@@ -235,7 +237,7 @@ class ViewerFeed:
         )
 
     def show_end(self, step: Step) -> None:
-        """At the last observation of a game; the reset after it belongs to the next."""
+        """Show the last observation of a game; the reset after it belongs to the next game."""
         reward = float(step.reward[0])
         final = GameFrame(
             self._environments.picture(), self._game, None, reward, self._return + reward
@@ -244,11 +246,11 @@ class ViewerFeed:
         self._game, self._return = self._game + 1, 0.0
 
     def skip_game(self) -> None:
-        """The game ended without an end; the next one begins."""
+        """Start the next game after one that broke off."""
         self._game, self._return = self._game + 1, 0.0
 
     def close(self) -> None:
-        """There is nothing more to see."""
+        """Close the viewers."""
         for viewer in self._viewers:
             viewer.close()
 
@@ -258,17 +260,18 @@ class ViewerFeed:
 
 
 def _rebuild_broken(environments: Environments, step: Step, say: Say) -> Step:
-    """The step, in which those that broke begin anew; the games they played are not counted."""
+    """Return the step with broken environments reset; their games are not counted."""
     for i in np.flatnonzero(step.fault).tolist():
-        say(f"{environments.faults[-1]}; it is made anew, its game is not counted")
+        say(f"{environments.faults[-1]}; it is rebuilt, and its game is not counted")
         if len(environments.faults) >= _FAULTS:
             raise Unplayable(
-                f"{len(environments.faults)} faults, the last: {environments.faults[-1]}"
+                f"environments failed {len(environments.faults)} times; the last error: "
+                f"{environments.faults[-1]}"
             )
         try:
             row = environments.rebuild(i)
-        except Exception as error:  # it stays broken, and is tried again in the next step
-            environments.faults.append(f"environment {i}, made anew: {error}")
+        except Exception as error:  # it stays broken until the next step tries again
+            environments.faults.append(f"environment {i}, rebuilt: {error}")
             continue
         step.observation[i], step.reward[i], step.first[i] = row.observation[0], 0, True
     return step

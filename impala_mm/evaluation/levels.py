@@ -1,6 +1,6 @@
-"""Which levels are played with a checkpoint: those asked for, else the run's own, that fit.
+"""The choice of levels for a checkpoint: those that were asked for, else the run's own.
 
-The jobs `evaluate` and `evaluator` ask; a suite's name stands for all of its levels.
+The jobs `evaluate` and `evaluator` call this. A suite's name stands for all of its levels.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,7 @@ from impala_mm.runtime.log import Say
 
 
 def changed_flags(config: Config, given: Sequence[str]) -> dict[str, Any]:
-    """Flags that are to differ from the run's: those of the environment that were given on the
-    command line; and the seed, which is the test's own.
-    """
+    """Return the flags that replace the run's: those of the environment if given, and the seed."""
     named = [name for name in types.OPTION_FLAGS if name in given]
     return {name: getattr(config, name) for name in named} | {"seed": config.seed}
 
@@ -26,9 +24,9 @@ def changed_flags(config: Config, given: Sequence[str]) -> dict[str, Any]:
 def choose_levels(
     config: Config, given: Sequence[str], about: CheckpointInfo, say: Say
 ) -> list[str]:
-    """Returns the levels to play, in their order. Of a suite those that do not fit are left out.
+    """Return the levels to play, without those of a suite that the network does not fit.
 
-    Raises BadLevel for one that was named and does not fit.
+    A level that was named and does not fit ends the program.
     """
     trained = about.settings["level_name"]
     wanted = config.level_name if "level_name" in given else trained
@@ -39,7 +37,7 @@ def choose_levels(
     fitting, misfits = [], {}
     for name in named:
         if name in suites.SUITES:
-            say(f"looks which games of {name} the network fits")
+            say(f"checking which games of {name} the network fits")
         for level in suites.suite_levels(name, like) if name in suites.SUITES else [name]:
             why = why_unsuitable(about, level_spec(level, **options))
             if why and name not in suites.SUITES:
@@ -52,5 +50,8 @@ def choose_levels(
         first = next(iter(misfits.values()))
         if not fitting:
             flags.refuse(f"none of {config.test_levels} fits: {first}")
-        say(f"{len(misfits)} levels do not fit and are left out ({first}): {', '.join(misfits)}")
+        say(
+            f"{len(misfits)} levels do not fit the network and are left out ({first}): "
+            f"{', '.join(misfits)}"
+        )
     return fitting

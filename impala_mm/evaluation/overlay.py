@@ -1,4 +1,4 @@
-"""What an agent thinks, drawn below the picture that it sees: for videos (`game_video`)."""
+"""A strip below a picture with the policy's action, value and probabilities, for videos."""
 
 import itertools
 
@@ -13,9 +13,9 @@ _BACK, _DIM, _TEXT, _BAR, _CHOSEN = (
     (110, 130, 165),
     (245, 158, 66),
 )
-_NARROWEST = 320  # pixels that the text needs
+_NARROWEST = 320  # width in pixels that the text needs
 _MARGIN = 8
-_LINE, _BARS = 22, 34  # pixels down
+_LINE, _BARS = 22, 34  # heights in pixels
 
 
 def overlay(
@@ -23,10 +23,10 @@ def overlay(
     action: str,  # its name
     value: float,
     episode_return: float,
-    policy: np.ndarray | None,  # [A]: probabilities; None: no bars are drawn
-    chosen: int | None = None,  # which of them the action is
+    policy: np.ndarray | None,  # [A]: probabilities, drawn as bars unless None
+    chosen: int | None = None,  # index of the action among them
 ) -> np.ndarray:
-    """The picture, enlarged if it is small, with a strip of text and bars below; [H', W', 3]."""
+    """Return the picture, enlarged if small, with a strip of text and bars below; [H', W', 3]."""
     picture = enlarge(frame)
     height, width = picture.shape[:2]
     wide = max(width, _NARROWEST)
@@ -51,7 +51,7 @@ def _write(picture: np.ndarray, x: int, baseline: int, text: str) -> None:
 
 
 def _draw_bars(area: np.ndarray, policy: np.ndarray, chosen: int | None) -> None:
-    """One column for each action, filled from below as it is probable."""
+    """Draw one column for each action, filled from below up to its probability."""
     height, width = area.shape[:2]
     gap = 2 if width >= 6 * len(policy) else 0
     edges = np.linspace(0, width + gap, len(policy) + 1).astype(int)

@@ -1,14 +1,14 @@
-"""LOGDIR/evaluations.jsonl: a line for each level that was played with a checkpoint.
+"""LOGDIR/evaluations.jsonl: a line for each level that was evaluated with a checkpoint.
 
-    time, by              when, and who: test, or evaluator
+    time, by              when, and by which job: test or evaluator
     level, checkpoint, updates, frames, deterministic, seed, num_envs, options
-                          what was played, with what: as in `games.Evaluation`
-    returns, lengths      of each game, raw and in steps
-    idle                  games that were cut, for nothing had been gained for so long
+                          what was played and how, see `games.Evaluation`
+    returns, lengths      raw return and length in steps of each game
+    idle                  number of games that were ended for lack of reward
     mean, median, deviation, least, most, mean_length
-    human_normalised      the mean's, where a human's score is known
+    human_normalised      the human-normalised mean, where a human's score is known
 
-Written by the jobs `evaluate` and `evaluator`; the latter reads which checkpoints it has had.
+The jobs `evaluate` and `evaluator` write it; the evaluator reads which checkpoints it has tested.
 """
 
 import json
@@ -20,20 +20,21 @@ from typing import Any
 
 from impala_mm.evaluation import statistics
 from impala_mm.evaluation.games import Evaluation
+from impala_mm.records.json_lines import read_json_lines
 
 
 def path_of(logdir: Path) -> Path:
-    """Of a run."""
+    """Return the path of a run's evaluations."""
     return logdir / "evaluations.jsonl"
 
 
 def make_row(result: Evaluation, by: str) -> dict[str, Any]:
-    """What is written of it."""
+    """Return the row of an evaluation; `by`: the job that made it, test or evaluator."""
     kept: dict[str, Any] = result._asdict()
     kept.pop("scores")
     of_returns = statistics.summarise(result.returns)._asdict()
     row: dict[str, Any] = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "by": by} | kept
-    # NaN is no JSON: a single game has no deviation.
+    # JSON has no NaN, which is the deviation of a single game.
     row |= {name: value for name, value in of_returns.items() if math.isfinite(value)}
     row["mean_length"] = statistics.summarise(result.lengths).mean
     if result.scores:
@@ -42,7 +43,10 @@ def make_row(result: Evaluation, by: str) -> dict[str, Any]:
 
 
 def append_row(logdir: Path, row: dict[str, Any]) -> Path:
-    """In one write, so that several who test a run do not mix their lines; raises OSError."""
+    """Append a row and return the file's path; raises OSError.
+
+    The row is one write, so that jobs that evaluate the same run do not mix their lines.
+    """
     path = path_of(logdir)
     number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
@@ -53,15 +57,8 @@ def append_row(logdir: Path, row: dict[str, Any]) -> Path:
 
 
 def read_rows(logdir: Path) -> list[dict[str, Any]]:
-    """All that can be read: a line that was cut by a full disk is passed over."""
-    rows = []
+    """Return all rows that can be read; none where the file does not exist."""
     try:
-        lines = path_of(logdir).read_text().splitlines()
+        return read_json_lines(path_of(logdir))
     except OSError:
         return []
-    for line in lines:
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            continue
-    return [row for row in rows if isinstance(row, dict)]

@@ -1,6 +1,6 @@
-"""What is said of the returns of many games: numbers and tables; pure functions.
+"""Statistics of the returns of many games, and plain tables; pure functions.
 
-`games` measures the returns; `tables` makes texts of these numbers.
+`games` measures the returns; `tables` prints these numbers.
 """
 
 from collections.abc import Sequence
@@ -10,21 +10,21 @@ import numpy as np
 
 from impala_mm.environments.types import ReferenceScores
 
-_TRIMMED = 0.25  # of each side, by the interquartile mean
+_TRIMMED = 0.25  # share that the interquartile mean leaves out on each side
 
 
 class Summary(NamedTuple):
-    """Of one quantity over games."""
+    """The statistics of one quantity over games."""
 
     mean: float
     median: float
-    deviation: float  # standard deviation, of a sample (n - 1); NaN of a single one
+    deviation: float  # sample standard deviation (n - 1); NaN for a single value
     least: float
     most: float
 
 
 def summarise(values: Sequence[float]) -> Summary:
-    """Of at least one value."""
+    """Return the statistics of one or more values."""
     array = np.asarray(values, np.float64)
     deviation = float(array.std(ddof=1)) if len(array) > 1 else float("nan")
     return Summary(
@@ -37,19 +37,19 @@ def summarise(values: Sequence[float]) -> Summary:
 
 
 def normalised(values: Sequence[float], scores: ReferenceScores) -> list[float]:
-    """Human-normalised: 0 is what random play gets on average, 1 what a human does."""
+    """Return values human-normalised: 0 is a random policy's mean, 1 a human's."""
     return [(value - scores.random) / (scores.human - scores.random) for value in values]
 
 
 def interquartile_mean(values: Sequence[float]) -> float:
-    """The mean without the lowest and the highest quarter, both rounded down to whole values."""
+    """Return the mean without the lowest and highest quarter, each rounded down to full values."""
     array = np.sort(np.asarray(values, np.float64))
     cut = int(_TRIMMED * len(array))
     return float(array[cut : len(array) - cut].mean())
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns that line up: the first to the left, numbers to the right."""
+    """Return a text table whose first column is left-aligned and the others right-aligned."""
     lines = [list(head), *map(list, rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     return "\n".join(
@@ -62,5 +62,5 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def number(value: float) -> str:
-    """As tables show it."""
+    """Return a number as text for a table; "-" for NaN."""
     return "-" if np.isnan(value) else f"{value:,.2f}"

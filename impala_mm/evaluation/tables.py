@@ -1,4 +1,4 @@
-"""What --mode=test prints of the games that were played: a table for each level, and for all."""
+"""The tables that --mode=test prints: one for each level, and one for all levels."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from impala_mm.evaluation.games import Evaluation
 
 
 def level_table(result: Evaluation) -> str:
-    """What came of a level, as a table."""
+    """Return the results of a level as a table."""
     quantities: dict[str, Sequence[float]] = {
         "return": result.returns,
         "length in steps": result.lengths,
@@ -19,20 +19,20 @@ def level_table(result: Evaluation) -> str:
         for name, values in quantities.items()
     ]
     head = [result.level, "mean", "median", "deviation", "least", "most"]
-    how = "the most likely actions" if result.deterministic else "actions drawn from the policy"
+    how = "most likely actions" if result.deterministic else "actions sampled from the policy"
     lines = [
         statistics.table(head, rows),
-        f"whole games: {len(result.returns)}, {result.num_envs} at a time; {how}; seed "
+        f"complete games: {len(result.returns)}, {result.num_envs} at a time; {how}; seed "
         f"{result.seed}; checkpoint of {result.frames:,.0f} frames",
     ]
     if result.idle:
         limit = result.options["no_reward_steps"]
-        lines.append(f"games cut: {result.idle}, after {limit:,} steps without reward")
+        lines.append(f"games ended after {limit:,} steps without reward: {result.idle}")
     return "\n".join(lines)
 
 
 def overview_table(results: Sequence[Evaluation]) -> str:
-    """All levels, and what papers say of many games."""
+    """Return a table of all levels, and the statistics that papers report over many games."""
     rows, scores, pooled = [], [], []
     for result in results:
         score = float("nan")

@@ -1,7 +1,8 @@
-"""Videos of what agents play: mp4 files that every browser plays and starts at once.
+"""Videos as mp4 files that every browser plays.
 
-H.264 in 4:2:0, sizes even, and the index before the pictures, so that one starts while it loads. A
-file appears under its name when it is whole. `game_video` gives the frames.
+They are H.264 in 4:2:0 with even sizes, and have their index before the pictures, so that they
+start playing while they load. A file gets its name when it is complete. `game_video` adds the
+frames.
 """
 
 import contextlib
@@ -12,25 +13,25 @@ from typing import Any
 import numpy as np
 
 _LARGE = 320  # pixels; smaller pictures are enlarged
-_QUALITY = "18"  # x264's crf: about where eyes stop to see a difference
+_QUALITY = "18"  # crf of x264: visually almost lossless
 
 
 class VideoFailed(Exception):
-    """There will be no video; says why."""
+    """A video cannot be written; the message says why."""
 
 
 class VideoWriter:
-    """Writes one video; as a context it leaves nothing behind where an error ends it."""
+    """A writer of one video; as a context it leaves no file behind after an error."""
 
     def __init__(self, path: Path, fps: float = 30.0):
         self._path, self._fps = path, Fraction(fps).limit_denominator(1000)
         self._work = path.with_name(f".{path.name}.writing")
         self._av = _import_av()
-        try:  # before anything is played for it
+        try:  # refused before any game is played
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise VideoFailed(f"{path.parent}: {error.strerror}") from None
-        self._file: Any = None  # made with the first frame, which has its size
+        self._file: Any = None  # opened with the first frame, whose size it has
         self._stream: Any = None
         self._shape: tuple[int, ...] = ()
 
@@ -41,11 +42,15 @@ class VideoWriter:
         self.discard() if kind else self.close()
 
     def add(self, frame: np.ndarray) -> None:
-        """The next frame: uint8 [H, W, 3], RGB, of the same size as all before."""
+        """Add a frame: uint8 [H, W, 3], RGB, of the same size as all before."""
         if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
-            raise ValueError(f"a frame of {frame.dtype} {list(frame.shape)}, not uint8 [H, W, 3]")
+            raise ValueError(
+                f"a frame must be uint8 [H, W, 3], not {frame.dtype} {list(frame.shape)}"
+            )
         if self._shape and frame.shape != self._shape:
-            raise ValueError(f"a frame of {list(frame.shape)} after one of {list(self._shape)}")
+            raise ValueError(
+                f"a frame must be {list(self._shape)}, like the first one, not {list(frame.shape)}"
+            )
         self._shape = frame.shape
         picture = _even(enlarge(frame))
         if self._file is None:
@@ -53,7 +58,7 @@ class VideoWriter:
         self._write(self._av.VideoFrame.from_ndarray(picture, format="rgb24"))
 
     def close(self) -> None:
-        """The video gets its name; where no frame came there is none."""
+        """Finish the video and give it its name; without frames there is no file."""
         if self._file is None:
             return
         try:
@@ -66,7 +71,7 @@ class VideoWriter:
             raise
 
     def discard(self) -> None:
-        """Nothing is kept."""
+        """Delete what was written."""
         if self._file is not None:
             with contextlib.suppress(OSError, ValueError, self._av.FFmpegError):
                 self._file.close()
@@ -78,11 +83,11 @@ class VideoWriter:
         self._file = self._av.open(str(self._work), "w", format="mp4", options=options)
         stream = self._file.add_stream("libx264", rate=self._fps)
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        stream.codec_context.thread_count = 1  # the other cores are training
-        # A frame every two seconds that needs no other: from there players can jump in.
+        stream.codec_context.thread_count = 1  # leaves the other cores to training
+        # A key frame every two seconds, to which players can jump.
         seconds = {"g": str(max(1, round(2 * self._fps)))}
         stream.options = {"crf": _QUALITY, "preset": "veryfast"} | seconds
-        # How the colours were converted; players guess by the size where nothing says so.
+        # The conversion of colours, which players else guess by the size.
         stream.codec_context.colorspace = 6  # BT.601
         stream.codec_context.color_range = 1  # 16 to 235
         self._stream = stream
@@ -96,13 +101,13 @@ class VideoWriter:
 
 
 def enlarge(frame: np.ndarray) -> np.ndarray:
-    """A small picture [H, W, 3], each pixel a square of several; others as they are."""
+    """Return a small picture [H, W, 3] with each pixel as a square; larger ones unchanged."""
     times = -(-_LARGE // max(frame.shape[:2]))
     return frame.repeat(times, axis=0).repeat(times, axis=1) if times > 1 else frame
 
 
 def _even(frame: np.ndarray) -> np.ndarray:
-    """With the last row and column once more where they are odd in number: 4:2:0 wants pairs."""
+    """Return the frame with even height and width, as 4:2:0 needs, by repeating its edge."""
     height, width = frame.shape[:2]
     if height % 2 or width % 2:
         frame = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
@@ -114,7 +119,7 @@ def _import_av() -> Any:
         import av  # noqa: PLC0415
     except ImportError as error:
         raise VideoFailed(
-            f"videos are written by PyAV, and it cannot be imported ({error}): "
-            f"`pip install 'av>=16,<19'` brings it"
+            f"videos need PyAV, which cannot be imported ({error}): "
+            f"`pip install 'av>=16,<19'` installs it"
         ) from None
     return av

@@ -1,4 +1,4 @@
-"""Viewers of games while they are played: a window, or a video (`game_video`); of copy 0 alone."""
+"""Viewers of the games of copy 0 while they are played: a window, or a video (`game_video`)."""
 
 from typing import Any, NamedTuple, Protocol
 
@@ -8,36 +8,36 @@ from impala_mm.config import flags
 
 
 class GameFrame(NamedTuple):
-    """One observation, as a viewer sees it."""
+    """One observation as it is shown to viewers."""
 
     picture: np.ndarray  # uint8 [height, width, 3]
     game: int  # 0 for the first
     action: int | None  # chosen after it; None at a game's end
-    reward: float  # raw, that came with it
-    episode_return: float  # up to here
-    value: float | None = None  # what the policy expects from here on, for those who ask
+    reward: float  # raw reward that came with it
+    episode_return: float  # raw return of the game so far
+    value: float | None = None  # the policy's value estimate, if a viewer needs it
     policy: np.ndarray | None = None  # float32 [A]: probabilities of the actions
 
 
 class Viewer(Protocol):
-    """Is shown each observation of copy 0, one after the other."""
+    """A viewer, which is shown each observation of copy 0 in turn."""
 
-    needs_policy_output: bool  # whether it asks for value and policy: that costs time
+    needs_policy_output: bool  # whether it needs value and policy, which cost time
 
     def show(self, frame: GameFrame) -> None:
-        """The next one."""
+        """Show the next observation."""
 
     def close(self) -> None:
-        """There are no more."""
+        """End the show; there are no more observations."""
 
 
 class Window:
-    """Shows all games, as fast as a person would play them. Closing it ends the show alone."""
+    """A window that shows all games at normal speed; closing it does not end the games."""
 
     needs_policy_output = False
 
     def __init__(self, title: str, rate: float):
-        """`rate`: pictures a second."""
+        """Prepare a window that shows `rate` pictures per second."""
         try:
             import pygame  # noqa: PLC0415
         except ImportError:
@@ -47,7 +47,7 @@ class Window:
         self._closed = False
 
     def show(self, frame: GameFrame) -> None:
-        """Draws it, and waits until its time is over."""
+        """Draw an observation and wait until it was shown for its time."""
         pygame = self._pygame
         if self._closed:
             return
@@ -63,7 +63,7 @@ class Window:
         self._clock.tick(self._rate)
 
     def close(self) -> None:
-        """The window goes."""
+        """Close the window."""
         self._closed = True
         self._pygame.display.quit()
 
@@ -75,5 +75,5 @@ class Window:
             pygame.display.init()
             self._screen = pygame.display.set_mode((width * times, height * times))
         except pygame.error as error:
-            flags.refuse(f"--render: no window can be opened here ({error})")
+            flags.refuse(f"--render: no window can be opened on this machine ({error})")
         self._clock = pygame.time.Clock()

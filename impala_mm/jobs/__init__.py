@@ -1,5 +1,5 @@
-"""One file per kind of process: from its flags to its exit code.
+"""The jobs: one module for each kind of process, which runs it from its flags to its exit code.
 
-`experiment.py` calls them and nothing else does.
-They may import everything below, and load TensorFlow only once a mistake in the flags is refused.
+Only `experiment.py` calls them.
+They may import every other package, and load TensorFlow only after the flags have been checked.
 """

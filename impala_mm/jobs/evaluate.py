@@ -1,7 +1,8 @@
-"""--mode=test, from its flags to its exit code: plays whole games and says how well.
+"""The job of --mode=test: plays complete games with a trained policy and prints the results.
 
-What the environment is like (`OPTION_FLAGS`) is as the run recorded it, unless its flag is
-given; what belongs to training (a lost life as an end, clipped rewards, --no_reward_steps) is off.
+The options of the environment (`OPTION_FLAGS`) are those that the run recorded, unless their flags
+are given. Options for training are off: a lost life does not end an episode, rewards are not
+clipped, and --no_reward_steps counts only if it is given.
 """
 
 import os
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
     from impala_mm.evaluation.viewers import Viewer
     from impala_mm.policy.policy import Policy
 
-_LINE_SECONDS = 3.0  # between progress lines
+_LINE_SECONDS = 3.0  # seconds between progress lines
 
 
 def run(config: Config, given: Sequence[str]) -> NoReturn:
-    """Plays; `given` names the flags that were written on the command line."""
-    ending: list[int] = []  # the signals that asked for an end
+    """Play the games and end the process; `given` names the flags on the command line."""
+    ending: list[int] = []  # signals received
     lifecycle.handle_end_signals(lambda number, _: ending.append(number))
     refuse_bad_flags(config)
     _check_display(config)
@@ -48,18 +49,18 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
 
 
 def refuse_bad_flags(config: Config) -> None:
-    """Before TensorFlow is loaded, which takes seconds."""
+    """Refuse contradictory flags, before TensorFlow is loaded, which takes seconds."""
     if config.job_name:
         flags.refuse(f"--mode=test is one process: leave --job_name={config.job_name} out")
     if not config.logdir and not config.checkpoint:
-        flags.refuse("--mode=test plays with what a run has learnt: give its --logdir")
+        flags.refuse("--mode=test plays with a run's trained policy: give the run's --logdir")
     where = config.checkpoint or config.logdir
     if not Path(where).exists():
         flags.refuse(f"--{'checkpoint' if config.checkpoint else 'logdir'}={where} does not exist")
 
 
 def load_tensorflow_to_play(config: Config, intra: int) -> None:
-    """For who plays, on --actor_device; `intra` threads where no flag says how many."""
+    """Load TensorFlow for --actor_device; `intra`: threads per operation if no flag sets them."""
     threads = config.intra_op_threads or intra, config.inter_op_threads or 1
     lifecycle.load_tensorflow(*threads, config.actor_device)
     from impala_mm.runtime import devices  # noqa: PLC0415
@@ -68,7 +69,7 @@ def load_tensorflow_to_play(config: Config, intra: int) -> None:
 
 
 class _Test:
-    """Of one checkpoint, on one level or several."""
+    """A test of one checkpoint on one or several levels."""
 
     def __init__(self, config: Config, given: Sequence[str], ending: list[int]):
         from impala_mm.records import checkpoint  # noqa: PLC0415
@@ -77,17 +78,17 @@ class _Test:
         self._say = log.ProcessLogger("test")
         self._path, self._about = checkpoint.find(config.checkpoint or config.logdir)
         kept = self._path.resolve().parent
-        own = kept.parent if kept.name == "checkpoints" else None  # the run that it is of
+        own = kept.parent if kept.name == "checkpoints" else None  # the folder of its run
         self._logdir = Path(config.logdir) if config.logdir else own
 
     def run(self) -> bool:
-        """Whether all games were played."""
+        """Play all levels, print and record the results; return whether all games were played."""
         from impala_mm.evaluation import levels as levels_to_play  # noqa: PLC0415
         from impala_mm.evaluation import tables  # noqa: PLC0415
         from impala_mm.policy.policy import Policy  # noqa: PLC0415
 
         frames = f"{self._about.frames:,.0f}"
-        self._say(f"plays with the checkpoint of {frames} frames, {self._path}")
+        self._say(f"testing the checkpoint of {frames} frames, {self._path}")
         levels = levels_to_play.choose_levels(self._config, self._given, self._about, self._say)
         changes = levels_to_play.changed_flags(self._config, self._given)
         policy = Policy(self._path, self._about, levels[0], **changes)
@@ -134,19 +135,19 @@ class _Test:
 
     def _say_interrupted(self, result: "Evaluation") -> None:
         if not result.returns:
-            self._say(f"asked to end: no game of {result.level} was over")
+            self._say(f"interrupted before a game of {result.level} had ended")
             return
         self._say(
-            f"asked to end: {len(result.returns)} of {self._config.test_num_episodes} games of "
-            f"{result.level} were over, with a mean return of {result.mean:.2f}; these are the "
-            f"short ones, and nothing is recorded"
+            f"interrupted after {len(result.returns)} of {self._config.test_num_episodes} games of "
+            f"{result.level}, with a mean return of {result.mean:.2f}; nothing is recorded, since "
+            f"these are the short games"
         )
 
     def _record(self, result: "Evaluation") -> None:
         from impala_mm.evaluation import results  # noqa: PLC0415
 
         if self._logdir is None:
-            self._say(f"{self._path} lies in no run's folder: this is recorded nowhere")
+            self._say(f"{self._path} is not in the folder of a run: the results are not recorded")
             return
         try:
             where = results.append_row(self._logdir, results.make_row(result, "test"))
@@ -157,11 +158,11 @@ class _Test:
 
 
 def _check_display(config: Config) -> None:
-    """Where a window is asked for, there must be something to show it."""
+    """Refuse --render where there is no display."""
     shown = any(os.environ.get(n) for n in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"))
     if config.render and not shown:
         flags.refuse(
-            "--render: there is no display here (DISPLAY is not set); --video_dir writes a video"
+            "--render: this machine has no display (DISPLAY is not set); --video_dir writes a video"
         )
     if config.video_dir and not config.render:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws without a display
@@ -170,7 +171,7 @@ def _check_display(config: Config) -> None:
 def _viewers(
     config: Config, policy: "Policy", level: str
 ) -> "Callable[[Environments], Sequence[Viewer]] | None":
-    """Who is to see the games of the first environment, if anybody."""
+    """Return a function that makes the viewers of the first environment; None if there are none."""
     from impala_mm.evaluation import game_video, viewers  # noqa: PLC0415
 
     if not config.render and not config.video_dir:
@@ -192,6 +193,6 @@ def _viewers(
 
 
 def video_path(config: Config, policy: "Policy", level: str) -> Path:
-    """Where the video of a level goes: by its name, and how many frames the policy learnt from."""
+    """Return the path of a level's video, with the level's name and the policy's frames."""
     name = re.sub(r"[^\w.-]+", "-", level)
     return Path(config.video_dir) / f"{name}-{policy.about.frames:.0f}.mp4"

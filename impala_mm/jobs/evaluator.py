@@ -1,4 +1,4 @@
-"""--job_name=evaluator, from its flags to its exit code: tests each new checkpoint of a run."""
+"""The job of --job_name=evaluator: tests each new checkpoint of a run."""
 
 import threading
 import time
@@ -10,14 +10,15 @@ from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.jobs import evaluate
 from impala_mm.runtime import heartbeat, lifecycle, log
+from impala_mm.runtime.durations import format_duration
 
-_LOOK_SECONDS = 2.0  # between two looks for a new checkpoint
-_SAY_SECONDS = 300.0  # between two lines while there is none
+_LOOK_SECONDS = 2.0  # seconds between two looks for a new checkpoint
+_SAY_SECONDS = 300.0  # seconds between two lines that say that it is waiting
 
 
 def run(config: Config, given: Sequence[str]) -> NoReturn:
-    """Tests checkpoints until it is told to end; `given` as for `evaluate`."""
-    ending: list[int] = []  # the signals that asked for an end
+    """Test checkpoints until a signal ends the process; `given`: see `evaluate.run`."""
+    ending: list[int] = []  # signals received
     stop = threading.Event()
 
     def end(number: int, _: Any) -> None:
@@ -27,7 +28,7 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
 
     lifecycle.handle_end_signals(end)
     refuse_bad_flags(config)
-    evaluate.load_tensorflow_to_play(config, intra=1)  # beside a run
+    evaluate.load_tensorflow_to_play(config, intra=1)  # leaves the other cores to the run
     from impala_mm.environments import types  # noqa: PLC0415
     from impala_mm.evaluation.games import Unplayable  # noqa: PLC0415
 
@@ -39,7 +40,7 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
 
 
 def refuse_bad_flags(config: Config) -> None:
-    """Before TensorFlow is loaded."""
+    """Refuse contradictory flags, before TensorFlow is loaded."""
     if not config.logdir:
         flags.refuse("--job_name=evaluator follows the checkpoints of a run: give its --logdir")
     for name in ("checkpoint", "render", "video_dir"):
@@ -53,7 +54,7 @@ def _follow(config: Config, given: Sequence[str], stop: threading.Event) -> None
 
     say, alive = log.ProcessLogger("evaluator"), heartbeat.of_this_process()
 
-    def goes_on(games: Any, steps: int) -> bool:
+    def keep_playing(games: Any, steps: int) -> bool:
         alive.beat()
         return not stop.is_set()
 
@@ -61,7 +62,7 @@ def _follow(config: Config, given: Sequence[str], stop: threading.Event) -> None
         Path(config.logdir),
         lambda about: levels.choose_levels(config, given, about, say),
         levels.changed_flags(config, given),
-        meanwhile=goes_on,
+        meanwhile=keep_playing,
         say=say,
         num_episodes=config.test_num_episodes,
         num_envs=auto.num_test_envs(config),
@@ -78,15 +79,16 @@ def _follow(config: Config, given: Sequence[str], stop: threading.Event) -> None
             continue
         now = time.monotonic()
         if now - said >= _SAY_SECONDS and not stop.is_set():
-            say(f"waits for {_awaited(evaluator.newest, config.logdir)}{_waited(now - since)}")
+            say(f"waiting for {_awaited(evaluator.newest, config.logdir)}{_waited(now - since)}")
             said = now
         stop.wait(_LOOK_SECONDS)
 
 
 def _awaited(newest: Any, logdir: str) -> str:
-    which = f"newer than that of {newest.frames:,.0f} frames" if newest else "that is new"
-    return f"a checkpoint {which} in {logdir}/checkpoints"
+    if not newest:
+        return f"a new checkpoint in {logdir}/checkpoints"
+    return f"a checkpoint after that of {newest.frames:,.0f} frames in {logdir}/checkpoints"
 
 
 def _waited(seconds: float) -> str:
-    return f", for {seconds / 60:.0f} min now" if seconds >= _SAY_SECONDS else ""
+    return f", since {format_duration(seconds)}" if seconds >= _SAY_SECONDS else ""

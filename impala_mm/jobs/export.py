@@ -1,6 +1,6 @@
-"""--mode=export: what a run has learnt, as a folder that TensorFlow serves without this package.
+"""The job of --mode=export: writes a trained policy as a SavedModel, for use without this package.
 
-The folder appears whole or not at all, and one that was there is replaced whole.
+The folder appears complete or not at all, and replaces an earlier export at once.
 """
 
 import contextlib
@@ -14,13 +14,13 @@ from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.runtime import lifecycle, log
 
-# What one consists of; a folder that holds anything else is never replaced.
+# The files of an export; a folder that holds anything else is never replaced.
 _FILES = {"saved_model.pb", "fingerprint.pb", "variables", "assets"}
 _OURS = {"README.txt", "example.py", "signature.json"}
 
 
 def run(config: Config) -> NoReturn:
-    """Writes it, says where it is, and ends the process."""
+    """Write the export, print where it is, and end the process."""
     lifecycle.handle_end_signals(lambda number, _: sys.exit(lifecycle.exit_code([number])))
     say = log.ProcessLogger("export")
     target = export_folder(config)
@@ -50,14 +50,14 @@ def run(config: Config) -> NoReturn:
     known = about.episode_return
     quality = "" if known is None else f", mean return {known:.2f}"
     say(f"{path} ({about.frames:,.0f} frames{quality})")
-    say(f"is exported to {target} ({size / 1e6:.1f} MB); its README.txt says how to use it")
+    say(f"exported to {target} ({size / 1e6:.1f} MB); its README.txt explains how to use it")
     say(f"try it: cd {target} && {sys.executable} example.py")
     sys.exit(0)
 
 
 @contextlib.contextmanager
 def replace_folder(target: Path) -> Iterator[Path]:
-    """A folder to write to that becomes `target` at the end, and is nothing after an error."""
+    """Yield a folder to write to, which becomes `target` at the end, or is deleted on an error."""
     work = target.with_name(f".{target.name}.writing")
     before = target.with_name(f".{target.name}.before")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -83,11 +83,11 @@ def _remove(folder: Path) -> None:
 
 
 def export_folder(config: Config) -> Path:
-    """Where it is to be; refuses what no export may replace."""
+    """Return the folder of the export; refuse one that an export may not replace."""
     if config.job_name:
-        flags.refuse(f"--mode=export is no work for --job_name={config.job_name}: leave it out")
+        flags.refuse(f"--mode=export is one process: leave --job_name={config.job_name} out")
     if not config.logdir and not config.checkpoint:
-        flags.refuse("--mode=export needs --logdir: the folder of the run whose agent is meant")
+        flags.refuse("--mode=export needs --logdir: the folder of the run to export")
     if not config.logdir and not config.export_dir:
         flags.refuse("--mode=export --checkpoint needs --export_dir: the folder to write to")
     target = Path(config.export_dir or Path(config.logdir) / "export").resolve()
@@ -97,7 +97,7 @@ def export_folder(config: Config) -> Path:
 
 
 def _why_not_replaceable(target: Path) -> str:
-    """Why this folder cannot be replaced by an export; empty if it can."""
+    """Return why an export cannot replace this folder; empty if it can."""
     if not target.exists():
         return ""
     if not target.is_dir():
@@ -106,5 +106,5 @@ def _why_not_replaceable(target: Path) -> str:
     other = sorted(held - _FILES - _OURS)
     if other or (held and "saved_model.pb" not in held):
         what = (other or sorted(held))[0]
-        return f"it holds {what}, which is of no export; name a folder that is new or an export"
+        return f"it holds {what}, which no export writes; name a new folder or an earlier export"
     return ""

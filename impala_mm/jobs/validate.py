@@ -1,8 +1,8 @@
-"""--validate: would these flags start what they are meant to? Answers, and starts nothing.
+"""The job of --validate: checks the flags, prints what they would start, and starts nothing.
 
-What every machine with this package can tell is checked: names, what contradicts what, whether the
-network fits the levels, and what lies in --logdir and --checkpoint. What only the machine that runs
-it knows is not: free ports, GPUs, whether Horovod is built, who answers.
+It checks all that any machine with this package can check: names, contradictions, whether the
+network fits the levels, and the contents of --logdir and --checkpoint. It does not check what only
+the machine of the run knows: free ports, GPUs, Horovod, and whether other machines answer.
 """
 
 import os
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def run(config: Config, given: Sequence[str]) -> NoReturn:
-    """Says what is valid; `given` names the flags that were written on the command line."""
+    """Print what the flags would start, and exit; `given` names the flags on the command line."""
     if config.mode == "rehearsal":
         said = f"a rehearsal of {config.updates} updates"
     elif config.mode in {"test", "export"} or config.job_name == "evaluator":
@@ -33,7 +33,7 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
 
 
 def _check_training(config: Config) -> str:
-    """Of an actor, of learners, or of both."""
+    """Check the flags of an actor, of learners, or of both; return what they would start."""
     several = config.num_learners > 1 and not config.job_name
     hosts = (
         local_run.local_learner_addresses(config) if several else ports.parse_learner_hosts(config)
@@ -60,7 +60,7 @@ def _check_training(config: Config) -> str:
 
 
 def _check_weights(config: Config, made: "Agent") -> str:
-    """With which weights, where there are some; refuses those that do not fit."""
+    """Return with which weights training would start; refuse weights that do not fit."""
     from impala_mm.learner import resume  # noqa: PLC0415
     from impala_mm.learner.limits import RunLimits  # noqa: PLC0415
     from impala_mm.records import checkpoint  # noqa: PLC0415
@@ -74,19 +74,19 @@ def _check_weights(config: Config, made: "Agent") -> str:
             threshold = made.spec.reward_threshold if len(made.levels) == 1 else None
             if over := resume.why_finished(about, RunLimits(config, threshold)):
                 return f"; the run in {config.logdir} is finished: {over}"
-            return f"; goes on from the {about.frames:,.0f} frames in {config.logdir}"
+            return f"; resumes from the {about.frames:,.0f} frames in {config.logdir}"
         if config.mode == "train_from":
             path, about = checkpoint.find(config.checkpoint)
             resume.check_weights(about, made.made_of, config.checkpoint)
             checkpoint.load(path, checkpoint.named(variables, weights=True))
-            return f"; starts with the weights of {path} ({about.frames:,.0f} frames)"
+            return f"; training starts with the weights of {path} ({about.frames:,.0f} frames)"
     except (checkpoint.Damaged, checkpoint.Mismatch, checkpoint.Missing) as error:
         flags.refuse(str(error))
     return ""
 
 
 def _check_playing(config: Config, given: Sequence[str]) -> str:
-    """Of those who play, or export, what a run has learnt."""
+    """Check the flags of a test, an evaluator or an export; return what they would start."""
     if config.mode == "test":
         evaluate.refuse_bad_flags(config)
     elif config.mode == "export":
@@ -108,7 +108,7 @@ def _check_playing(config: Config, given: Sequence[str]) -> str:
             Policy(path, about, levels[0], **changed_flags(config, given))
     except checkpoint.Missing as error:
         if config.job_name == "evaluator":
-            return f"{error}: an evaluator waits for the first"
+            return f"{error}: an evaluator waits for the first checkpoint"
         flags.refuse(str(error))
     except (checkpoint.Damaged, checkpoint.Mismatch, types.BadLevel) as error:
         flags.refuse(str(error))
@@ -116,14 +116,14 @@ def _check_playing(config: Config, given: Sequence[str]) -> str:
 
 
 def _refuse_unwritable(logdir: str) -> None:
-    """Where it is not there yet, it would be made in the nearest folder above that is."""
+    """Refuse a folder that cannot be written, or cannot be created in the nearest one above."""
     logdir = logdir or "runs"
     path = Path(logdir).absolute()
     try:
         while not path.exists():
             path = path.parent
         if not path.is_dir():
-            flags.refuse(f"--logdir={logdir}: {path} is no folder")
+            flags.refuse(f"--logdir={logdir}: {path} is not a folder")
         if not os.access(path, os.W_OK | os.X_OK):
             flags.refuse(f"--logdir={logdir}: {path} cannot be written to")
     except OSError as error:

@@ -1,5 +1,5 @@
-"""A learner: takes batches of unrolls, trains on them and publishes the parameters.
+"""A learner, which takes batches of unrolls, trains on them and publishes the parameters.
 
-The learner's job runs it.
-Must not import `actor`: the two meet in `transport` and `data` alone.
+`jobs.learner` runs it.
+The package must not import `actor`: the two share `transport` and `data` alone.
 """

@@ -1,4 +1,4 @@
-"""Where a learner's batches come from. `learner` asks for the next; this file makes it ready."""
+"""The source of a learner's batches, which prepares the next batch while the learner trains."""
 
 import queue
 import threading
@@ -12,22 +12,22 @@ from impala_mm.transport.server import Server
 
 
 class BatchSource(Protocol):
-    """Where batches come from: today the actors' queue; later replay, or a mix.
+    """A source of batches, such as the actors' queue or a replay buffer.
 
-    Of several learners `next` is asked a step ahead, by another thread than `feedback`.
+    With several learners `next` is called one step ahead, and from another thread than `feedback`.
     """
 
     def next(self, timeout: float) -> Batch | None:
-        """The next batch, or None where there is none within `timeout` seconds."""
+        """Return the next batch, or None if there is none within `timeout` seconds."""
 
     def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
-        """What the algorithm thinks of the unrolls with these keys."""
+        """Take the priorities that the algorithm gives to the unrolls with these keys."""
 
 
 class QueueSource:
-    """Batches of the newest unrolls, each used once.
+    """A source of batches of new unrolls from the actors' queue, each used once.
 
-    While one is trained on, the next is made and laid where training reads it: the GPU, if any.
+    While one batch is trained on, the next is decoded and copied to the training device.
     """
 
     def __init__(self, server: Server, codec: UnrollCodec, batch_size: int):
@@ -37,7 +37,7 @@ class QueueSource:
         threading.Thread(target=self._prefetch, name="prefetch", daemon=True).start()
 
     def next(self, timeout: float) -> Batch | None:
-        """The oldest batch of the queue."""
+        """Return a batch of the queue's oldest unrolls, or None after `timeout` seconds."""
         if self._failure:
             raise self._failure
         try:
@@ -48,9 +48,10 @@ class QueueSource:
         return batch
 
     def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
-        """Every unroll is used once, whatever its priority."""
+        """Ignore priorities, since every unroll is used once."""
 
     def _prefetch(self) -> None:
+        """Prepare one batch after another until the run ends."""
         thread_names.name_thread("prefetch")
         size, device = self._batch_size, devices.training_device()
         with tf.device("/CPU:0"):
@@ -63,10 +64,10 @@ class QueueSource:
                 unrolls = self._codec.decode(contents)
                 keys = taken.assign_add(size) - tf.range(size, 0, -1, tf.int64)
                 weight, fresh = tf.ones([size]), tf.fill([size], True)
-            # In one graph with the copy TensorFlow lays what is copied in pinned memory.
+            # In one graph with the copy, TensorFlow places the data to copy in pinned memory.
             with tf.device(device):
                 entries, start = tf.nest.map_structure(tf.identity, unrolls)
-            # Who counts steps by it while the GPU trains would have to wait for the GPU.
+            # `first` stays on the CPU, else counting steps by it would wait for the GPU.
             entries = entries._replace(first=unrolls[0].first)
             return Batch(entries, start, keys, weight, versions, fresh)
 
@@ -79,4 +80,4 @@ class QueueSource:
                 self._failure = error
                 return
             self._ready.put(batch)
-            self._ready.join()  # one ahead, no more: unrolls age while they wait
+            self._ready.join()  # only one batch ahead: the policy lag grows while unrolls wait

@@ -1,6 +1,7 @@
-"""Rank 0's checkpoints: what a run goes on from, and what it leaves while it trains.
+"""Rank 0's checkpoints: a run restores one when it starts and saves new ones while it trains.
 
-`monitor` says when; `checkpoint` writes and reads; `resume` says what may go on from what.
+`monitor` calls this when a checkpoint is due; `records.checkpoint` reads and writes the files;
+`resume` decides which run may continue from which checkpoint.
 """
 
 import math
@@ -18,7 +19,7 @@ from impala_mm.runtime.log import Say
 
 
 class Checkpointing:
-    """Of one run."""
+    """The checkpoints of one run, and what their descriptions have in common."""
 
     def __init__(
         self,
@@ -30,34 +31,34 @@ class Checkpointing:
         event_hook: EventHook,
         say: Say,
     ):
-        """`about`: what all checkpoints of this process have in common."""
+        """Take `about`, the description that all checkpoints of this process share."""
         self._config, self._checkpoints, self._variables = config, checkpoints, variables
-        self._newest = about  # of this process or of those before
+        self._newest = about  # the newest checkpoint, of this process or an earlier one
         self._tenth = limits.frames / checkpoint.MILESTONES
         self._event_hook, self._say = event_hook, say
-        self.saved = True  # whether the last could be written
+        self.saved = True  # whether the last checkpoint could be written
 
     def restore(self) -> CheckpointInfo | None:
-        """Into the variables, what this run goes on from; None where it begins.
+        """Load the checkpoint that the run resumes from; return None for a new run.
 
-        Then, with --mode=train_from, it begins with another's weights. Raises Damaged, Mismatch or
-        Missing.
+        With --mode=train_from a new run loads the weights of --checkpoint. Raises Damaged, Mismatch
+        or Missing.
         """
         config, ours = self._config, self._newest
         found = self._checkpoints.restore(
             self._say, lambda about: resume.check_resumable(about, ours.made_of, config.logdir)
         )
         if found:
-            for sentence in resume.resume_messages(found, config, ours.learners):
-                self._say(sentence)
+            for message in resume.resume_messages(found, config, ours.learners):
+                self._say(message)
             if config.mode == "train_from":
-                self._say("it has begun already: --checkpoint is not read again")
+                self._say("the run has started before: --checkpoint is not read again")
             self._newest = found
         elif config.mode == "train_from":
             path, source = checkpoint.find(config.checkpoint)
             resume.check_weights(source, ours.made_of, config.checkpoint)
             checkpoint.load(path, checkpoint.named(self._variables, weights=True))
-            self._say(f"starts with the weights of {path} ({source.frames:,.0f} frames)")
+            self._say(f"training starts with the weights of {path} ({source.frames:,.0f} frames)")
         self._newest = ours._replace(
             **{name: getattr(self._newest, name) for name in ("updates", "frames")}
         )
@@ -66,10 +67,10 @@ class Checkpointing:
     def save(
         self, learner: Learner, seconds: float, mean_return: float, last: bool = False
     ) -> bool:
-        """What was learnt, if anything was since the last, or this is the run's last.
+        """Save a checkpoint if updates were made since the newest one, or if it is the `last`.
 
-        `mean_return`: of the last games, or NaN. False: an update is being made, and takes
-        long (another learner may hang): it is to be tried again.
+        `mean_return`: the mean return of the last games, or NaN. Return False if the caller should
+        try again, because an update takes long (another learner may hang).
         """
         if learner.updates <= self._newest.updates and not last:
             return True
@@ -92,12 +93,12 @@ class Checkpointing:
             self._checkpoints.save(about)
         except Unwritable as error:
             if self.saved:
-                self._say(f"checkpoints cannot be written ({error}); those before are kept")
+                self._say(f"checkpoints cannot be written ({error}); earlier ones are kept")
             self.saved = False
             return True
         self.saved, self._newest = True, about
         took = time.monotonic() - begin
-        said = f"checkpoint at update {updates} ({took:.1f} s, training held up {held:.2f} s)"
-        self._say(said)
-        self._event_hook.call("save", said)
+        message = f"checkpoint at update {updates} ({took:.1f} s, training paused {held:.2f} s)"
+        self._say(message)
+        self._event_hook.call("save", message)
         return True

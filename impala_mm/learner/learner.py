@@ -1,10 +1,9 @@
-"""A learner: takes batches of unrolls, trains on them, publishes the parameters.
+"""The training loop of a learner.
 
 The path of an unroll ends here: the server has put it into its queue, `batch_source` takes batches
-out of it while the step before runs, `lockstep` lets all learners begin a step together,
-`Learner._step` updates the algorithm's variables with each batch and hands the new parameters back
-to the server, from which actors fetch them. What is measured, logged and saved meanwhile is
-`monitor`'s.
+out of it while the previous step runs, and `lockstep` lets all learners begin a step together.
+`Learner._step` updates the algorithm's variables with the batch and publishes the new parameters on
+the server, from which actors fetch them. `monitor` measures, logs and saves in the meantime.
 """
 
 import contextlib
@@ -32,12 +31,13 @@ from impala_mm.records.metrics import Meter
 from impala_mm.runtime import thread_names
 from impala_mm.transport.server import Server
 
-_LOCK_SECONDS = 1.0  # seconds that others wait for the update that is being made
+_LOCK_SECONDS = 1.0  # seconds that other threads wait for a running update
 
 
 class Learner(threading.Thread):
-    """The training loop, in a thread of its own: signals reach Python only where TensorFlow waits
-    elsewhere.
+    """The training loop, in a thread of its own.
+
+    Python handles signals in the main thread only, which TensorFlow must therefore not block.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class Learner(threading.Thread):
         self._asked_to_end = threading.Event()
         self._lockstep: Lockstep | None = None
         self.meter = Meter()
-        self.variables_lock = threading.Lock()  # held while they change: a save waits for it
-        self.steps, self.updates = 0, 0  # of all learners; each has made the same updates
+        self.variables_lock = threading.Lock()  # held while variables change; a save waits for it
+        self.steps, self.updates = 0, 0  # steps of all learners; updates, the same on each
         self.sync_checks, self.sync_repairs = 0, 0
         self.actions: tf.Tensor | None = None  # int32 [T+overlap, B], of the last batch
-        self.end_reason = ""  # why it ended, or is to; empty while it runs, or if another knows
+        self.end_reason = ""  # why it ended or will end; empty if another learner knows
         self.failure: BaseException | None = None
 
     @property
@@ -73,7 +73,7 @@ class Learner(threading.Thread):
         return float(self.steps * self._repeats)
 
     def start_training(self, mean_return: Callable[[], float]) -> None:
-        """Start the thread; rank 0 says what the mean return is."""
+        """Start the thread; `mean_return` is called on rank 0."""
         self._publish(self._layout.values())
         overlap = self._algorithm.unroll.overlap
         self._lockstep = Lockstep(self._source, self._group, overlap, mean_return)
@@ -82,14 +82,14 @@ class Learner(threading.Thread):
         self.start()
 
     def stop(self, reason: str) -> None:
-        """End training, that of all learners, after a step or two."""
+        """End the training of all learners after one or two more steps."""
         self.end_reason = self.end_reason or reason
         self._asked_to_end.set()
         if self._lockstep:
             self._lockstep.stop()
 
     def run(self) -> None:
-        """Make steps until a limit is reached or a learner is to stop."""
+        """Make steps until a limit is reached or a learner stops."""
         thread_names.name_thread("training")
         try:
             assert self._lockstep
@@ -116,7 +116,7 @@ class Learner(threading.Thread):
     def _wait_times(
         self, asked_at: float, received_at: float, agreed: AgreedStep | None
     ) -> dict[str, float]:
-        """Return that time's parts: waiting for unrolls of its own, and for the other learners."""
+        """Return the seconds of that time spent waiting for own unrolls and for other learners."""
         if self._group.size == 1:
             return {"wait": received_at - asked_at}
         assert self._lockstep
@@ -125,7 +125,7 @@ class Learner(threading.Thread):
         return {"wait": wait, "exchange": received_at - asked_at - wait}
 
     def _step(self, agreed: AgreedStep, batch: Batch, times: dict[str, float]) -> float:
-        """Make one update of all learners; return when it was over."""
+        """Make one update together with the other learners; return the time when it ended."""
         begin = time.monotonic()
         with self.variables_lock, self._profiler.update():
             values, reduce_seconds, priorities, acting_values = self._train_step(
@@ -135,12 +135,12 @@ class Learner(threading.Thread):
                 raise GradientNotFinite(self.updates, values)
             over = time.monotonic()
             times["exchange"] = times.get("exchange", 0.0) + reduce_seconds
-            # Before the counts: a row that has the steps has their time, too.
+            # Added before the counts change, so that a row with these steps has their time, too.
             self.meter.add_times(train=over - begin - reduce_seconds, **times)
             self.updates += 1
             self.steps += agreed.steps
             if self._check_sync():
-                acting_values = self._layout.values()  # they were read before they were repaired
+                acting_values = self._layout.values()  # read again after the repair
         self._source.feedback(batch.key, priorities)
         self._publish(acting_values)
         values["policy_lag"] = self.updates - 1 - float(np.mean(batch.version))
@@ -154,11 +154,11 @@ class Learner(threading.Thread):
         return over
 
     def _publish(self, values: list[tf.Tensor]) -> None:
-        """Offer the acting variables' values; they are packed when somebody asks."""
+        """Publish the acting variables' values, which are packed when an actor asks for them."""
         self._server.publish(self.updates, lambda: self._layout.pack(values), values)
 
     def _check_sync(self) -> int:
-        """Compare the learners' variables if that is due; return how many were repaired."""
+        """Compare the learners' variables if it is time; return how many were repaired."""
         every = self._config.check_sync_every
         if self._group.size == 1 or not every or self.updates % every:
             return 0
@@ -171,31 +171,31 @@ class Learner(threading.Thread):
         return repaired
 
     def _limit_reached(self, episode_return: float) -> bool:
-        """Return whether a limit ends the run, on all learners alike; `end_reason` says which."""
+        """Return whether a limit is reached, which all learners find alike; set `end_reason`."""
         limits = self._limits
         if self.frames >= limits.frames:
-            self.end_reason = f"{limits.frames:,.0f} frames are reached"
+            self.end_reason = f"reached {limits.frames:,.0f} frames"
         elif episode_return >= limits.episode_return:
-            self.end_reason = f"the mean return has reached {limits.episode_return:g}"
+            self.end_reason = f"the mean return reached {limits.episode_return:g}"
         else:
             return False
         return True
 
 
 def one_line(error: BaseException) -> str:
-    """Return what an error says, in a line, without TensorFlow's graph history and hints."""
+    """Return an error's message as one line, without TensorFlow's graph history and hints."""
     noise = (" ", "\t", "Traceback", "Graph execution error", "Detected at node", "Hint:")
     several = ("successful operations", "derived errors ignored")
     lines = str(error).splitlines()
     said = [line for line in lines if line and not line.startswith(noise)]
     said = [line for line in said if not any(words in line for words in several)]
-    roots = [line.strip() for line in lines if line.startswith("  (0) ")]  # of several, the first
+    roots = [line.strip() for line in lines if line.startswith("  (0) ")]  # the first of several
     return (roots[:1] or said[-1:] or lines[:1] or [""])[0]
 
 
 @contextlib.contextmanager
 def between_updates(learner: Learner) -> Iterator[bool]:
-    """Hold updates off; yield False if one takes long (another learner may hang)."""
+    """Pause updates; yield False if one takes too long (another learner may hang)."""
     held = learner.variables_lock.acquire(timeout=_LOCK_SECONDS)
     try:
         yield held
@@ -205,31 +205,31 @@ def between_updates(learner: Learner) -> Iterator[bool]:
 
 
 class GradientNotFinite(Exception):
-    """A gradient that is not finite; it was applied nowhere."""
+    """A gradient is not finite; no learner has applied it."""
 
     def __init__(self, update: int, values: dict[str, float]):
         bad = ", ".join(f"{n} = {v}" for n, v in values.items() if not math.isfinite(v))
         super().__init__(
-            f"update {update + 1} is not finite ({bad}); it was not applied, and what was "
-            f"saved is good. Lower --learning_rate or --gradients_clipping"
+            f"update {update + 1} is not finite ({bad}); it was not applied, and the last "
+            f"checkpoint is intact. Lower --learning_rate or --gradients_clipping"
         )
 
 
 class StepResult(NamedTuple):
-    """What became of one batch."""
+    """The results of training on one batch."""
 
     metrics: dict[str, float]
-    reduce_seconds: float  # that it waited for the other learners' gradients
-    priorities: tf.Tensor  # float32 [B]: for the source
-    acting_values: list[tf.Tensor]  # of the acting variables after the update
+    reduce_seconds: float  # time spent waiting for the other learners' gradients
+    priorities: tf.Tensor  # float32 [B], for the batch source
+    acting_values: list[tf.Tensor]  # values of the acting variables after the update
 
 
 class NothingCompiled(Exception):
-    """--xla, and an algorithm that leaves nothing to compile."""
+    """An algorithm leaves nothing to compile for --xla."""
 
 
 class TrainStep:
-    """The algorithm's update, traced with the first batch: all have its shapes."""
+    """The algorithm's update as a graph, traced with the first batch, whose shapes all have."""
 
     def __init__(
         self,
@@ -246,11 +246,11 @@ class TrainStep:
     def __call__(
         self, batch: Batch, frames: float, total: float, episode_return: float
     ) -> StepResult:
-        """Learns from a batch; the numbers are those of Context."""
+        """Train on a batch; the numbers are those of `Context`."""
         with tf.device("/CPU:0"):
             known = tf.constant([frames, total, episode_return], tf.float32)
         if self._graph is None:
-            # Called by itself: to find it again by the arguments' types costs as much as the call.
+            # The concrete function is called directly, since its look-up costs as much as the call.
             traced = tf.function(self._trace, autograph=False)
             self._graph = traced.get_concrete_function(batch, known)
         measured, priorities, acting_values = self._graph(batch, known)
@@ -259,14 +259,14 @@ class TrainStep:
         return StepResult(metrics, reduce_seconds, priorities, list(acting_values))
 
     def _trace(self, batch: Batch, known: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Any]:
-        """(metrics and, last, the reduce seconds: float32 [N], priorities, acting values)."""
+        """Build the graph: (float32 [N]: metrics and reduce seconds, priorities, acting values)."""
         reducer = GradientReducer(self._group, self._config)
         context = Context(*tf.unstack(known))
         metrics, priorities = self._algorithm.update(batch, context, reducer)
         if self._config.xla and not reducer.differentiated:
             raise NothingCompiled(
-                f"--xla: --algorithm={self._config.algorithm} takes no gradient by "
-                f"exchange.differentiate, which is what would be compiled: leave --xla out"
+                f"--xla compiles what exchange.differentiate computes, which "
+                f"--algorithm={self._config.algorithm} does not call: leave --xla out"
             )
         self._names = list(metrics)
         values = [tf.cast(value, tf.float32) for value in metrics.values()]

@@ -1,7 +1,8 @@
 """A thread that exchanges status reports with the other learners, once a second.
 
-So rank 0 logs what all of them measured, each knows who starves and who has plenty, and what one
-failed of is said by all. None of it lies in a step's way: who is late holds up this thread alone.
+Rank 0 logs the measurements of all of them, each learner knows which ones lack unrolls, and if one
+fails, all report why. Training does not wait for the reports: a late learner delays only this
+thread.
 """
 
 import threading
@@ -21,16 +22,16 @@ class LearnerReport(NamedTuple):
 
     reading: MeterReading  # what it measured since the last report
     load: LearnerLoad
-    actors_elsewhere: int  # on other hosts
-    idle_cores: float | None  # of its host since the last report, where they are known
-    dropped: int  # unrolls that went nowhere, since its start
-    end_reason: str  # why it ended, or is to, by its own knowledge; empty while it does not know
-    error: str  # what it failed of; empty where it did not
+    actors_elsewhere: int  # number of its actors on other hosts
+    idle_cores: float | None  # of its host since the last report; None where not known
+    dropped: int  # unrolls lost since its start
+    end_reason: str  # why it ended or will end; empty while it knows no reason
+    error: str  # the error that ended it; empty if there was none
     done: bool  # its training has ended
 
 
 class ReportExchange(threading.Thread):
-    """Calls `report` and hands the reports of all, in the order of ranks, to `receive`."""
+    """A thread that calls `report` and passes all learners' reports, by rank, to `receive`."""
 
     def __init__(
         self,
@@ -38,27 +39,27 @@ class ReportExchange(threading.Thread):
         report: Callable[[], LearnerReport],
         receive: Callable[[list[LearnerReport]], None],
     ):
-        super().__init__(name="pulse", daemon=True)
+        super().__init__(name="reports", daemon=True)
         self._group, self._report, self._receive = group, report, receive
         self._finishing = threading.Event()
         self.failure: BaseException | None = None
 
     def run(self) -> None:
-        """Until all are done."""
-        thread_names.name_thread("pulse")
+        """Exchange reports until all learners are done."""
+        thread_names.name_thread("reports")
         try:
             done = False
             while not done:
-                reports = self._group.gather(self._report(), "pulse")
+                reports = self._group.gather(self._report(), "reports")
                 self._receive(reports)
                 done = all(report.done for report in reports)
                 if not done:
                     self._finishing.wait(_REPORT_SECONDS)
-        except BaseException as error:  # a learner is gone
+        except BaseException as error:  # a learner is unreachable
             self.failure = error
 
     def finish(self, seconds: float) -> bool:
-        """Called once this learner is done: whether all were, within so many seconds."""
+        """Return whether all learners finish within `seconds`, once this one has."""
         self._finishing.set()
         self.join(seconds)
         return not self.is_alive() and self.failure is None

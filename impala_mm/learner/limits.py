@@ -1,4 +1,4 @@
-"""Where a run ends: frames, a mean return, or seconds."""
+"""The limits that end a run: frames, a mean return, or seconds."""
 
 import math
 
@@ -6,7 +6,7 @@ from impala_mm.config.settings import Config
 
 
 class RunLimits:
-    """Where a run ends, whichever comes first."""
+    """The limits of a run, which ends at the first one that it reaches."""
 
     def __init__(self, config: Config, reward_threshold: float | None):
         self.frames = config.total_environment_frames or 50e6

@@ -1,13 +1,13 @@
-"""All learners make the same steps: each step is agreed on before it is made.
+"""Lockstep: all learners make the same steps, and agree on each step before they make it.
 
     source ---batch---> Lockstep ---AgreedStep---> learner._step
                            |
-             one small sum over learners per step: who stops, how many steps, what return
+             one small sum over learners per step: does one stop, how many steps, what return
 
-`next` gives a learner its batch once every learner has one. While a step runs the next is agreed
-on, so agreeing costs nothing where batches are plenty. A learner that is to stop, for a signal or a
-source that failed, needs no batch to say so: it answers for the next step, and all end after the
-same. A learner that is alone has nobody to agree with, and no thread for it.
+`next` returns a learner's batch once every learner has one. Learners agree on the next step while
+the current one runs, so it costs no time if batches are available. A learner that has to stop,
+because of a signal or a failed source, reports that for the next step without a batch, and all end
+after the same step. A single learner has nothing to agree on and needs no thread for it.
 """
 
 import math
@@ -27,17 +27,17 @@ from impala_mm.runtime import thread_names
 
 
 class AgreedStep(NamedTuple):
-    """One step of all learners."""
+    """One step that all learners make."""
 
-    batch: Batch | None  # this learner's own; None: all stop instead
-    steps: int  # steps of the environments in the batches of all learners
-    own_steps: int  # and in this one's
-    episode_return: float  # mean raw return as rank 0 knows it; NaN before it does
+    batch: Batch | None  # this learner's own; None if all stop instead
+    steps: int  # environment steps in the batches of all learners
+    own_steps: int  # environment steps in this learner's batch
+    episode_return: float  # rank 0's mean raw return; NaN before it is known
     ready: float  # time.monotonic() when this learner had its batch
 
 
 class Lockstep:
-    """The next step of all learners, agreed on ahead by a thread of its own."""
+    """A thread that agrees with the other learners on the next step, one step ahead."""
 
     def __init__(
         self,
@@ -47,20 +47,22 @@ class Lockstep:
         mean_return: Callable[[], float],
     ):
         self._source, self._group, self._overlap = source, group, overlap
-        self._mean_return = mean_return  # asked on rank 0
+        self._mean_return = mean_return  # called on rank 0
         self._stopping = threading.Event()
         self._agreed: queue.Queue[AgreedStep] = queue.Queue(maxsize=1)
         self._failure: BaseException | None = None
-        self.ready = math.inf  # time.monotonic() when it had the batch it holds; infinite: it waits
+        self.ready = (
+            math.inf
+        )  # time.monotonic() when it got its batch; infinite while it waits for one
         if group.size > 1:
             threading.Thread(target=self._run, name="lockstep", daemon=True).start()
 
     def stop(self) -> None:
-        """All learners are to stop, after a step or two."""
+        """Stop all learners after one or two more steps."""
         self._stopping.set()
 
     def next(self, timeout: float) -> AgreedStep | None:
-        """The next step, or None where it is not agreed on within `timeout` seconds."""
+        """Return the next step, or None if it is not agreed on within `timeout` seconds."""
         if self._group.size == 1:
             return self._next_alone(timeout)
         try:
@@ -73,9 +75,11 @@ class Lockstep:
         return agreed
 
     def _next_alone(self, timeout: float) -> AgreedStep | None:
-        """The next step of the only learner."""
+        """Return the next step of a single learner, or None after `timeout` seconds."""
         stops = self._stopping.is_set()
-        batch = self._source.next(0.0 if stops else timeout)  # asked anyway: it may have failed
+        batch = self._source.next(
+            0.0 if stops else timeout
+        )  # called even so, since it may have failed
         if stops:
             return AgreedStep(None, 0, 0, math.nan, time.monotonic())
         if batch is None:
@@ -84,28 +88,30 @@ class Lockstep:
         return AgreedStep(batch, steps, steps, self._mean_return(), time.monotonic())
 
     def _run(self) -> None:
+        """Agree on one step after another until all learners stop."""
         thread_names.name_thread("lockstep")
         going = True
         while going:
             agreed = self._agree()
             going = agreed.batch is not None
             self._agreed.put(agreed)
-            self._agreed.join()  # the next is asked for when this one is taken
+            self._agreed.join()  # wait until `next` takes this step
             self.ready = math.inf
 
     def _agree(self) -> AgreedStep:
+        """Wait for a batch, and return the step once all learners have one."""
         batch, own_steps = self._next_batch()
         self.ready = ready = time.monotonic()
         mean_return = self._mean_return() if self._group.rank == 0 else math.nan
-        told = [
+        own = [
             batch is None,
             own_steps,
             not math.isnan(mean_return),
             0.0 if math.isnan(mean_return) else mean_return,
         ]
         try:
-            total = self._group.sum(tf.constant(told, tf.float64), "lockstep")
-        except BaseException as error:  # a learner is gone
+            total = self._group.sum(tf.constant(own, tf.float64), "lockstep")
+        except BaseException as error:  # a learner is unreachable
             self._failure = self._failure or error
             return AgreedStep(None, 0, 0, math.nan, ready)
         stopping, steps, is_known, episode_return = total.numpy().tolist()
@@ -118,7 +124,7 @@ class Lockstep:
         )
 
     def _next_batch(self) -> tuple[Batch | None, int]:
-        """This learner's, and its steps; None when it is to stop, or cannot go on."""
+        """Return this learner's batch and its steps; None if it must stop or its source failed."""
         try:
             while not self._stopping.is_set():
                 batch = self._source.next(timeout=0.2)
@@ -129,6 +135,6 @@ class Lockstep:
         return None, 0
 
     def _steps(self, batch: Batch) -> int:
-        """Those that count in a batch: not what was repeated, no resets, no padding."""
+        """Return the number of steps in a batch, without repeated entries, resets and padding."""
         new = ~np.asarray(batch.unrolls.first)[self._overlap :]  # [T, B]
         return int((new * np.asarray(batch.weight)).sum())

@@ -1,9 +1,10 @@
-"""What a learner's main thread does while it trains: it listens to the others, logs, saves, ends.
+"""The work of a learner's main thread while another thread trains.
 
-Every learner reports to all once a second (`learner_reports`); rank 0 alone keeps the records: rows
-of metrics, progress lines, checkpoints.
+It exchanges status reports with the other learners once a second (`learner_reports`) and ends the
+run at a limit. Rank 0 alone keeps the records: rows of metrics, progress lines, checkpoints.
 """
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from impala_mm.learner.learner_reports import LearnerReport, ReportExchange
 from impala_mm.learner.limits import RunLimits
 from impala_mm.records.bottleneck import describe_bottleneck, progress_line
 from impala_mm.records.checkpoint import Damaged, Mismatch, Missing
+from impala_mm.records.eta import EtaEstimator
 from impala_mm.records.hooks import EventHook, StallDetector
 from impala_mm.records.metrics import Meter, MetricsAggregator
 from impala_mm.records.metrics_writer import MetricsWriter
@@ -31,22 +33,19 @@ from impala_mm.runtime.idle_cores import IdleCores
 from impala_mm.runtime.log import Say
 from impala_mm.transport.server import Server
 
-_ROW_SECONDS = 2.0  # between rows of metrics
-_LINE_SECONDS = 5.0  # between progress lines; the first comes with the first frames
-_STALL_SECONDS = 60.0  # without an update, after which it is told
-_REPORT_SILENCE_SECONDS = (
-    20.0  # that others may be silent before this learner counts as hanging, too
-)
-_END_SECONDS = 10.0  # how long learners wait for each other at the end
-_COMMON_FAILURES = (
-    GradientNotFinite,
-    VariablesDiffer,
-    NothingCompiled,
-)  # failures that all learners have at the same step
+_ROW_SECONDS = 2.0  # seconds between rows of metrics
+# Seconds between progress lines, the first of which is printed with the first frames.
+_LINE_SECONDS = 5.0
+_STALL_SECONDS = 60.0  # seconds without an update before a stall is reported
+# Seconds without reports of the other learners after which this one sends no heartbeat either.
+_REPORT_SILENCE_SECONDS = 20.0
+_END_SECONDS = 10.0  # seconds that learners wait for each other at the end
+# Failures that all learners have at the same step.
+_COMMON_FAILURES = (GradientNotFinite, VariablesDiffer, NothingCompiled)
 
 
 class Records(NamedTuple):
-    """Where rank 0 writes; the others write nothing."""
+    """The records that rank 0 writes; the other learners write none."""
 
     metrics_writer: MetricsWriter
     checkpointing: Checkpointing
@@ -54,11 +53,11 @@ class Records(NamedTuple):
 
 
 class LearnerLost(Exception):
-    """Another learner failed, or is gone; says what is known."""
+    """Another learner has failed or cannot be reached; the message says what is known."""
 
 
 class LearnerMonitor:
-    """Watches one learner's training, from its main thread: reports, records and the end."""
+    """The reports, the records and the end of one learner's training."""
 
     def __init__(
         self,
@@ -78,19 +77,22 @@ class LearnerMonitor:
         self._aggregator = MetricsAggregator(
             {name: spec.scores for name, spec in levels.items()}, group.size
         )
-        self._reports: list[LearnerReport] = []  # of all learners, the last
+        self._eta_estimator = EtaEstimator(limits.frames, limits.seconds)
+        self._eta: float | None = None  # seconds until a limit, once they can be estimated
+        self._reports: list[LearnerReport] = []  # the newest report of each learner
         self._wait_share = 0.0  # share of its time that this learner waits for unrolls
-        self._waited, self._timed = 0.0, 0.0  # seconds at the last report
+        self._waited, self._timed = 0.0, 0.0  # the meter's seconds at the last report
         self._heartbeat, self._cores = heartbeat.of_learner(), IdleCores()
         self._updates_at_beat: int | None = None
         self._reported_at = math.inf  # time.monotonic()
-        self.seconds = 0.0  # of training, those before a resume included
-        self.finished = ""  # why there is nothing left to do for a run that was resumed
+        self.seconds = 0.0  # of training, including those before a resume
+        self.finished = ""  # why a resumed run has nothing left to do
 
     def resume(self) -> None:
-        """Rank 0's newest checkpoint, if there is one, on all learners.
+        """Load rank 0's newest checkpoint, if there is one, on all learners.
 
-        Raises Mismatch where it is of something else, or none is whole.
+        Raises Mismatch where it belongs to a different network or level, or where no checkpoint is
+        intact.
         """
         about, mismatch = None, ""
         if self._records:
@@ -110,17 +112,20 @@ class LearnerMonitor:
 
     @property
     def saved(self) -> bool:
-        """Whether the last checkpoint, if this learner writes any, could be written."""
+        """Whether the last checkpoint could be written; True for a learner that writes none."""
         return not self._records or self._records.checkpointing.saved
 
     def run(self, meanwhile: Callable[[], None]) -> dict[str, Any]:
         """Watch until training ends; return the last row of metrics.
 
-        `meanwhile` is called several times a second. Raises what training failed of, and
-        LearnerLost where another learner did.
+        `meanwhile` is called several times a second. Raises the exception that ended this learner's
+        training, and LearnerLost where another learner has failed.
         """
         learner = self._learner
         begin, before = time.monotonic(), self.seconds
+        if self._records:
+            settings = dataclasses.asdict(self._config) | {"num_learners": self._group.size}
+            self._records.metrics_writer.write_settings(settings, learner.frames)
         self._aggregator.start(learner.frames, learner.steps)
         exchange = ReportExchange(self._group, self._report, self._receive_reports)
         learner.start_training(self._mean_return)
@@ -130,12 +135,12 @@ class LearnerMonitor:
         while learner.is_alive() and not exchange.failure and not self._other_learners_failure():
             learner.join(0.1)
             meanwhile()
-            self._beat()
+            self._send_heartbeat()
             self.seconds = before + time.monotonic() - begin
             if self.seconds >= self._limits.seconds:
-                learner.stop(f"{self._limits.seconds:g} seconds are over")
+                learner.stop(f"reached --max_seconds={self._limits.seconds:g}")
             for actor in self._server.forget_silent(60):
-                self._say(f"actor {actor} has left: nothing came from it for 60 s")
+                self._say(f"actor {actor} has left: nothing was received from it for 60 s")
             if self._records:
                 self._keep_records(self._records, timers)
         lost = self._wait_for_all_to_end(exchange)
@@ -153,9 +158,9 @@ class LearnerMonitor:
         return row
 
     def _wait_for_all_to_end(self, exchange: ReportExchange) -> str:
-        """Waits until all learners have ended; what went wrong elsewhere, if anything did."""
+        """Wait until all learners have ended; return what failed in another one, if anything."""
         learner = self._learner
-        # Where another failed within a step, this one may wait for it in the all-reduce for ever.
+        # If another one failed within a step, this one may wait for it in the all-reduce for ever.
         learner.join(1.0 if self._other_learners_failure() or exchange.failure else _END_SECONDS)
         failed_here = learner.failure and not isinstance(learner.failure, _COMMON_FAILURES)
         together = exchange.finish(
@@ -164,8 +169,8 @@ class LearnerMonitor:
         if failed := self._other_learners_failure():
             return failed
         if learner.failure and "horovod" not in str(learner.failure).lower():
-            return ""  # it is raised
-        return "" if together and not learner.failure else "another learner is gone"
+            return ""  # `run` raises it
+        return "" if together and not learner.failure else "another learner is unreachable"
 
     @property
     def end_reason(self) -> str:
@@ -173,10 +178,10 @@ class LearnerMonitor:
         reasons = [self._learner.end_reason, *(report.end_reason for report in self._reports)]
         return next(filter(None, reasons), "another learner stopped")
 
-    # -- what learners tell each other
+    # -- reports between learners
 
     def _mean_return(self) -> float:
-        """As of now, on rank 0. Where it ends the run, it is the last."""
+        """Return rank 0's mean return, which stays as it is once it ends the run."""
         self._aggregator.merge(0, self._learner.meter.take_reading())
         mean_return = self._aggregator.mean_return()
         if mean_return >= self._limits.episode_return:
@@ -185,14 +190,14 @@ class LearnerMonitor:
 
     def _report(self) -> LearnerReport:
         learner, meter = self._learner, self._learner.meter
-        done = not learner.is_alive()  # before the part: else the last would stay behind
+        done = not learner.is_alive()  # asked before the reading, so that the last one is complete
         reading = meter.take_reading()
-        if self._group.rank == 0:  # it is not to wait for the others
+        if self._group.rank == 0:  # its own reading need not wait for the exchange
             self._aggregator.merge(0, reading)
             reading = Meter().take_reading()
         waited, timed = meter.waited, meter.timed
         if timed - self._timed > 0.2:
-            # Over some seconds: one step that came late says little.
+            # Averaged over some seconds, since one late step says little.
             share = (waited - self._waited) / (timed - self._timed)
             self._wait_share += 0.4 * (share - self._wait_share)
             self._waited, self._timed = waited, timed
@@ -214,8 +219,8 @@ class LearnerMonitor:
         for rank, report in enumerate(reports):
             self._aggregator.merge(rank, report.reading)
 
-    def _beat(self) -> None:
-        """For a supervisor: not while an update hangs, nor where nothing is heard of the others."""
+    def _send_heartbeat(self) -> None:
+        """Send a heartbeat to the supervisor, unless an update hangs or no reports arrive."""
         learner, before = self._learner, self._updates_at_beat
         self._updates_at_beat = learner.updates
         works = learner.updates != before or not learner.variables_lock.locked()
@@ -224,7 +229,7 @@ class LearnerMonitor:
             self._heartbeat.beat()
 
     def _other_learners_failure(self) -> str:
-        """What another learner failed of, if one did and not all alike."""
+        """Return why another learner failed, or nothing if none did or all did alike."""
         if isinstance(self._learner.failure, _COMMON_FAILURES):
             return ""
         for rank, report in enumerate(self._reports):
@@ -233,7 +238,7 @@ class LearnerMonitor:
         return ""
 
     def _actor_counts(self) -> dict[str, float]:
-        """How many feed any learner, and what tells where more of them would play more."""
+        """Return the metrics of the actors of all learners: their number, and idle cores."""
         others = [r for rank, r in enumerate(self._reports) if rank != self._group.rank]
         idle = [report.idle_cores for report in self._reports]
         known = [cores for cores in idle if cores is not None]
@@ -246,16 +251,16 @@ class LearnerMonitor:
     # -- rank 0's records
 
     def _keep_records(self, records: Records, timers: "_Timers") -> None:
-        """Those that are due; called several times a second."""
+        """Write the records whose time has come; called several times a second."""
         learner, now = self._learner, time.monotonic()
         first = timers.first_line_due and learner.frames > timers.frames
         if timers.row.due(now) or first:
             row = self._write_row(records.metrics_writer)
             if timers.line.due(now) or first:
                 timers.first_line_due = timers.first_line_due and not first
-                self._say(progress_line(row, self._limits.frames))
+                self._say(progress_line(row, self._eta))
         if timers.stall.has_begun(learner.updates, now):
-            message = f"nothing was learnt for {_STALL_SECONDS:g} s"
+            message = f"no update for {_STALL_SECONDS:g} s"
             self._say(message)
             records.event_hook.call("stall", message)
         if timers.save.due(now):
@@ -266,8 +271,9 @@ class LearnerMonitor:
             self._write_histograms(records.metrics_writer, now - timers.began)
 
     def _write_row(self, metrics_writer: MetricsWriter) -> dict[str, Any]:
+        """Write a row of metrics and return it."""
         learner = self._learner
-        # The counts first: what the meter holds then is of these steps at least.
+        # The counts are read first, so that the meter has measured these steps at least.
         frames, steps, updates = learner.frames, learner.steps, learner.updates
         self._aggregator.merge(0, learner.meter.take_reading())
         row = {
@@ -282,11 +288,12 @@ class LearnerMonitor:
             row |= {"sync_checks": learner.sync_checks, "sync_repairs": learner.sync_repairs}
         row |= self._actor_counts()
         row["verdict"] = describe_bottleneck(row, row["actors"])
+        self._eta = self._eta_estimator.update(row)
         metrics_writer.write(row)
         return row
 
     def _write_histograms(self, metrics_writer: MetricsWriter, seconds: float) -> None:
-        """Where it is time: of the trained variables and of the actions in the last batch."""
+        """Write histograms of the trained variables and the last batch's actions, if it is time."""
         if not metrics_writer.wants_histograms(seconds):
             return
         with between_updates(self._learner) as still:
@@ -299,28 +306,29 @@ class LearnerMonitor:
 
 
 class _Interval:
-    """Whether so many seconds are over, again and again."""
+    """A timer that is due every so many seconds."""
 
     def __init__(self, seconds: float):
         self._seconds, self._last = seconds, time.monotonic()
 
     def due(self, now: float) -> bool:
+        """Return whether the seconds since it was last due have passed, and start anew if so."""
         if now - self._last < self._seconds:
             return False
         self._last = now
         return True
 
     def retry(self) -> None:
-        """What was due could not be done: it is due still."""
+        """Make the timer due at once, because the work could not be done."""
         self._last = -math.inf
 
 
 class _Timers:
-    """When rank 0's records are due."""
+    """The timers of rank 0's records."""
 
     def __init__(self, save_seconds: float, frames: float):
         self.began, self.frames = time.monotonic(), frames
-        self.first_line_due = True  # until the first frames have been said
+        self.first_line_due = True  # until the first frames have been printed
         self.row, self.line = _Interval(_ROW_SECONDS), _Interval(_LINE_SECONDS)
         self.save = _Interval(save_seconds)
         self.stall = StallDetector(_STALL_SECONDS)

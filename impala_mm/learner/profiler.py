@@ -1,4 +1,4 @@
-"""A trace of some updates for TensorBoard's profiler: --profile=START:STOP."""
+"""Traces of some updates for TensorBoard's profiler: --profile=START:STOP."""
 
 import contextlib
 from pathlib import Path
@@ -10,7 +10,7 @@ from impala_mm.runtime.log import Say
 
 
 class UpdateProfiler:
-    """Of updates START to STOP - 1 of this process, the first being 0; empty text: of none."""
+    """A profiler of updates START to STOP - 1 of this process, counted from 0; of none if empty."""
 
     def __init__(self, text: str, logdir: Path, say: Say):
         self._begin, self._end = map(int, text.split(":")) if text else (0, 0)
@@ -19,7 +19,7 @@ class UpdateProfiler:
         self._running = False
 
     def update(self) -> contextlib.AbstractContextManager[Any]:
-        """Around one update."""
+        """Return a context for the next update, which traces it if it is one of those."""
         number, self._number = self._number, self._number + 1
         if number == self._begin < self._end:
             tf.profiler.experimental.start(str(self._logdir))
@@ -31,12 +31,12 @@ class UpdateProfiler:
         return tf.profiler.experimental.Trace("update", step_num=number, _r=1)
 
     def stop(self) -> None:
-        """Writes what was traced so far, if anything."""
+        """End the trace, if one is running, and write it."""
         if self._running:
             self._running = False
             last = min(self._number, self._end) - 1
             tf.profiler.experimental.stop()
             self._say(
-                f"traced updates {self._begin} to {last}: {self._logdir}/plugins/"
-                f"profile (`pip install tensorboard-plugin-profile` to look at it in TensorBoard)"
+                f"traced updates {self._begin} to {last}: {self._logdir}/plugins/profile "
+                f"(TensorBoard shows it after `pip install tensorboard-plugin-profile`)"
             )

@@ -1,6 +1,6 @@
-"""Builds a learner from its flags: first its levels and device, then all that it is made of.
+"""Construction of a learner from its flags: first its levels and device, then all its parts.
 
-Imported once TensorFlow is loaded; `jobs.learner` runs what is built.
+`jobs.learner` imports this once TensorFlow is loaded, and runs the learner that it returns.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ from impala_mm.runtime.rank import process_rank
 from impala_mm.transport.messages import PROTOCOL
 from impala_mm.transport.server import Server
 
-# What all learners of a run raise at the same step.
+# Exceptions that all learners of a run raise at the same step.
 FAILURES = (
     consistency.SettingsDiffer,
     checkpoint.Mismatch,
@@ -49,9 +49,9 @@ FAILURES = (
 
 
 def find_levels_and_device(config: Config) -> tuple[dict[str, EnvironmentSpec], str]:
-    """Choose threads and device; return the levels, and the device in words.
+    """Set the numbers of threads and the device; return the levels, and the device in words.
 
-    Nothing may have been computed before.
+    TensorFlow must not have computed anything before.
     """
     here, cores = process_rank(), len(os.sched_getaffinity(0))
     share = max(1, cores // here.local_size) if here.local_size > 1 else 0
@@ -60,7 +60,7 @@ def find_levels_and_device(config: Config) -> tuple[dict[str, EnvironmentSpec], 
     levels = from_flags.level_specs(config)
     spec, gpu = next(iter(levels.values())), bool(tf.config.get_visible_devices("GPU"))
     if auto.needs_one_thread(config, spec.observation, gpu, config.algorithm in registry.BUILT_IN):
-        with contextlib.suppress(RuntimeError):  # a level has computed already, with more
+        with contextlib.suppress(RuntimeError):  # a level has computed already, with more threads
             lifecycle.set_thread_counts(1, 1)
             device = "one CPU core, since observations are small"
     devices.start_devices()
@@ -76,7 +76,7 @@ def build_learner(
     began: float,
     outputs: RunOutputs,
 ) -> tuple[LearnerMonitor, Learner]:
-    """Return a learner that listens and has the variables it starts with, and its monitor."""
+    """Return a learner that accepts actors and has its initial variables, and its monitor."""
     say = outputs.say
     agent = make_agent(config, group.rank, levels)
     consistency.check_settings(group, config, agent.identity | {"protocol": PROTOCOL})
@@ -90,7 +90,7 @@ def build_learner(
         precision = devices.resolve_precision(config.precision, spec.observation)
         say(
             f"{' and '.join(levels)}, {config.algorithm} with {agent.weights:,} weights{of}, in "
-            f"{precision}; the queue holds {capacity} unrolls ({megabytes:.1f} MB)"
+            f"{precision}; the queue has room for {capacity} unrolls ({megabytes:.1f} MB)"
         )
         if spec.note:
             say(spec.note)
@@ -102,7 +102,7 @@ def build_learner(
     changed = {"run_id": run_id, "learners": addresses, "inference": chosen.value}
     identity = agent.identity | changed
     server = _listen(config, address, token, identity, capacity, say, agent, codec.size)
-    say(f"listens at {config.bind_address or address} ({time.monotonic() - began:.1f} s)")
+    say(f"listening at {config.bind_address or address} ({time.monotonic() - began:.1f} s)")
     server.rank = group.rank
     limits = RunLimits(config, spec.reward_threshold if len(agent.levels) == 1 else None)
     learner = Learner(
@@ -140,18 +140,18 @@ def build_learner(
 
 
 def _build_inference(config: Config, agent: Agent) -> BatchedInference:
-    """It acts by a copy of the network, which does not change while an update is made."""
+    """Return inference with a copy of the network, which does not change during an update."""
     refuse_inference(config, agent)
     copy = make_agent(config_for_acting(config), process_rank().rank, agent.levels)
     return BatchedInference(copy.algorithm, copy.layout, devices.training_device())
 
 
 def refuse_inference(config: Config, agent: Agent) -> None:
-    """Where --inference=learner cannot be."""
+    """Refuse --inference=learner for algorithms that do not support it."""
     if config.inference == "learner" and agent.algorithm.max_lag is not None:
         flags.refuse(
-            f"--inference=learner: --algorithm={config.algorithm} has its actors wait for the next "
-            f"policy, which only --inference=actor can"
+            f"--inference=learner: with --algorithm={config.algorithm} actors wait for the next "
+            f"policy, which needs --inference=actor"
         )
 
 

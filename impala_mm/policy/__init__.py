@@ -1,5 +1,5 @@
 """A trained policy: loaded from a checkpoint, called from Python, saved as a SavedModel.
 
 `impala_mm.load_policy`, evaluation and export call it.
-Must not import `actor`, `learner` or `transport`: a policy plays without any of them.
+The package must not import `actor`, `learner` or `transport`, since a policy acts without them.
 """

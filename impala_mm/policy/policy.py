@@ -1,8 +1,8 @@
-"""A trained agent, from a run's folder: what evaluation, export and videos play with.
+"""A trained policy from a run's folder, which evaluation, export and videos use.
 
 policy = impala_mm.load_policy("runs/CartPole-v1-impala-20261122-101500")
 policy.reset()                                  at the start of each episode
-action = policy(observation)                    then with the reward of the action before, too
+action = policy(observation)                    later also with the previous action's reward
 """
 
 import dataclasses
@@ -23,14 +23,15 @@ from impala_mm.records import checkpoint
 
 
 class Policy:
-    """Acts in one environment when called; `act` and `judge` take batches."""
+    """A trained policy: call it to act in one environment; `act` and `judge` take batches."""
 
     def __init__(
         self, path: Path, about: checkpoint.CheckpointInfo, level_name: str = "", **changes: Any
     ):
-        """Of the checkpoint at `path`; for another level that its network fits, if one is named.
+        """Load the checkpoint at `path`, for its own level or another one that the network fits.
 
-        `changes`: flags that are to differ from the run's, such as `sticky_actions` and `seed`.
+        `changes`: flags that replace the run's, such as `sticky_actions` and `seed`. Raises
+        checkpoint.Mismatch where the network does not fit.
         """
         self.config = config_for_playing(about.settings, level_name, **changes)
         for name in self.config.level_name.split(","):
@@ -45,44 +46,44 @@ class Policy:
         self.reset()
 
     def load(self, path: Path, about: checkpoint.CheckpointInfo) -> None:
-        """Takes the weights of another checkpoint of the same run; raises Mismatch."""
+        """Load the weights of another checkpoint of the same run; raises Mismatch."""
         checkpoint.load(path, checkpoint.named(self.algorithm.variables, weights=True))
         self.path, self.about = path, about
 
     def reset(self) -> None:
-        """An episode begins with the next call."""
+        """Start a new episode with the next call."""
         self._state, self._first, self._action = self.initial_state(1), True, 0
 
     def __call__(self, observation: Any, reward: float = 0.0, explore: bool = False) -> int:
-        """The action after this observation; `reward` is what the action before it brought.
+        """Return the action for this observation; `reward` is that of the previous action.
 
-        The most likely one, or, with `explore`, drawn as in training.
+        The action is the most likely one or, with `explore`, sampled as in training.
         """
         shape, dtype = self.spec.observation.shape, self.spec.observation.dtype.as_numpy_dtype
         seen = np.asarray(observation, dtype)
         if seen.shape != tuple(shape):
-            raise ValueError(f"an observation of shape {list(seen.shape)} where {shape} is due")
+            raise ValueError(f"the observation has shape {list(seen.shape)} instead of {shape}")
         entry = self.entry(seen[None], [reward], [self._action], [self._first])
         actions, self._state, _ = self.act(entry, self._state, explore)
         self._action, self._first = int(actions[0]), False
         return self._action
 
     def initial_state(self, batch: int) -> Any:
-        """What the network remembers when `batch` episodes begin."""
+        """Return the network's recurrent state at the start of `batch` episodes."""
         return self.algorithm.initial_state(batch)
 
     def act(self, entry: Entry, state: Any, explore: bool) -> tuple[np.ndarray, Any, Any]:
-        """(actions int32 [B], state, extras) after entries [B, ...]."""
+        """Return (actions int32 [B], next state, extras) for entries [B, ...]."""
         exploration = tf.constant(1.0 if explore else 0.0, shape=entry.first.shape)
         actions, state, extras = self._act(entry, state, exploration)
         return actions.numpy(), state, extras
 
     def judge(self, entry: Entry, state: Any) -> PolicyOutput:
-        """What it thinks after entries [B, ...], from the state before them."""
+        """Return policy and value for entries [B, ...] and the state before them."""
         return self._judge(entry, state)
 
     def entry(self, observation: Any, reward: Any, action: Any, first: Any) -> Entry:
-        """Entries [B, ...] of what may be read of one."""
+        """Return entries [B, ...] with the fields that acting reads."""
         return Entry(
             action=tf.constant(action, tf.int32),
             reward=tf.constant(reward, tf.float32),
@@ -97,29 +98,30 @@ class Policy:
 def load_policy(
     logdir: str | Path, best: bool = False, level_name: str = "", **changes: Any
 ) -> Policy:
-    """Of a run's folder, its newest checkpoint or its best; or of a checkpoint's own folder.
+    """Return the policy of a run's newest or best checkpoint, or of a checkpoint's own folder.
 
-    `changes` as of `Policy`. Raises checkpoint.Missing, Damaged or Mismatch, and
+    `changes`: see `Policy`. Raises checkpoint.Missing, Damaged or Mismatch, and
     environments.BadLevel.
     """
     return Policy(*checkpoint.find(logdir, best), level_name, **changes)
 
 
 def why_unsuitable(about: checkpoint.CheckpointInfo, spec: EnvironmentSpec) -> str:
-    """Why a checkpoint's network cannot play a level, in a sentence; empty where it can."""
+    """Return why a checkpoint's network cannot play a level, as a sentence; empty if it can."""
     here, there = from_flags.describe_spaces(spec), about.made_of
     if all(there.get(name) == value for name, value in here.items()):
         return ""
-    hint = "; --full_action_space when training makes one network fit all games of Atari"
+    hint = "; train with --full_action_space to have one network for all Atari games"
     return (
-        f"{spec.level_name} has {here['actions']} actions and shows {here['observations']}, the "
-        f"network was made for {there.get('actions')} and {there.get('observations')}"
+        f"{spec.level_name} has {here['actions']} actions and observations "
+        f"{here['observations']}, but the network was made for {there.get('actions')} and "
+        f"{there.get('observations')}"
         f"{hint if spec.emulator and here['observations'] == there.get('observations') else ''}"
     )
 
 
 def config_for_playing(recorded: dict[str, Any], level_name: str = "", **changes: Any) -> Config:
-    """A run's flags as they were recorded, as far as they concern who plays: on this CPU."""
+    """Return a run's recorded flags with these changes, in float32 for a CPU."""
     known = {f.name for f in dataclasses.fields(Config)}
     kept = {name: value for name, value in recorded.items() if name in known}
     config = dataclasses.replace(Config(**kept), precision="float32", **changes)

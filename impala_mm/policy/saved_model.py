@@ -1,10 +1,11 @@
-"""An agent as a TensorFlow SavedModel: two functions of tensors, and the weights that they read.
+"""A policy as a TensorFlow SavedModel: two functions of tensors, and the weights that they read.
 
-    serving_default    one step of B games: what was seen in, what to do out
-    initial_state      what the network remembers when B games begin
+    serving_default    one step of B games: observations in, actions out
+    initial_state      the recurrent state at the start of B games
 
-What the network remembers travels through the caller as flat tensors, under the same names in and
-out. `jobs.export` gives the folder; `saved_model_readme` describes it to who has nothing but that.
+The caller passes the recurrent state from step to step as flat tensors, which have the same names
+as inputs and as outputs. `jobs.export` calls this; `saved_model_readme` writes the texts of the
+folder.
 """
 
 import json
@@ -26,13 +27,13 @@ Named = dict[str, tf.Tensor]
 class Signature(NamedTuple):
     """One function of the export."""
 
-    function: Any  # concrete
+    function: Any  # a concrete function of TensorFlow
     inputs: dict[str, tf.TensorSpec]
 
 
 def write_saved_model(policy: Policy, folder: Path) -> None:
-    """The whole folder."""
-    # The run's seed would be written into the sampling, and each server would draw the same.
+    """Write the SavedModel and its README.txt, example.py and signature.json to a folder."""
+    # Else sampling would use the run's seed, and every server would draw the same actions.
     tf.random.set_seed(None)
     signatures = {"serving_default": _act(policy), "initial_state": _initial_state(policy)}
     functions = {name: signature.function for name, signature in signatures.items()}
@@ -53,7 +54,7 @@ def write_saved_model(policy: Policy, folder: Path) -> None:
 
 
 def _act(policy: Policy) -> Signature:
-    """serving_default."""
+    """Return the signature serving_default."""
     algorithm, state = policy.algorithm, policy.initial_state(1)
     names = state_names(state)
 
@@ -90,7 +91,7 @@ def _act(policy: Policy) -> Signature:
 
 
 def _initial_state(policy: Policy) -> Signature:
-    """initial_state; it gives nothing where the network remembers nothing."""
+    """Return the signature initial_state; it has no outputs if the network is not recurrent."""
     names = state_names(policy.initial_state(1))
 
     def initial_state(batch_size: tf.Tensor) -> Named:
@@ -105,7 +106,7 @@ def _trace(function: Callable[..., Named], specs: dict[str, tf.TensorSpec]) -> S
 
 
 def state_names(state: Any, name: str = "state") -> list[str]:
-    """Of the tensors in a nest, by the path to each, as `tf.nest.flatten` orders them."""
+    """Return names for the tensors of a nest, made of their paths, in `tf.nest.flatten`'s order."""
     if isinstance(state, dict):
         parts = [(key, state[key]) for key in sorted(state)]
     elif hasattr(state, "_fields"):

@@ -1,6 +1,6 @@
-"""What lies beside a SavedModel, for who has nothing else: README.txt, example.py, signature.json.
+"""The texts beside a SavedModel that explain its use: README.txt, example.py, signature.json.
 
-`saved_model` gives names, shapes and types as they were traced, and writes what is made of them.
+`saved_model` passes the traced names, shapes and types, and writes the files.
 """
 
 import textwrap
@@ -9,24 +9,24 @@ from typing import Any
 from impala_mm.records.checkpoint import CheckpointInfo
 
 _MEANING = {
-    "observation": "what the environment shows",
-    "first": "an episode begins with this observation: what was before is forgotten",
-    "last_action": "the action before this observation; not read where first is true",
-    "last_reward": "the reward, as it came, for that action; not read where first is true",
-    "exploration": "0: the most likely action (take this if in doubt); 1: drawn as in training",
-    "action": "what to do",
-    "policy": "probabilities by which training would draw the action",
-    "value": "discounted rewards, clipped as in training, that are expected from here on",
-    "batch_size": "number of games, B",
+    "observation": "the environment's observation",
+    "first": "whether this is an episode's first observation, which resets the state",
+    "last_action": "the action before this observation; ignored where first is true",
+    "last_reward": "the raw reward for that action; ignored where first is true",
+    "exploration": "0: the most likely action (use this if in doubt); 1: sample as in training",
+    "action": "the action to take",
+    "policy": "the probability of each action",
+    "value": "the expected discounted sum of future rewards, clipped as in training",
+    "batch_size": "the number of games, B",
 }
-_STATE = "what the network remembers; pass on what came out under this name"
+_STATE = "recurrent state; pass the output of this name to the next step"
 _EXAMPLE = """\
 import tensorflow as tf
 
 agent = tf.saved_model.load(".")  # in the folder of the export
 act, begin = agent.signatures["serving_default"], agent.signatures["initial_state"]
 none, games = tf.zeros([2]), tf.constant(2)  # two games side by side
-seen = tf.zeros({shape}, tf.{dtype})  # put what they show here
+seen = tf.zeros({shape}, tf.{dtype})  # replace by the observations
 state, now = begin(batch_size=games), dict(last_action=tf.cast(none, tf.int32), last_reward=none)
 for step in range(3):
     out = act(observation=seen, first=tf.fill([2], step == 0), exploration=none, **now, **state)
@@ -41,7 +41,7 @@ def describe(
     checkpoint: str,
     actions: list[str],
 ) -> dict[str, Any]:
-    """signature.json: null stands for B, the number of games, which is free."""
+    """Return the content of signature.json; null stands for B, the number of games."""
     return {
         "level_name": about.made_of["--level_name"],
         "network": about.made_of["--agent_name"],
@@ -69,32 +69,37 @@ def _describe_tensors(tensors: dict[str, Any]) -> dict[str, Any]:
 
 
 def example(described: dict[str, Any]) -> str:
-    """example.py: it runs as it stands, in the folder of the export."""
+    """Return the text of example.py, which runs as it is in the folder of the export."""
     seen = described["signatures"]["serving_default"]["inputs"]["observation"]
     return _EXAMPLE.format(shape=[2, *seen["shape"][1:]], dtype=seen["dtype"])
 
 
 def readme(described: dict[str, Any], example: str) -> str:
-    """README.txt."""
+    """Return the text of README.txt."""
     about = (
-        f"An agent that plays {described['level_name']}: {described['network']}, after "
-        f"{described['frames']:,.0f} frames of training (checkpoint {described['checkpoint']}). It "
-        f"needs TensorFlow ({_tensorflow(described['versions'])}, or newer) and nothing else."
+        f"This folder holds a TensorFlow SavedModel of an agent that plays "
+        f"{described['level_name']}: a {described['network']} after {described['frames']:,.0f} "
+        f"frames of training (checkpoint {described['checkpoint']}). To use it you only need "
+        f"TensorFlow {_tensorflow(described['versions'])} or newer."
     )
     lines = [
         *textwrap.wrap(about, 100),
         "",
-        "B, the number of games that are played side by side, is free.",
+        "The agent can play any number of games at the same time; B stands for that number.",
     ]
     for name, signature in described["signatures"].items():
         lines += ["", f"Signature {name}"]
         for side in ("inputs", "outputs"):
             lines += [f"  {side}"] + [_line(*each) for each in signature[side].items()]
             if not signature[side]:
-                lines.append("    none: this network remembers nothing")
+                lines.append("    none: this network has no recurrent state")
     numbered = ", ".join(f"{i} {name}" for i, name in enumerate(described["actions"]))
     lines += ["", *textwrap.wrap(f"Actions: {numbered}.", 100), ""]
-    lines += ["example.py, to be run in this folder:", "", textwrap.indent(example, "    ")]
+    lines += [
+        "An example; it is also in example.py, to be run in this folder:",
+        "",
+        textwrap.indent(example, "    "),
+    ]
     return "\n".join(lines)
 
 

@@ -1,5 +1,5 @@
-"""What a run leaves behind: its folder, checkpoints, metrics, and the user's hooks.
+"""The records of a run: its folder, checkpoints, metrics, and the user's hooks.
 
-Learners write it; evaluation, resume and the plots of `sandbox/` read it.
-Must import nothing above `data`: it knows of no learner.
+Learners write them; evaluation, resume and the plots of `sandbox/` read them.
+The package must import nothing above `data`, so that records can be read without a learner.
 """

@@ -1,13 +1,13 @@
-"""Checkpoints: each a folder that appears whole or not at all, and is checked before it is used.
+"""Checkpoints: each a folder that appears complete or not at all, and is verified before use.
 
     LOGDIR/checkpoints/
-        0000012000/          the updates made
+        0000012000/          named by the number of updates made
             variables.*      trained and carried variables, as tf.train.Checkpoint writes them
-            about.json       `CheckpointInfo`, and the size and SHA-256 of each of the above
-        saving/              what is being written; it gets its name when all of it is on the disk
+            about.json       `CheckpointInfo`, and the size and SHA-256 of each of these files
+        saving/              a checkpoint being written; renamed once all of it is on the disk
 
-`learner.monitor` saves, and resumes from the newest that is whole; `policy` reads what actors need
-of one.
+`learner.monitor` saves checkpoints and resumes from the newest intact one; `policy` reads the
+weights of one.
 """
 
 import contextlib
@@ -26,51 +26,51 @@ import tensorflow as tf
 from impala_mm.data.variables import Variables
 from impala_mm.runtime.log import Say
 
-MILESTONES = 10  # in all the frames of a run
+MILESTONES = 10  # milestone checkpoints over the total frames of a run
 
 
 class CheckpointInfo(NamedTuple):
-    """What a checkpoint says of itself."""
+    """The description of a checkpoint, from its about.json."""
 
     learners: int
-    settings: dict[str, Any]  # every flag of the run
-    made_of: dict[str, Any]  # what nobody may change who goes on from it, by flag
-    versions: dict[str, str]  # of Python and packages
+    settings: dict[str, Any]  # all flags of the run
+    made_of: dict[str, Any]  # by flag, the properties that a run resumed from it must share
+    versions: dict[str, str]  # versions of Python and packages
     updates: int = 0
-    steps: int = 0  # of all learners
-    frames: float = 0.0
-    seconds: float = 0.0  # of training
-    episode_return: float | None = None  # mean of the last 100 whole games, if there were as many
-    milestone: bool = False  # the first after another tenth of the run's frames; it is kept
+    steps: int = 0  # environment steps of all learners
+    frames: float = 0.0  # environment frames of all learners
+    seconds: float = 0.0  # seconds of training
+    episode_return: float | None = None  # mean of the last 100 complete games, if there were 100
+    milestone: bool = False  # the first one after another tenth of the run's frames; it is kept
 
 
 class Damaged(Exception):
-    """It is not what was written; says in what."""
+    """A checkpoint's files differ from what was written; the message says how."""
 
 
 class Mismatch(Exception):
-    """It is of something else; says of what."""
+    """A checkpoint does not fit the network or run; the message says why."""
 
 
 class Missing(Exception):
-    """There is no checkpoint where one is due; says so."""
+    """A path holds no checkpoint; the message says what is there."""
 
 
 class Unwritable(Exception):
-    """The disk would not take it; says why."""
+    """A checkpoint could not be written to the disk; the message says why."""
 
 
 class Checkpoints:
-    """Those of one run."""
+    """The checkpoints of one run."""
 
     def __init__(self, logdir: Path, variables: Variables, keep: int):
-        """`keep`: how many of the newest are kept; the best and milestones are besides."""
+        """Keep the newest `keep` checkpoints, besides the best one and the milestones."""
         self._folder, self._keep = logdir / "checkpoints", keep
         self._variables = variables
-        self._copies: dict[str, list[tf.Variable]] = {}  # by name
+        self._copies: dict[str, list[tf.Variable]] = {}  # by kind, see `_variables_by_kind`
 
     def snapshot(self) -> None:
-        """Copies the variables as they are now: `save` writes this while training goes on."""
+        """Copy the variables, so that `save` can write them while training continues."""
         with tf.device("/CPU:0"):
             for kind, live in _variables_by_kind(self._variables).items():
                 if kind not in self._copies:
@@ -80,7 +80,7 @@ class Checkpoints:
                     copy.assign(variable.read_value())
 
     def save(self, about: CheckpointInfo) -> Path:
-        """Writes the snapshot; Unwritable, and nothing left, where the disk will not."""
+        """Write the snapshot and return its folder; raises Unwritable and leaves nothing behind."""
         final, work = self._folder / f"{about.updates:010d}", self._folder / "saving"
         shutil.rmtree(work, ignore_errors=True)
         try:
@@ -90,42 +90,45 @@ class Checkpoints:
             tf.train.Checkpoint(**self._copies).write(str(work / "variables"))
             files = {path.name: _fingerprint(path) for path in sorted(work.iterdir())}
             (work / "about.json").write_text(json.dumps(about._asdict() | {"files": files}))
-            for path in [*work.iterdir(), work]:  # on the disk before it gets its name
+            for path in [
+                *work.iterdir(),
+                work,
+            ]:  # flushed to the disk before the folder gets its name
                 _flush_to_disk(path)
             work.rename(final)
             _flush_to_disk(self._folder)
         except (OSError, tf.errors.OpError) as error:
             shutil.rmtree(work, ignore_errors=True)
-            # TensorFlow's are "{{node ...}} path; the reason [Op:...]".
+            # TensorFlow's messages have the form "{{node ...}} path; the reason [Op:...]".
             raise Unwritable(str(error).split(" [Op:")[0].split("; ")[-1]) from None
         self._prune()
         return final
 
     def restore(self, say: Say, check: Callable[[CheckpointInfo], None]) -> CheckpointInfo | None:
-        """Loads the newest that is whole into the variables; None where there is none at all.
+        """Load the newest intact checkpoint into the variables; return None if there is none.
 
-        Damaged ones are said, and put aside once one is found that is whole. `check` raises
-        Mismatch where that is not this run's. Raises Damaged if all are.
+        Damaged ones are logged, and renamed once an intact one is found. `check` raises Mismatch if
+        that one does not fit this run. Raises Damaged if all are damaged.
         """
         damaged: list[Path] = []
         for path in reversed(all_in(self._folder)):
             try:
                 about = verify(path)
             except Damaged as error:
-                say(f"{error}; goes on from the one before, if there is one")
+                say(f"{error}; trying the previous checkpoint")
                 damaged.append(path)
                 continue
             check(about)
             load(path, named(self._variables))
-            for each in damaged:  # their numbers come again
+            for each in damaged:  # since their numbers will be used again
                 _put_aside(each)
             return about
         if damaged:
-            raise Damaged(f"no checkpoint in {self._folder} is whole: give another --logdir")
+            raise Damaged(f"no checkpoint in {self._folder} is intact: give another --logdir")
         return None
 
     def _prune(self) -> None:
-        """Of those that are neither new, nor best, nor milestones."""
+        """Delete checkpoints but for the newest ones, the best one, and milestones."""
         old = all_in(self._folder)[: -self._keep]
         best = best_of(all_in(self._folder))
         for path in old:
@@ -135,9 +138,9 @@ class Checkpoints:
 
 
 def named(variables: Variables, weights: bool = False) -> dict[str, tf.Variable]:
-    """All of an algorithm's variables by their names in a checkpoint, or only what acts or learns.
+    """Return an algorithm's variables by their names in a checkpoint.
 
-    Those are the trained and the acting ones, without the optimizer's slots.
+    `weights`: only the trained and the acting variables, without the optimizer's slots.
     """
     kinds = _variables_by_kind(variables)
     if weights:
@@ -146,7 +149,11 @@ def named(variables: Variables, weights: bool = False) -> dict[str, tf.Variable]
 
 
 def _variables_by_kind(variables: Variables) -> dict[str, list[tf.Variable]]:
-    """A normaliser's place must not depend on how many slots an optimizer has."""
+    """Return the variables as trained, acting and other carried ones.
+
+    Acting variables such as a normaliser's are a kind of their own, so that their names do not
+    depend on how many slots the optimizer has.
+    """
     acting = {id(variable) for variable in variables.acting}
     return {
         "trained": variables.trained,
@@ -156,7 +163,7 @@ def _variables_by_kind(variables: Variables) -> dict[str, list[tf.Variable]]:
 
 
 def load(path: Path, by_name: dict[str, tf.Variable]) -> None:
-    """Assigns what is written under these names; raises Mismatch before any if one differs."""
+    """Assign a checkpoint's values to variables; raises Mismatch before any if a shape differs."""
     try:
         reader = tf.train.load_checkpoint(str(path / "variables"))
         shapes = reader.get_variable_to_shape_map()
@@ -165,8 +172,8 @@ def load(path: Path, by_name: dict[str, tf.Variable]) -> None:
             key = f"{name}/.ATTRIBUTES/VARIABLE_VALUE"
             here, there = variable.shape.as_list(), shapes.get(key)
             if here != there:
-                what = "has none" if there is None else f"has it of shape {there}"
-                raise Mismatch(f"{variable.name} is of shape {here}, and {path} {what}")
+                what = "lacks it" if there is None else f"holds shape {there}"
+                raise Mismatch(f"{variable.name} has shape {here}, but {path} {what}")
             values.append(reader.get_tensor(key))
         for variable, value in zip(by_name.values(), values, strict=True):
             variable.assign(value)
@@ -175,7 +182,7 @@ def load(path: Path, by_name: dict[str, tf.Variable]) -> None:
 
 
 def verify(path: Path) -> CheckpointInfo:
-    """What it says of itself, if every file is as it was written; raises Damaged."""
+    """Return a checkpoint's description if all its files are intact; raises Damaged otherwise."""
     about = _read(path)
     if about is None:
         raise Damaged(f"{path} has no about.json that can be read")
@@ -192,7 +199,10 @@ def verify(path: Path) -> CheckpointInfo:
 
 
 def find(path: str | Path, best: bool = False) -> tuple[Path, CheckpointInfo]:
-    """The checkpoint at this path, or of the run there: its newest, or best, that is whole."""
+    """Return the checkpoint at this path, or the newest or best intact one of the run there.
+
+    Raises Damaged if none is intact, and Missing if there is none.
+    """
     path = Path(path)
     if (path / "about.json").exists():
         return path, verify(path)
@@ -205,30 +215,32 @@ def find(path: str | Path, best: bool = False) -> tuple[Path, CheckpointInfo]:
         except Damaged as error:
             reasons.append(str(error))
     if reasons:
-        raise Damaged(f"no checkpoint of {path} is whole: {reasons[0]}")
-    what = "holds no checkpoint yet" if (path / "metrics.jsonl").exists() else "is no run's folder"
+        raise Damaged(f"no checkpoint of {path} is intact: {reasons[0]}")
+    has_run = (path / "metrics.jsonl").exists()
+    what = "holds no checkpoint yet" if has_run else "is not the folder of a run"
     raise Missing(f"{path} {what if path.is_dir() else 'does not exist'}")
 
 
 def all_in(folder: Path) -> list[Path]:
-    """Oldest first; none that a user has copied there under a name of his own."""
+    """Return a folder's checkpoints, oldest first, without copies under names of the user's."""
     return sorted(path for path in folder.glob("[0-9]*") if path.name.isdigit() and path.is_dir())
 
 
 def best_of(paths: Sequence[Path]) -> Path | None:
-    """That of the highest mean return, the newest of several; None where none is known."""
+    """Return the newest checkpoint of the highest mean return; None where no return is known."""
     known = [path for path in paths if _mean_return(path)[0] > -math.inf]
     return max(known, key=_mean_return, default=None)
 
 
 def _mean_return(path: Path) -> tuple[float, str]:
+    """Return (mean return, folder name), by which checkpoints are sorted."""
     about = _read(path)
     known = about.episode_return if about else None
     return (-math.inf if known is None else known, path.name)
 
 
 def _read(path: Path) -> CheckpointInfo | None:
-    """What it says of itself, unchecked; None where that cannot be read."""
+    """Return a checkpoint's description without verifying it; None if it cannot be read."""
     try:
         content = json.loads((path / "about.json").read_text())
         return CheckpointInfo(**{name: content[name] for name in CheckpointInfo._fields})
@@ -237,7 +249,7 @@ def _read(path: Path) -> CheckpointInfo | None:
 
 
 def _put_aside(path: Path) -> None:
-    """Out of the way of those to come, under a name that is free."""
+    """Rename a damaged checkpoint, so that a new one can take its name."""
     for number in itertools.count(1):
         aside = path.with_name(f"damaged-{path.name}" + (f"-{number}" if number > 1 else ""))
         if not aside.exists():
@@ -247,13 +259,13 @@ def _put_aside(path: Path) -> None:
 
 
 def _fingerprint(path: Path) -> list[Any]:
-    """[bytes, SHA-256]."""
+    """Return a file's [size in bytes, SHA-256]."""
     with path.open("rb") as file:
         return [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
 
 
 def _flush_to_disk(path: Path) -> None:
-    """What was written to this file or folder is on the disk."""
+    """Wait until what was written to this file or folder is on the disk."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)

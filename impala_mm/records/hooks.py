@@ -1,8 +1,9 @@
-"""What a user's own command is told of a run: --on_event=COMMAND, called by rank 0.
+"""The user's own command for events of a run, --on_event=COMMAND, which rank 0 calls.
 
     IMPALA_MM_EVENT=save|stall|nan|end  IMPALA_MM_LOGDIR=...  IMPALA_MM_MESSAGE="..."  COMMAND
 
-The run never waits for it and never fails of it; what it prints is in LOGDIR/on_event.log.
+The run does not wait for the command, and a command that fails does not end it. The command's
+output is appended to LOGDIR/on_event.log.
 """
 
 import math
@@ -12,25 +13,27 @@ from pathlib import Path
 
 from impala_mm.runtime.log import Say
 
-_MAX_RUNNING = 8  # that run at once: one that hangs must not pile up
+_MAX_RUNNING = 8  # calls at once, so that commands that hang do not accumulate
 
 
 class EventHook:
-    """Of one run; without a command nothing happens."""
+    """The event command of one run; without a command, calls do nothing."""
 
     def __init__(self, command: str, logdir: Path, say: Say):
         self._command, self._logdir, self._say = command, logdir, say
         self._running: list[subprocess.Popen] = []
 
     def call(self, event: str, message: str) -> None:
-        """Calls the command, in a shell and a session of its own."""
+        """Call the command in a shell, in a session of its own."""
         if not self._command:
             return
         self._running = [process for process in self._running if process.poll() is None]
         if len(self._running) >= _MAX_RUNNING:
-            self._say(f"--on_event: {_MAX_RUNNING} calls have not ended yet; {event} is not told")
+            self._say(
+                f"--on_event: {_MAX_RUNNING} calls have not ended yet; {event} is not reported"
+            )
             return
-        told = {
+        variables = {
             "IMPALA_MM_EVENT": event,
             "IMPALA_MM_LOGDIR": str(self._logdir.resolve()),
             "IMPALA_MM_MESSAGE": message,
@@ -44,8 +47,8 @@ class EventHook:
                         stdin=subprocess.DEVNULL,
                         stdout=log,
                         stderr=log,
-                        env=os.environ | told,
-                        start_new_session=True,  # it may outlive us, and our Ctrl-C is not its
+                        env=os.environ | variables,
+                        start_new_session=True,  # it gets no Ctrl-C, and may outlive the run
                     )
                 )
         except OSError as error:
@@ -53,19 +56,19 @@ class EventHook:
 
 
 class StallDetector:
-    """Whether updates stopped to come."""
+    """A detector of stalls: periods without an update."""
 
     def __init__(self, seconds: float):
-        """`seconds` without one are a stall."""
+        """Set the seconds without an update that make a stall."""
         self._seconds = seconds
         self._updates: int | None = None
         self._since = math.inf
 
     def has_begun(self, updates: int, now: float) -> bool:
-        """Once for each stall; asked several times a second."""
+        """Return True once for each stall; called several times a second with the update count."""
         if updates != self._updates:
             self._updates, self._since = updates, now
         if now - self._since < self._seconds:
             return False
-        self._since = math.inf  # told; until they come again
+        self._since = math.inf  # reported; the next stall begins after another update
         return True

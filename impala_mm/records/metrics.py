@@ -1,4 +1,4 @@
-"""What learners measure: each has a Meter, and rank 0 makes rows of what all of them hold.
+"""The measurements of learners: each has a Meter, and rank 0 makes rows of all their readings.
 
 training thread -> Meter -> (reports of all learners) -> MetricsAggregator -> rows
 """
@@ -11,39 +11,43 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-_GAMES = 100  # over which returns are averaged
-# What an actor does with its time, where it plays: in the network, in the environments, waiting for
-# its learner; and the rest.
+_GAMES = 100  # games over which returns are averaged
+# The parts of an actor's time while it plays: computing actions, stepping environments, and waiting
+# for its learner. What they leave of the total is bookkeeping.
 ACTOR_TIMES = ("acting", "stepping", "waiting")
-_KNOWN_SHARE = 0.25  # of a row's seconds, from which their shares are told
-# What the training thread does with its time: it waits for its own unrolls; it waits for the other
-# learners, in averaging with them too; it trains; and the rest.
+_KNOWN_SHARE = 0.25  # share of a row's seconds that must be measured before shares are reported
+# The parts of the training thread's time: waiting for its own unrolls; waiting for the other
+# learners, including the averaging with them; training; and the rest.
 LEARNER_TIMES = ("wait", "exchange", "train", "rest")
 
 
 class MeterReading(NamedTuple):
-    """What a Meter held; travels between learners."""
+    """The contents of a Meter, which learners send to each other."""
 
-    sums: dict[str, float]  # of values that are averaged over updates
-    counts: dict[str, int]
+    sums: dict[str, float]  # sums over updates of the values that are averaged
+    counts: dict[str, int]  # updates in each sum
     times: dict[str, float]  # seconds, by name
     actor_times: dict[str, float]  # seconds of all its actors, by name
-    first_update_ended: bool  # in it: times of the readings before tell nothing
-    steps: int  # that this learner trained on
-    episodes: list[tuple[str, np.ndarray]]  # of (level, float32 [K, 3])
+    # Whether the first update ended in it, which makes the times of earlier readings meaningless.
+    first_update_ended: bool
+    steps: int  # environment steps that this learner trained on
+    episodes: list[tuple[str, np.ndarray]]  # (level, float32 [K, 3]), see `Meter.add_episodes`
 
 
 class Meter:
-    """What one learner measured since it was last asked."""
+    """The measurements of one learner since the last reading."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._began_at = math.inf  # time.monotonic() when the first update ended
         self._reading = _empty_reading()
-        self.waited, self.timed = 0.0, 0.0  # seconds so far, for own unrolls and altogether
+        self.waited, self.timed = (
+            0.0,
+            0.0,
+        )  # seconds since the start: for its own unrolls, and in total
 
     def add(self, metrics: dict[str, float], steps: int) -> None:
-        """Of one update: values to be averaged, and the steps it trained on."""
+        """Add one update: its values, which are averaged, and the steps that it trained on."""
         with self._lock:
             sums, counts = self._reading.sums, self._reading.counts
             for name, value in metrics.items():
@@ -52,10 +56,10 @@ class Meter:
             self._reading = self._reading._replace(steps=self._reading.steps + steps)
 
     def add_times(self, **seconds: float) -> None:
-        """What the training thread did with its time, by the names of LEARNER_TIMES.
+        """Add seconds of the training thread, by the names of LEARNER_TIMES.
 
-        All up to the first update's end is the start and tells nothing of what binds: actors were
-        still on their way, and the update was compiled. It is forgotten then.
+        The times up to the end of the first update say nothing about the bottleneck, since actors
+        were still starting and the update was being compiled. They are discarded then.
         """
         with self._lock:
             if self._began_at == math.inf and "train" in seconds:
@@ -68,10 +72,10 @@ class Meter:
             self.timed += sum(seconds.values())
 
     def add_actor_times(self, seconds: dict[str, float]) -> None:
-        """What an actor did with its time, by the names of ACTOR_TIMES, and
-        `playing`: all of it.
+        """Add seconds of an actor, by the names of ACTOR_TIMES, and `playing` for the total.
 
-        What reaches back beyond the first update's end is forgotten, too: it waited for that.
+        Times that began before the end of the first update are discarded, since the actor waited
+        for it.
         """
         with self._lock:
             if seconds["playing"] > time.monotonic() - self._began_at:
@@ -80,12 +84,12 @@ class Meter:
                 self._reading.actor_times[name] = self._reading.actor_times.get(name, 0.0) + value
 
     def add_episodes(self, level: str, episodes: np.ndarray) -> None:
-        """float32 [K, 3]: (1 for a whole game else 0, return, steps)."""
+        """Add K episodes, float32 [K, 3]: (1 for a complete game else 0, return, steps)."""
         with self._lock:
             self._reading.episodes.append((level, episodes))
 
     def take_reading(self) -> MeterReading:
-        """What was added since the last call."""
+        """Return the measurements since the last call, and start over."""
         with self._lock:
             part, self._reading = self._reading, _empty_reading()
             return part
@@ -96,26 +100,26 @@ def _empty_reading() -> MeterReading:
 
 
 class MetricsAggregator:
-    """What all learners measured: sums since the last row, and the last games."""
+    """The measurements of all learners: sums since the last row, and the last games."""
 
     def __init__(self, scores: dict[str, tuple[float, float] | None], learners: int = 1):
-        """`scores`: of each level, the mean returns of random play and of a human, if known."""
+        """Take for each level the mean returns of a random policy and of a human, if known."""
         self._scores = scores
         self._lock = threading.Lock()
         self._returns = {level: deque[float](maxlen=_GAMES) for level in scores}  # raw
         self._games: deque[tuple[float, float]] = deque(maxlen=_GAMES)  # (raw return, steps)
         self._shaped: deque[float] = deque(maxlen=_GAMES)
         self._readings = [_empty_reading() for _ in range(learners)]  # since the last row
-        self._steps = [0] * learners  # that each has trained on, in this process's life
-        self._from = (time.monotonic(), 0.0, 0.0)  # of the row before: when, frames, steps
+        self._steps = [0] * learners  # trained on by each learner since this process started
+        self._from = (time.monotonic(), 0.0, 0.0)  # (time, frames, steps) at the previous row
         self._closed = False
 
     def close(self) -> None:
-        """Takes up no more games: those that are here decided that the run ends."""
+        """Accept no more games, because the present ones have ended the run."""
         self._closed = True
 
     def merge(self, rank: int, part: MeterReading) -> None:
-        """Takes up what a learner measured."""
+        """Add a learner's reading."""
         with self._lock:
             reading = self._readings[rank]
             for name, value in part.sums.items():
@@ -137,17 +141,17 @@ class MetricsAggregator:
                         self._shaped.append(episode_return)
 
     def mean_return(self) -> float:
-        """Mean raw return of the last games; NaN before there are as many as that takes."""
+        """Return the mean raw return of the last 100 games; NaN before there are as many."""
         with self._lock:
             full = len(self._games) == _GAMES
             return float(np.mean([r for r, _ in self._games])) if full else math.nan
 
     def start(self, frames: float, steps: float) -> None:
-        """Rates are counted from here."""
+        """Start counting rates at these frames and steps."""
         self._from = time.monotonic(), frames, steps
 
     def row(self, frames: float, steps: float) -> dict[str, Any]:
-        """What happened since the last call; a value that does not exist yet is absent."""
+        """Return the row of metrics since the last call, without values that are not known yet."""
         with self._lock:
             now = time.monotonic()
             seconds = max(now - self._from[0], 1e-9)
@@ -158,7 +162,7 @@ class MetricsAggregator:
             if self._games:
                 row["episode_return"] = float(np.mean([r for r, _ in self._games]))
                 row["episode_length"] = float(np.mean([s for _, s in self._games]))
-                row["games"] = len(self._games)  # of which these are the means
+                row["games"] = len(self._games)
             if self._shaped:
                 row["shaped_return"] = float(np.mean(self._shaped))
             row |= self._by_level() | _averages(self._readings, seconds)
@@ -173,7 +177,7 @@ class MetricsAggregator:
             return {name: value for name, value in row.items() if math.isfinite(value)}
 
     def _by_level(self) -> dict[str, float]:
-        """Each level's return where there are several; and by how much of a human's it is."""
+        """Return the returns of each level, if there are several, and the human-normalised ones."""
         returns = {level: float(np.mean(r)) for level, r in self._returns.items() if r}
         row: dict[str, float] = {}
         if len(self._scores) > 1:
@@ -186,19 +190,20 @@ class MetricsAggregator:
                 normalised[level] = (value - random) / (human - random)
         if len(normalised) > 1:
             row |= {f"human_normalised/{level}": value for level, value in normalised.items()}
-        if normalised:  # of several, the median, as the papers have it
+        if normalised:  # for several levels the median, as in the literature
             row["human_normalised"] = float(np.median(list(normalised.values())))
         return row
 
 
-# Of these a row of several learners holds each one's own, too.
+# Metrics that a row of several learners also holds for each learner.
 _PER_LEARNER = {"steps", "queue_fill", "policy_lag", *(f"{name}_share" for name in LEARNER_TIMES)}
 
 
 def _averages(parts: list[MeterReading], seconds: float) -> dict[str, float]:
-    """Values over all updates of these learners, and the shares of all their time.
+    """Return the values averaged over all updates of these learners, and the shares of their time.
 
-    There are none where little of those `seconds` is known: the first updates find a full queue.
+    The shares are left out where few of the `seconds` were measured: the first updates find a full
+    queue, which is not typical.
     """
     row: dict[str, float] = {}
     times = {name: sum(part.times.get(name, 0.0) for part in parts) for name in LEARNER_TIMES}

@@ -1,8 +1,9 @@
-"""What a run leaves to read, written by rank 0: metrics.jsonl and TensorBoard's events.
+"""The metrics of a run, written by rank 0 to metrics.jsonl and to TensorBoard's event files.
 
-With --track, wandb is handed each row, too (`wandb_tracking`).
+With --track, each row goes to Weights & Biases, too (`wandb_tracking`).
 
-A disk that takes nothing costs rows, not the run; it is said once, and again when it is over.
+A full disk costs rows, not the run: one message says that they cannot be written, another one when
+they can be written again.
 """
 
 import json
@@ -13,6 +14,8 @@ import numpy as np
 import tensorflow as tf
 from tensorboard.plugins.histogram import metadata
 
+from impala_mm.records.metric_descriptions import format_description
+from impala_mm.records.settings_table import render_markdown
 from impala_mm.records.wandb_tracking import WandbTracking
 from impala_mm.runtime.log import Say
 
@@ -21,43 +24,64 @@ _HISTOGRAM = metadata.create_summary_metadata(display_name=None, description=Non
 
 
 class MetricsWriter:
-    """Of one run; everything is appended to, never cut."""
+    """The metrics files of one run, which are only ever appended to."""
 
     def __init__(self, logdir: Path, say: Say, tracked: WandbTracking | None = None):
         self._file = (logdir / "metrics.jsonl").open("a", encoding="utf-8")
         self._events = tf.summary.create_file_writer(str(logdir / "events"))
         self._say, self._tracked = say, tracked
         self._writes = True  # whether the last row could be written
+        self._described: set[str] = set()  # metrics whose description TensorBoard has
         self._next_histograms = 20.0  # seconds from the start
 
+    def write_settings(self, settings: dict[str, Any], frames: float) -> None:
+        """Write a table of all settings for TensorBoard, at the frames where training starts."""
+        try:
+            with self._events.as_default(step=np.int64(frames)):
+                tf.summary.text("settings", render_markdown(settings))
+            self._events.flush()
+        except (OSError, tf.errors.OpError) as error:
+            self._say(f"the settings could not be written for TensorBoard ({error})")
+
     def write(self, row: dict[str, Any]) -> None:
-        """One row of metrics; its texts stand in metrics.jsonl alone."""
+        """Write one row of metrics; its texts go to metrics.jsonl alone."""
         numbers = {name: value for name, value in row.items() if not isinstance(value, str)}
         if self._tracked:
             self._tracked.write(numbers)
         try:
             self._file.write(json.dumps(row) + "\n")
             self._file.flush()
-            # NumPy's: of each of Python's numbers TensorFlow keeps a tensor for ever, 0.8 kB.
+            # NumPy's numbers, since TensorFlow keeps a tensor of 0.8 kB for each Python number.
             with self._events.as_default(step=np.int64(row["frames"])):
                 for name, value in numbers.items():
                     if name != "frames":
-                        tf.summary.scalar(name, np.float32(value))
+                        text = self._description(name)
+                        tf.summary.scalar(name, np.float32(value), description=text)
             self._events.flush()
         except (OSError, tf.errors.OpError) as error:
             if self._writes:
-                self._say(f"metrics cannot be written ({error}); training goes on")
+                self._say(f"metrics cannot be written ({error}); training continues")
             self._writes = False
         else:
             if not self._writes:
                 self._say("metrics are written again")
             self._writes = True
 
-    def wants_histograms(self, seconds: float) -> bool:
-        """Whether it is time, `seconds` after the start: their number stays bounded.
+    def _description(self, name: str) -> str | None:
+        """Return a metric's description the first time, which is the one that TensorBoard reads.
 
-        First after 20 s, then each time that the run is longer by a tenth, and by a minute: they
-        take some tenths of a second. 98 times in a month.
+        Written with each value it would be most of the file.
+        """
+        if name in self._described:
+            return None
+        self._described.add(name)
+        return format_description(name) or None
+
+    def wants_histograms(self, seconds: float) -> bool:
+        """Return whether histograms should be written, `seconds` after the start of the process.
+
+        Each takes some tenths of a second, so their number grows slowly: the first is due after
+        20 s, the next ones whenever the run is longer by a tenth and by a minute (98 in a month).
         """
         if seconds < self._next_histograms:
             return False
@@ -65,22 +89,22 @@ class MetricsWriter:
         return True
 
     def write_histograms(self, frames: float, named: dict[str, np.ndarray]) -> None:
-        """Distributions of values, for TensorBoard; 30 numbers each."""
+        """Write distributions of values for TensorBoard, in 30 buckets each."""
         try:
             with self._events.as_default(step=np.int64(frames)):
                 for name, values in named.items():
                     tf.summary.write(name, _histogram(values), metadata=_HISTOGRAM)
             self._events.flush()
         except (OSError, tf.errors.OpError) as error:
-            self._say(f"histograms could not be written ({error}); training goes on")
+            self._say(f"histograms could not be written ({error}); training continues")
 
 
 def _histogram(values: np.ndarray) -> np.ndarray:
-    """As TensorBoard reads it: float64 [K, 3] of (left edge, right edge, count).
+    """Return a histogram in TensorBoard's format: float64 [K, 3], (left edge, right edge, count).
 
     `tf.summary.histogram` would count by a matrix of [values, K]: 3 CPU seconds and 400 MB for a
     network of 1.7 million weights.
     """
-    # In float64: between float32s that hardly differ there is no room for buckets.
+    # In float64, since there is no room for buckets between float32 values that hardly differ.
     counts, edges = np.histogram(values[np.isfinite(values)].astype(np.float64), _BUCKETS)
     return np.stack([edges[:-1], edges[1:], counts], axis=1)

@@ -1,4 +1,4 @@
-"""Who is told of a run, besides its own folder: the terminal, --on_event's command, --track."""
+"""The outputs of a run besides its folder: the terminal, the command of --on_event, and --track."""
 
 import dataclasses
 from pathlib import Path
@@ -12,7 +12,7 @@ from impala_mm.runtime import log
 
 
 class RunOutputs(NamedTuple):
-    """All of them."""
+    """The outputs of one learner process."""
 
     say: log.ProcessLogger
     event_hook: EventHook
@@ -20,7 +20,7 @@ class RunOutputs(NamedTuple):
 
 
 def make_outputs(config: Config, folder: RunFolder | None, say: log.ProcessLogger) -> RunOutputs:
-    """By a learner; without a folder, which rank 0 has, the terminal alone."""
+    """Return a learner's outputs; without a folder, which only rank 0 has, just the terminal."""
     if not folder:
         return RunOutputs(say, EventHook("", Path(), say), None)
     events = EventHook(config.on_event, folder.path, say)

@@ -1,4 +1,4 @@
-"""The folder of a run: one process writes to it at a time, and no run erases another."""
+"""The folder of a run: only one process writes to it at a time, and no run overwrites another."""
 
 import dataclasses
 import fcntl
@@ -17,24 +17,29 @@ from impala_mm.config.settings import Config
 from impala_mm.runtime import provenance
 
 _README = """\
-A run of impala_mm. Whoever gives its folder with --logdir, and the same flags, goes on with it.
+This folder holds a run of impala_mm. To resume the run, give the same flags and this folder as
+--logdir.
 
-settings.json       every flag, as at the last start
-starts.jsonl        a line for each start: when, by which command, on what machine, with which
-                    versions of packages and of the code
-code-*.diff         where the code was changed since its git revision: how
-metrics.jsonl       a row every few seconds: frames, returns, losses, speed, what binds (verdict)
+settings.json       all flags, with their values at the last start
+starts.jsonl        a line for each start: time, command, machine, versions of packages and code
+code-*.diff         changes of the code since its git revision, if there were any
+metrics.jsonl       a row every 2 s: frames, returns, losses, speed, the bottleneck (verdict);
+                    sandbox/metrics.md explains each key
 events/             the same for TensorBoard: tensorboard --logdir=THIS_FOLDER
-checkpoints/        by the updates made: the newest, the best, and one for each tenth of the run
-learner.log         what the learner said; actor-N.log: the actors of this machine
-on_event.log        what the command of --on_event printed
-evaluations.jsonl   what --mode=test and evaluators measured; videos/, export/, report.html: theirs
-lock                held while a process writes here
+checkpoints/        named by update number: the newest ones, the best one, and one for each tenth
+                    of the run
+learner.log         the learner's log
+actor-N.log         the logs of the actors on this machine
+on_event.log        the output of the command of --on_event
+evaluations.jsonl   results of --mode=test and of evaluators
+videos/, export/, report.html
+                    made from this run by --video_dir, --mode=export and sandbox/plot.py --report
+lock                locked while a process writes to this folder
 """
 
 
 class RunFolder:
-    """Made, or found where --logdir names one, and this process's alone while it lives."""
+    """The folder of a run, new or given by --logdir, locked until this process ends."""
 
     def __init__(self, config: Config):
         self._config = config
@@ -52,15 +57,15 @@ class RunFolder:
         os.pwrite(self._lock, str(os.getpid()).encode(), 0)
 
     def leave_to_others(self) -> None:
-        """A process that this one starts is to write to it instead."""
+        """Release the lock, so that a process that this one starts can write to the folder."""
         os.close(self._lock)
 
     def write_start(self, learners: list[str], frames: float) -> None:
-        """What is started here, once it is known to fit what the folder holds.
+        """Record this start, once the flags are known to fit what the folder holds.
 
-        `learners`: addresses of all; `frames`: from which it goes on.
+        `learners`: addresses of all learners; `frames`: the frames from which the run continues.
         """
-        # Each learner's own --num_learners is 1, whoever started them.
+        # The flag --num_learners of each learner process is 1, so it is replaced by their number.
         settings = dataclasses.asdict(self._config) | {"num_learners": len(learners)}
         (self.path / "settings.json").write_text(json.dumps(settings, indent=1))
         (self.path / "README.txt").write_text(_README)
@@ -84,7 +89,7 @@ class RunFolder:
 
 
 def make_folder(config: Config) -> Path:
-    """That of --logdir, or a new one."""
+    """Create the folder of --logdir, or a new one under runs/, and return it."""
     if config.logdir:
         path = Path(config.logdir)
         path.mkdir(parents=True, exist_ok=True)
@@ -96,7 +101,7 @@ def make_folder(config: Config) -> Path:
         path.parent.mkdir(exist_ok=True)
         try:
             path.mkdir()
-        except FileExistsError:  # another began in the same second
+        except FileExistsError:  # another run started in the same second
             name = f"{name.split('+', maxsplit=1)[0]}+{number}"
             continue
         return path

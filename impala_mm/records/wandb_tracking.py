@@ -1,11 +1,11 @@
-"""--track: a run's rows and settings at Weights & Biases, too.
+"""--track: send a run's metrics and settings to Weights & Biases.
 
-Rank 0 alone does it, in a thread of its own: `metrics_writer` hands over each row of metrics.jsonl,
-and whatever becomes of them there, training neither waits nor ends. wandb is imported only here,
-and is no part of set-up. Its account, project and mode come from its own environment variables.
+`metrics_writer` hands over each row of metrics.jsonl on rank 0, and a thread sends them. Training
+does not wait for wandb, and an error of wandb does not end it. wandb is imported only here and is
+not installed by set-up. Its account, project and mode come from its own environment variables.
 
-    LOGDIR/wandb-id     names the run at wandb: a run that is resumed goes on there
-    LOGDIR/wandb/       what wandb writes; `wandb sync` sends what was tracked offline
+    LOGDIR/wandb-id     the run's id at wandb, under which a resumed run continues
+    LOGDIR/wandb/       wandb's own files; `wandb sync` uploads what was tracked offline
 """
 
 import importlib.util
@@ -20,15 +20,15 @@ from typing import Any
 from impala_mm.config import flags
 from impala_mm.runtime.log import Say
 
-_MAX_WAITING_ROWS = 1000  # rows that wait for wandb; half an hour of them
-_LAST_ROWS_SECONDS = 20.0  # that the end of a run waits for wandb to take the last rows
-_Row = dict[str, Any] | None  # None: there are no more
+_MAX_WAITING_ROWS = 1000  # rows waiting for wandb, about half an hour of training
+_LAST_ROWS_SECONDS = 20.0  # how long the end of a run waits until wandb has the last rows
+_Row = dict[str, Any] | None  # None follows the last row
 
 
 def refuse_without_wandb() -> None:
-    """Refuses --track where wandb is not installed."""
+    """Refuse --track where wandb is not installed."""
     found = importlib.util.find_spec("wandb")
-    if found is None or found.origin is None:  # a folder wandb/ here is no package
+    if found is None or found.origin is None:  # without an origin it is just a folder named wandb/
         flags.refuse(
             "--track: wandb is not installed: .venv/bin/uv pip install wandb "
             "-c constraints.lock, or leave --track out"
@@ -36,7 +36,7 @@ def refuse_without_wandb() -> None:
 
 
 class WandbTracking:
-    """Of one run; nothing is begun at wandb before there is a row."""
+    """The tracking of one run, which starts with the first row."""
 
     def __init__(self, logdir: Path, settings: dict[str, Any], say: Say):
         self._logdir, self._settings, self._say = logdir, settings, say
@@ -45,18 +45,18 @@ class WandbTracking:
         self._thread = threading.Thread(target=self._work, daemon=True, name="tracking")
 
     def write(self, row: dict[str, Any]) -> None:
-        """Takes one row, at once; where wandb is so slow that there is no room, it is left out."""
+        """Queue a row without waiting; drop it if the queue is full because wandb is too slow."""
         if not self._thread.ident:
             self._thread.start()
-        if not self._thread.is_alive():  # it failed, and said so
+        if not self._thread.is_alive():  # it has failed and logged why
             return
         try:
             self._rows.put_nowait(dict(row))
         except queue.Full:
-            self._complain("is too slow, rows are left out")
+            self._complain("is too slow, rows are dropped")
 
     def end(self) -> None:
-        """Waits, not for long, until wandb has what was written."""
+        """Wait until wandb has all rows, but not longer than `_LAST_ROWS_SECONDS`."""
         if not self._thread.is_alive():
             return
         try:
@@ -68,22 +68,25 @@ class WandbTracking:
             self._complain("has not taken all rows")
 
     def _work(self) -> None:
-        # Whatever wandb raises: at a terminal even KeyboardInterrupt, of its own making.
+        """Send rows until None is queued."""
+        # All exceptions are caught: at a terminal wandb itself raises even KeyboardInterrupt.
         began = False
         try:
             run = self._begin()
             began = True
             while (row := self._rows.get()) is not None:
-                run.log(row)  # without a step: rows made again after a kill would be left out
+                run.log(
+                    row
+                )  # without a step, else wandb drops rows that are repeated after a crash
             run.finish()
-            self._module.teardown()  # its own process ends with it
+            self._module.teardown()  # this ends the process that wandb started
         except BaseException as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            hint = "" if began else "; is `wandb login` done? WANDB_MODE=offline needs none"
+            hint = "" if began else "; run `wandb login`, or set WANDB_MODE=offline"
             self._complain(f"failed ({reason[:200]}{hint})")
 
     def _begin(self) -> Any:
-        """wandb's run: this one's, whichever start it is."""
+        """Return wandb's run object, the same run for every start of this one."""
         import wandb  # noqa: PLC0415
 
         self._module = wandb
@@ -94,26 +97,27 @@ class WandbTracking:
             name=os.environ.get("WANDB_NAME") or self._logdir.resolve().name,
             dir=str(self._logdir),
             config={name: _plain(value) for name, value in self._settings.items()},
-            # It is not to ask at the terminal, nor to take what is printed: others do.
+            # wandb must not prompt at the terminal, nor capture the output.
             settings={"console": "off", "silent": True, "login_timeout": 1},
         )
         run.define_metric("*", step_metric="frames")
         if run.offline:
-            self._say(f"tracked in {self._logdir / 'wandb'}; `wandb sync` sends it")
+            self._say(f"tracked in {self._logdir / 'wandb'}; `wandb sync` uploads it")
         elif run.disabled and os.environ.get("WANDB_MODE") != "disabled":
-            raise RuntimeError("no account is known")
+            raise RuntimeError("no wandb account is configured")
         elif run.url:
             self._say(f"tracked at {run.url}")
         return run
 
     def _complain(self, what: str) -> None:
+        """Log the first problem of wandb, and no others."""
         if not self._complained:
-            self._say(f"wandb {what}; training goes on, metrics.jsonl has everything")
+            self._say(f"wandb {what}; training continues, metrics.jsonl has all rows")
         self._complained = True
 
 
 def _run_id(path: Path) -> str:
-    """The run's name at wandb, made by its first start."""
+    """Return the run's id at wandb, which its first start creates."""
     try:
         known = path.read_text().strip()
     except FileNotFoundError:
@@ -125,5 +129,5 @@ def _run_id(path: Path) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON knows no infinity."""
+    """Return a value that JSON can hold: infinity and NaN as text."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -12,7 +12,7 @@ started it:
     prefetch       takes unrolls out of the queue and makes batches of them
     training       calls the updates
     lockstep       agrees on the next step with other learners
-    pulse          exchanges the learners' status reports
+    reports        exchanges the learners' status reports
 """
 
 import contextlib

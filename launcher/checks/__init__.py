@@ -1,5 +1,4 @@
-"""The checks before a start: flags, ports, versions, disks, GPUs, links.
+"""The checks before a run starts: flags, ports, versions, disks, GPUs and network.
 
-`commands.launch` calls it.
-Must not import `commands`.
+`commands.launch` calls it. It must not import `commands`.
 """

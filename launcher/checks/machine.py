@@ -1,4 +1,4 @@
-"""The checks of one machine: is there what its processes need?"""
+"""The checks of one machine: whether it has what the processes planned for it need."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -14,9 +14,9 @@ from launcher.plan.workers_csv import Worker
 from launcher.remote.hosts import Hosts
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
 
-_MIN_DISK_GIB = 1.0  # that a run's folder should have room for
-_PROGRAM_SECONDS = 120.0  # for a program that is asked
-_MAX_CLOCK_SECONDS = 5.0  # that another clock may be wrong by
+_MIN_DISK_GIB = 1.0  # GiB that must be free where the run's folder is
+_PROGRAM_SECONDS = 120.0  # timeout of a program that a check runs
+_MAX_CLOCK_SECONDS = 5.0  # difference of two hosts' clocks above which a note is printed
 _PACKAGES = "tensorflow", "tensorflow-cpu", "dm-sonnet", "numpy", "gymnasium"
 _VERSIONS_PROGRAM = (
     "import importlib.metadata as m, platform\n"
@@ -30,7 +30,7 @@ _PORT_PROGRAM = "import sys; from impala_mm.runtime import ports; ports.check_fr
 
 
 class MachineChecks:
-    """The checks of one machine, with the processes that it is to run."""
+    """The checks of one machine, given the processes that it will run."""
 
     def __init__(
         self,
@@ -44,13 +44,13 @@ class MachineChecks:
         self._processes, self._learners, self._config = processes, learners, config
 
     def check_ports(self, check_free: Callable[[str], None]) -> list[Finding]:
-        """That its learners are to listen on."""
+        """Check that the ports of this machine's learners are free."""
         taken = []
         for worker in self._learners:
             try:
                 self._check_port(worker, check_free)
             except OSError as error:
-                remedy = "end what holds it, or name another tf_port in the CSV"
+                remedy = "stop the process that uses it, or set another tf_port in the CSV"
                 taken.append(self._failed("ports", f"row {worker.line}: {error}", remedy))
         ports = ", ".join(str(worker.tf_port) for worker in self._learners)
         return taken or [self._passed("ports", f"{ports} free")]
@@ -72,13 +72,13 @@ class MachineChecks:
             raise OSError((output.strip().splitlines() or ["?"])[-1].removeprefix("OSError: "))
 
     def check_versions(self) -> list[Finding]:
-        """Of each Python that its rows name."""
+        """Find the versions of Python and of the packages, for each Python that the rows name."""
         found: dict[str, str] = {}
         findings = []
         for process in self._processes:
             installation = process.installation
             if installation.missing:
-                remedy = "--deploy brings it there; or name its workdir or python in the CSV"
+                remedy = "--deploy copies it to the host; or set workdir or python in the CSV"
                 findings.append(self._failed("versions", installation.missing, remedy))
             elif installation.python not in found:
                 code, printed = self._run_as_process(
@@ -86,14 +86,19 @@ class MachineChecks:
                 )
                 found[installation.python] = ", ".join(printed.split("\n")[:-1])
                 if code or "tensorflow" not in printed:
-                    message = f"{'no tensorflow' if not code else printed.strip()[-200:]}"
-                    remedy = "`make setup` where its clone is, or name another python in the CSV"
+                    message = "TensorFlow is not installed" if not code else printed.strip()[-200:]
+                    remedy = "run `make setup` in the host's clone, or set python in the CSV"
                     findings.append(
                         self._failed("versions", f"{installation.python}: {message}", remedy)
                     )
         if not findings and len(set(found.values())) > 1:
             return [
-                self._finding("versions", None, f"{python}: {versions}", "the same is safer")
+                self._finding(
+                    "versions",
+                    None,
+                    f"{python}: {versions}",
+                    "use the same versions for all processes",
+                )
                 for python, versions in found.items()
             ]
         return list(dict.fromkeys(findings)) or [
@@ -101,23 +106,24 @@ class MachineChecks:
         ]
 
     def check_disk(self, logdir: Path) -> list[Finding]:
-        """For the run's folder there."""
+        """Check that the run's folder can be written and that its disk has space."""
         try:
             folder, free, writable = self._hosts.call(self._host_id, "disk_space", path=str(logdir))
         except (HostUnavailable, OperationFailed) as error:
-            return [self._failed("disk", str(error), "mend it, or name another --logdir")]
+            return [self._failed("disk", str(error), "fix it, or set another --logdir")]
         if not writable:
-            return [self._failed("disk", f"{folder} cannot be written", "name another --logdir")]
+            remedy = "change its permissions, or set another --logdir"
+            return [self._failed("disk", f"{folder} is not writable", remedy)]
         free /= 2**30
         if free < _MIN_DISK_GIB:
-            remedy = "make room, or name another --logdir"
-            return [self._failed("disk", f"{free:.1f} GiB free in {folder}", remedy)]
-        if self._host_id:  # each has another figure
+            message = f"{free:.1f} GiB free in {folder}, {_MIN_DISK_GIB:g} GiB needed"
+            return [self._failed("disk", message, "free some space, or set another --logdir")]
+        if self._host_id:  # hosts with equal messages share a line, which exact sizes would prevent
             return [self._passed("disk", "over 1 GiB free")]
         return [self._passed("disk", f"{free:,.0f} GiB free for {logdir}")]
 
     def check_gpus(self) -> list[Finding]:
-        """That its rows name."""
+        """Check that the GPUs in the column cuda_visible_devices exist."""
         named = {
             gpu.strip()
             for worker in (*[process.worker for process in self._processes], *self._learners)
@@ -130,62 +136,67 @@ class MachineChecks:
         if code == 127:
             if named:
                 gpus = ", ".join(sorted(named))
-                message = f"the CSV names GPU {gpus}, and there is no nvidia-smi here"
+                message = f"the CSV names GPU {gpus}, but nvidia-smi is not installed"
                 return [
-                    self._failed("GPUs", message, "install the driver, or leave the column empty")
+                    self._failed(
+                        "GPUs", message, "install the driver, or leave cuda_visible_devices empty"
+                    )
                 ]
-            return [self._passed("GPUs", "none here, none asked for")]
+            return [self._passed("GPUs", "no GPU found, and none in the CSV")]
         present = set(printed.split())
-        if code or named - present:
-            missing = ", ".join(sorted(named - present)) or printed.strip()[-200:]
-            return [self._failed("GPUs", f"not there: {missing}", "mend cuda_visible_devices")]
-        return [self._passed("GPUs", f"{len(present)} here")]
+        if named - present:
+            missing = ", ".join(sorted(named - present))
+            message = f"the CSV names GPU {missing}, which does not exist"
+            return [self._failed("GPUs", message, "correct cuda_visible_devices in the CSV")]
+        if code:
+            message = f"nvidia-smi failed: {printed.strip()[-200:]}"
+            return [self._failed("GPUs", message, "repair or remove the GPU driver")]
+        return [self._passed("GPUs", f"{len(present)} found")]
 
     def check_tmux(self) -> list[Finding]:
-        """Without it there are no windows."""
+        """Check that tmux is installed; a run works without it, but has no windows."""
         if self._facts()["tmux"]:
-            return [self._passed("tmux", "each process has a window of its own")]
-        message = "there is none: processes run in the background, without windows"
+            return [self._passed("tmux", "installed; each process gets its own window")]
+        message = "not installed: processes run in the background, without windows"
         return [self._finding("tmux", None, message, "apt-get install tmux")]
 
     def check_clock(self) -> list[Finding]:
-        """What is compared by time, files and logs, is odd where it is wrong."""
+        """Compare the host's clock with this machine's: times in files and logs depend on it."""
         started = time.time()
         remote_time = self._facts()["time"]
         offset = remote_time - (started + time.time()) / 2
         if abs(offset) > _MAX_CLOCK_SECONDS:
-            message = (
-                f"its clock is {abs(offset):.0f} s {'ahead of' if offset > 0 else 'behind'} ours"
-            )
-            return [self._finding("clock", None, message, "let it keep the time by NTP")]
-        return [self._passed("clock", f"within {_MAX_CLOCK_SECONDS:g} s of ours")]
+            relation = "ahead of" if offset > 0 else "behind"
+            message = f"its clock is {abs(offset):.0f} s {relation} this machine's"
+            return [self._finding("clock", None, message, "synchronise it with NTP")]
+        return [self._passed("clock", f"within {_MAX_CLOCK_SECONDS:g} s of this machine's")]
 
     def check_cores(self) -> list[Finding]:
-        """An actor needs one."""
+        """Check that the host has enough cores: each actor can keep one busy."""
         actors = sum(process.job == "actor" for process in self._processes)
         cores = self._facts()["cores"]
         if actors > 2 * cores:
-            message = f"{actors} actors share {cores} cores"
-            return [self._finding("CPU", None, message, "fewer with more --num_envs play as fast")]
+            message = f"{actors} actors share {cores} core{'s' * (cores != 1)}"
+            remedy = "fewer actors with a larger --num_envs have the same throughput"
+            return [self._finding("CPU", None, message, remedy)]
         return [self._passed("CPU", "enough cores for its actors")]
 
     def check_mpi(self, installation: Installation, count: int) -> list[Finding]:
-        """For more learners than one."""
+        """Check that Horovod and mpirun are installed, which several learners need."""
         learners = Process(
             "", "", self._learners[0], installation, [], {}, installation.workdir, ""
         )
         code, _ = self._run_as_process(learners, installation.python, "-c", _HOROVOD_PROGRAM)
         if code or "/" not in installation.mpirun:
             what = "Horovod" if code else "mpirun"
-            message = f"{count} learners need {what}, which is not there"
-            remedy = "make horovod; or leave one learner in the CSV"
+            message = f"{count} learners need {what}, which is not installed"
+            remedy = "`make horovod` builds it" if code else "install Open MPI"
+            remedy += "; or leave only one learner in the CSV"
             return [self._failed("MPI", message, remedy)]
         return [self._passed("MPI", installation.mpirun)]
 
-    # -- how it is asked
-
     def _run_as_process(self, process: Process, *command: str) -> tuple[int, str]:
-        """As the process itself would run: after its set-up, in its folder."""
+        """Run a command as the process would run: after its set-up commands, in its folder."""
         return self._hosts[self._host_id].run_program(
             process_plan.with_setup(process.worker, self._config, list(command)),
             workdir=process.workdir,

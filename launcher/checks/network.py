@@ -1,4 +1,4 @@
-"""The checks between machines: actors reach their learner, and learners each other."""
+"""The checks between machines: actors can reach their learner, and learners each other."""
 
 import contextlib
 from collections.abc import Sequence
@@ -15,16 +15,16 @@ from launcher.remote.hosts import Hosts
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
 from launcher.running import start
 
-_MAX_SENDERS = 4  # hosts that send at the same time, or they would measure each other
+_MAX_SENDERS = 4  # hosts that send at the same time: more would compete for the bandwidth
 _SEND_SECONDS = 0.5
 _ALL_REDUCE_SECONDS = 120.0
-# Below it weights and unrolls of an actor's host may be held up.
-_MIN_MBIT_PER_SECOND = 100.0
+_MIN_MBIT_PER_SECOND = 100.0  # bandwidth below which parameters and unrolls may be delayed
 _ALL_REDUCE_PROGRAM = """
 import sys, tensorflow as tf, horovod.tensorflow as hvd
 hvd.init()
 total = float(hvd.allreduce(tf.constant(float(hvd.rank() + 1)), op=hvd.Sum))
-sys.exit(0 if total == hvd.size() * (hvd.size() + 1) / 2 else f"it gave {total}")
+expected = hvd.size() * (hvd.size() + 1) / 2
+sys.exit(0 if total == expected else f"the all-reduce returned {total}, not {expected}")
 """
 
 
@@ -43,7 +43,7 @@ class NetworkChecks:
         self._actors = [worker for worker in workers if worker.job == "actor"]
 
     def check(self) -> list[Finding]:
-        """Nothing where all is on one machine."""
+        """Run all checks between machines; a run on a single machine has none."""
         if (
             len(
                 {
@@ -59,8 +59,11 @@ class NetworkChecks:
         return [*self._check_bandwidth(), *self._check_all_reduce()]
 
     def _check_names(self) -> list[Finding]:
-        """A learner listens at its name as its own host knows it: not on the loopback, as Debian
-        has it in /etc/hosts."""
+        """Check the learners' host names: unique, and not a loopback address on their own host.
+
+        A learner listens on the address that its own host resolves its name to. Debian writes a
+        loopback address for it to /etc/hosts, where no other host could connect.
+        """
         findings = self._check_unique_names()
         for learner in self._learners:
             address, host_id = (
@@ -71,14 +74,15 @@ class NetworkChecks:
             if addresses and all(each.startswith("127.") for each in addresses):
                 loopback = addresses[0]
                 message = (
-                    f"row {learner.line}: {address} is {loopback} to itself: nobody reaches that"
+                    f"row {learner.line}: {address} resolves to {loopback} on the host itself, "
+                    f"so no other host could reach the learner"
                 )
-                remedy = "write its address in the CSV, or mend its /etc/hosts"
+                remedy = "write its IP address in the CSV, or correct /etc/hosts on that host"
                 findings.append(Finding("names", False, message, remedy, host_id))
         return findings
 
     def _check_unique_names(self) -> list[Finding]:
-        """Open MPI takes hosts of one name for one machine, and hangs."""
+        """Check that host names differ: Open MPI takes equal names for one machine and hangs."""
         named: dict[str, str] = {}
         findings = []
         for host_id in dict.fromkeys(
@@ -86,13 +90,13 @@ class NetworkChecks:
         ):
             name = self._hosts.call(host_id, "facts", roots=[], pythons=[])["host"]
             if (other := named.setdefault(name, host_id)) != host_id:
-                message = f"{host_id or 'this machine'} and {other or 'this machine'} both call "
-                message += f"themselves {name}: Open MPI would take them for one machine"
-                findings.append(Finding("names", False, message, "give one another host name"))
+                message = f"{host_id or 'this machine'} and {other or 'this machine'} both have "
+                message += f"the host name {name}: Open MPI would take them for one machine"
+                findings.append(Finding("names", False, message, "rename one of the hosts"))
         return findings
 
     def _check_bandwidth(self) -> list[Finding]:
-        """Each actor's host sends to the port of its learner for a moment."""
+        """Measure the bandwidth from each actor's host to its learner's port."""
         pairs: dict[tuple[str, str, int], str] = {}
         actors = [row for row in self._actors for _ in range(row.count)]
         for i, actor in enumerate(actors):
@@ -111,7 +115,7 @@ class NetworkChecks:
     def _start_servers(
         self, pairs: dict[tuple[str, str, int], str]
     ) -> tuple[list[tuple[str, str, int]], list[Finding]]:
-        """Pairs whose learner's host listens now; and why the others do not."""
+        """Start a server on each learner's port; return the pairs to measure, and the failures."""
         errors = {}
         for (_, address, port), host_id in pairs.items():
             if (address, port) not in errors:
@@ -121,8 +125,8 @@ class NetworkChecks:
                 except (HostUnavailable, OperationFailed, OSError) as error:
                     errors[address, port] = str(error)
         bad = [
-            Finding("reach", False, f"cannot listen on {address}:{port}: {why}", "", pairs_place)
-            for (_, address, port), pairs_place in pairs.items()
+            Finding("network", False, f"cannot listen on {address}:{port}: {why}", "", host_id)
+            for (_, address, port), host_id in pairs.items()
             if (why := errors[address, port])
         ]
         return [pair for pair in pairs if not errors[pair[1:]]], list(dict.fromkeys(bad))
@@ -135,14 +139,17 @@ class NetworkChecks:
         except (HostUnavailable, OperationFailed, OSError) as error:
             message = f"cannot reach its learner at {address}:{port}: {error}"
             return Finding(
-                "reach", False, message, "open that port in the firewall between", host_id
+                "network", False, message, "open that port in the firewalls between them", host_id
             )
-        remedy = "raise --min_pull_secs, or move it nearer" if rate < _MIN_MBIT_PER_SECOND else ""
+        is_slow = rate < _MIN_MBIT_PER_SECOND
         message = f"{rate:,.0f} Mbit/s to {address}:{port}"
-        return Finding("reach", None if remedy else True, message, remedy, host_id)
+        if is_slow:
+            message += ", which may delay parameters and unrolls"
+        remedy = "raise --min_pull_secs, or use a faster network" if is_slow else ""
+        return Finding("network", None if is_slow else True, message, remedy, host_id)
 
     def _check_all_reduce(self) -> list[Finding]:
-        """By the same mpirun and agent that the learners will have."""
+        """Run an all-reduce between the learners' hosts, by the mpirun that the run will use."""
         others = process_plan.other_installations(self._learners, self._installation_of)
         if not others:
             return []
@@ -167,6 +174,8 @@ class NetworkChecks:
         hosts = len(self._learners)
         if code == 0:
             return [Finding("all-reduce", True, f"works between {hosts} learners")]
-        last = [line for line in output.splitlines() if line.strip()][-6:] or ["it said nothing"]
-        remedy = "see --mpirun_args: hosts with several networks, firewalls"
-        return [Finding("all-reduce", False, "\n".join(last), remedy)]
+        last = [line for line in output.splitlines() if line.strip()][-6:] or ["no output"]
+        message = f"mpirun between {hosts} learners failed (exit code {code}):\n" + "\n".join(last)
+        remedy = "open the firewalls between learners; with several networks, name one by "
+        remedy += "--mpirun_args"
+        return [Finding("all-reduce", False, message, remedy)]

@@ -1,14 +1,13 @@
-"""What is looked at before anything is started: a line each, and what to do where it is not so.
+"""Runs all checks before a run starts, and prints each result with how to fix a failure.
 
-All machines are asked at the same time, each through the same calls (`Hosts`); what is the same on
-many of them is one line.
+All machines are checked at the same time through the same calls (`Hosts`). A result that several
+of them share is printed once.
 """
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +21,7 @@ from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
 from launcher.remote import parallel
 from launcher.remote.hosts import Hosts
+from launcher.running.console import make_console
 
 
 class PlannedRun(NamedTuple):
@@ -31,15 +31,15 @@ class PlannedRun(NamedTuple):
     processes: Sequence[Process]
     installation_of: InstallationOf
     hosts: Hosts
-    unreached: dict[str, str]  # why, by host id
+    unreached: dict[str, str]  # hosts that cannot be reached, and why
     config: LauncherConfig
     flags: dict[str, str]
-    logdir: Path  # here
-    check_free: Callable[[str], None]  # raises OSError where an address is taken
+    logdir: Path  # the run's folder on this machine
+    check_free: Callable[[str], None]  # raises OSError if an address is in use
 
 
 def check_run(planned: PlannedRun) -> list[Finding]:
-    """All of them."""
+    """Run all checks of a planned run; those between machines only if all others passed."""
     learners = [worker for worker in planned.workers if worker.job == "learner"]
     rows: dict[str, list[Process]] = {}
     for process in (
@@ -76,10 +76,12 @@ def check_run(planned: PlannedRun) -> list[Finding]:
         Finding("ssh", False, why, host_id=host_id) for host_id, why in planned.unreached.items()
     ]
     ssh += [
-        Finding("ssh", True, "answers", host_id=p) for p in rows if p and p not in planned.unreached
+        Finding("ssh", True, "connected", host_id=host_id)
+        for host_id in rows
+        if host_id and host_id not in planned.unreached
     ]
     found = [*ssh, *_mark_different_versions(found), *_check_evaluators(planned, learners[0])]
-    if not any(finding.ok is False for finding in found):  # they need all the others
+    if not has_failed(found):
         found += NetworkChecks(
             planned.hosts, planned.workers, planned.installation_of, planned.config
         ).check()
@@ -87,14 +89,14 @@ def check_run(planned: PlannedRun) -> list[Finding]:
 
 
 def has_failed(findings: Sequence[Finding]) -> bool:
-    """Whether one of them is in the way of a start."""
+    """Return whether a check failed, so that the run cannot start."""
     return any(finding.ok is False for finding in findings)
 
 
 def show_findings(findings: Sequence[Finding]) -> None:
-    """As a table; what many hosts have in common is one line of it."""
+    """Print findings as a table; a finding that several hosts share is printed once."""
     table = Table(box=None, pad_edge=False, show_header=False)
-    words = {True: ("good", "green"), None: ("note", "yellow"), False: ("BAD", "bold red")}
+    words = {True: ("passed", "green"), None: ("note", "yellow"), False: ("FAILED", "bold red")}
     for finding, host_ids in _merge(findings).items():
         word, style = words[finding.ok]
         prefix = _host_prefix(host_ids)
@@ -102,14 +104,11 @@ def show_findings(findings: Sequence[Finding]) -> None:
         table.add_row(
             Text(word, style=style), finding.subject, Text(prefix + finding.message + remedy)
         )
-    console = Console()
-    if not console.is_terminal:  # nobody's sentences are to be cut at 80 columns
-        console.width = 200
-    console.print(table)
+    make_console().print(table)
 
 
 def _merge(findings: Sequence[Finding]) -> dict[Finding, list[str]]:
-    """Each finding without its host, and the ids of all hosts that it is of."""
+    """Map each finding, without its host, to the ids of all hosts that share it."""
     merged: dict[Finding, list[str]] = {}
     order = {what: i for i, what in enumerate(dict.fromkeys(each.subject for each in findings))}
     for finding in sorted(findings, key=lambda each: order[each.subject]):
@@ -121,14 +120,14 @@ def _host_prefix(host_ids: Sequence[str]) -> str:
     others = [host_id for host_id in host_ids if host_id]
     if not others:
         return ""
-    here = " and here" if len(others) < len(host_ids) else ""
+    local = " and this machine" if len(others) < len(host_ids) else ""
     if len(others) > 3:
-        return f"{len(others)} hosts{here}: "
-    return f"{', '.join(others)}{here}: "
+        return f"{len(others)} hosts{local}: "
+    return f"{', '.join(others)}{local}: "
 
 
 def _check_flags(planned: PlannedRun, learner: Worker) -> list[Finding]:
-    """As experiment.py itself judges them, where the first learner will run."""
+    """Check the flags of training by `experiment.py --validate` on the first learner's host."""
     installation = planned.installation_of(learner)
     if installation.host_id in planned.unreached or installation.missing:
         return []
@@ -144,16 +143,16 @@ def _check_flags(planned: PlannedRun, learner: Worker) -> list[Finding]:
         environment=planned.processes[0].environment,
         seconds=120.0,
     )
-    last = (printed.strip().splitlines() or ["it said nothing"])[-1]
+    last = (printed.strip().splitlines() or ["no output"])[-1]
     if code == 0:
         return [Finding("flags", True, last.removeprefix("valid: "))]
-    return [Finding("flags", False, last.removeprefix("error: "), "mend the command")]
+    return [Finding("flags", False, last.removeprefix("error: "), "correct the command line")]
 
 
 def _check_mpi(planned: PlannedRun, learners: Sequence[Worker]) -> list[Finding]:
-    """Of each learner's machine."""
+    """Check Horovod and mpirun on each learner's machine, if there is more than one learner."""
     if len(learners) == 1:
-        return [Finding("MPI", True, "not needed: there is one learner")]
+        return [Finding("MPI", True, "not needed for one learner")]
     found = []
     for worker in learners:
         installation = planned.installation_of(worker)
@@ -165,17 +164,15 @@ def _check_mpi(planned: PlannedRun, learners: Sequence[Worker]) -> list[Finding]
 
 
 def _check_evaluators(planned: PlannedRun, learner: Worker) -> list[Finding]:
-    """They follow checkpoints, which are on the first learner's machine."""
+    """Note evaluators on another machine than the first learner's, which writes the checkpoints."""
     learners_host_id = planned.installation_of(learner).host_id
-    remedy = "give its row the ip of the first learner, or a file system that both share"
+    message = (
+        f"the evaluator reads checkpoints, which the learner writes on "
+        f"{learners_host_id or 'this machine'}"
+    )
+    remedy = "give its row the first learner's ip, or put --logdir on a file system that both share"
     return [
-        Finding(
-            "evaluator",
-            None,
-            f"the run's folder is on {learners_host_id or 'this machine'}",
-            remedy,
-            host_id,
-        )
+        Finding("evaluator", None, message, remedy, host_id)
         for worker in planned.workers
         if worker.job == "evaluator"
         and (host_id := planned.installation_of(worker).host_id) != learners_host_id
@@ -183,13 +180,13 @@ def _check_evaluators(planned: PlannedRun, learner: Worker) -> list[Finding]:
 
 
 def _mark_different_versions(findings: list[Finding]) -> list[Finding]:
-    """Versions that are not the same everywhere are to be known."""
+    """Turn the results about versions into notes, if the hosts' versions differ."""
     versions = {
         finding.message for finding in findings if finding.subject == "versions" and finding.ok
     }
     if len(versions) < 2:
         return findings
-    remedy = "the same everywhere is safer: --deploy"
+    remedy = "--deploy installs the same versions on all hosts"
     return [
         f._replace(ok=None, remedy=remedy) if f.subject == "versions" and f.ok else f
         for f in findings

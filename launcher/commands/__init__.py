@@ -1,5 +1,4 @@
-"""What the frontend does, one function per flag: launch, status, stop, apply, fetch.
+"""The commands of the frontend, one function per flag: launch, status, stop, apply and so on.
 
-`run_experiment_mm_raw.py` calls `dispatch`.
-Nothing else imports it.
+`run_experiment_mm_raw.py` calls `dispatch`. No other package may import this one.
 """

@@ -1,4 +1,7 @@
-"""--apply: actors of a running run, as the CSV has them now. Learners stay as they are."""
+"""`--apply`: adds and removes actors of a running run, so that they match the changed CSV.
+
+Learners and evaluators do not change.
+"""
 
 import collections
 import dataclasses
@@ -20,7 +23,7 @@ from launcher.running.run_control import RunControl
 
 
 class NotRunning(Exception):
-    """There is nothing to change."""
+    """The run that should be changed is not running."""
 
 
 def update_actors(
@@ -30,10 +33,15 @@ def update_actors(
     flags: dict[str, str],
     log_max_mb: float,
 ) -> None:
-    """Adds and removes; says what, and what cannot be."""
+    """Start and stop actors as the CSV's rows say; print what changed and what cannot change.
+
+    Raises NotRunning.
+    """
     run, hosts = control.run, control.hosts
     if not run.is_running():
-        raise NotRunning(f"{run.name} is not running: start it without --apply")
+        raise NotRunning(
+            f"{run.name} is not running: start it with the same command without --apply"
+        )
     hosts.targets |= find_targets(workers)
     unreached = hosts.connect(print, connect.candidate_pythons(workers, config.deploy))
     for sentence in unreached.values():
@@ -45,14 +53,15 @@ def update_actors(
         assert record
         for name, value in flags.items():
             if record.flags.get(name) != value:
-                print(f"note: --{name} stays as it was when the run was started")
+                was = record.flags.get(name, "its default")
+                print(f"note: --{name} remains {was}: --apply does not change flags")
         wanted = process_plan.make_processes(workers, config, record.flags, installation_of)
         if sum(p.job == "evaluator" for p in wanted) != sum(
             p["job"] == "evaluator" for p in record.processes
         ):
-            print("note: evaluators stay as they are while a run goes on")
+            print("note: --apply does not add or remove evaluators; --stop the run and restart it")
         if wanted[0].command != record.learners:
-            print("note: learners cannot change while a run goes on: --stop it and start it again")
+            print("note: --apply does not change learners; --stop the run and restart it")
         added, removed = _find_differences(run, record, wanted)
         new = [
             process_plan.make_actor(
@@ -63,7 +72,7 @@ def update_actors(
         for name in removed:
             control.request_stop("save", name)
             if (host_id := record.host_id_of(name)) and (why := run.why_away(host_id)):
-                print(f"note: {name} goes on until {host_id} answers ({why})")
+                print(f"note: {name} keeps running until {host_id} can be reached ({why})")
         # Those that were removed stay in the record: they may take a moment to end.
         learners = record.host_id_of(LEARNERS)
         new_entries = [start.record_entry(process, learners, record) for process in new]
@@ -94,14 +103,17 @@ def update_actors(
         )
         if new:
             start.start_processes(run, hosts, new, config, record, log_max_mb)
-    print(f"{run.name}: {len(new)} actors added, {len(removed)} removed")
+    actors = f"{len(new)} actor{'s' * (len(new) != 1)}"
+    print(f"{run.name}: {actors} added, {len(removed)} removed")
 
 
 def _give_up_hosts(
     run: Run, record: Record, processes: Sequence[dict[str, Any]], removed: Sequence[str]
 ) -> set[str]:
-    """Hosts that do not answer and are not wanted any more: what is left there ends when they do,
-    and nobody waits for them."""
+    """Return unreachable hosts that have no process of the run any more.
+
+    Their removed actors are recorded as pending stops: they end once the host can be reached.
+    """
     wanted = {p.get("place", "") for p in processes if p["name"] not in removed}
     left = {record.host_id_of(name) for name in removed} - wanted - {"", *record.learner_places}
     given_up = {host_id for host_id in left if run.why_away(host_id)}
@@ -113,7 +125,7 @@ def _give_up_hosts(
 def _find_differences(
     run: Run, record: Record, wanted: Sequence[Process]
 ) -> tuple[list[Process], list[str]]:
-    """Actors that are wanted and not there; names of those that are there and not wanted."""
+    """Return the actors to start, and the names of the actors to stop."""
     states = run.states()
     present: dict[str, list[str]] = collections.defaultdict(list)
     for old in record.processes:
@@ -126,7 +138,7 @@ def _find_differences(
         if process.job == "actor":
             alike = present[_signature_text(process_plan.row_signature(process.worker))]
             if alike:
-                alike.pop(0)  # the oldest stays
+                alike.pop(0)  # the oldest keeps running
             else:
                 added.append(process)
     return added, [name for names in present.values() for name in names]

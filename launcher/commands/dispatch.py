@@ -1,7 +1,7 @@
-"""What the frontend does, by its flags: starts a run and watches it, or asks after one.
+"""Selects the command of the frontend by its flags: start and follow a run, or one of the others.
 
-`run_experiment_mm_raw.py` calls it with what it has read. What goes wrong by the user's doing is a
-`UserError`; the sentence is all that is printed of it.
+`run_experiment_mm_raw.py` calls `main` with the parsed flags. Errors that the user can fix are
+raised as `UserError`, whose message is printed without a traceback.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from launcher.ssh.ssh_config import Unreachable
 
 
 def main(request: Request) -> int:
-    """The exit code."""
+    """Run the command that the flags ask for, and return its exit code. Raises UserError."""
     config = request.launcher
     handlers: list[tuple[object, Callable[[Run, Request], int]]] = [
         (config.stop, manage.stop_run),
@@ -39,8 +39,9 @@ def main(request: Request) -> int:
         raise UserError(f"--tmux_sess: {error}") from None
     except BrokenPipeError:
         raise
-    except OSError as error:  # a disk that is full, a folder that is not ours
-        raise UserError(f"{error.filename or 'it cannot go on'}: {error.strerror}") from None
+    except OSError as error:  # such as a full disk, or a folder without permissions
+        what = f"{error.filename}: " if error.filename else ""
+        raise UserError(f"{what}{error.strerror or error}") from None
     except (
         BadCsv,
         UnreadableRecord,
@@ -48,7 +49,7 @@ def main(request: Request) -> int:
         NotRunning,
         OperationFailed,
         HostUnavailable,
-        Unreachable,  # an SSH configuration that cannot be read
+        Unreachable,  # such as an SSH configuration that cannot be read
         process_plan.PlanError,
         tmux.TmuxError,
     ) as error:
@@ -56,10 +57,10 @@ def main(request: Request) -> int:
 
 
 def emit_script(run: Run, request: Request) -> int:
-    """Prints the run as a job of another launcher; all else goes to stderr."""
+    """Print the run as a script of another launcher; notes go to stderr."""
     config = request.launcher
     if config.emit != "slurm":
-        raise UserError(f"--emit={config.emit}: it must be slurm")
+        raise UserError(f"--emit={config.emit}: the only choice is slurm")
     refuse_launcher_flags(request)
     with contextlib.redirect_stdout(sys.stderr):
         workers = read_workers(request)

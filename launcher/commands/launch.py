@@ -1,4 +1,4 @@
-"""Starts a run: reaches its hosts, checks, starts everything, and stays to watch."""
+"""Starts a run: connects to its hosts, checks them, starts all processes and follows the run."""
 
 import time
 from pathlib import Path
@@ -22,7 +22,7 @@ from launcher.transfer.mirror import mirror_folder
 
 
 def launch(run: Run, request: Request) -> int:
-    """The exit code; of a dry run what would be is all that is printed."""
+    """Start and follow a run, or print its commands with `--dry_run`; return the exit code."""
     refuse_launcher_flags(request)
     workers = read_workers(request)
     expected_logdir = Path(request.logdir or "runs/NEW").absolute()
@@ -38,7 +38,9 @@ def launch(run: Run, request: Request) -> int:
         )
         return 0
     if config.wheelhouse and not config.deploy:
-        raise UserError("--wheelhouse is for --deploy, which brings its packages to the hosts")
+        raise UserError(
+            "--wheelhouse needs --deploy, which installs its packages on the hosts: add --deploy"
+        )
     run.refuse_running()
     hosts = Hosts(run.name, find_targets(workers), request.settings)
     try:
@@ -48,18 +50,18 @@ def launch(run: Run, request: Request) -> int:
 
 
 class _Launcher:
-    """Launches one run, from connecting its hosts to its end."""
+    """Launches one run: connects, deploys, checks, starts and follows it."""
 
     def __init__(
         self, run: Run, request: Request, workers: list[Worker], hosts: Hosts, expected_logdir: Path
     ):
-        """`expected_logdir`: the run's folder here, as far as it is known."""
+        """Remember the request; `expected_logdir` is the run's folder, if its name is known yet."""
         self._run, self._request, self._config = run, request, request.launcher
         self._workers, self._hosts, self._expected_logdir = workers, hosts, expected_logdir
         self._control = RunControl(run, hosts)
 
     def launch(self) -> int:
-        """The exit code."""
+        """Launch the run, or only check it with `--check`; return the exit code."""
         if socket := tmux.default_socket():
             tmux.Session(self._run.name, libtmux_server(socket)).refuse_foreign()
         unreached = self._connect_hosts()
@@ -72,24 +74,26 @@ class _Launcher:
             if self._config.check or preflight.has_failed(found):
                 return int(preflight.has_failed(found))
         elif first.host_id in unreached:
-            raise UserError(f"the learners' host does not answer: {unreached[first.host_id]}")
+            raise UserError(f"cannot reach the learners' host: {unreached[first.host_id]}")
         return self._start(installation_of, first, unreached)
 
     def _connect_hosts(self) -> dict[str, str]:
-        """Every host: why not, of those that do not answer."""
+        """Connect to every host, and deploy to it; return unreachable hosts and why."""
         config = self._config
         unreached = self._hosts.connect(
             print, connect.candidate_pythons(self._workers, config.deploy)
         )
         self._control.end_pending(print)
         if config.deploy and deploy.deploy_project(self._hosts, self._workers, config, print):
-            raise UserError("nothing was started: not all hosts are ready for it")
+            raise UserError(
+                "no process was started: --deploy did not succeed on all hosts (see above)"
+            )
         return unreached
 
     def _check(
         self, installation_of: InstallationOf, first: Installation, unreached: dict[str, str]
     ) -> list[Finding]:
-        """Shown whole where that is all that is asked for, else what is not good."""
+        """Run the checks; print all results with `--check`, else only notes and failures."""
         started, check_only = time.monotonic(), self._config.check
         flags = self._request.flags | {
             "logdir": self._learners_logdir(first, self._expected_logdir)
@@ -107,17 +111,24 @@ class _Launcher:
                 check_free=self._request.check_free,
             )
         )
-        good = sum(finding.ok is True for finding in found)
+        counts = [sum(finding.ok is ok for finding in found) for ok in (True, None, False)]
+        passed, notes, failed = counts
+        rest = f", {notes} note{'s' * (notes > 1)}" * (notes > 0) + f", {failed} failed" * (
+            failed > 0
+        )
         if shown := found if check_only else [each for each in found if not each.ok]:
             preflight.show_findings(shown)
         seconds = time.monotonic() - started
-        print(f"checked: {good} of {len(found)} good ({seconds:.1f} s)", flush=True)
+        print(f"checks: {passed} of {len(found)} passed{rest} ({seconds:.1f} s)", flush=True)
         if preflight.has_failed(found) and not check_only:
-            print("nothing was started; --check shows all of it, --skip_check starts all the same")
+            print(
+                "no process was started: fix the failed checks, or start anyway with --skip_check "
+                "(--check prints all results)"
+            )
         return found
 
     def _learners_logdir(self, first: Installation, local_logdir: Path) -> str:
-        """That the learners write to, on their machine."""
+        """Return the path of the run's folder on the learners' machine."""
         if not first.host_id:
             return str(local_logdir)
         return first.absolute_path(self._request.logdir or f"runs/{local_logdir.name}")
@@ -140,9 +151,13 @@ class _Launcher:
             if (
                 first.host_id
                 and not shared
-                and fetch.restore_if_missing(hosts, first.host_id, logdir, learners_logdir)
+                and fetch.restore_if_missing(hosts, first.host_id, logdir, learners_logdir, print)
             ):
-                print(f"what was saved was brought to {first.host_id}", flush=True)
+                print(
+                    f"copied the checkpoints in {logdir} to {first.host_id}:{learners_logdir}; "
+                    f"training resumes from the last one",
+                    flush=True,
+                )
             follower = follow.Follower(self._control, logdir)
             follower.install_signal_handlers()
             started = time.monotonic()
@@ -158,22 +173,23 @@ class _Launcher:
         reached = len(hosts.remote_nodes) - len(unreached)
         on_hosts = f" on {reached} host{'s' * (reached != 1)}" if hosts.remote_nodes else ""
         print(
-            f"{run.name}: {len(record.processes)} processes started{on_hosts} in "
-            f"{time.monotonic() - started:.1f} s; all of it in {logdir}"
+            f"{run.name}: started {len(record.processes)} processes{on_hosts} in "
+            f"{time.monotonic() - started:.1f} s; results: {logdir}"
         )
         if len(record.learner_places) > 1:
             print(
-                f"the learners' supervisor on {first.host_id or 'this machine'} keeps what it "
-                f"needs to reach the other learners in its memory: if it dies, start the run again"
+                f"note: the learners' supervisor on {first.host_id or 'this machine'} keeps the "
+                f"credentials for the other learners' hosts only in memory: if it crashes, "
+                f"restart the run"
             )
         if config.detach and not follower.interrupted:
             print(follow.detached_message(run))
             return 0
         on_each = " on each host" if hosts.remote_nodes else ""
-        attach_hint = (
-            f"`tmux attach -t {run.name}`{on_each} looks inside, " if record.socket else ""
+        tmux_hint = (
+            f"`tmux attach -t {run.name}`{on_each} shows the processes; " if record.socket else ""
         )
-        print(f"{attach_hint}`d` leaves it running, Ctrl-C saves and stops it", flush=True)
+        print(f"{tmux_hint}{follow.KEYS_HINT}", flush=True)
         recovery = Recovery(
             *(self._control, mirror, config, self._workers, installation_of),
             *(self._request.log_max_mb, print),
@@ -183,7 +199,7 @@ class _Launcher:
 
 
 def _default_installations(run: Run) -> InstallationOf:
-    """Without asking any host."""
+    """Return installations as the CSV names them, without a connection to any host."""
 
     def installation_of(worker: Worker) -> Installation:
         host_id = host_id_of(worker)

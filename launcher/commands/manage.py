@@ -1,4 +1,4 @@
-"""What may be done with a run that was started, from any terminal of its user."""
+"""The commands for a run that was started already; its user may call them from any terminal."""
 
 import contextlib
 import time
@@ -17,16 +17,16 @@ from launcher.running.run_control import RunControl
 from launcher.transfer import fetch
 from launcher.transfer.mirror import mirror_folder
 
-_NOTICE_SECONDS = 5.0  # of waiting, before it is said for what
+_NOTICE_SECONDS = 5.0  # seconds of waiting before a message says for what
 
 
 def require_record(run: Run) -> Record:
-    """What was started under this name; refused where nothing was."""
+    """Return the record of a run. Raises UserError if there is no run of this name."""
     record = run.record
     if record is None:
-        others = [name for name in run_names() if name != run.name]  # what is left of it is no run
-        known = f"; there are {', '.join(others)} (--tmux_sess=NAME)" if others else ""
-        raise UserError(f"there is no run called {run.name}{known}")
+        others = [name for name in run_names() if name != run.name]  # the rest is no run any more
+        known = f"; name another by --tmux_sess: {', '.join(others)}" if others else ""
+        raise UserError(f"there is no run named {run.name}{known}")
     return record
 
 
@@ -34,7 +34,10 @@ def require_record(run: Run) -> Record:
 def connected(
     run: Run, request: Request, log: str = ""
 ) -> Iterator[tuple[RunControl, StateMirror]]:
-    """With the other hosts of a run, if it has any; `log`: of this process is copied, too."""
+    """Connect to the run's hosts for the time of a `with` block.
+
+    The learners' log and metrics are copied meanwhile, and the log of the process `log`.
+    """
     csv = request.launcher.workers_csv_path if "workers_csv_path" in request.given else ""
     control, mirror = connect.reconnect(run, require_record(run), csv, request.settings, log)
     try:
@@ -44,25 +47,26 @@ def connected(
 
 
 def show_status(run: Run, request: Request) -> int:
-    """Its status."""
+    """Show the status of a run's processes, as a live table or as JSON."""
     record = require_record(run)
-    unseen = record.targets and all(map(run.why_away, record.targets))  # no frontend keeps copies
+    # Without a connected frontend the copies of the hosts' states are old.
+    unseen = record.targets and all(map(run.why_away, record.targets))
     with connected(run, request) if unseen else contextlib.nullcontext():
         status.show_status(run, request.launcher.json)
     return 0
 
 
 def fetch_files(run: Run, request: Request) -> int:
-    """Logs, and what learners saved, from other hosts."""
+    """Download the logs of all processes, and the learners' folder, from other hosts."""
     with connected(run, request) as (control, _):
         return fetch.fetch_run(run, control.hosts, require_record(run), print)
 
 
 def apply_csv(run: Run, request: Request) -> int:
-    """Actors, as the CSV has them now."""
+    """Add and remove actors so that they match the changed CSV."""
     require_record(run)
     if "workers_csv_path" not in request.given:
-        raise UserError("--apply needs the changed CSV: --workers_csv_path=PATH")
+        raise UserError("--apply needs the changed CSV: add --workers_csv_path=PATH")
     workers = read_workers(request)
     with connected(run, request) as (control, _):
         update_actors(control, request.launcher, workers, request.flags, request.log_max_mb)
@@ -70,29 +74,30 @@ def apply_csv(run: Run, request: Request) -> int:
 
 
 def stop_run(run: Run, request: Request) -> int:
-    """Saves and ends exactly what the run started; what it left behind is put away."""
+    """Save and stop every process of a run, and remove its state; the run's folder stays."""
     record, code = require_record(run), 0
     with connected(run, request) as (control, _):
         state = status.run_state(run)
         if state == "stale":
             control.end_remaining(print)
-            print(f"{run.name} ended when this machine did: it is forgotten; its folder is whole")
+            why = "ended when this machine rebooted"
+            print(f"{run.name} {why}; removed its record; results: {record.logdir}")
         elif not run.is_running():
-            print(f"{run.name} is not running ({state}); it is forgotten, its folder is whole")
+            why = f"was not running (state: {status.state_label(state)})"
+            print(f"{run.name} {why}; removed its record; results: {record.logdir}")
         else:
-            code = _end_run(run, control, request.launcher.stop_secs)
-        print(f"all of it in {record.logdir}")
+            code = _end_run(run, control, record, request.launcher.stop_secs)
         if code and any(run.why_away(host_id) for host_id in record.targets):
-            return code  # the same again reaches those that were away
+            return code  # another --stop can reach the hosts that were unreachable
         with run.locked(wait=True):
-            if run.record == record:  # nobody else put it away, or started it again
+            if run.record == record:  # no other frontend removed or restarted it
                 control.forget(record, is_stale=state == "stale")
     return code
 
 
-def _end_run(run: Run, control: RunControl, timeout: float) -> int:
-    """The exit code."""
-    print(f"{run.name}: the learners save and stop, then the others", flush=True)
+def _end_run(run: Run, control: RunControl, record: Record, timeout: float) -> int:
+    """Stop a running run, print how it ended, and return the exit code."""
+    print(f"{run.name}: saving and stopping the learners, then all other processes", flush=True)
     began, code = time.monotonic(), 0
     control.request_stop("save")
     _wait_for_learners(run, timeout)
@@ -101,8 +106,11 @@ def _end_run(run: Run, control: RunControl, timeout: float) -> int:
     if learners.get("state") == "failed":
         code = 1
         print(follow.failure_message(learners, 1))
-    last_line = f" ({learners['last']})" if learners.get("last") else ""
-    print(f"{run.name} has ended, after {time.monotonic() - began:.1f} s{last_line}")
+    last_line = learners.get("last", "")
+    if last_line:
+        print(last_line)
+    results = f"; results: {record.logdir}" if record.logdir not in last_line else ""
+    print(f"{run.name}: stopped in {time.monotonic() - began:.1f} s{results}")
     if unreached:
         code = 1
         print(follow.unreached_message(unreached))
@@ -110,7 +118,10 @@ def _end_run(run: Run, control: RunControl, timeout: float) -> int:
 
 
 def _wait_for_learners(run: Run, timeout: float) -> None:
-    """As long as their supervisor has patience with them, it lives; their host may not."""
+    """Wait until the learners have ended, or their host was unreachable for `timeout` seconds.
+
+    Learners that do not end are killed by their supervisor after its own timeout.
+    """
     away_since = noticed = 0.0
     while (state := run.states().get(LEARNERS, {"state": "lost"})["state"]) not in (
         *FINAL_STATES,
@@ -119,25 +130,30 @@ def _wait_for_learners(run: Run, timeout: float) -> None:
         away_since = 0.0 if state != "away" else away_since or time.monotonic()
         if away_since and not noticed and time.monotonic() - away_since > _NOTICE_SECONDS:
             noticed = time.monotonic()
-            print(f"the learners' host does not answer; it is asked for {timeout:g} s", flush=True)
+            host_id = require_record(run).host_id_of(LEARNERS)
+            print(
+                f"the learners' host {host_id} is unreachable; trying to reconnect for "
+                f"{timeout:g} s",
+                flush=True,
+            )
         if away_since and time.monotonic() - away_since > timeout:
             return
         time.sleep(0.1)
 
 
 def show_log(run: Run, request: Request) -> int:
-    """Prints a process's log and what is appended to it, until the run is over or Ctrl-C."""
+    """Print a process's log, and follow it until the run has ended or Ctrl-C is pressed."""
     name = request.launcher.logs
     record = require_record(run)
     with connected(run, request, log=name):
         states = run.states()
         if name not in states:
-            raise UserError(f"--logs={name}: there are {', '.join(states)}")
+            raise UserError(f"--logs={name}: no such process; choose one of {', '.join(states)}")
         if "log" not in states[name]:
-            raise UserError(f"--logs={name}: it has said nothing yet")
+            raise UserError(f"--logs={name}: the process has not printed anything yet; try later")
         path = Path(states[name]["log"])
         if record.host_id_of(name) and not (record.shared and name == LEARNERS):
-            path = Path(record.logdir) / f"{name}.log"  # its copy
+            path = Path(record.logdir) / f"{name}.log"  # the copy on this machine
         return _print_log(run, path)
 
 
@@ -156,19 +172,19 @@ def _print_log(run: Run, path: Path) -> int:
 
 
 def attach_run(run: Run, request: Request) -> int:
-    """Follows it again, and mends what it can, as the frontend that started it did."""
+    """Follow a run again and restart what fails, as the frontend that started it did."""
     record, config = require_record(run), request.launcher
     if not run.is_running() and not record.targets:
-        raise UserError(f"{run.name} is not running: --status shows it, --stop forgets it")
+        raise UserError(
+            f"{run.name} is not running: --status shows how it ended, --stop removes its record"
+        )
     csv = request.launcher.workers_csv_path if "workers_csv_path" in request.given else ""
     workers, _ = read(csv or record.csvs[0])
     with connected(run, request) as (control, mirror):
         installation_of = connect.find_installations(workers, control.hosts, config.deploy, print)
         follower = follow.Follower(control, Path(record.logdir))
         follower.install_signal_handlers()
-        print(
-            f"{run.name}: {status.run_state(run)}; `d` leaves it running, Ctrl-C saves and stops it"
-        )
+        print(f"{run.name}: {status.state_label(status.run_state(run))}; {follow.KEYS_HINT}")
         recovery = Recovery(
             *(control, mirror, config, workers, installation_of, request.log_max_mb), print
         )

@@ -13,103 +13,104 @@ class LauncherConfig:
     # -- Cluster
     workers_csv_path: str = flag(
         "workers.csv.example", group="Cluster",
-        text="CSV of hosts: a row for each process. Its columns are explained in "
-             "workers.csv.example.")
+        text="CSV file of the run's hosts and processes. workers.csv.example explains its columns.")
     tmux_sess: str = flag(
         "impala", group="Cluster",
-        text="Name of the run, and of its tmux session: `tmux attach -t NAME` looks inside.")
+        text="Name of the run and of its tmux session: `tmux attach -t NAME` shows the processes.")
     mpirun_args: str = flag(
         "", group="Cluster",
-        text="More arguments for mpirun, as a shell would split them.")
+        text="Additional arguments for mpirun, split as a shell would.")
     env: tuple[str, ...] = flag(
         (), group="Cluster",
-        text="NAME=value for the environment of every process, mpirun included; may be repeated.")
+        text="NAME=value to set in the environment of every process, including mpirun; may be "
+             "repeated.")
     setup: str = flag(
         "", group="Cluster",
-        text="Shell commands before every process, such as `module load cuda`; a row's own column "
-             "replaces them.")
+        text="Shell commands to run before every process, such as `module load cuda`. The column "
+             "setup of a row replaces them.")
     restart_learners: bool = flag(
         False, group="Cluster",
-        text="Learners that die start again from the last checkpoint, while actors wait. Unset: "
-             "the run ends with them. Actors always start again.")
+        text="Restart learners that crash from the last checkpoint, while actors wait. If unset, "
+             "the run ends when learners crash. Actors are always restarted.")
     max_restarts: int = flag(
         20, group="Cluster", least=0,
-        text="Times in a row that a process which dies is started again, after 0.5 s, 1 s, 2 s and "
-             "so on up to 30 s; who lived ten minutes begins anew.")
+        text="Maximum number of consecutive restarts of a process, after delays of 0.5 s, 1 s, 2 s "
+             "and so on up to 30 s. The count starts over once a process has run for 10 minutes.")
     stall_secs: float = flag(
         120, group="Cluster", least=0,
-        text="Seconds without a sign of life after which a process counts as dead; while it "
-             "starts, five times as many. 0: never.")
+        text="Seconds without a heartbeat after which a process is killed and restarted; five "
+             "times as long while it is starting. 0: never.")
     stop_secs: float = flag(
         120, group="Cluster", least=1,
-        text="Seconds that learners have for saving when the run is to end.")
+        text="Seconds that learners have to save a checkpoint when the run is stopped, before they "
+             "are killed.")
     orphan_secs: float = flag(
         600, group="Cluster", least=0,
-        text="Seconds after which a process on another host ends by itself: without anything that "
-             "it could do, and without news from a frontend. 0: never.")
+        text="Seconds after which a process on another host exits by itself if it makes no "
+             "progress and no frontend is connected to its host. 0: never.")
     skip_check: bool = flag(
         False, group="Cluster",
-        text="Start without checking flags, ports, versions, disk and GPUs first.")
+        text="Start without the checks of flags, ports, versions, disk, GPUs and network.")
     detach: bool = flag(
         False, group="Cluster",
-        text="Leave the run to itself once it is started. `d` does that later.")
+        text="Exit once the run is started and leave it running. The key `d` does the same later.")
 
     # -- Other hosts
     ssh_config: str = flag(
         "", group="Other hosts",
-        text="SSH configuration file. Unset: the user's own, and the system's.")
+        text="SSH configuration file. Unset: the user's and the system's own files.")
     ssh_accept_new_hosts: bool = flag(
         False, group="Other hosts",
-        text="Trust a host that is not in known_hosts, and write its key there. A key that changed "
-             "is never accepted.")
+        text="Trust hosts that are not in known_hosts, and add their keys to it. A changed key is "
+             "never accepted.")
     lost_secs: float = flag(
         60, group="Other hosts", least=5,
-        text="Seconds without an answer of a learner's host after which the learners start again "
-             "on the others, with restart_learners.")
+        text="Seconds for which a learner's host must be unreachable before restart_learners "
+             "restarts the learners on the other hosts.")
     mirror_logdir: bool = flag(
         False, group="Other hosts",
-        text="While the frontend follows a run, bring what the learners save on another host here, "
-             "every 20 s.")
+        text="Download logs and checkpoints from the learners' host every 20 s while the frontend "
+             "follows a run, so that they survive the loss of that host.")
     deploy: bool = flag(
         False, group="Other hosts",
-        text="Copy this project to the hosts first, what changed of it, and set it up there; to "
-             "the row's workdir, or to ~/impala_mm.")
+        text="Before starting, copy this project to the hosts and install it there, in the row's "
+             "workdir or in ~/impala_mm. Only changed files are copied.")
     wheelhouse: str = flag(
         "", group="Other hosts",
-        text="With deploy: a folder of packages that `make wheelhouse` filled, for hosts without "
-             "internet; it is copied to them, and their set-up asks nobody else.")
+        text="With deploy: folder of packages from `make wheelhouse`. It is copied to the hosts, "
+             "which then install the project without internet access.")
 
     # -- Instead of starting
     dry_run: bool = flag(
         False, group="Instead of starting a run",
-        text="Print every command as it would run.")
+        text="Print the commands of all processes.")
     emit: str = flag(
         "", group="Instead of starting a run",
-        text="slurm: print an sbatch script of the CSV's processes, for a Slurm cluster.")
+        text="slurm: print an sbatch script that starts the CSV's processes on a Slurm cluster.")
     check: bool = flag(
         False, group="Instead of starting a run",
-        text="Check what is checked before every start, and say what to mend.")
+        text="Run the checks that precede every start, and print how to fix what failed.")
     status: bool = flag(
         False, group="Instead of starting a run",
-        text="Show the run's processes, and what binds it, live; once where there is no terminal.")
+        text="Show the run's processes and its bottleneck, updated live on a terminal.")
     json: bool = flag(
         False, group="Instead of starting a run",
-        text="With status: as JSON, once.")
+        text="Print the status once, as JSON.")
     attach: bool = flag(
         False, group="Instead of starting a run",
-        text="Follow a running run again, as the frontend that started it did: with the same flags "
-             "of the groups Cluster and Other hosts it mends what that one would have mended.")
+        text="Follow a running run again. Repeat the flags of the groups Cluster and Other hosts "
+             "that it was started with: they also say what this frontend restarts.")
     logs: str = flag(
         "", group="Instead of starting a run",
-        text="Follow the log of one process, such as actor-3, or of the learners.")
+        text="Print and follow the log of one process, such as actor-3 or learners.")
     fetch: bool = flag(
         False, group="Instead of starting a run",
-        text="Bring the logs of all processes, and what the learners have saved on another host, "
-             "to the run's folder here: what is new of it.")
+        text="Download new and changed logs and checkpoints from all hosts to the run's folder on "
+             "this machine.")
     stop: bool = flag(
         False, group="Instead of starting a run",
-        text="Save, and end everything that the run started.")
+        text="Save and stop all processes of the run.")
     apply: bool = flag(
         False, group="Instead of starting a run",
-        text="Add and remove actors of a running run, as the CSV has them now.")
+        text="Add and remove actors of a running run, so that they match the changed CSV.")
     # fmt: on

@@ -1,5 +1,4 @@
-"""The frontend's side of a run's machines: this one, and others over SSH.
+"""The machines of a run as the frontend calls them: this one, and others over SSH.
 
-`running`, `transfer`, `deploy` and `checks` call hosts by it.
-Must not import any of these.
+`running`, `transfer`, `deploy` and `checks` use it. It must not import any of these.
 """

@@ -1,6 +1,7 @@
-"""The archive that is sent to a host before anything else: the modules of `launcher/node`.
+"""The archive that the frontend sends to a host first: the modules of `launcher/node`.
 
-So a host needs Python and an SSH server, and its supervisors are always the frontend's own.
+A host therefore needs only Python and an SSH server, and its supervisors always have the frontend's
+version.
 """
 
 import functools
@@ -20,7 +21,8 @@ from pathlib import Path
 from launcher.node import supervisor
 sys.exit(supervisor.main(Path(sys.argv[1])))
 """
-# Reads the bundle from its standard input, keeps it, and runs `agent_main`. No single quotes here.
+# Reads the bundle from standard input, stores it and runs `agent_main`. It must not contain single
+# quotes, which would end the shell's quotation.
 _BOOTSTRAP = """
 import os, sys
 size, name, run = sys.stdin.buffer.readline().decode().split()
@@ -45,11 +47,11 @@ assert "'" not in _BOOTSTRAP
 
 @functools.cache
 def bundle() -> bytes:
-    """A zip that Python runs as a supervisor."""
+    """Return the archive: a zip file that Python can run as a supervisor."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:
         for path in [_PACKAGE / "__init__.py", *sorted((_PACKAGE / "node").glob("*.py"))]:
-            # The same source is the same bundle, whenever it was packed.
+            # A ZipInfo without a time makes equal sources equal archives, which share a file name.
             name = zipfile.ZipInfo(str(path.relative_to(_PACKAGE.parent)))
             file.writestr(name, path.read_bytes(), zipfile.ZIP_DEFLATED)
         file.writestr(zipfile.ZipInfo("__main__.py"), _MAIN, zipfile.ZIP_DEFLATED)
@@ -57,15 +59,16 @@ def bundle() -> bytes:
 
 
 def bundle_header(run: str) -> bytes:
-    """The line that goes before it."""
+    """Return the line that is sent before the archive: its size, its name and the run's name."""
     name = hashlib.sha256(bundle()).hexdigest()[:16]
     return f"{len(bundle())} {name} {run}\n".encode()
 
 
 def start_command(pythons: Sequence[str]) -> str:
-    """For a login shell of any kind: runs what is sent next by the first Python that will do.
+    """Return a shell command that runs the bootstrap program by the first suitable Python.
 
-    The system's own comes first: a row's may be a program that does more than Python.
+    It works in a login shell of any kind. The system's Python is tried first, as a row's may be a
+    wrapper that does more than start Python.
     """
     tried = " ".join(shlex.quote(python) for python in (*SYSTEM_PYTHONS, *pythons))
     script = (

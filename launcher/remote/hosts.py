@@ -1,7 +1,7 @@
-"""The machines of a run: this one, and others over SSH, asked at the same time.
+"""The machines of a run: this one, and others over SSH, which are called in parallel.
 
-A machine's host id is how the CSV reaches it, `user@address:port`; empty: this machine. Rows of
-one host id share a connection.
+A machine's host id is its address in the CSV, `user@address:port`; empty: this machine. Rows with
+the same host id share a connection.
 """
 
 import functools
@@ -29,7 +29,6 @@ from launcher.remote.remote_node import (
 )
 from launcher.ssh.ssh_config import Settings, Target
 
-_PROGRESS_SECONDS = 5.0  # between two lines of progress, where there is no terminal
 Result = TypeVar("Result")
 
 
@@ -37,7 +36,7 @@ class Hosts:
     """All machines of one run."""
 
     def __init__(self, name: str, targets: Mapping[str, Target], settings: Settings):
-        """`targets`: of hosts other than this machine."""
+        """Prepare the run `name`; `targets`: how to connect to hosts other than this machine."""
         self._name = name
         self.local_node, self._local_probe = (
             LocalNode(Run(name), libtmux_server),
@@ -48,15 +47,15 @@ class Hosts:
         self.remote_nodes: dict[str, RemoteNode] = {}
 
     def __getitem__(self, host_id: str) -> MachineProbe | RemoteNode:
-        """Whom to ask for a program's answer."""
+        """Return the object that runs programs on a host."""
         return self.remote_nodes[host_id] if host_id else self._local_probe
 
     def call(
         self, host_id: str, op: str, *, timeout: float = ANSWER_SECONDS, **arguments: Any
     ) -> Any:
-        """Calls a method of `LocalNode` or `MachineProbe` on a host.
+        """Call a method of `LocalNode` or `MachineProbe` on a host, and return its result.
 
-        Raises HostUnavailable, OperationFailed, or what these raise on this machine.
+        Raises HostUnavailable, OperationFailed; on this machine, what the method itself raises.
         """
         if host_id:
             return self.remote_nodes[host_id].call(op, timeout=timeout, **arguments)
@@ -66,9 +65,9 @@ class Hosts:
     def connect(
         self, say: Say, pythons: Callable[[str], list[str]], host_ids: Iterable[str] | None = None
     ) -> dict[str, str]:
-        """Connects to all (or these) hosts that it does not know yet: why not, of those that fail.
+        """Connect to all hosts, or to these, that are not connected yet; return failures and why.
 
-        `pythons`: that a host may have.
+        `pythons` returns the Python programs that a host may have.
         """
         new = [p for p in host_ids or self.targets if p not in self.remote_nodes]
 
@@ -82,9 +81,12 @@ class Hosts:
     def for_each(
         self, function: Callable[[str], Any], host_ids: Sequence[str], say: Say | None = None
     ) -> dict[str, Any]:
-        """What it returned for each host, or its exception; with progress, where it takes long."""
+        """Call a function for each host in parallel; return its results and exceptions by host id.
+
+        With `say`, a progress line is printed if it takes long.
+        """
         found: dict[str, Any] = {}
-        progress = ProgressLine(say, _PROGRESS_SECONDS) if say else None
+        progress = ProgressLine(say) if say else None
         for i, result in parallel.map_unordered(function, host_ids):
             if isinstance(result, Exception) and not isinstance(
                 result, (HostUnavailable, OperationFailed)
@@ -92,24 +94,26 @@ class Hosts:
                 raise result
             found[host_ids[i]] = result
             if progress:
-                progress.update(lambda: f"hosts: {len(found)} of {len(host_ids)}")
+                progress.update(
+                    lambda s: f"waiting for hosts: {len(found)} of {len(host_ids)} done ({s:.0f} s)"
+                )
         if progress:
             progress.clear()
         return found
 
     def stay_connected(self, listener: HostListener) -> None:
-        """In touch with all of them; those that are not there yet are tried again and again."""
+        """Keep the connections to all hosts open, and retry those that fail, from now on."""
         for node in self.remote_nodes.values():
             node.stay_connected(listener)
 
     def close(self) -> None:
-        """What goes on there goes on."""
+        """Close the connections. Remote processes keep running."""
         for node in self.remote_nodes.values():
             node.close()
 
 
 def host_id_of(worker: Worker) -> str:
-    """Of a row."""
+    """Return the host id of a row."""
     if is_this_machine(worker.ip):
         return ""
     user = f"{worker.ssh_username}@" if worker.ssh_username else ""
@@ -118,8 +122,8 @@ def host_id_of(worker: Worker) -> str:
 
 
 def find_targets(workers: Sequence[Worker]) -> dict[str, Target]:
-    """By host id; the first row of a host says how it is reached."""
-    host_ids = parallel.map_ordered(host_id_of, workers)  # names take time to be looked up
+    """Return how to connect to each host, by host id; the first row of a host counts."""
+    host_ids = parallel.map_ordered(host_id_of, workers)  # resolving host names takes time
     found: dict[str, Target] = {}
     for host_id, row in zip(host_ids, workers, strict=True):
         if host_id:
@@ -132,12 +136,12 @@ def find_targets(workers: Sequence[Worker]) -> dict[str, Target]:
 
 @functools.cache
 def is_this_machine(host: str) -> bool:
-    """Whether a row's host is this machine: one of its addresses can be listened on."""
+    """Return whether a row's host is this machine: whether it can listen on the host's address."""
     if host in {"localhost", socket.gethostname()}:
         return True
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
-    except OSError:  # nobody knows it; whoever connects to it will say so
+    except OSError:  # the name cannot be resolved, which connecting to it will report
         return False
     for family, kind, _, _, address in found:
         with socket.socket(family, kind) as probe:
@@ -150,7 +154,7 @@ def is_this_machine(host: str) -> bool:
 
 
 def libtmux_server(socket_path: str) -> tmux.RunTmux:
-    """The server of this socket."""
+    """Return a function that runs commands of the tmux server with this socket."""
     server = libtmux.Server(socket_path=socket_path)
 
     def run_tmux(*arguments: str) -> tuple[list[str], list[str]]:

@@ -1,10 +1,10 @@
-"""How mpirun reaches the hosts of other learners: it calls this as it would call ssh.
+"""Connects mpirun to the hosts of other learners: mpirun calls this program instead of ssh.
 
     python -m launcher.remote.mpirun_ssh FOLDER HOST COMMAND...
 
-Credentials come from the supervisor of the learners, in FOLDER (`keyring`): those by which the
-frontend itself got in, with the host key that it verified. Once the supervisor was started anew
-without a frontend, this machine's own keys have to do.
+The learners' supervisor provides the credentials in FOLDER (see `keyring`): those by which the
+frontend itself logged in, with the host key that it verified. If the supervisor has none, because
+it was restarted without a frontend, this machine's own SSH keys are used.
 """
 
 import os
@@ -18,20 +18,24 @@ _CHUNK = 1 << 15
 
 
 def main(folder: str, host: str, *command: str) -> int:
-    """The command's exit code there."""
+    """Run a command on a host, print its output, and return its exit code; 255 if it failed."""
     try:
         answer = keyring.request_credential(Path(folder), host)
     except (OSError, ValueError) as error:
-        print(f"error: {host}: nobody here knows its credentials ({error})", file=sys.stderr)
+        print(
+            f"error: {host}: the learners' supervisor did not provide its credentials ({error}); "
+            f"restart the run",
+            file=sys.stderr,
+        )
         return 255
-    # Its Open MPI may lie elsewhere than ours.
+    # Open MPI may be installed in another folder on that host.
     local_prefix, remote_prefix = answer.pop("prefixes", ("", ""))
     line = " ".join(command)
-    # mpirun's daemon there looks for an agent, too, though it never needs one.
+    # mpirun's daemon on that host checks that its agent exists, though it never runs it.
     line = line.replace(f"{folder}/agent", "/bin/sh")
     if local_prefix != remote_prefix and local_prefix not in ("", "/usr", "/usr/local"):
         line = line.replace(local_prefix, remote_prefix)
-    if mark := answer.pop("mark", ""):  # what is left of it can be found
+    if mark := answer.pop("mark", ""):  # by which remaining processes can be found and ended
         line = f"export {mark}; {line}"
     credential = connection.Credential(**answer) if answer else None
     if credential is None:

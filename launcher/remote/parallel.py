@@ -1,4 +1,4 @@
-"""The same thing done for many at the same time; Ctrl-C waits for none of them."""
+"""Calls a function for many items in parallel threads, for which Ctrl-C does not wait."""
 
 import queue
 import threading
@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 def map_unordered(
     function: Callable[[Item], Any], items: Sequence[Item], max_threads: int = MAX_THREADS
 ) -> Iterator[tuple[int, Any]]:
-    """(index in `items`, what it returned or the exception it raised), as they are done."""
+    """Call `function` for each item; yield (index, result or exception) as the calls finish."""
     todo: queue.SimpleQueue[int] = queue.SimpleQueue()
     done: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
     for i in range(len(items)):
@@ -29,7 +29,7 @@ def map_unordered(
             except Exception as error:
                 done.put((i, error))
 
-    # An executor's threads would be waited for when the program ends.
+    # Unlike an executor's threads, daemon threads do not delay the program's exit.
     for _ in range(min(max_threads, len(items))):
         threading.Thread(target=work, daemon=True).start()
     for _ in items:
@@ -39,7 +39,7 @@ def map_unordered(
 def map_ordered(
     function: Callable[[Item], Any], items: Sequence[Item], max_threads: int = MAX_THREADS
 ) -> list[Any]:
-    """What each returned; raises the first exception."""
+    """Call `function` for each item and return the results in order; raise the first exception."""
     found = dict(map_unordered(function, items, max_threads))
     for result in found.values():
         if isinstance(result, Exception):

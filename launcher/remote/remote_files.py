@@ -1,4 +1,4 @@
-"""The files of another host, by the calls that `launcher.node.file_service` answers on this one."""
+"""Access to the files of another host, on which `launcher.node.file_service` answers the calls."""
 
 import contextlib
 import json
@@ -11,45 +11,48 @@ from launcher.node.file_service import FileInfo, Stream, receive_chunks, receive
 from launcher.remote.hosts import Hosts
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
 
-_SILENT_SECONDS = 120.0  # for an answer: a digest of a long file takes a while
+_ANSWER_SECONDS = 120.0  # timeout for an answer: a digest of a long file takes a while
 
 
 class FileStore(Protocol):
-    """Where files come from, or go to; `launcher.node.file_service` says what each call does."""
+    """The files of one machine; `launcher.node.file_service` documents each call."""
 
     def list_files(self, folder: str) -> dict[str, FileInfo]:
-        """Every file."""
+        """List every file below a folder, by its relative path."""
 
     def file_infos(self, paths: Sequence[str]) -> list[FileInfo | None]:
-        """Of each."""
+        """Return the `FileInfo` of each path; None if it does not exist."""
 
     def digests(self, parts: Sequence[Any]) -> list[str]:
-        """Of parts."""
+        """Return the SHA-256 of parts of files."""
 
     def read(self, parts: Sequence[Any]) -> Iterator[bytes]:
-        """Pieces, an empty one after each part."""
+        """Read parts of files: yield their chunks, and an empty one after each part."""
 
     def write(self, path: str, offset: int, chunks: Iterable[bytes]) -> None:
-        """From there on."""
+        """Write to a file, from an offset on."""
 
     def rename(self, old: str, new: str) -> None:
-        """What was there is replaced."""
+        """Rename a file, replacing one of the new name."""
 
     def move_aside(self, path: str) -> str:
-        """Its new name."""
+        """Rename a file to a free name, and return that."""
 
     def make_link(self, path: str, to: str) -> None:
-        """What was there is replaced."""
+        """Create a symbolic link, replacing a file of that name."""
 
     def remove(self, path: str) -> None:
-        """Whatever it is."""
+        """Remove a file, a link or a folder."""
 
 
 class RemoteFiles:
-    """One host's files; its channel is opened when it is needed, and again after it was lost."""
+    """The files of another host. Its SSH channel is opened on demand, and again once it is lost."""
 
     def __init__(self, host_id: str, open_channel: Callable[[], Any]):
-        """`open_channel`: to a program that serves; raises HostUnavailable, OperationFailed."""
+        """Prepare the calls; `open_channel` starts the file service on the host.
+
+        `open_channel` raises HostUnavailable, OperationFailed.
+        """
         self._host_id, self._open_channel = host_id, open_channel
         self._channel: Any = None
         self._input: Stream
@@ -58,19 +61,19 @@ class RemoteFiles:
         self._lock = threading.Lock()
 
     def list_files(self, folder: str) -> dict[str, FileInfo]:
-        """As `FileStore` says, like all that follow. Raises HostUnavailable, OperationFailed."""
+        """See `FileStore`; all calls raise HostUnavailable, OperationFailed."""
         return self._call("list_files", folder)
 
     def file_infos(self, paths: Sequence[str]) -> list[FileInfo | None]:
-        """As `FileStore` says."""
+        """See `FileStore`."""
         return self._call("file_infos", list(paths)) if paths else []
 
     def digests(self, parts: Sequence[Any]) -> list[str]:
-        """As `FileStore` says."""
+        """See `FileStore`."""
         return self._call("digests", list(parts)) if parts else []
 
     def read(self, parts: Sequence[Any]) -> Iterator[bytes]:
-        """As `FileStore` says."""
+        """See `FileStore`."""
         if not parts:
             return
         with self._exchange():
@@ -80,7 +83,7 @@ class RemoteFiles:
                 yield b""
 
     def write(self, path: str, offset: int, chunks: Iterable[bytes]) -> None:
-        """As `FileStore` says."""
+        """See `FileStore`."""
         with self._exchange():
             self._send_call("write", path, offset)
             for chunk in chunks:
@@ -91,23 +94,23 @@ class RemoteFiles:
         self._result(answer)
 
     def rename(self, old: str, new: str) -> None:
-        """As `FileStore` says."""
+        """See `FileStore`."""
         self._call("rename", old, new)
 
     def move_aside(self, path: str) -> str:
-        """As `FileStore` says."""
+        """See `FileStore`."""
         return self._call("move_aside", path)
 
     def make_link(self, path: str, to: str) -> None:
-        """As `FileStore` says."""
+        """See `FileStore`."""
         self._call("make_link", path, to)
 
     def remove(self, path: str) -> None:
-        """As `FileStore` says."""
+        """See `FileStore`."""
         self._call("remove", path)
 
     def close(self) -> None:
-        """For good; a call that is under way fails."""
+        """Close the channel permanently; a call in progress fails."""
         self._closed = True
         self._close_channel()
 
@@ -128,14 +131,17 @@ class RemoteFiles:
 
     @contextlib.contextmanager
     def _exchange(self) -> Iterator[None]:
-        """What is not heard to its end would be taken for the next answer: then it hangs up."""
+        """Open the channel if necessary, and close it if the `with` block fails.
+
+        The rest of an answer that was not read completely would be taken for the next answer.
+        """
         with self._lock:
             try:
                 if self._closed:
-                    raise HostUnavailable(f"{self._host_id}: it was hung up")
+                    raise HostUnavailable(f"{self._host_id}: the transfer was cancelled")
                 if self._channel is None:
                     self._channel = self._open_channel()
-                    self._channel.settimeout(_SILENT_SECONDS)
+                    self._channel.settimeout(_ANSWER_SECONDS)
                     self._input = self._channel.makefile("rb", 1 << 16)
                     self._output = self._channel.makefile("wb", 1 << 16)
                 yield
@@ -144,7 +150,7 @@ class RemoteFiles:
                 raise
             except (OSError, EOFError, ValueError) as error:
                 self._close_channel()
-                why = str(error) or "the connection is lost"
+                why = str(error) or "the connection was lost"
                 raise HostUnavailable(f"{self._host_id}: {why}") from None
             except BaseException:
                 self._close_channel()
@@ -158,7 +164,7 @@ class RemoteFiles:
 
 
 def open_remote_files(hosts: Hosts, host_id: str) -> RemoteFiles:
-    """Of a run's host other than this."""
+    """Return the files of a host other than this machine."""
 
     def open_channel() -> Any:
         return hosts.remote_nodes[host_id].open_program(

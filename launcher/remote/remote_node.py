@@ -1,8 +1,8 @@
-"""Another host's part of a run, over SSH: the calls of `LocalNode`, answered there by `agent_main`.
+"""Another host of a run over SSH: sends it the calls of `LocalNode`, which `agent_main` answers.
 
-A thread of its own keeps the connection while it is wanted: where it is lost, it is made again, for
-ever, with longer and longer pauses. The messages that come meanwhile (states, what files say) go to
-a `HostListener`.
+A thread keeps the connection open: when it is lost, the thread reconnects, with growing pauses and
+without limit. Messages from the host (states of processes, new content of files) are passed to a
+`HostListener`.
 """
 
 import contextlib
@@ -28,58 +28,58 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS = 30.0
 _PING_SECONDS = 2.0
-_SILENT_SECONDS = 12.0  # without a word from there the connection counts as lost
-_SILENT = f"nothing was heard from it for {_SILENT_SECONDS:g} s"
-_START_SECONDS = 30.0  # for Python there to answer
-_PAUSE_SECONDS = 15.0  # at most, between attempts
+_SILENT_SECONDS = 12.0  # seconds without any message after which a connection counts as lost
+_SILENT = f"no answer for {_SILENT_SECONDS:g} s"
+_START_SECONDS = 30.0  # timeout for the host's Python to start
+_PAUSE_SECONDS = 15.0  # maximum pause between two attempts to reconnect
 
 
 class HostUnavailable(Exception):
-    """A host does not answer, or no longer; says which and why."""
+    """A host cannot be reached; the message names it and the reason."""
 
 
 class OperationFailed(Exception):
-    """A host could not do what it was asked; its sentence."""
+    """A host could not do what it was asked to; the message is the host's."""
 
 
 class HostListener(Protocol):
-    """What is called with the messages that come from a host."""
+    """A receiver of the messages from a host."""
 
     def on_states(self, host_id: str, states: dict[str, Any], all_states: bool) -> None:
-        """Of its processes: those that changed, or all that are there; it is connected."""
+        """Receive the states of the host's processes: of all, or of those that changed."""
 
     def on_file_data(self, host_id: str, path: str, offset: int, data: str) -> None:
-        """More of a file that is followed; base64."""
+        """Receive more content of a file that is followed, in base64."""
 
     def on_disconnected(self, host_id: str, error: str) -> None:
-        """It is not connected."""
+        """Handle the loss of the connection, or a failed attempt to reconnect."""
 
     def on_connected(self, host_id: str) -> None:
-        """It is connected again: nothing is followed yet."""
+        """Handle a new connection, on which nothing is followed yet."""
 
 
 class RemoteNode:
     """Another host of a run, with its connection."""
 
     def __init__(self, host_id: str, target: Target, settings: Settings, pythons: list[str]):
-        """`pythons`: that may be there, the best first."""
+        """Find the route to a host; `pythons`: Python programs that it may have, the best first."""
         self.host_id, self.target = host_id, target
         self.route = find_route(target, settings)
         self._settings, self._candidate_pythons = settings, pythons
         self._agent: _AgentConnection | None = None
         self.credential: Credential | None = None
-        self.error = "nobody asked it yet"
+        self.error = "not connected yet"
         self._listener: HostListener | None = None
         self._closed = threading.Event()
         self._name = ""
 
     @property
     def address(self) -> str:
-        """By which others reach it, too."""
+        """The host's address, by which other hosts reach it, too."""
         return self.route.address
 
     def connect(self, name: str) -> None:
-        """For the run of this name. Raises HostUnavailable."""
+        """Connect, and start the agent for the run of this name. Raises HostUnavailable."""
         self._name = name
         try:
             from launcher.ssh.connection import connect  # noqa: PLC0415 - paramiko takes a while
@@ -98,23 +98,24 @@ class RemoteNode:
         self.error = ""
 
     def stay_connected(self, listener: HostListener) -> None:
-        """In touch from now on; `listener` is called with what it says."""
+        """Keep the connection open from now on, and pass the host's messages to `listener`."""
         self._listener = listener
         threading.Thread(
             target=self._reconnect_forever, name=f"keep {self.host_id}", daemon=True
         ).start()
 
     def close(self) -> None:
-        """What goes on there goes on."""
+        """Close the connection. Remote processes keep running."""
         self._closed.set()
         if self._agent:
             self._agent.close()
 
     def call(self, op: str, *, timeout: float = ANSWER_SECONDS, **arguments: Any) -> Any:
-        """Its answer, within so many seconds. Raises HostUnavailable, or OperationFailed."""
-        agent = self._agent
-        if agent is None or agent.is_closed:
-            raise HostUnavailable(f"{self.host_id}: {self.error or 'the connection is lost'}")
+        """Call a method on the host and return its result, within `timeout` seconds.
+
+        Raises HostUnavailable, OperationFailed.
+        """
+        agent = self._open_agent()
         try:
             return agent.call(op, timeout, arguments)
         except HostUnavailable as error:
@@ -130,7 +131,7 @@ class RemoteNode:
         seconds: float = 60.0,
         on_line: OnLine | None = None,
     ) -> tuple[int, str]:
-        """As `MachineProbe.run_program`; a host that is lost is an answer, too."""
+        """Run a program as `MachineProbe.run_program` does; exit code 255 if the host is lost."""
         arguments = {"command": command, "workdir": workdir, "environment": environment or {}}
         agent = self._agent
         if agent is None:
@@ -144,23 +145,23 @@ class RemoteNode:
         return code, output
 
     def run_with_input(self, command: str, data: Readable, seconds: float) -> tuple[int, str]:
-        """A command of its own, fed from a file: exit code and output. Raises HostUnavailable."""
-        agent = self._agent
-        if agent is None:
-            raise HostUnavailable(f"{self.host_id}: {self.error}")
-        return agent.run_with_input(command, data, seconds)
+        """Run a command that reads `data`; return exit code and output. Raises HostUnavailable."""
+        return self._open_agent().run_with_input(command, data, seconds)
 
     def open_program(self, command: str) -> "Channel":
-        """Another program on this connection, by its input and output. Raises HostUnavailable."""
-        agent = self._agent
-        if agent is None or agent.is_closed:
-            raise HostUnavailable(f"{self.host_id}: {self.error or 'the connection is lost'}")
+        """Start a program; return the channel to its input and output. Raises HostUnavailable."""
+        agent = self._open_agent()
         try:
             return agent.open_program(command)
         except HostUnavailable as error:
             raise HostUnavailable(f"{self.host_id}: {error}") from None
 
-    # -- while it is kept
+    def _open_agent(self) -> "_AgentConnection":
+        """Return the connection. Raises HostUnavailable if it is closed."""
+        agent = self._agent
+        if agent is None or agent.is_closed:
+            raise HostUnavailable(f"{self.host_id}: {self.error or 'the connection was lost'}")
+        return agent
 
     def _reconnect_forever(self) -> None:
         assert self._listener
@@ -177,7 +178,7 @@ class RemoteNode:
                 self.error = agent.error or _SILENT
                 agent.close()
                 self._agent = None
-            if self._closed.is_set():  # we hung up: that is no news of the host, for anybody
+            if self._closed.is_set():  # `close` was called: the host itself was not lost
                 return
             self._listener.on_disconnected(self.host_id, self.error)
             if self._closed.wait(pause):
@@ -199,7 +200,7 @@ class RemoteNode:
 
 
 class _AgentConnection:
-    """One connection and the program at its other end."""
+    """One SSH connection and the agent that runs on the host."""
 
     def __init__(
         self,
@@ -230,12 +231,12 @@ class _AgentConnection:
             self._client.close()
             what = str(error) or type(error).__name__
             raise HostUnavailable(
-                f"{connection.credential.host}: Python did not start there: {what}"
+                f"{connection.credential.host}: could not start Python on the host: {what}"
             ) from None
         threading.Thread(target=self._read, name=f"read {name}", daemon=True).start()
 
     def _wait_until_ready(self) -> None:
-        """Whatever a login says first is passed over."""
+        """Skip what the login shell prints, until the agent reports that it is ready."""
         self._file = self._channel.makefile("rb")
         printed = []
         for line in self._file:
@@ -245,9 +246,9 @@ class _AgentConnection:
                 return
             printed.append(text)
         errors = self._channel.makefile_stderr("rb").read(4000).decode(errors="replace")
-        last = [*printed, *errors.splitlines()][-1:] or ["it said nothing"]
+        last = [*printed, *errors.splitlines()][-1:] or ["no output"]
         host = self._client.get_transport().getpeername()[0]  # type: ignore[union-attr]
-        raise HostUnavailable(f"{host}: its Python did not start: {last[0].strip()}")
+        raise HostUnavailable(f"{host}: could not start Python on the host: {last[0].strip()}")
 
     def call(
         self,
@@ -256,7 +257,7 @@ class _AgentConnection:
         arguments: dict[str, Any],
         on_line: OnLine | None = None,
     ) -> Any:
-        """Raises HostUnavailable, OperationFailed."""
+        """Send a call and wait for its answer. Raises HostUnavailable, OperationFailed."""
         number = next(self._numbers)
         self._answers[number] = queue.Queue(1)
         if on_line:
@@ -280,7 +281,7 @@ class _AgentConnection:
         return answer["result"]
 
     def ping(self) -> bool:
-        """False: it is dead, or silent for too long."""
+        """Send a ping; return False if the connection is lost or was silent for too long."""
         with contextlib.suppress(HostUnavailable):
             self._last_ping = time.monotonic()
             self._write({"op": "ping"})
@@ -288,14 +289,14 @@ class _AgentConnection:
         return False
 
     def _check_connection(self) -> None:
-        """Pings while somebody waits for an answer. Raises HostUnavailable."""
+        """Ping the host while a call waits for its answer. Raises HostUnavailable."""
         if self.is_closed:
-            raise HostUnavailable(self.error or "the connection is lost")
+            raise HostUnavailable(self.error or "the connection was lost")
         if time.monotonic() - self._last_ping > _PING_SECONDS and not self.ping():
             raise HostUnavailable(self.error or _SILENT)
 
     def run_with_input(self, command: str, data: Readable, seconds: float) -> tuple[int, str]:
-        """Runs another command on this connection, fed from `data`. Raises HostUnavailable."""
+        """Run another command on this connection, fed from `data`. Raises HostUnavailable."""
         done = threading.Event()
         threading.Thread(target=self._close_when_silent, args=(done,), daemon=True).start()
         try:
@@ -308,7 +309,7 @@ class _AgentConnection:
             done.set()
 
     def _close_when_silent(self, done: threading.Event) -> None:
-        """Who writes much to a host that is gone waits for ever, unless somebody closes it."""
+        """Close the connection if the host is silent: writing to a lost host would never return."""
         while not done.wait(_PING_SECONDS):
             if time.monotonic() - self._last_received > _SILENT_SECONDS:
                 self.error = self.error or _SILENT
@@ -316,7 +317,7 @@ class _AgentConnection:
                 return
 
     def open_program(self, command: str) -> "Channel":
-        """Another command on this connection. Raises HostUnavailable."""
+        """Start another command on this connection. Raises HostUnavailable."""
         try:
             transport = self._client.get_transport()
             assert transport
@@ -328,7 +329,7 @@ class _AgentConnection:
             raise HostUnavailable(str(error) or type(error).__name__) from None
 
     def close(self) -> None:
-        """At once, whatever the other end does."""
+        """Close the connection at once, whatever the host does."""
         self.is_closed = True
         with contextlib.suppress(Exception):
             self._client.close()
@@ -348,7 +349,7 @@ class _AgentConnection:
             for line in self._file:
                 self._last_received = time.monotonic()
                 self._dispatch(json.loads(line))
-            self.error = self.error or "it closed the connection"
+            self.error = self.error or "the host closed the connection"
         except TimeoutError:
             self.error = self.error or _SILENT
         except Exception as error:

@@ -1,7 +1,7 @@
-"""Copies of what other hosts say of a run, kept on the frontend's machine while it is connected.
+"""Copies states and logs from other hosts to the frontend's machine while they are connected.
 
-States of their processes go to the run's state folder, what the learners say and measure to the
-run's folder: whoever asks after the run reads the same files, wherever its processes are.
+The states of remote processes are written to the run's state folder, the learners' log and metrics
+to the run's folder. Every reader of a run uses these files, wherever its processes run.
 """
 
 import base64
@@ -18,23 +18,26 @@ from launcher.remote.remote_node import HostUnavailable, OperationFailed
 
 
 class StateMirror:
-    """The copies of one run. It is called by the threads of the hosts."""
+    """The copies of one run; the threads of the hosts' connections call it."""
 
     def __init__(self, run: Run, hosts: Hosts, files: Mapping[str, Mapping[str, Path]]):
-        """`files`: by host id and path there, the path of its copy."""
+        """Prepare the copies; `files` maps host id and path on that host to the copy's path."""
         self._run, self._hosts, self._files = run, hosts, files
         self._writing = threading.Lock()
-        self._following_again: set[str] = set()  # hosts that are asked again
+        self._following_again: set[str] = set()  # hosts that were asked to resend a file
 
     def on_states(self, host_id: str, states: dict[str, Any], all_states: bool = False) -> None:
-        """Those that changed; or all: then what should be there and is not is lost."""
+        """Write states to the state folder.
+
+        With `all_states`, processes of the record that the host did not report are "lost".
+        """
         self._run.record_contact(host_id)
         record = self._run.record
         if all_states and record:
             gone = [p for p in record.processes if p.get("place") == host_id]
             states = {p["name"]: p | {"state": "lost", "supervisor": None} for p in gone} | states
         for name, state in states.items():
-            # Learners that moved left theirs behind.
+            # Learners that were restarted on another host leave a state on this one.
             if record and record.host_id_of(name) != host_id:
                 continue
             folder = self._run.folder / name
@@ -43,40 +46,40 @@ class StateMirror:
                 write_json(folder / "state.json", state)
 
     def on_file_data(self, host_id: str, path: str, offset: int, data: str) -> None:
-        """More of a file."""
+        """Write new content of a file to its copy."""
         copy = self._files.get(host_id, {}).get(path)
         if copy is None:
             return
         content = base64.b64decode(data)
         with self._writing, contextlib.suppress(OSError):
             size = _file_size(copy)
-            if offset > size:  # it was begun anew here: from its end, please
+            if offset > size:  # the copy was replaced: ask for the content from its end on
                 self._follow_again(host_id)
                 return
-            if offset == 0 and size and not _is_start_of(content, copy):  # begun anew there
+            if offset == 0 and size and not _is_start_of(content, copy):  # rotated on the host
                 copy.replace(copy.with_name(f"{copy.name}.1"))
             with copy.open("r+b" if copy.exists() else "wb") as file:
                 file.seek(offset)
                 file.write(content)
 
     def _follow_again(self, host_id: str) -> None:
-        """Elsewhere: who calls here is the one who hears the answer."""
+        """Follow the files again, in another thread: the caller's thread receives the answer."""
         if host_id not in self._following_again:
             self._following_again.add(host_id)
             threading.Thread(target=self.on_connected, args=(host_id,), daemon=True).start()
 
     def follow_files(self, files: Mapping[str, Mapping[str, Path]]) -> None:
-        """These from now on: the learners moved."""
+        """Follow these files from now on, after the learners were restarted on another host."""
         self._files = files
         for host_id in files:
             self.on_connected(host_id)
 
     def on_disconnected(self, host_id: str, error: str) -> None:
-        """It is not connected."""
+        """Record that a host is not connected, and why."""
         self._run.record_contact(host_id, error)
 
     def on_connected(self, host_id: str) -> None:
-        """It is, again or for the first time; it says at once how its processes are."""
+        """Ask a newly connected host for its states and for the files from the copies' ends on."""
         files = self._files.get(host_id, {})
         self._following_again.discard(host_id)
         sizes = {path: _file_size(copy) for path, copy in files.items()}
@@ -87,7 +90,7 @@ class StateMirror:
 
 
 def _is_start_of(content: bytes, copy: Path) -> bool:
-    """Whether another that copies the same has begun it anew already."""
+    """Return whether `content` begins with the copy: another frontend has replaced it already."""
     return _file_size(copy) <= len(content) and content.startswith(copy.read_bytes())
 
 

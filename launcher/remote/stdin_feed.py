@@ -1,4 +1,4 @@
-"""A command on another host that reads a file of this one, over a connection that is there."""
+"""Runs a command on another host that reads a local file, over an existing connection."""
 
 import contextlib
 import shlex
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from paramiko import Channel, Transport
 
 _START_SECONDS = 30.0
-_CHECK_SECONDS = 2.0  # between two looks whether the host is still there
+_CHECK_SECONDS = 2.0  # seconds between two checks of the connection
 _CHUNK = 1 << 15
 
 
 class Readable(Protocol):
-    """All that is asked of a file."""
+    """A file that can be read."""
 
     def read(self, size: int) -> bytes:
-        """The next bytes; none at its end."""
+        """Return up to `size` bytes; none at the end."""
 
 
 def run_with_input(
@@ -28,9 +28,10 @@ def run_with_input(
     seconds: float,
     check_connection: Callable[[], None],
 ) -> tuple[int, str]:
-    """Exit code and output, within so many seconds; `check_connection` raises where it is in vain.
+    """Run a command that reads `data`, and return its exit code and output.
 
-    What paramiko raises goes through; TimeoutError where it takes too long.
+    Raises TimeoutError after `seconds`, and the exceptions of paramiko and of `check_connection`,
+    which is called while waiting.
     """
     until = time.monotonic() + seconds
     channel = transport.open_session(timeout=_START_SECONDS)
@@ -42,13 +43,13 @@ def run_with_input(
     def check() -> None:
         check_connection()
         if time.monotonic() > until:
-            raise TimeoutError(f"it was not done in {seconds:g} s")
+            raise TimeoutError(f"the command did not finish within {seconds:g} s")
 
     while (chunk := data.read(_CHUNK)) and not channel.exit_status_ready():
         while chunk:
             check()
             chunk = chunk[_send(channel, chunk) :]
-    with contextlib.suppress(OSError):  # it has ended, and says why
+    with contextlib.suppress(OSError):  # the command has ended; its output says why
         channel.shutdown_write()
     output = b""
     while chunk := _receive(channel, check):
@@ -60,12 +61,12 @@ def run_with_input(
 
 
 def _send(channel: "Channel", chunk: bytes) -> int:
-    """How much of it went."""
+    """Send data, and return how many bytes were accepted."""
     try:
         return channel.send(chunk)
     except TimeoutError:
         return 0
-    except OSError:  # it does not read any more
+    except OSError:  # the command does not read any more
         return len(chunk)
 
 

@@ -1,5 +1,4 @@
-"""A run while it goes on: start, follow, recover, stop, status.
+"""A run while it is running: start, follow, recover, stop, status.
 
-`commands` and `checks` call it.
-Must not import `checks` or `commands`.
+`commands` and `checks` call it. It must not import `checks` or `commands`.
 """

@@ -1,4 +1,4 @@
-"""Connections to the hosts of a run: of one that is to be started, or that goes on already."""
+"""Connects the frontend to the hosts of a run, before it is started or while it is running."""
 
 import contextlib
 import sys
@@ -19,13 +19,16 @@ from launcher.remote.state_mirror import StateMirror
 from launcher.running.run_control import RunControl
 from launcher.ssh.ssh_config import Settings, Target
 
-_FIRST_CONTACT_SECONDS = 10.0  # for the first news of all hosts
+_FIRST_CONTACT_SECONDS = 10.0  # timeout for the first status report of all hosts
 
 
 def find_installations(
     rows: Sequence[Worker], hosts: Hosts, deploys: bool, say: Say
 ) -> InstallationOf:
-    """What each row finds on its machine; on one that does not answer, what is supposed."""
+    """Find the project folder, Python and mpirun of each row on its host.
+
+    For a host that cannot be reached, the values of the CSV and the defaults are assumed.
+    """
     local_folder = str(hosts.local_node.run.folder)
     wanted = {_row_key(row): row for row in rows if host_id_of(row)}
     facts: dict[str, dict[str, Any]] = {}
@@ -59,7 +62,7 @@ def _row_key(row: Worker) -> str:
 
 
 def candidate_pythons(rows: Sequence[Worker], deploys: bool) -> Callable[[str], list[str]]:
-    """By host id: with which the supervisors there may run."""
+    """Return a function that lists the Python programs by which a host's supervisors may run."""
 
     def pythons_of(host_id: str) -> list[str]:
         found = []
@@ -76,14 +79,14 @@ def candidate_pythons(rows: Sequence[Worker], deploys: bool) -> Callable[[str], 
 
 
 def describe_targets(hosts: Hosts) -> dict[str, list[Any]]:
-    """How each host is reached, for a record: without passwords."""
+    """Return how to connect to each host, in the format of a record and without passwords."""
     return {
         host_id: list(target._replace(ssh_password="")) for host_id, target in hosts.targets.items()
     }
 
 
 def targets_of(record: Record, csv: str = "") -> dict[str, Target]:
-    """How its hosts are reached, with the passwords of its CSV, if that is there still."""
+    """Return how to connect to a run's hosts; passwords come from its CSV, if that still exists."""
     known = {host_id: Target(*values) for host_id, values in record.targets.items()}
     if known:
         now = find_targets(rows_of(record, csv))
@@ -92,7 +95,7 @@ def targets_of(record: Record, csv: str = "") -> dict[str, Target]:
 
 
 def rows_of(record: Record, csv: str = "") -> list[Worker]:
-    """Of all CSVs that it was started from and changed to, as far as they are there still."""
+    """Read the rows of all CSVs that the run was started from or changed to, if still there."""
     rows: list[Worker] = []
     for path in dict.fromkeys([csv, *record.csvs] if csv else record.csvs):
         with contextlib.suppress(workers_csv.BadCsv):
@@ -103,9 +106,10 @@ def rows_of(record: Record, csv: str = "") -> list[Worker]:
 def reconnect(
     run: Run, record: Record, csv: str, settings: Settings, log: str = ""
 ) -> tuple[RunControl, StateMirror]:
-    """With those of a run that goes on; passwords are in its CSV, if that is there still.
+    """Connect to the hosts of a running run and end what earlier runs have left on them.
 
-    `log`: the process whose log is to be copied, too.
+    `csv`: the CSV that the user gave, if any; it may hold passwords. `log`: a process whose log
+    is copied as well, besides the learners'.
     """
     hosts = Hosts(run.name, targets_of(record, csv), settings)
     hosts.connect(_print_to_stderr, lambda host_id: record.pythons.get(host_id, []))
@@ -116,22 +120,21 @@ def reconnect(
 
 
 def _print_to_stderr(line: str) -> None:
-    """Where what is printed may be for a program to read."""
+    """Print to stderr: stdout may be read by a program, such as the JSON of `--status`."""
     print(line, file=sys.stderr)
 
 
 def mirror_states(run: Run, record: Record, hosts: Hosts, log: str = "") -> StateMirror:
-    """From now on what they say is copied here; waits a moment for their first words."""
+    """Start to copy states and logs of all hosts, and wait for their first status reports."""
     for host_id, node in hosts.remote_nodes.items():
-        if node.error and run.why_away(host_id):  # another frontend may be connected
+        if node.error and run.why_away(host_id):  # unless another frontend is connected
             run.record_contact(host_id, node.error)
     mirror = StateMirror(run, hosts, mirrored_files(record, log))
     hosts.stay_connected(mirror)
     until = time.monotonic() + _FIRST_CONTACT_SECONDS
     while time.monotonic() < until:
         if all(
-            there.error or not run.why_away(host_id)
-            for host_id, there in hosts.remote_nodes.items()
+            node.error or not run.why_away(host_id) for host_id, node in hosts.remote_nodes.items()
         ):
             break
         time.sleep(0.05)
@@ -139,14 +142,17 @@ def mirror_states(run: Run, record: Record, hosts: Hosts, log: str = "") -> Stat
 
 
 def disconnect(run: Run, hosts: Hosts) -> None:
-    """What is known of them gets old from now on; what goes on there goes on."""
+    """Close the connections. Remote processes keep running."""
     hosts.close()
     for host_id in hosts.remote_nodes:
-        run.record_contact(host_id, "no frontend asks it now")
+        run.record_contact(host_id, "no frontend is connected to it")
 
 
 def mirrored_files(record: Record, log: str = "") -> dict[str, dict[str, Path]]:
-    """Files of a run's folder that are copied, by host id and path there: what learners say."""
+    """Map host id and path on that host to the local copy, for each file that is followed.
+
+    These are the learners' log and metrics, and the log of the process `log`.
+    """
     found: dict[str, dict[str, Path]] = {}
     folder = Path(record.logdir)
     for process in record.processes:
@@ -164,7 +170,10 @@ def mirrored_files(record: Record, log: str = "") -> dict[str, dict[str, Path]]:
 def is_shared_folder(
     hosts: Hosts, host_id: str, remote_folder: str, local_folder: Path, mark: str
 ) -> bool:
-    """Whether a folder of another host is the one here: a shared file system."""
+    """Return whether a remote and a local path name the same folder of a shared file system.
+
+    `mark` names the hidden file that is created for a moment to find out.
+    """
     if not host_id:
         return True
     probe = local_folder / f".{mark}"

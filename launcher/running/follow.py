@@ -1,7 +1,7 @@
-"""The frontend while a run goes on: what learners say, the first error of each process, the end.
+"""Follows a running run: prints the learners' log and each process's failures, until the run ends.
 
-It may be closed: the run goes on without it. Ctrl-C saves and stops the run; hosts that are lost
-are given up and used again as `recovery` says.
+The frontend may be closed: the run keeps running. Ctrl-C saves and stops the run. `recovery`
+handles hosts that become unreachable.
 """
 
 import contextlib
@@ -23,11 +23,12 @@ from launcher.running.recovery import Recovery
 from launcher.running.run_control import RunControl
 
 _CHECK_SECONDS = 0.3
-_REPEAT_SECONDS = 2.0  # between orders, of which one may not have come
+_REPEAT_SECONDS = 2.0  # seconds after which a stop request is repeated: hosts may have missed it
+KEYS_HINT = "`d` detaches; Ctrl-C saves and stops the run"
 
 
 class LogTail:
-    """What is appended to a log from now on, line by line, though it is begun anew now and then."""
+    """The lines that are appended to a log file, also after the log was rotated."""
 
     def __init__(self, path: Path, from_its_end: bool = False):
         self._path, self._partial_line = path, b""
@@ -36,11 +37,11 @@ class LogTail:
             self._file.seek(0, os.SEEK_END)
 
     def lines(self) -> list[str]:
-        """Since the last call."""
+        """Return the complete lines since the last call."""
         content = self._file.read() if self._file else b""
         with contextlib.suppress(OSError):
             if not self._file or self._path.stat().st_ino != os.fstat(self._file.fileno()).st_ino:
-                if self._file:  # the last of the one before
+                if self._file:  # the last lines of the rotated log
                     content += self._file.read()
                     self._file.close()
                 self._file = self._open()
@@ -55,22 +56,20 @@ class LogTail:
 
 
 class Follower:
-    """The frontend of one run, to its end or until it is detached."""
+    """Follows one run until it ends or the user detaches."""
 
     def __init__(self, control: RunControl, logdir: Path, say: Say = print):
-        """Before the run is started: all that learners say from now on is its."""
+        """Remember the end of the learners' log: create it before the run is started."""
         self._control, self._run, self._say = control, control.run, say
         self._learners_log = LogTail(logdir / f"{LEARNERS}.log", from_its_end=True)
-        self._reported_failures: dict[
-            str, tuple[float, int]
-        ] = {}  # by process: its last failure, how many
+        # By process: the time of its last failure that was printed, and the number of failures.
+        self._reported_failures: dict[str, tuple[float, int]] = {}
         self._signals: list[int] = []
-        self._stop_requested = self._stop_sent = (
-            0.0  # when an end was asked for, and last told to all
-        )
+        # When a stop was first requested, and when the request was last sent to all hosts.
+        self._stop_requested = self._stop_sent = 0.0
 
     def install_signal_handlers(self) -> None:
-        """To signals, from here on: what asks for an end while a run is started is not lost."""
+        """Record signals from now on, so that Ctrl-C while the run is starting is not lost."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda number, _: self._signals.append(number))
 
@@ -80,7 +79,10 @@ class Follower:
         return signal.SIGINT in self._signals
 
     def follow(self, recovery: Recovery, timeout: float) -> int:
-        """The frontend's exit code. `timeout`: seconds for a host that is to hear of the end."""
+        """Follow the run, and return the frontend's exit code.
+
+        `timeout`: seconds that a stop request waits for a learners' host that is unreachable.
+        """
         interrupted = 0
         learners: dict[str, Any] = {"state": "lost"}
         with _pressed_keys() as pressed:
@@ -94,7 +96,7 @@ class Follower:
                     interrupted = times
                     self._stop(times)
                 states = self._run.states()
-                if not states:  # ended by another frontend, and put away
+                if not states:  # another frontend stopped the run and removed its record
                     return 130 if interrupted else 0
                 learners = states[LEARNERS]
                 has_ended = learners["state"] in FINAL_STATES
@@ -112,7 +114,10 @@ class Follower:
         return self._exit_code(learners, interrupted > 0)
 
     def _repeat_stop(self, learners: dict[str, Any], interrupts: int, timeout: float) -> bool:
-        """Tells hosts that were away of the end; False: the learners' stays away for too long."""
+        """Repeat the stop request to all hosts.
+
+        Return False if the learners' host has been unreachable for too long to wait any more.
+        """
         now = time.monotonic()
         self._stop_requested = self._stop_requested or now
         if self._control.hosts.remote_nodes and now - self._stop_sent > _REPEAT_SECONDS:
@@ -134,10 +139,10 @@ class Follower:
 
     def _stop(self, times: int) -> None:
         if times == 1:
-            self._say("the run saves and stops; Ctrl-C again ends it at once")
+            self._say("saving and stopping the run; press Ctrl-C again to end it without saving")
             self._control.request_stop("save")
         else:
-            self._say("all end now")
+            self._say("ending all processes without saving")
             self._control.request_stop("now")
 
     def _detach(self) -> int:
@@ -147,10 +152,17 @@ class Follower:
 
     def _exit_code(self, learners: dict[str, Any], interrupted: bool) -> int:
         if learners["state"] == "away":
-            self._say("error: the learners' host does not answer: whether they saved is not known")
+            self._say(
+                f"error: the learners' host {learners['place']} is unreachable, so it is not known "
+                f"whether they saved a checkpoint before they stopped; --fetch downloads it once "
+                f"the host is back"
+            )
             return 1
         if learners["state"] == "lost":
-            self._say("error: the learners' supervisor is gone; what was saved is good")
+            self._say(
+                "error: the learners' supervisor was killed or crashed, so the run ended; the last "
+                "checkpoint is intact: start the run again with the same --logdir to resume"
+            )
             return 1
         if learners["state"] == "failed":
             return int(learners["code"]) or 1
@@ -160,36 +172,42 @@ class Follower:
 
 
 def failure_message(state: dict[str, Any], times: int) -> str:
-    """What is said where the user sits of a process that failed."""
+    """Return the message about a process that failed for the given number of times."""
     failure = state["failure"]
-    repeated = (
-        f", for the {times}th time" if times > 3 else ("", " again", " a third time")[times - 1]
-    )
+    repeated = f" {times} times" if times > 1 else ""
     lines = [f"{state['name']} on {state['host']} failed{repeated}: {failure['why']}"]
     lines += [f"    {line}" for line in failure["lines"]]
-    return "\n".join([*lines, f"  {failure['next']}; its log: {state['log']}"])
+    return "\n".join([*lines, f"  {failure['next']}; log: {state['log']}"])
 
 
 def unreached_message(host_ids: list[str]) -> str:
-    """Hosts that were not told that the run is over."""
+    """Return the message about hosts that could not be reached when the run was stopped."""
     return (
-        f"no answer from {', '.join(host_ids)}: what goes on there ends when a frontend here next "
-        f"reaches them, as `--stop` again does; actors end by themselves after --orphan_secs"
+        f"could not reach {', '.join(host_ids)}: processes that still run there will be stopped "
+        f"when this machine's frontend connects again, for example by another `--stop`; actors "
+        f"also exit by themselves after --orphan_secs"
     )
 
 
 def detached_message(run: Run) -> str:
-    """To a run that is left to itself."""
+    """Return what the frontend prints when it detaches from a run."""
     named = "" if run.name == "impala" else f" --tmux_sess={run.name}"
     command = f"python run_experiment_mm_raw.py{named}"
-    return f"the run goes on: `{command} --status` shows it, `{command} --stop` saves and ends it"
+    return (
+        f"detached; the run keeps running: `{command} --status` shows it, `{command} --stop` saves "
+        f"and stops it"
+    )
 
 
 @contextlib.contextmanager
 def _pressed_keys() -> Iterator[Callable[[], str]]:
-    """A function that says which key was pressed since, where there is a terminal to press one."""
+    """Read single keys from the terminal for the time of a `with` block.
+
+    Yield a function that returns the keys pressed since its last call; "" without a terminal.
+    """
     is_terminal = sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
-    if not is_terminal or os.tcgetpgrp(sys.stdin.fileno()) != os.getpgrp():  # none, or not in front
+    # A background job must not change the terminal's settings.
+    if not is_terminal or os.tcgetpgrp(sys.stdin.fileno()) != os.getpgrp():
         yield lambda: ""
         return
     descriptor = sys.stdin.fileno()
@@ -200,7 +218,7 @@ def _pressed_keys() -> Iterator[Callable[[], str]]:
         return os.read(descriptor, 64).decode(errors="replace") if ready else ""
 
     try:
-        tty.setcbreak(descriptor)  # Ctrl-C stays a signal
+        tty.setcbreak(descriptor)  # in this mode Ctrl-C still sends a signal
         yield pressed
     finally:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

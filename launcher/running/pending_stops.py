@@ -1,46 +1,46 @@
-"""Starts of runs that were to end on a host that did not answer: they end when it does.
+"""Runs that were stopped while a host was unreachable: they are ended there once it is back.
 
 ~/.local/state/impala_mm/unfinished.json     {host id: [id of a start, ...]}
 """
 
-import contextlib
-import fcntl
+import math
 import os
 from collections.abc import Callable
 
+from launcher.node import file_lock
 from launcher.node.run_registry import runs_folder
 from launcher.node.task import read_json, write_json
 
-_MAX_PER_HOST = 100  # of one host
+_MAX_PER_HOST = 100  # starts that are remembered for each host
 
 
 class PendingStops:
-    """Known to every frontend of this user on this machine."""
+    """The runs to end on hosts that were unreachable; all frontends of a user share them."""
 
     def __init__(self) -> None:
         self._path = runs_folder().parent / "unfinished.json"
 
     def starts_on(self, host_id: str) -> list[str]:
-        """Ids."""
+        """Return the ids of the starts to end on a host."""
         return read_json(self._path).get(host_id, [])
 
     def host_ids(self) -> list[str]:
-        """That something is left on."""
+        """Return the hosts that have starts to end."""
         return list(read_json(self._path))
 
     def add(self, host_id: str, start: str) -> None:
-        """It did not answer."""
+        """Record that a start must be ended on a host that is unreachable now."""
         self._update(host_id, lambda ids: [*ids, start][-_MAX_PER_HOST:])
 
     def clear(self, host_id: str) -> None:
-        """Nothing is left there."""
+        """Forget a host's starts, after all were ended."""
         self._update(host_id, lambda _: [])
 
     def _update(self, host_id: str, change: Callable[[list[str]], list[str]]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(self._path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
-        with contextlib.closing(os.fdopen(lock)):
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        lock = file_lock.acquire(self._path.with_suffix(".lock"), timeout=math.inf)
+        assert lock is not None
+        with os.fdopen(lock):
             pending = read_json(self._path)
             ids = change(pending.pop(host_id, []))
             write_json(self._path, pending | ({host_id: ids} if ids else {}))

@@ -1,20 +1,19 @@
-"""What a frontend mends while it follows a run: hosts that come back, learners' hosts that do not.
+"""Recovers a run from unreachable hosts while a frontend follows the run.
 
-A host that is away is asked again and again (`remote_node`). Once it answers, what it should run
-and does not is started again. Where a learner's host stays away and the learners do not get on
-without it, they start again on the hosts that are left, from the last checkpoint, if
---restart_learners says so.
+`remote_node` keeps trying to reconnect to an unreachable host. Once it is connected again, its
+processes that are not running are restarted. If a learner's host stays unreachable and the
+learners make no progress without it, `--restart_learners` restarts them on the remaining learner
+hosts from the last checkpoint.
 """
 
 import contextlib
 import dataclasses
-import fcntl
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher.node import file_lock
 from launcher.node.callbacks import Say
 from launcher.node.run_registry import Record
 from launcher.node.task import FINAL_STATES, LEARNERS
@@ -32,16 +31,19 @@ from launcher.transfer import fetch
 from launcher.transfer.checkpoints import has_checkpoint
 
 _CHECK_SECONDS = 1.0
-_AWAY_SECONDS = 4.0  # that a host may be away without a word: another frontend left, perhaps
-_STUCK_SECONDS = 20.0  # without a beat: a learner whose others are gone waits in its all-reduce
-_RETRY_SECONDS = 30.0  # between attempts to start learners elsewhere
-_STARTING_SECONDS = 120.0  # that learners may take until their first beat
-_END_SECONDS = 20.0  # that learners have to end before others take their place
-_SETTLE_SECONDS = 3.0  # until a host that is back has said how all its processes are
+# Seconds before an unreachable host is reported: perhaps another frontend has just disconnected.
+_AWAY_SECONDS = 4.0
+# Seconds without a heartbeat after which learners count as stuck: a learner whose peers are gone
+# waits in its all-reduce.
+_STUCK_SECONDS = 20.0
+_RETRY_SECONDS = 30.0  # seconds between attempts to restart learners on other hosts
+_STARTING_SECONDS = 120.0  # timeout for the learners' first heartbeat
+_END_SECONDS = 20.0  # timeout for learners to exit before they are restarted on other hosts
+_SETTLE_SECONDS = 3.0  # seconds that a reconnected host has to report the states of its processes
 
 
 class Recovery:
-    """Restores the hosts and the learners of one run."""
+    """Restores the processes of one run after its hosts were unreachable."""
 
     def __init__(
         self,
@@ -62,28 +64,28 @@ class Recovery:
         )
         self._say = say
         self._checked = 0.0
-        self._away_since: dict[str, float] = {}  # since when, of hosts that do not answer
-        self._reported_away: set[str] = set()  # those of them that were spoken of
-        self._restore_times: dict[str, float] = {}  # when its processes are to be looked at
+        self._away_since: dict[str, float] = {}  # unreachable hosts, and since when
+        self._reported_away: set[str] = set()  # unreachable hosts that a message was printed for
+        self._restore_times: dict[str, float] = {}  # when to check a reconnected host's processes
         self._last_sentence = ""
         self._retry_time = 0.0
         self._lock: int | None = None
 
     @property
     def can_restart_learners(self) -> bool:
-        """Whether learners whose supervisor is gone are no reason to end."""
+        """Whether learners whose supervisor is lost can be restarted, so that the run continues."""
         record = self._run.record
         host_id = record.host_id_of(LEARNERS) if record else ""
         return self._config.restart_learners and host_id != "" and self._holds_lock()
 
     def recover(self) -> None:
-        """Mends what there is to mend; called again and again."""
+        """Check the hosts and the learners, and restart what has to be; call it repeatedly."""
         record = self._run.record
         now = time.monotonic()
         if not self._hosts.remote_nodes or record is None or now - self._checked < _CHECK_SECONDS:
             return
         self._checked = now
-        with contextlib.suppress(OSError):  # for processes here whose learners are elsewhere
+        with contextlib.suppress(OSError):  # local processes of remote learners wait for this
             (self._run.folder / "news").touch(mode=0o600)
         if new := set(record.targets) - set(self._hosts.remote_nodes):
             self._connect_new_hosts(record, new)
@@ -97,24 +99,16 @@ class Recovery:
         self._check_learners(record, now)
 
     def _holds_lock(self) -> bool:
-        """One frontend of those that follow a run mends it."""
+        """Return whether this frontend is the one that recovers the run: several may follow it."""
         if self._lock is None:
-            try:
-                lock = os.open(self._run.folder / "mends", os.O_CREAT | os.O_RDWR, 0o600)
-            except OSError:
-                return False
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(lock)
-                return False
-            self._lock = lock  # to the end of this process
-        return True
+            with contextlib.suppress(OSError):
+                self._lock = file_lock.acquire(self._run.folder / "mends")
+        return self._lock is not None  # held until this process exits
 
     # -- hosts
 
     def _connect_new_hosts(self, record: Record, new: set[str]) -> None:
-        """Hosts that another frontend added."""
+        """Connect to hosts that another frontend added with `--apply`."""
         known = connect.targets_of(record)
         self._hosts.targets |= {host_id: known[host_id] for host_id in new}
         self._hosts.connect(self._say, lambda host_id: record.pythons.get(host_id, []), new)
@@ -129,7 +123,7 @@ class Recovery:
                 since = self._away_since.pop(host_id, now)
                 if host_id in self._reported_away:
                     self._reported_away.remove(host_id)
-                    self._say(f"{host_id} answers again, after {now - since:.0f} s")
+                    self._say(f"{host_id} is connected again after {now - since:.0f} s")
                     self._restore_times[host_id] = now + _SETTLE_SECONDS
                 continue
             silent = now - self._away_since.setdefault(host_id, now)
@@ -138,11 +132,12 @@ class Recovery:
                 names = [p["name"] for p in record.processes if p["place"] == host_id]
                 names += ["a learner"] * (host_id in record.learner_places[1:])
                 self._say(
-                    f"{host_id} is away, with {_join_names(names)} ({why}); it is asked again"
+                    f"{host_id} is unreachable ({why}); processes on it: {_join_names(names)}; "
+                    f"trying to reconnect"
                 )
 
     def _restore_host(self, host_id: str) -> None:
-        """What should run on a host that is back, and does not."""
+        """Restart the processes that should run on a reconnected host and do not."""
         record = self._run.record
         assert record
         states = self._run.states()
@@ -152,18 +147,19 @@ class Recovery:
             for name, state in states.items()
             if (state.get("place") or "") == host_id and name not in {*stopping, LEARNERS}
         }
-        if {"ending", "saving"} & set(state_of.values()):  # because the learners ended
+        if {"ending", "saving"} & set(state_of.values()):  # because the learners have ended
             self._restore_times[host_id] = time.monotonic() + _SETTLE_SECONDS
             return
         gone = {n for n, state in state_of.items() if state in ("lost", "starting", "stopped")}
         try:
             for name in stopping & {p["name"] for p in record.processes if p["place"] == host_id}:
-                # It was away when it was requested.
+                # The host was unreachable when the stop was requested.
                 self._hosts.call(host_id, "request_stop", mode="save", name=name)
             if not self._hosts.call(host_id, "has_start", start=record.id):
                 start.begin_on_hosts(self._run, self._hosts, record, [host_id], self._say)
                 self._mirror.on_connected(host_id)
-            if host_id != record.host_id_of(LEARNERS):  # of before it was away
+            # Learners that ran on this host before have moved to another.
+            if host_id != record.host_id_of(LEARNERS):
                 self._hosts.call(host_id, "request_stop", mode="now", name=LEARNERS)
             if host_id not in record.learner_places:
                 self._hosts.call(host_id, "kill_learners", start=record.id)
@@ -172,14 +168,16 @@ class Recovery:
                     self._run, self._hosts, processes, self._config, record, self._log_max_mb
                 )
                 names = [process.name for process in processes]
-                self._say(f"{host_id}: started again: {_join_names(names)}")
+                self._say(f"{host_id}: restarted {_join_names(names)}")
         except (HostUnavailable, OperationFailed) as error:
-            self._say(str(error))
+            self._say(f"could not restart the processes of a host: {error}")
 
     def _plan_restarts(self, record: Record, names: set[str]) -> list[Process]:
-        """As they were started, on what their hosts are now; those of rows that are there no more
-        stay away."""
-        rows = [*self._workers, *connect.rows_of(record)]  # --apply may have added some
+        """Return the processes of these names, with their hosts' present installations.
+
+        Processes whose row was removed from the CSV are left out.
+        """
+        rows = [*self._workers, *connect.rows_of(record)]  # --apply may have added rows
         self._installation_of = connect.find_installations(
             rows, self._hosts, self._config.deploy, self._say
         )
@@ -209,8 +207,8 @@ class Recovery:
         if not self._config.restart_learners:
             if host_id in gone:
                 self._say_once(
-                    f"{host_id} stays away, with the learners: the run waits for it; with "
-                    f"--restart_learners they would start again on others"
+                    f"the learners' host {host_id} stays unreachable: the run waits for it; "
+                    f"`--attach --restart_learners` restarts the learners on the other hosts"
                 )
             return
         learners = [worker for worker in self._workers if worker.job == "learner"]
@@ -218,24 +216,29 @@ class Recovery:
             w for w in learners if not self._is_away(host_id_of(w)) and host_id_of(w) in host_ids
         ]
         if not left:
-            self._say_once("no learner's host answers: the run waits for one of them")
+            self._say_once("all learner hosts are unreachable: the run waits for one of them")
             return
         names = [worker.ip for worker in left]
-        why = f"{_join_names(sorted(gone))} stays away"
+        why = f"{_join_names(sorted(gone))} stays unreachable"
         if back:
-            why = f"{host_id} is back without its learners"
-        self._say(f"{why}: learners start again on {_join_names(names)}, from what was saved")
+            why = f"{host_id} is connected again, but its learners are not running"
+        self._say(
+            f"{why}: restarting the learners on {_join_names(names)} from the last checkpoint"
+        )
         try:
             self._start_learners_on(left, record)
         except (HostUnavailable, OperationFailed, OSError) as error:
             self._retry_time = now + _RETRY_SECONDS
-            self._say(f"{error}; it is tried again in {_RETRY_SECONDS:g} s")
+            self._say(f"could not restart the learners: {error}; retry in {_RETRY_SECONDS:g} s")
 
     def _is_away(self, host_id: str) -> bool:
         return host_id != "" and (host_id in self._away_since or self._run.why_away(host_id) != "")
 
     def _are_learners_stuck(self, record: Record) -> bool:
-        """Whether the learners do not get on; a host that is away from us may serve them well."""
+        """Return whether the learners make no progress.
+
+        They may well make progress on a host that only this machine cannot reach.
+        """
         state = self._run.states()[LEARNERS]
         host_id = record.host_id_of(LEARNERS)
         if host_id in self._away_since:
@@ -252,15 +255,15 @@ class Recovery:
             silent = self._hosts.call(host_id, "rank_silence")
         except (HostUnavailable, OperationFailed):
             return False
-        if silent is None:  # they may be starting
+        if silent is None:  # no heartbeat yet: they may be starting
             return time.time() - record.time < _STARTING_SECONDS
         return silent < _STUCK_SECONDS
 
     def _start_learners_on(self, left: Sequence[Worker], record: Record) -> None:
-        """From the last checkpoint."""
+        """Restart the learners on the hosts of these rows, from the last checkpoint."""
         self._end_learners(record)
         for host_id in {host_id_of(worker) for worker in left} - {""}:
-            # Where it was booted meanwhile:
+            # A host that was rebooted does not know the run.
             if not self._hosts.call(host_id, "has_start", start=record.id):
                 start.begin_on_hosts(self._run, self._hosts, record, [host_id], self._say)
                 self._mirror.on_connected(host_id)
@@ -276,7 +279,9 @@ class Recovery:
                 self._retry_time = time.monotonic() + _RETRY_SECONDS
                 return
         elif first.host_id and not shared:
-            fetch.restore_if_missing(self._hosts, first.host_id, Path(record.logdir), logdir)
+            fetch.restore_if_missing(
+                self._hosts, first.host_id, Path(record.logdir), logdir, self._say
+            )
         flags = record.flags | {"logdir": logdir}
         learners = process_plan.make_processes(rows, self._config, flags, self._installation_of)[0]
         new_record = dataclasses.replace(
@@ -300,11 +305,11 @@ class Recovery:
             self._say,
         )
         self._mirror.follow_files(connect.mirrored_files(new_record))
-        # Actors ended with them.
+        # The actors on that host ended with its learners.
         self._restore_times[first.host_id] = time.monotonic() + _SETTLE_SECONDS
 
     def _end_learners(self, record: Record) -> None:
-        """All that is left of them, on every host that answers."""
+        """End all learners that are still running, on every host that is connected."""
         self._control.request_stop("now", LEARNERS)
         until = time.monotonic() + _END_SECONDS
         while time.monotonic() < until:
@@ -313,10 +318,17 @@ class Recovery:
             time.sleep(0.1)
         for host_id in record.learner_places:
             if host_id not in self._away_since:
-                self._call(host_id, "kill_learners", start=record.id)
+                try:
+                    self._hosts.call(host_id, "kill_learners", start=record.id)
+                except (HostUnavailable, OperationFailed) as error:
+                    self._say(f"could not end the learners of a host: {error}")
 
     def _provide_checkpoints(self, record: Record, first: Any) -> tuple[str, bool]:
-        """To the new first host: its folder there, and whether that is ours; empty: it cannot."""
+        """Copy the run's folder to the host of the new first learner, unless it is shared.
+
+        Return the folder's path there, and whether it is shared with this machine; an empty path
+        if there is no copy of the checkpoints.
+        """
         local_folder = Path(record.logdir)
         if not first.host_id:
             return str(local_folder), True
@@ -326,7 +338,7 @@ class Recovery:
         )
         folder = Path(record.flags["logdir"])
         remote_folder = str(folder)
-        if folder.is_relative_to(old_first.workdir):  # as it was named there
+        if folder.is_relative_to(old_first.workdir):  # the same path within the new workdir
             remote_folder = first.path(str(folder.relative_to(old_first.workdir)))
         if connect.is_shared_folder(
             self._hosts, first.host_id, str(local_folder), local_folder, "is-shared"
@@ -334,24 +346,18 @@ class Recovery:
             return str(local_folder), True
         if not self._config.mirror_logdir:
             self._say_once(
-                "what was saved is on the host that is away: with --mirror_logdir it would be "
-                "here, too; the run waits for that host"
+                "the checkpoints are only on the unreachable host, so the run waits for it; "
+                "--mirror_logdir copies checkpoints to this machine while a run is running"
             )
             return "", False
         if not has_checkpoint(local_folder):
             self._say(
-                f"no checkpoint had been copied to {local_folder} before "
-                f"{record.host_id_of(LEARNERS)} was lost: training starts from the beginning; a "
-                f"smaller --save_checkpoint_secs saves sooner"
+                f"no checkpoint was copied to {local_folder} before "
+                f"{record.host_id_of(LEARNERS)} became unreachable: training starts over; a "
+                f"smaller --save_checkpoint_secs saves earlier"
             )
-        fetch.push_folder(self._hosts, first.host_id, local_folder, remote_folder)
+        fetch.push_folder(self._hosts, first.host_id, local_folder, remote_folder, self._say)
         return remote_folder, False
-
-    def _call(self, host_id: str, op: str, **arguments: Any) -> None:
-        try:
-            self._hosts.call(host_id, op, **arguments)
-        except (HostUnavailable, OperationFailed) as error:
-            self._say(str(error))
 
     def _say_once(self, sentence: str) -> None:
         if sentence != self._last_sentence:
@@ -360,7 +366,7 @@ class Recovery:
 
 
 def _join_names(names: Sequence[str]) -> str:
-    """In a sentence."""
+    """Return the names as a list for a sentence; only the first three of five or more."""
     return (
         ", ".join(names) if len(names) < 5 else f"{', '.join(names[:3])} and {len(names) - 3} more"
     )

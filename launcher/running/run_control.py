@@ -1,4 +1,4 @@
-"""A run on all of its machines: orders, and its end, reach every one that is connected."""
+"""Stops a run on all of its machines, and removes what they keep of it."""
 
 import contextlib
 import time
@@ -12,17 +12,20 @@ from launcher.remote.hosts import Hosts, libtmux_server
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
 from launcher.running.pending_stops import PendingStops
 
-_END_SECONDS = 20.0  # that actors have to end once the learners have
+_END_SECONDS = 20.0  # timeout for actors to exit after the learners have ended
 
 
 class RunControl:
-    """A run and its hosts: stop requests and the end reach all of them."""
+    """Sends stop requests to all hosts of a run, and ends what remains."""
 
     def __init__(self, run: Run, hosts: Hosts):
         self.run, self.hosts = run, hosts
 
     def request_stop(self, mode: str, name: str = "") -> None:
-        """ "save" or "now", to one process or to all; who does not hear it is asked again later."""
+        """Request one process, or all, to stop: by "save", with a checkpoint, or "now", without.
+
+        `follow` and `recovery` repeat the request for hosts that are unreachable.
+        """
         record = self.run.record
         host_id = record.host_id_of(name) if record and name else ""
         if host_id:
@@ -32,7 +35,10 @@ class RunControl:
         self._call_each("request_stop", [p for p in host_ids if p], mode=mode, name=name)
 
     def end_remaining(self, say: Say) -> list[str]:
-        """Ends what does not end with the learners; hosts that did not answer are left over."""
+        """End all processes that have not ended with the learners.
+
+        Return the hosts that could not be reached.
+        """
         record = self.run.record
         if record is None:
             return []
@@ -57,11 +63,12 @@ class RunControl:
             self._call_each("kill_learners", list(self.hosts.remote_nodes), start=record.id)
             self.hosts.local_node.kill_learners(record.id)
         if killed:
-            say(f"{killed} processes did not end when they were told to, and were killed")
+            processes = f"{killed} process{'es' * (killed != 1)}"
+            say(f"killed {processes} that did not exit within {_END_SECONDS:g} s of a stop request")
         return self.record_pending_stops(record)
 
     def undo_start(self, record: Record) -> None:
-        """A start that failed half way."""
+        """End what was already started of a run whose start failed, and remove its record."""
         self.run.request_stop("now")
         self._call_each(
             "end_starts",
@@ -78,12 +85,12 @@ class RunControl:
         self.forget(record)
 
     def record_pending_stops(self, record: Record) -> list[str]:
-        """Returns hosts that do not answer: what goes on there ends when they do."""
+        """Record that the run must be ended on unreachable hosts, and return these hosts."""
         states = list(self.run.states().values())
         left = {s["place"] for s in states if s.get("place") and s["state"] == "away"}
         for host_id in left:
             PendingStops().add(host_id, record.id)
-        for state in states:  # whatever it does there: this run is over
+        for state in states:  # the run has ended, even if a process still runs on that host
             if state["state"] == "away":
                 folder = self.run.folder / state["name"]
                 folder.mkdir(exist_ok=True, mode=0o700)
@@ -91,14 +98,14 @@ class RunControl:
         return sorted(left)
 
     def forget(self, record: Record, is_stale: bool = False) -> None:
-        """Removes what every host keeps of the run, its tmux windows included."""
+        """Remove the run's record and states on every host, and its tmux windows."""
         self._call_each("forget", list(self.hosts.remote_nodes), start=record.id)
         self.run.forget()
         if record.socket and not is_stale:
             tmux.Session(self.run.name, libtmux_server(record.socket)).close()
 
     def end_pending(self, say: Say) -> None:
-        """Of earlier starts, on hosts that did not answer then and do now."""
+        """End earlier runs on hosts that were unreachable when those runs were stopped."""
         pending = PendingStops()
         for host_id in pending.host_ids():
             node = self.hosts.remote_nodes.get(host_id)
@@ -107,7 +114,7 @@ class RunControl:
             with contextlib.suppress(HostUnavailable, OperationFailed):
                 node.call("end_starts", starts=pending.starts_on(host_id), timeout=60)
                 pending.clear(host_id)
-                say(f"{host_id} answers again: what an earlier run had left there has ended")
+                say(f"{host_id} is connected again: ended the processes of an earlier run on it")
 
     def _is_any_reachable_running(self) -> bool:
         return any(self._is_reachable_running(state) for state in self.run.states().values())
@@ -116,10 +123,11 @@ class RunControl:
         if state["state"] != "away":
             return state["state"] not in (*FINAL_STATES, "lost")
         node = self.hosts.remote_nodes.get(state["place"])
-        return node is not None and not node.error  # another frontend left it: it speaks to us soon
+        # Another frontend has disconnected; the host will report to this one in a moment.
+        return node is not None and not node.error
 
     def _call_each(self, op: str, host_ids: list[str], **arguments: Any) -> dict[str, int]:
-        """Of those that are connected: what they returned, if it is a number."""
+        """Call all of these hosts; return the numbers that they returned, without failed calls."""
         found = self.hosts.for_each(
             lambda host_id: self.hosts.call(host_id, op, **arguments), host_ids
         )

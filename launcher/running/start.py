@@ -1,4 +1,4 @@
-"""Starts processes: a task's file for each on its machine, and a window there that runs it."""
+"""Starts the processes of a run: on its machine each gets a task file and a tmux window."""
 
 import dataclasses
 import secrets
@@ -22,8 +22,8 @@ from launcher.remote.remote_node import HostUnavailable
 from launcher.running import connect
 from launcher.running.pending_stops import PendingStops
 
-_ACTOR_SECONDS = 5.0  # that a process without anything to save has, once it is told to end
-_WINDOWS_SECONDS = 60.0  # for a host to open its windows
+_ACTOR_SECONDS = 5.0  # timeout for a process without anything to save to exit when requested
+_WINDOWS_SECONDS = 60.0  # timeout for a host to open its tmux windows
 
 
 def start_run(
@@ -38,10 +38,10 @@ def start_run(
     log_max_mb: float,
     say: Say,
 ) -> Record:
-    """A whole run; it is known to others before its first process is there.
+    """Start all processes of a run and return its record, which is written before they start.
 
-    `logdir` is on this machine; `flags` name the one that its processes write to, which is the
-    same where that is `shared`.
+    `logdir` is the run's folder on this machine. `flags` names the folder on the learners' machine,
+    which is the same one if it is `shared`.
     """
     processes = process_plan.make_processes(workers, config, flags, installation_of)
     record = Record(
@@ -69,10 +69,13 @@ def start_run(
         record_entry(process, processes[0].installation.host_id, record) for process in processes
     ]
     is_local = any(not process.installation.host_id for process in processes)
-    if is_local and record.socket:  # of a run before: its windows were kept
+    if is_local and record.socket:  # windows of an earlier run of this name were kept
         tmux.Session(run.name, libtmux_server(record.socket)).close_ended()
     elif is_local:
-        say("there is no tmux here: the processes run in the background, --logs=NAME follows one")
+        say(
+            "tmux is not installed on this machine: processes run in the background; --logs=NAME "
+            "shows the log of one"
+        )
     run.write_record(record)
     begin_on_hosts(
         run,
@@ -86,7 +89,7 @@ def start_run(
 
 
 def learner_host_ids(learners: Process) -> list[str]:
-    """Returns the hosts of all learners, that of the first learner first."""
+    """Return the hosts of all learners, that of the first learner first."""
     return list(
         dict.fromkeys(
             [learners.installation.host_id, *[g.host_id for g in learners.other_installations]]
@@ -97,10 +100,10 @@ def learner_host_ids(learners: Process) -> list[str]:
 def begin_on_hosts(
     run: Run, hosts: Hosts, record: Record, host_ids: Sequence[str], say: Say
 ) -> None:
-    """Tells other hosts of the run. Raises OperationFailed where one cannot take part."""
+    """Create the run's state on other hosts. Raises OperationFailed."""
     token = (run.folder / "token").read_text()
     pending = PendingStops()
-    # Of actors and learners elsewhere they need to know nothing.
+    # A host needs no commands of processes on other hosts.
     shared_record = dataclasses.asdict(record) | {
         "processes": [],
         "learners": [],
@@ -131,7 +134,10 @@ def start_processes(
     log_max_mb: float,
     say: Say | None = None,
 ) -> None:
-    """To a run that may be there already; hosts that are not connected get theirs when they are."""
+    """Start processes on their hosts, for a new run or one that is running.
+
+    `recovery` starts those on an unreachable host once it is connected.
+    """
     entries = {each["name"]: each for each in record.processes}
     tasks: dict[str, list[Process]] = {}
     for process in processes:
@@ -145,7 +151,7 @@ def start_processes(
         if not host_id:
             hosts.local_node.start_processes(some, [])
             return
-        for process in tasks[host_id]:  # what is known of one that was there before is old
+        for process in tasks[host_id]:  # the copied state of an earlier process of this name
             for file in ("state.json", "stop"):
                 (run.folder / process.name / file).unlink(missing_ok=True)
         host_entries = [entries[process.name] | {"place": ""} for process in tasks[host_id]]
@@ -169,7 +175,7 @@ def start_processes(
 def mpirun_credentials(
     hosts: Hosts, first: Installation, others: Sequence[Installation], start: str
 ) -> dict[str, dict[str, Any]]:
-    """What mpirun on one machine needs to reach others, by their addresses."""
+    """Return what mpirun on the `first` machine needs to connect to the `others`, by address."""
     credentials = {}
     for installation in others:
         credential = (
@@ -184,9 +190,9 @@ def mpirun_credentials(
 
 
 def record_entry(process: Process, learners_host_id: str, record: Record) -> dict[str, Any]:
-    """As a record has it."""
+    """Return the entry of a process in the format of `Record.processes`."""
     log = Path(process.logdir)
-    # Elsewhere that folder may not be there, or not ours.
+    # On other hosts the learners' folder may not exist or not be writable.
     if process.installation.host_id != learners_host_id:
         log = Path(process.installation.folder).parents[1] / "logs" / f"{record.name}-{record.id}"
     return {
@@ -205,7 +211,7 @@ def _make_task(
     is_learners = process.name == LEARNERS
     folder = Path(process.installation.folder)
     variables = {
-        "PYTHONUNBUFFERED": "1",  # what it says is read as it is said
+        "PYTHONUNBUFFERED": "1",  # its log must be complete at all times
         HEARTBEAT: str(folder / process.name / "beat"),
     }
     if process.other_installations:
@@ -233,5 +239,8 @@ def _make_task(
 
 
 def mpirun_agent_command(installation: Installation) -> list[str]:
-    """By which mpirun on that machine reaches others; their supervisor says more to it."""
+    """Return the command by which mpirun on that machine connects to other hosts, instead of ssh.
+
+    The learners' supervisor adds the arguments that it needs.
+    """
     return ["env", "-C", installation.root, installation.python, "-m", "launcher.remote.mpirun_ssh"]

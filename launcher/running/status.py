@@ -1,4 +1,4 @@
-"""How a run is: every process, what they come to together, what binds; as JSON or as a table."""
+"""The status of a run: its processes, throughput and bottleneck, as JSON or as a live table."""
 
 import contextlib
 import json
@@ -9,16 +9,25 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from impala_mm.runtime.durations import format_duration
 from launcher.node.run_registry import Record, Run, boot_id
 from launcher.node.task import FINAL_STATES, LEARNERS
+from launcher.running.console import make_console
 
 _REFRESH_SECONDS = 1.0
-_TAIL_BYTES = 1 << 16  # of metrics.jsonl, whose last row is wanted
+_TAIL_BYTES = 1 << 16  # bytes at the end of metrics.jsonl that are searched for its last row
+# How the table shows a state; the JSON has the state itself. Others are shown as they are.
+_STATE_LABELS = {
+    "waits": "waiting to restart",
+    "away": "unreachable",
+    "lost": "supervisor lost",
+    "stale": "ended by a reboot",
+}
 _COLOURS = {
     "running": "green",
     "failed": "red",
@@ -30,7 +39,7 @@ _TOTALS = ("frames", "frames_per_second", "episode_return", "policy_lag", "verdi
 
 
 def snapshot(run: Run) -> dict[str, Any]:
-    """All that is known of it now."""
+    """Return the run's present status, in the format of `--json`; empty if there is no run."""
     record = run.record
     if record is None:
         return {}
@@ -48,17 +57,22 @@ def snapshot(run: Run) -> dict[str, Any]:
 
 
 def run_state(run: Run) -> str:
-    """Of the run as a whole; empty where there is none."""
+    """Return the state of the run itself; empty if there is no run."""
     record = run.record
     return _summarize_state(record, run.states()) if record else ""
 
 
+def state_label(state: str) -> str:
+    """Return a state as messages and the table show it."""
+    return _STATE_LABELS.get(state, state)
+
+
 def show_status(run: Run, as_json: bool) -> None:
-    """Live where there is a terminal, until the run is over or Ctrl-C."""
+    """Print the status: as JSON, or as a table that a terminal updates until the run has ended."""
     if as_json:
         print(json.dumps(snapshot(run), indent=1))
         return
-    console = Console()
+    console = make_console()
     if not console.is_terminal:
         status = snapshot(run)
         if status:
@@ -70,7 +84,7 @@ def show_status(run: Run, as_json: bool) -> None:
     ):
         while True:
             status = snapshot(run)
-            if not status:  # ended by another frontend, and put away
+            if not status:  # another frontend stopped the run and removed its record
                 return
             live.update(picture(status, max(console.height - 8, 5)), refresh=True)
             if status["state"] in (*FINAL_STATES, "lost", "stale"):
@@ -79,13 +93,16 @@ def show_status(run: Run, as_json: bool) -> None:
 
 
 def picture(status: dict[str, Any], rows: int) -> Group:
-    """So many rows of processes at most; those in trouble first, if not all fit."""
+    """Return the table of a snapshot, with at most `rows` processes.
+
+    If not all fit, processes that are not running or were restarted come first.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
     for column in ("process", "host", "state"):
         table.add_column(column, no_wrap=True)
-    for column in ("up", "frames/s", "CPU", "memory", "restarts"):
+    for column in ("uptime", "frames/s", "CPU", "memory", "restarts"):
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("last line", no_wrap=True, overflow="ellipsis", ratio=1)
+    table.add_column("last log line", no_wrap=True, overflow="ellipsis", ratio=1)
     processes = status["processes"]
     if len(processes) > rows:
         processes = sorted(processes, key=lambda p: (p["state"] == "running", not p["restarts"]))
@@ -98,18 +115,20 @@ def picture(status: dict[str, Any], rows: int) -> Group:
 
 
 def _headline(status: dict[str, Any]) -> Text:
-    parts = [f"{status['name']}: {status['state']}, {_duration(status['seconds'])}"]
+    state, age = state_label(status["state"]), format_duration(status["seconds"])
+    parts = [f"{status['name']}: {state} | started {age} ago"]
     if "frames" in status:
-        parts.append(f"{status['frames']:,.0f} frames, {status['frames_per_second']:,.0f}/s")
+        parts += [f"{status['frames']:,.0f} frames", f"{status['frames_per_second']:,.0f}/s"]
     if "episode_return" in status:
         parts.append(f"return {status['episode_return']:.2f}")
     if "policy_lag" in status:
         parts.append(f"lag {status['policy_lag']:.1f}")
-    lines = [" | ".join(parts), status["logdir"]]
+    lines = [" | ".join(parts)]
     lines += [status["verdict"]] if "verdict" in status else []
+    lines += [f"results: {status['logdir']}"]
     lines += [
-        f"GPU {gpu['index']} ({gpu['name']}): {gpu['used']}% busy, {gpu['memory']} MiB of "
-        f"{gpu['of']}"
+        f"GPU {gpu['index']} ({gpu['name']}): {gpu['used']}% busy, {gpu['memory']} of {gpu['of']} "
+        f"MiB used"
         for gpu in status["gpus"]
     ]
     return Text("\n".join(lines))
@@ -120,8 +139,8 @@ def _cells(process: dict[str, Any]) -> list[Any]:
     return [
         process["name"],
         process["host"],
-        Text(state, style=_COLOURS.get(state, "")),
-        "" if process["up"] is None else _duration(process["up"]),
+        Text(state_label(state), style=_COLOURS.get(state, "")),
+        "" if process["up"] is None else format_duration(process["up"]),
         "" if rate is None else f"{rate:,.0f}",
         "" if process["cpu"] is None else f"{process['cpu']}%",
         "" if process["memory"] is None else f"{process['memory']:,} MiB",
@@ -131,18 +150,18 @@ def _cells(process: dict[str, Any]) -> list[Any]:
 
 
 def _describe_process(state: dict[str, Any]) -> dict[str, Any]:
-    """One, with every key, known or not."""
-    lives = state["state"] not in (*FINAL_STATES, "lost", "waits", "starting", "away")
+    """Return one process's status with every key; values that are not known are None."""
+    is_running = state["state"] not in (*FINAL_STATES, "lost", "waits", "starting", "away")
     since = state.get("since")
     return {
         "name": state["name"],
         "job": state["job"],
         "host": state["host"],
         "state": state["state"],
-        "up": round(time.time() - since, 1) if lives and since else None,
-        "frames_per_second": state.get("frames_per_second") if lives else None,
-        "cpu": state.get("cpu") if lives else None,
-        "memory": state.get("memory") if lives else None,
+        "up": round(time.time() - since, 1) if is_running and since else None,
+        "frames_per_second": state.get("frames_per_second") if is_running else None,
+        "cpu": state.get("cpu") if is_running else None,
+        "memory": state.get("memory") if is_running else None,
         "restarts": state.get("restarts", 0),
         "code": state.get("code"),
         "failure": state.get("failure"),
@@ -163,19 +182,19 @@ def _summarize_state(record: Record, states: dict[str, dict[str, Any]]) -> str:
 
 
 def _last_row(path: Path, since: float) -> dict[str, Any]:
-    """Of this start of the run, not of one before."""
-    with contextlib.suppress(OSError, ValueError, IndexError):  # not there yet, or empty
+    """Return the last row of metrics.jsonl; empty if an earlier start of the run wrote it."""
+    with contextlib.suppress(OSError, ValueError, IndexError):  # missing, or still empty
         if path.stat().st_mtime < since:
             return {}
         with path.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
             lines = file.read().split(b"\n")
-        return json.loads(lines[-2])  # after the last there is an end of a line
+        return json.loads(lines[-2])  # every row ends in a newline
     return {}
 
 
 def _gpu_usage() -> list[dict[str, Any]]:
-    """Of this machine, as its driver's own tool tells."""
+    """Return the utilisation and memory of this machine's GPUs, by nvidia-smi."""
     if not shutil.which("nvidia-smi"):
         return []
     keys = {
@@ -196,9 +215,3 @@ def _gpu_usage() -> list[dict[str, Any]]:
         rows = [line.split(", ") for line in ran.stdout.splitlines()]
         return [dict(zip(keys.values(), row, strict=True)) for row in rows]
     return []
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,5 +1,4 @@
-"""Files of a run's folder brought from other hosts, and back.
+"""Copies the files of a run's folder from other hosts to this machine, and back.
 
-`--fetch`, `--mirror_logdir` and recovery call it.
-Must not import `running` or `commands`.
+`--fetch`, `--mirror_logdir` and recovery call it. It must not import `running` or `commands`.
 """

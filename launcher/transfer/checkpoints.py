@@ -1,10 +1,10 @@
-"""Checkpoints brought from one machine to a copy of the run's folder: whole or not at all.
+"""Copies checkpoints from one machine to a copy of the run's folder, each completely or not at all.
 
-    checkpoints/0000012000/about.json   what it says of itself, and size and SHA-256 of each file
+    checkpoints/0000012000/about.json   describes the checkpoint; size and SHA-256 of each file
 
-`impala_mm.records` writes them. One comes under a hidden name and gets its own when every file
-is what its about.json says. The learners remove old ones by and by; then so does the copy, of those
-that it brought, and never the best or a milestone.
+`impala_mm.records` writes them. A checkpoint is downloaded under a hidden name, and renamed once
+every file matches its about.json. When the learners remove an old checkpoint, its copy is removed
+too if it was downloaded, but never the best one or a milestone.
 """
 
 import json
@@ -20,21 +20,21 @@ from launcher.transfer.copy import FilePart, FolderCopy, OfferedFile, TransferRe
 
 _CHECKPOINTS = "checkpoints"
 _ABOUT_FILE = "about.json"
-_MAX_BYTES = 1 << 24  # bytes of an about.json
+_MAX_BYTES = 1 << 24  # maximum bytes of an about.json
 
 
 class CheckpointInfo(NamedTuple):
-    """What a checkpoint says of itself."""
+    """The description of a checkpoint, from its about.json."""
 
-    files: dict[str, list[Any]]  # bytes and SHA-256 of each
-    mean_return: float  # the mean return; minus infinity where it is not known
+    files: dict[str, list[Any]]  # by name: [bytes, SHA-256]
+    mean_return: float  # minus infinity if it is not known
     milestone: bool
 
 
 def split_offers(
     offers: Mapping[str, OfferedFile],
 ) -> tuple[dict[str, OfferedFile], dict[str, dict[str, OfferedFile]]]:
-    """Files of no checkpoint, and those of each, by its name and theirs."""
+    """Split offered files into those of no checkpoint, and those of each complete checkpoint."""
     files: dict[str, OfferedFile] = {}
     by_checkpoint: dict[str, dict[str, OfferedFile]] = {}
     for name, offer in offers.items():
@@ -48,7 +48,7 @@ def split_offers(
 
 
 def checkpoint_path(name: str) -> str:
-    """Of one, in its run's folder."""
+    """Return a checkpoint's path within its run's folder."""
     return f"{_CHECKPOINTS}/{name}"
 
 
@@ -58,7 +58,7 @@ def has_checkpoint(folder: Path) -> bool:
 
 
 def parse_about(content: Any) -> CheckpointInfo | None:
-    """By its about.json; None where that is something else."""
+    """Parse the content of an about.json; return None if it has another format."""
     try:
         merit = content["episode_return"]
         return CheckpointInfo(
@@ -73,7 +73,10 @@ def parse_about(content: Any) -> CheckpointInfo | None:
 def find_superfluous(
     kept: Mapping[str, CheckpointInfo], remote_names: Collection[str], transferred: Collection[str]
 ) -> list[str]:
-    """Of those here, what the other end does not keep any more, and nobody may miss."""
+    """Return downloaded checkpoints that the learners have removed and that need not be kept.
+
+    The best, the milestones, and those newer than the newest common checkpoint are kept.
+    """
     best = max(kept, key=lambda name: (kept[name].mean_return, name), default="")
     newest = max((name for name in remote_names if name in kept), default="")
     return [
@@ -87,7 +90,7 @@ def find_superfluous(
 def prune_checkpoints(
     copy: FolderCopy, remote_names: Collection[str], result: TransferResult
 ) -> None:
-    """What is superfluous (`find_superfluous`) in a copy on this machine."""
+    """Remove superfluous checkpoints (see `find_superfluous`) from a copy on this machine."""
     folder = Path(copy.folder) / _CHECKPOINTS
     infos = {
         path.parent.name: parse_about(read_json(path))
@@ -96,7 +99,7 @@ def prune_checkpoints(
     complete = {name: saved for name, saved in infos.items() if saved and name.isdigit()}
     for name in find_superfluous(complete, remote_names, copy.state.checkpoints):
         gone = folder / f".{name}.gone"
-        copy.store.rename(str(folder / name), str(gone))  # nobody sees half of it
+        copy.store.rename(str(folder / name), str(gone))  # no process sees a part of it
         copy.store.remove(str(gone))
         del copy.state.checkpoints[name]
         result.removed.append(name)
@@ -109,7 +112,7 @@ def copy_checkpoints(
     offered: Mapping[str, dict[str, OfferedFile]],
     result: TransferResult,
 ) -> None:
-    """Copies them, the newest first; a later call continues with what came until then.
+    """Copy checkpoints, the newest first; after a failure the next call continues the transfer.
 
     Raises HostUnavailable, OperationFailed, OSError.
     """
@@ -132,18 +135,18 @@ class _CheckpointCopy:
     """The transfer of one checkpoint."""
 
     def __init__(self, copy: FolderCopy, source: FileStore, origin: str, name: str, sha: str):
-        """`sha`: of its about.json, which says all of it."""
+        """Prepare the transfer; `sha` is the SHA-256 of the checkpoint's about.json."""
         self._copy, self._source, self._name, self._sha = copy, source, name, sha
         self._target = copy.path(f"{_CHECKPOINTS}/{name}")
         self._partial = partial_path(self._target)
         copy.state.partial[f"{_CHECKPOINTS}/{name}"] = origin
 
     def copy(self, offers: dict[str, OfferedFile], result: TransferResult) -> None:
-        """If it is as whole there as it says."""
+        """Copy the checkpoint if it is complete at the source; count it in `result`."""
         state = self._copy.state
         content = b"".join(self._source.read([_read_request(offers[_ABOUT_FILE])]))
         info = parse_about(_parse_json(content))
-        if info is None or not _is_complete(info, offers):  # it is being removed, perhaps
+        if info is None or not _is_complete(info, offers):  # perhaps it is being removed
             result.changed.append(f"{_CHECKPOINTS}/{self._name}")
             return
         parts = self._missing_parts(info, offers, content)
@@ -156,13 +159,14 @@ class _CheckpointCopy:
             result.changed.append(f"{_CHECKPOINTS}/{self._name}")
         elif wrong := self._find_damaged_file(info):
             self._copy.store.remove(self._partial)
-            # The parts were of another one, it seems: again, from the beginning.
+            # The partial files seem to belong to another checkpoint: start over.
             if any(part.offset for part in parts):
                 result.changed.append(f"{_CHECKPOINTS}/{self._name}")
                 return
             state.damaged[self._name] = self._sha
             result.errors.append(
-                f"checkpoint {self._name} is damaged there ({wrong} is not what was written)"
+                f"checkpoint {self._name} is damaged and was not copied: the checksum of {wrong} "
+                f"is wrong"
             )
         else:
             self._replace_target()
@@ -173,7 +177,7 @@ class _CheckpointCopy:
     def _missing_parts(
         self, info: CheckpointInfo, offers: dict[str, OfferedFile], content: bytes
     ) -> list[FilePart]:
-        """What is not here yet of each file."""
+        """Return the parts of each file that are still missing in the partial copy."""
         store = self._copy.store
         about = f"{self._partial}/{_ABOUT_FILE}"
         if store.digests([[about, [[0, len(content)]]]]) != [self._sha]:
@@ -191,14 +195,17 @@ class _CheckpointCopy:
         return parts
 
     def _find_damaged_file(self, info: CheckpointInfo) -> str:
-        """The first file that is not what it should be."""
+        """Return the first file whose SHA-256 is wrong; empty if all are right."""
         parts = [[f"{self._partial}/{file}", [[0, size]]] for file, (size, _) in info.files.items()]
         found = self._copy.store.digests(parts)
         pairs = zip(info.files.items(), found, strict=True)
         return next((file for (file, (_, sha)), digest in pairs if digest != sha), "")
 
     def _replace_target(self) -> None:
-        """One of the same number that came before goes; one that did not is put aside."""
+        """Rename the complete copy to its final name, replacing an earlier download of that name.
+
+        A folder of that name that was not downloaded is moved aside.
+        """
         store, before = self._copy.store, f"{_CHECKPOINTS}/.{self._name}.gone"
         replaced = (
             self._copy.state.checkpoints.get(self._name) and store.file_infos([self._target])[0]
@@ -213,7 +220,7 @@ class _CheckpointCopy:
 
 
 def _is_complete(info: CheckpointInfo, offers: Mapping[str, OfferedFile]) -> bool:
-    """Whether every file is there, and as long as it should be."""
+    """Return whether every file of a checkpoint is offered, with the right size."""
     return all(
         file in offers and not offers[file].info[3] and offers[file].info[0] == size
         for file, (size, _) in info.files.items()
@@ -221,12 +228,12 @@ def _is_complete(info: CheckpointInfo, offers: Mapping[str, OfferedFile]) -> boo
 
 
 def _digest_request(offer: OfferedFile) -> list[Any]:
-    """For `digests`."""
+    """Return the request of a file's digest, in the format of `FileStore.digests`."""
     return [offer.path, [[0, min(offer.info[0], _MAX_BYTES)]]]
 
 
 def _read_request(offer: OfferedFile) -> list[Any]:
-    """For `read`."""
+    """Return the request of a file's content, in the format of `FileStore.read`."""
     return [offer.path, offer.info[2], 0, min(offer.info[0], _MAX_BYTES)]
 
 

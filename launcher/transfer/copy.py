@@ -1,8 +1,8 @@
-"""Files of a folder on one machine brought to a copy of it on another: only what it lacks.
+"""Updates a copy of a folder on another machine, transferring only what the copy lacks.
 
-What grew goes on from where the copy ends; what was replaced comes whole, under a name of its own
-until it is. What is different in the copy because somebody changed the copy is put aside, never
-lost. `checkpoints` does the same for checkpoints, which are whole folders.
+For a file that has grown, only the new bytes are transferred. A file that was replaced is
+transferred completely, under a temporary name. A file that was changed in the copy is moved aside,
+never lost. `checkpoints` does the same for checkpoints, which are folders.
 """
 
 import dataclasses
@@ -16,66 +16,67 @@ from launcher.node.file_service import FOLDER, FileInfo
 from launcher.node.task import read_json, write_json
 from launcher.remote.remote_files import FileStore
 
-_COMPARE_WHOLE_BYTES = 1 << 20  # bytes of a file that are compared whole
-# Of a longer one that has grown: so many at its begin, and where the copy ends.
+_COMPARE_ALL_BYTES = 1 << 20  # files up to this size are compared completely
+# Bytes that are compared of a longer file that has grown, at its start and where the copy ends.
 _SAMPLE_BYTES = 1 << 16
-# Others write to their copies, too (`state_mirror`).
-_MIRRORED_FILES = ("learners.log", "metrics.jsonl")
+_MIRRORED_FILES = ("learners.log", "metrics.jsonl")  # `state_mirror` writes these copies, too
 _SIZE, _INODE, _LINK = 0, 2, 3  # in `FileInfo`
 _MOVE_ASIDE = "aside"
 
 
 class OfferedFile(NamedTuple):
-    """A file that is to be had."""
+    """A file that the source offers."""
 
     path: str
     info: FileInfo
 
 
 class FilePart(NamedTuple):
-    """Of a file, to be read at one end and written at the other."""
+    """The part of a file that is to be transferred, from `offset` to the file's end."""
 
     name: str
     offer: OfferedFile
     offset: int
     target: str
-    final_path: str  # its name once it is whole; the same where it only grows
-    old_path: str = ""  # where what had that name goes; empty: nowhere
+    final_path: str  # the file's name once it is complete; equal to `target` if bytes are appended
+    old_path: str = ""  # new name of the file that `final_path` replaces; empty: it is overwritten
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The number of bytes to transfer."""
         return self.offer.info[_SIZE] - self.offset
 
 
 @dataclasses.dataclass
 class TransferResult:
-    """How much was transferred, and what was not."""
+    """The amount of data that was transferred, and what could not be."""
 
     bytes: int = 0
     files: int = 0
     checkpoints: int = 0
     removed: list[str] = dataclasses.field(default_factory=list)
-    changed: list[str] = dataclasses.field(default_factory=list)  # they changed meanwhile
-    errors: list[str] = dataclasses.field(default_factory=list)  # sentences
+    changed: list[str] = dataclasses.field(default_factory=list)  # files changed while being read
+    errors: list[str] = dataclasses.field(default_factory=list)  # messages
 
 
 class TransferState:
-    """What a copy had from where, when it was last brought; kept in it, to be asked no more.
+    """The origin and version of every file in a copy, stored in the copy between transfers.
 
-    `files`: by name, [origin, FileInfo there, FileInfo here]; both None during a transfer.
+    Files that have not changed since need no comparison. `files`: by name, [origin, FileInfo at
+    the source, FileInfo in the copy]; both are None during a transfer.
     """
 
     def __init__(self, path: Path | None = None):
         content = read_json(path) if path else {}
         self._path, self._writing = path, threading.Lock()
         self.files: dict[str, list[Any]] = content.get("files", {})
-        self.partial: dict[str, str] = content.get("coming", {})  # begun; from which origin
-        self.checkpoints: dict[str, str] = content.get("checkpoints", {})  # names: what they are
-        self.damaged: dict[str, str] = content.get("damaged", {})  # there
+        self.partial: dict[str, str] = content.get("coming", {})  # incomplete files: their origin
+        # Checkpoints by name, with the SHA-256 of their about.json: downloaded, damaged at source.
+        self.checkpoints: dict[str, str] = content.get("checkpoints", {})
+        self.damaged: dict[str, str] = content.get("damaged", {})
 
     def save(self) -> None:
-        """For the next."""
+        """Write the state to its file for the next transfer."""
         with self._writing:
             if self._path:
                 content = {
@@ -88,7 +89,7 @@ class TransferState:
 
 
 class FolderCopy:
-    """A folder at one end that is to have what others offer."""
+    """A copy of a folder that is to be updated."""
 
     def __init__(
         self,
@@ -97,12 +98,16 @@ class FolderCopy:
         state: TransferState,
         on_progress: Callable[[int, int], None] | None = None,
     ):
-        """`on_progress`: is called with how many more bytes are to come, and how many came."""
+        """Prepare the update of `folder` in `store`.
+
+        `on_progress` is called with the number of bytes that were added to the total, and the
+        number that were transferred.
+        """
         self.store, self.folder, self.state = store, folder, state
-        self._on_progress = on_progress or (lambda more, came: None)
+        self._on_progress = on_progress or (lambda added, transferred: None)
 
     def path(self, name: str) -> str:
-        """Of a file of it."""
+        """Return the path of a file in the copy."""
         return posixpath.join(self.folder, name)
 
     def copy_files(
@@ -112,7 +117,7 @@ class FolderCopy:
         offers: Mapping[str, OfferedFile],
         result: TransferResult,
     ) -> None:
-        """Copies what is missing; a later call continues with what came until then.
+        """Copy files that are missing or differ; after a failure the next call continues.
 
         Raises HostUnavailable, OperationFailed, OSError.
         """
@@ -152,7 +157,7 @@ class FolderCopy:
     def transfer_parts(
         self, source: FileStore, parts: Sequence[FilePart], result: TransferResult
     ) -> None:
-        """As they are planned, in this order."""
+        """Transfer the parts in this order, and give completed files their final names."""
         self._on_progress(sum(part.size for part in parts), 0)
         read = [[p.offer.path, p.offer.info[_INODE], p.offset, p.size] for p in parts]
         chunks = source.read(read)
@@ -172,7 +177,7 @@ class FolderCopy:
     def _transfer_part(
         self, part: FilePart, chunks: Iterator[bytes], result: TransferResult
     ) -> bool:
-        """Whether all of its bytes came."""
+        """Transfer one part; return whether all of its bytes were received."""
         count = 0
 
         def count_chunks() -> Iterator[bytes]:
@@ -186,14 +191,14 @@ class FolderCopy:
         counted = count_chunks()
         try:
             self.store.write(part.target, part.offset, counted)
-        except FileNotFoundError:  # it was renamed here just now
+        except FileNotFoundError:  # the copy's file was renamed at the same time
             for _ in counted:
                 pass
             return False
         return count >= part.size
 
     def remove_stale_partials(self, origin: str, offered: Mapping[str, Any]) -> None:
-        """What was begun, and is not there any more."""
+        """Remove incomplete files that the origin does not offer any more."""
         for name, whose in list(self.state.partial.items()):
             if whose == origin and name not in offered:
                 self.store.remove(partial_path(self.path(name)))
@@ -208,7 +213,7 @@ class FolderCopy:
         )
 
     def _remove_links_above(self, names: Iterable[str]) -> None:
-        """That came from there when they were links, and are folders now."""
+        """Remove copied links that have become folders at the source, above the named files."""
         above = {name[:i] for name in names for i, letter in enumerate(name) if letter == "/"}
         for name in above & set(self.state.files):
             info = self.state.files[name][2]
@@ -234,13 +239,16 @@ class FolderCopy:
         partial: Mapping[str, FileInfo | None],
         offered: Mapping[str, OfferedFile],
     ) -> set[tuple[str, str]]:
-        """Which copies begin as what is offered: (name, ""); which unfinished ones: (name,
-        "coming"); which logs as what was the log before: (name, "1")."""
+        """Compare copies with the offered files, each over the length of the copy.
+
+        Return the matches: (name, "") for the file itself, (name, "partial") for its incomplete
+        copy, and (name, "1") for a log that equals the source's rotated log NAME.log.1.
+        """
         comparisons: dict[tuple[str, str], tuple[Any, Any]] = {}
         for name, offer in offers.items():
             path, info, begun = self.path(name), present[name], partial[name]
             if begun and begun[_SIZE] <= offer.info[_SIZE]:
-                comparisons[name, "coming"] = _comparison(offer, partial_path(path), begun[_SIZE])
+                comparisons[name, "partial"] = _comparison(offer, partial_path(path), begun[_SIZE])
             if info is None or info[_LINK]:
                 continue
             comparisons[name, ""] = _comparison(offer, path, info[_SIZE])
@@ -277,12 +285,12 @@ class FolderCopy:
         matching: set[tuple[str, str]],
         actions: dict[str, str],
     ) -> None:
-        """Of logs that were begun anew there: what we have of the one before is NAME.log.1."""
-        for name in [n for n in new if (n, "1") in matching and actions[n] in ("whole", "aside")]:
+        """Rename the copies of logs that were rotated at the source to NAME.log.1, too."""
+        for name in [n for n in new if (n, "1") in matching and actions[n] in ("replace", "aside")]:
             rotated = f"{name}.1"
             self.store.rename(self.path(name), self.path(rotated))
             present[rotated], present[name] = present[name], None
-            actions[name], actions[rotated] = "whole", "append"
+            actions[name], actions[rotated] = "replace", "append"
 
     def _plan_parts(
         self,
@@ -295,13 +303,13 @@ class FolderCopy:
         parts = []
         for name, action in actions.items():
             offer, path, info = offers[name], self.path(name), present[name]
-            whole, begun = action in ("whole", "aside"), partial.get(name)
-            if begun and not (whole and (name, "coming") in matching):
+            replaces, begun = action in ("replace", "aside"), partial.get(name)
+            if begun and not (replaces and (name, "partial") in matching):
                 self.store.remove(partial_path(path))
                 begun = None
             if action == "append" and info:
                 parts.append(FilePart(name, offer, info[_SIZE], path, path))
-            if not whole:
+            if not replaces:
                 continue
             old_path = ""
             if action == "aside":
@@ -309,49 +317,53 @@ class FolderCopy:
                 old_path = ("" if f"{name}.1" in offers else f"{path}.1") if log else _MOVE_ASIDE
             offset = begun[_SIZE] if begun else 0
             parts.append(FilePart(name, offer, offset, partial_path(path), path, old_path))
-        # What grows is short, and goes first.
+        # Appended parts, such as logs, are short and come first.
         return sorted(parts, key=lambda part: (part.target != part.final_path, part.size))
 
 
 def choose_action(
     name: str, offered: FileInfo, present: FileInfo | None, is_unchanged: bool, matches: bool
 ) -> str:
-    """What is to be done: "nothing", "keep", "append", "whole", or "aside" and then whole.
+    """Choose how to update a file: "nothing", "keep", "append", "replace" or "aside".
 
-    `is_unchanged`: nobody changed the copy since it was brought.
-    `matches`: both are the same, as far as the shorter goes.
+    "replace" transfers all of it, "aside" also moves the copy aside first, and "keep" keeps a copy
+    that differs. `is_unchanged`: the copy was not changed since its last transfer. `matches`: both
+    files are equal over the length of the shorter.
     """
     if present is None or present[_LINK]:
-        return "whole"
+        return "replace"
     more = offered[_SIZE] - present[_SIZE]
     if matches and more >= 0:
         return "append" if more else "nothing"
-    # What was put aside as NAME.log.1 is nobody's work, unless the log is.
+    # No user has written to NAME.log.1; only `state_mirror` may have, if it writes NAME.log.
     is_unchanged |= name.endswith(".log.1") and name.removesuffix(".1") not in _MIRRORED_FILES
-    if matches and (name in _MIRRORED_FILES or not is_unchanged):  # the copy has more
+    if matches and (name in _MIRRORED_FILES or not is_unchanged):  # the copy is longer
         return "keep"
     if name.endswith(".log"):
         return "aside"
-    return "whole" if is_unchanged or name.endswith(".log.1") else "aside"
+    return "replace" if is_unchanged or name.endswith(".log.1") else "aside"
 
 
 def partial_path(path: str) -> str:
-    """The name of what is not whole yet."""
+    """Return the hidden name of a file or checkpoint that is not complete yet."""
     folder, name = posixpath.split(path)
     return posixpath.join(folder, f".{name}.coming")
 
 
 def is_safe(name: str, offer: OfferedFile) -> bool:
-    """Whether it stays within its folder, whatever the other end says, and hides nothing."""
+    """Return whether a file's name and link stay within the folder, and no part is hidden.
+
+    The names come from another machine, which is not trusted.
+    """
     to = posixpath.normpath(posixpath.join(posixpath.dirname(name), offer.info[_LINK]))
     parts = name.split("/")
     return all(part and part[0] != "." for part in parts) and not to.startswith(("../", "/"))
 
 
 def _comparison(offer: OfferedFile, path: str, size: int) -> tuple[Any, Any]:
-    """The same parts of what is offered and of a copy of so many bytes, for `digests`."""
+    """Return the requests of both files' digests over equal ranges; `size` is the copy's."""
     common = min(size, offer.info[_SIZE])
     spans = [[0, common]]
-    if common > _COMPARE_WHOLE_BYTES and offer.info[_SIZE] > size:
+    if common > _COMPARE_ALL_BYTES and offer.info[_SIZE] > size:
         spans = [[0, _SAMPLE_BYTES], [common - _SAMPLE_BYTES, _SAMPLE_BYTES]]
     return [offer.path, spans], [path, spans]

@@ -1,28 +1,26 @@
-"""A run's folder on another host, and the logs of all hosts, brought to the run's folder here.
+"""Downloads the learners' folder and the logs of all hosts to the run's folder on this machine.
 
-    fetch_run     once, as `--fetch` asks for it; `mirror` does the same again and again
-    push_folder   the way back: to a host on which learners are to go on
+    fetch_run     downloads once, for `--fetch`; `mirror` does the same periodically
+    push_folder   uploads the run's folder to a host on which the learners will resume
 
-What learners say and measure is copied as it comes, anyway (`state_mirror`); both may write the
-same bytes at the same place. Whoever brings anything here holds a lock.
+`state_mirror` copies the learners' log and metrics as they are written; both may write the same
+bytes at the same place. A lock prevents two downloads of one run at the same time.
 """
 
 import contextlib
-import fcntl
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from launcher.node import file_lock
 from launcher.node.callbacks import Say
 from launcher.node.file_service import LocalFiles
 from launcher.node.run_registry import Record, Run, runs_folder
 from launcher.node.task import LEARNERS
 from launcher.remote import remote_files
 from launcher.remote.hosts import Hosts
-from launcher.remote.progress_line import ProgressLine
 from launcher.remote.remote_files import FileStore, RemoteFiles
 from launcher.remote.remote_node import OperationFailed
 from launcher.transfer.checkpoints import (
@@ -32,28 +30,32 @@ from launcher.transfer.checkpoints import (
     split_offers,
 )
 from launcher.transfer.copy import FolderCopy, OfferedFile, TransferResult, TransferState
+from launcher.transfer.progress import TransferProgress
 
-_WAIT_SECONDS = 600.0  # for another fetch of the same run
-_TRIES = 3  # of what changes while it is read
-_PROGRESS_SECONDS = 5.0  # between two lines of progress, where there is no terminal
-_MAX_LISTED = 10  # hosts that are named
+_WAIT_SECONDS = 600.0  # timeout for another download of the same run to finish
+_TRIES = 3  # attempts for files that change while they are read
+_MAX_LISTED = 10  # hosts that get a line of their own in the summary
 _STATE_FILE = ".brought.json"  # in the run's folder
 OnProgress = Callable[[int, int], None]
 
 
 class RunFetcher:
-    """Fetches what a run has on other hosts into its folder here."""
+    """Downloads a run's files from other hosts to its folder on this machine."""
 
     def __init__(
         self, run: Run, hosts: Hosts, tries: int = 1, on_progress: OnProgress | None = None
     ):
-        """`tries`: of what changes while it is read. `on_progress`: as `FolderCopy` has it."""
+        """Prepare the downloads.
+
+        `tries`: attempts for files that change while they are read. `on_progress`: see
+        `FolderCopy`.
+        """
         self._run, self._hosts = run, hosts
         self._tries, self._on_progress = tries, on_progress
         self._stores: dict[str, RemoteFiles] = {}
 
     def fetch(self, record: Record) -> dict[str, TransferResult | Exception]:
-        """From every host that has something: how much it was, or why it was not all."""
+        """Download from every host that has files of the run; return the result or the error."""
         state = TransferState(Path(record.logdir) / _STATE_FILE)
         results = {host_id: TransferResult() for host_id in source_host_ids(record)}
 
@@ -68,29 +70,23 @@ class RunFetcher:
         return {host_id: found[host_id] or results[host_id] for host_id in results}
 
     def close(self) -> None:
-        """What is under way fails."""
+        """Close the connections; a download in progress fails."""
         for end in self._stores.values():
             end.close()
 
     @contextlib.contextmanager
     def locked(self, seconds: float) -> Iterator[bool]:
-        """False: another brings the same, and still does after so many seconds."""
+        """Hold the lock of the run's downloads for the time of a `with` block.
+
+        Yield False if another process still held it after `seconds`.
+        """
         runs_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(
-            runs_folder() / f"{self._run.name}.fetch.lock", os.O_CREAT | os.O_RDWR, 0o600
-        )
-        with contextlib.closing(os.fdopen(lock)):
-            until = time.monotonic() + seconds
-            is_locked = False
-            while not is_locked:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    is_locked = True
-                except BlockingIOError:
-                    if time.monotonic() > until:
-                        break
-                    time.sleep(0.1)
-            yield is_locked
+        lock = file_lock.acquire(runs_folder() / f"{self._run.name}.fetch.lock", seconds)
+        try:
+            yield lock is not None
+        finally:
+            if lock is not None:
+                os.close(lock)
 
     def _fetch_from(
         self, record: Record, host_id: str, state: TransferState, result: TransferResult
@@ -118,22 +114,29 @@ class RunFetcher:
 
 
 def fetch_run(run: Run, hosts: Hosts, record: Record, say: Say) -> int:
-    """Once; the exit code."""
+    """Download everything once, print a summary, and return the exit code."""
     if not source_host_ids(record):
-        say(f"nothing to fetch: all of {record.name} is on this machine, in {record.logdir}")
+        say(
+            f"nothing to download: all files of {record.name} are on this machine; "
+            f"results: {record.logdir}"
+        )
         return 0
-    progress = _TransferProgress(say)
+    progress = TransferProgress("download", say)
     fetcher = RunFetcher(run, hosts, _TRIES, progress.add)
     started = time.monotonic()
     try:
         with fetcher.locked(0.0) as is_locked:
             pass
         if not is_locked:
-            say("another frontend brings the same just now: this waits for it")
+            say(
+                f"waiting up to {_WAIT_SECONDS:g} s for another frontend that downloads the same "
+                f"files"
+            )
         with fetcher.locked(_WAIT_SECONDS) as is_locked:
             if not is_locked:
                 raise OperationFailed(
-                    f"another fetch of {record.name} has gone on for {_WAIT_SECONDS:g} s"
+                    f"another download of {record.name} has not finished within "
+                    f"{_WAIT_SECONDS:g} s: end it, or try again later"
                 )
             found = fetcher.fetch(record)
     finally:
@@ -143,34 +146,40 @@ def fetch_run(run: Run, hosts: Hosts, record: Record, say: Say) -> int:
     for line in [*lines, *(f"error: {failure}" for failure in failures)]:
         say(line)
     seconds = time.monotonic() - started
-    say(f"all {'that came ' * bool(failures)}is in {record.logdir} ({seconds:.1f} s)")
+    extent = "incomplete" if failures else "complete"
+    say(f"download {extent} after {seconds:.1f} s; results: {record.logdir}")
     return int(bool(failures))
 
 
-def restore_if_missing(hosts: Hosts, host_id: str, local_folder: Path, remote_folder: str) -> bool:
-    """Where a run is to go on from what is here, on a host that has nothing of it."""
+def restore_if_missing(
+    hosts: Hosts, host_id: str, local_folder: Path, remote_folder: str, say: Say
+) -> bool:
+    """Upload the run's folder to a host that has no checkpoints of it, if this machine has some.
+
+    Return whether it was uploaded. Raises HostUnavailable, OperationFailed, OSError.
+    """
     checkpoints = str(Path(remote_folder) / "checkpoints")
     if not (local_folder / "checkpoints").exists() or hosts.call(
         host_id, "exists", path=checkpoints
     ):
         return False
-    push_folder(hosts, host_id, local_folder, remote_folder)
+    push_folder(hosts, host_id, local_folder, remote_folder, say)
     return True
 
 
 def push_folder(
-    hosts: Hosts, host_id: str, local_folder: Path, remote_folder: str
+    hosts: Hosts, host_id: str, local_folder: Path, remote_folder: str, say: Say
 ) -> TransferResult:
-    """Copies to a folder on a host what it lacks of one here.
+    """Upload a folder to a host, as far as its files are missing there or differ.
 
     Raises HostUnavailable, OperationFailed, OSError.
     """
     store = remote_files.open_remote_files(hosts, host_id)
-    result = TransferResult()
+    result, progress = TransferResult(), TransferProgress("upload", say)
     try:
         source = LocalFiles()
         copy_all(
-            FolderCopy(store, remote_folder, TransferState()),
+            FolderCopy(store, remote_folder, TransferState(), progress.add),
             source,
             "",
             list_offers(source, str(local_folder)),
@@ -178,13 +187,14 @@ def push_folder(
         )
     finally:
         store.close()
+        progress.clear()
     if result.errors:
         raise OperationFailed("; ".join(result.errors))
     return result
 
 
 def source_host_ids(record: Record) -> list[str]:
-    """That have something of a run which is not in its folder here."""
+    """Return the hosts that have files of a run which are not in its folder on this machine."""
     found = {
         process["place"] for process in record.processes if not _is_log_in_folder(process, record)
     }
@@ -194,7 +204,7 @@ def source_host_ids(record: Record) -> list[str]:
 
 
 def _is_log_in_folder(process: dict[str, Any], record: Record) -> bool:
-    """Whether its log is in the learners' folder."""
+    """Return whether a process writes its log into the learners' folder."""
     host_id, log = record.host_id_of(LEARNERS), Path(process["log"])
     return process["place"] == host_id and log.is_relative_to(record.flags["logdir"])
 
@@ -206,7 +216,7 @@ def copy_all(
     offers: dict[str, OfferedFile],
     result: TransferResult,
 ) -> None:
-    """What grows first: it is short, and says most."""
+    """Copy all offered files: first logs and metrics, which are short, then the checkpoints."""
     others, checkpoints = split_offers(offers)
     copy.remove_stale_partials(
         origin, others | {checkpoint_path(name): None for name in checkpoints}
@@ -216,7 +226,7 @@ def copy_all(
 
 
 def list_offers(source: FileStore, folder: str) -> dict[str, OfferedFile]:
-    """By a run's folder at one end."""
+    """Return the files of a run's folder on the source's machine, by name."""
     return {
         name: OfferedFile(f"{folder}/{name}", info)
         for name, info in source.list_files(folder).items()
@@ -224,7 +234,7 @@ def list_offers(source: FileStore, folder: str) -> dict[str, OfferedFile]:
 
 
 def _list_log_offers(source: FileStore, record: Record, host_id: str) -> dict[str, OfferedFile]:
-    """Of processes that write elsewhere than into the learners' folder."""
+    """Return the logs on a host that are not in the learners' folder, by name."""
     paths = {}
     for process in record.processes:
         if process["place"] == host_id and not _is_log_in_folder(process, record):
@@ -239,7 +249,7 @@ def _list_log_offers(source: FileStore, record: Record, host_id: str) -> dict[st
 
 
 def _summarize(found: Mapping[str, TransferResult | Exception]) -> tuple[list[str], list[str]]:
-    """What came from where, and what did not."""
+    """Return a line for each host, and the messages of failures."""
     lines, rest = [], TransferResult()
     failures = [str(each) for each in found.values() if isinstance(each, Exception)]
     results = {
@@ -247,7 +257,10 @@ def _summarize(found: Mapping[str, TransferResult | Exception]) -> tuple[list[st
     }
     for host_id, each in results.items():
         failures += [f"{host_id}: {sentence}" for sentence in each.errors]
-        failures += [f"{host_id}: {name} changed while it was read" for name in each.changed]
+        failures += [
+            f"{host_id}: {name} was not copied: it changed while it was read; try again"
+            for name in each.changed
+        ]
     order = sorted(
         (p for p in results if results[p].bytes), key=lambda p: results[p].bytes, reverse=True
     )
@@ -257,9 +270,10 @@ def _summarize(found: Mapping[str, TransferResult | Exception]) -> tuple[list[st
         rest.bytes += results[host_id].bytes
         rest.files += results[host_id].files
     if order[_MAX_LISTED:]:
-        lines.append(f"{len(order) - _MAX_LISTED} others: {_describe_amount(rest)}")
-    if still := len(results) - len(order):
-        lines.append(f"{still} host{'s' * (still > 1)} had nothing new")
+        others = len(order) - _MAX_LISTED
+        lines.append(f"{others} other host{'s' * (others > 1)}: {_describe_amount(rest)}")
+    if unchanged := len(results) - len(order):
+        lines.append(f"{unchanged} host{'s' * (unchanged > 1)}: nothing new")
     return lines, failures
 
 
@@ -270,24 +284,3 @@ def _describe_amount(result: TransferResult) -> str:
     if result.checkpoints:
         parts.append(f"{result.checkpoints} checkpoint{'s' * (result.checkpoints > 1)}")
     return ", ".join(parts)
-
-
-class _TransferProgress:
-    """How much of how much came, where it takes a while. Called by many threads."""
-
-    def __init__(self, say: Say):
-        self._line, self._total_bytes, self._done_bytes = ProgressLine(say, _PROGRESS_SECONDS), 0, 0
-        self._adding = threading.Lock()
-
-    def add(self, more: int, done: int) -> None:
-        """So many bytes are to come, too; so many came."""
-        with self._adding:
-            self._total_bytes += more
-            self._done_bytes += done
-            self._line.update(
-                lambda: f"{self._done_bytes / 1e6:.1f} of {self._total_bytes / 1e6:.1f} MB"
-            )
-
-    def clear(self) -> None:
-        """What comes next has a line of its own."""
-        self._line.clear()

@@ -1,7 +1,8 @@
-"""What the learners save on another host, brought here again and again (`--mirror_logdir`).
+"""`--mirror_logdir`: downloads the learners' folder periodically while a frontend follows the run.
 
-So the loss of that host loses no more than the last moments. A thread of the frontend does what
-`fetch` does once; what learners say and measure is copied as it comes, anyway (`state_mirror`).
+If the learners' host is lost, only the last seconds of training are lost with it. A thread of the
+frontend repeats what `fetch` does once. `state_mirror` copies the learners' log and metrics in any
+case, as they are written.
 """
 
 import contextlib
@@ -18,14 +19,14 @@ from launcher.transfer.copy import TransferResult
 from launcher.transfer.fetch import RunFetcher
 
 _PERIOD_SECONDS = 20.0
-_LAST_SECONDS = 60.0  # for another that brings the same, at the end
+_LAST_SECONDS = 60.0  # at the end: seconds to wait for another frontend that downloads the same
 
 
 @contextlib.contextmanager
 def mirror_folder(wanted: bool, run: Run, hosts: Hosts, record: Record, say: Say) -> Iterator[None]:
-    """While a frontend follows a run."""
+    """Mirror the run's folder for the time of a `with` block, if it is `wanted`."""
     if wanted and record.shared:
-        say("--mirror_logdir: the learners write to this machine: there is nothing to mirror")
+        say("--mirror_logdir: nothing to mirror, as the learners write to this machine")
     if not wanted or record.shared:
         yield
         return
@@ -37,7 +38,7 @@ def mirror_folder(wanted: bool, run: Run, hosts: Hosts, record: Record, say: Say
 
 
 class _FolderMirror:
-    """A thread that brings a run home every 20 s; it says only what changes."""
+    """A thread that downloads a run's folder every 20 s; it reports only changes."""
 
     def __init__(self, run: Run, hosts: Hosts, record: Record, say: Say):
         self._run, self._record, self._say = run, record, say
@@ -50,16 +51,16 @@ class _FolderMirror:
         self._thread.start()
 
     def stop(self) -> None:
-        """Once more, and no more; Ctrl-C leaves out what has not come yet."""
+        """Download once more if the learners have ended, then stop; Ctrl-C skips the rest."""
         self._stopping.set()
-        if not self._have_learners_ended():  # who left it to itself does not wait
+        if not self._have_learners_ended():  # the user detached: do not wait for a transfer
             self._fetcher.close()
         handler = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             while self._thread.is_alive():
                 self._thread.join(0.1)
         except KeyboardInterrupt:
-            self._say("the rest of the run's folder stays where it is: --fetch brings it")
+            self._say("mirroring was interrupted: --fetch downloads the rest of the run's folder")
         finally:
             signal.signal(signal.SIGINT, handler)
             self._fetcher.close()
@@ -71,7 +72,7 @@ class _FolderMirror:
             self._fetch_once(_LAST_SECONDS)
 
     def _have_learners_ended(self) -> bool:
-        """Whether nothing comes any more."""
+        """Return whether the learners have ended, so that no new files will be written."""
         learners = self._run.states().get(LEARNERS, {"state": "lost"})
         return learners["state"] in (*FINAL_STATES, "lost")
 
@@ -80,7 +81,7 @@ class _FolderMirror:
         try:
             with self._fetcher.locked(timeout) as is_locked:
                 found = self._fetcher.fetch(self._record) if is_locked else {}
-        except Exception as error:  # training goes on, whatever it is
+        except Exception as error:  # an error of the mirror must not end the run
             self._report_changes({"": OperationFailed(f"{type(error).__name__}: {error}")})
             return
         if self._have_learners_ended() or not self._stopping.is_set():
@@ -91,13 +92,14 @@ class _FolderMirror:
             why = str(result) if isinstance(result, Exception) else "; ".join(result.errors)
             if why and self._failed.get(host_id) != why:
                 then = (
-                    "--fetch brings it"
+                    "--fetch downloads the rest"
                     if self._stopping.is_set()
-                    else "it is tried again and again"
+                    else f"retry in {_PERIOD_SECONDS:g} s"
                 )
-                self._say(f"mirroring: {why}; {then}")
+                self._say(f"mirroring failed: {why}; {then}")
             elif host_id in self._failed and not why:
-                self._say(f"mirroring: all of {host_id or 'it'} is here again")
+                what = f"the copy of {host_id}'s files" if host_id else "the copy"
+                self._say(f"mirroring works again: {what} is up to date")
             self._failed.pop(host_id, None)
             if why:
                 self._failed[host_id] = why

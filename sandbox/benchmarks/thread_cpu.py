@@ -33,7 +33,7 @@ _STAGE_BY_THREAD_NAME = {
     "prefetch": "queue",
     "training": "training",
     "lockstep": "Python",
-    "pulse": "Python",
+    "reports": "Python",
     "stepping": "Python",
     "playing": "Python",
 }

@@ -6,6 +6,7 @@ import sys
 import xml.etree.ElementTree
 
 import numpy as np
+import pytest
 from processes import ROOT, run
 
 from impala_mm.config.settings import Config
@@ -101,6 +102,22 @@ def test_what_was_made_again_after_a_kill_replaces_what_it_undid(tmp_path):
     code, printed = plot(tmp_path)
     assert code == 0, printed
     assert "2 rows were made again after a resume; the newer are drawn" in printed
+
+
+def test_losses_of_older_rows_are_drawn_per_step(tmp_path):
+    """16 unrolls of 5 steps; the last row is a newer version's."""
+    rows = [row(0, 0) | {"loss/total": 160.0, "loss/shift": 8.0}]
+    rows += [row(9, 9) | {"loss/total": 80.0, "loss_per_step/total": 7.0}]
+    write(tmp_path, rows, batch_size=16, unroll_length=5)
+    found = run_series.read_run(tmp_path).columns
+    assert found["loss_per_step/total"].tolist() == [2.0, 7.0]
+    assert found["off_policyness"][0] == pytest.approx(0.1)
+    write(tmp_path, rows, batch_size=16, unroll_length=5, loss_reduction="mean")
+    found = run_series.read_run(tmp_path).columns
+    assert found["loss_per_step/total"].tolist() == [160.0, 7.0]
+    code, printed = plot(tmp_path, "--only=loss")
+    assert code == 0, printed
+    assert {"Loss, total", "per step"} <= set(_words(tmp_path / "curves.svg"))
 
 
 def test_a_missing_or_infinite_value_is_no_point(tmp_path):

@@ -150,7 +150,8 @@ def test_the_sentences_say_what_bound_it_and_whether_it_still_learnt(tmp_path):
     rising = run_series.read_run(tmp_path)
     assert "It was still rising, by +5.00 of late." in run_summary.summarise(rising)
     said = (
-        "the actors bind: the learner waits 50% of the time; some 2.0 times as many would feed it"
+        "bottleneck: actors (the learner waits 50% of its time); about 2.0 times as many actors "
+        "needed"
     )
     assert run_summary.describe_late_bottleneck(rising) == said
     write(tmp_path, [row(i, i, value=min(i, 50)) for i in range(100)])

@@ -40,6 +40,18 @@ def test_the_running_mean_moves_by_a_hundredth_towards_the_batchs(reduction):
     np.testing.assert_allclose(algorithm._squared_error, 39.6 + 0.01 * of_batch, rtol=1e-6)
 
 
+def test_losses_per_step_do_not_depend_on_the_reduction():
+    """A batch of 4 unrolls of 5 steps."""
+    (_, summed), (_, averaged) = (_one_update(1.0, loss_reduction=r) for r in losses.REDUCTIONS)
+    for name in ("total", "policy", "baseline", "entropy"):
+        per_step = averaged[f"loss_per_step/{name}"]
+        assert per_step == averaged[f"loss/{name}"] != 0
+        np.testing.assert_allclose(summed[f"loss_per_step/{name}"], per_step, rtol=1e-5)
+        np.testing.assert_allclose(summed[f"loss/{name}"], 20 * per_step, rtol=1e-5)
+    for metrics, steps in ((summed, 20), (averaged, 1)):
+        assert metrics["off_policyness"] == pytest.approx(metrics["loss/shift"] / steps)
+
+
 @pytest.mark.parametrize(("mean", "divisor"), [(0.25, 1), (1.0, 1), (50.0, 50)])
 def test_errors_count_in_units_of_the_running_mean_where_it_is_above_1(mean, divisor):
     _, metrics = _one_update(mean, baseline_cost=0.5, entropy_cost=0.25)

@@ -1,4 +1,4 @@
-"""A standing evaluator: the newest checkpoint, once; pruned and damaged ones do not end it."""
+"""An evaluator tests the newest checkpoint once; deleted and damaged ones do not end it."""
 
 import shutil
 
@@ -82,7 +82,7 @@ def test_damaged_checkpoints_are_said_once_and_the_one_before_is_tested(tmp_path
     assert _had(tmp_path) == [1]
     damaged = [line for line in said if "is cut short since it was written" in line]
     assert len(damaged) == 1
-    assert damaged[0].endswith("; it is passed over")
+    assert damaged[0].endswith("; it is skipped")
     shutil.rmtree(path)  # the learner writes it again
     save(tmp_path, 2, level_name="catch")
     assert evaluator.test_newest()

@@ -15,7 +15,7 @@ from impala_mm.policy.policy import load_policy
 
 
 def _spied(policy):
-    """A policy that takes all actions in turn, and the list of (entry, action) that will be."""
+    """Return a policy that takes all actions in turn, and the list to which it adds its steps."""
     asked = []
 
     def act(entry, state, explore):
@@ -83,7 +83,7 @@ def test_a_filmed_game_is_whole_and_ends_as_the_environment_says(tmp_path):
         assert game.lengths == [9]
         shown = _frames(path)
         assert len(shown) == 9 + 4, "the end is held for a second"
-        middle = shown[-1][9 * 32 + 16, 2 * 32 + 16].astype(int)  # of the paddle's cell
+        middle = shown[-1][9 * 32 + 16, 2 * 32 + 16].astype(int)  # a pixel of the paddle's cell
         caught = np.abs(middle - (245, 158, 66)).max() < 40
         assert caught == (game.returns == [1])
         returns.update(game.returns)
@@ -108,7 +108,7 @@ class _Breaks(Catch):
 
 @pytest.fixture
 def breaks(tmp_path, monkeypatch):
-    """A function of how many games break: the policy that plays them."""
+    """Return a function that makes a policy for which this many games break."""
     monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
     monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
     gymnasium.register("Breaks-v0", _Breaks)

@@ -1,4 +1,4 @@
-"""Whole games: none favoured, none cut short, raw returns, and who looks on sees them."""
+"""Complete games: none favoured, none cut short, with raw returns, and shown to viewers."""
 
 import gymnasium
 import numpy as np
@@ -37,7 +37,7 @@ class Uneven(gymnasium.Env):
 
 
 class Plays:
-    """Stands for a policy: always the same action; counts how often it was asked."""
+    """A stand-in for a policy, which always takes the same action and counts the calls."""
 
     def __init__(self, action=0):
         self._action = action
@@ -108,14 +108,14 @@ def test_environments_that_break_are_made_anew_and_their_games_do_not_count():
     assert len(games) == 8
     assert {game.length for game in games} <= {10, 1000}
     assert len(said) == 3
-    assert "RuntimeError: out of order; it is made anew, its game is not counted" in said[0]
+    assert "RuntimeError: out of order; it is rebuilt, and its game is not counted" in said[0]
 
     class Broken(Uneven):
         def step(self, action):
             raise RuntimeError("out of order")
 
     playing = make_environments(level(Broken), 2, seed=0)
-    with pytest.raises(Unplayable, match=r"10 faults, the last: .* out of order"):
+    with pytest.raises(Unplayable, match=r"failed 10 times; the last error: .* out of order"):
         play_games(Plays(), playing, games_per_env(8, 2), True)
 
 
@@ -136,7 +136,7 @@ def test_a_level_of_a_run_from_python(tmp_path):
 
 def test_a_run_of_several_levels_is_asked_which(tmp_path):
     save(tmp_path, level_name="gym:CartPole-v1,CartPole-v1")
-    with pytest.raises(types.BadLevel, match="learnt gym:CartPole-v1 and CartPole-v1: name"):
+    with pytest.raises(types.BadLevel, match="trained on gym:CartPole-v1 and CartPole-v1: name"):
         impala_mm.evaluate(tmp_path)
     assert impala_mm.evaluate(tmp_path, 1, "CartPole-v1").level == "CartPole-v1"
 
@@ -160,7 +160,7 @@ def test_a_game_of_atari_is_whole_and_raw_and_a_film_shows_its_first(tmp_path):
 
 
 class _Kept:
-    """An viewer that keeps the first game."""
+    """A viewer that keeps the first game."""
 
     needs_policy_output, closed = True, False
 
@@ -176,7 +176,7 @@ class _Kept:
 
 
 def test_a_deterministic_game_of_atari_without_reward_is_cut_and_counted(tmp_path):
-    """A Breakout whose policy never fires stands still for ever, but for the ball at the start."""
+    """Breakout brings no reward while the policy never fires."""
     pytest.importorskip("ale_py")
     playing = make_environments(
         "BreakoutNoFrameskip-v4", 1, seed=1, life_loss_ends=False, no_reward_steps=200

@@ -1,4 +1,4 @@
-"""Which levels a test plays: those asked for, else the run's own, that its network fits."""
+"""The levels of a test: those that were asked for, else the run's own, if the network fits."""
 
 import pytest
 from saved_run import save
@@ -42,7 +42,10 @@ def test_what_differs_from_the_run_is_what_was_given_and_the_seed():
 def test_a_level_that_does_not_fit_is_refused(catch, capsys):
     with pytest.raises(SystemExit):
         _choose(catch, [], level_name="CartPole-v1")
-    assert "CartPole-v1 has 2 actions and shows float32 [4], the net" in capsys.readouterr().err
+    assert (
+        "CartPole-v1 has 2 actions and observations float32 [4], but the net"
+        in capsys.readouterr().err
+    )
     with pytest.raises(BadLevel, match="catch is no game of Atari's, and sticky_actions is"):
         _choose(catch, [], sticky_actions=0.5)
     with pytest.raises(BadLevel, match="there is no environment atari56"):
@@ -55,7 +58,7 @@ GAMES = ("alien", "breakout", "pong", "qbert", "skiing")
 def test_games_of_a_suite_that_do_not_fit_are_left_out_and_named(
     catch, tmp_path, capsys, monkeypatch
 ):
-    """Each game has its own actions; a network of all 18 fits any."""
+    """Each game has its own set of actions; a network with all 18 fits every game."""
     pytest.importorskip("ale_py")
     monkeypatch.setattr(scores, "atari57_roms", lambda: GAMES)  # all 57 take a while
     save(tmp_path / "pong", level_name="ALE/Pong-v5")
@@ -63,8 +66,8 @@ def test_games_of_a_suite_that_do_not_fit_are_left_out_and_named(
     fitting = _choose(tmp_path / "pong", said, test_levels="atari57")
     assert fitting == ["ALE/Pong-v5", "ALE/Qbert-v5"]
     line = said[-1]
-    assert "3 levels do not fit and are left out (ALE/Alien-v5 has 18" in line
-    assert "--full_action_space when training makes one network fit all games of Atari" in line
+    assert "3 levels do not fit the network and are left out (ALE/Alien-v5 has 18" in line
+    assert "train with --full_action_space to have one network for all Atari games" in line
     assert line.endswith(": ALE/Alien-v5, ALE/Breakout-v5, ALE/Skiing-v5")
     with pytest.raises(SystemExit):
         _choose(tmp_path / "pong", [], test_levels="ALE/Breakout-v5")

@@ -35,9 +35,9 @@ def test_a_summary_agrees_with_python_s_own_statistics(values):
     ("values", "due"),
     [
         ([1, 2, 3, 1000], 2.5),
-        ([9, 1, 2, 3, 4, 5, 6, 100], 4.5),  # of 1 2 | 3 4 5 6 | 9 100
-        ([3, 1, 2], 2.0),  # a quarter of three is no whole value: nothing is cut
-        ([0, 0, 7, 7, 7, 7, 7, 50, 60, 70], (7 * 5 + 50) / 6),  # two of each side
+        ([9, 1, 2, 3, 4, 5, 6, 100], 4.5),  # from 1 2 | 3 4 5 6 | 9 100
+        ([3, 1, 2], 2.0),  # a quarter of three is less than one value: nothing is cut
+        ([0, 0, 7, 7, 7, 7, 7, 50, 60, 70], (7 * 5 + 50) / 6),  # two on each side
         ([5], 5.0),
     ],
 )
@@ -47,7 +47,7 @@ def test_the_interquartile_mean_is_as_computed_by_hand(values, due):
 
 @given(_numbers)
 def test_the_interquartile_mean_drops_a_quarter_one_by_one(values):
-    """As scipy's trim_mean(values, 0.25) is defined, the slow way."""
+    """It equals scipy's trim_mean(values, 0.25), computed the slow way."""
     rest = list(values)
     for _ in range(math.floor(0.25 * len(values))):
         rest.remove(min(rest))

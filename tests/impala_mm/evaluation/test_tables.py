@@ -1,4 +1,4 @@
-"""The tables that --mode=test prints, of games whose returns are known."""
+"""The tables that --mode=test prints, for games with known returns."""
 
 import numpy as np
 
@@ -25,20 +25,20 @@ def test_a_level_is_described_by_a_table():
         "return            -3.05   -3.05      24.96  -20.70  14.60\n"
         "length in steps   10.00   10.00       0.00   10.00  10.00\n"
         "human-normalised   0.50    0.50       0.71    0.00   1.00\n"
-        "whole games: 2, 4 at a time; actions drawn from the policy; seed 1; checkpoint of "
+        "complete games: 2, 4 at a time; actions sampled from the policy; seed 1; checkpoint of "
         "2,000,000 frames"
     )
 
 
 def test_games_that_were_cut_are_said():
     printed = tables.level_table(_played("Breakout", [0.0, 3.0], idle=1))
-    assert "the most likely actions" in printed
-    assert printed.endswith("\ngames cut: 1, after 1,000 steps without reward")
+    assert "; most likely actions; " in printed
+    assert printed.endswith("\ngames ended after 1,000 steps without reward: 1")
     assert "human-normalised" not in printed
 
 
 def test_several_games_end_in_the_figures_of_papers():
-    """The median and the mean are of games, the interquartile mean of all that was played."""
+    """Median and mean are over levels, the interquartile mean is over all games played."""
     returns = {"A": [0.0, 2.0], "B": [5.0, 5.0], "C": [-10.0, 30.0]}  # random 0, a human 10
     results = [
         _played(level, list(values), ReferenceScores(0.0, 10.0))

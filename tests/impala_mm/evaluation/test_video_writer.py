@@ -1,4 +1,4 @@
-"""Videos are what browsers play, hold the frames that they were given, and appear whole."""
+"""Videos play in browsers, hold the frames that were added, and appear only when complete."""
 
 import struct
 import sys
@@ -11,7 +11,7 @@ from impala_mm.evaluation.video_writer import VideoFailed, VideoWriter, enlarge
 
 
 def _frames(count, height=120, width=320):
-    """A square of a bright colour wanders over a dim slope."""
+    """Return frames of a bright square that moves over a dim gradient."""
     for i in range(count):
         frame = np.zeros((height, width, 3), np.uint8)
         frame[..., 1] = np.linspace(20, 120, width, dtype=np.uint8)
@@ -26,7 +26,7 @@ def _record(path, frames, fps=30.0):
 
 
 def _boxes(content):
-    """(name, content) of an mp4's boxes at one level, in their order."""
+    """Return (name, content) of an mp4's boxes at one level, in order."""
     at = 0
     while at < len(content):
         size, name = struct.unpack(">I4s", content[at : at + 8])
@@ -105,9 +105,18 @@ def _and_then_fail():
 @pytest.mark.parametrize(
     ("frame", "said"),
     [
-        (np.zeros((120, 300, 3), np.uint8), r"a frame of \[120, 300, 3\] after one of \[120, 320"),
-        (np.zeros((120, 320, 3)), r"a frame of float64 \[120, 320, 3\], not uint8 \[H, W, 3\]"),
-        (np.zeros((120, 320), np.uint8), r"a frame of uint8 \[120, 320\], not uint8 \[H, W, 3\]"),
+        (
+            np.zeros((120, 300, 3), np.uint8),
+            r"a frame must be \[120, 320, 3\], like the first one, not \[120, 300",
+        ),
+        (
+            np.zeros((120, 320, 3)),
+            r"a frame must be uint8 \[H, W, 3\], not float64 \[120, 320, 3\]",
+        ),
+        (
+            np.zeros((120, 320), np.uint8),
+            r"a frame must be uint8 \[H, W, 3\], not uint8 \[120, 320\]",
+        ),
     ],
 )
 def test_a_frame_of_another_kind_is_refused(tmp_path, frame, said):
@@ -118,7 +127,7 @@ def test_a_frame_of_another_kind_is_refused(tmp_path, frame, said):
 
 def test_without_the_library_one_sentence_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(VideoFailed, match=r"written by PyAV, .*`pip install 'av>=16,<19'` brings"):
+    with pytest.raises(VideoFailed, match=r"need PyAV, .*`pip install 'av>=16,<19'` installs"):
         VideoWriter(tmp_path / "a.mp4")
 
 

@@ -1,4 +1,4 @@
-"""An export does what the policy does, with TensorFlow alone; it appears whole or not at all."""
+"""An export acts as the policy does, with TensorFlow alone; it appears complete or not at all."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ from impala_mm.runtime import lifecycle
 
 _STEPS, _GAMES = 12, 3
 
-# A process that has TensorFlow and the folder, and nothing of this project.
+# A process with TensorFlow and the folder, and without this project.
 _ELSEWHERE = """
 import os, sys
 from pathlib import Path
@@ -80,7 +80,7 @@ print("all is well")
 
 
 def _given(policy):
-    """What three games show; they begin at different times, the second twice."""
+    """Return made-up inputs of three games that start at different steps, the second one twice."""
     draws = np.random.default_rng(3)
     seen = policy.spec.observation
     shape = (_STEPS, _GAMES, *seen.shape)
@@ -116,7 +116,7 @@ def test_elsewhere_an_export_does_what_the_policy_does_and_its_example_runs(tmp_
     save(pong, sure=True, level_name="PongNoFrameskip-v4", agent_name="ShallowConvAgent")
     code, printed = run(sys.executable, "experiment.py", "--mode=export", f"--logdir={memory}")
     assert code == 0, printed
-    assert f"is exported to {memory}/export (" in printed
+    assert f"exported to {memory}/export (" in printed
     assert f"cd {memory}/export && " in printed
     policies = {memory: load_policy(memory), pong: load_policy(pong)}
     saved_model.write_saved_model(policies[pong], _made(pong / "export"))
@@ -193,19 +193,19 @@ def _fill(folder):
 @pytest.mark.parametrize(
     ("prepare", "flags", "said"),
     [
-        (None, {}, "--mode=export needs --logdir: the folder of the run whose agent is meant"),
+        (None, {}, "--mode=export needs --logdir: the folder of the run to export"),
         (None, {"checkpoint": "c"}, "--checkpoint needs --export_dir: the folder to write to"),
         (None, {"logdir": "{}/none"}, "--logdir: {}/none does not exist"),
-        (None, {"logdir": "{}"}, "--logdir: {} is no run's folder"),
+        (None, {"logdir": "{}"}, "--logdir: {} is not the folder of a run"),
         (
             None,
             {"logdir": "{}", "job_name": "actor"},
-            "--mode=export is no work for --job_name=actor: leave it out",
+            "--mode=export is one process: leave --job_name=actor out",
         ),
         (
             _fill,
             {"logdir": "{}", "export_dir": "{}/photos"},
-            "--export_dir={}/photos: it holds holiday.jpg, which is of no export; name a folder",
+            "--export_dir={}/photos: it holds holiday.jpg, which no export writes; name a new fo",
         ),
         (
             lambda folder: (folder / "file").touch(),

@@ -1,4 +1,4 @@
-"""--validate says what the flags would start, or why they cannot, and leaves nothing behind."""
+"""--validate prints what the flags would start, or why they cannot, and leaves no files."""
 
 import re
 import sys
@@ -16,7 +16,7 @@ EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path, monkeypatch):
-    """Nothing of this test's own process is set up for it; a run in `runs/c`, of Catch."""
+    """Run in tmp_path, without setting up TensorFlow in this process."""
     monkeypatch.setattr(lifecycle, "load_tensorflow", lambda *threads: None)
     monkeypatch.chdir(tmp_path)
 
@@ -28,7 +28,7 @@ def catch(tmp_path):
 
 
 def _answer(capsys, given=(), **settings):
-    """(exit code, what is printed)."""
+    """Run --validate with these settings; return (exit code, output)."""
     with pytest.raises(SystemExit) as ended:
         validate.run(Config(**settings), given or list(settings))
     out, err = capsys.readouterr()
@@ -51,14 +51,23 @@ def test_a_process_says_what_its_flags_would_start_and_starts_nothing(tmp_path):
     [
         ({}, "3 actions\n"),
         ({"logdir": "runs/new/er"}, "3 actions\n"),
-        ({"logdir": "runs/c"}, "3 actions; goes on from the 1,000 frames in runs/c\n"),
-        ({"logdir": "runs/c", "max_seconds": 0}, "; the run in runs/c is finished: its 0 seconds"),
-        ({"mode": "train_from", "checkpoint": "runs/c"}, "; starts with the weights of runs/c/che"),
+        ({"logdir": "runs/c"}, "3 actions; resumes from the 1,000 frames in runs/c\n"),
+        (
+            {"logdir": "runs/c", "max_seconds": 0},
+            "; the run in runs/c is finished: it has reached its 0 sec",
+        ),
+        (
+            {"mode": "train_from", "checkpoint": "runs/c"},
+            "; training starts with the weights of ru",
+        ),
         ({"job_name": "actor", "logdir": "file"}, "3 actions\n"),
         ({"mode": "rehearsal"}, "valid: a rehearsal of 200 updates\n"),
         ({"mode": "test", "logdir": "runs/c"}, "valid: catch, with runs/c/checkpoints/0000000001 "),
         ({"mode": "export", "logdir": "runs/c"}, "valid: catch, with runs/c/checkpoints/00000000"),
-        ({"job_name": "evaluator", "logdir": "runs/d"}, "an evaluator waits for the first\n"),
+        (
+            {"job_name": "evaluator", "logdir": "runs/d"},
+            "an evaluator waits for the first checkpoint\n",
+        ),
     ],
 )
 def test_what_can_be_is_said_in_a_line(catch, tmp_path, capsys, settings, said):
@@ -94,10 +103,13 @@ def test_what_can_be_is_said_in_a_line(catch, tmp_path, capsys, settings, said):
         ({"logdir": "file/x"}, "--logdir=file/x: "),
         ({"logdir": "runs/c", "optimizer": "rmsprop"}, "--optimizer is rmsprop here and adam in"),
         ({"logdir": "runs/c", "agent_name": "MLPLSTMAgent"}, "--agent_name is MLPLSTMAgent here "),
-        ({"mode": "test"}, "--mode=test plays with what a run has learnt: give its --logdir"),
-        ({"mode": "test", "logdir": "runs"}, "runs is no run's folder"),
+        ({"mode": "test"}, "--mode=test plays with a run's trained policy: give the run's"),
+        ({"mode": "test", "logdir": "runs"}, "runs is not the folder of a run"),
         ({"mode": "test", "logdir": "runs/c", "level_name": "memory"}, "memory"),
-        ({"mode": "export", "logdir": "runs/c", "export_dir": "runs"}, "it holds c, which is of"),
+        (
+            {"mode": "export", "logdir": "runs/c", "export_dir": "runs"},
+            "it holds c, which no export writes",
+        ),
         ({"job_name": "evaluator"}, "give its --logdir"),
     ],
 )
@@ -117,7 +129,7 @@ def test_a_damaged_checkpoint_and_a_folder_that_cannot_be_written_are_refused(
     newest = next((tmp_path / "runs" / "c" / "checkpoints").iterdir())
     (newest / "about.json").write_text("{")
     code, printed = _answer(capsys, level_name="catch", logdir="runs/c")
-    assert (code, "no checkpoint of runs/c is whole" in printed) == (2, True)
+    assert (code, "no checkpoint of runs/c is intact" in printed) == (2, True)
     monkeypatch.setattr(validate.os, "access", lambda path, mode: path != tmp_path / "runs")
     code, printed = _answer(capsys, level_name="catch")
     assert (code, f"--logdir=runs: {tmp_path / 'runs'} cannot be written to" in printed) == (

@@ -1,4 +1,4 @@
-"""Batches from the queue: the next is ready, and what goes wrong on the way is not silent."""
+"""Batches from the queue: the next one is prepared ahead, and errors are raised."""
 
 import os
 import subprocess
@@ -89,7 +89,7 @@ for name, tensor in [*batch.unrolls._asdict().items(), *batch._asdict().items()]
 
 @pytest.mark.slow
 def test_a_batch_lies_where_training_reads_it_but_for_what_is_read_here():
-    """A second device of a process of its own stands for the GPU. Flags are few bytes."""
+    """A second CPU device in a process of its own stands for the GPU; flags stay on the CPU."""
     paths = [str(path) for path in (Path(__file__).parent, ROOT / "tests" / "helpers", ROOT)]
     printed = subprocess.run(
         [sys.executable, "-c", STAGING],

@@ -1,4 +1,4 @@
-"""When rank 0 saves, and what each checkpoint says of the run."""
+"""The times at which rank 0 saves checkpoints, and the checkpoints' descriptions."""
 
 import math
 import threading
@@ -20,7 +20,7 @@ MADE_OF = dict.fromkeys(("--algorithm", "--agent_name", "actions", "observations
 
 @pytest.fixture
 def keep(tmp_path):
-    """A function of (config, what is said): a keeper of the run in tmp_path, and its variables."""
+    """Return a function of (config, log) that makes the checkpointing of the run in tmp_path."""
 
     def make(config, said, variables=None):
         weights = [tf.Variable([0.0, 0.0])]
@@ -85,18 +85,20 @@ def test_another_runs_weights_begin_a_new_one_without_its_slots_and_counts(keep,
     config = Config(mode="train_from", checkpoint=str(path))
     keeper, variables = keep(config, said)
     assert keeper.restore() is None
-    assert said == [f"starts with the weights of {path}/checkpoints/0000000007 (70 frames)"]
+    assert said == [
+        f"training starts with the weights of {path}/checkpoints/0000000007 (70 frames)"
+    ]
     assert variables.trained[0].numpy().tolist() == [1, 2]
     assert float(variables.carried[0]) == 0
     keeper.save(_at(1, 10), seconds=0.0, mean_return=math.nan)
     variables.trained[0].assign([5.0, 5.0])
     keeper, variables = keep(config, said)
     assert keeper.restore().updates == 1, "once begun it goes on from its own"
-    assert said[-1] == "it has begun already: --checkpoint is not read again"
+    assert said[-1] == "the run has started before: --checkpoint is not read again"
 
 
 def test_a_save_does_not_wait_for_an_update_that_does_not_end(keep, tmp_path):
-    """Another learner may hang: signals and the stall are still to be heard."""
+    """Another learner may hang, while signals and stalls must still be handled."""
     said = []
     keeper, _ = keep(Config(), said)
     learner = _at(3, 30)

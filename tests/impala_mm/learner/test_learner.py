@@ -1,4 +1,4 @@
-"""What a learner publishes, and what it says of an error that is not its user's."""
+"""A learner's published parameters, and its messages for internal errors."""
 
 from types import SimpleNamespace
 
@@ -20,7 +20,7 @@ from impala_mm.learner.profiler import UpdateProfiler
 
 
 class Two(group.SingleLearner):
-    """Two learners that do the same."""
+    """A group of two learners that do the same."""
 
     size = 2
 

@@ -1,4 +1,4 @@
-"""Each step is agreed on before it is made: learners as threads, batches of the test's own."""
+"""Learners agree on each step before they make it: here as threads, with made-up batches."""
 
 import math
 import queue
@@ -17,15 +17,15 @@ T, B = 4, 3
 
 
 def _batch(resets=0, weight=1.0):
-    """With so many of its T x B steps resets, that are nobody's."""
+    """Make a batch in which this many of the T x B steps are resets, which do not count."""
     first = tf.reshape(tf.range(T * B) < resets, [T, B])
-    first = tf.concat([tf.fill([1, B], True), first], 0)  # the entry that is repeated
+    first = tf.concat([tf.fill([1, B], True), first], 0)  # the entry that overlaps
     entries = Entry(None, None, None, None, None, first, None)
     return Batch(entries, (), None, tf.fill([B], weight), None, None)
 
 
 class Source:
-    """Batches as the test gives them."""
+    """A batch source that the test fills."""
 
     def __init__(self):
         self.batches = queue.Queue()
@@ -41,12 +41,12 @@ class Source:
 
 
 class Two:
-    """Two learners' locksteps."""
+    """The locksteps of two learners."""
 
     def __init__(self, mean_return=lambda: math.nan):
         meeting = Meeting(2)
         self.sources = [Source(), Source()]
-        self.returns = [mean_return, lambda: 99.0]  # only rank 0 is asked
+        self.returns = [mean_return, lambda: 99.0]  # only rank 0's is used
         self.steps = [
             Lockstep(self.sources[r], InThreads(r, meeting), 1, self.returns[r]) for r in range(2)
         ]

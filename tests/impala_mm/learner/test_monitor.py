@@ -1,4 +1,4 @@
-"""What rank 0 says and when; runs as a whole are tested in tests/test_processes.py."""
+"""Rank 0's progress lines and when it prints them; tests/test_processes.py tests whole runs."""
 
 import types
 
@@ -10,7 +10,7 @@ def test_the_first_frames_are_said_as_they_come_also_after_a_line_of_none(monkey
     monkeypatch.setattr(monitor, "progress_line", lambda row, _: f"{row['frames']} frames")
     watching = types.SimpleNamespace(
         _learner=learner,
-        _limits=types.SimpleNamespace(frames=1e6),
+        _eta=None,
         _say=said.append,
         _write_row=lambda _: {"frames": learner.frames},
     )

@@ -1,4 +1,4 @@
-"""A trace of the updates that were asked for, in the run's folder."""
+"""The profiler traces the chosen updates and writes the trace to the run's folder."""
 
 import tensorflow as tf
 

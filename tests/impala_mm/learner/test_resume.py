@@ -1,4 +1,4 @@
-"""What may go on from what, and what is said of it."""
+"""The rules for resuming from a checkpoint, and their messages."""
 
 import dataclasses
 
@@ -30,7 +30,7 @@ def _about(**more):
     ("changes", "said"),
     [
         ({"--agent_name": "MLPLSTMAgent"}, "--agent_name is MLPLSTMAgent here and MLPAgent in r"),
-        ({"actions": 4}, "actions are 4 here and 3 in runs/x: give what it has, or another --logd"),
+        ({"actions": 4}, "actions are 4 here and 3 in runs/x: give the same, or another --logdir"),
         (
             {"--level_name": "memory", "--optimizer": "rmsprop"},
             "--level_name is memory here and catch, --optimizer is rmsprop here and adam in runs/x",
@@ -42,7 +42,7 @@ def test_what_contradicts_a_checkpoint_is_refused_by_name(changes, said):
         resume.check_resumable(_about(), MADE_OF | changes, "runs/x")
     assert said in str(refused.value)
     fits = not changes.keys() & {"--agent_name", "actions"}
-    assert ("(--mode=train_from --checkpoint=runs/x begins it" in str(refused.value)) == fits
+    assert ("(--mode=train_from --checkpoint=runs/x starts it" in str(refused.value)) == fits
 
 
 def test_the_same_goes_on_and_weights_go_into_another_level_but_into_no_other_network():
@@ -68,13 +68,13 @@ def test_a_flag_that_did_not_exist_then_has_not_changed():
 
 def test_another_number_of_learners_is_said_with_what_becomes_of_the_batch():
     two = resume.resume_messages(_about(), Config(batch_size=8), learners=2)[1]
-    assert "2 learners go on where 1 left off: frames and schedules count on" in two
-    assert "16 unrolls instead of 8 (--batch_size=4 keeps them)" in two
+    assert "the run continues on 2 learners instead of 1: frames and schedules continue" in two
+    assert "16 unrolls instead of 8 (--batch_size=4 keeps it)" in two
     same = resume.resume_messages(_about(), Config(batch_size=4), learners=2)[1]
     assert same.endswith("8 unrolls instead of 8")
     odd = resume.resume_messages(_about(), Config(), learners=3)[1]
     assert "24 unrolls instead of 8" in odd
-    assert "keeps them" not in odd, "8 cannot be shared by 3"
+    assert "keeps it" not in odd, "8 cannot be shared by 3"
 
 
 @pytest.mark.parametrize(
@@ -83,17 +83,21 @@ def test_another_number_of_learners_is_said_with_what_becomes_of_the_batch():
         (
             {"total_environment_frames": 6400},
             {},
-            "its 6,400 frames are reached; a higher --",
+            "it has reached its 6,400 frames; a higher --",
         ),
         ({"total_environment_frames": 6401}, {}, ""),
         (
             {"stop_at_return": 0.5},
             {"episode_return": 0.5},
-            "its mean return of 0.5 is reached (0.",
+            "it has reached its mean return of 0.5 (0.",
         ),
         ({"stop_at_return": 0.5}, {"episode_return": 0.4}, ""),
         ({"stop_at_return": 0.5}, {}, ""),
-        ({"max_seconds": 9}, {"seconds": 9.5}, "its 9 seconds are over; a higher --max_seconds go"),
+        (
+            {"max_seconds": 9},
+            {"seconds": 9.5},
+            "it has reached its 9 seconds; a higher --max_seconds",
+        ),
         ({"max_seconds": 9}, {"seconds": 8.5}, ""),
     ],
 )

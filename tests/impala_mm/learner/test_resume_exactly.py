@@ -1,4 +1,4 @@
-"""A run that was killed and goes on is, bit for bit, the run that never was."""
+"""A run that is killed and resumed equals, bit for bit, one that was never killed."""
 
 import sys
 
@@ -10,7 +10,7 @@ from impala_mm.records import checkpoint
 
 
 def _to_the_end(folder, contents):
-    """Trains to the last of the recorded batches: how it began, its last checkpoint's values."""
+    """Train on the remaining batches; return the first messages and the last checkpoint."""
     said = []
     learner, watch = resuming.train(folder, resuming.ALL, contents, said.append)
 
@@ -26,7 +26,7 @@ def _to_the_end(folder, contents):
 
 
 def test_twenty_updates_a_kill_and_twenty_more_are_forty(tmp_path):
-    """An LSTM net, with Adam's slots and the baseline's running error, on recorded unrolls."""
+    """The run has an LSTM, Adam's slots and the baseline's running error, on recorded unrolls."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     for folder in (whole, cut):
         folder.mkdir()

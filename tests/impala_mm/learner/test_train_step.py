@@ -1,4 +1,4 @@
-"""One update as one call: what crosses, what is read after it, and the same numbers under XLA."""
+"""An update as one call: its results, the values read after it, and equal numbers under XLA."""
 
 import in_process
 import numpy as np
@@ -55,7 +55,7 @@ def test_an_algorithm_that_leaves_nothing_to_compile_is_refused_under_xla():
 
 
 def _played(config):
-    """A batch that an untrained policy played, and the weights that all begin with."""
+    """Return a batch played by an untrained policy, and the initial weights."""
     algorithm = in_process.make(config)
     environment = make_environments(config.level_name, config.batch_size, seed=0)
     played = Player(algorithm, [(environment, config.batch_size)]).play()
@@ -64,7 +64,7 @@ def _played(config):
 
 
 def _two_updates(config, batch, weights):
-    """(metrics of the second, all variables after it)."""
+    """Make two updates; return the second one's metrics and all variables after it."""
     algorithm = in_process.make(config)
     trained, carried, _ = algorithm.variables
     for variable, value in zip(trained, weights, strict=True):
@@ -88,7 +88,7 @@ def _two_updates(config, batch, weights):
             {
                 "level_name": "PongNoFrameskip-v4",
                 "agent_name": "ShallowConvAgent",
-                "precision": "float32",  # bfloat16 is rounded elsewhere by XLA
+                "precision": "float32",  # XLA rounds bfloat16 at other places
             },
             id="stacked frames",
             marks=pytest.mark.slow,
@@ -96,7 +96,7 @@ def _two_updates(config, batch, weights):
     ],
 )
 def test_compiled_by_xla_an_update_is_the_same(settings):
-    """IMPALA steps by RMSProp: Adam's first steps are signs, which rounding may turn."""
+    """IMPALA uses RMSProp here, since rounding may flip the signs of Adam's first steps."""
     settings = {"level_name": "catch", "optimizer": "rmsprop"} | settings
     config = Config(unroll_length=3, batch_size=4, **settings)
     batch, weights = _played(config)

@@ -18,7 +18,7 @@ KINDS = {
 
 @pytest.fixture(scope="module", params=KINDS)
 def logdir(request, tmp_path_factory):
-    """A run with a checkpoint, of weights whose policy is not even."""
+    """Write a run with a checkpoint whose policy prefers some actions."""
     if "Pong" in KINDS[request.param]["level_name"]:
         pytest.importorskip("ale_py")
     path = tmp_path_factory.mktemp("run")
@@ -27,7 +27,7 @@ def logdir(request, tmp_path_factory):
 
 
 def _policy(logdir):
-    """That prefers one action here and another there: at first all are alike to it."""
+    """Load the policy, which prefers different actions for different observations."""
     policy = impala_mm.load_policy(logdir)
     tf.random.set_seed(3)
     head = {v.name: v for v in policy.algorithm.variables.trained if "policy_logits" in v.name}
@@ -80,7 +80,7 @@ def test_a_batch_acts_as_each_of_it_alone(logdir):
 
 
 def test_the_action_and_the_reward_before_are_read(logdir):
-    """By every network: its features are of the observation, the last reward and action."""
+    """Every network reads the observation, the last reward and the last action."""
     policy = _policy(logdir)
     observation = _observations(policy, 1)
 
@@ -113,13 +113,13 @@ def test_the_call_feeds_its_own_last_action(logdir):
 def test_what_does_not_fit_is_refused_in_a_sentence(tmp_path):
     save(tmp_path, level_name="catch")
     policy = impala_mm.load_policy(tmp_path)
-    with pytest.raises(ValueError, match=r"an observation of shape \[4\] where \(10, 5\) is due"):
+    with pytest.raises(ValueError, match=r"the observation has shape \[4\] instead of \(10, 5\)"):
         policy(np.zeros(4))
     with pytest.raises(checkpoint.Mismatch) as caught:
         impala_mm.load_policy(tmp_path, level_name="CartPole-v1")
     assert str(caught.value) == (
-        "CartPole-v1 has 2 actions and shows float32 [4], the network was made for 3 and float32 "
-        "[10, 5]"
+        "CartPole-v1 has 2 actions and observations float32 [4], but the network was made for 3 "
+        "and float32 [10, 5]"
     )
     with pytest.raises(types.BadLevel, match="there is no environment CartPole-v77"):
         impala_mm.load_policy(tmp_path, level_name="CartPole-v77")

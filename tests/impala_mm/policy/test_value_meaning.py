@@ -1,8 +1,8 @@
-"""The step convention by its meaning: what V-trace learns games of ten steps to be worth.
+"""The step convention, tested by the values that V-trace learns for games of ten steps.
 
-Each game's observation says which step it is, so the network can know its value, and actions do
-nothing, so the value is the environment's alone. The ten copies stand at ten different steps of
-it, so that batches of even one step show all of it, and a few unrolls are all that can happen.
+The observation is the number of the step, so that the network can represent the value, and actions
+have no effect, so that the value depends on the environment alone. The ten copies stand at ten
+different steps, so that a batch of one step shows all of the game.
 """
 
 import gymnasium
@@ -22,7 +22,7 @@ B = 5  # the observation that stays
 
 
 class TenSteps(gymnasium.Env):
-    """The number of the step, one-hot. The first seed says with which the first game begins."""
+    """A game that shows its step, one-hot; the first seed sets the step of the first game."""
 
     observation_space = gymnasium.spaces.Box(0, 1, (STEPS + 1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -38,7 +38,7 @@ class TenSteps(gymnasium.Env):
 
 
 class Terminated(TenSteps):
-    """Each step brings 1, and the tenth is the last."""
+    """A game with reward 1 per step, which terminates after 10."""
 
     def _reward(self):
         return 1.0
@@ -51,7 +51,7 @@ class Terminated(TenSteps):
 
 
 class Truncated(TenSteps):
-    """Observations 0 to 4 bring nothing; then it is B for ever, which brings 1, but cut at 10."""
+    """A game without reward for 5 steps, then with reward 1 per step, truncated after 10."""
 
     def _reward(self):
         return float(self._done >= B)
@@ -67,7 +67,7 @@ each_length = pytest.mark.parametrize("length", [1, 3, STEPS, STEPS + 1])
 
 
 def _learnt(game, length):
-    """Trains on a game; every value it then gives in two games, by the observation's number."""
+    """Train on a game; return the values it then estimates in two games, by observation."""
     settings = {
         "level_name": level(game),
         "unroll_length": length,
@@ -96,20 +96,20 @@ def _learnt(game, length):
 
 @each_length
 def test_a_termination_ends_the_value(length):
-    """10 steps that bring 1 each, then nothing: 6.51 at the first."""
+    """Ten steps with reward 1 are worth 6.51 at the first."""
     values = _learnt(Terminated, length)
     truth = [sum(GAMMA**k for k in range(STEPS - done)) for done in range(STEPS)]
     assert truth[0] == pytest.approx(6.51, abs=0.01)
-    for done in range(STEPS):  # the last observation, number 10, is no step's, and taught nothing
+    for done in range(STEPS):  # the last observation, number 10, has no step after it
         assert values[done] == pytest.approx([truth[done]] * len(values[done]), abs=0.3), done
 
 
 @each_length
 def test_a_truncation_does_not(length):
-    """The game would go on: 1 / (1 - 0.9) from B on, and 5.90 at the first, five steps before.
+    """The game would continue, so B is worth 1 / (1 - 0.9), and the first step 5.90.
 
-    Were the value cut at the truncation, B would be learnt as less than 5 and the first as less
-    than 3.5; with the next game's first value for a bootstrap, as less than 7 and 4.1.
+    If the value ended at the truncation, B would be below 5 and the first step below 3.5; with the
+    next game's first value as bootstrap, below 7 and 4.1.
     """
     values = _learnt(Truncated, length)
     assert sorted(values) == [0, 1, 2, 3, 4, B]

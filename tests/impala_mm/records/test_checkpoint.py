@@ -1,4 +1,4 @@
-"""Checkpoints appear whole or not at all; what is damaged is said, and the one before is used."""
+"""Checkpoints appear complete or not at all; for a damaged one the previous one is used."""
 
 import json
 
@@ -23,7 +23,7 @@ def _save(checkpoints, variables, update, **more):
     for variable in [*variables.trained, *variables.carried]:
         variable.assign(tf.cast(tf.fill(variable.shape, update), variable.dtype))
     checkpoints.snapshot()
-    variables.trained[0].assign_add(tf.ones([300, 2]))  # training goes on meanwhile
+    variables.trained[0].assign_add(tf.ones([300, 2]))  # training continues meanwhile
     return checkpoints.save(ABOUT._replace(updates=update, **more))
 
 
@@ -71,7 +71,7 @@ def test_a_damaged_one_is_said_and_put_aside_and_the_one_before_is_used(
     assert said in lines[0]
     assert "0000000002" in lines[0]
     assert (variables.trained[0].numpy() == 1).all()
-    _save(checkpoints, variables, 2)  # its name is free again
+    _save(checkpoints, variables, 2)  # the damaged one was renamed
     assert checkpoint.find(tmp_path)[1].updates == 2
     harm(checkpoint.find(tmp_path)[0])
     assert _restore(tmp_path, variables)[0].updates == 1
@@ -96,10 +96,10 @@ def _flip(path):
 
 def test_where_all_are_damaged_the_run_is_not_begun_anew_in_silence(tmp_path, variables):
     _cut(_data(_save(Checkpoints(tmp_path, variables, 3), variables, 1)))
-    with pytest.raises(Damaged, match=r"no checkpoint of .* is whole: .* is cut short"):
+    with pytest.raises(Damaged, match=r"no checkpoint of .* is intact: .* is cut short"):
         checkpoint.find(tmp_path)
-    for _ in range(2):  # the second start is as the first
-        with pytest.raises(Damaged, match=r"no checkpoint in .* is whole: give another --logdir"):
+    for _ in range(2):  # the second start does the same
+        with pytest.raises(Damaged, match=r"no checkpoint in .* is intact: give another --logdir"):
             _restore(tmp_path, variables)
 
 
@@ -108,9 +108,9 @@ def test_one_of_another_shape_is_refused_by_the_variables_name_and_changes_nothi
 ):
     path = _save(Checkpoints(tmp_path, variables, 3), variables, 1)
     other = [tf.Variable(5.0, name="bias"), tf.Variable([5.0, 5.0, 5.0], name="weights")]
-    with pytest.raises(Mismatch, match=r"weights:0 is of shape \[3\], and .*01 has it of shape"):
+    with pytest.raises(Mismatch, match=r"weights:0 has shape \[3\], but .*01 holds shape"):
         checkpoint.load(path, {"trained/1": other[0], "acting/0": other[1]})
-    with pytest.raises(Mismatch, match=r"weights:0 is of shape \[3\], and .*01 has none"):
+    with pytest.raises(Mismatch, match=r"weights:0 has shape \[3\], but .*01 lacks it"):
         checkpoint.load(path, {"trained/2": other[1]})
     assert float(other[0]) == 5
 
@@ -155,7 +155,7 @@ def test_weights_are_what_learns_or_acts_without_slots(variables):
 
 
 def test_weights_are_found_whatever_slots_stand_before_them(tmp_path, variables):
-    """Of another optimizer's run: a normaliser that acts has its place among those that act."""
+    """A normaliser that acts keeps its name whatever slots another optimizer has."""
     path = _save(Checkpoints(tmp_path, variables, 3), variables, 7)
     slots = [tf.Variable([[0.0] * 9]) for _ in range(3)]
     other = tf.Variable([0.0, 0.0])
@@ -169,7 +169,7 @@ def test_weights_are_found_whatever_slots_stand_before_them(tmp_path, variables)
     ("make", "said"),
     [
         (lambda folder: None, "does not exist"),
-        (lambda folder: folder.mkdir(), "is no run's folder"),
+        (lambda folder: folder.mkdir(), "is not the folder of a run"),
         (lambda folder: (folder.mkdir(), (folder / "metrics.jsonl").touch()), "no checkpoint yet"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The user's own command is told what happens, and cannot harm the run."""
+"""The user's own command receives the events of a run and cannot harm it."""
 
 import time
 
@@ -36,7 +36,7 @@ def test_a_command_that_never_ends_is_neither_waited_for_nor_piled_up(tmp_path):
         events.call("save", "m")
     assert time.monotonic() - begin < 10
     try:
-        assert said == ["--on_event: 8 calls have not ended yet; save is not told"]
+        assert said == ["--on_event: 8 calls have not ended yet; save is not reported"]
         assert len(_wait(tmp_path / "calls", 8)) == 8
     finally:
         for process in events._running:

@@ -1,4 +1,4 @@
-"""What a row of metrics says of the learner's time, and the verdict drawn from it."""
+"""Rows of metrics: shares of the learner's time, and the bottleneck that follows from them."""
 
 from types import SimpleNamespace
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from impala_mm.records import metrics
-from impala_mm.records.bottleneck import describe_bottleneck
+from impala_mm.records.bottleneck import describe_bottleneck, progress_line
 
 
 def _row(*times):
@@ -34,53 +34,76 @@ def test_a_learner_that_never_had_an_unroll_waits_all_the_time():
 @pytest.mark.parametrize(
     ("row", "actors", "said"),
     [
-        ({}, 0, "no actor is here"),
-        ({}, 2, "an update is running"),
-        ({"frames_per_second": 9.0}, 2, "too early"),
-        ({"wait_share": 1.0}, 2, "none came"),
+        ({}, 0, "bottleneck: actors (none is connected); start at least one"),
+        ({}, 2, "bottleneck: not known yet (an update is running; the first one is also compiled)"),
+        ({"frames_per_second": 9.0}, 2, "bottleneck: not known yet"),
+        (
+            {"wait_share": 1.0},
+            2,
+            "bottleneck: actors (no unrolls arrive); check the actors' logs or add",
+        ),
         (
             {"wait_share": 0.62, **MOVES, **ACTORS},
             3,
-            "the actors bind: the learner waits 62% of the time, they spend 83% of theirs in "
-            "environments; some 8 actors (now 3) would feed it",
+            "bottleneck: actors (the learner waits 62% of its time, actors spend 83% of theirs in "
+            "environments); about 8 actors needed (3 now)",
         ),
         (
             {"wait_share": 0.38, **MOVES, "actor/acting_share": 0.6, "actor/stepping_share": 0.1},
             None,
-            "38% of the time, they spend 60% of theirs computing actions; some 1.6 times as many",
+            "bottleneck: actors (the learner waits 38% of its time, actors spend 60% of theirs "
+            "computing actions); about 1.6 times as many actors needed",
         ),
-        ({"wait_share": 1.0, **MOVES}, 1, "waits 100% of the time; some 100 actors (now 1) would"),
+        (
+            {"wait_share": 1.0, **MOVES},
+            1,
+            "bottleneck: actors (the learner waits 100% of its time); about 100 actors needed (1 n",
+        ),
         (
             {"wait_share": 0.5, **MOVES, "idle_cores": 0.1, "actors_elsewhere": 0},
             3,
-            "some 6 actors (now 3) would feed it, on other hosts: all cores of the learner's are "
-            "busy",
+            "bottleneck: actors (the learner waits 50% of its time); about 6 actors needed (3 now)"
+            "; this machine's cores are busy, add hosts",
         ),
         (
             {"wait_share": 0.7, **MOVES, **ACTORS, "actor/waiting_share": 0.45},
             2,
-            "the network between actors and learner binds: the learner waits 70% of the time for "
-            "unrolls, actors 45% of theirs to hand them over; fewer bytes (--parameter_dtype=float",
+            "bottleneck: network (the learner waits 70% of its time for unrolls, actors wait 45% "
+            "of theirs to send them); fewer bytes (--parameter_dtype=float",
         ),
-        ({"wait_share": 0.7, **MOVES, "actor/waiting_share": 0.25}, 2, "the actors bind"),
+        ({"wait_share": 0.7, **MOVES, "actor/waiting_share": 0.25}, 2, "bottleneck: actors (the"),
+        (
+            {"wait_share": 0.7, **MOVES, "actor/acting_share": 0.6, "inference_batch": 8.0},
+            2,
+            "bottleneck: inference (the learner waits 70% of its time for unrolls, actors wait 60% "
+            "of theirs for the learner's actions); a GPU, more --num_envs or --inference=actor",
+        ),
         (
             {"wait_share": 0.0, **MOVES, "queue_fill": 1.0, "actor/waiting_share": 0.62},
             5,
-            "the learner binds: it trains 90% of the time, actors wait 62% of theirs; a GPU or "
-            "another learner would help, or 2 of the 5 actors would do",
+            "bottleneck: learner (it trains 90% of its time, actors wait 62% of theirs); a GPU or "
+            "another learner would help, or 2 of the 5 actors would be enough",
         ),
         (
             {"wait_share": 0.0, **MOVES, "queue_fill": 1.0, "actor/waiting_share": 0.1},
             2,
-            "of the time, actors wait; a GPU or another learner would help",
+            "bottleneck: learner (it trains 90% of its time); a GPU or another learner would help",
         ),
-        ({"wait_share": 0.0, **MOVES, "queue_fill": 1.0}, 2, "of the time, actors wait; a GPU or"),
-        ({"wait_share": 0.05, **MOVES, "queue_fill": 0.2}, 2, "balanced"),
+        (
+            {"wait_share": 0.0, **MOVES, "queue_fill": 1.0},
+            2,
+            "bottleneck: learner (it trains 90% of its time); a GPU or another learner would help",
+        ),
+        (
+            {"wait_share": 0.05, **MOVES, "queue_fill": 0.2},
+            2,
+            "balanced: learner and actors keep pace",
+        ),
     ],
 )
-def test_the_verdict_names_what_binds(row, actors, said):
+def test_the_verdict_names_the_bottleneck_its_evidence_and_advice(row, actors, said):
     row = {"frames_per_second": 0.0, "train_share": 0.9} | row
-    assert said in describe_bottleneck(row, actors)
+    assert describe_bottleneck(row, actors).startswith(said)
 
 
 @pytest.mark.parametrize(
@@ -94,11 +117,11 @@ def test_the_verdict_names_what_binds(row, actors, said):
 )
 def test_more_actors_are_sent_elsewhere_only_where_no_core_is_left_for_them(row):
     said = describe_bottleneck(row | {"wait_share": 0.5, **MOVES, "train_share": 0.5}, 3)
-    assert said.endswith("some 6 actors (now 3) would feed it")
+    assert said.endswith("; about 6 actors needed (3 now)")
 
 
 def test_what_actors_waited_for_before_the_first_update_ended_tells_nothing(monkeypatch):
-    """It was compiled meanwhile: all their unrolls were on their way."""
+    """The update was being compiled, so their unrolls could not be used."""
     clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(metrics, "time", clock)
     meter, tally = metrics.Meter(), metrics.MetricsAggregator({"catch": None})
@@ -112,7 +135,7 @@ def test_what_actors_waited_for_before_the_first_update_ended_tells_nothing(monk
 
 
 def test_of_a_small_part_of_a_rows_time_no_shares_are_told(monkeypatch):
-    """The first updates find the queue that was filled while the very first was compiled."""
+    """The first updates find a queue that was filled while the update was compiled."""
     clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(metrics, "time", clock)
     meter, tally = metrics.Meter(), metrics.MetricsAggregator({"catch": None})
@@ -127,7 +150,7 @@ def test_of_a_small_part_of_a_rows_time_no_shares_are_told(monkeypatch):
 
 
 def test_returns_of_several_games_are_kept_apart_and_compared_with_humans():
-    """Random is 0 and a human 1; of several games the median counts."""
+    """A random policy is 0 and a human 1; over several games the median is reported."""
     meter = metrics.Meter()
     tally = metrics.MetricsAggregator(
         {"Pong": (-20.0, 20.0), "Breakout": (0.0, 30.0), "catch": None}
@@ -163,7 +186,7 @@ def test_one_game_needs_no_name_of_its_own():
 
 def _part(steps, **times):
     meter = metrics.Meter()
-    meter.add_times(train=1.0)  # the first update's, which is forgotten
+    meter.add_times(train=1.0)  # the first update's times, which are discarded
     meter.take_reading()
     meter.add_times(**times)
     meter.add({"grad_norm": float(steps), "queue_fill": steps / 100}, steps)
@@ -202,7 +225,7 @@ def test_games_that_come_after_those_that_ended_the_run_count_no_more():
 
 
 def test_what_came_before_the_first_update_is_forgotten_even_where_it_was_passed_on():
-    """Parts are taken each second, rows written each two."""
+    """Readings are taken every second, rows are written every two."""
     meter, tally = metrics.Meter(), metrics.MetricsAggregator({"catch": None})
     meter.add_times(wait=5.0)
     tally.merge(0, meter.take_reading())
@@ -217,18 +240,33 @@ def test_what_came_before_the_first_update_is_forgotten_even_where_it_was_passed
 @pytest.mark.parametrize(
     ("waits", "exchanges", "moves", "said"),
     [
-        ((0.0, 0.6), (0.6, 0.0), 9.0, "learner 1 waits for unrolls 60% of the time, and the oth"),
-        ((0.9, 0.0), (0.0, 0.9), 0.0, "learner 0 has no unrolls, and the others wait for it"),
+        (
+            (0.0, 0.6),
+            (0.6, 0.0),
+            9.0,
+            "learner 1 (it waits 60% of its time for unrolls, the other learners wait for it); ass",
+        ),
+        ((0.9, 0.0), (0.0, 0.9), 0.0, "learner 0 (no unrolls, the other learners wait for it); a"),
         (
             (0.5, 0.4),
             (0.0, 0.1),
             9.0,
-            "the actors bind: the learners wait 45% of the time; some 4 a",
+            "actors (the learners wait 45% of their time); about 4 actors needed (2 now)",
         ),
-        ((0.0, 0.0), (0.5, 0.1), 9.0, "learner 1 is the slowest: learner 0 waits for it 50% of"),
-        ((0.0, 0.0), (0.1, 0.2), 9.0, "the learners bind: they train 50% of the time and wait"),
-        ((0.0, 0.0), (0.4, 0.6), 9.0, "the all-reduce binds: learners spend 50% of the time in"),
-        ((0.6, 0.6), (0.4, 0.4), 9.0, "the actors bind: the learners wait 60% of the time"),
+        ((0.0, 0.0), (0.5, 0.1), 9.0, "learner 1 (the slowest: learner 0 waits for it 50% of its"),
+        (
+            (0.0, 0.0),
+            (0.1, 0.2),
+            9.0,
+            "learners (they train 50% of their time and wait for each other 15%); a GPU or another",
+        ),
+        (
+            (0.0, 0.0),
+            (0.4, 0.6),
+            9.0,
+            "all-reduce (50% of the learners' time); a larger --batch_size or fewer learners would",
+        ),
+        ((0.6, 0.6), (0.4, 0.4), 9.0, "actors (the learners wait 60% of their time); about 5 act"),
     ],
 )
 def test_of_several_learners_the_one_that_the_others_wait_for_is_named(
@@ -239,4 +277,15 @@ def test_of_several_learners_the_one_that_the_others_wait_for_is_named(
     for rank in range(2):
         row[f"wait_share/learner{rank}"] = waits[rank]
         row[f"exchange_share/learner{rank}"] = exchanges[rank]
-    assert said in describe_bottleneck(row, 2)
+    assert describe_bottleneck(row, 2).startswith(f"bottleneck: {said}")
+
+
+def test_the_progress_line_has_the_losses_per_step_and_an_eta_once_it_is_known():
+    row = {"frames": 263558.0, "frames_per_second": 6975.2, "verdict": "bottleneck: not known yet"}
+    assert progress_line(row, None) == "263,558 frames | 6,975/s | bottleneck: not known yet"
+    row |= {"episode_return": 249.338, "policy_lag": 19.6, "loss/total": 5.0}
+    row |= {"loss_per_step/total": 0.03125}
+    assert progress_line(row, 720.0) == (
+        "263,558 frames | 6,975/s | return 249.34 | lag 19.6 | loss 0.0312 | ETA 12 min | "
+        "bottleneck: not known yet"
+    )

@@ -1,13 +1,18 @@
-"""What a run says of itself, row by row."""
+"""The metrics that a run writes, as metrics.jsonl and for TensorBoard."""
 
+import dataclasses
 import json
 import sys
 
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from impala_mm.config.settings import Config
+from impala_mm.records.metric_descriptions import format_description
 from impala_mm.records.metrics_writer import MetricsWriter
 
 
 def test_a_long_run_holds_nothing_of_the_rows_that_it_wrote(tmp_path):
-    """A million of them is a month's."""
+    """A month of training writes a million rows."""
     chronicle = MetricsWriter(tmp_path, print)
 
     def write(rows):
@@ -22,3 +27,45 @@ def test_a_long_run_holds_nothing_of_the_rows_that_it_wrote(tmp_path):
     kept = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [row["frames"] for row in kept] == [160.0 * row for row in range(250)]
     assert kept[-1]["number 7"] == 250.0
+
+
+def _events(logdir):
+    """Read the events with TensorBoard's own reader."""
+    events = EventAccumulator(str(logdir / "events"), size_guidance={"tensors": 0})
+    events.Reload()
+    return events
+
+
+def test_tensorboard_gets_all_settings_changed_ones_first_where_training_starts(tmp_path):
+    settings = dataclasses.asdict(Config(level_name="catch", on_event="a | b", max_seconds=1e3))
+    writer = MetricsWriter(tmp_path, print)
+    writer.write_settings(settings, frames=640.0)
+    writer.write({"frames": 1280.0, "grad_norm": 1.0})
+    events = _events(tmp_path)
+    (event,) = events.Tensors("settings")
+    assert event.step == 640
+    assert events.SummaryMetadata("settings").plugin_data.plugin_name == "text"
+    head, line, *rows = event.tensor_proto.string_val[0].decode().split("\n")
+    assert (head, line) == ("| flag | value | default |", "|---|---|---|")
+    assert len(rows) == len(settings)
+    assert set(rows[:3]) == {
+        "| **--level_name** | **catch** | **CartPole-v1** |",
+        "| **--on_event** | **a \\| b** |  |",
+        "| **--max_seconds** | **1000** | **inf** |",
+    }
+    assert "| --batch_size | 8 | 8 |" in rows[3:]
+    assert not any("**" in row for row in rows[3:])
+
+
+def test_tensorboard_describes_a_metric_once(tmp_path):
+    """It reads the first description; one with each value would be most of the file."""
+    writer = MetricsWriter(tmp_path, print)
+    for frames in (1.0, 2.0, 3.0):
+        writer.write({"frames": frames, "off_policyness": 0.5, "my_own": 1.0})
+    events = _events(tmp_path)
+    assert [event.step for event in events.Tensors("off_policyness")] == [1, 2, 3]
+    said = events.SummaryMetadata("off_policyness").summary_description
+    assert said == format_description("off_policyness") != ""
+    assert events.SummaryMetadata("my_own").summary_description == ""
+    (path,) = (tmp_path / "events").iterdir()
+    assert path.read_bytes().count(said.encode()) == 1

@@ -1,4 +1,4 @@
-"""Runs keep apart: each has a folder, and a folder one writer."""
+"""Each run has its own folder, and each folder only one writer."""
 
 import json
 
@@ -30,7 +30,7 @@ def test_a_folder_that_somebody_writes_to_is_refused_and_found_again_afterwards(
     with pytest.raises(SystemExit):
         RunFolder(config)
     assert f"process {os.getpid()} is writing to it" in capsys.readouterr().err
-    os.close(first._lock)  # as its end does, kill -9 included
+    os.close(first._lock)  # as the end of the process does, even after kill -9
     second = RunFolder(config)
     assert not (second.path / "settings.json").exists()
     second.write_start(["here:8001"], frames=0.0)

@@ -17,7 +17,7 @@ HERE = importlib.util.find_spec("wandb") is not None
 
 
 class StandIn(types.ModuleType):
-    """Records what is asked of it, as wandb is asked."""
+    """A stand-in for wandb that records the calls it receives."""
 
     offline, disabled, url = True, False, None
 
@@ -70,7 +70,7 @@ def test_wandb_gets_every_row_in_order_and_the_settings(tmp_path, wandb):
     assert given["config"] == {"level_name": "catch", "max_seconds": "inf"}
     assert given["dir"] == str(tmp_path)
     assert given["name"] == tmp_path.name
-    assert said == [f"tracked in {tmp_path / 'wandb'}; `wandb sync` sends it"]
+    assert said == [f"tracked in {tmp_path / 'wandb'}; `wandb sync` uploads it"]
 
 
 def test_a_resumed_run_goes_on_under_its_name_at_wandb(tmp_path, wandb):
@@ -106,7 +106,7 @@ def test_what_wandb_fails_of_is_said_once_and_ends_nothing(tmp_path, wandb, wher
     tracked.end()
     complaints = [line for line in said if line.startswith("wandb failed (")]
     assert len(complaints) == 1
-    assert "training goes on, metrics.jsonl has everything" in complaints[0]
+    assert "training continues, metrics.jsonl has all rows" in complaints[0]
     assert (str(error) or "KeyboardInterrupt") in complaints[0]
     assert ("WANDB_MODE=offline" in complaints[0]) == (where == "init")
 
@@ -121,7 +121,7 @@ def test_a_wandb_that_never_answers_holds_nothing_up(tmp_path, wandb, monkeypatc
     tracked.end()
     answer.set()
     assert said == [
-        "wandb is too slow, rows are left out; training goes on, metrics.jsonl has everything"
+        "wandb is too slow, rows are dropped; training continues, metrics.jsonl has all rows"
     ]
 
 
@@ -131,7 +131,7 @@ def test_no_account_is_said_with_what_helps(tmp_path, wandb, monkeypatch):
     tracked = WandbTracking(tmp_path, {}, said.append)
     tracked.write(_row(1))
     tracked.end()
-    assert "no account is known; is `wandb login` done? WANDB_MODE=offline needs none" in said[0]
+    assert "no wandb account is configured; run `wandb login`, or set WANDB_MODE=offline" in said[0]
 
 
 def test_the_chronicle_hands_over_the_rows_of_metrics_jsonl(tmp_path, wandb):
@@ -149,7 +149,7 @@ def test_the_chronicle_hands_over_the_rows_of_metrics_jsonl(tmp_path, wandb):
 @pytest.mark.skipif(HERE, reason="wandb is installed here")
 @pytest.mark.parametrize("learners", [1, pytest.param(2, marks=needs_horovod)])
 def test_without_wandb_the_flag_is_refused_before_anything_starts(tmp_path, learners):
-    (tmp_path / "wandb").mkdir()  # as wandb leaves it behind: no package
+    (tmp_path / "wandb").mkdir()  # a folder of wandb's files is not the package
     logdir = tmp_path / "run"
     code, printed = run(
         *(sys.executable, ROOT / "experiment.py", "--track", f"--logdir={logdir}"),

@@ -1,6 +1,7 @@
 """The file that a supervisor looks at: written while work goes on, and by nobody unasked."""
 
 import json
+import math
 import threading
 import time
 from types import SimpleNamespace
@@ -79,15 +80,15 @@ def watching(tmp_path, monkeypatch, now):
     """A learner's monitor, of a learner of which only what it looks at is there."""
     monkeypatch.setenv(heartbeat.VARIABLE, str(tmp_path / "beat"))
     learner = SimpleNamespace(updates=0, frames=0.0, variables_lock=threading.Lock())
-    alone = SimpleNamespace(size=1)
+    alone, limits = SimpleNamespace(size=1), SimpleNamespace(frames=1e9, seconds=math.inf)
     config = Config(learner_assignment="fixed")
-    made = monitor.LearnerMonitor(config, alone, None, learner, None, {}, None, None, print)
+    made = monitor.LearnerMonitor(config, alone, None, learner, None, {}, limits, None, print)
     made._receive_reports([])
 
     def beats():
         (tmp_path / "beat").unlink(missing_ok=True)
         now.now += 5
-        made._beat()
+        made._send_heartbeat()
         return (tmp_path / "beat").exists()
 
     return SimpleNamespace(learner=learner, beats=beats, heard=lambda: made._receive_reports([]))

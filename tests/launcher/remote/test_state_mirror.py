@@ -1,4 +1,4 @@
-"""Copies of what hosts say: several may keep the same ones, and none of them spoils it."""
+"""Tests of the copies of states and logs, which several frontends may write at the same time."""
 
 import base64
 import threading
@@ -17,7 +17,7 @@ from launcher.ssh.ssh_config import Settings, Target
 
 
 class Hosts:
-    """That are asked to say more."""
+    """Hosts that record the calls they receive."""
 
     def __init__(self):
         self.asked = []
@@ -37,7 +37,7 @@ def copied(tmp_path):
     return hosts, copy, tell
 
 
-def test_a_log_that_was_begun_anew_is_kept_as_the_one_before(copied):
+def test_the_copy_of_a_rotated_log_is_kept_as_the_previous_log(copied):
     _, copy, tell = copied
     tell(0, b"first ")
     tell(6, b"second")
@@ -46,7 +46,7 @@ def test_a_log_that_was_begun_anew_is_kept_as_the_one_before(copied):
     assert copy.with_name("learners.log.1").read_bytes() == b"first second"
 
 
-def test_what_another_has_begun_anew_already_is_not_begun_again(copied):
+def test_a_log_that_another_frontend_has_rotated_is_not_rotated_again(copied):
     _, copy, tell = copied
     before = copy.with_name("learners.log.1")
     before.write_bytes(b"first second")
@@ -54,12 +54,12 @@ def test_what_another_has_begun_anew_already_is_not_begun_again(copied):
     tell(0, b"new")
     assert copy.read_bytes() == b"new"
     assert before.read_bytes() == b"first second"
-    copy.write_bytes(b"new and more")  # another was quicker
+    copy.write_bytes(b"new and more")  # another frontend was quicker
     tell(3, b" an")
     assert copy.read_bytes() == b"new and more"
 
 
-def test_a_copy_that_was_replaced_is_asked_for_from_its_end(copied):
+def test_a_copy_that_was_replaced_is_followed_from_its_end(copied):
     hosts, copy, tell = copied
     copy.write_bytes(b"brought whole")
     tell(100, b"later")
@@ -69,8 +69,8 @@ def test_a_copy_that_was_replaced_is_asked_for_from_its_end(copied):
     assert copy.read_bytes() == b"brought whole"
 
 
-def test_who_hangs_up_while_it_asks_does_not_call_the_host_lost(tmp_path, monkeypatch):
-    """Another frontend of the same run, in touch as ever, would take it for away."""
+def test_closing_a_connection_during_a_ping_does_not_report_the_host_as_lost(tmp_path, monkeypatch):
+    """Another frontend that is still connected would take the host for unreachable."""
     run = Run("impala", tmp_path)
     (run.folder / "seen").mkdir(parents=True)
     run.record_contact("there")
@@ -99,9 +99,11 @@ def test_who_hangs_up_while_it_asks_does_not_call_the_host_lost(tmp_path, monkey
     assert run.why_away("there") == ""
 
 
-@pytest.mark.parametrize(("why", "over"), [("", []), ("the connection is lost", ["there"])])
-def test_who_leaves_calls_no_host_away_for_a_frontend_that_ends_the_run(tmp_path, why, over):
-    """Until a host speaks again it is what who left has written: that nobody asks it."""
+@pytest.mark.parametrize(("why", "over"), [("", []), ("the connection was lost", ["there"])])
+def test_a_host_that_another_frontend_left_is_not_unreachable_for_one_that_stops_the_run(
+    tmp_path, why, over
+):
+    """Until the host reports again, the state is the other frontend's: no frontend is connected."""
     run = Run("impala", tmp_path)
     (run.folder / "seen").mkdir(parents=True)
     process = {"name": "actor-0", "job": "actor", "host": "there", "place": "there", "log": "/l"}

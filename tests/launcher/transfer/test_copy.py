@@ -1,4 +1,4 @@
-"""Copies of a run's folder, with both ends on this machine: that they are what was copied."""
+"""Tests of copies of a run's folder, with source and copy on this machine: both are equal."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ from launcher.node.file_service import LocalFiles, serve
 from launcher.remote.remote_files import RemoteFiles
 from launcher.remote.remote_node import HostUnavailable
 from launcher.transfer import checkpoints, fetch
-from launcher.transfer import copy as bring
+from launcher.transfer import copy as transfer
 from launcher.transfer.copy import FolderCopy, TransferResult, TransferState, choose_action
 
 _NAMES = ("a.log", "b.log", "metrics.jsonl", "settings.json", "events/x", "d", "d/e")
@@ -25,7 +25,7 @@ _WORDS = st.binary(max_size=6)
 
 
 class Cut(LocalFiles):
-    """An end that is lost after so many bytes were read of it."""
+    """A source whose connection is lost after `after` bytes were read."""
 
     def __init__(self, after=1 << 60):
         self.left, self.read_of_it = after, 0
@@ -42,7 +42,7 @@ class Cut(LocalFiles):
 
 
 def once(source, there, here, end=None):
-    """A fetch of a folder; what it brought."""
+    """Copy a folder, and return the result."""
     done = TransferResult()
     copy = FolderCopy(
         end or LocalFiles(), str(here), TransferState(None if end else here / ".brought.json")
@@ -55,7 +55,7 @@ def once(source, there, here, end=None):
 
 
 def same(there, here):
-    """All that is there is here, and nothing is half here."""
+    """Assert that both folders are equal; return whether the copy has no incomplete checkpoint."""
     for name, about in LocalFiles().list_files(str(there)).items():
         if about[3]:
             assert os.readlink(here / name) == about[3]
@@ -84,7 +84,7 @@ _STEPS = st.lists(
 )
 
 
-# A log that got shorter, and was then rotated there; met once in many runs.
+# A log that became shorter and was then rotated: found once in many runs.
 _SHORTER = [("append", "a.log", b"abc"), ("fetch", 3, None), ("rewrite", "a.log", b"")]
 _SHORTER += [("fetch", 0, None), ("rotate", "a.log", b"")]
 
@@ -92,13 +92,17 @@ _SHORTER += [("fetch", 0, None), ("rotate", "a.log", b"")]
 @example(_SHORTER)
 @given(_STEPS)
 @settings(deadline=None, max_examples=150)
-def test_a_copy_is_what_was_copied_after_any_changes_and_cuts(steps):
+def test_a_copy_equals_its_source_after_any_changes_and_cuts(steps):
     with tempfile.TemporaryDirectory() as folder:
         there, here = Folder(Path(folder) / "there"), Path(folder) / "here"
         here.mkdir()
         for what, name, data in steps:
             if what != "fetch":
-                if name != "metrics.jsonl" or what in ("append", "save", "unsave"):  # never cut
+                if name != "metrics.jsonl" or what in (
+                    "append",
+                    "save",
+                    "unsave",
+                ):  # metrics are only appended to
                     getattr(there, what)(name, data)
                 continue
             try:
@@ -110,7 +114,7 @@ def test_a_copy_is_what_was_copied_after_any_changes_and_cuts(steps):
         assert same(there.path, here)
         again = Cut()
         once(again, there.path, here)
-        assert again.read_of_it == 0, "nothing comes twice"
+        assert again.read_of_it == 0, "nothing is transferred twice"
 
 
 @pytest.fixture
@@ -120,7 +124,7 @@ def two(tmp_path):
     return Folder(tmp_path / "there"), here
 
 
-def test_what_grew_goes_on_where_the_copy_ends(two):
+def test_only_the_new_bytes_of_a_file_that_has_grown_are_transferred(two):
     there, here = two
     there.append("metrics.jsonl", os.urandom(5_000_000))
     once(Cut(), there.path, here)
@@ -132,7 +136,7 @@ def test_what_grew_goes_on_where_the_copy_ends(two):
 
 
 @pytest.mark.parametrize("how", ["rotate", "trim"])
-def test_a_log_that_was_begun_anew_is_not_brought_again(two, how):
+def test_a_rotated_log_is_not_transferred_again(two, how):
     there, here = two
     there.append("a.log", b"old" * 1000)
     once(Cut(), there.path, here)
@@ -144,7 +148,7 @@ def test_a_log_that_was_begun_anew_is_not_brought_again(two, how):
     assert same(there.path, here)
 
 
-def test_a_cut_link_costs_nothing_but_time(two):
+def test_a_transfer_continues_after_a_cut_link(two):
     there, here = two
     content = os.urandom(1000)
     there.append("videos/game.mp4", content)
@@ -159,12 +163,12 @@ def test_a_cut_link_costs_nothing_but_time(two):
         assert whole(here)
     assert same(there.path, here)
     assert len(sources) > 4
-    # What a checkpoint says of itself is asked each time.
+    # The about.json of a checkpoint is read each time.
     assert sum(source.read_of_it for source in sources) <= 3000 + len(sources) * about
 
 
 @pytest.mark.parametrize("cuts", [(700,), (700, 1500)])
-def test_what_is_replaced_while_it_comes_is_begun_anew(two, cuts):
+def test_the_transfer_of_a_file_that_is_replaced_meanwhile_starts_over(two, cuts):
     there, here = two
     for first, then in ((b"a" * 1000, b"b" * 1000), (b"a" * 1000, b"a" * 500 + b"b")):
         there.replace("videos/game.mp4", first)
@@ -178,7 +182,7 @@ def test_what_is_replaced_while_it_comes_is_begun_anew(two, cuts):
         assert same(there.path, here)
 
 
-def test_a_link_that_becomes_a_folder_leaves_alone_what_it_led_to(two):
+def test_a_link_that_becomes_a_folder_does_not_change_its_old_target(two):
     there, here = two
     there.append("a/x", b"content")
     (there.path / "b").symlink_to("a")
@@ -189,7 +193,7 @@ def test_a_link_that_becomes_a_folder_leaves_alone_what_it_led_to(two):
     assert (here / "a" / "x").read_bytes() == b"content"
 
 
-def test_what_was_changed_here_is_put_aside_not_lost(two):
+def test_a_file_that_was_changed_in_the_copy_is_moved_aside(two):
     there, here = two
     there.append("evaluations.jsonl", b"1\n")
     once(Cut(), there.path, here)
@@ -203,7 +207,7 @@ def test_what_was_changed_here_is_put_aside_not_lost(two):
     assert (here / "evaluations.jsonl.here").read_bytes() == b"1\nmine\n"
 
 
-def test_old_checkpoints_go_as_there_but_never_the_best_or_anybodys_own(two):
+def test_old_checkpoints_are_removed_but_never_the_best_or_the_users_own(two):
     there, here = two
     for number in range(1, 6):
         there.save("." * number, b"%d" % number, {2: 9.0}.get(number, 1.0), milestone=number == 3)
@@ -215,10 +219,10 @@ def test_old_checkpoints_go_as_there_but_never_the_best_or_anybodys_own(two):
     left = sorted(int(path.name) for path in (here / "checkpoints").iterdir())
     assert left == [0, 2, 3, 5]
     shutil.rmtree(there.path / "checkpoints")
-    assert not once(Cut(), there.path, here).removed, "nobody keeps none"
+    assert not once(Cut(), there.path, here).removed, "a source without checkpoints removes none"
 
 
-def test_a_checkpoint_that_is_damaged_there_is_not_brought_and_said_once(two):
+def test_a_damaged_checkpoint_is_not_copied_and_reported_once(two):
     there, here = two
     there.save(".", b"good")
     there.save("..", b"good")
@@ -226,12 +230,13 @@ def test_a_checkpoint_that_is_damaged_there_is_not_brought_and_said_once(two):
     done = once(Cut(), there.path, here)
     assert [path.name for path in (here / "checkpoints").iterdir()] == [f"{1:010d}"]
     assert done.errors == [
-        f"checkpoint {2:010d} is damaged there (variables.data is not what was written)"
+        f"checkpoint {2:010d} is damaged and was not copied: the checksum of variables.data is "
+        f"wrong"
     ]
     source = Cut()
     assert once(source, there.path, here).errors == []
     assert source.read_of_it == 0
-    there.save("..", b"good again")  # its number comes again
+    there.save("..", b"good again")  # another checkpoint of the same number
     once(Cut(), there.path, here)
     assert same(there.path, here)
     there.save("..", b"and again")
@@ -240,7 +245,7 @@ def test_a_checkpoint_that_is_damaged_there_is_not_brought_and_said_once(two):
     assert len(list((here / "checkpoints").iterdir())) == 2
 
 
-def test_links_outside_come_as_what_they_lead_to_and_circles_end(two, tmp_path):
+def test_links_out_of_the_folder_are_copied_as_their_targets_and_cycles_end(two, tmp_path):
     there, here = two
     elsewhere = tmp_path / "disk"
     elsewhere.mkdir()
@@ -263,14 +268,14 @@ def test_links_outside_come_as_what_they_lead_to_and_circles_end(two, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", ".bashrc", "a//b", "."])
-def test_nothing_is_written_outside_whatever_the_other_end_says(name):
-    assert not bring.is_safe(name, bring.OfferedFile("/x", [1, 1, 1, ""]))
-    assert bring.is_safe("a/x", bring.OfferedFile("/x", [1, 1, 1, "../b"]))
-    assert not bring.is_safe("a/x", bring.OfferedFile("/x", [1, 1, 1, "../../b"]))
-    assert not bring.is_safe("a/x", bring.OfferedFile("/x", [1, 1, 1, "/b"]))
+def test_no_name_or_link_of_the_source_leads_out_of_the_folder(name):
+    assert not transfer.is_safe(name, transfer.OfferedFile("/x", [1, 1, 1, ""]))
+    assert transfer.is_safe("a/x", transfer.OfferedFile("/x", [1, 1, 1, "../b"]))
+    assert not transfer.is_safe("a/x", transfer.OfferedFile("/x", [1, 1, 1, "../../b"]))
+    assert not transfer.is_safe("a/x", transfer.OfferedFile("/x", [1, 1, 1, "/b"]))
 
 
-def test_a_copy_that_others_write_to_is_never_cut():
+def test_a_copy_that_is_mirrored_as_well_is_never_shortened():
     for name in ("learners.log", "metrics.jsonl"):
         assert (
             choose_action(name, [5, 0, 1, ""], [7, 0, 1, ""], is_unchanged=True, matches=True)
@@ -283,7 +288,7 @@ def test_a_copy_that_others_write_to_is_never_cut():
 
 
 class Channel:
-    """To a thread that serves."""
+    """A channel to a thread that runs the file service."""
 
     def __init__(self):
         self._ours, theirs = socket.socketpair()
@@ -295,7 +300,7 @@ class Channel:
         self._ours.shutdown(socket.SHUT_RDWR)
 
 
-def test_through_a_channel_it_is_the_same_both_ways(two, tmp_path):
+def test_copies_through_a_channel_are_equal_in_both_directions(two, tmp_path):
     there, here = two
     there.append("settings.json", b"{}")
     there.append("events/x", os.urandom(3_000_000))
@@ -313,7 +318,7 @@ def test_through_a_channel_it_is_the_same_both_ways(two, tmp_path):
     assert source.read_of_it == 0
 
 
-def test_what_is_not_heard_to_its_end_is_no_answer(two):
+def test_an_answer_that_was_not_read_completely_is_discarded(two):
     there, _ = two
     path = there.path / "a.log"
     there.append("a.log", b"x" * 1_000_000)
@@ -324,5 +329,5 @@ def test_what_is_not_heard_to_its_end_is_no_answer(two):
     pieces.close()
     assert there.file_infos([str(path)]) == [about]
     there.close()
-    with pytest.raises(HostUnavailable, match="hung up"):
+    with pytest.raises(HostUnavailable, match="the transfer was cancelled"):
         there.file_infos([str(path)])

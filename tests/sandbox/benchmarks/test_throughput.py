@@ -51,7 +51,15 @@ def stat(number, name, parent, session, seconds):
 
 def write_run(proc, times, ended=0.0):
     """A learner with an actor, whose threads took so many seconds, by their order; a stranger."""
-    learner = ["python", "tf_intra", "tf_Compute", "prefetch", "training", "event_engine", "pulse"]
+    learner = [
+        "python",
+        "tf_intra",
+        "tf_Compute",
+        "prefetch",
+        "training",
+        "event_engine",
+        "reports",
+    ]
     actor = ["python", "environment", "tf_Compute", "link", "a) (b 1 2", "grpcpp_sync_ser"]
     threads = [(10 + i, name, times[i]) for i, name in enumerate(learner)]
     write_process(proc, 10, 1, ["python", "experiment.py"], threads)
@@ -69,7 +77,7 @@ def test_each_threads_time_is_put_to_what_it_does_and_nothing_is_lost(tmp_path, 
     spent, unknown = thread_cpu.cpu_seconds_by_stage(
         before, thread_cpu.snapshot(10, tmp_path), place
     )
-    # learner: main 1, intra 2, compute 4, prefetch 8, training 16, grpc 32, pulse 64;
+    # learner: main 1, intra 2, compute 4, prefetch 8, training 16, grpc 32, reports 64;
     # actor: main 128, environment 256, compute 512, link 1024, stranger 2048, grpc 4096.
     assert spent == {
         "environment": 256,

@@ -1,0 +1,41 @@
+"""The time until a run reaches its limit, for the progress line."""
+
+from collections import deque
+from typing import Any
+
+_ROWS = 6  # rows of metrics over which the rate is averaged
+# By which share of the mean the rates of the older and the newer half of these rows may differ: for
+# a rate that becomes stable, and for one that remains so. Else the ETA would come and go.
+_BECOMES_STABLE, _STAYS_STABLE = 0.25, 0.5
+
+
+class EtaEstimator:
+    """An estimate of the seconds until a run ends, made once its rate is stable.
+
+    The run ends at its total frames or its maximum of seconds, whichever comes first. A mean return
+    that ends it earlier cannot be foreseen.
+    """
+
+    def __init__(self, total_frames: float, max_seconds: float):
+        """Take the run's limits; those of a resumed run include what it trained before."""
+        self._total_frames, self._max_seconds = total_frames, max_seconds
+        self._rates: deque[float] = deque(maxlen=_ROWS)  # frames per second, the newest last
+        self._stable = False
+
+    def update(self, row: dict[str, Any]) -> float | None:
+        """Take the next row of metrics; return the seconds left, or None while rates vary."""
+        self._rates.append(row["frames_per_second"])
+        rate = sum(self._rates) / len(self._rates)
+        self._stable = self._is_stable(rate)
+        if not self._stable:
+            return None
+        by_frames = (self._total_frames - row["frames"]) / rate
+        return max(min(by_frames, self._max_seconds - row["seconds"]), 0.0)
+
+    def _is_stable(self, mean: float) -> bool:
+        """Return whether the last rows' rates, of this mean, are about the same."""
+        if len(self._rates) < _ROWS or mean <= 0:
+            return False
+        rates, half = list(self._rates), _ROWS // 2
+        change = abs(sum(rates[half:]) - sum(rates[:half])) / half
+        return change <= mean * (_STAYS_STABLE if self._stable else _BECOMES_STABLE)

@@ -1,0 +1,23 @@
+"""Files with a JSON object per line, such as metrics.jsonl: read even where a crash cut one off."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a file; lines that hold none are left out. Raises OSError.
+
+    A process that is killed may leave half a line, and the next one appends to it: then the object
+    at the line's end is returned.
+    """
+    found = []
+    for line in path.read_text(errors="replace").splitlines():
+        for text in (line, line[line.rfind("{") :]):
+            try:
+                value = json.loads(text)
+            except ValueError:
+                continue
+            found += [value] if isinstance(value, dict) else []
+            break
+    return found

@@ -1,0 +1,278 @@
+"""The descriptions of all metrics, by their keys in metrics.jsonl: the only place with them.
+
+`metrics_writer` shows the descriptions in TensorBoard, and `sandbox/metrics.md` is this table as a
+page. After a change here, write the page again:
+
+    python -m impala_mm.records.metric_descriptions > sandbox/metrics.md
+"""
+
+from typing import NamedTuple
+
+
+class MetricDescription(NamedTuple):
+    """One metric."""
+
+    unit: str
+    meaning: str
+    good: str = ""  # which values are desirable, or what to do about others
+    parts: str = ""  # "learner", "level": its key also occurs with "/learnerN" or "/LEVEL"
+
+
+class MetricGroup(NamedTuple):
+    """Metrics that belong together, under a heading of the page."""
+
+    heading: str
+    metrics: dict[str, MetricDescription]  # by key
+
+
+_M = MetricDescription
+_SHARE = "share of time, 0 to 1"
+_LOSS = "per step"
+_BATCH_LOSS = "per batch"
+
+GROUPS = (
+    MetricGroup(
+        "Progress",
+        {
+            "frames": _M(
+                "environment frames",
+                "Frames that all learners have trained on since the run began, resumes included: "
+                "steps times the action repeats. TensorBoard's step.",
+            ),
+            "steps": _M(
+                "environment steps",
+                "Steps that all learners have trained on. A learner's own count begins at 0 with "
+                "each start of the process.",
+                parts="learner",
+            ),
+            "updates": _M("updates", "Updates of the parameters; all learners make the same ones."),
+            "seconds": _M("s", "Training time, including the time before a resume."),
+            "frames_per_second": _M(
+                "frames/s",
+                "Throughput of all learners together since the previous row.",
+                "high; `verdict` says what limits it",
+            ),
+            "steps_per_second": _M("steps/s", "The same in environment steps.", "high"),
+        },
+    ),
+    MetricGroup(
+        "Episodes",
+        {
+            "episode_return": _M(
+                "raw reward",
+                "Mean return of the last 100 complete games (fewer at the start, see `games`), "
+                "with rewards as the environment gives them. With several levels there is also one "
+                "for each.",
+                "high",
+                parts="level",
+            ),
+            "episode_length": _M("steps", "Mean length of the same games."),
+            "games": _M("games", "How many games these means are over.", "100 is the most"),
+            "shaped_return": _M(
+                "raw reward",
+                "Mean return of the last 100 training episodes. They differ from games where a "
+                "lost life ends an episode (Atari).",
+                "high",
+            ),
+            "human_normalised": _M(
+                "share, 0 to 1 and above",
+                "The return on a scale where 0 is a random policy and 1 a human; of several games "
+                "the median, and one for each. Only for games whose scores are known.",
+                "high",
+                parts="level",
+            ),
+        },
+    ),
+    MetricGroup(
+        "Losses",
+        {
+            "loss_per_step/total": _M(
+                _LOSS,
+                "The loss that is minimised, per step of the batch: policy loss + "
+                "`--baseline_cost` x baseline loss (scaled by the running mean of its squared "
+                "errors) + `--entropy_cost` x entropy loss. The progress line's `loss`.",
+                "no target; a jump to many times its usual size is a warning",
+            ),
+            "loss_per_step/policy": _M(
+                _LOSS, "V-trace policy-gradient loss.", "near 0, of either sign"
+            ),
+            "loss_per_step/baseline": _M(
+                _LOSS,
+                "Half the squared error of the value estimates, in units of (clipped) reward.",
+                "falling, though it grows with the returns",
+            ),
+            "loss_per_step/entropy": _M(
+                "nats, negative",
+                "Negative entropy of the policy: minus the logarithm of the number of actions for "
+                "a uniform policy, 0 for a deterministic one.",
+                "rising slowly; at 0 the agent has stopped exploring: raise `--entropy_cost`",
+            ),
+            "off_policyness": _M(
+                "nats per action",
+                "How much less likely the current policy makes the actions of the batch than the "
+                "behaviour policy that chose them, as a mean difference of log-probabilities.",
+                "below about 0.1; else lower `--learning_rate` or the policy lag",
+            ),
+            "loss/total": _M(
+                _BATCH_LOSS,
+                "The loss as it is minimised: the sum over the steps of a learner's batch, or "
+                "with `--loss_reduction=mean` the mean, which equals `loss_per_step/total`. "
+                "Likewise the parts below.",
+            ),
+            "loss/policy": _M(_BATCH_LOSS, "See `loss_per_step/policy`."),
+            "loss/baseline": _M(_BATCH_LOSS, "See `loss_per_step/baseline`."),
+            "loss/entropy": _M(_BATCH_LOSS, "See `loss_per_step/entropy`."),
+            "loss/shift": _M(
+                _BATCH_LOSS, "See `off_policyness`; a measure only, it is in no total."
+            ),
+        },
+    ),
+    MetricGroup(
+        "Optimisation",
+        {
+            "learning_rate": _M(
+                "per update",
+                "The learning rate, which falls linearly to 0 at the run's total frames.",
+            ),
+            "grad_norm": _M(
+                "norm",
+                "Global norm of the gradient (the learners' average), before clipping.",
+                "finite and steady; training stops at a value that is not finite",
+            ),
+            "clipped_share": _M(
+                "share of updates, 0 to 1",
+                "Updates whose gradient was clipped (`--gradients_clipping`).",
+                "below 1; at 1 the learning rate is in effect a lower one",
+            ),
+            "policy_lag": _M(
+                "updates",
+                "Policy lag: how many updates older than the trained policy the behaviour policy "
+                "of the batch was, on average.",
+                "low; about 20 is common, V-trace corrects for it",
+                parts="learner",
+            ),
+        },
+    ),
+    MetricGroup(
+        "Where time goes",
+        {
+            "wait_share": _M(
+                _SHARE,
+                "The learners wait for unrolls of their own.",
+                "below 0.1, else add actors",
+                parts="learner",
+            ),
+            "exchange_share": _M(
+                _SHARE,
+                "The learners wait for each other: for the slowest one's batch, and for the "
+                "all-reduce of gradients.",
+                "below 0.3",
+                parts="learner",
+            ),
+            "train_share": _M(_SHARE, "The learners train.", "high", parts="learner"),
+            "rest_share": _M(
+                _SHARE, "The rest of the learners' time: bookkeeping.", "near 0", parts="learner"
+            ),
+            "queue_fill": _M(
+                "share, 0 to 1",
+                "How full the queue of unrolls is when an update has been made.",
+                "near 1 if learners are to be busy; near 0 means that they wait for actors",
+                parts="learner",
+            ),
+            "actor/acting_share": _M(
+                _SHARE, "The actors compute actions, or wait for those of the learner's inference."
+            ),
+            "actor/stepping_share": _M(_SHARE, "The actors step their environments.", "high"),
+            "actor/waiting_share": _M(
+                _SHARE,
+                "The actors wait until the learner has taken their previous unrolls.",
+                "below 0.3, else learner or network are too slow for so many actors",
+            ),
+            "inference_batch": _M(
+                "environments",
+                "With `--inference=learner`: environments per forward pass, on average.",
+                "high",
+            ),
+            "actors": _M("actors", "Actors that are connected to the learners."),
+            "actors_elsewhere": _M(
+                "actors", "Connected actors that run on another host than their learner."
+            ),
+            "idle_cores": _M(
+                "cores",
+                "Idle CPU cores of the learners' hosts; of several hosts, the most.",
+                "near 0 if the actors run on the same host",
+            ),
+            "verdict": _M(
+                "text",
+                "The bottleneck, the evidence for it, and advice, as in the progress line. Only in "
+                "metrics.jsonl.",
+            ),
+        },
+    ),
+    MetricGroup(
+        "Health",
+        {
+            "unrolls_dropped": _M(
+                "unrolls", "Unrolls that were lost since the learners started.", "0 without crashes"
+            ),
+            "sync_checks": _M(
+                "checks",
+                "With several learners and `--check_sync_every`: how often their parameters were "
+                "compared.",
+            ),
+            "sync_repairs": _M(
+                "variables", "Variables that differed and were set to learner 0's.", "0"
+            ),
+        },
+    ),
+)
+METRICS = {key: found for group in GROUPS for key, found in group.metrics.items()}
+_INTRODUCTION = """\
+# Metrics
+
+Learner 0 writes a row of metrics every 2 s: to `metrics.jsonl` in the run's folder, as one JSON
+object per line, and to TensorBoard's event files, with `frames` as the step. A value that is not
+known yet is absent. Values are averages over all updates and all learners since the previous row,
+unless the table says otherwise. `/learnerN` after a key is learner N's own value, in runs of
+several learners; `/LEVEL` is that of one level, in runs of several levels. An algorithm of your own
+adds the metrics that its `update` returns; name its losses as here and they appear in the plots.
+Evaluators write their results to `evaluations.jsonl` and, as `evaluation/...`, to TensorBoard.
+
+This page is generated: `python -m impala_mm.records.metric_descriptions > sandbox/metrics.md`.
+"""
+
+
+def find_description(key: str) -> MetricDescription | None:
+    """Return the description of a key as it stands in a row, or None where there is none."""
+    if key in METRICS:
+        return METRICS[key]
+    name, _, part = key.partition("/")
+    found = METRICS.get(name)
+    if found and part and found.parts == "learner":
+        return found if part.removeprefix("learner").isdecimal() else None
+    return found if found and part and found.parts == "level" else None
+
+
+def format_description(key: str) -> str:
+    """Return a key's description as a line of text, or nothing where there is none."""
+    found = find_description(key)
+    if not found:
+        return ""
+    return f"{found.meaning} Unit: {found.unit}." + (f" Good: {found.good}." if found.good else "")
+
+
+def render_page() -> str:
+    """Return the table as a page of Markdown."""
+    lines = [_INTRODUCTION]
+    for group in GROUPS:
+        lines += [f"## {group.heading}", "", "| key | unit | meaning | good |", "|---|---|---|---|"]
+        for key, found in group.metrics.items():
+            suffix = {"learner": ", also `/learnerN`", "level": ", also `/LEVEL`"}
+            name = f"`{key}`{suffix.get(found.parts, '')}"
+            lines.append(f"| {name} | {found.unit} | {found.meaning} | {found.good} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(render_page(), end="")

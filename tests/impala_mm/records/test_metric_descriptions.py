@@ -1,0 +1,96 @@
+"""Every metric is described once, and sandbox/metrics.md is that description."""
+
+import json
+import sys
+import types
+
+import numpy as np
+import pytest
+from processes import ROOT, free_port, needs_horovod, run
+
+from impala_mm.learner.monitor import LearnerMonitor
+from impala_mm.records import metrics
+from impala_mm.records.metric_descriptions import METRICS, find_description, render_page
+
+EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
+
+
+def _run_keys(logdir, *flags):
+    """Return the keys of the rows of a real run."""
+    address = f"--learner_hosts=127.0.0.1:{free_port()}"
+    code, printed = run(*EXPERIMENT, address, f"--logdir={logdir}", *flags)
+    assert code == 0, printed
+    lines = (logdir / "metrics.jsonl").read_text().splitlines()
+    return set().union(*(json.loads(line) for line in lines))
+
+
+def _aggregator_keys():
+    """Return the keys of a row that the monitor writes for two learners on two Atari games."""
+    scores = {"Pong": (-20.0, 20.0), "Breakout": (0.0, 30.0)}
+    aggregator = metrics.MetricsAggregator(scores, learners=2)
+    for rank in range(2):
+        meter = metrics.Meter()
+        meter.add_times(train=0.0)  # the first update's times are left out
+        meter.add_times(wait=9.0, exchange=9.0, train=9.0, rest=9.0)
+        meter.add_actor_times({"playing": 1e-9} | dict.fromkeys(metrics.ACTOR_TIMES, 1e-10))
+        # inference_batch comes from the server, with --inference=learner.
+        meter.add({"queue_fill": 1.0, "policy_lag": 2.0, "inference_batch": 8.0}, 8)
+        for level in scores:
+            meter.add_episodes(level, np.array([(1, 1.0, 9), (0, 1.0, 9)], np.float32))
+        aggregator.merge(rank, meter.take_reading())
+    learner = types.SimpleNamespace(
+        **{"frames": 8.0, "steps": 8, "updates": 1, "sync_checks": 1, "sync_repairs": 0},
+        meter=metrics.Meter(),
+    )
+    watching = types.SimpleNamespace(
+        _learner=learner,
+        _aggregator=aggregator,
+        _reports=[],
+        _config=types.SimpleNamespace(check_sync_every=1),
+        _group=types.SimpleNamespace(size=2),
+        _actor_counts=lambda: {"actors": 2},
+        _eta_estimator=types.SimpleNamespace(update=lambda row: None),
+        seconds=1.0,
+    )
+    writer = types.SimpleNamespace(write=lambda row: None)
+    return set(LearnerMonitor._write_row(watching, writer))
+
+
+def test_the_page_is_the_table():
+    """Generate it by: python -m impala_mm.records.metric_descriptions > sandbox/metrics.md."""
+    assert (ROOT / "sandbox" / "metrics.md").read_text() == render_page()
+
+
+def test_every_key_that_runs_write_is_described_and_every_description_is_of_such_a_key(tmp_path):
+    keys = _run_keys(
+        tmp_path,
+        *("--level_name=catch", "--stop_at_return=2", "--total_environment_frames=30000"),
+    )
+    keys |= _aggregator_keys()
+    undescribed = {key for key in keys if find_description(key) is None}
+    assert not undescribed
+    assert not METRICS.keys() - keys
+    parts = {key.partition("/") for key in keys - METRICS.keys()}
+    assert {name for name, _, part in parts if part.startswith("learner")} == {
+        key for key, found in METRICS.items() if found.parts == "learner"
+    }
+    assert {name for name, _, part in parts if part == "Pong"} == {
+        key for key, found in METRICS.items() if found.parts == "level"
+    }
+
+
+@pytest.mark.slow
+@needs_horovod
+def test_every_key_of_several_learners_on_cartpole_is_described(tmp_path):
+    keys = _run_keys(
+        tmp_path,
+        *("--num_learners=2", "--num_actors=2", "--inference=learner", "--check_sync_every=20"),
+        *("--stop_at_return=1e9", "--total_environment_frames=60000"),
+    )
+    assert {"wait_share/learner1", "sync_checks", "inference_batch"} <= keys
+    assert not {key for key in keys if find_description(key) is None}
+
+
+@pytest.mark.parametrize("key", ["grad_norm/learner0", "wait_share/learnerX", "x", "games/Pong"])
+def test_other_keys_have_no_description(key):
+    assert find_description(key) is None
