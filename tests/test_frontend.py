@@ -69,7 +69,7 @@ def test_a_run_is_shown_followed_and_stopped_from_another_terminal(cluster):
     processes = [cluster.process(name) for name in ("learners", "actor-0", "actor-1")]
     code, printed = cluster.run(rows, "--skip_check")
     assert (code, printed.count("\n")) == (2, 1)
-    assert "error: a run called impala goes on: --status shows it, --stop ends it" in printed
+    assert "error: a run named impala is running: --status shows it, --stop ends it" in printed
 
     os.kill(processes[1][0], signal.SIGKILL)
     killed = time.monotonic()
@@ -212,7 +212,10 @@ def test_a_tmux_session_that_no_run_created_is_left_alone(cluster):
     subprocess.run(["tmux", "new-session", "-d", "-s", "impala"], env=environment, check=True)
     code, printed = cluster.run(cluster.rows(), "--skip_check", f"--logdir={cluster.logdir}")
     assert code == 2
-    assert "error: tmux has a session called impala that no run made: --tmux_sess=NAME" in printed
+    assert (
+        "error: tmux has a session named impala that no run made: choose another name with"
+        in printed
+    )
     assert cluster.tmux("list-windows", "-t", "impala")
 
 
@@ -341,7 +344,7 @@ def test_a_learner_that_other_hosts_cannot_reach_is_refused(cluster):
         ),
         ("--mode=test", "--mode=test is one process: give it to experiment.py itself"),
         ("--level_name=a\nb", "--level_name holds a line's end; no process can be told that"),
-        ("--tmux_sess=a b", "--tmux_sess: 'a b' is no name: letters, digits, - and _ make one"),
+        ("--tmux_sess=a b", "--tmux_sess: 'a b' is not a valid name: use letters, digits, - and _"),
         ("--apply", "there is no run named impala"),
         ("--env=SECRET hunter2", "--env=...: write NAME=value"),
     ],

@@ -271,7 +271,7 @@ def test_a_run_name_that_another_frontend_uses_on_a_host_is_refused(far):
     state.rename(state.with_name("elsewhere"))  # as if another laptop connected
     code, printed = far.run(rows, "--skip_check", "--level_name=catch", "--logdir=/root/run")
     assert code == 2
-    assert "a run called impala goes on there, started from laptop: --tmux_sess=NAME" in printed
+    assert "a run named impala is running on that host, started from laptop: --tmux_sess" in printed
     assert "there is no run named impala" in far.run("--stop")[1], "no part of it was started"
     state.rename(state.with_name("refused"))
     state.with_name("elsewhere").rename(state)

@@ -14,7 +14,7 @@ class Lease:
     """The lease of one process: it expires without progress and without a frontend."""
 
     def __init__(self, news: Path, seconds: float):
-        """`news` is a file that connected frontends touch; 0 seconds: the lease never expires."""
+        """Begin a lease; connected frontends touch the file `news`. 0 seconds: it never expires."""
         self._news, self._seconds = news, seconds
         self._last_seen: tuple[Any, float | None] = (None, None)
         self._renewed = time.monotonic()

@@ -1,4 +1,4 @@
-"""Whether a process makes progress: the heartbeat files that it writes, and the frames in them."""
+"""Progress of a process, from the heartbeat files that it writes and the frames in them."""
 
 import collections
 import contextlib

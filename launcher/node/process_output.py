@@ -15,7 +15,10 @@ class ProcessOutput:
     """The output of a process: copied to its window and its log, with the last lines in memory."""
 
     def __init__(self, log: str, max_mb: float):
-        """`log`: the file; empty if there is none, and the window is the user's own terminal."""
+        """Begin an empty output.
+
+        `log` is a file; empty: there is none, and the window is the user's own terminal.
+        """
         self._log, self._max_bytes = Path(log) if log else None, max_mb * 2**20
         self._partial_line = b""
         self.lines: collections.deque[str] = collections.deque(maxlen=_MAX_LINES)
