@@ -223,7 +223,7 @@ def test_without_horovod_the_example_csv_is_one_learner_with_all_actors(monkeypa
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     asked = Request(LauncherConfig(), [], {}, "", 20.0, None, None)
     assert [worker.job for worker in read_workers(asked)] == ["learner", "actor", "actor", "actor"]
-    assert "there is no Horovod here (`make horovod` builds it): one learner trains" in (
+    assert "Horovod is not installed (`make horovod` builds it): one learner trains" in (
         capsys.readouterr().out
     )
     named = asked._replace(given=["workers_csv_path"])
@@ -343,7 +343,7 @@ def test_a_learner_that_other_hosts_cannot_reach_is_refused(cluster):
             "--num_actors is not for the frontend: the CSV has a row for each actor",
         ),
         ("--mode=test", "--mode=test is one process: give it to experiment.py itself"),
-        ("--level_name=a\nb", "--level_name holds a line's end; no process can be told that"),
+        ("--level_name=a\nb", "--level_name contains a line break, which no process can get"),
         ("--tmux_sess=a b", "--tmux_sess: 'a b' is not a valid name: use letters, digits, - and _"),
         ("--apply", "there is no run named impala"),
         ("--env=SECRET hunter2", "--env=...: write NAME=value"),

@@ -321,14 +321,17 @@ def test_more_learners_than_addresses_are_refused(tmp_path):
     addresses = ",".join(f"127.0.0.1:{free_port()}" for _ in range(2))
     code, printed = _start(tmp_path, 3, f"--learner_hosts={addresses}")
     assert code == 2, printed
-    assert "3 learners were started, and --learner_hosts names 2: name one for each" in printed
+    assert (
+        "3 learners were started, but --learner_hosts names 2: give one address for each learner"
+        in printed
+    )
     assert "Traceback" not in printed
 
 
 def test_mpirun_without_a_role_is_refused(tmp_path):
     code, printed = run(*MPIRUN, "-np", 2, *EXPERIMENT, "--level_name=catch")
     assert code == 2
-    assert "2 processes were started together: they are to be learners" in printed
+    assert "2 processes were started together: they must be learners" in printed
 
 
 def test_as_many_addresses_as_learners_are_asked_for():

@@ -160,7 +160,7 @@ def test_each_unusable_host_is_reported_with_how_to_fix_it(far):
     )
     code, printed = far.run("--check", "--workers_csv_path=/root/workers.csv")
     assert code == 2
-    assert "row 7, column ip: '10.77.1.12:' is no address or host name" in printed
+    assert "row 7, column ip: '10.77.1.12:' is not an address or host name" in printed
     csv.write_text(right.replace('""tell""', "tell") + "actor,10.77.1.99,,,,,,\n")
     begin = time.monotonic()
     code, printed = far.run(

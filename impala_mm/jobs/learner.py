@@ -1,4 +1,4 @@
-"""A learner's process, from its flags to its exit code."""
+"""A learner's process: training from the flags to the exit code."""
 
 import signal
 import time
@@ -25,8 +25,8 @@ def run(config: Config) -> NoReturn:
     say = ProcessLogger(f"learner {here.rank}" if here.size > 1 else "learner")
     if here.size > 1 and (not config.job_name or config.num_learners > 1):
         flags.refuse(
-            f"{here.size} processes were started together: they are to be learners, with "
-            f"--job_name=learner and no --num_learners; actors are started one by one"
+            f"{here.size} processes were started together: they must be learners, with "
+            f"--job_name=learner and without --num_learners; start actors one by one"
         )
     address = _address(config, here.rank)
     refuse_bad_flags(config)
@@ -120,23 +120,23 @@ def refuse_taken_address(address: str) -> None:
 
 
 def refuse_bad_flags(config: Config) -> None:
-    """Before anything is started for it."""
+    """Refuse flags that contradict each other, before anything is started."""
     begin, _, end = config.profile.partition(":")
     if config.profile and not (begin.isdecimal() and end.isdecimal() and int(begin) < int(end)):
-        flags.refuse(f"--profile={config.profile}: two numbers of updates are due, as in 100:120")
+        flags.refuse(f"--profile={config.profile}: give two numbers of updates, such as 100:120")
     if (config.mode == "train_from") != bool(config.checkpoint):
         flags.refuse("--mode=train_from and --checkpoint=FOLDER belong together: give both")
 
 
 def _address(config: Config, rank: int) -> str:
-    """Where actors reach this learner: its own entry of --learner_hosts, or the only one."""
+    """Return the address of this learner: its entry in --learner_hosts, or the only one."""
     addresses = ports.parse_learner_hosts(config)
     if len(addresses) == 1:
         return addresses[0]
     if rank >= len(addresses):
         flags.refuse(
-            f"{process_rank().size} learners were started, and --learner_hosts names "
-            f"{len(addresses)}: name one for each"
+            f"{process_rank().size} learners were started, but --learner_hosts names "
+            f"{len(addresses)}: give one address for each learner"
         )
     return addresses[rank]
 

@@ -131,7 +131,7 @@ class Session:
         windows = iter([(name, task) for name, task in tasks.items() if name not in existing])
         if not existing:
             name, task = next(windows)
-            # Wide from the start: tmux wraps output before anyone attaches, by default at 80 columns.
+            # Wide from the start, so that early output is not wrapped at 80 columns.
             size = ("-x", "200", "-y", "50")
             ours = (";", "set-option", "-t", f"={self._name}:", _SESSION_OPTION, "1")
             window, options = self._window_arguments(name, task)
