@@ -1,4 +1,5 @@
-# A machine that plays: TensorFlow for the CPU, the environments, SSH; no Horovod, no MPI, no compiler.
+# Image of an actor's host: TensorFlow for the CPU, the environments and SSH; it has no Horovod, MPI or
+# compiler.
 #   docker build --file docker/actor.Dockerfile --tag impala_mm-actor .
 # How to run it: docker/images.md.
 FROM python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d AS build
@@ -8,16 +9,16 @@ COPY docker/install.py docker/package_sets.py docker/steps.py docker/horovod_whe
 COPY impala_mm impala_mm
 COPY nets nets
 COPY launcher launcher
-# What only building needs goes again: TensorFlow's headers alone are 290 MB.
+# Files that only the build needs are removed again: TensorFlow's headers alone are 290 MB.
 RUN --mount=type=cache,target=/root/.cache \
     python docker/install.py --role=actor \
  && .venv/bin/python -m pip uninstall --yes uv \
  && rm -r .venv/lib/python3.11/site-packages/tensorflow/include
 
 FROM python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d
-# bookworm stays with these versions; what it puts behind them are corrections. The package's own
-# host keys would be the same in every container. A new volume is its folder's owner's, so those
-# that volumes are for belong to impala.
+# bookworm keeps these versions and only adds fixes to them. The host keys that the package brings are
+# removed, since they would be the same in every container. A new volume belongs to the owner of the
+# folder that it is mounted on, so the folders for volumes belong to impala.
 RUN apt-get update \
  && apt-get install -y --no-install-recommends \
     'openssh-client=1:9.2p1-*' 'openssh-server=1:9.2p1-*' 'tmux=3.3a-*' \

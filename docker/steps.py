@@ -1,7 +1,7 @@
-"""What all set-up programs need: saying things, running long commands, one at a time.
+"""Functions for all set-up programs: printing progress, running long commands, and a lock.
 
-Used by `install.py`, `horovod_wheel.py` and `wheelhouse.py`, before any package is installed:
-standard library only.
+`install.py`, `horovod_wheel.py` and `wheelhouse.py` use it before any package is installed, so it
+imports only the standard library.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# Starts the command in its own process group and ends that whole group when our end of the pipe
-# closes: compilers started by a set-up that was killed -9 must not go on behind the user's back.
+# Starts the command in its own process group, and ends that group when our end of the pipe closes:
+# compilers must not keep running if set-up is killed with SIGKILL.
 _GUARD = """
 import os, signal, subprocess, sys, threading
 def end_with_parent():
@@ -29,36 +29,50 @@ child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
 threading.Thread(target=end_with_parent, daemon=True).start()
 sys.exit(child.wait() & 0xFF)
 """
-_PERCENT = re.compile(rb"\[ *(\d+)%\]")  # as CMake's makefiles print it
+_PERCENT = re.compile(rb"\[ *(\d+)%\]")  # progress as CMake's makefiles print it
 
 
 class Problem(Exception):
-    """Something the user can mend; its text is one sentence that names the remedy."""
+    """An error that the user can fix; its message is one sentence that says how."""
 
 
 def say(message: str) -> None:
-    """Prints one line of progress."""
+    """Print one line of progress."""
     print(f"[set-up] {message}", flush=True)
 
 
-def start(command: Sequence[object], **how: Any) -> subprocess.Popen:
-    """Starts a command, in a process group of its own, that ends with this process at the latest.
+def run_program(main: Callable[[list[str]], None], *errors: type[Exception]) -> None:
+    """Run a set-up program with this process's arguments.
 
-    Its standard input is a pipe that must stay open and is never written to.
+    A Problem, or one of `errors`, is printed in one line and ends the process with exit code 1.
+    """
+    printed: tuple[type[Exception], ...] = (Problem, *errors)
+    try:
+        main(sys.argv[1:])
+    except printed as problem:
+        sys.exit(f"[set-up] {problem}")
+    except KeyboardInterrupt:
+        sys.exit("\n[set-up] interrupted; the same command continues")
+
+
+def start(command: Sequence[object], **how: Any) -> subprocess.Popen:
+    """Start a command in a new process group, which ends when this process ends, or before.
+
+    Its standard input is a pipe that must stay open; nothing is written to it.
     """
     guarded = [sys.executable, "-c", _GUARD, *map(str, command)]
     return subprocess.Popen(guarded, stdin=subprocess.PIPE, start_new_session=True, **how)
 
 
 def end(process: subprocess.Popen) -> None:
-    """Ends what `start` started, with all its children, if it still runs."""
+    """Kill a process that `start` returned, and all its children, if it still runs."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
 def run(command: Sequence[object], log: Path, doing: str, env: Mapping[str, str]) -> None:
-    """Runs a command into `log`, with a line of progress while it lasts; Problem if it fails."""
+    """Run a command, with its output in `log`, and print progress; raise Problem if it fails."""
     log.parent.mkdir(parents=True, exist_ok=True)
     live = sys.stdout.isatty()
     began, said = time.monotonic(), 0.0
@@ -76,7 +90,7 @@ def run(command: Sequence[object], log: Path, doing: str, env: Mapping[str, str]
         finally:
             if live and said:
                 print("\r\033[K", end="", flush=True)
-            end(process)  # after Ctrl-C, or an exception of ours
+            end(process)  # after Ctrl-C or an exception
     if process.returncode:
         with log.open("rb") as output:
             output.seek(begin)
@@ -85,7 +99,7 @@ def run(command: Sequence[object], log: Path, doing: str, env: Mapping[str, str]
 
 
 def _percent(log: Path, begin: int) -> str:
-    """The newest `[ 42%]` that the command wrote, if it writes any."""
+    """Return the newest percentage that the command wrote, as "42%, "; "" if there is none."""
     with log.open("rb") as output:
         output.seek(max(begin, output.seek(0, os.SEEK_END) - 65536))
         found = _PERCENT.findall(output.read())
@@ -94,7 +108,10 @@ def _percent(log: Path, begin: int) -> str:
 
 @contextlib.contextmanager
 def one_at_a_time(lock: Path, doing: str) -> Iterator[None]:
-    """Holds `lock`; a second caller waits and says so. The kernel lets go when the holder dies."""
+    """Hold the lock file `lock`; if another process holds it, print that and wait.
+
+    The kernel releases the lock when its holder ends.
+    """
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("a") as handle:
         try:

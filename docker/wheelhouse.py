@@ -1,13 +1,13 @@
-"""Fills a folder with all packages that a set-up needs, for machines without internet.
+"""Fill a folder with all packages that a set-up needs, for machines without internet.
 
     make wheelhouse ROLE=actor      or     .venv/bin/python docker/wheelhouse.py --role=actor FOLDER
 
-`install.py --wheelhouse=FOLDER` installs from it and asks nobody else; the frontend's `--deploy
---wheelhouse=FOLDER` copies it to the hosts first. It is for machines with this Python's version and
-this processor. In it lie
+`install.py --wheelhouse=FOLDER` installs from it and from nowhere else; the frontend's `--deploy
+--wheelhouse=FOLDER` copies it to the hosts first. It fits machines with the same version of Python
+and the same kind of processor as this one. It contains
 
-    actor-cpu-cp311-x86_64.txt     what is needed for a role and device, with version and checksums
-    *.whl, *.tar.gz                all of that
+    actor-cpu-cp311-x86_64.txt     the packages for a role and device, with versions and checksums
+    *.whl, *.tar.gz                these packages
     horovod/KEY/                   Horovod as `horovod_wheel.py` compiled and cached it
 """
 
@@ -24,14 +24,14 @@ from pathlib import Path
 
 import horovod_wheel
 from package_sets import EXTRAS, ROOT, describe_missing, platform_tag, with_package_index
-from steps import Problem, run, say
+from steps import Problem, run, run_program, say
 
-# What builds packages that have no wheel, and this project itself.
+# Packages that build others that have no wheel, and this project itself.
 _BUILDERS = "setuptools\nwheel\n"
 
 
 def fill(folder: Path, role: str, device: str) -> None:
-    """Fetches what is missing."""
+    """Download all packages of a role to `folder`, or raise Problem."""
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "wheelhouse.log"
     needed = folder / f"{role}-{device}-{platform_tag()}.txt"
@@ -39,7 +39,7 @@ def fill(folder: Path, role: str, device: str) -> None:
     work.write_text(_needed([device, *EXTRAS[role], "setup"]))
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download"]
     exactly = ["--no-deps", "--require-hashes", "--dest", folder, "-r", work]
-    run([*pip, *exactly], log, "fetching packages", os.environ)
+    run([*pip, *exactly], log, "downloading packages", os.environ)
     work.replace(needed)
     if role != "actor":
         _add_horovod(folder)
@@ -47,11 +47,11 @@ def fill(folder: Path, role: str, device: str) -> None:
         raise Problem(why)
     log.unlink()
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    say(f"{folder} has all for {needed.stem} ({size / 1e6:.0f} MB)")
+    say(f"{folder} has all packages for {needed.stem} ({size / 1e6:.0f} MB)")
 
 
 def _needed(extras: Sequence[str]) -> str:
-    """Every package of these optional sets for this Python, with its locked version."""
+    """Return every package of these optional sets for this Python, with its locked version."""
     options = ["--generate-hashes", "--no-annotate", "--no-header", "--quiet"]
     options += ["--constraint", "constraints.lock", "--python", sys.executable, "--system-certs"]
     command = [str(Path(sys.executable).parent / "uv"), "pip", "compile", *options]
@@ -65,12 +65,12 @@ def _needed(extras: Sequence[str]) -> str:
         check=False,
     )
     if ran.returncode:
-        raise Problem(f"finding out what is needed failed: {ran.stderr.strip().splitlines()[-1]}")
+        raise Problem(f"listing the packages failed: {ran.stderr.strip().splitlines()[-1]}")
     return ran.stdout
 
 
 def _add_horovod(folder: Path) -> None:
-    """What was compiled here for the TensorFlow of the lock, and the source of the rest."""
+    """Add the Horovod wheels compiled here for the locked TensorFlow, and Horovod's source."""
     cache, into = horovod_wheel.cache_folder(), folder / "horovod"
     locked = re.search(r"^tensorflow==(\S+)", (ROOT / "constraints.lock").read_text(), re.M)
     assert locked
@@ -84,16 +84,16 @@ def _add_horovod(folder: Path) -> None:
         into.mkdir(exist_ok=True)
         shutil.copy(cache / horovod_wheel.SDIST, into)
     if not list(into.glob("*/*.whl")):
-        say("no compiled Horovod is in it (`make horovod` compiles one): hosts need a compiler")
+        say("it has no compiled Horovod (`make horovod` compiles one): hosts need a compiler")
 
 
 def main(argv: Sequence[str]) -> None:
-    """Fills a wheelhouse, or checks one; raises Problem."""
+    """Fill a wheelhouse, or check one; raise Problem."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--role", choices=tuple(EXTRAS), default="actor")
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
-    parser.add_argument("--check", action="store_true", help="only say what is missing")
+    parser.add_argument("--check", action="store_true", help="only print what is missing")
     args = parser.parse_args(argv)
     if not args.check:
         fill(args.folder.absolute(), args.role, args.device)
@@ -102,9 +102,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except Problem as problem:
-        sys.exit(f"[set-up] {problem}")
-    except KeyboardInterrupt:
-        sys.exit("\n[set-up] interrupted; the same command goes on from here")
+    run_program(main)

@@ -1,6 +1,6 @@
-"""The networks, by name. They end in features; the algorithm puts its heads on them.
+"""Networks by name: each turns observations into features, to which an algorithm adds its heads.
 
-A new network is one file here and one line in NETWORKS.
+A new network is one file in this package and one line in NETWORKS.
 """
 
 import difflib
@@ -45,10 +45,14 @@ def make(
     frame_stack: int = 1,
     precision: str = "float32",
 ) -> Network:
-    """The network of this name, or `auto`, for observations of this spec (no batch axis).
+    """Return the network of this name, or for `auto` the one that suits the observations.
 
-    It sees the newest `frame_stack` observations at once, their last axes joined. In `bfloat16` its
-    torso computes in that; its variables, core and features are float32.
+    `observation` is the spec of one observation, without a batch axis. The network sees the newest
+    `frame_stack` observations at once, joined along their last axis. `precision` (float32 or
+    bfloat16) is that of the torso's computations; variables, core and features are float32.
+
+    UnknownNetwork is raised if no network has the name, and Unsuitable if it cannot read such
+    observations.
     """
     if name == "auto":
         name = auto(observation)
@@ -68,7 +72,7 @@ def make(
 
 
 def auto(observation: tf.TensorSpec) -> str:
-    """The name of the network that suits such observations: a small one."""
+    """Return the name of a small network that suits observations of this spec."""
     shape = observation.shape
     image = shape.rank == 3 and min(shape[0] or 0, shape[1] or 0) >= 36
     return "ShallowConvAgent" if image else "MLPAgent"

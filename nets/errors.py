@@ -1,9 +1,9 @@
-"""What a user may get wrong about networks: one sentence each, to be shown as it stands."""
+"""Errors in a user's choice of network; their messages are shown to the user as they are."""
 
 
 class UnknownNetwork(ValueError):
-    """No network has this name."""
+    """An error for a name that no network has."""
 
 
 class Unsuitable(ValueError):
-    """The network cannot read such observations."""
+    """An error for observations that the network cannot read."""

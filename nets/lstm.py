@@ -1,8 +1,9 @@
-"""An LSTM that restarts inside an unroll, fast on the CPU in the long unrolls of a learner.
+"""An LSTM that can restart inside an unroll and is fast on a CPU for a learner's long unrolls.
 
-`unroll` reads the inputs of all entries in one matmul, loops over time with only the recurrent
-matmul left inside, and brings its own gradient: whatever does not depend on the order in time (the
-gates' slopes, the weights' gradient) is computed for all entries at once, outside the loop.
+`unroll` multiplies the inputs of all entries by their weights at once. The loop over time contains
+only the recurrent matrix product. The gradient is written by hand: all that does not depend on the
+order in time (the gates' slopes, the weights' gradient) is computed for all entries at once,
+outside the loop.
 
 Medians on two shared, loaded cores (compare the ratios), T=100, B=32, I=261, H=256, by
 `python sandbox/benchmarks/lstm.py --repeats=7 --without="snt.static_unroll;hoisted, python loop"`:
@@ -15,9 +16,9 @@ Medians on two shared, loaded cores (compare the ratios), T=100, B=32, I=261, H=
     own gradient: this file         124 ms     407 ms  1.56x     3.0 s
     the same, compiled by XLA        77 ms     274 ms  2.31x     6.5 s
 
-With T=20, I=69, H=64: 17.3, 13.0, 15.7, 15.1, 12.7 and 7.6 ms with gradient. XLA is left out: it
-compiles again for each new T and B, and on GPUs needs CUDA's compiler files at run time.
-TensorFlow's fused BlockLSTM cannot restart inside an unroll, and was no faster at H=256.
+With T=20, I=69, H=64 these ways take 17.3, 13.0, 15.7, 15.1, 12.7 and 7.6 ms with gradient. XLA is
+not used: it compiles again for each new T and B, and on GPUs it needs CUDA's compiler files at run
+time. TensorFlow's fused BlockLSTM cannot restart inside an unroll, and was no faster at H=256.
 """
 
 from typing import Any, NamedTuple
@@ -27,43 +28,47 @@ import tensorflow as tf
 
 
 class State(NamedTuple):
-    """What the core carries from entry to entry; zeros at an episode's start."""
+    """The state of the core between two entries; zeros at an episode's start."""
 
     hidden: tf.Tensor  # float32 [B, H]
     cell: tf.Tensor  # float32 [B, H]
 
 
 class LSTM(snt.Module):
-    """A recurrent core of H units."""
+    """A recurrent core with H units."""
 
     def __init__(self, size: int):
         super().__init__(name="lstm")
         self._size = size
-        # Columns, H each: input, forget and output gate, candidate.
+        # Blocks of H columns: input gate, forget gate, output gate, candidate.
         self.read = snt.Linear(4 * size, b_init=_remember_at_first, name="read")
         self.recall = snt.Linear(4 * size, with_bias=False, name="recall")
 
     def initial_state(self, batch: int | tf.Tensor) -> State:
-        """The state that `first` restores."""
+        """Return the state at an episode's start."""
         return State(tf.zeros([batch, self._size]), tf.zeros([batch, self._size]))
 
     def step(self, inputs: tf.Tensor, first: tf.Tensor, state: State) -> tuple[tf.Tensor, State]:
-        """(features [B, H], state) after reading inputs [B, I]; first is bool [B]."""
+        """Return (features [B, H], state) after reading inputs [B, I]; `first` is bool [B]."""
         hidden, cell = (_restart(first[:, None], part) for part in state)
         hidden, cell, _ = advance(self.read(inputs) + self.recall(hidden), cell)
         return hidden, State(hidden, cell)
 
     def unroll(self, inputs: tf.Tensor, first: tf.Tensor, state: State) -> tuple[tf.Tensor, State]:
-        """(features [T, B, H], last state) after reading inputs [T, B, I]; first is bool [T, B]."""
+        """Return (features [T, B, H], last state) for inputs [T, B, I] and `first`, bool [T, B]."""
         gates = snt.BatchApply(self.read)(inputs)  # [T, B, 4H]
-        # A custom gradient takes tensors only: a variable read inside would get no gradient.
+        # A function with a custom gradient takes tensors only; a variable read inside it would get
+        # no gradient.
         recall = tf.convert_to_tensor(self.recall.w)
         hidden, cell = _unroll(gates, recall, first[:, :, None], *state)
         return hidden, State(hidden[-1], cell)
 
 
 def advance(gates: tf.Tensor, cell: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """One entry: (hidden [B, H], cell [B, H], the gates [B, 4H] after their nonlinearities)."""
+    """Compute one entry from its gates [B, 4H] before their nonlinearities, and the last cell.
+
+    Return (hidden [B, H], cell [B, H], the gates [B, 4H] after their nonlinearities).
+    """
     size = cell.shape[-1]
     opened = tf.sigmoid(gates[:, : 3 * size])
     candidate = tf.tanh(gates[:, 3 * size :])
@@ -73,13 +78,13 @@ def advance(gates: tf.Tensor, cell: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf
 
 
 def _remember_at_first(shape: list[int], dtype: tf.DType) -> tf.Tensor:
-    """Biases: 1 for the forget gate, so that gradients reach far back from the beginning."""
+    """Return initial biases: 1 for the forget gate, so that gradients reach far back at first."""
     size = shape[0] // 4
     return tf.concat([tf.zeros(size, dtype), tf.ones(size, dtype), tf.zeros(2 * size, dtype)], 0)
 
 
 def _restart(first: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
-    # Not a product with 0: a state that is not finite must not outlive its episode.
+    # Not a product with 0, which would keep a NaN or infinity in the next episode's state.
     return tf.where(first, 0.0, part)
 
 
@@ -87,9 +92,10 @@ def _restart(first: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
 def _unroll(
     gates: tf.Tensor, recall: tf.Tensor, first: tf.Tensor, hidden: tf.Tensor, cell: tf.Tensor
 ) -> tuple[Any, Any]:
-    """(hidden [T, B, H], last cell [B, H]) from gates [T, B, 4H], recall [H, 4H], first [T, B, 1].
+    """Return (hidden [T, B, H], last cell [B, H]) of all T entries.
 
-    `gates` holds what the inputs add to the gates; hidden and cell are the state before entry 0.
+    `gates` [T, B, 4H] is the part of the gates that comes from the inputs, `recall` [H, 4H] the
+    recurrent weights, `first` is [T, B, 1], and `hidden` and `cell` are the state before entry 0.
     """
     length = tf.shape(gates)[0]
     each_gates, each_first = _entries(gates), _entries(first)
@@ -119,7 +125,7 @@ def _unroll(
         cell_before = _restart(first, tf.concat([cell[None], cells[:-1]], axis=0))
         i, f, o, candidate = tf.split(opened, 4, axis=-1)
         squashed = tf.tanh(cells)
-        # How the cell and the hidden state of an entry answer to its own gates and cell.
+        # Derivatives of an entry's cell and hidden state with respect to its gates and cell.
         slopes = tf.concat(
             [
                 candidate * i * (1 - i),
@@ -159,5 +165,8 @@ def _unroll(
 
 
 def _entries(x: tf.Tensor) -> tf.TensorArray:
-    """[T, ...] to be read entry by entry: slices would cost a copy of all T in the gradient."""
+    """Return [T, ...] as an array to be read entry by entry.
+
+    With slices instead, each entry's gradient would be a copy of all T entries.
+    """
     return tf.TensorArray(x.dtype, tf.shape(x)[0]).unstack(x)

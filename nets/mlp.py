@@ -5,19 +5,19 @@ import tensorflow as tf
 
 
 class MLP(snt.Module):
-    """[N, any...] -> [N, 64]. It flattens what it reads, so it fits every observation."""
+    """A torso [N, ...] -> [N, 64]; it flattens observations, so it can read any shape."""
 
     def __init__(self) -> None:
         super().__init__(name="mlp")
         self._layers = snt.nets.MLP([64, 64], activation=tf.tanh, activate_final=True)
 
     def unsuitable(self, shape: tuple[int, ...]) -> None:
-        """Never."""
+        """Return None: an MLP can read observations of any shape."""
 
     def arrange(self, observation: tf.Tensor) -> tf.Tensor:
-        """As it is."""
+        """Return the observations as they are."""
         return observation
 
     def __call__(self, observation: tf.Tensor) -> tf.Tensor:
-        """Features of each observation by itself."""
+        """Return the features [N, 64] of observations [N, ...]."""
         return self._layers(tf.reshape(observation, [-1, observation.shape[1:].num_elements()]))

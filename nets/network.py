@@ -1,12 +1,12 @@
-"""Network: a torso and an optional recurrent core, from what an entry shows to features.
+"""Network: a torso and an optional recurrent core, which turn entries into features.
 
     observation -- arranged -- frame stack, if any -- torso -.
     last reward ---------------------------------------------+- concat -- core, if any -- features
     last action, one-hot ------------------------------------'
 
-Algorithms put their heads on the features. An actor calls `step`, a learner `unroll`; both give the
-same. Where `first` is true an episode starts: stack and core restart from `initial_state` before
-they read that entry, and last reward and last action are read as zeros.
+Algorithms add their heads to the features. An actor calls `step` and a learner calls `unroll`; both
+compute the same. Where `first` is true, an episode starts: stack and core restart from
+`initial_state` before they read that entry, and the last reward and action are read as zeros.
 """
 
 import contextlib
@@ -19,56 +19,61 @@ import tensorflow as tf
 
 from nets.frame_stack import FrameStack
 
-Scaled = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.DType], tf.Tensor]  # `_scaled`, or the same
-_SWAPPED = threading.Lock()  # held while a torso's modules have casts for variables
+Scaled = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.DType], tf.Tensor]  # `_scaled` or `_fused`
+_SWAPPED = threading.Lock()  # held while a torso's variables are replaced by casts
 
 
 class Torso(Protocol):
-    """Reads each observation by itself; a Sonnet module."""
+    """A Sonnet module that computes features of each observation separately."""
 
     submodules: Sequence[snt.Module]
 
     def unsuitable(self, shape: tuple[int, ...]) -> str | None:
-        """Why it cannot read observations of this shape, as `it reads ...`; None if it can."""
+        """Return why it cannot read observations of this shape ("it reads ..."); None if it can."""
 
     def arrange(self, observation: tf.Tensor) -> tf.Tensor:
-        """Observations [N, *shape], of their own dtype, in the layout that the torso reads."""
+        """Return observations [N, *shape] in the torso's own layout; their dtype stays."""
 
     def __call__(self, observation: tf.Tensor) -> tf.Tensor:
-        """Features [N, D] of arranged, perhaps stacked observations [N, ...]; both float32, or of
-        the network's precision. Its variables are attributes of modules, of its own or below it.
+        """Return the features [N, D] of observations [N, ...], arranged and perhaps stacked.
+
+        Both are float32 or of the network's precision. The torso's variables must be attributes of
+        the torso itself or of its submodules.
         """
 
 
 class Core(Protocol):
-    """Remembers what it read since the episode's start. State: nest of [B, ...]."""
+    """A recurrent core with a memory of the current episode; its state is a nest of [B, ...]."""
 
     def initial_state(self, batch: int | tf.Tensor) -> Any:
-        """The state that `first` restores."""
+        """Return the state at an episode's start."""
 
     def step(self, inputs: tf.Tensor, first: tf.Tensor, state: Any) -> tuple[tf.Tensor, Any]:
-        """(features [B, F], state) from inputs [B, I], first [B] and the state before them."""
+        """Return (features [B, F], state) for inputs [B, I], first [B] and the last state."""
 
     def unroll(self, inputs: tf.Tensor, first: tf.Tensor, state: Any) -> tuple[tf.Tensor, Any]:
-        """(features [T, B, F], last state) from inputs [T, B, I], first [T, B] and a state."""
+        """Return (features [T, B, F], last state) for inputs [T, B, I] and first [T, B]."""
 
 
 class Picture(NamedTuple):
-    """An image of bytes, or a stack of such; each frame is summed once, not once in each stack."""
+    """An image of bytes, or a stack of images, with the sums that `_contrast` needs.
+
+    The sums are computed once for each frame, and stacked like the frames.
+    """
 
     image: Any  # uint8 [..., H, W, C], arranged
-    sums: Any  # float32 [..., 2], or of n frames [..., n x 2]; see `_sums`
+    sums: Any  # float32 [..., 2], or [..., n x 2] for n frames; see `_sums`
 
 
 class State(NamedTuple):
-    """What a network carries from one entry to the next; () for a part that it does not have."""
+    """The state of a network between two entries; () for a part that the network does not have."""
 
-    frames: Any  # of FrameStack
-    core: Any
+    frames: Any  # the state of its FrameStack
+    core: Any  # the state of its Core
 
 
 class Network(snt.Module):
-    """All its variables exist once it is constructed."""
+    """A torso with an optional frame stack and core; the constructor creates all variables."""
 
     def __init__(
         self,
@@ -77,7 +82,7 @@ class Network(snt.Module):
         observation: tf.TensorSpec,
         num_actions: int,
         frame_stack: int = 1,
-        precision: tf.DType = tf.float32,  # that the torso computes in
+        precision: tf.DType = tf.float32,  # of the torso's computations
         name: str = "network",
     ):
         super().__init__(name=name)
@@ -90,7 +95,7 @@ class Network(snt.Module):
             lambda part: tf.TensorSpec(part.shape[1:], part.dtype), self._seen(nothing)
         )
         self._stack = FrameStack(frame_stack, frame) if frame_stack > 1 else None
-        self._precision = tf.float32  # of the variables, which are made now
+        self._precision = tf.float32  # of the variables, which this call creates
         features, _ = self.step(
             nothing,
             tf.zeros([1]),
@@ -102,19 +107,19 @@ class Network(snt.Module):
         self._precision = precision
 
     def initial_state(self, batch: int | tf.Tensor) -> State:
-        """The state at an episode's start: nest of [B, ...]."""
+        """Return the state at an episode's start: nest of [B, ...]."""
         parts = (self._stack, self._core)
         return State(*[part.initial_state(batch) if part else () for part in parts])
 
     def step(
         self,
         observation: tf.Tensor,  # the environment's dtype [B, *shape]
-        reward: tf.Tensor,  # float32 [B], clipped as the algorithm wishes
+        reward: tf.Tensor,  # float32 [B], clipped by the algorithm
         action: tf.Tensor,  # int32 [B]
         first: tf.Tensor,  # bool [B]
         state: State,
     ) -> tuple[tf.Tensor, State]:
-        """(features float32 [B, F], state) after reading one entry."""
+        """Return (features float32 [B, F], state) after reading one entry."""
         frames, core = state
         seen = self._seen(observation)
         if self._stack:
@@ -132,7 +137,7 @@ class Network(snt.Module):
         first: tf.Tensor,  # bool [T, B]
         state: State,  # before entry 0 is read
     ) -> tuple[tf.Tensor, State]:
-        """(features float32 [T, B, F], last state) after reading T entries."""
+        """Return (features float32 [T, B, F], last state) after reading T entries."""
         frames, core = state
         seen = self._seen(tf.reshape(observation, [-1, *self._shape]))
         if self._stack:
@@ -149,7 +154,7 @@ class Network(snt.Module):
         return read, State(frames, core)
 
     def _seen(self, observation: tf.Tensor) -> Any:
-        """Observations [N, *shape] arranged; of pictures in bytes, with what `_contrast` needs."""
+        """Return observations [N, *shape] arranged; images of bytes as a `Picture`."""
         arranged = self._torso.arrange(tf.convert_to_tensor(observation))
         return Picture(arranged, _sums(arranged)) if self._pictures else arranged
 
@@ -161,7 +166,10 @@ class Network(snt.Module):
         action: tf.Tensor,
         first: tf.Tensor,
     ) -> tf.Tensor:
-        """What one entry shows by itself: [N, I]; `seen` is stacked, pictures yet to be scaled."""
+        """Return the inputs of the core for each entry separately, [N, I].
+
+        `seen` is arranged and stacked; its pictures are not yet scaled.
+        """
         if self._pictures:
             seen = _contrast(seen, self._precision, scaled)
         else:
@@ -172,7 +180,10 @@ class Network(snt.Module):
         return tf.concat([self._features(seen), last_reward, last_action], axis=-1)
 
     def _features(self, seen: tf.Tensor) -> tf.Tensor:
-        """The torso's, float32 [N, D]; in a lower precision weights and gradients stay float32."""
+        """Return the torso's features, float32 [N, D].
+
+        Variables and their gradients stay float32 when the torso computes in a lower precision.
+        """
         if self._precision == tf.float32:
             return self._torso(seen)
         with _cast((self._torso, *self._torso.submodules), self._precision):
@@ -181,7 +192,7 @@ class Network(snt.Module):
 
 @contextlib.contextmanager
 def _cast(modules: Sequence[snt.Module], dtype: tf.DType) -> Iterator[None]:
-    """Within, these modules compute with casts of their variables."""
+    """Replace the modules' variables by casts to `dtype` within the context."""
     with _SWAPPED:
         held = [
             (vars(m), {n: v for n, v in vars(m).items() if isinstance(v, tf.Variable)})
@@ -197,38 +208,41 @@ def _cast(modules: Sequence[snt.Module], dtype: tf.DType) -> Iterator[None]:
 
 
 def _sums(image: tf.Tensor) -> tf.Tensor:
-    """float32 [N, 2] of bytes [N, H, W, C]: the sum of each image's, and of their squares."""
+    """Return, float32 [N, 2], the sum of each image's bytes [H, W, C] and of their squares."""
     numbers = tf.cast(tf.reshape(image, [-1, image.shape[1:].num_elements()]), tf.float32)
     return tf.stack([tf.reduce_sum(numbers, 1), tf.reduce_sum(numbers**2, 1)], 1)
 
 
 def _contrast(picture: Picture, dtype: tf.DType, scaled: Scaled) -> tf.Tensor:
-    """Each image [H, W, C] of bytes as differences from its own mean, in its standard deviations.
+    """Return each image [H, W, C] of bytes minus its mean, divided by its standard deviation.
 
-    Most of a game's picture never changes. Read as bytes / 255 it drowns what does, a ball of a few
-    pixels: in recorded Pong the features' mean was 20 times what they varied by, and after 80,000
-    steps the value had a correlation with the reward ahead of 0.12; read this way, of 0.67.
+    Most of a game's picture never changes. Read as bytes / 255, this constant part hides the part
+    that changes, such as a ball of a few pixels: in recorded Pong the features' mean was 20 times
+    their variation, and after 80,000 steps the value's correlation with the return was 0.12. Read
+    this way it was 0.67.
     """
     image, sums = picture
     each = tf.cast(tf.reshape(sums, [-1, sums.shape[-1] // 2, 2]), tf.float64)  # of each frame
     means = tf.reduce_sum(each, 1) / image.shape[1:].num_elements()
     mean, square = tf.unstack(means[:, :, None, None, None], axis=1)
-    # In float64: of a bright picture both are large, and nearly the same. 1: pixels may be equal.
+    # In float64, since for a bright picture both terms are large and nearly equal. 1 is added for
+    # pictures whose pixels are all equal.
     scale = tf.math.rsqrt(square - mean**2 + 1.0)
     return scaled(image, tf.cast(mean, tf.float32), tf.cast(scale, tf.float32), dtype)
 
 
 def _scaled(image: tf.Tensor, mean: tf.Tensor, scale: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """What lies above the mean, times the scale."""
+    """Return the image's differences from the mean, times the scale."""
     return tf.cast((tf.cast(image, tf.float32) - mean) * scale, dtype)
 
 
-# In one pass over the pictures, where TensorFlow's operations make four, each of a batch that no
-# cache holds. For learners on a CPU: a GPU is not kept by it, and who serves a model may lack XLA.
+# XLA makes one pass over the pictures where TensorFlow's operations make four, and a learner's
+# batch is larger than the processor's caches. Only learners on a CPU use it: a GPU gains little,
+# and a program that serves an exported model may have no XLA.
 _fused = tf.function(_scaled, autograph=False, jit_compile=True)
 
 
 def _sizes(x: tf.Tensor) -> list[Any]:
-    """The sizes of its axes: as numbers where they are known, so that shapes stay static."""
+    """Return the sizes of the axes, as numbers where they are known, so that shapes stay static."""
     dynamic = tf.shape(x)
     return [dynamic[i] if size is None else size for i, size in enumerate(x.shape)]

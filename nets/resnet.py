@@ -7,7 +7,7 @@ from nets.conv import not_an_image
 
 
 class ResNet(snt.Module):
-    """[N, height, width, channels] -> [N, 256]: three sections, each halving height and width."""
+    """A torso [N, height, width, channels] -> [N, 256], of three sections that halve the size."""
 
     def __init__(self) -> None:
         super().__init__(name="resnet")
@@ -15,15 +15,15 @@ class ResNet(snt.Module):
         self._linear = snt.Linear(256)
 
     def unsuitable(self, shape: tuple[int, ...]) -> str | None:
-        """Why it cannot read observations of this shape."""
+        """Return why the torso cannot read observations of this shape, or None if it can."""
         return not_an_image(shape, smallest=1)
 
     def arrange(self, image: tf.Tensor) -> tf.Tensor:
-        """As it is."""
+        """Return the images as they are."""
         return image
 
     def __call__(self, image: tf.Tensor) -> tf.Tensor:
-        """Features of each image by itself."""
+        """Return the features [N, 256] of images [N, height, width, channels]."""
         for section in self._sections:
             image = section(image)
         return tf.nn.relu(self._linear(snt.flatten(tf.nn.relu(image))))

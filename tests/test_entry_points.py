@@ -6,6 +6,7 @@ import sys
 import pytest
 from processes import ROOT, run
 
+from impala_mm.config.flags import AUTO
 from impala_mm.config.settings import Config
 from launcher.plan.settings import LauncherConfig
 
@@ -22,11 +23,13 @@ def test_help_lists_every_flag_in_its_group_with_its_default(program):
     assert code == 0
     for config in PROGRAMS[program]:
         for field in dataclasses.fields(config):
-            assert f"--{field.name} " in text
-            assert f"{field.metadata['group']}:" in text
+            about, choices = field.metadata["text"], field.metadata["choices"]
             default = str(field.default).lower() if field.type is bool else repr(field.default)
-            default = "none" if field.default == () else default
-            assert f"Default: {default}." in text
+            default = "unset" if field.default in {"", ()} else default
+            default = "auto" if field.metadata["auto"] and field.default == AUTO else default
+            choices = f" Choices: {', '.join(filter(None, choices))}." if choices else ""
+            assert f"{field.metadata['group']}:" in text
+            assert f"--{field.name} {about}{choices} Default: {default}. " in text
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

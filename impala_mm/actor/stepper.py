@@ -10,6 +10,7 @@ from functools import partial
 
 import numpy as np
 
+from impala_mm.environments.messages import describe_error
 from impala_mm.environments.types import Environments, Episode, Step
 from impala_mm.runtime import thread_names
 from impala_mm.runtime.heartbeat import Heartbeat
@@ -105,7 +106,7 @@ class EnvironmentStepper:
         try:
             reset = self._environments.rebuild(environment)
         except Exception as error:  # it stays broken, and this counts as one more fault
-            what = " ".join(f"{type(error).__name__}: {error}".split())
+            what = describe_error(error)
             self._environments.faults.append(f"environment {environment}, made anew: {what}")
             return
         for name in ("reward", "terminated", "truncated", "observation", "first"):

@@ -1,14 +1,14 @@
-"""Algorithms: how to act and how to learn, behind one interface.
+"""Algorithms: choosing actions and learning, behind one interface.
 
-Actors call `act`, learners call `update`, evaluation calls `judge`.
-Must not import `transport`, `actor` or `learner`: an algorithm is not told where batches come from.
+Actors call `act`, learners call `update`, and evaluation calls `judge`. This package must not
+import `transport`, `actor` or `learner`: an algorithm does not know where its batches come from.
 """
 
 import importlib
 import warnings
 from typing import Any
 
-# As modules of users import them from here, for one more version: the module, and the name there.
+# Names that users' modules may still import from here, for one more version: their module and name.
 _MOVED = {
     "Algorithm": ("interface", "Algorithm"),
     "Context": ("interface", "Context"),
@@ -24,7 +24,8 @@ def __getattr__(name: str) -> Any:
     module, now = _MOVED[name]
     module = f"{__name__}.{module}" if module == "interface" else f"impala_mm.{module}"
     warnings.warn(
-        f"{__name__}.{name} is {module}.{now} now; the old name goes with the next version",
+        f"{__name__}.{name} is now {module}.{now}; the old name will be removed in the next "
+        f"version",
         FutureWarning,
         stacklevel=2,
     )

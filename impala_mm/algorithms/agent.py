@@ -1,7 +1,8 @@
-"""An algorithm, built for the levels of the flags, with what the processes of a run must agree on.
+"""An algorithm built for the levels in the flags, with what the processes of a run must agree on.
 
-Learners, actors and policies make one each. An actor's `identity` goes with its hello, and the
-learner refuses what differs from its own; learners compare theirs, and their flags, at start.
+Every learner, actor and policy makes one `Agent`. An actor sends its `identity` when it connects,
+and the learner refuses an actor whose identity differs from its own. Learners compare their
+identities and their flags with each other at the start.
 """
 
 import dataclasses
@@ -24,32 +25,33 @@ from impala_mm.runtime import devices
 
 
 class Agent(NamedTuple):
-    """An algorithm as one process has it."""
+    """The algorithm of one process and what it was built from."""
 
     algorithm: Algorithm
-    layout: ParameterLayout  # of what actors receive
-    levels: dict[str, EnvironmentSpec]  # by name; actors play them in turn
-    identity: dict[str, Any]  # what is compared, and names for it that people read
-    made_of: dict[str, Any]  # what a run cannot change when it goes on, as people read it
+    layout: ParameterLayout  # of the variables that actors receive
+    levels: dict[str, EnvironmentSpec]  # by name; the actors take them in turn
+    identity: dict[str, Any]  # the values that processes compare, by name
+    made_of: dict[str, Any]  # the values that a resumed run must not change, by name
 
     @property
     def spec(self) -> EnvironmentSpec:
-        """Of any level: observations, actions and repeats are the same for all."""
+        """The spec of the first level; all have the same observations, actions and repeats."""
         return next(iter(self.levels.values()))
 
     @property
     def weights(self) -> int:
-        """How many numbers are trained."""
+        """The number of trained weights."""
         return sum(int(v.shape.num_elements()) for v in self.algorithm.variables.trained)
 
 
 def make_agent(
     config: Config, number: int, levels: dict[str, EnvironmentSpec] | None = None
 ) -> Agent:
-    """Refuses, in a sentence, flags that nothing can be made of.
+    """Build the algorithm that the flags name; refuse flags that do not fit together.
 
-    `number`: of this process among those of its role; its random numbers are its own. `levels`:
-    those of the flags, where they were looked at before.
+    `number` is that of this process among the processes of its role; it makes the process's random
+    numbers differ from those of the others. `levels` are the specs of --level_name, if the caller
+    has them already.
     """
     tf.random.set_seed(config.seed + 1000 * number)
     levels = levels or from_flags.level_specs(config)
@@ -81,16 +83,16 @@ def make_agent(
 
 
 def stepping_identity(config: Config, levels: dict[str, EnvironmentSpec]) -> dict[str, Any]:
-    """The part of the identity that an actor has, too, whose learner infers: it needs no network.
+    """Return the part of the identity that needs no network.
 
-    `levels` are those of --level_name, by name.
+    With --inference=learner it is all that an actor has. `levels` are those of --level_name.
     """
     spec = next(iter(levels.values()))
     return {
         "inference": config.inference,
         "level_name": ",".join(levels),
         "algorithm": config.algorithm,
-        "reward_clipping": config.reward_clipping,  # of what the network reads
+        "reward_clipping": config.reward_clipping,  # of the rewards that the network reads
         "options": ", ".join(
             f"--{n}={v}" for n, v in from_flags.environment_options(config).items()
         ),
@@ -100,7 +102,10 @@ def stepping_identity(config: Config, levels: dict[str, EnvironmentSpec]) -> dic
 
 
 def config_for_acting(config: Config) -> Config:
-    """As who acts takes it: V-trace corrects where a learner computes otherwise."""
+    """Return the config used for acting: float32 where bfloat16 is unsupported.
+
+    The learner may compute in another precision; V-trace corrects for the difference.
+    """
     if devices.computes_bfloat16():
         return config
     return dataclasses.replace(config, precision="float32")

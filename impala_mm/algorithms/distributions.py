@@ -1,6 +1,6 @@
-"""What a policy is made of: a network's outputs read as a distribution over actions.
+"""Distributions over actions, made from a network's outputs.
 
-Actors sample from it, losses.py asks it for log-probabilities and entropy.
+Actors sample from them; the loss uses their log-probabilities and entropy.
 """
 
 import dataclasses
@@ -10,31 +10,31 @@ import tensorflow as tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Categorical:
-    """One of A actions, with probabilities softmax(logits).
+    """A distribution over A actions with the probabilities softmax(logits).
 
-    A logit of -inf forbids its action: the entropy and all gradients stay finite.
+    An action with a logit of -inf is never chosen; the entropy and all gradients stay finite.
     """
 
     logits: tf.Tensor  # float [..., A]
 
     def sample(self) -> tf.Tensor:
-        """int32 [...]: one draw each."""
+        """Draw one action from each distribution, int32 [...]."""
         rows = tf.reshape(self.logits, [-1, tf.shape(self.logits)[-1]])
         drawn = tf.random.categorical(rows, num_samples=1, dtype=tf.int32)
         drawn = tf.reshape(drawn, tf.shape(self.logits)[:-1])
         return tf.ensure_shape(drawn, self.logits.shape[:-1])
 
     def mode(self) -> tf.Tensor:
-        """int32 [...]: the likeliest action, the first of equals."""
+        """Return the most likely action, int32 [...]; the first one of equals."""
         return tf.argmax(self.logits, axis=-1, output_type=tf.int32)
 
     def log_prob(self, actions: tf.Tensor) -> tf.Tensor:
-        """[...]: of `actions`, int [...]."""
+        """Return the log-probabilities [...] of `actions`, int [...]."""
         return -tf.nn.sparse_softmax_cross_entropy_with_logits(labels=actions, logits=self.logits)
 
     def entropy(self) -> tf.Tensor:
-        """[...]: in nats."""
+        """Return the entropies [...] in nats."""
         probs = tf.nn.softmax(self.logits)
-        # An impossible action adds nothing, where 0 x log 0 would be NaN.
+        # An impossible action adds 0; without the mask 0 x log 0 would add NaN.
         log_probs = tf.where(probs > 0, tf.nn.log_softmax(self.logits), 0.0)
         return -tf.reduce_sum(probs * log_probs, axis=-1)

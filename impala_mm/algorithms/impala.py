@@ -1,10 +1,12 @@
 """IMPALA: actor-critic with V-trace (arXiv 1802.01561), for discrete actions.
 
-The actor records the logits it acted by; the learner corrects for the updates made since.
+The actor records the logits by which it chose each action; the learner corrects for the updates
+made since then.
 
-The baseline's squared errors count in units of their own running mean where that is above 1. Where
-returns are large (CartPole's reach 500) they drown the policy's gradient otherwise and throw the
-policy about: by 0.3 nats per action between acting and learning in CartPole, by 0.01 so.
+The baseline's squared errors are divided by their own running mean where that is above 1. Where
+returns are large (up to 500 in CartPole), their gradient would otherwise be much larger than the
+policy's in the weights that both share, and change the policy at random: in CartPole by 0.3 nats
+per action between acting and learning, and by 0.01 with the division.
 """
 
 from typing import Any, NamedTuple
@@ -22,16 +24,16 @@ from impala_mm.data.variables import Variables
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.environments.types import EnvironmentSpec
 
-_PACE = 0.01  # at which the mean of squared errors moves towards that of each batch
+_PACE = 0.01  # weight of each batch in the running mean of squared errors
 
 
 def make(config: Config, environment: EnvironmentSpec) -> "Impala":
-    """The algorithm for this environment."""
+    """Return the algorithm for this environment."""
     return Impala(config, environment)
 
 
 class Impala:
-    """A network with two heads, its optimizer, and V-trace between them."""
+    """A network with a policy head and a baseline head, trained with V-trace."""
 
     max_lag = None
 
@@ -68,11 +70,11 @@ class Impala:
         self.variables = Variables(trained=trained, carried=carried, acting=trained)
 
     def initial_state(self, batch: int) -> Any:
-        """The core's state at the start of an episode."""
+        """Return the network's state at the start of an episode: nest of [B, ...]."""
         return self._network.initial_state(batch)
 
     def act(self, entry: Entry, core_state: Any, exploration: tf.Tensor) -> tuple[Any, Any, Any]:
-        """Samples from the policy, or takes its most likely action where exploration is 0."""
+        """Sample actions from the policy; where `exploration` is 0, take the most likely ones."""
         features, core_state = self._read(entry, core_state)
         logits = self._policy_head(features)
         policy = Categorical(logits)
@@ -80,20 +82,20 @@ class Impala:
         return action, core_state, logits
 
     def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
-        """The policy and the baseline."""
+        """Return the policy's probabilities and the baseline's values."""
         features, _ = self._read(entry, core_state)
         policy = tf.nn.softmax(self._policy_head(features))
         return PolicyOutput(policy, tf.squeeze(self._baseline_head(features), -1))
 
     def _read(self, entry: Entry, core_state: Any) -> tuple[tf.Tensor, Any]:
-        """(features [B, F], core state)."""
+        """Return (features [B, F], core state) after reading entries [B, ...]."""
         reward = losses.clip_reward(entry.reward, self._config.reward_clipping)
         return self._network.step(entry.observation, reward, entry.action, entry.first, core_state)
 
     def update(
         self, batch: Batch, context: Context, exchange: GradientReducer
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """One V-trace update."""
+        """Make one V-trace update."""
         config, trained = self._config, self.variables.trained
         loss, gradients = exchange.differentiate(lambda: self._loss(batch), trained)
         self._optimizer.learning_rate.assign(
@@ -153,13 +155,15 @@ class Impala:
 
 
 class Losses(NamedTuple):
-    """Scalars, float32."""
+    """The loss and its parts: float32 scalars."""
 
     total: tf.Tensor  # policy + baseline_cost x baseline + entropy_cost x entropy
     policy: tf.Tensor
     baseline: tf.Tensor
-    entropy: tf.Tensor  # the negative entropy: to minimise it is to explore
-    shift: tf.Tensor  # log-probability that the actions lost since they were chosen; in no total
+    entropy: tf.Tensor  # the negative entropy, so that minimising it means exploring
+    # Off-policyness: log-probability of the actions when they were chosen, minus that of now. It is
+    # a metric and not part of the total.
+    shift: tf.Tensor
 
 
 def impala_loss(
@@ -181,18 +185,20 @@ def impala_loss(
     clip_pg_rho_threshold: float | None = 1.0,
     clip_c_threshold: float | None = 1.0,
 ) -> Losses:
-    """Policy, baseline and entropy loss of B unrolls by V-trace.
+    """Return the policy, baseline and entropy loss of B unrolls, with V-trace targets.
 
-    Network outputs at entries 0..T: policy_logits [T+1, B, A], values [T+1, B]. Fields of these
-    entries, [T+1, B]: actions, rewards (clipped), terminated, first, and behaviour_log_probs, the
-    log-probability that the behaviour policy gave to the entry's action. Whether an entry is
-    truncated does not matter: the value of what it shows is the bootstrap, as it is anywhere.
+    `policy_logits` [T+1, B, A] and `values` [T+1, B] are the network's outputs at entries 0..T.
+    The next arguments, all [T+1, B], are fields of these entries: `actions`, `rewards` (clipped),
+    `terminated`, `first`, and `behaviour_log_probs`, the log-probability that the behaviour policy
+    gave to the entry's action. There is no `truncated`: at a truncation the value of the entry's
+    observation is the bootstrap, as it is at every other entry.
 
-    weight [B] multiplies all terms of its column. A column of weight 0 may hold anything, NaN
-    included: it adds 0 to every loss and to every gradient.
+    `weight` [B] multiplies all terms of its column. A column of weight 0 may hold any values, even
+    NaN: it adds 0 to every loss and to every gradient.
     """
     policy_logits, values = tf.cast(policy_logits, tf.float32), tf.cast(values, tf.float32)
-    # Made harmless before anything is computed from it: masked afterwards, its gradient is NaN.
+    # Masked before anything is computed from it: if it were masked afterwards, its gradient would
+    # still be NaN.
     values = tf.where(weight > 0, values, 0.0)
     steps = losses.transitions(
         values=values,

@@ -1,8 +1,9 @@
-"""The interface between what learns and what moves data.
+"""The interface of an algorithm: all that actors, learners and transport know about it.
 
-An algorithm is a module with `make(config, environment) -> Algorithm`. Actors call `act`, the
-learner calls `update`; transport and `UnrollWriter` see only `unroll` and the flat vector of
-`variables.acting`. A new algorithm is a new module here, or anywhere: --algorithm=package.module.
+An algorithm is a module with a function `make(config, environment) -> Algorithm`. Actors call
+`act`, the learner calls `update`. Transport and `UnrollWriter` use only `unroll` and the bytes of
+`variables.acting`. A new algorithm is a new module in this package, or a module anywhere that
+--algorithm=package.module names.
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -16,57 +17,57 @@ from impala_mm.environments.types import EnvironmentSpec
 
 
 class PolicyOutput(NamedTuple):
-    """What an algorithm thinks of the entries it just read, for those who look on."""
+    """The outputs of an algorithm for the entries it just read, for evaluation and videos."""
 
-    policy: tf.Tensor  # float32 [B, A]: probabilities by which it would explore
-    value: tf.Tensor  # float32 [B]: discounted, clipped rewards that it expects from here on
+    policy: tf.Tensor  # float32 [B, A]: probabilities of the actions while exploring
+    value: tf.Tensor  # float32 [B]: expected sum of the discounted, clipped rewards from now on
 
 
 class Context(NamedTuple):
-    """What an update may depend on besides its batch; equal on all ranks."""
+    """Inputs of an update besides its batch; equal on all ranks."""
 
-    frames: tf.Tensor  # float32 []: environment frames that all learners have trained on
-    total: tf.Tensor  # float32 []: frames at which the run ends
-    episode_return: tf.Tensor  # float32 []: mean raw return of 100 games; NaN before so many
+    frames: tf.Tensor  # float32 []: environment frames that all learners together trained on
+    total: tf.Tensor  # float32 []: environment frames at which the run ends
+    episode_return: tf.Tensor  # float32 []: mean raw return of 100 games; NaN before the 100th
 
 
 class Algorithm(Protocol):
-    """How to act and how to learn."""
+    """An algorithm: it chooses actions and learns from unrolls."""
 
     unroll: UnrollSpec
-    # How many policy versions an actor may be behind; 0: it waits for the next after each unroll;
-    # None: any number.
+    # Largest policy lag of an actor, in versions. 0: it waits for the next version after each
+    # unroll; None: any lag.
     max_lag: int | None
     variables: Variables
 
     def initial_state(self, batch: int) -> Any:
-        """The core state that first = true restores: nest of [B, ...]."""
+        """Return the core state at the start of an episode: nest of [B, ...]."""
 
     def act(self, entry: Entry, core_state: Any, exploration: tf.Tensor) -> tuple[Any, Any, Any]:
-        """(actions int32 [B], core state, extras) after reading entries [B, ...].
+        """Choose actions: return (actions int32 [B], core state, extras) for entries [B, ...].
 
-        Of the entry only observation, reward, action and first may be read; `exploration` is 0 to
-        act greedily, 1 to explore as in training (per environment: float32 [B]).
+        Only observation, reward, action and first of the entries may be read. `exploration`,
+        float32 [B], is 0 where actions shall be greedy and 1 where they explore as in training.
         """
 
     def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
-        """What it thinks after reading entries [B, ...]; they may be read as by `act`."""
+        """Return the policy and value for entries [B, ...], of which it reads what `act` may."""
 
     def update(
         self, batch: Batch, context: Context, exchange: GradientReducer
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Learns from one batch: (metrics, priorities float32 [B] fed back to the source).
+        """Learn from one batch; return (metrics, priorities float32 [B] for the batch's source).
 
-        Runs inside one tf.function, without AutoGraph (`tf.cond`, not `if`, where a tensor decides;
-        or a tf.function of its own); as many optimizer steps as it likes. What it computes its
-        losses by goes to `exchange.differentiate`: that is what --xla compiles. The metrics become
-        columns of metrics.jsonl; `grad_norm` must be one of them: an update whose norm is not
-        finite ends the run.
+        It is traced as part of one tf.function without AutoGraph: where a tensor decides, use
+        `tf.cond` instead of `if`, or a tf.function of your own. It may make any number of optimizer
+        steps. Compute the losses in the function that is passed to `exchange.differentiate`, which
+        is what --xla compiles. The metrics become columns of metrics.jsonl. One of them must be
+        `grad_norm`: an update in which it is not finite ends the run.
         """
 
 
 def entry_spec(environment: EnvironmentSpec, extras: Any) -> Entry:
-    """The specs of one entry, as UnrollSpec wants them; `extras` as act() returns them."""
+    """Return the specs of one entry, for `UnrollSpec`; `extras` are the specs of act()'s extras."""
     flag = tf.TensorSpec([], tf.bool)
     return Entry(
         action=tf.TensorSpec([], tf.int32),

@@ -1,9 +1,9 @@
-"""Parts that losses are made of: clipped rewards, an unroll's transitions, sums and means.
+"""Parts of losses: clipped rewards, the transitions of an unroll, and the sum over a batch.
 
-`impala.impala_loss` uses them, with the network's outputs at entries 0..T of a batch of unrolls and
-with those entries' fields (`data/trajectory.py` says what an entry holds). What entry t+1 brought
-followed from the output at entry t, and that pair is "transition t" here: [T+1, B, ...] comes in,
-everything about transitions is [T, B].
+`impala.impala_loss` calls these functions with the network's outputs at entries 0..T of a batch of
+unrolls and with the fields of these entries (`data/trajectory.py` says what an entry holds). The
+action, reward and end of an episode in entry t+1 follow from the output at entry t; this pair is
+called transition t. So inputs are [T+1, B, ...] and everything about transitions is [T, B].
 """
 
 from typing import NamedTuple
@@ -15,10 +15,10 @@ REDUCTIONS = ("sum", "mean")
 
 
 def clip_reward(rewards: tf.Tensor, how: str) -> tf.Tensor:
-    """Raw rewards as the network reads them and the loss counts them; one of REWARD_CLIPPING."""
+    """Return raw rewards clipped for the network and the loss; `how` is one of REWARD_CLIPPING."""
     if how == "abs_one":
         return tf.clip_by_value(rewards, -1.0, 1.0)
-    if how == "soft_asymmetric":  # a loss weighs less than a gain, and neither passes 5
+    if how == "soft_asymmetric":  # negative rewards count less; none exceeds 5
         squeezed = 5.0 * tf.tanh(rewards / 5.0)
         return tf.where(rewards < 0, 0.3 * squeezed, squeezed)
     if how == "none":
@@ -27,13 +27,16 @@ def clip_reward(rewards: tf.Tensor, how: str) -> tf.Tensor:
 
 
 class Transitions(NamedTuple):
-    """From each entry to the next, [T, B]. Where not live, nothing depends on what stood there."""
+    """The transitions from each entry to the next, [T, B].
 
-    live: tf.Tensor  # bool: somebody's step, in a column that counts
-    actions: tf.Tensor  # int: what the policy at t chose; 0 where not live
-    rewards: tf.Tensor  # float32: what it brought; V(o_t), a constant, where not live
+    Where `live` is false, the other fields do not depend on the entries' contents.
+    """
+
+    live: tf.Tensor  # bool: a step of the agent, in a column of positive weight
+    actions: tf.Tensor  # int: the action that was chosen at entry t; 0 where not live
+    rewards: tf.Tensor  # float32: the reward of this action; V(o_t), a constant, where not live
     discounts: tf.Tensor  # float32: 0 after a termination and where not live
-    behaviour_log_probs: tf.Tensor  # float32: of the action; 0 where not live
+    behaviour_log_probs: tf.Tensor  # float32: log-probability of the action; 0 where not live
 
 
 def transitions(
@@ -47,12 +50,12 @@ def transitions(
     weight: tf.Tensor,
     discounting: float,
 ) -> Transitions:
-    """What V-trace is told about the steps between entries [T+1, B].
+    """Return the transitions [T, B] between entries [T+1, B], as V-trace takes them.
 
-    A transition into an entry with `first` is nobody's step, and so is all of a column of weight 0.
-    With V(o_t) for its reward and a discount of 0 its V-trace target is V(o_t) itself: the value of
-    an episode's last observation is the bootstrap of the step before, and nothing passes from the
-    next episode.
+    A transition into an entry with `first` is not a step of the agent, and neither is any in a
+    column of weight 0: they are not live. With V(o_t) as its reward and a discount of 0, the
+    V-trace target of such a transition is V(o_t) itself. So the value of an episode's last
+    observation is the bootstrap of the step before it, and nothing of the next episode reaches it.
     """
     live = ~first[1:] & (weight > 0)
     return Transitions(
@@ -65,10 +68,11 @@ def transitions(
 
 
 def reduce(terms: tf.Tensor, live: tf.Tensor, weight: tf.Tensor, reduction: str) -> tf.Tensor:
-    """Terms [T, B] as one number: where live, times their column's weight [B], summed.
+    """Return the sum, or mean, of the live `terms` [T, B], each times its column's weight [B].
 
-    "mean" divides the sum by the constants T and B, never by how many are live: else a short
-    episode would weigh more, and learners that each average their part would not make one average.
+    "mean" divides the sum by the constant T x B and not by the number of live terms: otherwise
+    short episodes would count more, and the average of several learners' means would not be the
+    mean over all their steps.
     """
     if reduction not in REDUCTIONS:
         raise ValueError(f"loss reduction {reduction!r} is none of {', '.join(REDUCTIONS)}")

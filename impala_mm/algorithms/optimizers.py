@@ -1,8 +1,9 @@
-"""How gradients become steps: RMSProp as TensorFlow 1 had it, and Adam.
+"""Optimizers: the RMSProp of TensorFlow 1, and Adam.
 
-An algorithm makes its optimizer with `make`, calls `initialize` so that the optimizer's variables
-can be broadcast and checkpointed before the first step, sets `learning_rate` before each step, and
-hands it to exchange.apply. Both run TensorFlow's fused kernels, one per parameter.
+An algorithm makes its optimizer with `make`. It calls `initialize`, so that the optimizer's
+variables can be broadcast and checkpointed before the first step. It sets `learning_rate` before
+each step, and passes the optimizer to `exchange.apply`. Both optimizers run TensorFlow's fused
+kernels, one per parameter.
 """
 
 from collections.abc import Sequence
@@ -17,9 +18,9 @@ OPTIMIZERS = tuple(_EPSILON)
 def make(
     name: str, learning_rate: float, decay: float, momentum: float, epsilon: float
 ) -> "RMSProp | Adam":
-    """The optimizer of that name; `decay` and `momentum` are RMSProp's alone.
+    """Return the optimizer of this name; `decay` and `momentum` have no effect on Adam.
 
-    A negative epsilon is the one its recipes use.
+    A negative `epsilon` stands for 1e-5 with Adam and 0.01 with RMSProp.
     """
     if name not in OPTIMIZERS:
         raise ValueError(f"optimizer {name!r} is none of {', '.join(OPTIMIZERS)}")
@@ -31,20 +32,20 @@ def make(
 
 
 def linear_decay(initial: float, frames: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
-    """float32 []: from `initial` at frame 0 down to 0 at `total`, and 0 from there on."""
+    """Return, float32 [], `initial` at frame 0, falling linearly to 0 at `total`, then 0."""
     left = 1.0 - tf.cast(frames, tf.float64) / tf.cast(total, tf.float64)
     return tf.cast(tf.maximum(initial * left, 0.0), tf.float32)
 
 
 class RMSProp(snt.Optimizer):
-    """RMSProp as in TensorFlow 1, which the recipes of the IMPALA family assume.
+    """RMSProp as in TensorFlow 1, which IMPALA's published settings assume.
 
         ms  <- decay x ms + (1 - decay) x g^2                    from ms = 1
         mom <- momentum x mom + learning_rate x g / sqrt(ms + epsilon)
         parameter <- parameter - mom
 
-    Others start ms at 0, which makes the first steps large, or add epsilon outside the root, where
-    the same number means another thing.
+    Other implementations start ms at 0, which makes the first steps large, or add epsilon outside
+    the root, where the same value of epsilon has another effect.
     """
 
     def __init__(
@@ -62,13 +63,13 @@ class RMSProp(snt.Optimizer):
         self.mom: list[tf.Variable] = []
 
     def initialize(self, parameters: Sequence[tf.Variable]) -> None:
-        """Makes ms and mom for these parameters; the second call does nothing."""
+        """Create ms and mom for these parameters; later calls do nothing."""
         if not self.ms:
             self.ms = _slots("ms", parameters, 1.0)
             self.mom = _slots("mom", parameters, 0.0)
 
     def apply(self, updates: Sequence[tf.Tensor | None], parameters: Sequence[tf.Variable]) -> None:
-        """One step down the gradients `updates`; a parameter whose update is None stays."""
+        """Make one step with the gradients `updates`; None leaves its parameter unchanged."""
         self.initialize(parameters)
         for update, parameter, ms, mom in zip(updates, parameters, self.ms, self.mom, strict=True):
             if update is None:
@@ -112,17 +113,17 @@ class Adam(snt.Optimizer):
         self.v: list[tf.Variable] = []
 
     def initialize(self, parameters: Sequence[tf.Variable]) -> None:
-        """Makes m and v for these parameters; the second call does nothing."""
+        """Create m and v for these parameters; later calls do nothing."""
         if not self.m:
             self.m = _slots("m", parameters, 0.0)
             self.v = _slots("v", parameters, 0.0)
 
     def apply(self, updates: Sequence[tf.Tensor | None], parameters: Sequence[tf.Variable]) -> None:
-        """One step down the gradients `updates`; a parameter whose update is None stays."""
+        """Make one step with the gradients `updates`; None leaves its parameter unchanged."""
         self.initialize(parameters)
         step = tf.cast(self.step.assign_add(1), tf.float32)
         beta1_power, beta2_power = tf.pow(self.beta1, step), tf.pow(self.beta2, step)
-        # The kernel adds its epsilon to sqrt(v), and the algorithm to sqrt(v'): the same, scaled.
+        # The kernel adds its epsilon to sqrt(v), the algorithm to sqrt(v'): scaled, they are equal.
         epsilon = self.epsilon * tf.sqrt(1.0 - beta2_power)
         for update, parameter, m, v in zip(updates, parameters, self.m, self.v, strict=True):
             if update is None:
@@ -147,7 +148,7 @@ def _scalar(learning_rate: float) -> tf.Variable:
 
 
 def _slots(name: str, parameters: Sequence[tf.Variable], value: float) -> list[tf.Variable]:
-    """One variable per parameter, of its shape and dtype; outside a graph that is being traced."""
+    """Create a variable for each parameter, of its shape and dtype, outside any traced graph."""
     with tf.init_scope():
         return [
             tf.Variable(tf.fill(p.shape, tf.cast(value, p.dtype)), trainable=False, name=name)

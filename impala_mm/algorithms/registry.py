@@ -1,4 +1,4 @@
-"""The algorithms by name: those of this package, and modules of users' own."""
+"""Algorithms by name: those of this package, and modules that users write."""
 
 import dataclasses
 import importlib
@@ -13,7 +13,7 @@ BUILT_IN = ("impala",)
 
 
 def make_algorithm(config: Config, environment: EnvironmentSpec) -> Algorithm:
-    """The algorithm that --algorithm names, for this environment."""
+    """Return the algorithm that --algorithm names, built for this environment."""
     config = dataclasses.replace(
         config, precision=devices.resolve_precision(config.precision, environment.observation)
     )

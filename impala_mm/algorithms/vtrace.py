@@ -1,9 +1,9 @@
-"""V-trace: what a policy's values should have been, told from what another policy lived through.
+"""V-trace: value targets for one policy from the experience of another policy.
 
-Actors play with parameters that are a few updates old. V-trace (Espeholt et al. 2018, arXiv
-1802.01561, section 4.1) corrects for that with truncated importance weights. `impala.impala_loss`
-calls it with what the learner's network said about a batch of unrolls; the masked transitions
-between two episodes are made neutral there, before they come here.
+Actors choose actions with parameters that are a few updates old. V-trace (Espeholt et al. 2018,
+arXiv 1802.01561, section 4.1) corrects for that with truncated importance weights.
+`impala.impala_loss` calls it with the outputs of the learner's network for a batch of unrolls. The
+transitions between two episodes are made neutral before, by `losses.transitions`.
 
 With rho_t = pi(a_t | o_t) / mu(a_t | o_t), pi the target policy and mu the behaviour policy:
 
@@ -12,8 +12,9 @@ With rho_t = pi(a_t | o_t) / mu(a_t | o_t), pi the target policy and mu the beha
     c_i   = lambda min(c_bar, rho_i)
     pg_advantage_t = min(pg_rho_bar, rho_t) (r_t + discount_t vs_{t+1} - V_t)
 
-V_T and vs_T are the bootstrap value. Index t is the transition from observation t to t+1: r_t and
-discount_t are what followed the action at t. Tensors are float32 [T, B, ...], time first.
+V_T and vs_T are the bootstrap value. Index t is the transition from observation t to observation
+t+1: r_t and discount_t follow from the action chosen at t, so they are those of entry t+1 in
+`data/trajectory.py`. Tensors are float32 [T, B, ...], with time first.
 """
 
 from typing import NamedTuple
@@ -24,14 +25,14 @@ from impala_mm.algorithms.distributions import Categorical
 
 
 class VTraceReturns(NamedTuple):
-    """Constants to the gradient: nothing flows back through either."""
+    """V-trace's targets; no gradient flows back through them."""
 
-    vs: tf.Tensor  # float32 [T, B, ...]: regress the baseline towards it
+    vs: tf.Tensor  # float32 [T, B, ...]: targets of the baseline
     pg_advantages: tf.Tensor  # float32 [T, B, ...]: weights of the policy gradient
 
 
 class VTraceFromLogitsReturns(NamedTuple):
-    """The targets, which are constants, and the log-probabilities that led to them."""
+    """V-trace's targets, which have no gradient, and the log-probabilities behind them."""
 
     vs: tf.Tensor  # float32 [T, B]
     pg_advantages: tf.Tensor  # float32 [T, B]
@@ -54,7 +55,10 @@ def from_logits(
     lambda_: float = 1.0,
     clip_c_threshold: float | None = 1.0,
 ) -> VTraceFromLogitsReturns:
-    """V-trace of softmax policies: logits [T, B, A], actions int [T, B], bootstrap_value [B]."""
+    """Return the V-trace targets of softmax policies.
+
+    Logits are [T, B, A], `actions` int [T, B] and `bootstrap_value` [B]; the rest is [T, B].
+    """
     with tf.name_scope(name):
         behaviour = tf.convert_to_tensor(behaviour_policy_logits, tf.float32)
         target = tf.convert_to_tensor(target_policy_logits, tf.float32)
@@ -91,14 +95,14 @@ def from_importance_weights(
     lambda_: float = 1.0,
     clip_c_threshold: float | None = 1.0,
 ) -> VTraceReturns:
-    """V-trace of any policies, from their log-ratios.
+    """Return the V-trace targets of any policies from `log_rhos`, the logarithms of their ratios.
 
-    Inputs are [T, B, ...] and bootstrap_value [B, ...], all of the same further axes, or of 1
-    there. A threshold of None clips nothing; a ratio beyond float32 is then infinite. With
-    thresholds, any log-ratio but NaN gives finite results, infinite ones included.
+    Inputs are [T, B, ...] and `bootstrap_value` is [B, ...]; their further axes have equal sizes or
+    size 1. A threshold of None means no clipping, and a ratio too large for float32 is then
+    infinite. With thresholds, results are finite for every log-ratio but NaN, even infinite ones.
     """
     with tf.name_scope(name):
-        # The results are constants, so nothing in here needs to be remembered for a gradient.
+        # The results have no gradient, so nothing needs to be stored for one.
         log_rhos, discounts, rewards, values, bootstrap_value = (
             tf.stop_gradient(tf.convert_to_tensor(x, tf.float32))
             for x in (log_rhos, discounts, rewards, values, bootstrap_value)
@@ -109,7 +113,7 @@ def from_importance_weights(
         cs = lambda_ * clipped_exp(log_rhos, clip_c_threshold)
         deltas = rhos * (rewards + discounts * next_values - values)
         vs = values + discounted_suffix_sums(deltas, discounts * cs)
-        # Where the last axes of the inputs differ, vs has the widest; the bootstrap follows it.
+        # Where the last axes of the inputs differ, vs has the largest; the bootstrap is broadcast.
         bootstrap = tf.broadcast_to(bootstrap_value, tf.shape(vs)[1:])
         next_vs = tf.concat([vs[1:], bootstrap[tf.newaxis]], axis=0)
         pg_rhos = clipped_exp(log_rhos, clip_pg_rho_threshold)
@@ -117,21 +121,24 @@ def from_importance_weights(
 
 
 def clipped_exp(logs: tf.Tensor, threshold: float | None) -> tf.Tensor:
-    """min(exp(logs), threshold), for logs of any size: clipped before exp() could overflow."""
+    """Return min(exp(logs), threshold); clipped before exp(), so that it cannot overflow."""
     if threshold is None:
         return tf.exp(logs)
     return tf.exp(tf.minimum(logs, tf.math.log(tf.convert_to_tensor(threshold, logs.dtype))))
 
 
-# Up to this many steps the recursion is written out in the graph, step by step. As measured for
-# T = 20 and 100 at B = 32 on 2 busy cores, inside a larger graph: written out 0.15 and 0.63 ms,
-# tf.while_loop 0.5 and 2.8 ms, tf.scan 0.7 and 4.1 ms. Halving the depth by pairing neighbours
-# takes 0.15 and 0.24 ms, but it multiplies factors that without a threshold overflow.
+# Up to this number of steps, the recursion is unrolled in the graph. Measured for T = 20 and 100 at
+# B = 32 on 2 busy cores inside a larger graph, unrolling takes 0.15 and 0.63 ms, tf.while_loop 0.5
+# and 2.8 ms, tf.scan 0.7 and 4.1 ms. Halving the depth by pairing neighbours takes 0.15 and 0.24
+# ms, but it multiplies factors with each other, which overflow if there is no threshold.
 _LONGEST_WRITTEN_OUT = 256
 
 
 def discounted_suffix_sums(terms: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
-    """[T, B, ...] of s_t = terms_t + factors_t s_{t+1}, from s_T = 0; both of one rank."""
+    """Return s_t = terms_t + factors_t s_{t+1}, with s_T = 0, as [T, B, ...].
+
+    `terms` and `factors` have the same rank.
+    """
     steps = terms.shape[0]
     if steps is not None and steps <= _LONGEST_WRITTEN_OUT:
         return _written_out(terms, factors)
@@ -178,7 +185,11 @@ def _check_shapes(
     values: tf.Tensor,
     bootstrap_value: tf.Tensor,
 ) -> None:
-    """One rank; equal T and B; further axes that broadcast; a bootstrap value like one value."""
+    """Raise ValueError unless the shapes fit together.
+
+    The inputs need the same rank, the same T and B, and further axes that broadcast; the bootstrap
+    value needs the shape of one step's values.
+    """
     rank = log_rhos.shape.rank
     if rank is None or rank < 2:
         raise ValueError(f"log_rhos must be [T, B, ...], and has shape {log_rhos.shape}")

@@ -1,6 +1,7 @@
-"""What `auto` stands for: numbers and places, from cores, GPU and network, with the reason.
+"""The values that `auto` stands for, chosen from the cores, the GPU, the network and the level.
 
-Those about GPUs are what we expect: no table was measured on one. What was chosen is said.
+Actors, learners and evaluators call these functions; the process that starts logs the choice. The
+choices that concern GPUs are expectations: they were not measured on a GPU.
 """
 
 import os
@@ -9,28 +10,30 @@ from typing import Any, NamedTuple
 from impala_mm.config.flags import AUTO
 from impala_mm.config.settings import Config
 
-_LARGE_OBSERVATION = 1000  # numbers of an observation that is large
-_GBIT = 125e6  # bytes/s
-_LARGE_NETWORK = 100_000  # weights of a network that is worth a GPU's time
+_LARGE_OBSERVATION = 1000  # numbers in an observation, from which on it counts as large
+_GBIT = 125e6  # bytes/s of a link of 1 Gbit/s
+_LARGE_NETWORK = 100_000  # weights, from which on inference is worth a learner's GPU
 
 
 class AutoChoice(NamedTuple):
-    """What was chosen, and why; why is empty where the user had chosen."""
+    """A choice and the reason for it."""
 
     value: str
-    why: str = ""
+    why: str = ""  # empty if the user chose the value
 
 
 def num_actors(config: Config) -> int:
-    """How many a learner starts on this machine, where it does."""
-    # One for each core: a learner that shares them takes its part, and holds actors back.
+    """Return the number of actors that a process without --job_name starts on this machine."""
+    # One for each core. A learner on the same cores still gets its share of them: actors wait while
+    # its queue is full.
     return len(os.sched_getaffinity(0)) if config.num_actors == AUTO else config.num_actors
 
 
 def num_envs(config: Config, observation: Any) -> int:
-    """How many an actor steps: larger batches pay off where observations are large.
+    """Return the number of environments per actor: more where observations are large.
 
-    `observation` is the TensorSpec of one.
+    A large batch saves time where the network takes long to read an observation. `observation` is
+    the TensorSpec of one.
     """
     if config.num_envs != AUTO:
         return config.num_envs
@@ -38,25 +41,31 @@ def num_envs(config: Config, observation: Any) -> int:
 
 
 def is_large(observation: Any) -> bool:
-    """Whether to read one, of this TensorSpec, costs more than to call the network."""
+    """Return whether reading an observation of this TensorSpec takes longer than the call itself.
+
+    The call is that of the network, which has a cost of its own whatever the network reads.
+    """
     return observation.shape.num_elements() >= _LARGE_OBSERVATION
 
 
 def group_sizes(
     config: Config, count: int, observation: Any, own_actors: bool, max_lag: int | None
 ) -> list[int]:
-    """Sizes of those that `count` environments of an actor with a network step in.
+    """Return the sizes of the groups into which an actor divides its `count` environments.
 
-    Two let it step and act at once, for the price of batches half as large: where cores are left,
-    as is known of `own_actors`, which experiment.py itself started. `max_lag` is the algorithm's;
-    raises ValueError where it forbids what was asked for.
+    With two groups an actor steps one while its network reads the other, at the price of batches
+    half as large. This pays off only where cores are idle, which is known only for `own_actors`:
+    those that experiment.py itself started. `max_lag` is the algorithm's; a ValueError is raised if
+    --env_groups asks for more groups than it allows.
     """
     wanted = config.env_groups
-    if max_lag is not None:  # while one waits for the next policy the others would act by the last
+    # While one group waited for the next policy, the other groups would act by the previous one.
+    if max_lag is not None:
         if wanted > 1:
             raise ValueError(
-                f"--env_groups={wanted}: --algorithm={config.algorithm} has its actors wait for "
-                f"the next policy, which groups that take turns cannot: --env_groups=1"
+                f"--env_groups={wanted}: --algorithm={config.algorithm} makes actors wait for "
+                f"the next policy, which several groups of environments cannot do; use "
+                f"--env_groups=1"
             )
         wanted = 1
     if wanted == AUTO:
@@ -66,24 +75,25 @@ def group_sizes(
 
 
 def needs_one_thread(config: Config, observation: Any, gpu: bool, is_built_in: bool) -> bool:
-    """Whether a learner, with a GPU or without, does best by one thread of TensorFlow's.
+    """Return whether a learner, with a GPU or without, is fastest with one TensorFlow thread.
 
-    An update of a small network is a hundred operations of some microseconds each: to hand them
-    from thread to thread costs more than it saves. But the thread in which XLA compiles answers
-    nobody meanwhile, and Python of an algorithm that is not built in may wait in it for another.
-    `observation` is the TensorSpec of one.
+    An update of a small network is a hundred operations of some microseconds each; passing them
+    from thread to thread costs more time than it saves. One thread is not enough where XLA
+    compiles, since nothing else runs in that thread until it is done, or where the algorithm is not
+    built in, since its Python code may wait in that thread for another operation. `observation` is
+    the TensorSpec of one.
     """
     given = config.intra_op_threads or config.inter_op_threads
     return is_built_in and not (gpu or given or config.xla or is_large(observation))
 
 
 def split_evenly(count: int, groups: int) -> list[int]:
-    """`count` in so many parts, as equal as can be."""
+    """Return the sizes of `groups` parts of `count`, which differ by at most 1."""
     return [count // groups + (i < count % groups) for i in range(groups)]
 
 
 def compression(config: Config, observation: Any) -> str:
-    """Of what an actor sends: it pays off for images, whatever the wire.
+    """Return the compression of what an actor sends: lz4 for images, however fast the network.
 
     `observation` is the TensorSpec of one.
     """
@@ -94,28 +104,34 @@ def compression(config: Config, observation: Any) -> str:
 
 
 def num_test_envs(config: Config) -> int:
-    """How many are tested at a time: no matter of speed alone, since results name it."""
+    """Return the number of games that a test plays at the same time."""
+    # Not chosen by speed: the results depend on it, and record it.
     return 16 if config.num_envs == AUTO else config.num_envs
 
 
 def inference(config: Config, weights: int, device: str, max_lag: int | None) -> AutoChoice:
-    """Where actions are chosen, by a learner that trains so many weights on `device`.
+    """Return where actions are chosen if the learner trains `weights` numbers on `device`.
 
     `max_lag` is the algorithm's.
     """
     if config.inference != "auto":
         return AutoChoice(config.inference)
     if max_lag is not None:
-        return AutoChoice("actor", "the algorithm has its actors wait for the next policy")
+        return AutoChoice("actor", "the algorithm makes actors wait for the next policy")
     if device == "/CPU:0":
-        return AutoChoice("actor", "the learner has no GPU that could do it for all")
+        return AutoChoice("actor", "the learner has no GPU to run the network for all actors")
     if weights < _LARGE_NETWORK:
-        return AutoChoice("actor", f"{weights:,} weights are read sooner than a call is answered")
+        return AutoChoice(
+            "actor", f"{weights:,} weights take less time than a request to the learner"
+        )
     return AutoChoice(
-        "learner", f"it has a GPU, and {weights:,} weights are many for actors' cores"
+        "learner", f"it has a GPU, and {weights:,} weights are slow to compute on actors' cores"
     )
 
 
 def pull_secs(asked: float, parameter_bytes: float) -> float:
-    """Between pulls of one host: as --min_pull_secs says; negative: a tenth of 1 Gbit/s."""
+    """Return the least seconds between two downloads of parameters to one host.
+
+    `asked` is --min_pull_secs; if it is negative, downloads may use a tenth of 1 Gbit/s.
+    """
     return parameter_bytes / (0.1 * _GBIT) if asked < 0 else asked

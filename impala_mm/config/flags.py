@@ -1,4 +1,4 @@
-"""Settings, each defined once: a field of a frozen dataclass is a flag, its default and its help.
+"""Command-line flags, each defined once: a field of a frozen dataclass is a flag with its help.
 
     @dataclasses.dataclass(frozen=True)
     class Config:
@@ -6,9 +6,10 @@
 
     config, given = parse(sys.argv, "what the program does", Config)
 
-Both programs parse with this module, so that the frontend accepts every training flag and forwards
-those that were given, without a second definition. Built on absl's flags: `--flagfile`, `--noname`
-for booleans. Imports no TensorFlow: the frontend starts in a blink.
+Both programs parse their command line with this module, so the frontend accepts every training flag
+and forwards those that were given, without a second definition. It is built on absl's flags, which
+add `--flagfile` and `--noname` for booleans. It does not import TensorFlow, which takes seconds to
+load.
 """
 
 import dataclasses
@@ -37,11 +38,12 @@ def flag(
     own: bool = False,
     auto: bool = False,
 ) -> Any:
-    """A dataclass field that is a flag; `text` says its unit and effect.
+    """Return a dataclass field that is a flag; `text` states its effect and its unit for --help.
 
-    `group`: the heading of --help that it stands under. `least`, `most`: of a number, both allowed.
-    `own`: each learner of a run may have another value. `auto`: a number that may be `auto`, too,
-    which is AUTO: whoever needs it chooses.
+    `group` is the heading of --help under which the flag is listed. `choices` are the only values
+    that a text may have. `least` and `most` are the smallest and largest value of a number. `own`
+    means that the learners of a run may have different values. `auto` means that the number may
+    also be given as `auto`, which is stored as AUTO; the code that uses it then chooses a value.
     """
     metadata = {"text": text, "group": group, "choices": choices, "least": least, "most": most}
     metadata |= {"own": own, "auto": auto}
@@ -49,14 +51,17 @@ def flag(
 
 
 class OldName(NamedTuple):
-    """A flag as it was called once. A config type lists its own in OLD_NAMES, by name."""
+    """The replacement of an old flag; a config type lists its own by old name in OLD_NAMES."""
 
-    now: str | None  # what it is called now; None: it has no effect
-    why: str = ""
+    now: str | None  # the flag's new name; None: it has no effect any more
+    why: str = ""  # the reason why it has no effect
 
 
 def differences(config: Any, recorded: dict[str, Any]) -> list[str]:
-    """`--name=now (was before)` for each flag of the run, not of a process, that was recorded."""
+    """Return `--name=now (was before)` for each flag whose value differs from the recorded one.
+
+    Flags marked `own` are left out, and so are flags that were not recorded.
+    """
     return [
         f"--{f.name}={getattr(config, f.name)} (was {recorded[f.name]})"
         for f in dataclasses.fields(config)
@@ -65,9 +70,10 @@ def differences(config: Any, recorded: dict[str, Any]) -> list[str]:
 
 
 def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, ...], list[str]]:
-    """Reads `argv` into one object per config type, and the names of the flags that were given.
+    """Parse `argv`; return an object of each config type, and the names of the flags given.
 
-    A mistake ends the program with exit code 2 and one sentence; `--help` prints and ends it.
+    A mistake in the flags ends the program with exit code 2 and a one-line error. `--help` prints
+    `about` and all flags, and ends the program with exit code 0.
     """
     fields = {f.name: f for config in configs for f in dataclasses.fields(config)}
     old = {n: o for config in configs for n, o in getattr(config, "OLD_NAMES", {}).items()}
@@ -88,7 +94,7 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     except OSError as error:
         refuse(f"--flagfile: {error}")
     if rest:
-        refuse(f"{rest[0]!r} is no flag: write --name=value (`--help` lists the names)")
+        refuse(f"{rest[0]!r} is no flag: write --name=value (`--help` lists the flags)")
     for name, f in fields.items():
         _check(name, values[name].value, f)
     for name, was in old.items():
@@ -112,13 +118,13 @@ def format_value(value: Any) -> str:
 
 
 def nearest(name: str, names: Any) -> str:
-    """ ", did you mean X?", or nothing where no name is near."""
+    """Return "; did you mean --X?" for the most similar name, or a reference to --help."""
     close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
     return f"; did you mean --{close[0]}?" if close else " (`--help` lists them)"
 
 
 def refuse(sentence: str) -> NoReturn:
-    """Ends the program because of the user's input."""
+    """Print the error and end the program with exit code 2, because of the user's input."""
     print(f"error: {sentence}", file=sys.stderr)
     sys.exit(2)
 
@@ -131,14 +137,14 @@ def _define_old(name: str, old: OldName, values: absl_flags.FlagValues) -> None:
 
 
 def _old_name(name: str, old: OldName) -> str:
-    """What is said of it."""
+    """Return the note that is printed when an old flag is given."""
     if old.now:
         return f"--{name} is an old name of --{old.now}"
     return f"--{name} is an old flag without effect: {old.why}"
 
 
 class _Parser(absl_flags.ArgumentParser):
-    """A value of one type, refused in our words."""
+    """A parser for flags of one type, with error messages in the style of the other flags."""
 
     def __init__(self, kind: type, auto: bool):
         self._kind, self._auto = kind, auto
@@ -169,7 +175,7 @@ def _define(f: dataclasses.Field, values: absl_flags.FlagValues) -> None:
 
 
 def _value(found: absl_flags.Flag, f: dataclasses.Field) -> Any:
-    """A flag that may be repeated is a tuple of its values."""
+    """Return the flag's value; for a flag that may be repeated, a tuple of its values."""
     return tuple(found.value or ()) if f.type == tuple[str, ...] else found.value
 
 
@@ -178,7 +184,7 @@ def _check(name: str, value: Any, f: dataclasses.Field) -> None:
     if choices and value not in choices:
         close = difflib.get_close_matches(str(value), choices, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
-        refuse(f"--{name}={value}: it must be {_or(choices)}{hint}")
+        refuse(f"--{name}={value}: it must be {_or(_shown(choices))}{hint}")
     if f.metadata["auto"] and value == AUTO:
         return
     if f.type in {int, float} and not least <= value <= most:  # NaN is refused, too
@@ -188,12 +194,17 @@ def _check(name: str, value: Any, f: dataclasses.Field) -> None:
         refuse(f"--{name}={value}: it must be {' and '.join(limits) or 'a number'}")
 
 
+def _shown(choices: Sequence[str]) -> list[str]:
+    """Return the choices that a user types; the empty one stands for an unset flag."""
+    return [choice for choice in choices if choice]
+
+
 def _or(choices: Sequence[str]) -> str:
     return choices[0] if len(choices) == 1 else f"{', '.join(choices[:-1])} or {choices[-1]}"
 
 
 def _help(program: str, about: str, fields: Any, old: dict[str, OldName]) -> str:
-    """Every flag, grouped, with its default."""
+    """Return the help page: every flag by group, with its text, choices and default."""
     width = min(100, shutil.get_terminal_size().columns)
     lines = [about.strip(), "", f"usage: {program} [--name=value ...]"]
     group = None
@@ -201,13 +212,21 @@ def _help(program: str, about: str, fields: Any, old: dict[str, OldName]) -> str
         if f.metadata["group"] != group:
             group = f.metadata["group"]
             lines += ["", f"{group}:"]
-        choices = f" Choices: {', '.join(f.metadata['choices'])}." if f.metadata["choices"] else ""
+        choices = f.metadata["choices"]
+        choices = f" Choices: {', '.join(_shown(choices))}." if choices else ""
         default = str(f.default).lower() if f.type is bool else repr(f.default)
-        default = "none" if f.default == () else default
+        default = "unset" if f.default in {"", ()} else default
         default = "auto" if f.metadata["auto"] and f.default == AUTO else default
         lines.append(f"  --{f.name}")
-        wrapped = textwrap.wrap(f"{f.metadata['text']}{choices} Default: {default}.", width - 6)
-        lines += [f"      {line}" for line in wrapped]
-    lines += ["", "Also --flagfile=PATH: flags from a file, one per line."]
-    lines += [f"{_old_name(name, was)}." for name, was in old.items()]
+        lines += _wrap(f"{f.metadata['text']}{choices} Default: {default}.", width, indent=6)
+    lines += ["", "--flagfile=PATH reads more flags from a file, one on each line.", ""]
+    for name, was in old.items():
+        lines += _wrap(f"{_old_name(name, was)}.", width)
     return "\n".join(lines)
+
+
+def _wrap(text: str, width: int, indent: int = 0) -> list[str]:
+    spaces = " " * indent
+    return textwrap.wrap(
+        text, width, initial_indent=spaces, subsequent_indent=spaces, break_on_hyphens=False
+    )

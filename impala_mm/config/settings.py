@@ -1,4 +1,7 @@
-"""Every setting of an experiment. A flag is a field here, and nowhere else."""
+"""Every setting of an experiment: each flag of training is one field of `Config` and nothing else.
+
+`flags.parse` makes a `Config` from the command line; its `--help` is the texts of this file.
+"""
 
 import dataclasses
 from typing import ClassVar
@@ -8,100 +11,118 @@ from impala_mm.config.flags import AUTO, OldName, flag
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """What one process is told; equal on all learners but for what names the process itself."""
+    """The settings of one process.
 
-    # As the family's users know them: accepted, and said to be old.
+    All learners of a run must agree on them, except for those marked `own`, which belong to the
+    process (its role, addresses and folders).
+    """
+
+    # Flags of earlier programs of this family: accepted, with a note that they are old.
     OLD_NAMES: ClassVar = {
         "learner_host": OldName("learner_hosts"),
-        "actor_hosts": OldName(None, "actors listen nowhere, they dial their learner"),
+        "actor_hosts": OldName(None, "actors listen at no address, they connect to their learner"),
     }
 
     # fmt: off
     # -- Run
     level_name: str = flag(
         "CartPole-v1", group="Run",
-        text="Environment: a gymnasium or gym id, catch, memory, or my_package:MyEnv-v0. Several, "
-             "separated by commas, are played by the actors in turn; one network learns all.")
+        text="Environment to train on: the id of a gymnasium or classic gym environment, catch, "
+             "memory, or my_package:MyEnv-v0, for which my_package is imported. Several ids, "
+             "separated by commas, train one network on all of them; the actors take them in "
+             "turn.")
     logdir: str = flag(
         "", group="Run", own=True,
-        text="Folder of the run: settings, metrics, checkpoints. A folder given by name is resumed "
-             "if it holds a run; unset, a new one is made: runs/<level>-<algorithm>-<time>.")
+        text="Folder of the run: settings, metrics, checkpoints and logs. A folder that holds a "
+             "run is resumed. Unset: a new folder, runs/<level>-<algorithm>-<time>.")
     mode: str = flag(
         "train", group="Run", choices=("train", "train_from", "test", "export", "rehearsal"),
-        text="train; train_from: a new run, from the weights of --checkpoint; test: plays whole "
-             "games with what --logdir has learnt, and says how well; export: writes that as a "
-             "SavedModel; rehearsal: a tiny network learns generated data through the all-reduce "
-             "of a real run, and all learners compare their variables. It checks a new cluster.")
+        text="What to do. train: train a policy, or resume the run in --logdir. train_from: "
+             "start a new run from the weights of --checkpoint. test: play whole games with the "
+             "newest checkpoint in --logdir and print the returns. export: write that "
+             "checkpoint's policy as a SavedModel. rehearsal: train a tiny network on generated "
+             "data through the all-reduce of a real run and compare the variables of all "
+             "learners, which checks a new cluster.")
     validate: bool = flag(
         False, group="Run", own=True,
-        text="Check the flags, start nothing, and end: with code 0 and a line about what they "
-             "mean, or with 2 and a sentence about what is wrong.")
+        text="Check the flags without starting anything. The exit code is 0 if they are valid, "
+             "and a line says what they mean; it is 2 if they are not, and an error says why.")
     checkpoint: str = flag(
         "", group="Run", own=True,
-        text="A run's folder, whose newest checkpoint is meant, or the folder of one checkpoint: "
-             "whose weights train_from starts with; with test and export, instead of the newest.")
+        text="Folder of one checkpoint, or of a run, whose newest checkpoint is then used. "
+             "train_from starts from its weights; test and export read it instead of the newest "
+             "one in --logdir.")
     seed: int = flag(
         1, group="Run", least=0,
-        text="Seed of initial weights, actions and environments; each process derives its own.")
+        text="Seed of the initial weights, the actions and the environments. Each process "
+             "derives its own seed from it.")
     total_environment_frames: float = flag(
         0, group="Run", least=0,
-        text="Environment frames (steps x action repeats) of all learners after which the run "
-             "ends; the learning rate falls to 0 over them. 0: 50 million, or earlier, when the "
-             "level's own reward threshold is reached.")
+        text="Environment frames, summed over all learners, after which the run ends; a step "
+             "counts num_action_repeats frames. The learning rate falls linearly to 0 over them. "
+             "0: 50 million; the run then ends earlier if it reaches the level's reward "
+             "threshold (see stop_at_return).")
     stop_at_return: float = flag(
         float("inf"), group="Run",
-        text="Mean raw return over 100 whole games at which the run ends. inf: the level's own "
-             "reward threshold if it is one level and total_environment_frames is not given, else "
-             "never.")
+        text="Mean return (sum of raw rewards) over 100 whole games at which the run ends. inf: "
+             "the level's own reward threshold if there is one level and "
+             "total_environment_frames is 0, otherwise never.")
     max_seconds: float = flag(
         float("inf"), group="Run", least=0,
-        text="Seconds of training after which the run ends.")
+        text="Seconds of training, resumed runs included, after which the run ends. inf: never.")
     save_checkpoint_secs: float = flag(
         60, group="Run", least=0,
-        text="Seconds between checkpoints. They hold all that a run needs to go on.")
+        text="Seconds between checkpoints. A checkpoint holds everything that is needed to "
+             "resume the run.")
     keep_checkpoints: int = flag(
         3, group="Run", least=1, own=True,
-        text="Newest checkpoints that are kept; that of the best mean return and one for each "
-             "tenth of total_environment_frames are kept besides.")
+        text="Number of newest checkpoints to keep. The checkpoint with the best mean return and "
+             "one for each tenth of total_environment_frames are kept as well.")
     log_max_mb: float = flag(
         20, group="Run", least=0.1, own=True,
-        text="MiB of a process's log in the run's folder, after which it begins anew; the one "
-             "before is kept as LOG.1.")
+        text="Largest size in MiB of each process's log in the run's folder. A log that reaches "
+             "it is renamed to LOG.1, which replaces an earlier LOG.1, and a new log is started.")
     on_event: str = flag(
         "", group="Run", own=True,
-        text="Command that rank 0 calls, without waiting for it, when a checkpoint is saved, when "
-             "nothing is learnt for a minute, at a gradient that is not finite and at the end; "
-             "IMPALA_MM_EVENT (save, stall, nan, end), IMPALA_MM_LOGDIR and IMPALA_MM_MESSAGE are "
-             "in its environment.")
+        text="Shell command that rank 0 runs, without waiting for it, at each of four events: a "
+             "checkpoint was saved (save), no update happened for a minute (stall), a gradient "
+             "was not finite (nan), the run ended (end). The environment variable "
+             "IMPALA_MM_EVENT holds the event's name; IMPALA_MM_LOGDIR and IMPALA_MM_MESSAGE are "
+             "set, too. Unset: nothing is run.")
     profile: str = flag(
         "", group="Run", own=True,
-        text="START:STOP: a TensorBoard trace of rank 0's updates from START to STOP, counted from "
-             "this process's start.")
+        text="START:STOP, such as 100:120: record a TensorBoard trace of rank 0's updates from "
+             "START up to, but without, STOP; update 0 is the first one of this process. Unset: "
+             "no trace.")
     track: bool = flag(
         False, group="Run", own=True,
-        text="Log to Weights & Biases, too, where wandb is installed; WANDB_MODE=offline needs no "
-             "account.")
+        text="Log to Weights & Biases as well; this needs the package wandb. With "
+             "WANDB_MODE=offline in the environment no account is needed.")
 
     # -- Test
     test_num_episodes: int = flag(
         10, group="Test", least=1, own=True,
-        text="Whole games that --mode=test and an evaluator play of each level.")
+        text="Number of whole games that --mode=test and an evaluator play on each level.")
     test_levels: str = flag(
         "", group="Test", own=True,
-        text="Levels that --mode=test plays one after the other, separated by commas, or a suite "
-             "by name: atari57. Unset: level_name if given, else the run's own.")
+        text="Levels that --mode=test plays one after the other: ids separated by commas, or the "
+             "name of a suite (atari57). Unset: level_name if it is given, otherwise the levels "
+             "of the run.")
     deterministic: bool = flag(
         False, group="Test", own=True,
-        text="Play the most likely action each time; unset: as in training, drawn from the policy.")
+        text="Choose the most likely action at every step. Unset: draw each action from the "
+             "policy, as in training.")
     render: bool = flag(
         False, group="Test", own=True,
-        text="Show the first environment in a window, where there is a display.")
+        text="Show environment 0 in a window; this needs a display.")
     video_dir: str = flag(
         "", group="Test", own=True,
-        text="Folder for a video (mp4) of the first game of each level.")
+        text="Folder for videos (mp4); the first game of each level is recorded. Unset: no "
+             "videos.")
     video_overlay: bool = flag(
         False, group="Test", own=True,
-        text="Write action, value estimate and return into the video's picture.")
+        text="Write the action, the value estimate and the return into each picture of the "
+             "video.")
     export_dir: str = flag(
         "", group="Test", own=True,
         text="Folder that --mode=export writes. Unset: export/ in the run's folder.")
@@ -109,222 +130,259 @@ class Config:
     # -- Processes
     job_name: str = flag(
         "", group="Processes", choices=("", "learner", "actor", "evaluator"), own=True,
-        text="Role of this process. Unset: num_learners learners and num_actors actors on this "
-             "machine. An evaluator follows the checkpoints of the run in --logdir and tests each "
-             "new one.")
+        text="Role of this process. Unset: start num_learners learners and num_actors actors on "
+             "this machine. An evaluator waits for checkpoints of the run in --logdir and tests "
+             "each new one.")
     task: int = flag(
         0, group="Processes", least=0, own=True,
-        text="Number of an actor; no two of a run may share one.")
+        text="Number of this actor, from 0. Every actor of a run needs a number of its own.")
     learner: int = flag(
         -1, group="Processes", least=-1, own=True,
-        text="Number of the learner that an actor begins with, of learner_hosts; and stays with, "
-             "under learner_assignment=fixed. -1: learners are taken in turn, by task.")
+        text="Number of the learner, counted from 0 in learner_hosts, that an actor connects to "
+             "first; with learner_assignment=fixed it uses no other. -1: task modulo the number "
+             "of learners.")
     learner_hosts: str = flag(
         "localhost:8001", group="Processes", own=True,
-        text="host:port where actors reach the learner; of several learners, separated by commas. "
-             "A learner started by mpirun takes the one of its rank, or, given only one, that one.")
+        text="host:port at which actors reach the learner; for several learners, one address for "
+             "each rank, separated by commas. If only one is given, the learners that "
+             "num_learners starts take that port and those after it.")
     bind_address: str = flag(
         "", group="Processes", own=True,
-        text="host:port on which the learner listens, where that is not what actors dial.")
+        text="host:port at which the learner listens. Unset: its address in learner_hosts. Set "
+             "it where actors reach the learner at an address that its own machine does not "
+             "have.")
     num_learners: int = flag(
         1, group="Processes", least=1, own=True,
-        text="Learners that a process without job_name starts, under an mpirun of its own.")
+        text="Number of learners that a process without job_name starts. If there are several, "
+             "it starts them with mpirun.")
     num_actors: int = flag(
         2, group="Processes", least=0, own=True, auto=True,
-        text="Actors that a process without job_name starts. auto: one for each core.")
+        text="Number of actors that a process without job_name starts, for all its learners "
+             "together. auto: one for each core.")
     learner_assignment: str = flag(
         "balance", group="Processes", choices=("balance", "fixed"),
-        text="Which learner an actor feeds. It begins with that of --learner; balance: a learner "
-             "with a full queue sends one to the learner that waits longest, at most one in 5 s, "
-             "and a learner that is away is left; fixed: it stays, as all do whose learner infers.")
+        text="Which learner an actor sends its unrolls to; --learner names the first. balance: a "
+             "learner whose queue is full moves an actor to the learner that waits longest, at "
+             "most one every 5 s, and an actor moves away from a learner that it cannot reach. "
+             "fixed: an actor never moves. With inference=learner actors never move, whatever "
+             "this flag says.")
     inference: str = flag(
         "actor", group="Processes", choices=("actor", "learner", "auto"),
-        text="Where actions are chosen. actor: each actor has the network, and pulls newer "
-             "parameters. learner: actors only step environments and send what they see; the "
-             "learner chooses for all of them together. auto: at the learner if it has a GPU and "
-             "the network is worth it; actors ask their learner.")
+        text="Where actions are chosen. actor: every actor runs the network and fetches new "
+             "parameters from its learner. learner: actors only step environments and send "
+             "observations; the learner runs the network for all of them together. auto: learner "
+             "if the learner has a GPU, the network has at least 100,000 weights and the "
+             "algorithm allows any policy lag, otherwise actor; actors ask their learner.")
     num_envs: int = flag(
         16, group="Processes", least=1, own=True, auto=True,
-        text="Environments per actor; their observations go through the network as one batch. "
-             "auto: 32 of those that show images, else 16.")
+        text="Environments per actor. Their observations go through the network as one batch. "
+             "auto: 32 if an observation holds at least 1,000 numbers, as images do, otherwise "
+             "16. --mode=test and an evaluator play this number of games at a time (auto: 16).")
     env_groups: int = flag(
         AUTO, group="Processes", least=1, own=True, auto=True,
-        text="Groups of an actor's environments that take turns: while the network reads what one "
-             "shows, the others step, each in a thread. auto: 2 where a process without job_name "
-             "starts fewer actors than there are cores, and images are played, else 1. With "
-             "--inference=learner they are always 2.")
+        text="Groups into which an actor divides its environments. While the network reads the "
+             "observations of one group, the other groups step, each in a thread. auto: 2 if a "
+             "process without job_name starts fewer actors than there are cores and an "
+             "observation holds at least 1,000 numbers, otherwise 1. With inference=learner the "
+             "flag has no effect: there are at least 2.")
     token_file: str = flag(
         "", group="Processes", own=True,
-        text="File of the secret that actors show to learners. Unset: one of this user's own, made "
-             "when first needed.")
+        text="File that holds the secret which actors show to learners; it is created if it does "
+             "not exist. Unset: a file of this user, the same for all runs.")
     device: str = flag(
         "auto", group="Processes", choices=("auto", "cpu", "gpu"), own=True,
-        text="Where a learner trains. auto: on a GPU that CUDA_VISIBLE_DEVICES shows, each learner "
-             "of a host on its own; else on the CPU.")
+        text="Processor that a learner trains on. auto: a GPU that CUDA_VISIBLE_DEVICES shows, a "
+             "different one for each learner of a host; the CPU if there is none. gpu: the same, "
+             "but an error if there is none.")
     actor_device: str = flag(
         "cpu", group="Processes", choices=("cpu", "gpu"), own=True,
-        text="Where an actor's network runs. gpu: of those that CUDA_VISIBLE_DEVICES shows, that "
-             "of its task's number.")
+        text="Processor that an actor's network runs on. gpu: the GPU with the number of the "
+             "actor's task, modulo the number of GPUs that CUDA_VISIBLE_DEVICES shows.")
     intra_op_threads: int = flag(
         0, group="Processes", least=0, own=True,
-        text="TensorFlow's threads within an operation. 0: a learner's share of the host's cores, "
-             "1 in an actor or evaluator. Where neither this nor inter_op_threads is given: 1 in a "
-             "learner of small observations without GPU, xla or algorithm of your own, too.")
+        text="Threads that TensorFlow uses within one operation. 0: 1 in an actor or evaluator; "
+             "in a learner the host's cores divided by its learners. If both thread flags are 0, "
+             "a learner uses 1 thread for everything if observations hold fewer than 1,000 "
+             "numbers, it has no GPU, xla is off and the algorithm is built in.")
     inter_op_threads: int = flag(
         0, group="Processes", least=0, own=True,
-        text="TensorFlow's threads across operations. 0: 1, but 2 in a learner, unless it is such "
-             "a one of small observations.")
+        text="Operations that TensorFlow runs at the same time. 0: 2 in a learner, 1 in other "
+             "processes; see intra_op_threads for the exception.")
 
     # -- Data
     batch_size: int = flag(
         8, group="Data", least=1,
-        text="Unrolls per learner and update.")
+        text="Unrolls that each learner trains on in one update.")
     unroll_length: int = flag(
         20, group="Data", least=1,
-        text="Steps per unroll.")
+        text="Environment steps in one unroll.")
     queue_capacity: int = flag(
         0, group="Data", least=0, own=True,
-        text="Unrolls that wait in a learner before actors are held back. 0: batch_size.")
+        text="Unrolls that a learner's queue holds; while it is full, actors wait. 0: "
+             "batch_size.")
     min_pull_secs: float = flag(
         -1, group="Data",
-        text="Seconds between a host's pulls of parameters, one for all its actors. Negative: as "
-             "many as keep a host's pulls under 10% of a 1 Gbit/s link.")
+        text="Least number of seconds between two downloads of parameters to a host; all actors "
+             "of the host share a download. Negative: long enough that a host's downloads use at "
+             "most 10% of a 1 Gbit/s link.")
     parameter_dtype: str = flag(
         "float32", group="Data", choices=("float32", "float16"),
-        text="Type of trained weights on the wire to the actors.")
+        text="Data type in which trained weights are sent to the actors. float16 halves their "
+             "size; actors then choose actions with rounded weights.")
     compression: str = flag(
         "auto", group="Data", choices=("auto", "none", "lz4"), own=True,
-        text="Of what an actor sends: unrolls, or with inference=learner observations. Learners "
-             "take either, so actors may differ. auto: lz4 for images of uint8, else none.")
+        text="How an actor compresses what it sends: unrolls, or observations with "
+             "inference=learner. Learners accept either, so actors may differ. auto: lz4 for "
+             "uint8 images, otherwise none.")
 
     # -- Environment
     num_action_repeats: int = flag(
         0, group="Environment", least=0,
-        text="Environment frames per step. 0: the environment's own (Atari: 4).")
+        text="Environment frames per step: each action is repeated for this number of frames, "
+             "and the rewards are summed. 0: the environment's own number (usually 4 for Atari, "
+             "1 for all others).")
     width: int = flag(
         0, group="Environment", least=0,
-        text="Pixels across, to which images are resized. 0: as they come (Atari: 84).")
+        text="Width in pixels to which images are resized. 0: images keep their width (Atari: "
+             "84).")
     height: int = flag(
         0, group="Environment", least=0,
-        text="Pixels down, to which images are resized. 0: as they come (Atari: 84).")
+        text="Height in pixels to which images are resized. 0: images keep their height (Atari: "
+             "84).")
     sticky_actions: float = flag(
         -1, group="Environment", most=1,
-        text="Atari: probability, at each frame, that the emulator repeats the action before "
-             "instead. Negative: the id's own (0.25 for v0 and v5, 0 for v4).")
+        text="Atari only: probability, at each frame, that the emulator repeats the previous "
+             "action instead of the chosen one. Negative: the value of the id (0.25 for v0 and "
+             "v5, 0 for v4).")
     no_reward_steps: int = flag(
         0, group="Environment", least=0,
-        text="Atari: steps in a row without reward after which a game is cut and begins anew. "
-             "0: never.")
+        text="Atari only: consecutive steps without a reward after which a game is truncated and "
+             "a new one starts. 0: never.")
     full_action_space: bool = flag(
         False, group="Environment",
-        text="Atari: all 18 actions, not only those that do something in the game.")
+        text="Atari only: use all 18 actions instead of those that have an effect in the game.")
     fire_after_life_loss: bool = flag(
         False, group="Environment",
-        text="Atari: press FIRE for the agent in the step after each lost life, whatever it chose; "
-             "what is recorded and learnt from is its own choice.")
+        text="Atari only: press FIRE in the step after each lost life, whatever action the agent "
+             "chose. The unroll still records the action that it chose.")
 
     # -- Algorithm
     algorithm: str = flag(
         "impala", group="Algorithm",
-        text="impala, or a module of yours (package.module); see impala_mm/algorithms/.")
+        text="impala, or a module of your own (package.module); "
+             "impala_mm/algorithms/interface.py says what it must define.")
     agent_name: str = flag(
         "auto", group="Algorithm",
-        text="Network, by name (nets/). auto: chosen by the shape of the observation alone.")
+        text="Name of the network; nets/__init__.py lists them. auto: a small network that suits "
+             "the shape of the observation (ShallowConvAgent for images of at least 36x36 "
+             "pixels, otherwise MLPAgent).")
     precision: str = flag(
         "auto", group="Algorithm", choices=("auto", "float32", "bfloat16"),
-        text="In which the network reads observations. Its weights, memory and heads, and the "
-             "loss, are float32 in any. bfloat16 is faster on processors that compute in it "
-             "(NVIDIA A100 and later; CPUs with avx512_bf16 or amx_bf16) and slower on others: "
-             "there actors, and with auto learners too, keep to float32. auto: of large pictures "
-             "only.")
+        text="Numeric precision of the network's torso; variables, recurrent core, heads and "
+             "loss are always float32. bfloat16 is faster on processors that compute in it "
+             "(NVIDIA A100 and later; CPUs with avx512_bf16 or amx_bf16) and slower on others, "
+             "where actors use float32 whatever this flag says. auto: bfloat16 for images of at "
+             "least 1,000 numbers on such a processor, otherwise float32.")
     xla: bool = flag(
         False, group="Algorithm",
-        text="Forward and backward pass compiled by XLA, at the first update. Meant for GPUs; on a "
-             "CPU convolutions took 1.3 to 1.4 times as long so, an LSTM 0.6. All gradients are "
-             "then there at once, which leaves allreduce=each nothing to overlap.")
+        text="Compile the forward and backward pass with XLA, at the first update. Meant for "
+             "GPUs: on a CPU, convolutions took 1.3 to 1.4 times as long with it, an LSTM 0.6 "
+             "times. All gradients are then ready at the same time, so allreduce=each has "
+             "nothing to overlap.")
     discounting: float = flag(
         0.99, group="Algorithm", least=0, most=1,
-        text="Discount of a reward per step that it lies ahead.")
+        text="Discount factor (gamma) per step.")
     reward_clipping: str = flag(
         "abs_one", group="Algorithm", choices=("abs_one", "soft_asymmetric", "none"),
-        text="What is learnt from a reward r: abs_one: r cut to [-1, 1]; soft_asymmetric: "
-             "5 tanh(r/5), the negative side times 0.3; none: r.")
+        text="How a reward r is changed before the network reads it and the loss uses it. "
+             "abs_one: clipped to [-1, 1]. soft_asymmetric: 5 tanh(r/5), multiplied by 0.3 if r "
+             "is negative. none: not changed.")
     entropy_cost: float = flag(
         0.005, group="Algorithm",
-        text="Weight of the policy's entropy in the loss: more explores more.")
+        text="Weight of the policy's entropy in the loss. A larger weight makes the policy "
+             "explore more.")
     baseline_cost: float = flag(
         0.5, group="Algorithm",
-        text="Weight of the baseline's squared error in the loss; the error is divided by its "
+        text="Weight of the baseline's squared error in the loss. The error is divided by its "
              "running mean where that is above 1.")
     loss_reduction: str = flag(
         "sum", group="Algorithm", choices=("sum", "mean"),
-        text="Over the steps of a learner's batch. sum is the scale of IMPALA's published "
-             "settings; mean divides by unroll_length x batch_size.")
+        text="How the losses of the steps in a learner's batch are combined. sum: added up, the "
+             "scale that IMPALA's published settings assume. mean: the sum divided by "
+             "unroll_length x batch_size.")
     clip_rho_threshold: float = flag(
         1.0, group="Algorithm", least=0,
-        text="V-trace's rho-bar: where the value function converges to.")
+        text="V-trace's rho-bar, the largest importance weight of a step's own error in the "
+             "value targets. It determines the value function that learning converges to.")
     clip_c_threshold: float = flag(
         1.0, group="Algorithm", least=0,
-        text="V-trace's c-bar: how fast.")
+        text="V-trace's c-bar, the largest importance weight by which errors of later steps "
+             "reach a value target. It affects how fast the value function converges.")
     clip_pg_rho_threshold: float = flag(
         1.0, group="Algorithm", least=0,
-        text="Largest importance weight of the policy gradient.")
+        text="Largest importance weight of a step in the policy gradient.")
     vtrace_lambda: float = flag(
         0.9, group="Algorithm", least=0, most=1,
-        text="V-trace's lambda: below 1, targets lean on the value function earlier and vary less; "
-             "IMPALA's published settings assume 1.")
+        text="V-trace's lambda. Below 1, value targets rely more on the value function and vary "
+             "less; IMPALA's published settings assume 1.")
 
     # -- Optimizer
     optimizer: str = flag(
         "adam", group="Optimizer", choices=("adam", "rmsprop"),
-        text="rmsprop is TensorFlow 1's (epsilon inside the root), as IMPALA's settings assume.")
+        text="Optimizer. rmsprop is the RMSProp of TensorFlow 1 (epsilon inside the root), which "
+             "IMPALA's published settings assume.")
     learning_rate: float = flag(
         0.0008, group="Optimizer", least=0,
-        text="Step size at the start; falls linearly to 0 over total_environment_frames.")
+        text="Learning rate at the start; it falls linearly to 0 over total_environment_frames.")
     decay: float = flag(
         0.99, group="Optimizer", least=0, most=1,
-        text="RMSProp: share of the old mean square kept at each update.")
+        text="rmsprop only: share of the mean square that is kept at each update.")
     momentum: float = flag(
         0.0, group="Optimizer", least=0, most=1,
-        text="RMSProp: share of the last step added to the next.")
+        text="rmsprop only: share of the previous step that is added to the next one.")
     epsilon: float = flag(
         -1, group="Optimizer",
-        text="Added to the mean square, under the root (RMSProp), or to the root (Adam). Negative: "
-             "0.01 for RMSProp, 1e-5 for Adam.")
+        text="Small number against division by 0: added to the mean square under the root "
+             "(rmsprop) or to the root (adam). Negative: 0.01 for rmsprop, 1e-5 for adam.")
     gradients_clipping: float = flag(
         -1.0, group="Optimizer",
-        text="Limit on the gradient, after it is averaged over learners. Negative: off.")
+        text="Largest gradient, as gradients_clipping_mode measures it, after gradients are "
+             "averaged over the learners; a larger one is scaled or cut down. Negative: no "
+             "clipping.")
     gradients_clipping_mode: str = flag(
         "global_norm", group="Optimizer", choices=("global_norm", "variable_norm", "value"),
-        text="What gradients_clipping limits: the norm of the whole, of each variable's, or each "
-             "number.")
+        text="What gradients_clipping limits. global_norm: the norm of all gradients together. "
+             "variable_norm: the norm of each variable's gradient. value: the absolute value of "
+             "every number.")
 
     # -- Learners
     allreduce: str = flag(
         "each", group="Learners", choices=("each", "grouped"),
-        text="How gradients are averaged. each: as soon as they are there, the first while the "
-             "backward pass still computes the last: the larger the network, the more it helps. "
-             "grouped: all in one message, where each costs too many.")
+        text="How gradients are averaged over the learners. each: one all-reduce per variable, "
+             "as soon as its gradient is computed, so that it overlaps with the rest of the "
+             "backward pass; the larger the network, the more this helps. grouped: one "
+             "all-reduce of all gradients at the end; use it where many messages take too long.")
     gradient_dtype: str = flag(
         "float32", group="Learners", choices=("float32", "float16"),
-        text="Type of gradients on the wire between learners. float16 halves them, rounded; worth "
-             "it where the network between hosts is what learners wait for.")
+        text="Data type in which gradients are sent between learners. float16 halves their size "
+             "and rounds them; use it where learners wait for the network between hosts.")
     fusion_mb: float = flag(
         64, group="Learners", least=0,
-        text="Horovod's fusion buffer, in MiB: gradients that are ready together, up to so much, "
-             "travel together. Matters to allreduce=each.")
+        text="Size of Horovod's fusion buffer in MiB. Gradients that are ready at the same time "
+             "are sent together, up to this size. It matters with allreduce=each.")
     cycle_ms: float = flag(
         1, group="Learners", least=0.1,
-        text="Milliseconds between Horovod's looks for gradients that are ready on all learners. "
-             "More spares a waiting learner's CPU, less answers sooner.")
+        text="Milliseconds between two of Horovod's checks for gradients that are ready on all "
+             "learners. A larger value uses less CPU while a learner waits; a smaller one starts "
+             "the all-reduce sooner.")
     check_sync_every: int = flag(
         1000, group="Learners", least=0,
-        text="Updates between two checks that all learners hold the same variables, bit for bit. A "
-             "difference below 1e-4 of a variable's largest value is repaired and counted, a "
-             "greater one ends the run. 0: never.")
+        text="Updates between two checks that all learners hold the same variables, bit for bit. "
+             "A difference of up to 1e-4 of a variable's largest value is repaired and counted; "
+             "a larger one ends the run. 0: no checks.")
 
     # -- Rehearsal
     updates: int = flag(
         200, group="Rehearsal", least=1,
-        text="Updates of a rehearsal.")
+        text="Number of updates in a rehearsal.")
     # fmt: on

@@ -1,5 +1,5 @@
-"""What travels between processes: unrolls, steps and parameters, as tensors and as bytes.
+"""The data that processes exchange: unrolls, steps and parameters, as tensors and as bytes.
 
-Actors write it, `transport` carries it, learners read it.
-Must import nothing above `environments`: it knows of no algorithm, connection or loop.
+Actors write it, `transport` sends it, and learners read it. This package must import nothing above
+`environments`: it does not depend on algorithms, connections or training loops.
 """

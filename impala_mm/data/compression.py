@@ -1,9 +1,9 @@
-"""Unrolls and steps made small for the wire: frames of a game are mostly repetition.
+"""Compression of unrolls and steps before they are sent; the frames of a game repeat themselves.
 
-An actor compresses what it sends as --compression says. Its learner knows the size of what is due
-(`transport.endpoints`, `inference`): content of that size is as it was, shorter content
-is compressed. So each actor chooses for itself, nothing is compared, and whatever is sent, no more
-than that size is ever made of it.
+An actor compresses what it sends as --compression says. The learner (`transport.endpoints`,
+`inference`) knows the size that the content has when it is not compressed: content of that size is
+used as it is, shorter content is decompressed. So each actor may choose for itself, and no content,
+however it was made, takes more memory than that size when it is decompressed.
 """
 
 from collections.abc import Callable
@@ -14,12 +14,12 @@ Compress = Callable[[bytes], bytes]
 
 
 def leave_uncompressed(content: bytes) -> bytes:
-    """Not compressed."""
+    """Return the content as it is."""
     return content
 
 
 def compress_lz4(content: bytes) -> bytes:
-    """An LZ4 block, or the content itself where that is no shorter."""
+    """Return the content as an LZ4 block, or as it is if the block would not be shorter."""
     packed = lz4.block.compress(content, store_size=False)
     return packed if len(packed) < len(content) else content
 
@@ -31,11 +31,11 @@ COMPRESSORS: dict[str, Compress] = {
 
 
 def decompress(content: bytes, size: int) -> bytes | None:
-    """The `size` bytes that an actor packed; None where this cannot be them."""
+    """Return the `size` bytes that an actor compressed; None if the content is not that."""
     if len(content) == size:
         return content
     try:
-        # `size` limits the memory; with no size in the block there is none to be believed.
+        # `size` limits the memory. The block itself holds no size, so it cannot claim a larger one.
         raw = lz4.block.decompress(content, uncompressed_size=size)
     except lz4.block.LZ4BlockError:
         return None

@@ -1,6 +1,7 @@
-"""Steps of environments as bytes: what an actor sends whose learner chooses the actions.
+"""Steps of environments as bytes, which an actor sends with --inference=learner.
 
-`actor.stepping_actor` encodes a step of each group of its environments; `inference` decodes it.
+`actor.stepping_actor` encodes the steps of each of its groups of environments; `inference` decodes
+them.
 """
 
 import numpy as np
@@ -10,12 +11,13 @@ from impala_mm.environments.types import Step
 
 
 class StepCodec:
-    """Converts a `Step` of E environments to bytes and back: field after field."""
+    """Conversion of a `Step` of E environments to bytes and back, field after field."""
 
     def __init__(self, observation: tf.TensorSpec):
         self._shape = observation.shape.as_list()
         self._dtype = np.dtype(observation.dtype.as_numpy_dtype)
-        self.size = int(np.prod(self._shape)) * self._dtype.itemsize + 4 + 4  # of one environment
+        # Bytes of one environment: observation, reward and four flags.
+        self.size = int(np.prod(self._shape)) * self._dtype.itemsize + 4 + 4
 
     def encode(self, step: Step) -> bytes:
         """Return the bytes of all E environments."""
@@ -25,7 +27,10 @@ class StepCodec:
         return b"".join([reward.tobytes(), flags.tobytes(), observation.data])
 
     def decode(self, content: bytes, environments: int) -> Step:
-        """Read-only arrays over `content`, which is `size` times `environments` bytes long."""
+        """Return the step in `content`, as read-only arrays that share its memory.
+
+        `content` must be `size` times `environments` bytes long.
+        """
         e = environments
         reward = np.frombuffer(content, np.float32, e)
         flags = np.frombuffer(content, np.bool_, 4 * e, offset=4 * e).reshape(4, e)

@@ -1,9 +1,9 @@
-"""Arrays into TensorFlow by one copy and one operation: for what is done often.
+"""Fast ways to bring arrays into TensorFlow and to call a function, for code that runs often.
 
-`tf.constant` copies an array, so that later changes of it do not show, and once more where the copy
-does not lie at a multiple of 64 bytes. And it takes a third of a millisecond whatever it copies,
-where something else was in the processor's caches before. To call a tf.function costs more than a
-small network does.
+`pack` brings several arrays into TensorFlow with one copy and one operation. `tf.constant` copies
+each array, and copies it again if the copy does not start at a multiple of 64 bytes; and each call
+takes a third of a millisecond, whatever the size, if the processor's caches held something else
+before. Calling a tf.function takes longer than a small network does; `as_operation` avoids that.
 """
 
 import itertools
@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-_ALIGNMENT = 64  # bytes: what begins at a multiple of it TensorFlow reads where it is
+_ALIGNMENT = 64  # bytes; TensorFlow reads memory without a copy if it starts at a multiple
 
 
 def pack(*arrays: np.ndarray) -> tf.Tensor:
-    """Return the arrays' bytes, uint8 [N], each from a multiple of 64 on, for `unpack`."""
+    """Return the bytes of the arrays, uint8 [N], for `unpack`; each starts at a multiple of 64."""
     *begins, end = _offsets([array.nbytes for array in arrays])
     memory = np.empty([end + _ALIGNMENT], np.uint8)
     skip = -memory.ctypes.data % _ALIGNMENT
@@ -28,12 +28,12 @@ def pack(*arrays: np.ndarray) -> tf.Tensor:
 
 
 def packed_spec(specs: Sequence[tf.TensorSpec]) -> tf.TensorSpec:
-    """Return the spec of what `pack` returns of arrays like these."""
+    """Return the spec of the tensor that `pack` makes from arrays with these specs."""
     return tf.TensorSpec([_offsets([_num_bytes(spec) for spec in specs])[-1]], tf.uint8)
 
 
 def unpack(raw: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
-    """Return, in a graph, the tensors of the arrays that were packed."""
+    """Return the arrays that were packed as tensors; for use in a graph."""
     sizes = [_num_bytes(spec) for spec in specs]
     *begins, _ = _offsets(sizes)
     return [
@@ -43,7 +43,7 @@ def unpack(raw: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
 
 
 def reinterpret(raw: tf.Tensor, shape: Sequence[int | None], dtype: tf.DType) -> tf.Tensor:
-    """Return bytes, uint8 [...], as a tensor; one of its sizes may be unknown."""
+    """Return bytes, uint8 of any shape, as a tensor; one size in `shape` may be None."""
     sizes = [-1 if size is None else size for size in shape]
     if dtype == tf.bool:
         return tf.reshape(tf.cast(raw, tf.bool), sizes)
@@ -53,7 +53,10 @@ def reinterpret(raw: tf.Tensor, shape: Sequence[int | None], dtype: tf.DType) ->
 
 
 def as_operation(concrete: Any) -> Callable[..., list[tf.Tensor]]:
-    """Return a concrete function of flat tensors as one operation, without tf.function's own."""
+    """Return a callable that runs a concrete function of flat tensors as one operation.
+
+    It skips the checks and conversions that a call of the tf.function itself makes.
+    """
     captured = concrete.captured_inputs
     kinds = [output.dtype for output in concrete.outputs]
 
@@ -66,7 +69,7 @@ def as_operation(concrete: Any) -> Callable[..., list[tf.Tensor]]:
 
 
 def _offsets(sizes: Sequence[int]) -> list[int]:
-    """Return where each part begins, and the end."""
+    """Return the offset of each part, and the end of the last one."""
     padded = (-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)
     return list(itertools.accumulate(padded, initial=0))
 

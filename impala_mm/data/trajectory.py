@@ -1,25 +1,38 @@
-"""What travels: entries, unrolls of them, and batches of unrolls. The step convention stands here.
+"""Entries, unrolls and batches, and the step convention that all parts of the program follow.
 
-Entry t of an unroll (t = 0..T) is what the actor knew after a step:
+An actor writes an entry after each step of an environment. An unroll is T+1 consecutive entries of
+one environment, and a batch is B unrolls. The actor chooses the action of an entry from the entry
+before it:
 
-        act on entry 0        act on entry 1                      act on entry T-1
+        act on entry 0         act on entry 1                     act on entry T-1
     [entry 0] --- a_1 ---> [entry 1] --- a_2 ---> [entry 2] ... --- a_T ---> [entry T]
-                            r_1, terminated_1,     r_2, ...                      |
-                            truncated_1, o_1                                     |
-                                                      entry 0 of the next unroll is this one
+                           r_1, o_1,              r_2, o_2,                      |
+                           terminated_1,          ...                            |
+                           truncated_1                      entry 0 of the next unroll is the same
 
-  * Entry t holds the action a_t and what the behaviour policy recorded with it (`extras`), the
-    reward r_t, terminated_t and truncated_t that it brought, and the observation o_t that followed.
-  * The network reads (o_t, r_t, a_t, first_t); its output at t is judged by entry t+1.
-  * An episode's last observation is an entry of its own. The entry after it is a real reset: first
-    is true there, its action was ignored and its reward is 0. That transition is nobody's step: it
-    counts no frame, its discount is 0, and it has no policy, baseline or entropy term.
-  * Elsewhere discount_t = gamma x (1 - terminated_t). A truncation keeps gamma: the value of the
-    last observation is the bootstrap, and the masked transition after it lets nothing pass.
-  * A lost life sets terminated without first: the game goes on, the training episode does not.
-  * `start` is the core state before entry 0 is read.
+  * Entry t holds the action a_t; the reward r_t, terminated_t and truncated_t that the environment
+    returned for this action; the observation o_t after it; first_t, which is true if o_t is the
+    observation of a reset; and `extras`, which the algorithm recorded when it chose a_t. IMPALA's
+    extras are the logits of the behaviour policy.
+  * The network reads o_t, r_t, a_t and first_t. From its output at entry t the action a_{t+1} is
+    chosen, so the loss compares the output at entry t with the contents of entry t+1.
+  * The last observation of an episode is in the entry where terminated or truncated is true. The
+    next entry is the reset: its first is true, its reward is 0, and its action was ignored by the
+    environment. The transition to this entry is not a step: it is not counted as a frame, its
+    discount is 0, and it adds nothing to the policy, baseline and entropy losses.
+  * Every other transition has the discount gamma x (1 - terminated). After a termination no return
+    follows. After a truncation the discount stays gamma: the value of the last observation is the
+    bootstrap, and the masked transition to the reset keeps the next episode's rewards out.
+  * A lost life in Atari sets terminated in its entry, but no reset follows: the next entry
+    continues the game, and the network keeps its state.
+  * Where first_t is true, the network starts from its initial state and reads zeros in place of r_t
+    and a_t. `start` is its state before entry 0 is read.
+  * An algorithm may ask for a larger overlap of its unrolls than one entry. They then have
+    T+overlap entries, the first `overlap` of which are the last ones of the unroll before.
+  * If an environment breaks, its current unroll is dropped. Its next unroll begins with the reset
+    of the environment that replaces it.
 
-Rewards in entries are raw; `losses.clip_reward` clips them for the network's input and the loss.
+Rewards in entries are not clipped; `losses.clip_reward` clips them for the network and the loss.
 """
 
 import hashlib
@@ -32,24 +45,24 @@ from impala_mm.data.tensor_io import reinterpret
 
 
 class Entry(NamedTuple):
-    """One entry, or with leading axes many: [...] stands for none, [B], or [T+1, B]."""
+    """One entry, or many with leading axes: [...] stands for [], [B] or [T+1, B], for example."""
 
-    action: Any  # int32 [...]: a_t, which led here
-    reward: Any  # float32 [...]: r_t, raw
-    terminated: Any  # bool [...]: the episode ended here for good: nothing follows
-    truncated: Any  # bool [...]: it was cut here: more would have followed
+    action: Any  # int32 [...]: a_t, the action before o_t
+    reward: Any  # float32 [...]: r_t, not clipped
+    terminated: Any  # bool [...]: the episode ended here, and its return is complete
+    truncated: Any  # bool [...]: the episode was cut here, and more rewards would have followed
     observation: Any  # the environment's dtype [..., *shape]: o_t
-    first: Any  # bool [...]: o_t came from a real reset, and a_t was ignored
-    extras: Any  # nest, as the algorithm's act() returns it: recorded when a_t was chosen
+    first: Any  # bool [...]: o_t came from a reset, which ignored a_t
+    extras: Any  # nest of [...]: what the algorithm's act() returned with a_t
 
 
 class UnrollSpec(NamedTuple):
-    """The shape of an algorithm's unrolls; transport and actors know no more of it than this."""
+    """The shape of an algorithm's unrolls, which is all that actors and transport know about it."""
 
-    length: int  # T: new entries in each unroll; only these count as frames
+    length: int  # T: new entries in each unroll; only these are counted as frames
     overlap: int  # entries repeated from the unroll before: 1, or 1 + burn-in
-    step: Entry  # of tf.TensorSpec, of one entry without leading axes
-    start: Any  # nest of tf.TensorSpec: the core state of one environment before entry 0
+    step: Entry  # of tf.TensorSpec: one entry without leading axes
+    start: Any  # nest of tf.TensorSpec: the state of one environment before entry 0
 
 
 class Unroll(NamedTuple):
@@ -60,18 +73,21 @@ class Unroll(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What a `BatchSource` gives and an algorithm's update takes: B unrolls, one per column."""
+    """B unrolls, one per column: the output of a `BatchSource` and the input of an update."""
 
     unrolls: Entry  # [T+overlap, B, ...]
-    start: Any  # nest of [B, ...]
-    key: Any  # int64 [B]: names the unroll, for feedback to the source
-    weight: Any  # float32 [B]: of its loss: 1, or 0 where there is no unroll (a padded batch)
-    version: Any  # int64 [B]: the oldest policy version that acted in it
-    fresh: Any  # bool [B]: straight from an actor, not from replay
+    start: Any  # nest of [B, ...]: the states before entry 0
+    key: Any  # int64 [B]: the unroll's key, by which priorities are reported to the source
+    weight: Any  # float32 [B]: weight of the unroll's loss; 0 for the padding of a short batch
+    version: Any  # int64 [B]: the oldest policy version that chose actions in the unroll
+    fresh: Any  # bool [B]: true for an unroll from an actor, false for one from replay
 
 
 class UnrollCodec:
-    """Unrolls to bytes of a fixed length and back: every leaf's bytes, one after the other."""
+    """Conversion of unrolls to bytes of a fixed length and back.
+
+    An unroll is the bytes of all its arrays, one after the other.
+    """
 
     def __init__(self, spec: UnrollSpec):
         self._steps = spec.length + spec.overlap
@@ -86,9 +102,9 @@ class UnrollCodec:
         self.size = sum(self._sizes)  # bytes of one unroll
 
     def arrays(self, rows: np.ndarray) -> Unroll:
-        """Bytes of unrolls, uint8 [E, size], seen as what they mean: arrays in their memory.
+        """Return views of the bytes of E unrolls, uint8 [E, size], as their arrays.
 
-        Entries are [E, T+overlap, ...], start is [E, ...].
+        The views share the memory of `rows`; entries are [E, T+overlap, ...], start is [E, ...].
         """
         parts = np.split(rows, np.cumsum(self._sizes)[:-1], axis=1)
         arrays = [
@@ -98,7 +114,10 @@ class UnrollCodec:
         return tf.nest.pack_sequence_as(self._structure, arrays)
 
     def decode(self, content: tf.Tensor) -> tuple[Entry, Any]:
-        """B unrolls (string [B]) as entries [T+overlap, B, ...] and start [B, ...]; in a graph."""
+        """Return B unrolls (string [B]) as entries [T+overlap, B, ...] and start [B, ...].
+
+        For use in a graph.
+        """
         raw = tf.io.decode_raw(content, tf.uint8, fixed_length=None)  # [B, size]
         raw = tf.ensure_shape(raw, [None, self.size])
         leaves = []

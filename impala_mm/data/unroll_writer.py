@@ -1,8 +1,8 @@
-"""Writes what environments do into unrolls, step by step, in the bytes that travel.
+"""Writing the steps of environments into unrolls, directly in the bytes that are sent.
 
-An actor's `Player` fills one writer for each of its groups of environments, and so does
-`inference`, where the learner acts for actors that only step. The step convention is
-`trajectory`'s; this file is how it comes about.
+An actor's `Player` fills one writer for each of its groups of environments; with
+--inference=learner, the learner's `inference` does so. `data/trajectory.py` explains the entries
+that are written here.
 """
 
 from collections import deque
@@ -17,16 +17,16 @@ from impala_mm.environments.types import Step
 
 
 class UnrollWriter:
-    """The unrolls that E environments, which step together, are in.
+    """The unfinished unrolls of E environments that step together.
 
-    One round is: read `newest`, act on it, step, `write`; after the last write of an unroll,
-    `take_unrolls`.
+    For each step, the caller reads `newest`, chooses actions for it, steps the environments and
+    calls `write`. After the last step of an unroll it calls `take_unrolls`.
     """
 
-    newest: Entry  # that is to be read next, [E, ...], before the next step; without extras
+    newest: Entry  # [E, ...]: the newest entry, without extras, to choose the next actions from
 
     def __init__(self, spec: UnrollSpec, num_envs: int, initial_state: Any):
-        """`initial_state`: the core's, nest of [E, ...]."""
+        """Make a writer; `initial_state` is that of the network, a nest of [E, ...]."""
         self._length, self._overlap = spec.length, spec.overlap
         self._observed = spec.step.observation.dtype.as_numpy_dtype
         codec = UnrollCodec(spec)
@@ -36,15 +36,16 @@ class UnrollWriter:
         self._extras: list[np.ndarray] = tf.nest.flatten(self._entries.extras)
         self._start: list[np.ndarray] = tf.nest.flatten(start)
         self._broken = np.zeros([num_envs], bool)
-        self._written = 0  # entries of this unroll that are there
-        self._read = spec.overlap - 1  # the number of the newest entry since the beginning
-        # The core state before entry 0 of this unroll is read, and of those begun after it: numbers
-        # 0, T, 2T... Before the first step there is nothing but resets, and nobody reads them.
+        self._written = 0  # entries of this unroll that are written
+        self._read = spec.overlap - 1  # the number of the newest entry, counted from the first one
+        # The network's states before the entries at which unrolls start (numbers 0, T, 2T, ...): of
+        # this unroll and of those that overlap with its end. Entries before the first step are
+        # copies of the reset, which the network does not read, so their state is the initial one.
         begun = len(range(0, self._read, spec.length))
         self._starts = deque([tf.nest.flatten(initial_state)] * begun)
 
     def write_reset(self, step: Step) -> None:
-        """Write the first entry, a reset of all; where unrolls overlap by more, it fills them."""
+        """Write the reset of all environments as the first entries, as many as unrolls overlap."""
         nothing = np.zeros([len(self._rows)], np.int32)
         for t in range(self._overlap):
             self._put(t, step, nothing)
@@ -52,17 +53,18 @@ class UnrollWriter:
 
     @property
     def at_unroll_start(self) -> bool:
-        """Whether an unroll starts with the newest entry: then `set_start_state` is due."""
+        """Whether an unroll starts at the newest entry; then `set_start_state` must be called."""
         return self._read % self._length == 0
 
     def set_start_state(self, state: Sequence[Any]) -> None:
-        """Keep the core state before the newest entry is read: flat, of [E, ...]."""
+        """Store the network's state before it reads the newest entry: a flat list of [E, ...]."""
         self._starts.append(state)
 
     def write(self, step: Step, actions: np.ndarray, extras: Sequence[Any]) -> bool:
-        """Write what acting on the newest entry brought; return whether this ends the unroll.
+        """Write the entry that follows the newest one; return whether it completes the unroll.
 
-        `actions` int32 [E]; `extras`, flat, of [E, ...]: as act() returned them.
+        `actions`, int32 [E], and `extras`, a flat list of [E, ...], are what act() returned for the
+        newest entry; `step` is what the environments returned for these actions.
         """
         t = self._written
         self._put(t, step, actions)
@@ -74,8 +76,9 @@ class UnrollWriter:
         return self._written == self._length + self._overlap
 
     def take_unrolls(self) -> list[bytes]:
-        """Return the unrolls of all environments that had no fault, as `UnrollCodec` reads them;
-        the next unroll begins.
+        """Return the complete unrolls as bytes for `UnrollCodec`, and begin the next ones.
+
+        The unrolls of environments that had a fault are left out.
         """
         for array, value in zip(self._start, self._starts.popleft(), strict=True):
             array[...] = value
@@ -83,7 +86,8 @@ class UnrollWriter:
         for array in self._timed:
             array[:, : self._overlap] = array[:, self._length :]
         if self._broken.any():
-            # Nothing of what was before a fault: the newest entry is the reset after it.
+            # The newest entry is the reset after the fault. It replaces the other entries that the
+            # next unroll would repeat from before the fault.
             for array in self._timed:
                 reset = array[self._broken, self._overlap - 1, None]
                 array[self._broken, : self._overlap - 1] = reset

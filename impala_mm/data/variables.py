@@ -1,4 +1,4 @@
-"""An algorithm's variables, by what becomes of them."""
+"""An algorithm's variables, grouped by how they are used."""
 
 from typing import NamedTuple
 
@@ -6,9 +6,10 @@ import tensorflow as tf
 
 
 class Variables(NamedTuple):
-    """All of them are broadcast at the start and checkpointed."""
+    """The variables of an algorithm; all are broadcast at the start and checkpointed."""
 
-    trained: list[tf.Variable]  # what the gradients reach
-    # Targets, normalisers, temperatures, optimizer slots; of a tf.random.Generator, its state.
+    trained: list[tf.Variable]  # the weights that gradients change
+    # Everything else: target networks, normalisers, temperatures, optimizer slots, and the state of
+    # a tf.random.Generator.
     carried: list[tf.Variable]
-    acting: list[tf.Variable]  # what actors receive; of the trained and carried ones
+    acting: list[tf.Variable]  # those of the trained and carried variables that actors receive

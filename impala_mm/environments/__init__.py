@@ -1,5 +1,5 @@
-"""Environments: a level by its name, and batches of its copies that step together.
+"""Environments: finding a level by its name, and stepping many copies of it together.
 
-Actors, evaluation and inference step them; learners read their specs.
-Must import nothing above `runtime`: an environment knows of no network, unroll or learner.
+Actors, evaluation and inference step environments; learners read their specs. This package must
+import nothing above `runtime`: an environment does not depend on networks, unrolls or learners.
 """

@@ -1,4 +1,4 @@
-"""What the actions of a level are called, for people: videos show it, exports list it."""
+"""Names for the actions of a level: videos show them, and exported models list them."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from impala_mm.environments.types import Options
 
 
 def action_names(level_name: str, num_actions: int, **options: Any) -> list[str]:
-    """In their order; their numbers, where the environment has no names for them."""
+    """Return the actions' names in order, or their numbers if the environment has no names."""
     level = levels.find_level(level_name)
     game = level.game(Options(**options))
     if game:

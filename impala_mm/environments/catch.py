@@ -1,4 +1,4 @@
-"""Catch, the smallest game with pixels: a ball falls, the paddle below must be where it lands."""
+"""Catch, a small game for tests and first runs: the player moves a paddle under a falling ball."""
 
 from typing import Any
 
@@ -6,15 +6,16 @@ import gymnasium
 import numpy as np
 
 _ROWS, _COLUMNS = 10, 5
-_CELL = 32  # pixels of the picture
+_CELL = 32  # pixels of the picture, for each cell of the board
 _DARK, _LINE, _BALL, _PADDLE = (20, 24, 33), (36, 42, 56), (245, 158, 66), (92, 170, 245)
 
 
 class Catch(gymnasium.Env):
-    """Ball and paddle are ones on a board of zeros; actions: left, stay, right.
+    """A board of zeros with a 1 for the ball and one for the paddle. Actions: left, stay, right.
 
     The ball starts in a random column of the top row, the paddle in the middle of the bottom row.
-    After nine steps the ball is down: reward 1 where the paddle is, else -1. At random: -0.6.
+    After nine steps the ball is in the bottom row and the episode ends: with reward 1 if the paddle
+    is in the same column, otherwise with -1. A random policy has a mean return of -0.6.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012
@@ -28,14 +29,14 @@ class Catch(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict]:
-        """A new ball."""
+        """Start an episode with a new ball."""
         super().reset(seed=seed)
         self._row, self._column = 0, int(self.np_random.integers(_COLUMNS))
         self._paddle = _COLUMNS // 2
         return self._board(), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
-        """Moves the paddle, then the ball falls by a row."""
+        """Move the paddle, then let the ball fall by one row."""
         self._paddle = min(max(self._paddle + int(action) - 1, 0), _COLUMNS - 1)
         self._row += 1
         down = self._row == _ROWS - 1
@@ -43,7 +44,7 @@ class Catch(gymnasium.Env):
         return self._board(), reward, down, False, {}
 
     def render(self) -> np.ndarray:
-        """A picture, uint8 [height, width, 3]."""
+        """Return a picture of the board, uint8 [height, width, 3]."""
         picture = np.full((_ROWS * _CELL, _COLUMNS * _CELL, 3), _LINE, np.uint8)
         for row in range(_ROWS):
             for column in range(_COLUMNS):
@@ -57,7 +58,7 @@ class Catch(gymnasium.Env):
         return picture
 
     def get_action_meanings(self) -> list[str]:
-        """What the actions do."""
+        """Return the actions' names."""
         return ["left", "stay", "right"]
 
     def _board(self) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The levels that the flags name: their specs, and the options they are made with."""
+"""Levels as the flags name them: their specs, and the options that their environments get."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from impala_mm.environments.types import OPTION_FLAGS, BadLevel, EnvironmentSpec
 
 
 def describe_spaces(spec: EnvironmentSpec) -> dict[str, Any]:
-    """What a network must fit, as people read it."""
+    """Return the actions and observations that a network must fit, as text for messages."""
     observation = spec.observation
     return {
         "actions": spec.num_actions,
@@ -18,12 +18,12 @@ def describe_spaces(spec: EnvironmentSpec) -> dict[str, Any]:
 
 
 def environment_options(config: Config) -> dict[str, Any]:
-    """What environments are made with, besides the level."""
+    """Return the options of the environments: those fields of `Options` that are flags."""
     return {name: getattr(config, name) for name in OPTION_FLAGS}
 
 
 def level_specs(config: Config) -> dict[str, EnvironmentSpec]:
-    """Those of --level_name; one network must fit all."""
+    """Return the specs of the levels in --level_name; refuse levels that one network cannot fit."""
     specs: dict[str, EnvironmentSpec] = {}
     for name in (part.strip() for part in config.level_name.split(",")):
         try:

@@ -1,7 +1,8 @@
-"""Environments of classic gym 0.26 behind gymnasium's API.
+"""An adapter that gives environments of classic gym 0.26 the API of gymnasium.
 
-gym is imported here and nowhere else. Its checker breaks on NumPy 2 and stays off. Environments
-written for gym before 0.26 (reset without a seed, one `done`) go through gym's own compatibility.
+No other module imports gym. Its environment checker fails with NumPy 2 and is switched off.
+Environments written for gym before 0.26 (reset without a seed, a single `done`) are wrapped by
+gym's own compatibility layer.
 """
 
 import contextlib
@@ -12,7 +13,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-with contextlib.redirect_stderr(io.StringIO()):  # it asks every user to migrate, at every import
+from impala_mm.environments import render
+
+with contextlib.redirect_stderr(io.StringIO()):  # each import prints a request to migrate
     import gym
 
 
@@ -20,8 +23,9 @@ class ClassicGymEnv(gymnasium.Env):
     """One environment of gym's registry."""
 
     def __init__(self, name: str, renders: bool = False):
-        """`renders`: it makes pictures, if its class says that it can."""
-        mode = {"render_mode": "rgb_array"} if renders and _can_render(name) else {}
+        """Make the environment `name`; with `renders` it draws pictures if its class can."""
+        draws = renders and render.can_render(gym.envs.registry[name].entry_point)
+        mode = {"render_mode": "rgb_array"} if draws else {}
         made = gym.make(name, disable_env_checker=True, **mode)
         if _is_old(made.unwrapped):
             made.close()
@@ -33,37 +37,30 @@ class ClassicGymEnv(gymnasium.Env):
         self.metadata = dict(made.metadata)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Starts an episode."""
+        """Start an episode."""
         return self._made.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> Any:
-        """One step."""
+        """Make one step."""
         return self._made.step(action)
 
     def render(self) -> Any:
-        """What the environment draws."""
+        """Return the picture that the environment draws."""
         return self._made.render()
 
     def close(self) -> None:
-        """Frees what it holds."""
+        """Close the environment."""
         self._made.close()
 
 
-def _can_render(name: str) -> bool:
-    creator = gym.envs.registry[name].entry_point
-    if isinstance(creator, str):
-        creator = gym.envs.registration.load(creator)
-    return "rgb_array" in getattr(creator, "metadata", {}).get("render_modes", ())
-
-
 def _is_old(environment: Any) -> bool:
-    """Whether reset takes no seed, as before gym 0.26."""
+    """Return whether the environment's reset takes no seed, as before gym 0.26."""
     parameters = inspect.signature(environment.reset).parameters.values()
     return not any(p.name == "seed" or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def _as_gymnasium_space(space: Any) -> Any:
-    """gym's space as gymnasium's, where we can use it at all."""
+    """Convert a Box or Discrete space of gym to gymnasium's; return any other space unchanged."""
     if isinstance(space, gym.spaces.Box):
         return gymnasium.spaces.Box(space.low, space.high, space.shape, np.dtype(space.dtype).type)
     if isinstance(space, gym.spaces.Discrete):

@@ -1,8 +1,9 @@
-"""E environments in one process, stepped one after the other in a tight loop.
+"""E environments of gymnasium or classic gym in one process, stepped one after the other.
 
-Episodes end as `trajectory` says: the step that ends one is an entry with its last observation; the
-next call ignores the action and resets. Who is given a step has copied it before the next begins:
-the arrays are allocated once and written over.
+Episodes end by the step convention of `data/trajectory.py`: the step that ends an episode returns
+the episode's last observation; the next call ignores the action and resets the environment.
+Callers must copy a step before they ask for the next one: its arrays are allocated once and
+overwritten.
 """
 
 import contextlib
@@ -12,20 +13,21 @@ from typing import Any
 import numpy as np
 
 from impala_mm.environments import render
+from impala_mm.environments.messages import describe_error
 from impala_mm.environments.spaces import SpaceConversion
 from impala_mm.environments.types import EnvironmentSpec, Episode, Step
 
 _RUNNING, _ENDED, _BROKEN = range(3)
-_RENDER_FPS = 30.0  # a second, of what does not say
+_RENDER_FPS = 30.0  # pictures a second, of environments that do not state a rate
 
 
 class GymVector:
-    """Implements `Environments`.
+    """An implementation of `Environments` for every environment that has gymnasium's API.
 
-    `reset` and `step` return the same arrays each time: they hold until the next call of either.
-    An environment that raises, or whose reward or observation is not finite or of the wrong shape,
-    is broken: its rows are zeros with first and fault set until `rebuild`, and its running episode
-    is no statistic.
+    `reset` and `step` return the same arrays each time; they are valid until the next call of
+    either. An environment is broken if it raises, or if its reward or observation is not finite or
+    has the wrong shape. The rows of a broken environment are zeros with `first` and `fault` set,
+    until `rebuild` is called; its running episode is not counted in the statistics.
     """
 
     def __init__(
@@ -37,9 +39,10 @@ class GymVector:
         seed: int,
         renders: bool = False,
     ):
-        """`open_one` makes an environment, where it is given True one that draws, if it can.
+        """Open `num_envs` environments with `open_one`; number i is seeded with `seed` + i.
 
-        `renders`: whether environment 0 is to be looked at.
+        `open_one(True)` makes an environment that draws pictures, if it can. `renders` says
+        whether environment 0 is made so.
         """
         self.spec = spec
         self.faults: list[str] = []
@@ -53,7 +56,7 @@ class GymVector:
         self._returns = np.zeros(num_envs)
         self._lengths = np.zeros(num_envs, np.int64)
         self._states = [_ENDED] * num_envs
-        self._seeds: list[int | None] = [seed + i for i in range(num_envs)]  # of the next reset
+        self._seeds: list[int | None] = [seed + i for i in range(num_envs)]  # for the next reset
         self._environments: list[Any] = []
         try:
             self._environments.extend(self._open(i) for i in range(num_envs))
@@ -65,19 +68,22 @@ class GymVector:
         self.picture_rate = rate / spec.action_repeats
 
     def reset(self) -> Step:
-        """Resets all; running episodes are dropped. Only the first reset of each is seeded."""
+        """Reset all environments and drop their running episodes.
+
+        Only the first reset of each environment is seeded. Broken environments stay broken.
+        """
         self._states = [state if state == _BROKEN else _ENDED for state in self._states]
         self._returns.fill(0)
         self._lengths.fill(0)
         return self.step(np.zeros(len(self._states), np.int64))
 
     def step(self, actions: np.ndarray) -> Step:
-        """One step of each; an environment whose episode ended with the step before resets."""
+        """Step each environment, or reset it if its previous step ended an episode."""
         reward, terminated, truncated, observation, first, fault = self._now
         for array in (reward, terminated, truncated, first, fault):
             array.fill(0)
         states, steps, read = self._states, self._steps, self._read
-        # NumPy's integers, as sample() of a space gives: every environment knows these.
+        # NumPy's integers, as a space's sample() returns: every environment accepts these.
         for i, action in enumerate(np.add(actions, self._conversion.first_action, dtype=np.int64)):
             try:
                 if states[i] == _RUNNING:
@@ -96,9 +102,10 @@ class GymVector:
         return self._now
 
     def rebuild(self, environment: int) -> Step:
-        """Makes one anew, with a seed of its own, and resets it: [1] of everything, fresh arrays.
+        """Replace one environment by a new one with a new seed, and reset it.
 
-        Raises what the environment raises; it is broken still, then.
+        Return the reset in new arrays of length 1. If the environment raises, it stays broken and
+        the exception is raised here.
         """
         i = environment
         self._states[i] = _BROKEN
@@ -119,21 +126,25 @@ class GymVector:
         return row
 
     def episodes(self) -> list[Episode]:
-        """Those that ended since the last call: each as a training episode and as a whole game."""
+        """Return the episodes that ended since the last call.
+
+        Each appears twice: as a training episode and as a whole game.
+        """
         finished, self._finished = self._finished, []
         return finished
 
     def picture(self) -> np.ndarray:
-        """What environment 0 draws, or its observation as a picture."""
+        """Return the picture that environment 0 draws, or else its observation as a picture."""
         if getattr(self._environments[0], "render_mode", None) == "rgb_array":
             frame = self._environments[0].render()
-            frame = frame[-1] if isinstance(frame, list) and frame else frame  # classic gym's
+            # Classic gym returns a list of pictures.
+            frame = frame[-1] if isinstance(frame, list) and frame else frame
             if isinstance(frame, np.ndarray):
                 return frame.astype(np.uint8)
         return render.picture_of_observation(self.spec.level_name, self._now.observation[0])
 
     def close(self) -> None:
-        """Closes all."""
+        """Close all environments."""
         for each in self._environments:
             with contextlib.suppress(Exception):
                 each.close()
@@ -147,13 +158,14 @@ class GymVector:
         return observation
 
     def _read(self, raw: Any) -> np.ndarray:
-        """An observation as `SpaceConversion` says."""
+        """Convert an observation as `SpaceConversion` says; refuse one of the wrong shape."""
         conversion = self._conversion
         if raw.__class__ is not np.ndarray:
             raw = np.asarray(raw)
         if raw.shape != conversion.raw_shape:
             raise ValueError(
-                f"observation of shape {list(raw.shape)} where {list(conversion.raw_shape)} is due"
+                f"observation of shape {list(raw.shape)}, and its space has the shape "
+                f"{list(conversion.raw_shape)}"
             )
         return raw if conversion.convert is None else conversion.convert(raw)
 
@@ -168,7 +180,7 @@ class GymVector:
                     self._break(i, ValueError(_NOT_FINITE))
 
     def _count(self) -> None:
-        """Statistics of this step, after those that broke have left it."""
+        """Add this step to the statistics, once the rows of broken environments are zeros."""
         _, terminated, truncated, _, first, _ = self._now
         self._returns += self._now.reward
         self._lengths += ~first
@@ -181,14 +193,13 @@ class GymVector:
             self._returns[i] = self._lengths[i] = 0
 
     def _break(self, i: int, error: Exception) -> None:
-        what = " ".join(f"{type(error).__name__}: {error}".split())
-        self.faults.append(f"environment {i} of {self.spec.level_name}: {what}")
+        self.faults.append(f"environment {i} of {self.spec.level_name}: {describe_error(error)}")
         self._states[i] = _BROKEN
         self._returns[i] = self._lengths[i] = 0
         self._blank(i)
 
     def _blank(self, i: int) -> None:
-        """A broken one's row."""
+        """Write the row of a broken environment: zeros, with `first` and `fault` set."""
         reward, terminated, truncated, observation, first, fault = self._now
         for array in (reward, terminated, truncated, observation):
             array[i] = 0
@@ -199,7 +210,7 @@ _NOT_FINITE = "observation with NaN or infinity"
 
 
 def _blank_step(num_envs: int, conversion: SpaceConversion) -> Step:
-    """Arrays of zeros."""
+    """Return a step of zeros, with new arrays."""
     return Step(
         np.zeros(num_envs, np.float32),
         np.zeros(num_envs, bool),
@@ -211,7 +222,10 @@ def _blank_step(num_envs: int, conversion: SpaceConversion) -> Step:
 
 
 def _repeating_step(environment: Any, repeats: int) -> Callable[[np.int64], tuple[Any, ...]]:
-    """`environment.step`, or what repeats it up to the episode's end and sums the rewards."""
+    """Return a function that makes `repeats` steps and sums the rewards.
+
+    It stops early at the end of an episode. For one repeat it is `environment.step` itself.
+    """
     step = environment.step
     if repeats == 1:
         return step

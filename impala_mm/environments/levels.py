@@ -1,6 +1,6 @@
-"""Level names: whose id a name is, how its environment is made, and what to say if nobody knows it.
+"""Levels by name: which library has the id, how its environment is made, and what is similar.
 
-`make.py` asks `find_level`; the environments it opens speak gymnasium's API.
+`make.py` calls `find_level`. Every environment that a `Level` opens has gymnasium's API.
 """
 
 import contextlib
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import gymnasium
 
+from impala_mm.environments import render
+from impala_mm.environments.messages import error_message
 from impala_mm.environments.types import BadLevel, Options
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if importlib.util.find_spec("ale_py"):
     import ale_py
 
     gymnasium.register_envs(ale_py)
-    for _version, _sticky in ((0, 0.25), (4, 0.0)):  # of the 57 games ale_py names this v5 alone
+    for _version, _sticky in ((0, 0.25), (4, 0.0)):  # ale_py registers only the v5 of this game
         gymnasium.register(
             f"SurroundNoFrameskip-v{_version}",
             "ale_py.env:AtariEnv",
@@ -37,15 +39,15 @@ if importlib.util.find_spec("ale_py"):
 
 
 class Level(NamedTuple):
-    """A name that was found."""
+    """A level that was found in a registry."""
 
-    name: str  # as the user gave it
-    open: Callable[[bool], Any]  # makes one environment; given True, one that can be looked at
+    name: str  # as the user wrote it
+    open: Callable[[bool], Any]  # makes one environment; given True, one that draws pictures
     reward_threshold: float | None
     registered: gymnasium.envs.registration.EnvSpec | None = None  # in gymnasium's registry
 
     def game(self, options: Options) -> "Game | None":
-        """The game of Atari's that it is, if it is one that the C++ vector plays."""
+        """Return the Atari game, or None if the C++ vector does not play this level."""
         if self.registered is None or not importlib.util.find_spec("ale_py"):
             return None
         from impala_mm.environments.atari import games  # noqa: PLC0415
@@ -54,7 +56,7 @@ class Level(NamedTuple):
 
 
 def find_level(level_name: str) -> Level:
-    """The level of this name: gymnasium's where it knows the id, else classic gym's."""
+    """Return the level of this name, from gymnasium or else from classic gym; raise BadLevel."""
     classic = level_name.startswith("gym:")
     rest = level_name.removeprefix("gym:") if classic else level_name
     module, _, name = rest.rpartition(":")
@@ -77,39 +79,33 @@ def find_level(level_name: str) -> Level:
 
 
 def _import(module: str, level_name: str) -> None:
-    """Imports what registers the environment."""
+    """Import the module that registers the environment."""
     try:
         if not all(part.isidentifier() for part in module.split(".")):
             raise ModuleNotFoundError(f"No module named {module!r}")
         importlib.import_module(module)
     except ImportError as error:
-        raise BadLevel(f"{level_name}: {module} cannot be imported: {_one_line(error)}") from error
+        raise BadLevel(
+            f"{level_name}: {module} cannot be imported: {error_message(error)}"
+        ) from error
 
 
 def _opener(
     level_name: str, registered: gymnasium.envs.registration.EnvSpec
 ) -> Callable[[bool], Any]:
-    """Makes gymnasium's environment without the wrappers that only check its author and caller."""
+    """Return a function that makes the environment, without wrappers that only check its use."""
     registered = copy.copy(registered)
     registered.order_enforce = False
 
     def opens(renders: bool) -> gymnasium.Env:
         try:
             mode: dict[str, Any] = {"render_mode": "rgb_array"}
-            given = mode if renders and _can_render(registered) else {}
+            given = mode if renders and render.can_render(registered.entry_point) else {}
             return gymnasium.make(registered, disable_env_checker=True, **given)
         except (gymnasium.error.Error, ImportError) as error:
-            raise BadLevel(f"{level_name} cannot be made: {_one_line(error)}") from error
+            raise BadLevel(f"{level_name} cannot be made: {error_message(error)}") from error
 
     return opens
-
-
-def _can_render(registered: gymnasium.envs.registration.EnvSpec) -> bool:
-    """Whether its class says that it makes pictures."""
-    creator: Any = registered.entry_point
-    if isinstance(creator, str):
-        creator = gymnasium.envs.registration.load_env_creator(creator)
-    return "rgb_array" in getattr(creator, "metadata", {}).get("render_modes", ())
 
 
 def _classic_opener(level_name: str, name: str) -> Callable[[bool], Any]:
@@ -119,13 +115,13 @@ def _classic_opener(level_name: str, name: str) -> Callable[[bool], Any]:
         try:
             return gym_adapter.ClassicGymEnv(name, renders)
         except (gym_adapter.gym.error.Error, ImportError) as error:
-            raise BadLevel(f"{level_name} cannot be made: {_one_line(error)}") from error
+            raise BadLevel(f"{level_name} cannot be made: {error_message(error)}") from error
 
     return opens
 
 
 def _classic_registry() -> Mapping[str, Any]:
-    """Classic gym's ids; none where it is not installed."""
+    """Return classic gym's registry; an empty one if gym is not installed."""
     with contextlib.suppress(ImportError):
         from impala_mm.environments import gym_adapter  # noqa: PLC0415
 
@@ -134,13 +130,13 @@ def _classic_registry() -> Mapping[str, Any]:
 
 
 def _refuse(level_name: str, name: str, known: Iterable[str]) -> NoReturn:
-    """Says that there is no such id, and which are near."""
+    """Raise BadLevel: there is no such id, and these are similar."""
     prefix = level_name.removesuffix(name) if ":" in level_name else ""
-    spelt = {}  # as people may write it -> as it is written
+    spelt = {}  # lower case, with and without the part before a slash -> the id
     for id_ in known:
         spelt[id_.rpartition("/")[2].lower()] = id_
     spelt |= {id_.lower(): id_ for id_ in known}
-    # Atari's Deterministic ids are gone from ale_py; with our repeats these are the same games.
+    # ale_py has no Deterministic ids any more; NoFrameskip ids with our repeats are the same games.
     wanted = name.lower().replace("deterministic", "noframeskip")
     close = difflib.get_close_matches(wanted, spelt, n=3, cutoff=0.7)
     near = list(dict.fromkeys(prefix + spelt[match] for match in close))
@@ -150,8 +146,3 @@ def _refuse(level_name: str, name: str, known: Iterable[str]) -> NoReturn:
             "environment such as CartPole-v1 or ALE/Pong-v5, my_package:MyEnv-v0, catch or memory"
         )
     raise BadLevel(f"there is no environment {level_name}; did you mean {' or '.join(near)}?")
-
-
-def _one_line(error: Exception) -> str:
-    """An error's message, in one line."""
-    return " ".join(str(error).split()) or type(error).__name__

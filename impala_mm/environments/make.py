@@ -1,4 +1,4 @@
-"""Makes environments by the name of their level."""
+"""Making environments by the name of their level, and reading a level's spec."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 def make_environments(
     level_name: str, num_envs: int, seed: int, renders: bool = False, **options: Any
 ) -> Environments:
-    """`num_envs` copies of a level, number i seeded with `seed` + i; `options` as in `Options`.
+    """Make `num_envs` copies of a level; number i is seeded with `seed` + i.
 
-    With `renders` number 0 can be looked at, which costs time and changes nothing of its play.
+    `options` are fields of `Options`. With `renders`, environment 0 has a `picture`, which costs
+    time and does not change the game.
 
-    A level is the id of a gymnasium or classic gym environment, `gym:ID` where both know it and
-    gym's is meant, `my_package.module:ID` where importing a module registers it, or our own `catch`
-    and `memory`. Raises BadLevel.
+    A level is the id of a gymnasium or classic gym environment; `gym:ID` for classic gym's where
+    both libraries have the id; `my_package.module:ID` where importing the module registers the id;
+    or `catch` or `memory`, which are our own. BadLevel is raised if it cannot be played.
     """
     level, game, chosen = _find_level_and_game(level_name, options)
     if game:
@@ -42,7 +43,7 @@ def make_environments(
 
 
 def level_spec(level_name: str, **options: Any) -> EnvironmentSpec:
-    """What a level's environments take and give; one is made to find out, and closed."""
+    """Return the spec of a level's environments; unless it is Atari's, one is made and closed."""
     level, game, chosen = _find_level_and_game(level_name, options)
     if game:
         from impala_mm.environments.atari import games  # noqa: PLC0415
@@ -54,8 +55,8 @@ def level_spec(level_name: str, **options: Any) -> EnvironmentSpec:
 def _find_level_and_game(
     level_name: str, options: dict[str, Any]
 ) -> tuple["Level", "Game | None", Options]:
-    """The level, and the Atari game that it is; refuses options that are Atari's elsewhere."""
-    # Only who plays needs gymnasium: a learner gets by with the names above.
+    """Return the level, its Atari game (or None) and the options; refuse Atari's for others."""
+    # Imported only when called: gymnasium takes time to load.
     from impala_mm.environments import levels  # noqa: PLC0415
 
     chosen = Options(**options)
@@ -69,14 +70,14 @@ def _find_level_and_game(
         wrong = [name for name in chosen._fields if getattr(chosen, name) != getattr(general, name)]
         if wrong:
             raise BadLevel(
-                f"{level_name} is no game of Atari's, and {' and '.join(wrong)} "
-                f"{'is' if len(wrong) == 1 else 'are'} for these alone"
+                f"{level_name} is not an Atari game, and {' and '.join(wrong)} "
+                f"{'works' if len(wrong) == 1 else 'work'} only with Atari games"
             )
     return level, game, chosen
 
 
 def _read_spaces(level: "Level", options: Options) -> tuple["SpaceConversion", EnvironmentSpec]:
-    """Makes one environment, reads its spaces, and closes it."""
+    """Make one environment, read its spaces and close it."""
     from impala_mm.environments import spaces  # noqa: PLC0415
 
     environment = level.open(False)

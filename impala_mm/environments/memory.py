@@ -1,11 +1,12 @@
-"""A memory task: what the first observation showed is asked for ten steps later.
+"""A memory task: the first observation shows a cue that the agent must repeat nine steps later.
 
     entry  0        1 .. 7    8         9          10
            cue      blank     "clear"   "answer"   blank, terminated; reward 1 or 0
 
 The reward is 1 if the action at "answer" equals the cue (0 or 1) and the action at "clear" was 0.
-The latter is there because networks also read their last action: one without memory could carry the
-cue through its own actions. Whoever clears cannot, so without memory the mean is at most 0.5.
+The second condition is there because networks also read their last action: a network without memory
+could pass the cue on from action to action. An agent that takes action 0 at "clear" has lost it, so
+without memory the mean return is at most 0.5.
 """
 
 from typing import Any
@@ -14,14 +15,14 @@ import gymnasium
 import numpy as np
 
 _CLEAR, _ANSWER = 8, 9
-_SHOWN = {_CLEAR: 2, _ANSWER: 3}  # which sign, when
+_SHOWN = {_CLEAR: 2, _ANSWER: 3}  # step -> sign that the observation shows
 _CELL = 64  # pixels of the picture, for each of the four signs
 _DARK, _OFF, _TIME = (20, 24, 33), (44, 51, 68), (150, 160, 180)
-_SIGNS = ((92, 170, 245), (245, 158, 66), (235, 235, 240), (110, 205, 130))  # when they are lit
+_SIGNS = ((92, 170, 245), (245, 158, 66), (235, 235, 240), (110, 205, 130))  # when shown
 
 
 class Memory(gymnasium.Env):
-    """Observation float32 [4], one-hot or all zeros: cue 0, cue 1, clear, answer. Actions: 0, 1."""
+    """Observations float32 [4], one-hot or zeros: cue 0, cue 1, clear, answer. Actions: 0, 1."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012
 
@@ -35,13 +36,13 @@ class Memory(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict]:
-        """A new cue."""
+        """Start an episode with a new cue."""
         super().reset(seed=seed)
         self._cue, self._time = int(self.np_random.integers(2)), 0
         return self._show(self._cue), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
-        """Time passes; only two of the actions matter."""
+        """Advance by one step; only the actions at "clear" and "answer" matter."""
         asked, self._time = self._time, self._time + 1
         if asked == _CLEAR:
             self._cleared = action == 0
@@ -50,7 +51,7 @@ class Memory(gymnasium.Env):
         return self._show(_SHOWN.get(self._time)), 0.0, False, False, {}
 
     def render(self) -> np.ndarray:
-        """A picture, uint8 [height, width, 3]: the four signs, and how far the episode is."""
+        """Return a picture, uint8 [height, width, 3]: the four signs above a bar for the time."""
         picture = np.full((_CELL + 16, len(_SIGNS) * _CELL, 3), _DARK, np.uint8)
         shown = self._cue if self._time == 0 else _SHOWN.get(self._time)
         for sign, colour in enumerate(_SIGNS):

@@ -1,23 +1,36 @@
-"""An observation as a picture for people, where its environment draws none of its own."""
+"""Pictures of environments: whether they draw their own, and pictures of observations otherwise."""
 
+from typing import Any
+
+import gymnasium
 import numpy as np
 
 from impala_mm.environments.types import BadLevel
 
-_LEAST = 160  # pixels down, to which small pictures are enlarged
+_LEAST = 160  # height in pixels to which smaller pictures are enlarged
+
+
+def can_render(entry_point: Any) -> bool:
+    """Return whether an environment's class declares that it draws pictures.
+
+    `entry_point` is the class, or its name in a registry of gymnasium or classic gym.
+    """
+    if isinstance(entry_point, str):
+        entry_point = gymnasium.envs.registration.load_env_creator(entry_point)
+    return "rgb_array" in getattr(entry_point, "metadata", {}).get("render_modes", ())
 
 
 def picture_of_observation(level_name: str, observation: np.ndarray) -> np.ndarray:
-    """uint8 [height, width, 3] of an image; raises BadLevel where it is none.
+    """Return an image observation as uint8 [height, width, 3]; raise BadLevel if it is no image.
 
-    Numbers other than uint8 are spread from black to white; of several channels that are not
-    colours the last is shown.
+    Values of other types than uint8 are scaled so that the smallest is black and the largest white.
+    Of an image whose channels are not three colours, the last channel is shown.
     """
     image = observation[..., None] if observation.ndim == 2 else observation
     if image.ndim != 3:
         raise BadLevel(
             f"{level_name} draws no pictures, and its observations {list(observation.shape)} are "
-            f"none: give it a render method and the render mode rgb_array"
+            f"no images: give it a render method and the render mode rgb_array"
         )
     if image.shape[2] != 3:
         image = np.repeat(image[..., -1:], 3, axis=2)

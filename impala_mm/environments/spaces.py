@@ -1,6 +1,7 @@
-"""What becomes of an environment's spaces: actions numbered from 0, observations of a fixed shape.
+"""Conversion of an environment's spaces: actions are numbered from 0, observations have one shape.
 
-Box observations keep uint8 and are float32 otherwise; a Discrete one is one-hot, float32.
+Box observations of uint8 stay uint8; all others become float32. Discrete observations become
+one-hot vectors of float32.
 """
 
 from collections.abc import Callable
@@ -9,26 +10,30 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
+from impala_mm.environments.messages import one_line
 from impala_mm.environments.types import BadLevel
 
 
 class SpaceConversion(NamedTuple):
-    """How to talk to an environment."""
+    """The conversion of actions and observations for one environment."""
 
     num_actions: int
     first_action: int  # the environment's number of our action 0
-    raw_shape: tuple[int, ...]  # of an observation as the environment gives it
-    shape: tuple[int, ...]  # of an observation as we pass it on
-    dtype: np.dtype  # of that: uint8 or float32
+    raw_shape: tuple[int, ...]  # of an observation as the environment returns it
+    shape: tuple[int, ...]  # of a converted observation
+    dtype: np.dtype  # of a converted observation: uint8 or float32
     convert: Callable[[np.ndarray], np.ndarray] | None  # from raw_shape to shape
 
 
 def read_spaces(level_name: str, environment: Any, width: int, height: int) -> SpaceConversion:
-    """Reads the spaces of a gymnasium environment; `width` and `height` as for `make`."""
+    """Return the conversion for an environment; `width` and `height` are those of `Options`.
+
+    BadLevel is raised for spaces that are not supported.
+    """
     actions, observations = environment.action_space, environment.observation_space
     if not isinstance(actions, Discrete):
         raise BadLevel(
-            f"{level_name} takes actions from {_one_line(actions)}: "
+            f"{level_name} takes actions from {one_line(actions)}: "
             "only Discrete actions are supported, one choice among n"
         )
     known = (int(actions.n), int(actions.start))
@@ -40,7 +45,7 @@ def read_spaces(level_name: str, environment: Any, width: int, height: int) -> S
         return SpaceConversion(*known, (), (n,), np.dtype(np.float32), convert)
     if not isinstance(observations, Box) or observations.dtype.kind not in "biuf":
         raise BadLevel(
-            f"{level_name} observes {_one_line(observations)}: only Box observations of numbers "
+            f"{level_name} observes {one_line(observations)}: only Box observations of numbers "
             "and Discrete ones are supported; gymnasium.wrappers.FlattenObservation makes a Box"
         )
     raw = tuple(observations.shape)
@@ -66,14 +71,14 @@ def _one_hot(n: int, start: int) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def _resize(shape: tuple[int, ...], dtype: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
-    """Images [height, width] or [height, width, channels] to `shape`."""
+    """Return a function that resizes images [height, width] or [height, width, C] to `shape`."""
     import cv2  # noqa: PLC0415
 
-    cv2.setNumThreads(1)  # the machine's cores are taken by other actors
+    cv2.setNumThreads(1)  # the other cores are for other actors
 
     def convert(image: np.ndarray) -> np.ndarray:
         image = image.astype(dtype, copy=False).reshape(*image.shape[:2], -1)
-        few = [  # OpenCV resizes up to 4 channels at once, and drops a single one's axis
+        few = [  # OpenCV resizes at most 4 channels at once, and drops the axis of a single one
             cv2.resize(
                 np.ascontiguousarray(image[..., c : c + 4]),
                 shape[1::-1],
@@ -90,8 +95,3 @@ def _refuse_resizing(level_name: str, shape: tuple[int, ...]) -> None:
     raise BadLevel(
         f"width and height resize images, and {level_name} observes {list(shape)}: leave them 0"
     )
-
-
-def _one_line(space: Any) -> str:
-    """A space's description, in one line."""
-    return " ".join(str(space).split())

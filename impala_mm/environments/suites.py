@@ -1,4 +1,4 @@
-"""Suites: many levels by one name, in the kind of id that a run has learnt."""
+"""Suites: many levels under one name, with ids of the same kind as those a run was trained on."""
 
 import re
 
@@ -6,12 +6,15 @@ from impala_mm.environments.atari import scores
 
 SUITES = ("atari57",)
 _DEFAULT = "PongNoFrameskip-v4"
-# What comes before a game's name in an id, and after it.
+# The kinds of Atari ids: the parts before and after a game's name.
 _KINDS = (re.compile(r"((?:\w+:)?ALE/)\w+(-v\d+)"), re.compile(r"()\w+(NoFrameskip-v\d+)"))
 
 
 def suite_levels(name: str, like: str) -> list[str]:
-    """The levels of a suite; `like` is the id of a game of the run's, if it has learnt any."""
+    """Return the level ids of a suite.
+
+    `like` is a level of the run: if it is an Atari id, its kind (prefix and version) is used.
+    """
     assert name in SUITES
     matches = [kind.fullmatch(level) for level in (like, _DEFAULT) for kind in _KINDS]
     before, after = next(match for match in matches if match).groups()
@@ -19,5 +22,5 @@ def suite_levels(name: str, like: str) -> list[str]:
 
 
 def _id_of_rom(rom: str) -> str:
-    """up_n_down is UpNDown in ids."""
+    """Return the name that ids use for a ROM: UpNDown for up_n_down."""
     return "".join(part.capitalize() for part in rom.split("_"))

@@ -1,4 +1,8 @@
-"""Batches of environments, stepped as `trajectory` says: an episode's end is its own entry."""
+"""The types that environments share: specs, options, steps, episodes, and `Environments` itself.
+
+Environments step by the convention of `data/trajectory.py`: the end of an episode is a step of its
+own, and the reset after it is another one.
+"""
 
 from typing import NamedTuple, Protocol
 
@@ -7,42 +11,45 @@ import tensorflow as tf
 
 
 class ReferenceScores(NamedTuple):
-    """Mean returns that others had on a level, to normalise by."""
+    """Published mean returns on a level, by which returns are normalised."""
 
-    random: float  # of random play
-    human: float
+    random: float  # of a uniformly random policy
+    human: float  # of a professional tester
 
 
 class EnvironmentSpec(NamedTuple):
-    """What networks and learners need to know of an environment."""
+    """The properties of an environment that networks and learners need."""
 
     level_name: str
     observation: tf.TensorSpec  # of one observation
     num_actions: int
     action_repeats: int  # environment frames per step
     reward_threshold: float | None  # the mean return at which it counts as solved
-    frame_stack: int = 1  # how many newest frames a network sees at once
-    note: str = ""  # what the user should be told of the options, in one sentence
-    scores: ReferenceScores | None = None  # where they are known
-    emulator: str = ""  # name and version, where two of them may play a game differently
+    frame_stack: int = 1  # number of newest frames that the network sees at once
+    note: str = ""  # a sentence about the options that is printed to the user
+    scores: ReferenceScores | None = None  # None: not known
+    emulator: str = ""  # name and version, if versions may play a game differently
 
 
 class Options(NamedTuple):
-    """How a level is played. What is not in `GENERAL_FLAGS` is for Atari alone."""
+    """Options of a level. All but those in `GENERAL_FLAGS` are for Atari only.
 
-    width: int = 0  # pixels to which images are resized; 0: as they come, 84 for Atari
+    `impala_mm/config/settings.py` explains those that are flags.
+    """
+
+    width: int = 0  # pixels to which images are resized; 0: not resized, but 84 for Atari
     height: int = 0
-    num_action_repeats: int = 0  # 0: the level's own. Rewards of repeats are summed
+    num_action_repeats: int = 0  # frames per step; 0: the level's own number
     sticky_actions: float = -1  # probability that the last action is repeated; negative: the id's
-    full_action_space: bool = False  # all 18 actions, not only those that do something in the game
-    fire_after_life_loss: bool = False  # press FIRE for the agent after each lost life
-    no_reward_steps: int = 0  # steps in a row without reward after which a game is cut; 0: never
-    life_loss_ends: bool = True  # a lost life ends a training episode; elsewhere there are no lives
-    max_frames: int = 0  # of a game, after which it is cut; 0: the id's own limit
-    no_ops: int = 30  # at most so many frames of doing nothing begin a game
+    full_action_space: bool = False  # all 18 actions instead of the game's own
+    fire_after_life_loss: bool = False  # press FIRE in the step after each lost life
+    no_reward_steps: int = 0  # steps without a reward before a game is truncated; 0: never
+    life_loss_ends: bool = True  # a lost life ends the training episode
+    max_frames: int = 0  # frames before a game is truncated; 0: the id's own limit
+    no_ops: int = 30  # a game begins with at most this number of frames without an action
 
 
-# Options that are flags of an experiment, too: those for any level, and those for Atari alone.
+# Options that are also flags of an experiment: those for any level, and those for Atari only.
 GENERAL_FLAGS = ("width", "height", "num_action_repeats")
 OPTION_FLAGS = (
     *GENERAL_FLAGS,
@@ -54,53 +61,54 @@ OPTION_FLAGS = (
 
 
 class Step(NamedTuple):
-    """What one step of E environments brought."""
+    """The results of one step of E environments."""
 
-    reward: np.ndarray  # float32 [E], raw
+    reward: np.ndarray  # float32 [E], not clipped
     terminated: np.ndarray  # bool [E]
     truncated: np.ndarray  # bool [E]
     observation: np.ndarray  # [E, ...]
-    first: np.ndarray  # bool [E]: this was a reset, and the action was ignored
-    fault: np.ndarray  # bool [E]: the environment is broken; `rebuild` it
+    first: np.ndarray  # bool [E]: this was a reset, which ignored the action
+    fault: np.ndarray  # bool [E]: the environment is broken until `rebuild` is called
 
 
 class Episode(NamedTuple):
     """A finished episode."""
 
     environment: int
-    whole_game: bool  # raw return of a whole game; otherwise of a training episode (one life)
-    episode_return: float
-    length: int  # steps, resets not counted
+    whole_game: bool  # a whole game; otherwise a training episode, such as one life in Atari
+    episode_return: float  # sum of the raw rewards
+    length: int  # steps, without resets
 
 
 class Environments(Protocol):
-    """E copies of one environment."""
+    """E copies of one environment, which step together."""
 
     spec: EnvironmentSpec
-    faults: list[str]  # one line for each fault so far, newest last
-    picture_rate: float  # pictures a second at which a game looks as a person would play it
+    faults: list[str]  # a line for each fault so far, the newest last
+    picture_rate: float  # pictures a second at which a video has the speed of play
 
     def reset(self) -> Step:
-        """Resets all; first is true everywhere."""
+        """Reset all environments; `first` is true everywhere."""
 
     def step(self, actions: np.ndarray) -> Step:
-        """One step of each; an environment whose episode ended with the step before resets."""
+        """Step each environment, or reset it if its previous step ended an episode."""
 
     def rebuild(self, environment: int) -> Step:
-        """Makes a broken one anew and resets it: [1] of everything."""
+        """Replace a broken environment by a new one; return its reset, in arrays of length 1."""
 
     def episodes(self) -> list[Episode]:
-        """Those that ended since the last call."""
+        """Return the episodes that ended since the last call."""
 
     def picture(self) -> np.ndarray:
-        """What environment 0 looks like to people now, uint8 [height, width, 3].
+        """Return a picture of environment 0 as it is now, uint8 [height, width, 3].
 
-        Only of environments made with `renders`; raises BadLevel where it has no looks.
+        The environments must have been made with `renders`. BadLevel is raised if environment 0
+        draws no pictures and its observations are no images.
         """
 
     def close(self) -> None:
-        """Frees what the environments hold."""
+        """Close the environments."""
 
 
 class BadLevel(ValueError):
-    """The user's choice of level or of its options cannot be played; says why in one sentence."""
+    """A level, or its options, that cannot be played; the message is one sentence that says why."""

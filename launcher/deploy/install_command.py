@@ -21,7 +21,7 @@ exit 1
 """
 # What is to be done about what set-up says.
 _REMEDIES = (
-    ("way to the package index|resolv|timed out", "--wheelhouse=FOLDER brings the packages along"),
+    ("reach the package index|resolv|timed out", "--wheelhouse=FOLDER brings the packages along"),
     ("no space left|disk", "make room there, or name a workdir on a larger disk in the CSV"),
 )
 

@@ -1,4 +1,4 @@
-"""The compose files: what they say by the specification's rules, and what their commands do."""
+"""The compose files: they follow the specification, and their commands work."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from impala_mm.config import flags
 from impala_mm.config.settings import Config
 
 DOCKER = ROOT / "docker"
-# Of the compose specification, what is used here, and what its value must look like.
+# The keys of the compose specification that we use, and the form of their values.
 _RULES = {
     "image": r"[a-z0-9_./-]+(:[\w.-]+)?",
     "hostname": r"[a-z0-9-]+",
@@ -36,7 +36,7 @@ _RULES = {
 
 
 def _merged(name, over):
-    """As compose merges files: mappings key by key, the rest is replaced."""
+    """Merge two files as compose does: mappings key by key; other values are replaced."""
     both = isinstance(name, dict) and isinstance(over, dict)
     if not both:
         return over
@@ -55,7 +55,7 @@ EITHER = pytest.mark.parametrize("names", [CPU, GPU], ids=["cpu", "gpu"])
 
 
 def _command(service):
-    """Its own; the file of flags is read where it lies here."""
+    """Return the service's flags; its file of flags is read from this checkout."""
     return [part.replace("=compose.flags", f"={DOCKER}/compose.flags") for part in service]
 
 
@@ -128,7 +128,7 @@ def test_what_compose_starts_is_valid():
 
 @pytest.fixture
 def network():
-    """The name of a network of the containers' own, where the learners' ports are free."""
+    """Yield the name of a network for the containers, in which the learners' ports are free."""
     container.needed()
     if not shutil.which("ip"):
         pytest.skip("needs iproute2")
@@ -142,7 +142,7 @@ def network():
 
 
 def _start(name, service, folder, network):
-    """A service's container; volumes are folders that all of them share."""
+    """Start a service's container; its volumes are folders that all containers share."""
     volumes = {}
     for volume in service["volumes"]:
         source, target, *_ = volume.split(":")
@@ -160,7 +160,7 @@ def _start(name, service, folder, network):
 @needs_horovod
 @pytest.mark.slow
 def test_what_compose_starts_trains_saves_when_stopped_and_goes_on(network, tmp_path):
-    """Every container of compose.yaml, without an engine: its files, user, command and volumes."""
+    """Start all containers of compose.yaml without an engine: files, user, command and volumes."""
     services = _compose(*CPU)["services"]
     rows = tmp_path / "runs" / "compose" / "metrics.jsonl"
     frames = 0

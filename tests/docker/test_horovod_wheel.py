@@ -1,5 +1,6 @@
-"""The Horovod wheel: cached by what it was built against, and never used damaged. Builds are stubs
-here; the real build and its all-reduce check run in set-up, hence before every run of these tests.
+"""The cache of Horovod's wheels: one for each target, and never used if it is damaged.
+
+Builds are stubs here; the real build and its all-reduce check run in set-up, before these tests.
 """
 
 import os
@@ -18,7 +19,7 @@ TARGET = horovod_wheel.Target("2.21.0", "cp311-x86_64", "openmpi-5.0.11", "none"
 
 
 class StubBuild:
-    """Writes a small wheel and counts how often it was asked to."""
+    """A build that writes a small wheel and counts its calls."""
 
     def __init__(self):
         self.count = 0
@@ -87,7 +88,7 @@ def test_a_build_that_failed_or_was_killed_leaves_nothing_that_is_taken_for_a_wh
     with pytest.raises(steps.Problem):
         horovod_wheel.ensure(TARGET, tmp_path, fails)
     assert not list(tmp_path.rglob("*.whl"))
-    # Killed while copying into the cache: a wheel without its checksum.
+    # A wheel without a checksum, as if the build was killed while it copied into the cache.
     folder = tmp_path / TARGET.key()
     folder.mkdir()
     (folder / "horovod-0.28.1-cp311-cp311-linux_x86_64.whl").write_bytes(b"wh")
@@ -170,7 +171,7 @@ def test_the_second_of_two_set_ups_waits_and_says_so(tmp_path):
 
 @needs_horovod
 def test_the_installed_horovod_finds_its_mpi_without_help(tmp_path):
-    """Its libmpi lies in the environment it was installed to, not where it was built."""
+    """It uses the libmpi of the environment that it is installed to, not of the build's."""
     env = {"LD_LIBRARY_PATH": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
     program = (
         "import horovod.tensorflow as hvd; assert hvd.mpi_built() and hvd.gloo_built(); "

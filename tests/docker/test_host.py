@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def key(tmp_path):
-    """Of the user who logs in: the private key's path."""
+    """Return the path of the private key of the user who logs in."""
     container.needed()
     path = tmp_path / "id_ed25519"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
@@ -26,7 +26,7 @@ def key(tmp_path):
 
 
 class Login:
-    """Into a container, as its user's own ssh would."""
+    """A login into a container with the ssh command, as a user has it."""
 
     def __init__(self, key, port, known_hosts):
         options = ("StrictHostKeyChecking=accept-new", f"UserKnownHostsFile={known_hosts}")
@@ -35,18 +35,18 @@ class Login:
         self.port = str(port)
 
     def run(self, command, *options):
-        """(exit code, what it printed)"""
+        """Run a command; return its exit code and output."""
         to = ("-p", self.port, "impala@127.0.0.1")
         return run("ssh", *self.options, *options, *to, command, limit=30)
 
     def send(self, file, target):
-        """As SFTP."""
+        """Send a file with SFTP."""
         there = f"impala@127.0.0.1:{target}"
         return run("scp", "-s", *self.options, "-P", self.port, file, there, limit=30)
 
 
 def _host(image, folder, key):
-    """A container that waits for that key, with a port of its own; and a login."""
+    """Yield a container that accepts the key, on a port of its own, and a login to it."""
     keys = folder / "home" / ".ssh"
     keys.mkdir(parents=True, exist_ok=True)
     shutil.copy(f"{key}.pub", keys / "authorized_keys")
@@ -105,7 +105,7 @@ def test_a_host_that_nobody_could_log_into_says_what_is_missing(tmp_path):
     container.needed()
     started = Container("actor", tmp_path / "host", "host")
     assert started.process.process.wait(10) == 2
-    said = "error: /home/impala/.ssh/authorized_keys is not there, empty or not to be read by user"
+    said = "error: /home/impala/.ssh/authorized_keys is missing, empty or not readable by user"
     assert started.process.printed().startswith(said)
     started = Container("actor", tmp_path / "other", "sh", "-c", "id -u; pwd; exit 7")
     assert started.process.process.wait(10) == 7
@@ -117,7 +117,7 @@ def test_the_sshd_config_and_the_entry_parse(tmp_path):
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", made], check=True)
     config = ROOT / "docker" / "sshd_config"
     command = ["/usr/sbin/sshd", "-T", "-f", config, "-h", made, "-p", "2222"]
-    # As root sshd wants its folder; as the image's user it does not.
+    # As root, sshd needs its own folder; as the image's user it does not.
     user = ["unshare", "--map-user=1000"] if os.geteuid() == 0 else []
     ran = subprocess.run([*user, *command], check=False, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
@@ -130,7 +130,7 @@ def test_the_sshd_config_and_the_entry_parse(tmp_path):
 
 @pytest.fixture
 def cable():
-    """The names of two networks, and their addresses, that reach each other and nothing else."""
+    """Yield two networks, by name and address, that reach each other and nothing else."""
     container.needed()
     if not shutil.which("ip"):
         pytest.skip("needs iproute2")
@@ -160,7 +160,7 @@ def _ip(*words):
 @needs_horovod
 @pytest.mark.slow
 def test_mpirun_in_one_container_starts_a_learner_in_another_by_its_sshd(cable, key, tmp_path):
-    """On two machines: each container has a network, a name and a home of its own."""
+    """It is run on two machines: each container has its own network, name and home."""
     first, second = cable
     for name in ("one", "two"):
         (tmp_path / name / "home" / ".ssh").mkdir(parents=True)

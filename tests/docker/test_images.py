@@ -1,4 +1,4 @@
-"""What the images are made of, as far as it can be known without an engine."""
+"""The images' contents, as far as they can be checked without a container engine."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def test_an_image_holds_all_that_its_processes_need_and_nothing_of_the_workshop(
     assert os.access(entry, os.X_OK)
     code, printed = run(entry, "--help", cwd=tmp_path, PYTHONPATH="")
     assert (code, "--job_name" in printed) == (0, True)
-    # Not this checkout's own, though its environment knows them.
+    # The project's modules, not those of this checkout, which the environment also knows.
     program = (
         "from impala_mm import actor; import impala_mm.jobs.actor; print(f'\\n{actor.__file__}')"
     )
@@ -75,7 +75,7 @@ def test_all_that_images_are_built_from_is_pinned():
 
 
 def test_both_images_are_one_system_with_one_user_who_is_not_root():
-    """So that versions agree, and what one wrote into a volume the other may read."""
+    """So their versions agree, and each may read what the other writes to a volume."""
     actor, learner = (
         [i for i in dockerfile.stages(path)[""] if i.name in {"FROM", "RUN", "USER", "ENTRYPOINT"}]
         for path in (ACTOR, LEARNER)
@@ -105,7 +105,7 @@ def test_the_page_s_csv_names_containers_as_they_are(tmp_path):
 
 @pytest.mark.slow
 def test_the_actor_s_image_is_built_by_its_own_steps_and_plays(tmp_path):
-    """Its RUN, in a folder, with this machine's Python and packages."""
+    """Its RUN command is executed in a folder, with this machine's Python and packages."""
     project = dockerfile.assemble(ACTOR, tmp_path / "build", "build") / "opt" / "impala_mm"
     step = re.sub(r"--mount=\S+", "", dockerfile.stages(ACTOR)["build"][-1].text)
     here = f"python3.{sys.version_info[1]}"

@@ -1,4 +1,4 @@
-"""Set-up's clear sentences: what is missing, and the remedy."""
+"""Set-up's errors name what is missing and how to fix it."""
 
 import json
 import os
@@ -40,14 +40,14 @@ def test_without_root_missing_system_packages_are_asked_for_by_name(monkeypatch,
     said = capsys.readouterr().out
     packages = {"g++": "g++", "tmux": "tmux", "sshd": "openssh-server", "ip": "iproute2"}
     for program, package in packages.items():
-        assert f"no {program} here" in said
+        assert f"{program} is missing, which " in said
         assert f"`apt-get install {package}` as root" in said
 
 
 def test_sshd_comes_for_the_tests_alone_and_is_no_service_of_the_machine(
     tmp_path, monkeypatch, capsys
 ):
-    """With stand-ins for apt-get and systemctl, which write down what they are told."""
+    """The stand-ins for apt-get and systemctl record their arguments."""
     policy, told = tmp_path / "policy-rc.d", tmp_path / "told"
     for name in ("apt-get", "systemctl"):
         program = tmp_path / name
@@ -67,7 +67,7 @@ def test_sshd_comes_for_the_tests_alone_and_is_no_service_of_the_machine(
     assert (no, never) == ("101", "101"), "a service was allowed to start"
     assert disable == "systemctl disable ssh.service"
     assert not policy.exists()
-    assert "no sshd here" in capsys.readouterr().out, "the stand-in brought nothing"
+    assert "sshd is missing, which" in capsys.readouterr().out, "the stand-in brought nothing"
 
     told.unlink()
     for role in ("actor", "learner"):
@@ -83,7 +83,7 @@ def test_an_environment_of_another_folder_is_made_anew(tmp_path, monkeypatch, ca
     venv.mkdir()
     (venv / "leftover").touch()
     install.make_environment(venv, "cpu venv")
-    assert "is broken, moved or of another Python or kind" in capsys.readouterr().out
+    assert "is broken, was moved, or is for another Python or kind" in capsys.readouterr().out
     assert not (venv / "leftover").exists()
     (venv / "kept").touch()
     install.make_environment(venv, "cpu venv")
@@ -94,7 +94,7 @@ def test_an_environment_of_another_folder_is_made_anew(tmp_path, monkeypatch, ca
 
 @pytest.mark.slow
 def test_a_missing_index_says_how_to_name_a_mirror(tmp_path, monkeypatch):
-    """A real uv and a real pip, whose index does not answer."""
+    """uv and pip are real; their index does not answer."""
     shutil.copy(ROOT / "constraints.lock", tmp_path)
     monkeypatch.setattr(install, "ROOT", tmp_path)
     for name in ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL"):
@@ -110,14 +110,14 @@ def test_a_missing_index_says_how_to_name_a_mirror(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("active", [{}, {"VIRTUAL_ENV": "/foreign", "PYTHONPATH": "/foreign"}])
 def test_a_second_set_up_needs_neither_network_nor_time(active):
-    """The one that `make test` has just made; a foreign environment changes nothing."""
+    """The environment is that of `make test`; variables of another one change nothing."""
     stamp = ROOT / ".venv" / "impala_mm.json"
     if (ROOT / ".venv").is_symlink():
         pytest.skip("the environment is another folder's, and would be set up for this one")
     if not stamp.exists():
         pytest.skip("these tests were not started by make test")
     before = stamp.read_text()
-    # The Python that set up: of the options make passes, only defaults are tried here.
+    # The Python that ran set-up; make's options other than the defaults are not tested.
     python = Path(sys.executable).resolve()
     finished = subprocess.run(
         [python, "docker/install.py"],
@@ -163,3 +163,29 @@ def test_the_optional_sets_that_set_up_installs_exist():
     for extras in package_sets.EXTRAS.values():
         assert set(extras) <= declared
     assert json.dumps(package_sets.EXTRAS)
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "printed"),
+    [
+        ("steps.Problem('no disk')", 1, "[set-up] no disk\n"),
+        ("OSError('no file')", 1, "[set-up] no file\n"),
+        ("KeyboardInterrupt", 1, "\n[set-up] interrupted; the same command continues\n"),
+    ],
+)
+def test_a_set_up_program_ends_with_one_line_about_what_is_wrong(raised, code, printed):
+    program = f"""
+import steps
+def main(argv):
+    assert argv == ["--flag"]
+    raise {raised}
+steps.run_program(main, OSError)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program, "--flag"],
+        cwd=ROOT / "docker",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (code, "", printed)

@@ -1,4 +1,4 @@
-"""Wheelhouses: what one lacks is named, and Horovod travels in it."""
+"""Wheelhouses: missing packages are named, and Horovod is included."""
 
 import hashlib
 

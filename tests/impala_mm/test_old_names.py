@@ -16,7 +16,7 @@ import pytest
 )
 def test_a_module_by_its_old_name_is_the_new_one(old, new, names):
     sys.modules.pop(f"impala_mm.{old}", None)
-    with pytest.warns(FutureWarning, match=rf"impala_mm\.{old} is impala_mm\.{new} now"):
+    with pytest.warns(FutureWarning, match=rf"impala_mm\.{old} is now impala_mm\.{new}[;:]"):
         module = importlib.import_module(f"impala_mm.{old}")
     now = importlib.import_module(f"impala_mm.{new}")
     for name in names:
@@ -29,9 +29,9 @@ def test_what_algorithms_imported_from_their_package_is_found_where_it_is_now():
     from impala_mm.data.variables import Variables  # noqa: PLC0415
 
     for old, new in (("Judgement", PolicyOutput), ("entry_spec", entry_spec)):
-        with pytest.warns(FutureWarning, match=rf"{old} is impala_mm\.algorithms\.interface\."):
+        with pytest.warns(FutureWarning, match=rf"{old} is now impala_mm\.algorithms\.interface\."):
             assert getattr(algorithms, old) is new
-    with pytest.warns(FutureWarning, match=r"is impala_mm\.data\.variables\.Variables now"):
+    with pytest.warns(FutureWarning, match=r"is now impala_mm\.data\.variables\.Variables;"):
         assert algorithms.Variables is Variables
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         algorithms.Nothing  # noqa: B018

@@ -1,4 +1,4 @@
-"""The newest frames at once: which, in which order, and none of the episode before."""
+"""Frame stacks: which frames, in which order, and none of the previous episode."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from nets.frame_stack import FrameStack
 
 
 def by_hand(frames, first, n):
-    """Stacks [T, B, ...]: each entry's n newest frames since its episode's first, or zeros."""
+    """Return stacks [T, B, ...]: each entry's n newest frames of its episode, or zeros."""
     T, B = first.shape
     stacks = np.zeros([T, B, *frames.shape[2:-1], n * frames.shape[-1]], frames.dtype)
     C = frames.shape[-1]
@@ -35,7 +35,7 @@ def by_hand(frames, first, n):
     seed=st.integers(0, 1000),
 )
 def test_every_entry_sees_the_newest_frames_of_its_own_episode(T, B, n, shape, cut, seed):
-    """In one unroll, and in two of which the second goes on from the state of the first."""
+    """Compare one unroll with two, of which the second starts from the state of the first."""
     random = np.random.default_rng(seed)
     frames = random.integers(1, 256, [T, B, *shape]).astype(np.uint8)
     first = random.random([T, B]) < 0.25
@@ -57,7 +57,7 @@ def test_every_entry_sees_the_newest_frames_of_its_own_episode(T, B, n, shape, c
 
 @pytest.mark.parametrize("name", ["ShallowConvAgent", "ShallowConvLSTMAgent"])
 def test_a_network_of_single_frames_is_the_one_of_stacks(name):
-    """Step by step and unrolled, it gives what the same weights give for stacks made by hand."""
+    """Steps and unrolls give the same features as stacks that the test makes itself."""
     T, B, A = 6, 2, 3
     single = tf.TensorSpec([36, 36, 1], tf.uint8)
     network = nets.make(name, single, A, frame_stack=4)

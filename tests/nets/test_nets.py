@@ -1,4 +1,4 @@
-"""The networks: what they read, when they forget, and how large they are."""
+"""The networks: their inputs, the reset of their state, and their sizes."""
 
 import numpy as np
 import pytest
@@ -82,7 +82,7 @@ def test_a_first_entry_knows_nothing_of_what_was_before(network_of, name):
     one, other = (entries(spec_for(name), 5, 2, seed) for seed in (0, 1))
     first = np.zeros([5, 2], bool)
     first[2] = True
-    # The same observations from entry 2 on; there the last reward and action still differ.
+    # The observations are the same from entry 2 on; its last reward and action still differ.
     for mine, theirs, since in zip(one, other, (2, 3, 3), strict=False):
         theirs[since:] = mine[since:]
     other[1][2], other[2][2] = -one[1][2], (one[2][2] + 1) % ACTIONS
@@ -91,7 +91,7 @@ def test_a_first_entry_knows_nothing_of_what_was_before(network_of, name):
     assert not np.allclose(left[:2], right[:2], atol=1e-3)
     assert_close(left[2:], right[2:])
     assert_close(left_last, right_last)
-    # And it is read as at the start of everything, with no reward and no action.
+    # The entry is read as the first one of all, without a reward and an action.
     fresh, _ = network.step(
         one[0][2], one[1][2] * 0, one[2][2] * 0 - 1, first[0], network.initial_state(2)
     )
@@ -200,7 +200,7 @@ def test_sizes_on_atari_with_heads_for_policy_and_baseline(name, features, param
 
 
 def of_bytes_and_of_floats(name, shape):
-    """Two networks of the same weights."""
+    """Return two networks with the same weights."""
     for dtype in (tf.uint8, tf.float32):
         tf.random.set_seed(1)
         yield nets.make(name, tf.TensorSpec(shape, dtype), ACTIONS)
@@ -222,7 +222,7 @@ def test_images_of_bytes_are_read_by_their_contrast_and_floats_as_they_are(name)
 
 
 def test_the_contrast_is_of_all_frames_that_are_seen_at_once():
-    """Brightening all of them changes nothing, brightening the newest alone does."""
+    """The features change if only the newest frame is brighter, and not if all frames are."""
     network = nets.make("ShallowConvAgent", tf.TensorSpec([36, 36, 1], tf.uint8), ACTIONS, 2)
     observation, reward, action, first = entries(tf.TensorSpec([36, 36, 1], tf.uint8), 2, 1)
     dark = 10 + observation // 8
@@ -242,7 +242,7 @@ def test_the_contrast_is_of_all_frames_that_are_seen_at_once():
 @pytest.mark.parametrize("scaled", [network._scaled, network._fused], ids=["scaled", "fused"])
 @pytest.mark.parametrize("range_", [(0, 256), (0, 3), (40, 200), (253, 256)])
 def test_the_contrast_of_a_stack_is_right_however_bright_it_is(range_, scaled):
-    """It comes of sums of each frame: where all is bright, their squares hide what differs."""
+    """It is computed from sums of each frame, whose squares are nearly equal in bright frames."""
     frames = np.random.default_rng(0).integers(*range_, [2, 84, 84, 4]).astype(np.uint8)
     sums = [network._sums(tf.constant(frames[..., i : i + 1])) for i in range(4)]
     picture = network.Picture(tf.constant(frames), tf.concat(sums, -1))
@@ -326,7 +326,7 @@ def test_the_smallest_image_is_read(name, size):
 
 @pytest.mark.parametrize("size", [(84, 84), (39, 42)])
 def test_a_first_layer_over_tiles_is_the_one_over_pixels(size):
-    """Kernel 8, stride 4: the same sums of the same products, whatever is left over at edges."""
+    """A kernel of 8 with stride 4 adds up the same products, whatever the edges leave over."""
     torso = conv.Conv([conv.Layer(16, 8, 4)], hidden=1)
     image = np.random.default_rng(0).random([2, *size, 3]).astype(np.float32)
     torso(torso.arrange(image))

@@ -1,4 +1,4 @@
-"""A torso that computes in bfloat16: near float32's, and its weights stay what they are."""
+"""A torso that computes in bfloat16: its results are near float32's, its weights unchanged."""
 
 import threading
 
@@ -16,7 +16,7 @@ def _made(name, precision):
 
 
 def _learnt(network, spec):
-    """Features of a batch, and the gradient of their mean square."""
+    """Return the features of a batch and the gradient of their mean square."""
     unroll = traced_unroll(network, spec)
     with tf.GradientTape() as tape:
         features, _ = unroll(*entries(spec, 3, 2), network.initial_state(2))
@@ -26,7 +26,7 @@ def _learnt(network, spec):
 
 @pytest.mark.parametrize("name", ["MLPLSTMAgent", "ResNetLSTMAgent"])
 def test_bfloat16_rounds_what_is_computed_and_leaves_weights_and_gradients_float32(name):
-    """bfloat16 has 8 bits: each operation is right to 0.4%."""
+    """bfloat16 has 8 bits, so each operation has an error of up to 0.4%."""
     exact, rounded = _made(name, "float32"), _made(name, "bfloat16")
     right, right_gradients = _learnt(exact, spec_for(name))
     features, gradients = _learnt(rounded, spec_for(name))
@@ -42,7 +42,7 @@ def test_bfloat16_rounds_what_is_computed_and_leaves_weights_and_gradients_float
 
 
 def test_a_step_and_an_unroll_of_one_network_may_be_traced_at_once():
-    """Each would read the other's casts for weights, tensors of a graph that is not its own."""
+    """Otherwise each could read the other's casts as its weights, tensors of a foreign graph."""
     network, failed = _made("MLPAgent", "bfloat16"), []
     observation, reward, action, first = entries(VECTOR, 4, 2)
 

@@ -1,5 +1,5 @@
 """Atari games, emulated and preprocessed in C++ by ale_py.
 
-`environments.make` opens them; `environments.levels` finds their ids.
-Must import nothing outside `environments`, but `runtime`.
+`environments.make` opens the games and `environments.levels` finds their ids. Apart from
+`environments` and `runtime`, this package must import nothing of the library.
 """

@@ -1,7 +1,7 @@
-"""Atari's screen in colour, of environment 0, for videos and windows.
+"""The screen of an Atari game in colour, for videos and windows; environment 0 only.
 
-The C++ vector shows preprocessed pictures only, and an emulator's screen cannot be had from it. So
-a second vector plays environment 0's game once more: the same seed and the same actions make the
+The C++ vector returns preprocessed pictures only and gives no access to the emulator's screen. So a
+second vector plays the game of environment 0 again: the same seed and the same actions give the
 same game, sticky actions and no-ops included, and its pictures are the whole screen.
 """
 
@@ -16,7 +16,7 @@ _SCREEN = {"img_height": 210, "img_width": 160, "grayscale": False}
 
 
 class ColourScreenVector:
-    """As `AtariVectorEnv` to those who call it, and with the picture of environment 0."""
+    """A vector with the interface of `AtariVectorEnv` and the `picture` of environment 0."""
 
     def __init__(self, game: Game, num_envs: int):
         self._vector = vector.open_vector(game, num_envs)
@@ -24,7 +24,7 @@ class ColourScreenVector:
         self.picture = np.zeros((210, 160, 3), np.uint8)
 
     def reset(self, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
-        """All, or those of a mask."""
+        """Reset all games, or those that `options["reset_mask"]` selects."""
         answer = self._vector.reset(seed=seed, options=options)
         mask = options["reset_mask"][:1] if options else None
         if mask is None or mask[0]:
@@ -36,7 +36,7 @@ class ColourScreenVector:
         return answer
 
     def step(self, actions: np.ndarray) -> Any:
-        """One step of each."""
+        """Step all games."""
         answer = self._vector.step(actions)
         pictures, *_, info = self._again.step(actions[:1])
         self._look(pictures, info, answer[-1])
@@ -45,5 +45,5 @@ class ColourScreenVector:
     def _look(self, pictures: np.ndarray, info: dict[str, Any], theirs: dict[str, Any]) -> None:
         for name in ("frame_number", "episode_frame_number", "lives"):
             if info[name][0] != theirs[name][0]:
-                raise RuntimeError(f"the game in colour is another: {name} differs")
+                raise RuntimeError(f"the game played again for its colours differs in its {name}")
         self.picture = pictures.reshape(210, 160, 3).copy()

@@ -1,7 +1,7 @@
-"""What an Atari id and the options say of a game: its ROM, repeats, stickiness and limits.
+"""Settings of an Atari game from its id and the options: ROM, repeats, sticky actions and limits.
 
-Ids are those that ale_py registers with gymnasium; what tells one from the other (sticky actions,
-frame skip, ROM) is read from there. `levels` found the id; `vector` plays the game.
+The ids are those that ale_py registers with gymnasium. What distinguishes them (ROM, frame skip,
+sticky actions) is read from that registry. `levels` finds the id; `vector` plays the game.
 """
 
 import functools
@@ -12,13 +12,14 @@ import tensorflow as tf
 from ale_py import roms
 
 from impala_mm.environments.atari import scores
+from impala_mm.environments.messages import error_message
 from impala_mm.environments.types import BadLevel, EnvironmentSpec, Options
 
-_SIZE = 84  # pixels down and across, as DeepMind's agents see them
-_REPEATS = 4  # of ids whose emulator repeats nothing (NoFrameskip): their preprocessing does
-_STACK = 4
-# What we know how to read. An id that asks for more (RAM observations, another mode or difficulty)
-# is gymnasium's to play.
+_SIZE = 84  # height and width in pixels, as in DeepMind's agents
+_REPEATS = 4  # frames per step for ids whose emulator does not repeat actions (NoFrameskip)
+_STACK = 4  # frames that a network sees at once
+# The settings of an id that this module can read. An id with other settings (RAM observations,
+# another mode or difficulty) is played through gymnasium.
 _KNOWN = {
     "game",
     "repeat_action_probability",
@@ -30,25 +31,25 @@ _KNOWN = {
 
 
 class Game(NamedTuple):
-    """How one game is played. A frame is the emulator's, 60 a second."""
+    """The settings of one game. Frames are those of the emulator, 60 a second."""
 
     level_name: str
-    rom: str  # ale_py's name of it
-    actions: tuple[ale_py.Action, ...]  # what our actions 0, 1, ... press
+    rom: str  # ale_py's name of the game
+    actions: tuple[ale_py.Action, ...]  # the emulator's actions for our actions 0, 1, ...
     repeats: int  # frames per step
-    sticky_actions: float  # probability, at each frame, that the action before is pressed instead
-    max_frames: int  # after which a game is cut, no-ops not counted
-    no_ops: int  # at most so many frames of doing nothing begin a game
+    sticky_actions: float  # probability, at each frame, that the previous action is pressed instead
+    max_frames: int  # frames before a game is truncated, without no-ops
+    no_ops: int  # a game begins with at most this number of frames without an action
     full_action_space: bool
     height: int
     width: int
     life_loss_ends: bool  # a lost life ends a training episode
     fire_after_life_loss: bool
-    no_reward_steps: int  # without reward, after which a game is cut; 0: never
+    no_reward_steps: int  # steps without a reward before a game is truncated; 0: never
 
 
 def read_game(level_name: str, registered: Any, options: Options) -> Game | None:
-    """The game of an id in gymnasium's registry; None where it is not for the C++ vector."""
+    """Return the game of an id in gymnasium's registry; None if the C++ vector cannot play it."""
     kwargs = registered.kwargs
     if (
         registered.entry_point != "ale_py.env:AtariEnv"
@@ -63,7 +64,7 @@ def read_game(level_name: str, registered: Any, options: Options) -> Game | None
     full = options.full_action_space or kwargs.get("full_action_space", False)
     sticky = options.sticky_actions
     if not sticky <= 1:  # NaN, too
-        raise BadLevel(f"sticky_actions is a probability, and {sticky} is none")
+        raise BadLevel(f"sticky_actions is a probability, and {sticky} is not between 0 and 1")
     rom = kwargs["game"]
     return Game(
         level_name=level_name,
@@ -83,12 +84,12 @@ def read_game(level_name: str, registered: Any, options: Options) -> Game | None
 
 
 def game_spec(game: Game) -> EnvironmentSpec:
-    """What networks and learners need to know of it."""
+    """Return the spec of a game."""
     note = ""
     if game.repeats == 1:
         note = (
-            "num_action_repeats=1 is obeyed, every emulator frame is a step; the predecessor "
-            "ignored it with Atari and repeated each action 4 times (leave it 0 for that)"
+            "num_action_repeats=1 makes every emulator frame a step; the predecessor of this "
+            "program ignored it with Atari and repeated each action 4 times (use 0 for that)"
         )
     return EnvironmentSpec(
         game.level_name,
@@ -104,36 +105,38 @@ def game_spec(game: Game) -> EnvironmentSpec:
 
 
 def _refuse_random(level_name: str, registered: Any, repeats: Any) -> None:
-    """Says which ids are near one that repeats actions at random."""
+    """Raise BadLevel for an id that repeats actions at random; name the similar ids."""
     prefix = level_name.removesuffix(registered.id)
     name = prefix + registered.name
     raise BadLevel(
         f"{level_name} repeats each action {repeats[0]} to {repeats[1] - 1} times, at random, and "
-        f"only a fixed number is played: did you mean {name}NoFrameskip-v{registered.version} "
+        f"only a fixed number is supported: did you mean {name}NoFrameskip-v{registered.version} "
         f"or {prefix}ALE/{registered.name}-v5?"
     )
 
 
 @functools.cache  # loading a ROM takes a tenth of a second
 def _actions(level_name: str, rom: str, full: bool) -> tuple[ale_py.Action, ...]:
-    """The game's actions: those that do something in it, or all 18."""
+    """Return the actions that have an effect in the game, or all 18 if `full`."""
     try:
         path = roms.get_rom_path(rom)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise BadLevel(
-            f"{level_name} needs the ROM {rom}.bin, and there is none ({error}): reinstall ale-py, "
-            "or let ALE_ROMS_DIR name a folder that has it"
+            f"{level_name} needs the ROM {rom}.bin, which was not found ({error}): reinstall "
+            "ale-py, or set ALE_ROMS_DIR to a folder that has it"
         ) from error
     except OSError as error:
-        raise BadLevel(f"{level_name}: {' '.join(str(error).split())}") from error
+        raise BadLevel(f"{level_name}: {error_message(error)}") from error
     if path is None:
         raise BadLevel(f"{level_name}: ale-py knows no ROM {rom}")
-    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # it greets at every start
+    # Without this it prints a greeting at every start.
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     emulator = ale_py.ALEInterface()
     emulator.loadROM(path)
     if not full:
         return tuple(emulator.getMinimalActionSet())
-    # Where the emulator leaves some out, Skiing's FIRE, they are there for the network's sake.
+    # The network has 18 actions even where the emulator leaves some out, such as FIRE in Skiing;
+    # these then press the same without FIRE.
     legal = {action.name: action for action in emulator.getLegalActionSet()}
     return tuple(
         legal[name if name in legal else name.removesuffix("FIRE") or "NOOP"]

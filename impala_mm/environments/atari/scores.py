@@ -1,6 +1,6 @@
-"""What a random player and a human get in 57 games of Atari, to measure an agent's returns by.
+"""Reference scores of a random player and a human in 57 Atari games, to normalise returns by.
 
-The numbers of scores.csv are the field's usual ones: mean raw returns over whole games that
+The numbers in scores.csv are the ones usual in the field: mean raw returns over whole games that
 begin with up to 30 no-ops and last at most 108,000 frames, by uniformly random play and by a
 professional tester (Wang et al. 2016, arXiv 1511.06581, appendix; Mnih et al. 2015 for most).
 """
@@ -22,10 +22,10 @@ def _table() -> dict[str, ReferenceScores]:
 
 
 def reference_scores(rom: str) -> ReferenceScores | None:
-    """Those of the game of this ROM; None where nobody measured them."""
+    """Return the scores for the game of this ROM; None if there are none."""
     return _table().get(rom)
 
 
 def atari57_roms() -> list[str]:
-    """All 57."""
+    """Return the ROM names of the 57 games."""
     return list(_table())

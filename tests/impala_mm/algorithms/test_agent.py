@@ -1,4 +1,4 @@
-"""What a run's processes agree on: names that mean nothing are refused, in a sentence."""
+"""The identity that a run's processes share, and the errors for unknown names."""
 
 import pytest
 import tensorflow as tf
@@ -44,7 +44,7 @@ def test_learners_that_were_given_one_address_are_refused_by_their_numbers():
 
 
 def test_what_differs_is_refused_by_its_name_and_who_has_what_on_all_learners_alike():
-    """Flags that may be of a learner's own, as its address, may differ."""
+    """Flags of one learner, such as its address, may differ."""
     rates = [0.1, 0.2, 0.1]
 
     def compare(group):

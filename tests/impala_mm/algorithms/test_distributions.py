@@ -36,7 +36,7 @@ def test_log_probability_entropy_and_mode_are_the_softmaxs(seed, leading, num_ac
 
 
 def test_samples_come_as_often_as_they_are_likely():
-    """Of 20,000 draws of p = (0.1, 0.6, 0.3), each share has a deviation below 0.0035."""
+    """In 20,000 draws of p = (0.1, 0.6, 0.3) each share has a deviation below 0.0035."""
     tf.random.set_seed(1)
     probs = np.float32([0.1, 0.6, 0.3])
     drawn = Categorical(tf.broadcast_to(tf.math.log(probs), [100, 200, 3])).sample()
@@ -54,7 +54,7 @@ def test_a_sample_has_the_leading_shape(leading):
 
 @pytest.mark.parametrize("forbidden", [-np.inf, -1e30])
 def test_a_forbidden_action_leaves_entropy_and_gradients_finite(forbidden):
-    """Of three actions one is forbidden and two are alike: log 2, and no push anywhere."""
+    """One of three actions is forbidden and two are equal: entropy log 2, gradient 0."""
     logits = tf.Variable([[0.0, forbidden, 0.0]])
     with tf.GradientTape(persistent=True) as tape:
         policy = Categorical(tf.convert_to_tensor(logits))

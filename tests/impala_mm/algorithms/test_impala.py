@@ -1,4 +1,4 @@
-"""IMPALA's update: large errors of the baseline are counted in units of their own running mean."""
+"""IMPALA's update: large errors of the baseline are divided by their own running mean."""
 
 import in_process
 import numpy as np
@@ -13,7 +13,7 @@ from impala_mm.environments.make import make_environments
 
 
 class Two(group.SingleLearner):
-    """Two learners, of which the other has the same gradients, and another baseline's loss."""
+    """A group of two learners with equal gradients and different losses of the baseline."""
 
     def __init__(self, other):
         self._other = other
@@ -23,7 +23,7 @@ class Two(group.SingleLearner):
 
 
 def _one_update(squared_error, changed=lambda batch: batch, **settings):
-    """(algorithm after an update of Catch that began with this running mean, metrics)."""
+    """Return the algorithm after an update on Catch from this running mean, and the metrics."""
     config = Config(level_name="catch", unroll_length=5, num_envs=4, **settings)
     algorithm = in_process.make(config)
     algorithm._squared_error.assign(squared_error)
@@ -61,7 +61,7 @@ def test_errors_count_in_units_of_the_running_mean_where_it_is_above_1(mean, div
 
 
 def test_it_is_the_mean_over_learners(monkeypatch):
-    """Another learner's sum of squared errors is 2 x 300, of 20 steps, beside ours."""
+    """The other learner's sum of squared errors is 2 x 300, over 20 steps."""
     monkeypatch.setattr(group, "SingleLearner", lambda: Two(300.0))
     algorithm, metrics = _one_update(40.0)
     both = (metrics["loss/baseline"] + 300.0) / 2

@@ -1,4 +1,4 @@
-"""The seam between what learns and what moves data: a source of the test's own, with priorities."""
+"""The interface of algorithms with a source of batches of the test's own, with priorities."""
 
 import dqn_like
 import numpy as np
@@ -26,7 +26,7 @@ UPDATES, BATCH, HELD = 30, 4, 32
 
 
 class Prioritised:
-    """Draws from the unrolls that it holds, by the priorities that come back."""
+    """A source that draws from its unrolls by the priorities of the last update."""
 
     def __init__(self, entries, exponent):
         self._entries, self._exponent = entries, exponent
@@ -50,7 +50,7 @@ class Prioritised:
 
 @pytest.fixture(scope="module")
 def entries():
-    """[T+1, HELD] of Catch, by a policy that has learnt nothing."""
+    """Return unrolls [T+1, HELD] of Catch, by an untrained policy."""
     config = Config(level_name="catch")
     spec = level_spec("catch")
     algorithm = dqn_like.make(config, spec)
@@ -85,14 +85,14 @@ def _train(entries, exponent, folder):
 def test_priorities_come_back_for_the_batch_they_belong_to_and_steer_what_is_drawn(
     entries, tmp_path
 ):
-    """Every key fed back was in that batch; with other priorities, other columns are drawn."""
+    """Every key with a priority was in its batch; priorities change the columns drawn."""
     folders = tmp_path / "uniform", tmp_path / "greedy"
     for folder in folders:
         folder.mkdir()
     uniform, row = _train(entries, 0.0, folders[0])
     greedy, _ = _train(entries, 3.0, folders[1])
     for source in (uniform, greedy):
-        # The next batch is drawn while the one before is learnt from.
+        # The next batch is drawn while the learner trains on the previous one.
         assert len(source.drawn) - 2 <= len(source.fed_back) > 20
         for drawn, fed_back in zip(source.drawn, source.fed_back, strict=False):
             np.testing.assert_array_equal(fed_back, drawn)

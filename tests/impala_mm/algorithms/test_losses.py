@@ -1,4 +1,4 @@
-"""IMPALA's loss: an episode's end worked out by hand, masks that hide, weights, reductions."""
+"""IMPALA's loss: an episode's end calculated by hand, masks, weights and reductions."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ COSTS = {"discounting": 0.5, "baseline_cost": 0.5, "entropy_cost": 0.01}
 
 
 def unrolls(seed, steps, batch, num_actions=3, resets=0.2):
-    """Arguments of impala_loss: random outputs, and entries with ends and resets strewn in."""
+    """Return arguments of impala_loss: random outputs, and entries with ends and resets."""
     rng = np.random.default_rng(seed)
     shape = (steps + 1, batch)
     return {
@@ -28,7 +28,7 @@ def unrolls(seed, steps, batch, num_actions=3, resets=0.2):
 
 
 def loss_and_gradients(inputs, of=("total",)):
-    """The Losses, and the gradients of those named in `of`, each for logits and values."""
+    """Return the Losses, and the gradients of those in `of`, for logits and values."""
     logits, values = tf.Variable(inputs["policy_logits"]), tf.Variable(inputs["values"])
     with tf.GradientTape(persistent=True) as tape:
         outputs = {"policy_logits": tf.identity(logits), "values": tf.identity(values)}
@@ -50,7 +50,7 @@ def assert_equal(one, other):
     ("how", "expected"),
     [
         ("abs_one", [-1.0, -1.0, -0.5, 0.0, 0.5, 1.0, 1.0]),
-        # 5 tanh(r / 5), of losses 0.3: tanh 20 = 1, tanh 0.4 = 0.3799490, tanh 0.1 = 0.0996680
+        # 5 tanh(r / 5), times 0.3 if r < 0: tanh 20 = 1, tanh 0.4 = 0.3799490, tanh 0.1 = 0.0996680
         ("soft_asymmetric", [-1.5, -0.5699235, -0.149502, 0.0, 0.49834, 1.899745, 5.0]),
         ("none", [-100.0, -2.0, -0.5, 0.0, 0.5, 2.0, 100.0]),
     ],
@@ -68,7 +68,7 @@ def test_an_unknown_clipping_or_reduction_is_refused_by_name():
 
 
 def episode_end(terminated):
-    """Two actions at even odds, on policy; o_2 ends an episode, o_3 begins the next.
+    """Return an unroll on policy with two equally likely actions; o_2 ends an episode.
 
     entry        0     1     2 (end)   3 (reset)   4
     reward       -     1     2         99 ignored  3
@@ -118,7 +118,7 @@ def test_an_episodes_end_and_the_reset_after_it_by_hand(terminated, errors, adva
 
 
 def test_the_shift_is_what_the_actions_lost_in_log_probability():
-    """Chosen at odds of 0.8, now at 0.5, in three steps; not counted where nobody stepped."""
+    """Three actions had probability 0.8 and now have 0.5; resets are not counted."""
     inputs = episode_end(terminated=False)
     inputs["behaviour_log_probs"][:] = np.log(0.8)
     result, (by_shift,) = loss_and_gradients(inputs, of=("shift",))
@@ -127,7 +127,7 @@ def test_the_shift_is_what_the_actions_lost_in_log_probability():
 
 
 def test_a_lost_life_ends_the_return_and_masks_nothing():
-    """As the terminated episode above, but the next step is somebody's: reward 1 here, not 99."""
+    """This is the terminated episode above with a live next step: its reward is 1, not 99."""
     inputs = episode_end(terminated=True)
     inputs["first"][3] = False
     inputs["rewards"][3] = 1
@@ -197,7 +197,7 @@ def test_a_column_counts_as_its_weight_says():
 
 
 def test_the_mean_divides_by_the_constants_t_and_b():
-    """Whatever is masked or weightless: 5 x 4 here, of which far fewer steps are somebody's."""
+    """The divisor is 5 x 4, although far fewer steps are live."""
     inputs = unrolls(2, 5, 4, resets=0.6)
     inputs["weight"][0] = 0
     total, mean = (impala.impala_loss(**inputs, **COSTS, reduction=r) for r in losses.REDUCTIONS)
@@ -223,7 +223,7 @@ def test_a_policy_far_from_the_behaviour_gives_finite_losses(size):
 
 
 def test_thresholds_and_lambda_reach_v_trace():
-    """One step of pi = 0.5, mu = 0.125, so rho = 4; V = 0, r = 1: the advantage is min(4, bar)."""
+    """For one step of pi = 0.5, mu = 0.125, so rho = 4, V = 0, r = 1: advantage min(4, bar)."""
     inputs = {
         "policy_logits": np.zeros([2, 1, 2], np.float32),
         "values": np.zeros([2, 1], np.float32),

@@ -1,4 +1,4 @@
-"""RMSProp and Adam against steps worked out by hand, and what both promise to the learner."""
+"""RMSProp and Adam against steps calculated by hand, and what the learner needs of both."""
 
 import numpy as np
 import pytest
@@ -140,7 +140,7 @@ def test_the_first_step_may_make_the_variables_in_a_graph(name):
 
 @MAKES
 def test_copied_variables_continue_the_same_course(name):
-    """What a checkpoint does, and the broadcast to other learners."""
+    """Copy the variables, as a checkpoint and the broadcast to other learners do."""
     gradients = np.random.default_rng(0).normal(0, 1, (4, 3)).astype(np.float32)
     x, y = tf.Variable(tf.zeros([3])), tf.Variable(tf.zeros([3]))
     one, other = made(name), made(name)

@@ -14,7 +14,7 @@ THRESHOLDS = st.sampled_from([None, 0.0, 0.5, 1.0, 3.7])
 
 
 def paper(log_rhos, discounts, rewards, values, bootstrap, rho_bar, pg_rho_bar, c_bar, lambda_):
-    """(vs, pg_advantages) as equation 1 and section 4.2 have them, term by term."""
+    """Return (vs, pg_advantages) by equation 1 and section 4.2, term by term."""
     log_rhos, discounts, rewards, values, bootstrap = (
         np.asarray(x, np.float64) for x in (log_rhos, discounts, rewards, values, bootstrap)
     )
@@ -43,7 +43,7 @@ def assert_close(got, expected):
 
 
 def drawn(seed, shape, spread):
-    """Inputs of V-trace: log-ratios of size `spread`, a third of the discounts 0."""
+    """Return inputs of V-trace: log-ratios of size `spread`, a third of the discounts 0."""
     rng = np.random.default_rng(seed)
     numbers = [
         rng.normal(0, spread, shape),
@@ -157,7 +157,7 @@ def test_no_gradient_flows_through_the_targets_but_one_does_through_the_log_prob
 
 @pytest.mark.parametrize("steps", [1, 5])
 def test_it_is_the_same_where_the_graph_does_not_know_the_shape(steps):
-    """A length known only at run time takes the loop, a known one is written out."""
+    """A length known only at run time uses a loop; a known one is unrolled."""
     inputs = drawn(3, (steps, 2, 3), 0.5)
     unknown = [tf.TensorSpec([None] * x.ndim, tf.float32) for x in inputs]
     looped = tf.function(vtrace.from_importance_weights, input_signature=unknown)
@@ -174,7 +174,7 @@ def test_a_long_unroll_takes_the_loop_and_agrees_with_the_definition():
 
 
 def test_one_ratio_may_serve_several_values():
-    """log_rhos and discounts [T, B, 1] beside rewards and values [T, B, C]."""
+    """log_rhos and discounts are [T, B, 1], rewards and values are [T, B, C]."""
     wide = drawn(5, (4, 2, 3), 1.0)
     narrow = [x[..., :1] for x in wide[:2]]
     got = vtrace.from_importance_weights(*narrow, *wide[2:])

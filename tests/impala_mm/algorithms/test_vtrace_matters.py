@@ -1,13 +1,13 @@
-"""V-trace is what lets IMPALA learn from a policy that is not its own.
+"""IMPALA learns from another policy's experience only with V-trace's ratios.
 
-Actors play Catch at random for ever; the learner trains on what they sent, again and again. Greedy
-by the random policy's own values every ball would be caught (so says dynamic programming over the
-game), so it is no better target that tells the two runs apart, but where learning ends. Without
-its ratios a step that the learnt policy would never make pushes as hard as at the start: logits
-grow without end (their spread is some 200, against 20), the network saturates, and the balls of one
-to three of the five columns are given up for good. With them such a step weighs nothing, and what
-is left teaches nothing new once the policy is right. Over five seeds: 1.00 with, -0.24 to 0.61
-without.
+The actors always play Catch at random, and the learner trains on their unrolls again and again. The
+values of the random policy would suffice: a policy that is greedy by them catches every ball, as
+dynamic programming over the game shows. So the two runs do not differ in their targets but in where
+learning ends. Without ratios, a step that the learnt policy would never make changes the policy as
+much as at the start: logits grow without end (their spread is about 200, against 20), the network
+saturates, and the policy misses the balls of one to three of the five columns for ever. With ratios
+such a step has no weight, and the other steps change nothing once the policy is right. The mean
+returns over five seeds are 1.00 with ratios, and -0.24 to 0.61 without.
 """
 
 import in_process
@@ -24,7 +24,7 @@ UPDATES, GROUPS, ENVS, GAMES = 600, 100, 16, 500
 
 
 class AtRandom:
-    """Plays uniformly, and records it as IMPALA's actor does: equal logits."""
+    """A uniformly random policy that records equal logits, as IMPALA's actor would."""
 
     def __init__(self, algorithm):
         self.unroll, self.initial_state = algorithm.unroll, algorithm.initial_state
@@ -36,7 +36,7 @@ class AtRandom:
 
 
 def _trained(config, data, changed):
-    """IMPALA after UPDATES updates on `data`; `changed` gets each batch first."""
+    """Return IMPALA after UPDATES updates on `data`, whose batches `changed` may change."""
     algorithm = in_process.make(config)
     update = in_process.updater(algorithm, config, lambda batch: changed(algorithm, batch))
     for i in range(UPDATES):
@@ -49,14 +49,14 @@ def _as_recorded(algorithm, batch):
 
 
 def _as_if_its_own(algorithm, batch):
-    """The behaviour's logits replaced by the learner's: every log-ratio is 0."""
+    """Replace the behaviour's logits by the learner's, so that every log-ratio is 0."""
     logits = tf.stop_gradient(in_process.outputs(algorithm, batch).logits)
     own = tf.concat([logits[:1], logits[:-1]], axis=0)  # entry t's action was chosen at t - 1
     return batch._replace(unrolls=batch.unrolls._replace(extras=own))
 
 
 def _greedy_return(algorithm):
-    """Mean return of the most likely actions over GAMES games of nine steps."""
+    """Return the mean return of the most likely actions over GAMES games of nine steps."""
     playing = make_environments("catch", GAMES, seed=777)
     state, greedily = algorithm.initial_state(GAMES), tf.zeros([GAMES])
     step, action = playing.reset(), np.zeros([GAMES], np.int32)

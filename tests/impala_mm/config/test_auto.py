@@ -1,4 +1,4 @@
-"""What `auto` stands for, and how it is said."""
+"""The values that `auto` stands for, and how it is given."""
 
 import os
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from impala_mm.config.settings import Config
 
 
 class Shape(list):
-    """As TensorFlow has it, as far as a choice needs it."""
+    """A stand-in for tf.TensorShape with what `auto` needs."""
 
     def num_elements(self):
         product = 1
@@ -21,7 +21,7 @@ class Shape(list):
 
 
 class Observation(NamedTuple):
-    """A TensorSpec's part that matters."""
+    """A stand-in for tf.TensorSpec."""
 
     shape: Shape
 

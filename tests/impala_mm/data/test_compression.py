@@ -1,4 +1,4 @@
-"""What is sent small arrives as it was; what never was anything does no harm."""
+"""Compressed content arrives unchanged, and false content does no harm."""
 
 import tracemalloc
 
@@ -13,7 +13,7 @@ from impala_mm.config.settings import Config
 from impala_mm.data.compression import COMPRESSORS, compress_lz4, decompress
 
 ANY = st.binary(max_size=5000)
-# Short pieces, repeated: as pictures are.
+# Short pieces that repeat, as in pictures.
 REPEATING = st.lists(st.tuples(st.binary(max_size=9), st.integers(0, 300)), max_size=9).map(
     lambda pieces: b"".join(piece * times for piece, times in pieces)
 )
@@ -48,7 +48,7 @@ def test_what_was_of_another_size_is_nothing(content, off):
 
 
 def test_a_bomb_is_nothing_and_takes_no_memory():
-    """100 MB in 400 kB, and 3 GB as a size that a block states of itself."""
+    """One block holds 100 MB in 400 kB; another one claims a size of 3 GB."""
     bomb, stated = compress_lz4(bytes(100_000_000)), (3 << 30).to_bytes(4, "little")
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""The acting variables on the wire."""
+"""The acting variables as bytes."""
 
 import numpy as np
 import pytest
@@ -76,6 +76,6 @@ def test_a_vector_of_another_size_is_refused_and_changes_nothing(cut):
     layout = ParameterLayout(there, trained_there, "float32")
     before = layout.pack(layout.values())
     for wrong in (vector[cut], vector + b"x"):
-        with pytest.raises(ValueError, match=rf"{len(wrong)} bytes .* {len(vector)} are due"):
+        with pytest.raises(ValueError, match=rf"{len(wrong)} bytes .* take {len(vector)}"):
             layout.assign_bytes(wrong)
     assert layout.pack(layout.values()) == before

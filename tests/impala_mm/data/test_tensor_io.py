@@ -1,4 +1,4 @@
-"""What is handed to TensorFlow arrives as it was, and stays so."""
+"""Arrays that are passed to TensorFlow arrive unchanged and stay unchanged."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""Single frames cross the wire and are stacked where they are read: as ALE's own vector would."""
+"""Single frames are sent and stacked where they are read, as ALE's own vector stacks them."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ LENGTH = 20
 
 
 class Watching:
-    """Plays at random, and records the stack of frames that it saw when it chose."""
+    """An algorithm that acts at random and records the stack of frames before each action."""
 
     max_lag = None
 
@@ -42,7 +42,7 @@ class Watching:
 
 
 def _reference(game, num_envs, seed, **limit):
-    """ALE's own stacks of 4, uint8 [E, 4, 84, 84], with its own limit of frames."""
+    """Return ALE's own stacks of 4, uint8 [E, 4, 84, 84], with its own limit of frames."""
     vector = vector_env.AtariVectorEnv(
         *(game.rom, num_envs),
         num_threads=1,
@@ -69,7 +69,7 @@ CASES = {
 )
 @pytest.mark.parametrize("rom", CASES)
 def test_stacks_are_those_of_ales_own_vector_bit_for_bit(rom, num_envs, steps):
-    """As the actor stacks them for itself, and as the learner does from an unroll's bytes."""
+    """Compare the stacks of the actor, and those of the learner from an unroll's bytes."""
     options, limit = CASES[rom]
     game = levels.find_level(f"{rom.capitalize()}NoFrameskip-v4").game(Options(**options))
     playing = atari.AtariVector(games.game_spec(game), game, num_envs, seed=3)
@@ -91,7 +91,7 @@ def test_stacks_are_those_of_ales_own_vector_bit_for_bit(rom, num_envs, steps):
                 lost += (entries.terminated[t].numpy() & terminated).sum()
                 cut += truncated[t].sum()
             expected = np.moveaxis(reference, 1, -1)
-            # The last picture of a game that the vector itself cuts is the one before, mostly.
+            # The last picture of a game that the vector truncates is mostly the one before it.
             newest = np.where(truncated[t], 3, 4)
             for e, n in enumerate(newest):
                 np.testing.assert_array_equal(

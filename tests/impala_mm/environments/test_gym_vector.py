@@ -31,7 +31,7 @@ TABLE = [  # the action asked for, then what the entry holds, written by hand
 
 
 def _play(envs, actions):
-    """Copies of the steps: the reset, then one for each row of actions."""
+    """Return copies of the steps: the reset, then one for each row of actions."""
     steps = [envs.reset()]
     entries = [[array.copy() for array in steps[0]]]
     for row in actions:
@@ -72,7 +72,7 @@ def test_each_episode_is_reported_as_training_episode_and_as_game():
     envs = make_environments(COUNTING, 2, seed=0)
     _play(envs, [[row[0]] * 2 for row in TABLE[1:]])
     finished = envs.episodes()
-    # The second environment begins with the episode of 3 that is terminated.
+    # The second environment begins with the terminated episode of 3 steps.
     due = {
         0: [(1 + 2 + 1, 3), (2 + 3 + 2, 3), (3, 1)],
         1: [(1 + 2 + 1, 3), (2, 1), (2 + 1 + 3, 3)],
@@ -111,7 +111,7 @@ def test_a_second_reset_drops_the_running_episode():
     st.integers(1, 25),
 )
 def test_whatever_the_ends_entries_agree_with_each_other(kinds, steps):
-    """Nothing is stepped after its end (Counting would raise), and every step is counted once."""
+    """No environment is stepped after its end, where Counting raises; each step counts once."""
 
     class Both(Counting):
         def step(self, action):
@@ -140,7 +140,7 @@ def test_whatever_the_ends_entries_agree_with_each_other(kinds, steps):
 
 
 class Faulty(Counting):
-    """Goes wrong when the action is 3."""
+    """An environment that fails when the action is 3."""
 
     fault = None
 
@@ -170,7 +170,7 @@ class Faulty(Counting):
         ("raises", "ValueError: boom and more"),
         ("reward", "ValueError: reward nan"),
         ("no reward", "ValueError: reward nan"),
-        ("shape", "ValueError: observation of shape [3] where [1] is due"),
+        ("shape", "ValueError: observation of shape [3], and its space has the shape [1]"),
         ("infinite", "ValueError: observation with NaN or infinity"),
         ("four", "ValueError: not enough values to unpack (expected 5, got 4)"),
         ("end", "ValueError: reward -inf"),

@@ -1,4 +1,4 @@
-"""Which level names work, and the sentences for those that do not."""
+"""Names of levels that work, and the errors for those that do not."""
 
 import ast
 from pathlib import Path
@@ -49,18 +49,18 @@ def test_ids_that_are_known(name, shape, actions, threshold):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"sticky_actions": 0.25}, "sticky_actions is for these alone"),
+        ({"sticky_actions": 0.25}, "sticky_actions works only with Atari games"),
         (
             {"no_reward_steps": 9, "full_action_space": True},
-            "full_action_space and no_reward_steps",
+            "full_action_space and no_reward_steps work only",
         ),
-        ({"life_loss_ends": False, "max_frames": 9}, "Atari's, and max_frames is for"),
+        ({"life_loss_ends": False, "max_frames": 9}, "Atari game, and max_frames works"),
     ],
 )
 def test_atari_options_are_refused_elsewhere(options, sentence):
     with pytest.raises(BadLevel, match=sentence) as refused:
         level_spec("catch", **options)
-    assert str(refused.value).startswith("catch is no game of Atari's, and ")
+    assert str(refused.value).startswith("catch is not an Atari game, and ")
     assert level_spec("catch", life_loss_ends=False).num_actions == 3
 
 
@@ -243,7 +243,7 @@ def test_the_own_environment_of_the_sandbox_is_solved_by_walking_on():
 
 
 def _shows(space, observation):
-    """A level that always shows the same."""
+    """Make a level that always returns the same observation."""
 
     class Shows(Counting):
         observation_space = space
@@ -305,7 +305,7 @@ def test_an_image_of_the_wrong_size_is_a_fault_even_where_it_is_resized():
         _shows(Box(0, 1, (8, 8), FLOATS), np.zeros((9, 9))), 1, seed=0, width=4, height=4
     )
     assert envs.reset().fault.all()
-    assert "observation of shape [9, 9] where [8, 8] is due" in envs.faults[0]
+    assert "observation of shape [9, 9], and its space has the shape [8, 8]" in envs.faults[0]
 
 
 @pytest.mark.parametrize(("name", "shape"), [("CartPole-v1", "[4]"), ("FrozenLake-v1", "[16]")])

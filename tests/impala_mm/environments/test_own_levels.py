@@ -1,4 +1,4 @@
-"""Catch and memory: what can be had with the best policy, with a poor one, and without memory."""
+"""Catch and memory: returns of the best policy, of a poor one, and of one without memory."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from impala_mm.environments.make import make_environments
 
 
 def _mean_return(name, policy, games=400, num_envs=20):
-    """Of whole games; the policy takes a Step and returns actions [E]."""
+    """Return the mean return of whole games; the policy maps a Step to actions [E]."""
     envs = make_environments(name, num_envs, seed=0)
     step, returns = envs.reset(), []
     while len(returns) < games:
@@ -47,7 +47,7 @@ def test_a_game_of_catch_as_seen():
 
 
 class Remember:
-    """Answers with the cue it saw."""
+    """A policy that answers with the cue that it saw."""
 
     def __init__(self):
         self._cues = np.zeros(20, np.int64)
@@ -58,7 +58,7 @@ class Remember:
 
 
 class LastAction:
-    """Remembers nothing but its last action; `clear` is what it does when asked to clear."""
+    """A policy that knows only its last action; `clear` is its action at "clear"."""
 
     def __init__(self, clear):
         self._clear = clear

@@ -1,4 +1,4 @@
-"""What people see of environment 0, and that looking changes nothing."""
+"""Pictures of environment 0, which do not change its play."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ CORRIDOR = "sandbox.own_environment:Corridor-v0"
 
 
 def _play(level, drawn, steps=60, **options):
-    """Entries and pictures under the same actions."""
+    """Return entries and pictures under the same actions."""
     envs = make_environments(level, 2, seed=5, renders=drawn, **options)
     rng = np.random.default_rng(0)
     step, entries, seen = envs.reset(), [], []
@@ -51,7 +51,7 @@ def test_a_level_that_is_looked_at_plays_as_it_does_unseen(level, shape):
 
 
 def test_atari_in_colour_shows_the_picture_that_the_network_sees():
-    """Red, green and blue mix to the grey of the preprocessed picture, but for the shrinking."""
+    """The colours mix to the grey of the preprocessed picture, up to the resizing."""
     pytest.importorskip("ale_py")
     cv2 = pytest.importorskip("cv2")
     entries, seen = _play("BreakoutNoFrameskip-v4", True, 60)
@@ -75,8 +75,8 @@ def test_what_has_no_looks_is_refused_in_a_sentence():
     with pytest.raises(BadLevel) as caught:
         envs.picture()
     assert str(caught.value) == (
-        f"{CORRIDOR} draws no pictures, and its observations [1] are none: give it a render method "
-        "and the render mode rgb_array"
+        f"{CORRIDOR} draws no pictures, and its observations [1] are no images: give it a render "
+        "method and the render mode rgb_array"
     )
 
 

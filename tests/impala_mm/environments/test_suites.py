@@ -1,4 +1,4 @@
-"""The 57 games, in the kind of id that a run has learnt."""
+"""The suite of 57 games, with ids of the same kind as the run's."""
 
 import gymnasium
 import numpy as np
@@ -27,7 +27,7 @@ def test_every_game_of_the_suite_has_an_id_that_is_known(like, due):
 
 
 def test_all_18_actions_are_there_where_the_emulator_leaves_some_out():
-    """Skiing has no use for FIRE: UPFIRE is UP there. A network of 18 actions plays it, too."""
+    """FIRE has no effect in Skiing, where UPFIRE is UP; a network with 18 actions can play it."""
     pytest.importorskip("ale_py")
     skiing = make_environments("SkiingNoFrameskip-v4", 1, seed=0, full_action_space=True)
     pong = level_spec("PongNoFrameskip-v4", full_action_space=True)

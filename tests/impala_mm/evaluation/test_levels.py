@@ -46,7 +46,7 @@ def test_a_level_that_does_not_fit_is_refused(catch, capsys):
         "CartPole-v1 has 2 actions and observations float32 [4], but the net"
         in capsys.readouterr().err
     )
-    with pytest.raises(BadLevel, match="catch is no game of Atari's, and sticky_actions is"):
+    with pytest.raises(BadLevel, match="catch is not an Atari game, and sticky_actions works only"):
         _choose(catch, [], sticky_actions=0.5)
     with pytest.raises(BadLevel, match="there is no environment atari56"):
         _choose(catch, [], test_levels="atari56")

@@ -87,7 +87,7 @@ def test_what_can_be_is_said_in_a_line(catch, tmp_path, capsys, settings, said):
         ({"agent_name": "MLPAgnt"}, "did you mean MLPAgent"),
         ({"algorithm": "impalla"}, "there is no such algorithm; write impala"),
         ({"agent_name": "ResNetLSTMAgent"}, "--agent_name=ResNetLSTMAgent: "),
-        ({"sticky_actions": 0.1}, "catch is no game of Atari's, and sticky_actions is for these"),
+        ({"sticky_actions": 0.1}, "catch is not an Atari game, and sticky_actions works only with"),
         ({"learner_hosts": "localhost"}, "'localhost' is no host:port"),
         ({"bind_address": "x"}, "'x' is no host:port"),
         ({"num_learners": 3, "learner_hosts": "a:1,b:1"}, "--learner_hosts names 2: give the firs"),

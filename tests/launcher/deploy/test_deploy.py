@@ -233,10 +233,10 @@ def test_set_ups_run_at_the_same_time_and_each_failure_says_what_to_do(project, 
     )
     fails = (
         "print('[set-up] installing uv failed; the end of .setup.log:'); print('  ERROR: none'); "
-        "sys.exit('If this machine has no way to the package index: bring it one')"
+        "sys.exit('If this machine cannot reach the package index, name a mirror')"
     )
     warns = (
-        f"{goes_on}; print('[set-up] WARNING: no Horovod, so one learner only', flush=True); "
+        f"{goes_on}; print('[set-up] WARNING: Horovod is not installed', flush=True); "
         "print('[set-up]   because: no C++ compiler')"
     )
     (lan.actor1.home / "set-up").write_text(f"{goes_on}; {fails}")
@@ -253,7 +253,7 @@ def test_set_ups_run_at_the_same_time_and_each_failure_says_what_to_do(project, 
     assert failed.keys() == {"10.77.1.21"}
     assert failed["10.77.1.21"].startswith(why)
     assert f"10.77.1.21 FAILED: {why}" in printed
-    assert "10.77.1.11: WARNING: no Horovod, so one learner only because: no C++" in printed
+    assert "10.77.1.11: WARNING: Horovod is not installed because: no C++" in printed
     assert "10.77.1.11: begins\n" in printed
     assert "actor3: ready\n" in printed
 

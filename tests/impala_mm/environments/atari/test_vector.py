@@ -1,4 +1,4 @@
-"""Atari in C++ against a slow reference; ids, options, lives, cuts, faults and seeds."""
+"""Atari in C++ against a slow reference; ids, options, lives, truncation, faults, seeds."""
 
 import gymnasium
 import numpy as np
@@ -23,7 +23,7 @@ NOOP, FIRE = 0, 1
 
 
 def _agree(level_name, rom, steps, num_envs=1, **options):
-    """Plays the same actions here and there; the references, and how many entries were alike."""
+    """Play the same actions in both; return the references and the number of equal entries."""
     envs = make_environments(level_name, num_envs, seed=0, no_ops=0, **options)
     references = [Reference(rom, **options) for _ in range(num_envs)]
     rng = np.random.default_rng(0)
@@ -124,8 +124,8 @@ def test_options_go_before_what_an_id_says():
     spec = level_spec(name, width=42, height=63, num_action_repeats=1, full_action_space=True)
     assert spec.observation == tf.TensorSpec([63, 42, 1], tf.uint8)
     assert (spec.num_actions, spec.action_repeats) == (18, 1)
-    assert "num_action_repeats=1 is obeyed" in spec.note
-    assert "the predecessor ignored it" in spec.note
+    assert "num_action_repeats=1 makes every emulator frame a step" in spec.note
+    assert "the predecessor of this program ignored it" in spec.note
     assert level_spec(name).num_actions == 4
     assert _game(name, sticky_actions=0).sticky_actions == 0
     assert _game(name, sticky_actions=0.5).sticky_actions == 0.5
@@ -138,7 +138,7 @@ def test_options_go_before_what_an_id_says():
     ("name", "sentence"),
     [
         ("Pong-v4", "Pong-v4 repeats each action 2 to 4 times, at random, and only a fixed number "
-         "is played: did you mean PongNoFrameskip-v4 or ALE/Pong-v5?"),
+         "is supported: did you mean PongNoFrameskip-v4 or ALE/Pong-v5?"),
         ("MsPacman-v0", "did you mean MsPacmanNoFrameskip-v0 or ALE/MsPacman-v5?"),
         ("ale_py:Pong-v0", "did you mean ale_py:PongNoFrameskip-v0 or ale_py:ALE/Pong-v5?"),
         ("BrekoutNoFrameskip-v4", "did you mean BreakoutNoFrameskip-v4 or"),
@@ -156,7 +156,7 @@ def test_ids_that_cannot_be_played_are_refused_with_those_that_can(name, sentenc
 def test_a_missing_rom_is_one_sentence(monkeypatch, tmp_path):
     monkeypatch.setenv("ALE_ROMS_DIR", str(tmp_path))
     atari_games._actions.cache_clear()
-    with pytest.raises(BadLevel, match=r"^ALE/Pong-v5 needs the ROM pong.bin, and there is none"):
+    with pytest.raises(BadLevel, match=r"^ALE/Pong-v5 needs the ROM pong.bin, which was not found"):
         level_spec("ALE/Pong-v5")
     (tmp_path / "pong.bin").write_bytes(b"not the game")
     with pytest.raises(BadLevel, match=r"ALE/Pong-v5: The hash of pong.bin does not match") as bad:
@@ -170,7 +170,7 @@ def test_other_observations_go_through_gymnasium():
     spec = level_spec("TestingPongRam-v0")
     assert spec.observation == tf.TensorSpec([128], tf.uint8)
     assert (spec.action_repeats, spec.frame_stack) == (1, 1)
-    with pytest.raises(BadLevel, match="is no game of Atari's"):
+    with pytest.raises(BadLevel, match="is not an Atari game"):
         level_spec("TestingPongRam-v0", sticky_actions=0.1)
 
 
@@ -178,7 +178,7 @@ def test_other_observations_go_through_gymnasium():
 
 
 def _pictures(envs, steps):
-    """uint8 [steps + 1, E, 84, 84, 1] of a play that presses the same each time."""
+    """Return pictures uint8 [steps + 1, E, 84, 84, 1] of a game with one constant action."""
     pictures = [envs.reset().observation]
     actions = np.random.default_rng(0).integers(0, envs.spec.num_actions, steps)
     for action in actions:
@@ -213,7 +213,7 @@ def test_up_to_30_no_ops_begin_a_game():
 
 
 def _idle_in_breakout(**options):
-    """How often a life was lost, of one who never presses FIRE."""
+    """Return the number of lives lost without ever pressing FIRE."""
     envs = make_environments(BREAKOUT, 1, seed=0, no_ops=0, **options)
     envs.reset()
     return sum(envs.step(np.array([NOOP])).terminated[0] for _ in range(220)), envs.episodes()
@@ -242,11 +242,11 @@ def test_where_there_is_no_fire_nothing_is_pressed():
     assert envs._vector.pressed == [2, 2]
 
 
-# --- what the vector tells, and its faults
+# --- the vector's reports, and its faults
 
 
 class Told:
-    """A vector whose lives and game numbers a test writes: one environment, 4 frames a step."""
+    """A vector of one environment, 4 frames a step, whose lives and games the test sets."""
 
     lives = [0]  # noqa: RUF012
     resets = ()  # the steps that are resets
@@ -294,12 +294,12 @@ def test_an_action_that_does_not_exist_is_refused_before_the_vector_hangs():
     game = _game(PONG)
     envs = atari.AtariVector(atari_games.game_spec(game), game, 1, 0, open_vector=Told)
     for wrong in (-1, 6):
-        with pytest.raises(ValueError, match="where 0 to 5 are due"):
+        with pytest.raises(ValueError, match="are not all from 0 to 5"):
             envs.step(np.array([wrong]))
 
 
 class Breaks:
-    """A real vector whose step raises when told to."""
+    """A real vector whose step raises on request."""
 
     made = 0
     raising = False
@@ -319,7 +319,7 @@ class Breaks:
 
 @pytest.fixture
 def breaking(monkeypatch):
-    """Three games of Pong in a vector that can be broken."""
+    """Return three games of Pong in a vector that can be broken."""
     monkeypatch.setattr(Breaks, "made", 0)
     monkeypatch.setattr(Breaks, "raising", False)
     game = _game(PONG)
@@ -355,7 +355,7 @@ def test_a_fault_breaks_all_and_the_first_rebuild_mends_the_vector(breaking, mon
 
 
 class Still:
-    """An algorithm that always does nothing."""
+    """An algorithm that always chooses NOOP."""
 
     max_lag = None
 
