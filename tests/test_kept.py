@@ -60,7 +60,7 @@ def test_what_cannot_go_on_says_why_and_a_damaged_checkpoint_is_passed_over(tmp_
     for flags, said in (
         (["--agent_name=MLPLSTMAgent"], "--agent_name is MLPLSTMAgent here and MLPAgent in"),
         (["--mode=train_from"], "--mode=train_from and --checkpoint=FOLDER belong together"),
-        (["--profile=9:3"], "--profile=9:3: two numbers of updates are due, as in 100:120"),
+        (["--profile=9:3"], "--profile=9:3: give two numbers of updates, such as 100:120"),
     ):
         code, printed = run(*_catch(folder, *flags))
         assert (code, "Traceback" in printed) == (2, False), printed
@@ -76,7 +76,7 @@ def test_what_cannot_go_on_says_why_and_a_damaged_checkpoint_is_passed_over(tmp_
     assert code == 0, printed
     assert f"{data} is cut short since it was written; trying the previous checkpoint" in printed
     assert re.search(r"resumed at 1?\d,\d{3} frames", printed)
-    assert "ended: reached 20,000 frames" in printed
+    assert "finished: reached 20,000 frames" in printed
 
 
 @pytest.mark.slow

@@ -56,7 +56,7 @@ def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path, 
     code, printed = run(*command, "--max_seconds=60", TMPDIR=str(leftovers))
     assert code == 0, printed
     assert not list(leftovers.iterdir())
-    assert "ended: the mean return reached 0.9" in printed
+    assert "finished: the mean return reached 0.9" in printed
     assert all(line.startswith("[learner] ") for line in printed.splitlines()), "no noise"
     rows = _rows(tmp_path)
     returns = [row["episode_return"] for row in rows if "episode_return" in row]
@@ -78,7 +78,7 @@ def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path, 
     assert all(line in logged for line in printed.splitlines())
     told = (tmp_path / "on_event.log").read_text()
     assert told.count("save: checkpoint at update") == 1
-    assert "end: ended: the mean return reached 0.9" in told
+    assert "end: finished: the mean return reached 0.9" in told
 
     code, printed = run(*command)
     assert code == 0, printed
@@ -130,7 +130,7 @@ def test_an_actor_started_first_outlives_its_learner_and_works_with_the_next(by_
     assert time.monotonic() - listening < 20
     second.process.send_signal(signal.SIGINT)
     assert second.process.wait(timeout=10) == 130, "saved, and said by the exit code"
-    ended = re.search(r"ended: asked to by SIGINT", second.printed())
+    ended = re.search(r"finished: stopped by SIGINT", second.printed())
     assert ended
     rows = _rows(logdir)
     assert rows[-1]["updates"] > min(updates, int(resumed[2]))
@@ -161,7 +161,7 @@ def test_a_learner_without_unrolls_ends_at_once_when_asked(tmp_path):
         learner.process.send_signal(number)
     for number, learner in learners.items():
         assert learner.process.wait(timeout=10) == EXIT_CODES[number]
-        assert f"ended: asked to by {number.name}" in learner.printed()
+        assert f"finished: stopped by {number.name}" in learner.printed()
         assert list((tmp_path / number.name / "checkpoints").iterdir()), "saved"
 
 
@@ -287,7 +287,7 @@ def test_a_dqn_like_algorithm_trains_through_the_same_actors_and_transport(tmp_p
         "--max_seconds=60",
     )
     assert code == 0, printed
-    assert "ended: the mean return reached 0.3" in printed
+    assert "finished: the mean return reached 0.3" in printed
 
 
 @pytest.mark.slow

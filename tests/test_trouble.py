@@ -51,7 +51,7 @@ def test_a_disk_that_is_full_costs_rows_and_checkpoints_but_not_the_run(tmp_path
     assert code == 1, "the exit code says that nothing was saved"
     assert printed.count("metrics cannot be written ([Errno 28] No space left on device)") == 1
     assert printed.count("checkpoints cannot be written (File too large); earlier ones") == 1
-    assert "ended: reached 20,000 frames" in printed
+    assert "finished: reached 20,000 frames" in printed
     assert "error: the last checkpoint could not be written" in printed
     assert not list((tmp_path / "checkpoints").iterdir()), "nothing half-written is left"
 
@@ -72,7 +72,7 @@ def test_neither_a_proxy_nor_a_clock_that_jumps_disturbs_a_run(tmp_path):
     learner = (python, "-c", jumping, *rest, "--job_name=learner")
     code, printed = run(*learner, http_proxy=proxy, https_proxy=proxy)
     assert code == 0, printed
-    assert "ended: reached 20,000 frames" in printed
+    assert "finished: reached 20,000 frames" in printed
     assert "note: --learner_host is an old name of --learner_hosts" in printed
     assert "note: --actor_hosts is an old flag without effect" in printed
     seconds = [row["seconds"] for row in _rows(tmp_path)]
@@ -90,7 +90,7 @@ def test_an_actor_without_a_learner_ends_at_once_when_asked(tmp_path):
         actor.process.send_signal(number)
     for number, actor in actors.items():
         assert actor.process.wait(timeout=10) == EXIT_CODES[number]
-        assert f"ended: asked to by {number.name}" in actor.printed()
+        assert f"finished: stopped by {number.name}" in actor.printed()
 
 
 @pytest.mark.slow

@@ -56,7 +56,7 @@ def run(config: Config) -> NoReturn:
     try:
         prepared.run()
         code = lifecycle.exit_code(ending)
-        say(f"ended: asked to by {signal.Signals(ending[0]).name}")
+        say(f"finished: stopped by {signal.Signals(ending[0]).name}")
     except (Refused, TooManyFaults) as error:
         say(f"error: {error}")
     except Exception:

@@ -33,7 +33,7 @@ def run(config: Config) -> NoReturn:
     refuse_taken_address(config.bind_address or address)
     if freed := widen_core_binding():
         say(freed)
-    folder = RunFolder(config) if here.rank == 0 else None  # the others write nothing
+    folder = RunFolder(config) if here.rank == 0 else None  # the other learners write nothing
     if folder:
         say.log = BoundedLog(folder.path / "learner.log", config.log_max_mb)
     outputs = make_outputs(config, folder, say)
@@ -59,10 +59,10 @@ def _train(
 ) -> int:
     """Train until the run or the user ends it; return the exit code."""
     say, event_hook, _ = outputs
-    ending: list[int] = []  # the signals that asked for an end
+    ending: list[int] = []  # the signals that requested a stop
     lifecycle.handle_end_signals(lambda number, _: ending.append(number))
     if folder:
-        say(f"logs to {folder.path}; {_tensorboard_hint(folder.path)}")
+        say(f"writes to {folder.path}; {_tensorboard_hint(folder.path)}")
     lifecycle.load_tensorflow()
     from impala_mm.distributed.group import join_group  # noqa: PLC0415
     from impala_mm.learner import setup  # noqa: PLC0415
@@ -84,7 +84,7 @@ def _train(
 
         def meanwhile() -> None:
             if ending:
-                learner.stop(f"asked to by {signal.Signals(ending[0]).name}")
+                learner.stop(f"stopped by {signal.Signals(ending[0]).name}")
 
         if monitor.finished:
             result, code = f"the run in {path} is finished: {monitor.finished}", 0
@@ -92,14 +92,14 @@ def _train(
             code = 1
             result = _describe_result(monitor.run(meanwhile), monitor.end_reason, path)
             code = lifecycle.exit_code(ending) if monitor.saved else 1
-        group.gather(None, "saved")  # who left earlier could take rank 0 along
+        group.gather(None, "saved")  # if one left earlier, mpirun could end rank 0 as well
         if folder:
             say(result)
         if not monitor.saved:
             say("error: the last checkpoint could not be written")
         event_hook.call("end", result)
     except LearnerLost as error:
-        say(f"error: {error}; what was saved is good, the same command goes on from it")
+        say(f"error: {error}; the last checkpoint is intact: the same command resumes from it")
         event_hook.call("end", f"error: {error}")
         return 1
     except setup.FAILURES as error:
@@ -141,17 +141,22 @@ def _address(config: Config, rank: int) -> str:
     return addresses[rank]
 
 
-def _describe_result(row: dict[str, Any], ended: str, logdir: Path) -> str:
-    result = f"mean return {row['episode_return']:.2f}" if "episode_return" in row else "no games"
+def _describe_result(row: dict[str, Any], reason: str, logdir: Path) -> str:
+    """Return the last line of a run; only rank 0 has a row of metrics."""
+    result = (
+        f"mean return {row['episode_return']:.2f}"
+        if "episode_return" in row
+        else "no finished episodes"
+    )
     return (
-        f"ended: {ended}; {result} after {row['frames']:,.0f} frames in "
-        f"{row['seconds']:.0f} s; all of it in {logdir}"
-        if row  # rank 0's
-        else f"ended: {ended}"
+        f"finished: {reason}; {result} after {row['frames']:,.0f} frames in "
+        f"{row['seconds']:.0f} s; results: {logdir}"
+        if row
+        else f"finished: {reason}"
     )
 
 
 def _tensorboard_hint(logdir: Path) -> str:
     here = Path("runs").resolve() in logdir.resolve().parents
     command = "make tensorboard" if here else f"tensorboard --logdir={logdir}"
-    return f"`{command}` shows it at http://localhost:6006"
+    return f"`{command}` shows the curves at http://localhost:6006"

@@ -93,7 +93,7 @@ def test_what_can_be_is_said_in_a_line(catch, tmp_path, capsys, settings, said):
         ({"num_learners": 3, "learner_hosts": "a:1,b:1"}, "--learner_hosts names 2: give the firs"),
         ({"num_learners": 2, "bind_address": "b:1"}, "--bind_address is for one learner"),
         ({"job_name": "actor", "learner": 1}, "--learner=1: --learner_hosts names 1"),
-        ({"profile": "9:3"}, "--profile=9:3: two numbers of updates are due"),
+        ({"profile": "9:3"}, "--profile=9:3: give two numbers of updates"),
         ({"mode": "train_from"}, "--mode=train_from and --checkpoint=FOLDER belong together"),
         ({"mode": "train_from", "checkpoint": "none"}, "none does not exist"),
         (

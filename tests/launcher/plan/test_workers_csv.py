@@ -136,7 +136,7 @@ def test_what_the_csv_says_in_vain_is_noted(write):
                 "row 2, column job: 'lernaer' is not a job (did you mean learner?)",
                 "row 4, column tf_port: row 3 already uses 127.0.0.1:8001",
                 "row 5, column tf_port: 'x' is not a valid port",
-                "row 6, column ip: '::1' is not an address or host name; for an IPv6 host use its name",
+                "row 6, column ip: '::1' is not an address or host name; for an IPv6 host use",
                 "row 7, column ip: 'a,b' is not an address or host name",
             ],
         ),
