@@ -12,6 +12,7 @@ from impala_mm.records import wandb_tracking
 from impala_mm.records.outputs import RunOutputs, make_outputs
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import lifecycle, ports
+from impala_mm.runtime.durations import format_duration
 from impala_mm.runtime.log import BoundedLog, ProcessLogger
 from impala_mm.runtime.rank import process_rank, widen_core_binding
 
@@ -150,7 +151,7 @@ def _describe_result(row: dict[str, Any], reason: str, logdir: Path) -> str:
     )
     return (
         f"finished: {reason}; {result} after {row['frames']:,.0f} frames in "
-        f"{row['seconds']:.0f} s; results: {logdir}"
+        f"{format_duration(row['seconds'])}; results: {logdir}"
         if row
         else f"finished: {reason}"
     )
