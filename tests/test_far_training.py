@@ -1,6 +1,5 @@
 """Tests of complete runs on other hosts: two learners, three actors, real training, lost hosts."""
 
-import json
 import os
 import re
 import signal
@@ -10,6 +9,7 @@ import time
 import pytest
 from far_cluster import FarCluster
 from processes import needs_horovod
+from rows import read_rows
 from supervising import until
 
 pytestmark = [pytest.mark.slow, needs_horovod]
@@ -56,8 +56,7 @@ def test_two_learners_and_three_actors_on_five_hosts_train_to_the_end(far):
 
 
 def _rows(lan):
-    path = lan.laptop.path("/root/run/metrics.jsonl")
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return read_rows(lan.laptop.path("/root/run"))
 
 
 def _updates(lan):
@@ -174,7 +173,7 @@ def test_checks_print_what_is_wrong_with_each_host_and_how_to_fix_it(far):
     assert code == 1
     for line in (
         r"FAILED +ssh +10.77.1.99: .* cannot be reached",
-        r"FAILED +ssh +10.77.1.3:2200: .* takes the connection, and says nothing for 15 s",
+        r"FAILED +ssh +10.77.1.3:2200: .* accepts the connection, but sends nothing for 15 s",
         r"note +versions +10.77.1.21: python 3.11.2, tensorflow 2.20.0\s+-> --deploy installs",
         r"FAILED +versions +10.77.1.12: there is no /no/python in .*\s+-> --deploy copies it",
         r"FAILED +disk +10.77.1.11: 0.1 GiB free in /mnt, 1 GiB needed\s+-> free some space, ",

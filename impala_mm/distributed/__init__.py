@@ -1,5 +1,6 @@
-"""The learners of a run as one group: Horovod, averaged gradients, equal variables.
+"""The learners of a run as one group: equal settings, averaged gradients, equal variables.
 
-Algorithms average and apply gradients by it, learners agree on settings and addresses by it.
-Must import nothing above `runtime`; `group` is the only file that knows Horovod.
+Learners compare their settings and addresses through it, and algorithms average and apply
+gradients. It must import nothing above `runtime`. Only `group` calls Horovod, and only `mpi` calls
+mpi4py; `agreement` and `mpi` import no TensorFlow.
 """

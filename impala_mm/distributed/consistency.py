@@ -1,31 +1,31 @@
-"""Are all learners' variables equal, bit for bit? Small differences are repaired, others refused.
+"""A check that all learners' variables are equal, bit for bit; rounding differences are repaired.
 
-Each learner applies the same averaged gradient to equal variables, so they stay equal; hardware
-that rounds otherwise, or a faulty one, would let them drift unseen. `learner` calls
-`check_variables` between two updates, on all ranks alike.
+Each learner applies the same averaged gradient to equal variables, so they stay equal. On hardware
+that rounds differently, or is faulty, they would drift apart unnoticed. `learner` calls
+`check_variables` between two updates, on all ranks at the same update.
 """
 
-import dataclasses
 import hashlib
 import math
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.config.settings import Config
 from impala_mm.distributed.group import LearnerGroup
 
-_ROUNDING = 1e-4  # of a variable's largest value: what rounding may come to
+_ROUNDING = 1e-4  # largest difference due to rounding, relative to a variable's largest value
 
 
 class VariablesDiffer(Exception):
-    """Learners hold different variables; says which."""
+    """The learners' variables differ by more than rounding; the message names one."""
 
 
 def check_variables(group: LearnerGroup, variables: Sequence[tf.Variable]) -> int:
-    """How many differed and now are rank 0's; raises VariablesDiffer where one is too far off."""
+    """Set variables that differ to rank 0's values, and return their number.
+
+    Raise VariablesDiffer, on all ranks alike, if one differs by more than rounding.
+    """
     values = [variable.numpy() for variable in variables]
     digests = group.gather([hashlib.sha256(v.tobytes()).digest() for v in values], "sync.digests")
     differing = [i for i in range(len(values)) if len({d[i] for d in digests}) > 1]
@@ -47,42 +47,8 @@ def check_variables(group: LearnerGroup, variables: Sequence[tf.Variable]) -> in
 
 
 def _distance(value: np.ndarray, right: np.ndarray) -> float:
-    """The largest difference, in units of the largest value."""
+    """Return the largest difference relative to the largest value of `right`; NaN counts as inf."""
     mine, other = (np.asarray(x, np.float64) for x in (value, right))
     largest = np.abs(other).max(initial=0.0)
     distance = float(np.abs(mine - other).max(initial=0.0) / (largest or 1.0))
     return math.inf if math.isnan(distance) else distance
-
-
-class SettingsDiffer(Exception):
-    """Learners of one run are not of one mind; says in what."""
-
-
-def check_settings(group: LearnerGroup, config: Config, identity: dict[str, Any]) -> None:
-    """Raises SettingsDiffer, on all learners alike, where flags or what was made of them differ."""
-    mine: dict[str, Hashable] = {
-        f"--{f.name}": getattr(config, f.name)
-        for f in dataclasses.fields(config)
-        if not f.metadata["own"]
-    }
-    mine |= {name: value for name, value in identity.items() if name != "run_id"}
-    everybodys = group.gather(mine, "agreement")
-    for name in mine:
-        ranks: dict[Hashable, list[str]] = {}
-        for rank, theirs in enumerate(everybodys):
-            ranks.setdefault(theirs.get(name), []).append(str(rank))
-        if len(ranks) > 1:
-            said = ", ".join(f"{value} on {' and '.join(on)}" for value, on in ranks.items())
-            raise SettingsDiffer(f"the learners' {name} differ: {said}; give all of them the same")
-
-
-def gather_addresses(group: LearnerGroup, mine: str) -> list[str]:
-    """Of all learners, in the order of ranks; raises SettingsDiffer where two have the same."""
-    everybodys = group.gather(mine, "addresses")
-    for rank, address in enumerate(everybodys):
-        if address in everybodys[:rank]:
-            raise SettingsDiffer(
-                f"learners {everybodys.index(address)} and {rank} were both given {address}: each "
-                f"needs an entry of its own in --learner_hosts"
-            )
-    return everybodys

@@ -1,4 +1,4 @@
-"""What an algorithm's update may ask for: a gradient, and of all learners to apply it as one."""
+"""Gradients of an algorithm's update: computed here, averaged over learners, then applied."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -11,14 +11,14 @@ from impala_mm.distributed.group import LearnerGroup
 
 
 class AppliedGradient(NamedTuple):
-    """What became of a gradient."""
+    """Facts about a gradient that was applied."""
 
-    norm: tf.Tensor  # float32 []: global norm of the averaged gradient, before clipping
-    clipped: tf.Tensor  # float32 []: 1 where clipping changed it, else 0
+    norm: tf.Tensor  # float32 []: the averaged gradient's global norm, before clipping
+    clipped: tf.Tensor  # float32 []: 1 if clipping changed the gradient, else 0
 
 
 class GradientReducer:
-    """All learners, as seen from within one update: made anew for each update that is traced."""
+    """The gradient operations of one update; a new one is made whenever an update is traced."""
 
     def __init__(self, group: LearnerGroup, config: Config):
         self.group = group
@@ -26,19 +26,19 @@ class GradientReducer:
         self._mode = config.gradients_clipping_mode
         self._xla = config.xla
         self._waits: list[tf.Tensor] = []
-        self.differentiated = False  # whether `differentiate` was asked
+        self.differentiated = False  # whether `differentiate` was called
 
     def mean(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """A tensor averaged over learners; `name` must be its own within an update."""
+        """Return a tensor averaged over learners; no other call within an update may use `name`."""
         return self.group.mean([tensor], name)[0]
 
     def differentiate(
         self, compute: Callable[[], Any], variables: Sequence[tf.Variable]
     ) -> tuple[Any, list[tf.Tensor]]:
-        """(what `compute` returns, the gradients of its first item, a loss): both passes.
+        """Return (what `compute` returns, the gradients of its first item, which is a loss).
 
-        With --xla they are compiled as one. What follows is not: Horovod has no part in XLA, and
-        each variable's optimizer step is one kernel anyway.
+        With --xla both passes are compiled together. What follows is not compiled: Horovod does not
+        work within XLA, and each variable's optimizer step is one kernel anyway.
         """
 
         def passes() -> tuple[Any, list[tf.Tensor]]:
@@ -52,7 +52,7 @@ class GradientReducer:
         return passes()
 
     def average(self, gradients: Sequence[tf.Tensor], name: str = "gradients") -> list[tf.Tensor]:
-        """The gradients averaged over learners; `apply` does it, and what comes after it."""
+        """Return the gradients averaged over learners; `apply` calls this itself."""
         if self.group.size == 1:
             return self.group.mean(gradients, name)
         with tf.control_dependencies(list(gradients)):
@@ -69,10 +69,10 @@ class GradientReducer:
         variables: Sequence[tf.Variable],
         name: str = "gradients",
     ) -> AppliedGradient:
-        """Averages the gradients over learners, then clips, then applies them.
+        """Average the gradients over learners, clip them, then apply them.
 
-        In this order every learner clips the same gradient by the same factor, so that equal
-        variables stay equal. A gradient that is not finite is applied nowhere.
+        In this order every learner clips the same gradient by the same factor, so equal variables
+        stay equal. No learner applies a gradient that is not finite.
         """
         reduced = self.average(gradients, name)
         norm = tf.linalg.global_norm(reduced)
@@ -88,15 +88,15 @@ class GradientReducer:
     def wait_seconds(self) -> tf.Tensor:
         """Return, float32 [], the seconds from this update's gradients to their averages.
 
-        What the slowest learner takes nearly nothing of: the others wait for it here. On a GPU the
-        rest of the backward pass is in it: its operations are only begun when these are asked.
+        It is nearly 0 on the slowest learner, for which the others wait. On a GPU it includes the
+        rest of the backward pass, whose operations were only started before.
         """
         return tf.cast(tf.add_n(self._waits), tf.float32) if self._waits else tf.zeros([])
 
     def _clip(
         self, gradients: Sequence[tf.Tensor], norm: tf.Tensor
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """(clipped gradients, whether any of them changed)."""
+        """Return (clipped gradients, whether any of them changed)."""
         limit = self._clipping
         if limit < 0:
             return list(gradients), tf.constant(False)

@@ -1,8 +1,8 @@
-"""Which learners there are, and how they reach each other: the only file that knows Horovod.
+"""The group of learners and their communication: the only file that calls Horovod.
 
-A learner process calls `join_group` once. Alone, it has rank 0 of 1 and needs neither MPI nor
-Horovod; started by mpirun or horovodrun, it reaches the others through Horovod. `runtime.rank`
-tells the same before anything heavy is imported, from what the launcher left in the environment.
+A learner process calls `join_group` once. A single learner has rank 0 of 1 and needs neither MPI
+nor Horovod; learners that mpirun or horovodrun started communicate through Horovod. `runtime.rank`
+knows rank and size before anything heavy is imported, from the launcher's environment variables.
 """
 
 import os
@@ -16,63 +16,65 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.config.settings import Config
+from impala_mm.distributed import mpi
 from impala_mm.runtime.rank import process_rank
 
 
 class LearnerGroup(Protocol):
-    """The learners of a run, seen from one of them.
+    """The learners of a run, as one of them calls the others.
 
-    What has a name may be called in any order and from any thread: calls of one name meet.
+    Methods with a `name` may be called in any order and from any thread: a call is matched with the
+    calls of the same name on the other ranks.
     """
 
     rank: int
     size: int
 
     def mean(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
-        """Each tensor averaged over learners; usable inside a tf.function."""
+        """Return each tensor averaged over learners; usable inside a tf.function."""
 
     def sum(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """A small tensor summed over learners, as it is: never compressed."""
+        """Return a small tensor summed over learners, never compressed."""
 
     def broadcast(self, variables: Sequence[tf.Variable]) -> None:
-        """Rank 0's values into every rank's variables."""
+        """Assign rank 0's values to every rank's variables."""
 
     def gather(self, value: Any, name: str) -> list[Any]:
-        """Every rank's `value`, in the order of ranks; any picklable object."""
+        """Return the `value` of every rank, in the order of ranks; any picklable object."""
 
     def leave(self) -> None:
-        """Takes leave of the others; they must not be asked for anything any more."""
+        """Leave the group; call no other method afterwards."""
 
 
 class SingleLearner:
-    """The only learner."""
+    """The group of a run with one learner."""
 
     rank, size = 0, 1
 
     def mean(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
-        """The tensors themselves."""
+        """Return the tensors themselves."""
         del name
         return list(tensors)
 
     def sum(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """The tensor itself."""
+        """Return the tensor itself."""
         del name
         return tensor
 
     def broadcast(self, variables: Sequence[tf.Variable]) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def gather(self, value: Any, name: str) -> list[Any]:
-        """This rank's value."""
+        """Return this rank's value."""
         del name
         return [value]
 
     def leave(self) -> None:
-        """Nobody is left."""
+        """Do nothing."""
 
 
 class HorovodGroup:
-    """One of several learners."""
+    """The group of a run with several learners, which communicate through Horovod."""
 
     def __init__(self, config: Config) -> None:
         for name, value in (
@@ -80,9 +82,9 @@ class HorovodGroup:
             ("HOROVOD_CYCLE_TIME", config.cycle_ms),
         ):
             os.environ.setdefault(name, str(value))
-        # A learner that starves is no stall: the progress line names it.
+        # A learner without unrolls is no stall to warn about: the progress line names it.
         os.environ.setdefault("HOROVOD_STALL_CHECK_DISABLE", "1")
-        # Not at the top: one learner works where Horovod could not be built.
+        # Not at the top: one learner must work without Horovod.
         import horovod.tensorflow as hvd  # noqa: PLC0415
 
         hvd.init()
@@ -95,7 +97,7 @@ class HorovodGroup:
         self._lock, self._graphs = threading.Lock(), dict[str, Any]()
 
     def mean(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
-        """All in one message, or each as soon as it is there."""
+        """Return averages: all tensors in one message, or each as soon as it is computed."""
         options = {"op": self._hvd.Average, "compression": self._compression}
         if self._grouped:
             return self._hvd.grouped_allreduce(list(tensors), name=name, **options)
@@ -105,7 +107,7 @@ class HorovodGroup:
         ]
 
     def sum(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """As it is."""
+        """Return the sum, in the tensor's own type."""
 
         def graph(x: tf.Tensor) -> tf.Tensor:
             return self._hvd.allreduce(x, op=self._hvd.Sum, name=name)
@@ -113,11 +115,11 @@ class HorovodGroup:
         return self._named(name, graph, tf.TensorSpec(tensor.shape, tensor.dtype))(tensor)
 
     def broadcast(self, variables: Sequence[tf.Variable]) -> None:
-        """Rank 0's values into every rank's variables."""
+        """Assign rank 0's values to every rank's variables."""
         self._hvd.broadcast_variables(list(variables), root_rank=0)
 
     def gather(self, value: Any, name: str) -> list[Any]:
-        """Every rank's value, pickled and gathered."""
+        """Return every rank's value; they travel pickled."""
 
         def graph(content: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             sizes = self._hvd.allgather(tf.shape(content), name=f"{name}.sizes")
@@ -126,14 +128,15 @@ class HorovodGroup:
         content = tf.constant(np.frombuffer(pickle.dumps(value), np.uint8))
         sizes, contents = self._named(name, graph, tf.TensorSpec([None], tf.uint8))(content)
         ends = np.cumsum(sizes.numpy()).tolist()
-        whole = contents.numpy().tobytes()
+        joined = contents.numpy().tobytes()
         begins = [0, *ends[:-1]]
-        return [pickle.loads(whole[i:j]) for i, j in zip(begins, ends, strict=True)]
+        return [pickle.loads(joined[i:j]) for i, j in zip(begins, ends, strict=True)]
 
     def _named(self, name: str, graph: Callable[..., Any], spec: tf.TensorSpec) -> Any:
-        """A collective that meets those of its name alone.
+        """Return `graph` as a function that is matched only with calls of its name.
 
-        Called eagerly, all of a kind have one name, and those of two threads would meet.
+        Eager collectives of one kind all have the same name, so those of two threads would be
+        matched with each other.
         """
 
         def on_cpu(x: tf.Tensor) -> Any:
@@ -147,12 +150,13 @@ class HorovodGroup:
             return self._graphs[name]
 
     def leave(self) -> None:
-        """Ends Horovod and with it MPI: a rank that left without would count as having failed."""
+        """End Horovod and MPI; mpirun would take a rank that exits without for a failed one."""
         self._hvd.shutdown()
+        mpi.finalize()
 
 
 def join_group(config: Config) -> LearnerGroup:
-    """This process's place among the learners that were started together."""
+    """Return the group of the learners that were started together; exit with code 1 on failure."""
     size = process_rank().size
     if size == 1:
         return SingleLearner()
@@ -160,7 +164,7 @@ def join_group(config: Config) -> LearnerGroup:
         group = HorovodGroup(config)
     except ImportError as error:
         sys.exit(
-            f"error: {size} learners were started, and Horovod, which joins them, does not load "
+            f"error: {size} learners were started, and Horovod, which connects them, does not load "
             f"({error}): build it with `make horovod`, or start one learner"
         )
     if group.size != size:

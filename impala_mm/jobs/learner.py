@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
+from impala_mm.distributed.agreement import Agreement
 from impala_mm.records import wandb_tracking
 from impala_mm.records.outputs import RunOutputs, make_outputs
 from impala_mm.records.run_folder import RunFolder
@@ -15,6 +16,7 @@ from impala_mm.runtime import lifecycle, ports
 from impala_mm.runtime.durations import format_duration
 from impala_mm.runtime.log import BoundedLog, ProcessLogger
 from impala_mm.runtime.rank import process_rank, widen_core_binding
+from impala_mm.transport.messages import PROTOCOL
 
 
 def run(config: Config) -> NoReturn:
@@ -26,12 +28,16 @@ def run(config: Config) -> NoReturn:
     say = ProcessLogger(f"learner {here.rank}" if here.size > 1 else "learner")
     if here.size > 1 and (not config.job_name or config.num_learners > 1):
         flags.refuse(
-            f"{here.size} processes were started together: they must be learners, with "
-            f"--job_name=learner and without --num_learners; start actors one by one"
+            f"{here.size} processes were started together: each must be a learner, with "
+            f"--job_name=learner and no --num_learners; start actors one by one"
         )
     address = _address(config, here.rank)
     refuse_bad_flags(config)
     refuse_taken_address(config.bind_address or address)
+    ending: list[int] = []  # the signals that requested a stop
+    lifecycle.handle_end_signals(lambda number, _: ending.append(number))
+    agreement = Agreement(config, PROTOCOL, address)
+    agreement.reach_through_mpi(say)
     if freed := widen_core_binding():
         say(freed)
     folder = RunFolder(config) if here.rank == 0 else None  # the other learners write nothing
@@ -39,7 +45,7 @@ def run(config: Config) -> NoReturn:
         say.log = BoundedLog(folder.path / "learner.log", config.log_max_mb)
     outputs = make_outputs(config, folder, say)
     try:
-        code = _train(config, address, folder, began, outputs)
+        code = _train(config, agreement, folder, began, outputs, ending)
     except Exception as error:
         if say.log:
             say.log.write(traceback.format_exc())
@@ -53,15 +59,14 @@ def run(config: Config) -> NoReturn:
 
 def _train(
     config: Config,
-    address: str,
+    agreement: Agreement,
     folder: RunFolder | None,
     began: float,
     outputs: RunOutputs,
+    ending: list[int],
 ) -> int:
     """Train until the run or the user ends it; return the exit code."""
     say, event_hook, _ = outputs
-    ending: list[int] = []  # the signals that requested a stop
-    lifecycle.handle_end_signals(lambda number, _: ending.append(number))
     if folder:
         say(f"writes to {folder.path}; {_tensorboard_hint(folder.path)}")
     lifecycle.load_tensorflow()
@@ -79,8 +84,9 @@ def _train(
     path = folder.path if folder else Path()
     code = 2
     try:
+        addresses = agreement.reach(group.gather)
         monitor, learner = setup.build_learner(
-            config, levels, group, address, folder, began, outputs
+            config, levels, group, addresses, folder, began, outputs
         )
 
         def meanwhile() -> None:
@@ -93,14 +99,14 @@ def _train(
             code = 1
             result = _describe_result(monitor.run(meanwhile), monitor.end_reason, path)
             code = lifecycle.exit_code(ending) if monitor.saved else 1
-        group.gather(None, "saved")  # if one left earlier, mpirun could end rank 0 as well
+        group.gather(None, "saved")  # a rank that exits earlier could end rank 0
         if folder:
             say(result)
         if not monitor.saved:
             say("error: the last checkpoint could not be written")
         event_hook.call("end", result)
     except LearnerLost as error:
-        say(f"error: {error}; the last checkpoint is intact: the same command resumes from it")
+        say(f"error: {error}; the last checkpoint is intact, and the same command resumes from it")
         event_hook.call("end", f"error: {error}")
         return 1
     except setup.FAILURES as error:
@@ -121,16 +127,18 @@ def refuse_taken_address(address: str) -> None:
 
 
 def refuse_bad_flags(config: Config) -> None:
-    """Refuse flags that contradict each other, before anything is started."""
+    """Exit with code 2 if flags contradict each other; call it before anything is started."""
     begin, _, end = config.profile.partition(":")
     if config.profile and not (begin.isdecimal() and end.isdecimal() and int(begin) < int(end)):
-        flags.refuse(f"--profile={config.profile}: give two numbers of updates, such as 100:120")
+        flags.refuse(
+            f"--profile={config.profile}: it must be two numbers of updates, such as 100:120"
+        )
     if (config.mode == "train_from") != bool(config.checkpoint):
         flags.refuse("--mode=train_from and --checkpoint=FOLDER belong together: give both")
 
 
 def _address(config: Config, rank: int) -> str:
-    """Return the address of this learner: its entry in --learner_hosts, or the only one."""
+    """Return the address of this learner: its own entry of --learner_hosts, or the only one."""
     addresses = ports.parse_learner_hosts(config)
     if len(addresses) == 1:
         return addresses[0]

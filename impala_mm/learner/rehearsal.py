@@ -1,14 +1,13 @@
-"""A rehearsal: does learning work here, on all learners as on one?
+"""A rehearsal: check that several learners learn as one on these machines.
 
 Every learner trains the same tiny network, each on its own generated data, through the all-reduce
-of a real run. At the end the loss must have fallen and all learners must hold the same variables,
-bit for bit. It takes seconds and needs no environment, so it is what to run first on a new cluster:
+of a real run. At the end the loss must have fallen, and all learners must hold the same variables,
+bit for bit. A rehearsal takes seconds and needs no environment: run it first on a new cluster.
 
     mpirun -np 2 python experiment.py --mode=rehearsal
 """
 
 import hashlib
-import sys
 import time
 
 import sonnet as snt
@@ -22,14 +21,14 @@ from impala_mm.distributed.group import LearnerGroup
 _INPUTS, _CLASSES, _LEARNING_RATE = 8, 4, 0.003
 
 
-def rehearse(config: Config, group: LearnerGroup) -> None:
-    """Trains, compares, reports; ends the program with code 1 where something is wrong."""
+def rehearse(config: Config, group: LearnerGroup) -> str:
+    """Train, compare the learners and report; return what is wrong, or an empty string."""
     started = time.monotonic()
     exchange = GradientReducer(group, config)
-    tf.random.set_seed(config.seed + group.rank)  # other weights and data on each rank
+    tf.random.set_seed(config.seed + group.rank)  # each rank has its own weights and data
     network = snt.nets.MLP([64, 64, _CLASSES])
     optimizer = optimizers.Adam(_LEARNING_RATE)
-    # The classes to be learnt: the largest of _CLASSES random projections, the same on all ranks.
+    # An input's class is the largest of its _CLASSES random projections, the same on all ranks.
     projections = tf.random.stateless_normal([_INPUTS, _CLASSES], seed=[config.seed, 0])
 
     def loss_of(inputs: tf.Tensor) -> tf.Tensor:
@@ -64,19 +63,19 @@ def rehearse(config: Config, group: LearnerGroup) -> None:
 
     digests = group.gather(_digest([*variables, *optimizer.variables]), "digests")
     seconds = time.monotonic() - started
-    equal = len(set(digests)) == 1
     _say(group, f"digests of variables and optimizer: {' '.join(digests)}")
-    if not equal:
-        _end(group, "the learners' variables differ: their all-reduce is not sound")
+    if len(set(digests)) > 1:
+        return "the learners' variables differ: their all-reduce does not work correctly"
     if not float(loss) < first:
-        _end(group, f"the loss did not fall ({first:.3f} to {float(loss):.3f})")
+        return f"the loss did not fall ({first:.3f} to {float(loss):.3f})"
     who = "the one learner" if group.size == 1 else f"all {group.size} learners"
     same = "" if group.size == 1 else " and hold equal variables"
     _say(group, f"{who} learnt: loss {first:.3f} to {float(loss):.3f} in {seconds:.1f} s{same}")
+    return ""
 
 
 def _digest(variables: list[tf.Variable]) -> str:
-    """Equal for two ranks only if every bit of every variable is."""
+    """Return a digest that two ranks share only if every bit of every variable is equal."""
     content = hashlib.sha256()
     for variable in variables:
         content.update(variable.numpy().tobytes())
@@ -84,10 +83,6 @@ def _digest(variables: list[tf.Variable]) -> str:
 
 
 def _say(group: LearnerGroup, message: str) -> None:
+    """Print a line on rank 0."""
     if group.rank == 0:
         print(f"[learner] {message}", flush=True)
-
-
-def _end(group: LearnerGroup, reason: str) -> None:
-    _say(group, f"error: {reason}")
-    sys.exit(1)

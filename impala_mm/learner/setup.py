@@ -17,7 +17,7 @@ from impala_mm.algorithms.agent import Agent, config_for_acting, make_agent
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
-from impala_mm.distributed import consistency
+from impala_mm.distributed import agreement, consistency
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments import from_flags
 from impala_mm.environments.types import EnvironmentSpec
@@ -35,12 +35,11 @@ from impala_mm.records.outputs import RunOutputs
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import devices, lifecycle, ports, provenance, run_token
 from impala_mm.runtime.rank import process_rank
-from impala_mm.transport.messages import PROTOCOL
 from impala_mm.transport.server import Server
 
 # Exceptions that all learners of a run raise at the same step.
 FAILURES = (
-    consistency.SettingsDiffer,
+    agreement.SettingsDiffer,
     checkpoint.Mismatch,
     GradientNotFinite,
     consistency.VariablesDiffer,
@@ -71,16 +70,20 @@ def build_learner(
     config: Config,
     levels: dict[str, EnvironmentSpec],
     group: LearnerGroup,
-    address: str,
+    addresses: list[str],
     folder: RunFolder | None,
     began: float,
     outputs: RunOutputs,
 ) -> tuple[LearnerMonitor, Learner]:
-    """Return a learner that accepts actors and has its initial variables, and its monitor."""
+    """Return a learner that accepts actors and has its initial variables, and its monitor.
+
+    `addresses`: of all learners, in the order of ranks.
+    """
     say = outputs.say
     agent = make_agent(config, group.rank, levels)
-    consistency.check_settings(group, config, agent.identity | {"protocol": PROTOCOL})
-    addresses = consistency.gather_addresses(group, address)
+    compared = {name: value for name, value in agent.identity.items() if name != "run_id"}
+    agreement.check_equal(group.gather(compared, "identity"))
+    address = addresses[group.rank]
     algorithm, spec = agent.algorithm, agent.spec
     codec = UnrollCodec(algorithm.unroll)
     capacity = config.queue_capacity or config.batch_size

@@ -47,7 +47,7 @@ def describe_bottleneck(row: dict[str, Any], actors: int | None) -> str:
     `actors`: the number of connected actors, or None where it is not known.
     """
     if actors == 0:
-        return "bottleneck: actors (none is connected); start at least one"
+        return "bottleneck: actors (none is connected); they may still be starting, see their logs"
     wait, trains = row.get("wait_share"), row["frames_per_second"] > 0
     if wait is None and trains:
         return "bottleneck: not known yet"

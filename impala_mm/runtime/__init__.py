@@ -1,5 +1,5 @@
-"""The process and the machine it runs on: signals, logs, ports, devices, heartbeats.
+"""The basics of every process on its machine: signals, logs, ports, devices, heartbeats.
 
-Every other package may call it.
-Must import nothing of the library but `config`, and TensorFlow only where a device is meant.
+Every other package may call this one. It must import nothing of the library except `config`. Only
+`devices` and functions that need TensorFlow import TensorFlow.
 """

@@ -1,4 +1,4 @@
-"""Waiting for something that others do: longer each time, and never silent for long."""
+"""Pauses between attempts: each is longer than the one before, and the wait is logged."""
 
 import threading
 import time
@@ -7,18 +7,23 @@ from impala_mm.runtime.log import Say
 
 
 class Backoff:
-    """For one thing, named in words; it is said every 10 s."""
+    """A wait for one event, which is logged every 10 s.
+
+    `what`: the event in words, as in "for the learner at HOST". `ending`: ends a pause when it is
+    set. `silent`: seconds before the first log line.
+    """
 
     def __init__(self, what: str, say: Say, ending: threading.Event, silent: float = 0.0):
         self._what, self._say, self._ending = what, say, ending
         self._since = time.monotonic()
-        self._next, self._times = silent, 0  # seconds from the start
+        self._next = silent  # seconds from the start to the next log line
+        self._times = 0  # pauses so far
 
     def pause(self, first: float, most: float) -> None:
-        """Waits `first` seconds, then half as long again each time, up to `most`."""
+        """Wait for `first` seconds, and 1.5 times as long at each further call, up to `most`."""
         waited = time.monotonic() - self._since
         if waited >= self._next:
             self._next = waited + 10
-            self._say(f"waits {self._what} since {waited:.0f} s")
+            self._say(f"waiting {self._what} ({waited:.0f} s so far)")
         self._ending.wait(min(first * 1.5**self._times, most))
         self._times = min(self._times + 1, 20)

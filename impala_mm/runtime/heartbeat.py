@@ -1,11 +1,12 @@
-"""A sign of life, for a supervisor outside this package that asks for one.
+"""The heartbeat of a process, for a supervisor outside this package.
 
-It names a file in the environment variable IMPALA_MM_HEARTBEAT. While the process does its work, or
-has good reason to wait, that file is written at most once a second: `{"frames": N}`, environment
-frames so far, and the time of its last change is the beat. A thread of its own would beat for a
-process that hangs, so those who work call `beat`: an actor where it steps its environments, a
-learner in `monitor`, an evaluator between the steps of its games. The first beat comes once
-TensorFlow is loaded. Without the variable nothing is written.
+The supervisor sets the environment variable IMPALA_MM_HEARTBEAT to the path of a file. While the
+process works, or waits for a good reason, it writes that file at most once a second:
+`{"frames": N}`, the environment frames so far. The time of the file's last change is the heartbeat.
+A separate thread would write it even if the process hangs, so the code that works calls `beat`: an
+actor where it steps its environments, a learner in `monitor`, an evaluator between the steps of its
+games. The first heartbeat comes after TensorFlow is loaded. No file is written if the variable is
+not set.
 """
 
 import contextlib
@@ -18,19 +19,18 @@ from pathlib import Path
 from impala_mm.runtime.rank import process_rank
 
 VARIABLE = "IMPALA_MM_HEARTBEAT"
-_SECONDS = 1.0  # at least, between two beats
+_SECONDS = 1.0  # least time between two heartbeats
 
 
 class Heartbeat:
-    """Of one process."""
+    """The heartbeat file of one process; with an empty `path` no file is written."""
 
     def __init__(self, path: str = ""):
-        """`path`: the file that is written; empty: none."""
         self._path, self._last = path, -math.inf
-        self.frames = 0.0  # so far, as the next beat says
+        self.frames = 0.0  # environment frames so far, which the next heartbeat reports
 
     def beat(self) -> None:
-        """Called as often as one likes; a disk that takes nothing costs the beat, no more."""
+        """Write the file, unless it was written within the last second; ignore disk errors."""
         now = time.monotonic()
         if not self._path or now - self._last < _SECONDS:
             return
@@ -38,15 +38,15 @@ class Heartbeat:
         work = Path(f"{self._path}.part")
         with contextlib.suppress(OSError):
             work.write_text(json.dumps({"frames": int(self.frames)}) + "\n")
-            work.replace(self._path)  # who reads never sees half of it
+            work.replace(self._path)  # readers never see half a file
 
 
 def of_this_process() -> Heartbeat:
-    """An actor's, or an evaluator's."""
+    """Return the heartbeat of an actor or an evaluator."""
     return Heartbeat(os.environ.get(VARIABLE, ""))
 
 
 def of_learner() -> Heartbeat:
-    """One of several has a file of its own, which ends in its rank."""
+    """Return a learner's heartbeat; one of several learners adds its rank to the file's name."""
     path, here = os.environ.get(VARIABLE, ""), process_rank()
     return Heartbeat(f"{path}-{here.rank}" if path and here.size > 1 else path)

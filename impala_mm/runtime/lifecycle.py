@@ -1,7 +1,7 @@
-"""How all kinds of processes start and end: signals, exit codes, limits, TensorFlow's start.
+"""The start and end of every kind of process: signals, exit codes, limits, loading TensorFlow.
 
-Nothing heavy is imported before it is needed: a child's parent must be known to be alive, and a
-learner's actors started, in the first tenths of a second.
+Nothing heavy is imported before it is needed: in its first tenths of a second a child checks that
+its parent is alive, and a learner starts its actors.
 """
 
 import contextlib
@@ -20,40 +20,44 @@ _END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
 def handle_end_signals(handler: Any) -> None:
-    """What SIGINT, SIGTERM, SIGUSR1 and, but under nohup, SIGHUP do."""
+    """Set the handler of SIGINT, SIGTERM, SIGUSR1 and, unless nohup ignores it, SIGHUP."""
     for number in _END_SIGNALS:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)
 
 
 def limit_threads_and_memory() -> None:
-    """For who is one of many on its host; before NumPy is loaded, which would start a thread for
-    each core, and before threads are started.
+    """Limit a process that is one of many on its host to few threads and one malloc arena.
+
+    Call it before any thread is started and before NumPy is loaded, which would start a thread for
+    each core.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     use_one_malloc_arena()
 
 
 def use_one_malloc_arena() -> None:
-    """All threads to come get theirs of one place: glibc would keep what is freed for each of them
-    apart, ever more of it.
+    """Let all threads allocate from one malloc arena; call it before they start.
+
+    With an arena for each thread, glibc keeps freed memory for each of them separately, and the
+    process grows.
     """
     if "MALLOC_ARENA_MAX" not in os.environ:
-        with contextlib.suppress(OSError, AttributeError):  # another libc has it not
+        with contextlib.suppress(OSError, AttributeError):  # another libc does not have it
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def lower_priority() -> None:
-    """To the learner beside it, and to whoever else computes here."""
+    """Let the learner and all other programs on this host go first."""
     os.nice(_NICE)
-    # Where the kernel shares out time by session, and not by process, that is said by session.
+    # A kernel that groups processes by session (autogroup) compares niceness per session.
     if os.getsid(0) == os.getpid():
-        with contextlib.suppress(OSError):  # it does not
+        with contextlib.suppress(OSError):  # it does not group them
             Path("/proc/self/autogroup").write_text(str(_NICE))
 
 
 def exit_now(code: int) -> NoReturn:
-    """Ends now: threads that wait in TensorFlow for others would hold a slower end up."""
+    """Exit now; a normal exit would wait for threads that are blocked in TensorFlow."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()
@@ -61,14 +65,18 @@ def exit_now(code: int) -> NoReturn:
 
 
 def exit_code(ending: list[int]) -> int:
-    """As shells have it: 130 after Ctrl-C. SIGUSR1 is the order to save and stop: all is well."""
+    """Return the exit code after the signals in `ending`, of which the first counts.
+
+    It is 128 and the signal's number, as in shells (130 after Ctrl-C), and 0 after SIGUSR1, which
+    is the request to save and stop.
+    """
     return 0 if not ending or ending[0] == signal.SIGUSR1 else 128 + ending[0]
 
 
 def load_tensorflow(intra: int = 0, inter: int = 0, device: str = "auto") -> None:
-    """With threads as `set_thread_counts` has them.
+    """Load TensorFlow and set its numbers of threads (see `set_thread_counts`).
 
-    Who computes on the cpu sees no GPU: CUDA itself takes memory of all that it sees.
+    With `device` "cpu" all GPUs are hidden, since CUDA takes memory of each GPU that it sees.
     """
     if device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -77,7 +85,10 @@ def load_tensorflow(intra: int = 0, inter: int = 0, device: str = "auto") -> Non
 
 
 def set_thread_counts(intra: int, inter: int) -> None:
-    """So many threads within an operation and across them, 0: all cores; before any computes."""
+    """Set the numbers of threads within an operation and across operations; 0: one for each core.
+
+    Call it before TensorFlow computes anything.
+    """
     import tensorflow as tf  # noqa: PLC0415
 
     tf.config.threading.set_intra_op_parallelism_threads(intra)

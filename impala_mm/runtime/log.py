@@ -1,4 +1,4 @@
-"""What a process says: to the terminal, and with the time into a log of bounded size."""
+"""The lines that a process prints, and writes with the time into a log of bounded size."""
 
 import contextlib
 import os
@@ -7,26 +7,26 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-Say = Callable[[str], None]  # says a line to whoever watches the process
+Say = Callable[[str], None]  # prints and logs a line
 
 
 class BoundedLog:
-    """A log file; a disk that takes no lines costs lines, not the run."""
+    """A log file of bounded size; lines that the disk does not take are lost without an error."""
 
     def __init__(self, path: Path, max_mb: float):
         self._path, self._max_bytes = path, max_mb * 2**20
 
     def write(self, text: str) -> None:
-        """Append some lines, the first with the time."""
+        """Append `text`, one or several lines, with the time before the first."""
         with contextlib.suppress(OSError), self._path.open("a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
         rotate_if_long(self._path, self._max_bytes)
 
 
 def rotate_if_long(path: Path, max_bytes: float) -> None:
-    """Empty a log that is longer than so many bytes; what it held becomes LOG.1.
+    """Move the content of a log that is longer than `max_bytes` to LOG.1.
 
-    Its content is moved, not the file: whoever appends to it still can.
+    The file itself stays, so that a process that has it open can still append to it.
     """
     with contextlib.suppress(OSError):
         if path.stat().st_size > max_bytes:
@@ -35,7 +35,7 @@ def rotate_if_long(path: Path, max_bytes: float) -> None:
 
 
 class ProcessLogger:
-    """Prints lines in the name of one process, and logs them once it has a log."""
+    """A printer of lines that begin with a process's name; it also logs them once `log` is set."""
 
     def __init__(self, name: str):
         self._name = name
@@ -46,5 +46,5 @@ class ProcessLogger:
         line = f"[{self._name}] {message}"
         if self.log:
             self.log.write(line)
-        with contextlib.suppress(OSError):  # the terminal is gone, or the disk behind it full
+        with contextlib.suppress(OSError):  # the terminal is gone, or its disk is full
             print(line, flush=True)

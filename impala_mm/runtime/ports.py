@@ -1,4 +1,4 @@
-"""Addresses: is this one free, and who holds it if not?"""
+"""Addresses of learners: parse them, check that they are free, name the process that holds one."""
 
 import contextlib
 import ipaddress
@@ -13,31 +13,34 @@ _LISTENING = "0A"  # in /proc/net/tcp
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """host:port taken apart; ValueError where it is no such thing."""
+    """Return the host and the port of "host:port"; raise ValueError if it is malformed."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"{address!r} is no host:port, such as localhost:8001")
+        raise ValueError(f"{address!r} is not host:port, such as localhost:8001")
     return host, int(port)
 
 
 def loopback_warning(address: str) -> str:
-    """Says so where a host's name leads no other to it, as Debian's 127.0.1.1; else nothing."""
+    """Return a warning if other hosts cannot reach this address, such as Debian's 127.0.1.1.
+
+    Return an empty string otherwise.
+    """
     host, port = split_address(address)
     with contextlib.suppress(OSError):
         found = {family[4][0] for family in socket.getaddrinfo(host, port)}
         loopback = [one for one in found if ipaddress.ip_address(one).is_loopback]
         if loopback and len(loopback) == len(found) and host not in {"localhost", *found}:
             return (
-                f"{host} is {loopback[0]} here, which no other host reaches: if actors are to come "
-                f"from elsewhere, listen with --bind_address=0.0.0.0:{port} or mend /etc/hosts"
+                f"{host} is {loopback[0]} on this machine, which no other host reaches: if actors "
+                f"run on other hosts, listen with --bind_address=0.0.0.0:{port} or fix /etc/hosts"
             )
     return ""
 
 
 def check_free(address: str) -> None:
-    """Raises OSError where another process listens on `address`.
+    """Raise OSError if another process listens on `address`.
 
-    gRPC would share a taken port silently; a plain socket without SO_REUSEPORT is refused.
+    gRPC would silently share a port that is taken; a plain socket without SO_REUSEPORT is refused.
     """
     host, port = split_address(address)
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -50,7 +53,7 @@ def check_free(address: str) -> None:
 
 
 def describe_holder(address: str) -> str:
-    """Who listens there, in brackets, where the system tells; else nothing."""
+    """Return the process that listens on `address`, in brackets; empty if it is not known."""
     _, port = split_address(address)
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
@@ -66,11 +69,11 @@ def describe_holder(address: str) -> str:
 
 
 def _open_files(process: str) -> set[str]:
-    """What a process holds open; nothing where it is another user's, or gone."""
+    """Return the open files of a process; none if it belongs to another user or has ended."""
     found = set()
     with contextlib.suppress(OSError):
         for descriptor in os.listdir(f"/proc/{process}/fd"):
-            with contextlib.suppress(OSError):  # closed in the meantime
+            with contextlib.suppress(OSError):  # closed meanwhile
                 found.add(os.readlink(f"/proc/{process}/fd/{descriptor}"))
     return found
 
@@ -82,7 +85,7 @@ def _read(path: str) -> str:
 
 
 def parse_learner_hosts(config: Config) -> list[str]:
-    """Returns the addresses in --learner_hosts, and takes them from the environment's proxies."""
+    """Return the addresses in --learner_hosts, and exempt them from the environment's proxies."""
     found = [address.strip() for address in config.learner_hosts.split(",")]
     try:
         hosts = [split_address(address)[0] for address in found]

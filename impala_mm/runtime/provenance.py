@@ -1,4 +1,4 @@
-"""Where a run comes from: versions of packages, the state of this code, the machine."""
+"""The origin of a run: versions of packages, the state of this code, the machine."""
 
 import importlib.metadata
 import os
@@ -29,7 +29,7 @@ def is_local_run() -> bool:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the packages that matter, where they are installed."""
+    """Return the versions of Python and of the installed packages that affect a run."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -40,9 +40,10 @@ def versions() -> dict[str, str]:
 
 
 def revision() -> str:
-    """Git's name of this code, `-dirty` where it was changed since; empty where git knows nothing.
+    """Return Git's name of this code, with `-dirty` if it was changed since.
 
-    Only of a checkout of ours: a virtual environment may lie within somebody else's.
+    Return an empty string if this is not a Git checkout. Git is only asked about our own checkout:
+    a virtual environment with this package may lie within another project's.
     """
     if not (_ROOT / ".git").exists():
         return ""
@@ -50,7 +51,7 @@ def revision() -> str:
 
 
 def changes() -> str:
-    """What was changed since that revision, as `git diff` says it; new files are named only."""
+    """Return the changes since that revision as `git diff` prints them; new files by name only."""
     if not revision().endswith("-dirty"):
         return ""
     new = _git("ls-files", "--others", "--exclude-standard")
@@ -58,7 +59,7 @@ def changes() -> str:
 
 
 def machine() -> str:
-    """What it runs on, as far as the system tells: cores, processor, memory."""
+    """Return the machine's cores, processor and memory, as far as the system reports them."""
     model = re.search(r"model name\s*: (.*)", _text("/proc/cpuinfo"))
     memory = re.search(r"MemTotal:\s*(\d+)", _text("/proc/meminfo"))
     cores = len(os.sched_getaffinity(0))

@@ -1,14 +1,15 @@
 """A learner's place among those that mpirun, horovodrun or srun started together.
 
-Read from the environment, so it is known before TensorFlow is: it says which address of
---learner_hosts is this process's own, which GPU, and how many cores it has to share.
+It is read from the environment, so it is known before anything is imported, under every launcher,
+with MPI or without. It decides which address of --learner_hosts is this process's own, which GPU
+it takes, and with how many learners it shares the host's cores.
 """
 
 import os
 from typing import NamedTuple
 
-# Each launcher tells its processes who they are: Open MPI, horovodrun, MPICH's Hydra, Slurm's srun.
-# How many there are, which one this is; and the same for this host, where it says so.
+# The variables of each launcher: Open MPI, horovodrun, MPICH's Hydra, Slurm's srun. They hold the
+# number of processes and this one's rank, and the same within its host if the launcher sets them.
 _VARIABLES = (
     tuple(f"OMPI_COMM_WORLD_{name}" for name in ("SIZE", "RANK", "LOCAL_SIZE", "LOCAL_RANK")),
     ("HOROVOD_SIZE", "HOROVOD_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_LOCAL_RANK"),
@@ -18,16 +19,16 @@ _VARIABLES = (
 
 
 class ProcessRank(NamedTuple):
-    """Of one learner."""
+    """The place of one learner among all, and among those on its host."""
 
     size: int = 1  # learners
     rank: int = 0
-    local_size: int = 1  # of them on this host
+    local_size: int = 1  # learners on this host
     local_rank: int = 0
 
 
 def process_rank() -> ProcessRank:
-    """Of this process; the only learner where no launcher says otherwise."""
+    """Return this process's place; without a launcher it is the only learner."""
     for size, rank, local_size, local_rank in _VARIABLES:
         if size in os.environ and rank in os.environ and int(os.environ[size]) > 1:
             return ProcessRank(
@@ -40,18 +41,18 @@ def process_rank() -> ProcessRank:
 
 
 def widen_core_binding() -> str:
-    """Frees a rank that its launcher bound to a single core; what it did, or nothing.
+    """Let a rank that its launcher bound to one core use all; return what was done, or "".
 
-    Open MPI binds each of two ranks to one core: TensorFlow and the callers of the server would
-    share it.
+    Open MPI binds each of two ranks to one core, which TensorFlow and the server's threads would
+    have to share.
     """
     here = process_rank()
     if here.size == 1:
         return ""
     bound = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, range(os.cpu_count() or 1))  # the kernel leaves out what is not ours
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))  # the kernel ignores others' cores
     free = os.sched_getaffinity(0)
-    if len(bound) > 2 or len(bound) == len(free):  # more than a core's two threads: meant so
+    if len(bound) > 2 or len(bound) == len(free):  # more than a core's two threads: intended
         os.sched_setaffinity(0, bound)
         return ""
     return f"was bound to {len(bound)} core(s) by its launcher; it uses all {len(free)}"

@@ -1,4 +1,4 @@
-"""The token that actors show to learners: a file that only its owner can read."""
+"""The token that actors must send to learners, in a file that only its owner can read."""
 
 import contextlib
 import os
@@ -11,11 +11,11 @@ from impala_mm.config.settings import Config
 
 
 def read_or_make(path: str) -> str:
-    """The token in `path`, or in this user's own file; made by the first process that needs it."""
+    """Return the token in `path`, or in the user's default file; create a missing file."""
     file = Path(path) if path else _default()
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not file.exists():
-        # Whole or not at all: a learner and its actors may need it in the same instant.
+        # It must appear complete: a learner and its actors may read it in the same instant.
         made = file.with_name(f"{file.name}-{secrets.token_hex(8)}")
         with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as created:
             created.write(secrets.token_hex(32))
@@ -27,7 +27,7 @@ def read_or_make(path: str) -> str:
         raise PermissionError(f"{file} can be read by others: chmod 600 {file}")
     token = file.read_text().strip()
     if not token:
-        raise PermissionError(f"{file} is empty: remove it, and the next process makes a new one")
+        raise PermissionError(f"{file} is empty: remove it, and the next process creates a new one")
     return token
 
 
@@ -37,7 +37,7 @@ def _default() -> Path:
 
 
 def read_token(config: Config) -> str:
-    """The secret of --token_file."""
+    """Return the token in --token_file; exit with code 2 if it cannot be read."""
     try:
         return read_or_make(config.token_file)
     except OSError as error:

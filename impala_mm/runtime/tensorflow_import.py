@@ -1,6 +1,6 @@
-"""TensorFlow's first import in a process: quiet, and with the CPU's fast convolutions.
+"""The first import of TensorFlow in a process: quiet, without Keras, with fast convolutions.
 
-Called once by each process, after what must come before it: signals, proxies, threads' limits.
+Each process calls `load` once, after its signal handlers, proxies and thread limits are set.
 """
 
 import importlib
@@ -8,54 +8,34 @@ import linecache
 import os
 import sys
 import tempfile
-from typing import Any
 
-from impala_mm.runtime.lazy_imports import lazily_imported
-
-# What it imports for others: a tenth of its memory, a seventh of its time. All else of TensorFlow
-# gets by without, and whoever asks for it gets it.
-UNUSED = (
-    "tensorflow._api.v2.compat.v1",
-    "tensorflow._api.v2.compat.v2",
-    "tensorflow.compat.v1",  # Sonnet's, for one of its recurrent cores
-    "tensorflow._api.v2.lite",
-    "tensorflow._api.v2.test",
-    "tensorflow._api.v2.__internal__.test",
-    "tensorflow._api.v2.__internal__.distribute",
-    "tensorflow._api.v2.feature_column",
-    "tensorflow._api.v2.__internal__.feature_column",
-)
 _NOISE = (b"WARNING: All log messages before absl::InitializeLog", b"I0000 ")
 
 
 def load() -> None:
-    """Imports it. What it says at its start is kept back, but for what is not known as noise.
+    """Import TensorFlow without Keras, and print what it writes to stderr except for known noise.
 
-    Keras, which it imports though nothing here needs it, is left out: a quarter of the time.
-    (`tf.keras` still loads it when it is first used.)
+    TensorFlow imports Keras, which nothing here uses: that takes 46 MiB of each actor and a quarter
+    of the import's time. `tf.keras` still loads it when it is first used.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    # On by itself only where the CPU has AVX-512: on others convolutions train half as fast.
+    # The default is on only for CPUs with AVX-512; without it, others train convolutions at half
+    # the speed.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     sys.stderr.flush()
     stderr = os.dup(2)
-    with tempfile.TemporaryFile() as said:
-        os.dup2(said.fileno(), 2)
+    with tempfile.TemporaryFile() as printed:
+        os.dup2(printed.fileno(), 2)
         without_keras = sys.modules.setdefault("keras", None) is None  # type: ignore[arg-type]
         try:
-            with lazily_imported(UNUSED):
-                tensorflow: Any = importlib.import_module("tensorflow")
-                importlib.import_module("tensorflow.compat.v1")
-                lite = tensorflow.lite  # has the name of a package that would later take its place
-                importlib.import_module("tensorflow.lite")
-                tensorflow.lite = lite
+            importlib.import_module("tensorflow")
         finally:
             if without_keras:
                 del sys.modules["keras"]
-            linecache.clearcache()  # 7 MB of source that decorators have read
+            linecache.clearcache()  # 6 MiB of source code that TensorFlow's decorators have read
             os.dup2(stderr, 2)
             os.close(stderr)
-            said.seek(0)
-            for line in said:
+            printed.seek(0)
+            for line in printed:
                 if not line.startswith(_NOISE):
                     os.write(2, line)

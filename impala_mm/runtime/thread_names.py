@@ -1,18 +1,18 @@
-"""Names of threads that the kernel knows, so that anybody can see what takes a process's CPU.
+"""Names of threads for the kernel, which show what uses a process's CPU time.
 
-`top -H -p PID` shows them, and `sandbox/benchmarks/thread_cpu.py` adds up CPU seconds by them.
-Python's own names stay within Python, and what libraries start is called after the thread that
-started it:
+`top -H -p PID` shows them, and `sandbox/benchmarks/thread_cpu.py` adds up CPU seconds by them. The
+kernel does not know the names that Python gives. A thread that a library starts has the name of the
+thread that started it.
 
-    environment    steps the environments in C++                (an actor's)
-    stepping       steps a group of environments                (an actor's, where it has several)
-    tf_intra       works within TensorFlow's operations         (its other threads: tf_Compute)
-    link           an actor's connection to its learner
-    playing        an actor's main part, where its learner infers
-    prefetch       takes unrolls out of the queue and makes batches of them
-    training       calls the updates
-    lockstep       agrees on the next step with other learners
-    reports        exchanges the learners' status reports
+    environment    an actor: steps the environments in C++
+    stepping       an actor with several groups of environments: steps one group
+    tf_intra       works within TensorFlow's operations (TensorFlow's other threads: tf_Compute)
+    link           an actor: the connection to its learner
+    playing        an actor without a network (--inference=learner): plays
+    prefetch       a learner: takes unrolls from the queue and makes batches of them
+    training       a learner: calls the updates
+    lockstep       a learner: agrees with the other learners on the next step
+    reports        a learner: exchanges status reports with the other learners
 """
 
 import contextlib
@@ -23,14 +23,14 @@ _NAME = Path("/proc/thread-self/comm")  # of the thread that reads or writes it
 
 
 def name_thread(name: str) -> None:
-    """Of the calling thread, cut to 15 letters; where the kernel has no such file, nothing."""
+    """Name the calling thread, in up to 15 letters; do nothing if the kernel has no names."""
     with contextlib.suppress(OSError):
         _NAME.write_text(name[:15])
 
 
 @contextlib.contextmanager
 def threads_named(name: str) -> Iterator[None]:
-    """Threads that are started within, by whatever library, have this name."""
+    """Give this name to all threads that are started within, also to those of libraries."""
     try:
         before = _NAME.read_text().rstrip("\n")
     except OSError:

@@ -1,5 +1,4 @@
-"""The project copied to other hosts and set up there.
+"""The deployment of the project: copies it to other hosts and sets it up on them.
 
-`--deploy` calls it.
-Must not import `running` or `commands`.
+`--deploy` calls it. It must not import `running` or `commands`.
 """

@@ -1,8 +1,9 @@
-"""Brings this project to the hosts of a run, what changed of it, and sets it up there.
+"""The deployment of this project to the hosts of a run: copies what changed and sets it up.
 
-All hosts at the same time, one after another where they share a folder. What is to be where follows
-from the CSV's rows (`destinations`), what has to be sent from what is there (`deployed_files`), and
-the rest is the project's own `docker/install.py`, run by a Python of the host.
+Hosts are served at the same time, except those that share a folder, which take turns. The CSV's
+rows say which folders need the project (`destinations`). Each host reports which files it lacks
+(`deployed_files`), and receives these. Then a Python of the host runs the project's own
+`docker/install.py`.
 """
 
 import concurrent.futures
@@ -32,18 +33,22 @@ from launcher.plan.workers_csv import Worker
 from launcher.remote.hosts import Hosts
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
 
-WHEELHOUSE_FOLDER = "~/.cache/impala_mm/wheelhouse"  # of a host
+WHEELHOUSE_FOLDER = "~/.cache/impala_mm/wheelhouse"  # on each host
 _MAX_THREADS = 48
-_COMPARE_SECONDS = 600.0  # for gigabytes to be read there
-_MIN_BYTES_PER_SECOND = 20_000  # bytes per second, of a link that is any use
+_COMPARE_SECONDS = 600.0  # for a host to read gigabytes of files
+_MIN_BYTES_PER_SECOND = 20_000  # bytes per second of the slowest usable link
 _SET_UP_SECONDS = 3600.0
-_BATCH_BYTES = 32 << 20  # bytes after which what came of a wheelhouse is safe
+_BATCH_BYTES = 32 << 20  # of a wheelhouse; a batch that arrived is never sent again
 
 
 def deploy_project(
     hosts: Hosts, workers: Sequence[Worker], config: LauncherConfig, say: Say
 ) -> dict[str, str]:
-    """Why not, by host id, of those that failed; hosts that cannot be reached are passed over."""
+    """Deploy the project; return the reason by host id for each host that failed.
+
+    Hosts that cannot be reached are skipped. Raise OperationFailed if --wheelhouse is no folder or
+    lacks packages.
+    """
     wheels: dict[str, str] = {}
     if config.wheelhouse:
         if not Path(config.wheelhouse).is_dir():
@@ -58,7 +63,7 @@ def deploy_project(
         return {}
     started = time.monotonic()
     names = {destination.key: destination.host_id for destination in wanted}
-    if len(set(names.values())) < len(names):  # some have two folders
+    if len(set(names.values())) < len(names):  # some hosts have two folders
         names = {
             destination.key: f"{destination.host_id}:{destination.folder}" for destination in wanted
         }
@@ -74,7 +79,11 @@ def deploy_project(
 
 
 class Deployment:
-    """One deployment to all hosts."""
+    """A deployment to all hosts.
+
+    `wheels`: digests of the wheelhouse's files by name. `names`: the names of destinations in the
+    progress display, by key.
+    """
 
     def __init__(
         self,
@@ -84,7 +93,6 @@ class Deployment:
         names: dict[str, str],
         progress: HostsProgress,
     ):
-        """`names`: of destinations, as they are shown."""
         self._hosts, self._config = hosts, config
         self._files, self._wheels = project_files.list_project_files(host_environment.ROOT), wheels
         self._names, self._progress = names, progress
@@ -92,14 +100,17 @@ class Deployment:
         self.sent = 0
 
     def run(self, destinations: Sequence[Destination]) -> dict[str, str]:
-        """Why not, by host id, of those that failed."""
+        """Deploy to all destinations; return the reason by host id for each that failed."""
         comparisons = self._for_each(self._compare_all, destinations)
-        good = [
+        comparable = [
             destination
             for destination in destinations
             if isinstance(comparisons[destination.key], dict)
         ]
-        joined = [self._with_shared_role(destination, good, comparisons) for destination in good]
+        joined = [
+            self._with_shared_role(destination, comparable, comparisons)
+            for destination in comparable
+        ]
         for role, device in {(s.role, s.device) for s in joined if s.needs_setup}:
             if self._wheels:
                 self._check_wheelhouse(role, device)
@@ -127,7 +138,7 @@ class Deployment:
     def _for_each(
         self, step: Callable[[Destination], Any], destinations: Sequence[Destination]
     ) -> dict[str, Any]:
-        """Returns what `step` returned for each, or its OperationFailed or HostUnavailable."""
+        """Call `step` for all; return its result, OperationFailed or HostUnavailable by key."""
         found: dict[str, Any] = {}
 
         def one(destination: Destination) -> None:
@@ -142,7 +153,9 @@ class Deployment:
         try:
             for future in [pool.submit(one, destination) for destination in destinations]:
                 future.result()
-        except BaseException:  # Ctrl-C, above all: what goes on there ends with the connection
+        except (
+            BaseException
+        ):  # above all Ctrl-C: closing the connections ends what runs on the hosts
             self._hosts.close()
             raise
         finally:
@@ -150,7 +163,7 @@ class Deployment:
         return found
 
     def _compare_all(self, destination: Destination) -> dict[str, dict[str, Any]]:
-        """What is there already."""
+        """Return the comparison of the host's files with ours, by "project" and "wheels"."""
         comparisons = {
             "project": self._compare_folder(
                 destination, destination.folder, host_environment.ROOT, self._files
@@ -181,7 +194,10 @@ class Deployment:
         destinations: Sequence[Destination],
         comparisons: dict[str, Any],
     ) -> Destination:
-        """With the role of all that share its folder: there is one environment in it."""
+        """Return the destination with the role and device of all that share its folder.
+
+        They share one environment, which must suit all of them.
+        """
         mark = comparisons[destination.key]["project"]["mark"]
         same = [
             other for other in destinations if comparisons[other.key]["project"]["mark"] == mark
@@ -191,7 +207,7 @@ class Deployment:
         return destination._replace(role="learner" if learners else "actor", gpus=nvidia)
 
     def _check_wheelhouse(self, role: str, device: str) -> None:
-        """Before gigabytes travel in vain."""
+        """Raise OperationFailed if the wheelhouse lacks packages, before gigabytes are sent."""
         program = [
             sys.executable,
             str(host_environment.ROOT / "docker" / "wheelhouse.py"),
@@ -217,7 +233,7 @@ class Deployment:
         try:
             for other in waits_for:
                 self._progress.update(
-                    name, f"waits for {other.host_id}, which shares a folder with it"
+                    name, f"waiting for {other.host_id}, which shares a folder with it"
                 )
                 self._finished[other.key].wait(_SET_UP_SECONDS)
             if waits_for:
@@ -270,7 +286,7 @@ class Deployment:
                 line, _ReadFunction(read), seconds
             )
             if code:
-                last = (output.strip().splitlines() or ["it did not take the files"])[-1]
+                last = (output.strip().splitlines() or ["the host did not accept the files"])[-1]
                 raise OperationFailed(f"{last}{find_remedy(last)}")
             sent += packed.size
             self.sent += len(names)
@@ -302,7 +318,7 @@ class Deployment:
 
 
 class _ReadFunction(NamedTuple):
-    """What a file is to who sends it."""
+    """A file to send, of which only `read` is called."""
 
     read: Callable[[int], bytes]
 
@@ -317,7 +333,10 @@ def _find_failure(
 
 
 def _batches(root: Path, names: Sequence[str], together: bool) -> list[list[str]]:
-    """Of which each arrives whole, or not at all; one at least, for what is to be removed."""
+    """Split files into batches, each of which arrives completely or not at all.
+
+    There is at least one batch, even if empty: it also makes the host remove files.
+    """
     batches: list[list[str]] = [[]]
     size = 0
     for name in names:

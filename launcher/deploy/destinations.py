@@ -1,4 +1,4 @@
-"""Where a CSV's rows want the project to be on other hosts, and for what."""
+"""The folders on other hosts where a CSV's rows need the project, and their purposes."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,28 +9,28 @@ from launcher.remote.hosts import host_id_of
 
 
 class Destination(NamedTuple):
-    """A folder of a host that the project is to be in."""
+    """A folder on a host where the project is deployed."""
 
     host_id: str
     folder: str
-    role: str  # of its machine: learner, or actor
-    gpus: bool  # that its learners use, if there are any
-    needs_setup: bool  # else all of its rows have a Python of their own
+    role: str  # learner if one of its rows is one, else actor
+    gpus: bool  # whether its learners use GPUs
+    needs_setup: bool  # False: all of its rows name a Python of their own
     row: Worker  # one of them
 
     @property
     def device(self) -> str:
-        """That its environment is for."""
+        """The device that its environment is installed for."""
         return "gpu" if self.gpus else "cpu"
 
     @property
     def key(self) -> str:
-        """Its own."""
+        """The name that identifies it."""
         return f"{self.host_id}:{self.folder}"
 
 
 def find_destinations(workers: Sequence[Worker]) -> list[Destination]:
-    """Of all rows on other hosts."""
+    """Return the destinations of all rows on other hosts."""
     rows: dict[tuple[str, str], list[Worker]] = {}
     for row in workers:
         if host_id_of(row):
@@ -46,7 +46,7 @@ def find_destinations(workers: Sequence[Worker]) -> list[Destination]:
                 folder=folder,
                 role="learner" if learners else "actor",
                 gpus=any(row.cuda_visible_devices for row in learners),
-                # A path that does not begin at the root is of the project's own environment.
+                # A relative path is a Python within the project's own environment.
                 needs_setup=any(not row.python or row.python.startswith(".") for row in some),
                 row=next((row for row in some if not row.python), some[0]),
             )

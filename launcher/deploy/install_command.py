@@ -1,4 +1,4 @@
-"""The project's own set-up on a host: the command that runs it there, and what it says."""
+"""The project's own set-up on a host: its command, and what its output means."""
 
 import re
 import sys
@@ -7,7 +7,7 @@ from launcher.remote import agent_bundle
 
 LINE_PREFIX = "[set-up] "
 _INSTALL = "docker/install.py"
-# The Python of this frontend is tried first: the same everywhere is safer.
+# The frontend's version of Python is tried first: the same version everywhere is safer.
 _PYTHONS = (f"python{sys.version_info[0]}.{sys.version_info[1]}", *agent_bundle.SYSTEM_PYTHONS)
 _SET_UP = """
 for python in {pythons}; do
@@ -16,25 +16,34 @@ done
 for python in {pythons}; do
   if command -v "$python" >/dev/null 2>&1; then exec "$python" {install} "$@"; fi
 done
-echo "[set-up] there is no Python there: apt-get install python3 python3-venv"
+echo "[set-up] this host has no Python: apt-get install python3 python3-venv"
 exit 1
 """
-# What is to be done about what set-up says.
+# Remedies by a pattern in the output of set-up.
 _REMEDIES = (
-    ("reach the package index|resolv|timed out", "--wheelhouse=FOLDER brings the packages along"),
-    ("no space left|disk", "make room there, or name a workdir on a larger disk in the CSV"),
+    (
+        "reach the package index|resolv|timed out",
+        "--wheelhouse=FOLDER copies the packages to the host",
+    ),
+    (
+        "no space left|disk",
+        "free space on that host, or name a workdir on a larger disk in the CSV",
+    ),
 )
 
 
 def install_command(options: list[str]) -> list[str]:
-    """In the project's folder: `docker/install.py`, by the first Python that it fits."""
+    """Return the command that runs `docker/install.py` with the first Python that suits it.
+
+    It must run in the project's folder.
+    """
     script = _SET_UP.format(pythons=" ".join(_PYTHONS), install=_INSTALL)
     return ["sh", "-c", script, "set-up", *options]
 
 
 def failure_reason(output: str) -> str:
-    """A sentence, with what to do, from all that a set-up said before it failed."""
-    lines = output.strip().splitlines() or ["its set-up said nothing"]
+    """Return the reason and the remedy, in a sentence, from the output of a set-up that failed."""
+    lines = output.strip().splitlines() or ["its set-up printed nothing"]
     starts = [i for i, line in enumerate(lines) if line.startswith(LINE_PREFIX)]
     last = lines[starts[-1] :] if starts else lines[-1:]
     sentence = last[0].removeprefix(LINE_PREFIX)
@@ -45,7 +54,7 @@ def failure_reason(output: str) -> str:
 
 
 def find_remedy(output: str) -> str:
-    """What to do about what was said, to be put behind it; empty where nobody knows."""
+    """Return the remedy for an error, to be appended to it; empty if none is known."""
     for pattern, what in _REMEDIES:
         if re.search(pattern, output, re.IGNORECASE):
             return f"; {what}"

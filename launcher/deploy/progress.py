@@ -1,6 +1,7 @@
-"""What many hosts do at the same time, shown while it goes on: `deploy` fills it.
+"""A live display of what many hosts do at the same time; `deploy` updates it.
 
-In a terminal a line for each of a few hosts, one for all of many; elsewhere plain lines.
+A terminal shows one line per host if there are few, and one line for all if there are many. If the
+output is not a terminal, lines are printed.
 """
 
 import threading
@@ -12,19 +13,19 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-_MAX_LINES = 16  # that each have a line
-_PRINT_SECONDS = 5.0  # between two lines about many, where there is no terminal
+_MAX_LINES = 16  # hosts; with more, one line shows all
+_PRINT_SECONDS = 5.0  # between two printed lines about many hosts, or about one count
 
 
 class HostsProgress:
-    """The progress of some hosts, from `with` to the end of it. Their threads call it."""
+    """The progress of some hosts, shown within a `with` block; the hosts' threads update it."""
 
     def __init__(self, names: Sequence[str], console: Console | None = None):
         self._console = console or Console(soft_wrap=True)
         self._lines = dict.fromkeys(names, "")
-        self._succeeded: dict[str, bool] = {}  # and whether all is well
+        self._succeeded: dict[str, bool] = {}  # of hosts that are done: whether they are ready
         self._last_line = ""
-        self._last_count_time: dict[str, float] = {}  # when
+        self._last_count_time: dict[str, float] = {}  # of the last count that was printed, by host
         self._started = self._printed = time.monotonic()
         self._lock = threading.Lock()
         self._is_line_per_host = len(names) <= _MAX_LINES
@@ -46,7 +47,7 @@ class HostsProgress:
             self._live.stop()
 
     def update(self, name: str, line: str, is_count: bool = False) -> None:
-        """What one of them does now; `is_count`: what was told last has just got on a little."""
+        """Show what a host does now; `is_count`: only a count has changed since the last call."""
         with self._lock:
             if self._lines[name] == line:
                 return
@@ -60,7 +61,7 @@ class HostsProgress:
             self._print_summary_if_due()
 
     def finish(self, name: str, error: str) -> None:
-        """One of them is done; or it failed."""
+        """Show that a host is ready, or the error if it failed."""
         with self._lock:
             self._succeeded[name] = not error
             if error:
@@ -70,7 +71,7 @@ class HostsProgress:
             self._print_summary_if_due()
 
     def note(self, text: str) -> None:
-        """What is to be read afterwards, too."""
+        """Print a line that stays on the screen after the display ends."""
         with self._lock:
             self._print(text)
 
@@ -84,11 +85,11 @@ class HostsProgress:
         self._console.print(Text(text))
 
     def _summary(self) -> str:
-        failed = sum(not well for well in self._succeeded.values())
-        done, going = len(self._succeeded) - failed, len(self._lines) - len(self._succeeded)
+        failed = sum(not succeeded for succeeded in self._succeeded.values())
+        done, left = len(self._succeeded) - failed, len(self._lines) - len(self._succeeded)
         failures = f", {failed} failed" if failed else ""
         seconds = time.monotonic() - self._started
-        return f"ready: {done}{failures}, {going} to go ({seconds:.0f} s); {self._last_line}"
+        return f"ready: {done}{failures}, {left} left ({seconds:.0f} s); {self._last_line}"
 
     def _render(self) -> RenderableType:
         if not self._is_line_per_host:

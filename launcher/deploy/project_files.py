@@ -1,4 +1,7 @@
-"""The project's files as they are here, and how they travel to another host (`deployed_files`)."""
+"""The project's files on this machine, and the archive that carries them to other hosts.
+
+`launcher.node.deployed_files` unpacks it.
+"""
 
 import fnmatch
 import io
@@ -13,7 +16,7 @@ from pathlib import Path
 
 from launcher.node.deployed_files import MANIFEST, digest
 
-# Never copied, whatever git says: made on each host, or not for others' eyes.
+# Never copied, even if git tracks them: each host makes its own, or they are private.
 _EXCLUDED = (
     *(".git", ".venv", "runs", "wheelhouse", "__pycache__", ".setup.*", "workers.csv"),
     MANIFEST,
@@ -21,13 +24,14 @@ _EXCLUDED = (
 _PASSWORD_COLUMN = re.compile(rb"^(?!\s*#).*\bssh_password\b", re.MULTILINE)
 _GIT_SECONDS = 60.0
 _CHUNK = 1 << 18
-_COMPRESSED = (".whl", ".gz", ".zip")  # gain nothing by being packed once more
+_COMPRESSED = (".whl", ".gz", ".zip")  # already compressed
 
 
 def list_project_files(root: Path) -> dict[str, str]:
-    """Digests by name of all that is to be on a host, new files included.
+    """Return the digests by name of all files that a host needs, new files included.
 
-    Of a git clone what git does not ignore; else all but what .gitignore names.
+    In a git clone these are the files that git does not ignore; elsewhere all files except those
+    that .gitignore names.
     """
     names = _list_by_git(root) if (root / ".git").exists() else None
     if names is None:
@@ -45,14 +49,14 @@ def list_project_files(root: Path) -> dict[str, str]:
 
 
 def list_all_files(folder: Path) -> dict[str, str]:
-    """The same of a folder whose every file is meant."""
+    """Return the digests by name of all files in a folder."""
     names = sorted(path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): digest(path) for path in names}
 
 
 def _list_by_git(root: Path) -> list[str] | None:
-    """None: there is no git here, or it refuses."""
-    # The owner of a clone may be another; nothing of it is run.
+    """Return the names of the files that git does not ignore; None if git fails or is missing."""
+    # Git refuses a clone that belongs to another user; none of its programs are run here.
     safe = ["-c", f"safe.directory={root}", "-c", "core.fsmonitor=false"]
     listing = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
@@ -84,7 +88,7 @@ def _list_by_walking(root: Path) -> list[str]:
 
 
 def _has_passwords(path: Path) -> bool:
-    """A CSV of hosts with such a column: it is of use where the frontend is, and only there."""
+    """Return whether a file is a CSV of hosts with passwords, which only the frontend needs."""
     if path.suffix != ".csv" or not path.is_file():
         return False
     with path.open("rb") as file:
@@ -92,19 +96,23 @@ def _has_passwords(path: Path) -> bool:
 
 
 class ArchiveStream:
-    """Some of a folder's files, packed while they are read. `read` is all that a file needs."""
+    """An archive of some of a folder's files, made while it is read.
+
+    `wanted`: the digests of all files that the host shall have. `names`: the files that are sent.
+    """
 
     def __init__(self, root: Path, wanted: Mapping[str, str], names: Sequence[str]):
-        """`wanted`: all that is to be there in the end; of these `names` are sent."""
         self._root = root
         header = json.dumps({"files": dict(wanted), "sent": list(names)}).encode()
-        self.size = sum((root / name).lstat().st_size for name in names)  # about
-        self.sent = 0  # of these bytes
+        self.size = sum(
+            (root / name).lstat().st_size for name in names
+        )  # bytes of content, unless files change
+        self.sent = 0  # bytes of these so far
         self._buffer = b""
         self._pieces = self._compress(self._tar(header, names), _compression_level(names))
 
     def read(self, size: int) -> bytes:
-        """The next bytes; none at the end."""
+        """Return the next bytes of the archive; none at its end."""
         while len(self._buffer) < size and (piece := next(self._pieces, b"")):
             self._buffer += piece
         taken, self._buffer = self._buffer[:size], self._buffer[size:]
@@ -141,7 +149,10 @@ def _compression_level(names: Sequence[str]) -> int:
 def _tar_member(
     about: tarfile.TarInfo, size: int, file: io.BufferedIOBase | io.BytesIO
 ) -> Iterator:
-    """Exactly so many bytes, even where the file has just grown or shrunk: its digest tells."""
+    """Yield a file's part of the archive, with exactly `size` bytes of content.
+
+    If the file has just grown or shrunk, the receiver notices by its digest.
+    """
     about.size = size
     yield about.tobuf()
     left = size

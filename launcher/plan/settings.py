@@ -30,8 +30,8 @@ class LauncherConfig:
              "setup of a row replaces them.")
     restart_learners: bool = flag(
         False, group="Cluster",
-        text="Restart learners that crash from the last checkpoint, while actors wait. If unset, "
-             "the run ends when learners crash. Actors are always restarted.")
+        text="If learners crash, restart them from the last checkpoint while actors wait. Without "
+             "it the run ends when learners crash. Actors are always restarted.")
     max_restarts: int = flag(
         20, group="Cluster", least=0,
         text="Maximum number of consecutive restarts of a process, after delays of 0.5 s, 1 s, 2 s "

@@ -1,5 +1,4 @@
-"""Connections to other hosts: the SSH configuration, keys, known hosts, passwords.
+"""SSH connections to other hosts: the SSH configuration, keys, known hosts, passwords.
 
-`remote` connects by it.
-Must import nothing of the launcher outside itself.
+`remote` connects through it. It must import nothing of the launcher outside itself.
 """

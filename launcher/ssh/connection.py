@@ -1,11 +1,11 @@
-"""SSH to a host, as the user's own `ssh` would go there: its configuration, keys, agent, jumps.
+"""SSH connections as the user's own `ssh` makes them: with its configuration, keys, agent, jumps.
 
-    connection = connect(target, settings)      from a row of the CSV; or Unreachable, in a sentence
-    connection.client.exec_command(...)         paramiko's client, as it comes
-    connect_with(connection.credential)         the same login from another machine
+    connection = connect(target, settings)            from a row of the CSV; raises Unreachable
+    connection.client.exec_command(...)               paramiko's client
+    connect_with_credential(connection.credential)    the same login from another machine
 
 `ssh_config` finds the route, `proxy_transport` opens the socket, `known_hosts` verifies the host,
-`keys` and `authentication` log in. Every step has a limit.
+`keys` and `authentication` log in. Every step has a timeout.
 """
 
 import contextlib
@@ -23,28 +23,28 @@ from launcher.ssh.authentication import ConnectionClosed, Login
 from launcher.ssh.known_hosts import HostKeyRefused
 from launcher.ssh.ssh_config import Route, Settings, Target, Unreachable, find_route
 
-_HANDSHAKE_SECONDS = 15.0  # until the host has shown its key
-_LOGIN_SECONDS = 20.0  # for each try of a login
-_CHANNEL_SECONDS = 30.0  # until a command may run, or a jump goes on
+_HANDSHAKE_SECONDS = 15.0  # until the host has sent its key
+_LOGIN_SECONDS = 20.0  # for each attempt of a login
+_CHANNEL_SECONDS = 30.0  # until a command may run, or a jump host has connected
 _KEEPALIVE_SECONDS = 15
-_RETRY_PAUSES = (0.2, 0.6, 2.0, 5.0)  # before the next try of a server that has too much to do
+_RETRY_PAUSES = (0.2, 0.6, 2.0, 5.0)  # seconds between attempts at a busy server
 _MAX_JUMPS = 8
-_CSV_REMEDY = "mend ssh_username, ssh_key_path or ssh_password"
-_CONFIG_REMEDY = "mend User or IdentityFile of the SSH configuration, or ssh-add its key"
+_CSV_REMEDY = "fix ssh_username, ssh_key_path or ssh_password"
+_CONFIG_REMEDY = "fix User or IdentityFile of the SSH configuration, or ssh-add its key"
 
-# It writes tracebacks of what is said here in a sentence.
+# It logs tracebacks of errors that are reported here in a sentence.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
 
 
 class Credential(NamedTuple):
-    """What another machine needs to log in as we did; plain strings and numbers."""
+    """The strings and numbers that another machine needs to log in as this one did."""
 
     host: str  # as the CSV calls it
     address: str
     port: int
     username: str
-    password: str  # "": it was not needed
-    key: str  # the private key's text; "": a password or the agent let us in
+    password: str  # empty: it was not needed
+    key: str  # the private key's text; empty: a password or the agent was used
     host_key: str  # "ssh-ed25519 AAAA...", as it was verified
 
     def __repr__(self) -> str:
@@ -53,7 +53,7 @@ class Credential(NamedTuple):
 
 
 class Connection(NamedTuple):
-    """Open, until its client is closed."""
+    """A connection that is open until its client is closed."""
 
     client: paramiko.SSHClient
     route: Route
@@ -61,18 +61,18 @@ class Connection(NamedTuple):
 
 
 class HostKeyVerifier(NamedTuple):
-    """Of host keys."""
+    """A check of a host's key."""
 
-    key_types: set[str]  # to be shown first
+    key_types: set[str]  # the host is asked for a key of these types first
     verify: Callable[[paramiko.PKey], None]  # raises HostKeyRefused
 
 
 class _ConnectionDropped(Exception):
-    """A server hung up before it said anything, as busy ones do."""
+    """A server hung up before it sent anything, as busy servers do."""
 
 
 def connect(target: Target, settings: Settings) -> Connection:
-    """Raises Unreachable."""
+    """Connect to the host of a row of the CSV; raise Unreachable."""
     route = find_route(target, settings)
     client, login = _connect_route(route, settings, target.ssh_password, _CSV_REMEDY, ())
     credential = Credential(
@@ -85,14 +85,19 @@ def connect(target: Target, settings: Settings) -> Connection:
 
 
 def connect_with_credential(credential: Credential) -> paramiko.SSHClient:
-    """From another machine: no configuration; its own keys only where none is given."""
+    """Connect from another machine, without its configuration.
+
+    The machine's own keys are tried only if the credential holds neither key nor password.
+    """
     route = ssh_config.route_without_config(*credential[:4])
     own = not credential.key and not credential.password
     agent = keys.SshAgent(route.agent if own else "")
     found, troubles = keys.find_keys(route, agent) if own else ([], [])
     if credential.key:
         found = [keys.Key("the key that was given", keys.private_key(credential.key))]
-    remedy = "the machine that starts the run is: name a key that works from here, too"
+    remedy = (
+        "the machine that starts the run is let in: name a key that works from this machine, too"
+    )
     login = Login(route, found, credential.password, troubles, remedy)
     verifier = HostKeyVerifier(
         {credential.host_key.split()[0]}, functools.partial(_check_same_key, route, credential)
@@ -106,8 +111,9 @@ def connect_with_credential(credential: Credential) -> paramiko.SSHClient:
 def _check_same_key(route: Route, credential: Credential, key: paramiko.PKey) -> None:
     if _key_line(key) != credential.host_key:
         raise HostKeyRefused(
-            f"{route.display_name} shows another key here, {key.get_name()} {key.fingerprint}, "
-            f"than to the machine that starts the run: does its name mean another host here?"
+            f"{route.display_name} shows another key to this machine, {key.get_name()} "
+            f"{key.fingerprint}, than to the machine that starts the run: does its name mean "
+            f"another host on this machine?"
         )
 
 
@@ -118,7 +124,7 @@ def _key_line(key: paramiko.PKey) -> str:
 def _connect_route(
     route: Route, settings: Settings, password: str, remedy: str, passed_hops: tuple[str, ...]
 ) -> tuple[paramiko.SSHClient, Login]:
-    """At the end of a route, by way of its jumps; `passed_hops`: those that led here."""
+    """Connect along a route and its jump hosts; `passed_hops`: the jump hosts so far."""
     agent = keys.SshAgent(route.agent)
     with contextlib.closing(agent):
         found, troubles = keys.find_keys(route, agent)
@@ -132,21 +138,21 @@ def _connect_route(
 
 
 def _open_socket(route: Route, settings: Settings, passed_hops: tuple[str, ...]) -> Any:
-    """What `route` says its connection goes through."""
+    """Return the socket of a route: TCP, a proxy command, or a channel of a jump host."""
     if route.proxy_command:
         return proxy_transport.run_proxy_command(route)
     if not route.proxy_jump:
         return proxy_transport.connect_tcp(route)
     *earlier_hops, hop = route.proxy_jump
     if len(passed_hops) == _MAX_JUMPS:
-        raise Unreachable(f"ProxyJump goes round in circles: {' via '.join(passed_hops)}")
+        raise Unreachable(f"ProxyJump leads in a circle: {' via '.join(passed_hops)}")
     try:
         target_route = find_route(ssh_config.jump_target(hop), settings)
-        if earlier_hops:  # they lead to it, whatever it says itself
+        if earlier_hops:  # they lead to it, whatever its own configuration is
             target_route = target_route._replace(proxy_jump=tuple(earlier_hops), proxy_command="")
         client, _ = _connect_route(target_route, settings, "", _CONFIG_REMEDY, (*passed_hops, hop))
     except Unreachable as error:
-        raise type(error)(f"{route.host}: by way of {hop}: {error}") from None
+        raise type(error)(f"{route.host}: through {hop}: {error}") from None
     try:
         channel = _get_transport(client).open_channel(
             "direct-tcpip", (route.address, route.port), ("127.0.0.1", 0), timeout=_CHANNEL_SECONDS
@@ -160,7 +166,7 @@ def _open_socket(route: Route, settings: Settings, passed_hops: tuple[str, ...])
 def _connect_with_retries(
     route: Route, login: Login, verifier: HostKeyVerifier, open_socket: Callable[[], Any]
 ) -> paramiko.SSHClient:
-    """Again where a server was too busy, and once more for the password alone."""
+    """Connect, again if a server was too busy, and once more for the password alone."""
     pauses = list(_RETRY_PAUSES)
     while True:
         try:
@@ -173,7 +179,7 @@ def _connect_with_retries(
             if not pauses:
                 what = str(error) or "is the port right, is it overloaded, or does it refuse us?"
                 raise Unreachable(
-                    f"{route.display_name} hangs up before anybody can log in: {what}"
+                    f"{route.display_name} hangs up before the login: {what}"
                 ) from None
             time.sleep(pauses.pop(0) * random.uniform(0.5, 1.5))
         except ConnectionClosed:
@@ -184,7 +190,7 @@ def _connect_with_retries(
 def _connect_once(
     route: Route, login: Login, verifier: HostKeyVerifier, sock: Any
 ) -> paramiko.SSHClient:
-    """One connection."""
+    """Make one connection and log in."""
     client = paramiko.SSHClient()
     client.set_missing_host_key_policy(_VerifierPolicy(verifier))
     started = time.monotonic()
@@ -217,12 +223,12 @@ def _connect_once(
 def _describe_error(
     route: Route, transport: paramiko.Transport, error: Exception, late: bool
 ) -> Unreachable | None:
-    """In our words; None where it is worth another try."""
+    """Return the error in a sentence, or None if another attempt may succeed."""
     if late and not transport.initial_kex_done:
-        what = "says nothing" if not transport.remote_version else "does not finish its handshake"
+        what = "sends nothing" if not transport.remote_version else "does not finish its handshake"
         return Unreachable(
-            f"{route.display_name} takes the connection, and {what} for {_HANDSHAKE_SECONDS:g} s: "
-            f"is that its SSH port, and is it well?"
+            f"{route.display_name} accepts the connection, but {what} for "
+            f"{_HANDSHAKE_SECONDS:g} s: is that its SSH port, and is the host working?"
         )
     if not transport.remote_version or isinstance(error, (EOFError, OSError)):
         return None
@@ -230,7 +236,7 @@ def _describe_error(
 
 
 class _VerifierPolicy(paramiko.MissingHostKeyPolicy):
-    """paramiko itself knows no host: all are ours to judge."""
+    """The hook by which paramiko asks about a host's key; paramiko itself knows no host."""
 
     def __init__(self, verifier: HostKeyVerifier):
         self._verifier = verifier
@@ -240,7 +246,7 @@ class _VerifierPolicy(paramiko.MissingHostKeyPolicy):
 
 
 def _make_transport(verifier: HostKeyVerifier, sock: Any, **more: Any) -> paramiko.Transport:
-    """A host has several keys, and shows the first that we ask for: ask for one that is known."""
+    """Return a transport that asks the host for a known key, of the several that it may have."""
     transport = paramiko.Transport(sock, **more)
     options = transport.get_security_options()
     options.key_types = sorted(

@@ -1,7 +1,8 @@
 """The user's private keys, from files and the SSH agent, in the order in which hosts see them.
 
-The CSV's key is first, then the configuration's, then the agent's others: servers hang up after a
-handful. A key that both have is the file's, since a file's can log in from another machine, too.
+The CSV's key is first, then the configuration's, then the agent's other keys; the order matters,
+since servers hang up after a handful. A key that is in a file and in the agent is taken from the
+file, so that another machine can use it, too.
 """
 
 import base64
@@ -19,7 +20,7 @@ from paramiko.agent import AgentKey, AgentSSH
 
 from launcher.ssh.ssh_config import Route, Unreachable
 
-_AGENT_SECONDS = 10.0  # for an answer; it may ask its user first
+_AGENT_SECONDS = 10.0  # for an answer; the agent may ask its user first
 _CLASSES: dict[str, type[paramiko.PKey]] = {
     "ssh-ed25519": paramiko.Ed25519Key,
     "ssh-rsa": paramiko.RSAKey,
@@ -30,23 +31,23 @@ _CLASSES: dict[str, type[paramiko.PKey]] = {
 
 
 class Key(NamedTuple):
-    """One that can be tried."""
+    """A key that can be tried."""
 
     name: str  # as messages call it
     key: paramiko.PKey
-    text: str = ""  # of its file, and of its certificate's; "": the agent keeps it
+    text: str = ""  # of its file and its certificate; empty: the agent keeps the key
 
 
 class Identity(NamedTuple):
-    """What a key file holds."""
+    """The content of a key file."""
 
     key: Key | None  # None: it cannot be used
-    public: bytes  # that an agent may have the private part of
+    public: bytes  # the public key; an agent may have its private part
     trouble: str
 
 
 def find_keys(route: Route, agent: "SshAgent") -> tuple[list[Key], list[str]]:
-    """In the order in which they are tried; and what is wrong with others."""
+    """Return the keys in the order in which to try them, and why other keys cannot be tried."""
     held = {key.key.asbytes(): key for key in agent.keys}
     if route.key_path and not Path(route.key_path).is_file():
         raise Unreachable(
@@ -72,7 +73,7 @@ def find_keys(route: Route, agent: "SshAgent") -> tuple[list[Key], list[str]]:
 
 
 def read_identity(path: str) -> Identity:
-    """Of a file that may be missing, public, encrypted, or no key at all."""
+    """Read a key file, which may be missing, public, encrypted, or no key at all."""
     try:
         text = Path(path).read_text(errors="replace")
     except FileNotFoundError:
@@ -84,16 +85,14 @@ def read_identity(path: str) -> Identity:
     except paramiko.PasswordRequiredException:
         return Identity(None, _public_key(path, text), f"{path} is encrypted: ssh-add it")
     except ValueError:
-        trouble = (
-            f"{path} is no private key that can be read; `ssh-keygen -p -f {path}` may mend it"
-        )
+        trouble = f"{path} is no private key that can be read; `ssh-keygen -p -f {path}` may fix it"
         if _parse_public_key(text):
             trouble = f"{path} is a public key, and no agent has its private one"
         return Identity(None, _public_key(path, text), trouble)
 
 
 def private_key(text: str) -> paramiko.PKey:
-    """Raises ValueError, or paramiko's own where it is encrypted."""
+    """Return the private key in `text`; raise ValueError, or paramiko's error if encrypted."""
     found = re.search(r"BEGIN (\w+) PRIVATE KEY", text)
     named = found[1] if found else ""
     kind = _CLASSES.get(_key_type(_embedded_public_key(text)) if named == "OPENSSH" else named)
@@ -111,12 +110,12 @@ def private_key(text: str) -> paramiko.PKey:
 
 
 def _embedded_public_key(text: str) -> bytes:
-    """The public part of a private key in OpenSSH's form: it is there even if it is encrypted."""
+    """Return the public part of a private key in OpenSSH's format, which is never encrypted."""
     _, begins, rest = text.partition("-----BEGIN OPENSSH PRIVATE KEY-----")
     with contextlib.suppress(ValueError, struct.error):
         message = paramiko.Message(base64.b64decode(rest.partition("-----END")[0]))
         if begins and message.get_bytes(15) == b"openssh-key-v1\0":
-            for _ in range(3):  # cipher, and how its key is made
+            for _ in range(3):  # the cipher, the key derivation and its options
                 message.get_binary()
             message.get_int()
             return message.get_binary()
@@ -124,7 +123,7 @@ def _embedded_public_key(text: str) -> bytes:
 
 
 def _public_key(path: str, text: str) -> bytes:
-    """Of a public key's file, of an encrypted one, or of its neighbour PATH.pub."""
+    """Return the public key of a public or an encrypted key file, or of PATH.pub beside it."""
     if within := _embedded_public_key(text):
         return within
     with contextlib.suppress(OSError):
@@ -145,7 +144,7 @@ def _key_type(public: bytes) -> str:
 
 
 def _with_certificate(path: str, key: Key) -> Key | None:
-    """With the certificate beside its file, which then travels with it."""
+    """Return the key with the certificate beside its file, or None if there is none."""
     try:
         text = f"{key.text.rstrip()}\n{Path(f'{path}-cert.pub').read_text()}"
         return Key(f"{path}-cert.pub", private_key(text), text)
@@ -154,7 +153,7 @@ def _with_certificate(path: str, key: Key) -> Key | None:
 
 
 class SshAgent(AgentSSH):
-    """Of a socket; one that is not there has no keys. To be closed after the login."""
+    """The SSH agent at a socket; without the socket it has no keys. Close it after the login."""
 
     def __init__(self, path: str):
         super().__init__()
@@ -178,13 +177,13 @@ class SshAgent(AgentSSH):
         while True:
             try:
                 return self._socket.connect(path)
-            except BlockingIOError:  # hundreds of logins ask it at once
+            except BlockingIOError:  # hundreds of logins may call it at once
                 if time.monotonic() > until:
                     raise
                 time.sleep(0.02)
 
     def close(self) -> None:
-        """Nothing is asked of it any more."""
+        """Close the connection to the agent."""
         self._socket.close()
 
 
@@ -193,7 +192,7 @@ def _display_name(key: AgentKey) -> str:
 
 
 class _SafeAgentKey(AgentKey):
-    """An agent that will not sign costs one try, not the connection."""
+    """A key of the agent: if the agent does not sign, one attempt is lost, not the connection."""
 
     def __init__(self, key: AgentKey):
         super().__init__(key.agent, key.blob)

@@ -1,7 +1,7 @@
-"""Whether a host is who it was: the known_hosts files, read and written as OpenSSH does.
+"""The check of hosts' keys: reads and writes known_hosts files as OpenSSH does.
 
-A host that is not known is refused, or trusted at its first sight where the user wants that; one
-that shows another key than before is always refused.
+An unknown host is refused, or trusted at first use if the user wants that. A host that shows
+another key than before is always refused.
 """
 
 import base64
@@ -21,7 +21,7 @@ import paramiko
 
 from launcher.ssh.ssh_config import Route, Unreachable
 
-_LOCK_SECONDS = 10.0  # for others who write to the same file
+_LOCK_SECONDS = 10.0  # for other processes that write to the same file
 
 
 class HostKeyRefused(Unreachable):
@@ -29,7 +29,7 @@ class HostKeyRefused(Unreachable):
 
 
 class KnownHostsEntry(NamedTuple):
-    """One line of a file, of a host that was asked after."""
+    """A line of a known_hosts file that matches a host."""
 
     file: str
     line: int
@@ -39,14 +39,14 @@ class KnownHostsEntry(NamedTuple):
 
 
 def known_key_types(route: Route) -> set[str]:
-    """Of keys by which the host is known: one of these it is to show."""
+    """Return the types of the keys that are known of the host."""
     files = (*route.known_hosts, *route.global_known_hosts)
     found = [entry for name in _host_names(route) for entry in find_entries(files, name)]
     return {entry.key_type for entry in found if not entry.marker}
 
 
 def verify(route: Route, key: paramiko.PKey) -> None:
-    """Raises HostKeyRefused unless the key is the host's, or is trusted from here on."""
+    """Raise HostKeyRefused unless the key is known, or is trusted from now on."""
     if _is_known(route, key):
         return
     if not route.accept_new:
@@ -62,7 +62,7 @@ def verify(route: Route, key: paramiko.PKey) -> None:
 
 
 def find_entries(files: Iterable[str], name: str) -> Iterator[KnownHostsEntry]:
-    """The lines of files that are about a host; what cannot be read says nothing."""
+    """Yield the lines of files that match a host's name; skip files that cannot be read."""
     for file in files:
         try:
             text = Path(file).read_text(errors="replace")
@@ -79,7 +79,7 @@ def find_entries(files: Iterable[str], name: str) -> Iterator[KnownHostsEntry]:
 
 
 def _is_known(route: Route, key: paramiko.PKey) -> bool:
-    """Raises HostKeyRefused where another key is known, or this one is revoked."""
+    """Return whether a key is known; raise HostKeyRefused if it is revoked or another is known."""
     files = (*route.known_hosts, *route.global_known_hosts)
     found = {name: list(find_entries(files, name)) for name in _host_names(route)}
     same = [e for each in found.values() for e in each if e.key == key.asbytes()]
@@ -87,7 +87,7 @@ def _is_known(route: Route, key: paramiko.PKey) -> bool:
         where = f"{revoked[0].file}:{revoked[0].line}"
         raise HostKeyRefused(
             f"{route.display_name} shows a key that is revoked ({where}), {key.get_name()} "
-            f"{key.fingerprint}: ask who runs it"
+            f"{key.fingerprint}: ask the host's administrator"
         )
     if any(not entry.marker for entry in same):
         return True
@@ -99,7 +99,7 @@ def _is_known(route: Route, key: paramiko.PKey) -> bool:
 
 
 def _host_names(route: Route) -> list[str]:
-    """That the host may be known by: its own comes first; others may only confirm."""
+    """Return the names of a host in known_hosts; only the first can show that its key changed."""
     if route.host_key_alias:
         return [route.host_key_alias.lower()]
     address = route.address.lower()
@@ -121,7 +121,7 @@ def _matches(patterns: str, name: str) -> bool:
 
 
 def _hash_name(name: str, salt: str) -> str:
-    """As OpenSSH hides names."""
+    """Return a host's name hashed as OpenSSH does; empty if the salt is malformed."""
     try:
         digest = hmac.new(base64.b64decode(salt), name.encode(), hashlib.sha1).digest()
     except ValueError:
@@ -130,7 +130,7 @@ def _hash_name(name: str, salt: str) -> str:
 
 
 def _add_key(route: Route, key: paramiko.PKey) -> None:
-    """Others may do the same at the same moment: all look and write under one lock."""
+    """Write a key to known_hosts, under a lock, since other processes may do the same."""
     path, name = Path(route.known_hosts[0]), _host_names(route)[0]
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if route.hash_known_hosts:
@@ -155,7 +155,7 @@ def _lock(file: int) -> None:
         except BlockingIOError:
             if time.monotonic() > until:
                 raise
-        except OSError:  # a file system without locks: one write of a line is whole by itself
+        except OSError:  # a file system without locks; one write of a line is atomic
             return None
         time.sleep(0.01)
 
@@ -165,17 +165,18 @@ def _unknown_host_message(route: Route, key: paramiko.PKey) -> str:
     file = route.known_hosts[0] if route.known_hosts else "~/.ssh/known_hosts"
     way = f"`ssh-keyscan -p {route.port} {route.address} >> {shlex.quote(file)}` accepts it"
     if route.proxy_jump or route.proxy_command or route.host_key_alias:
-        way = f"`ssh {route.host}` by hand asks once"  # a scan goes straight, to the bare address
+        # ssh-keyscan would use no jump hosts and no aliases.
+        way = f"`ssh {route.host}` offers to accept it"
     files = (*route.known_hosts, *route.global_known_hosts)
     if any(
         e.marker == "@cert-authority"
         for name in _host_names(route)
         for e in find_entries(files, name)
     ):
-        shows += " (its certificate is not looked at: @cert-authority lines are not used here)"
+        shows += " (its certificate is not checked: @cert-authority lines are not supported)"
     return (
         f"{route.display_name} is not known: {shows}; if that is right, {way}, or "
-        f"--ssh_accept_new_hosts does for all"
+        f"--ssh_accept_new_hosts accepts all new hosts"
     )
 
 
@@ -186,7 +187,7 @@ def _changed_key_message(
     old = (alike or others)[0]
     return (
         f"{route.display_name} shows another key than before, {key.get_name()} {key.fingerprint}, "
-        f"and {old.file}:{old.line} has another {old.key_type}: if it was set up anew, "
+        f"and {old.file}:{old.line} has another {old.key_type}: if it was set up again, "
         f"`ssh-keygen -R {shlex.quote(name)} -f {shlex.quote(old.file)}` forgets the old one; "
-        f"if not, somebody may stand between"
+        f"if not, the connection may be intercepted"
     )

@@ -1,4 +1,4 @@
-"""What carries an SSH connection: TCP, or whatever a ProxyCommand makes of it."""
+"""The transports of an SSH connection: TCP, or a program (ProxyCommand)."""
 
 import contextlib
 import os
@@ -13,12 +13,12 @@ from typing import IO, Any
 
 from launcher.ssh.ssh_config import Route, Unreachable
 
-_DEAD_MS = 60_000  # after which what nobody acknowledged counts as lost
+_DEAD_MS = 60_000  # after which a connection without acknowledgements counts as lost
 _END_SECONDS = 1.0  # for a ProxyCommand to end once its connection is closed
 
 
 def connect_tcp(route: Route) -> socket.socket:
-    """TCP to the host, each of its addresses in turn. Raises Unreachable."""
+    """Connect by TCP, trying each of the host's addresses in turn; raise Unreachable."""
     until = time.monotonic() + route.connect_timeout
     try:
         found = socket.getaddrinfo(
@@ -26,13 +26,13 @@ def connect_tcp(route: Route) -> socket.socket:
         )
     except (OSError, UnicodeError) as error:
         raise Unreachable(
-            f"{route.host}: nobody knows a host {route.address} ({_error_text(error)}); mend "
+            f"{route.host}: there is no host {route.address} ({_error_text(error)}); fix "
             f"column ip, or HostName in the SSH configuration"
         ) from None
     why = ""
     for i, (family, kind, protocol, _, address) in enumerate(found):
         connection = socket.socket(family, kind, protocol)
-        # One that is silent leaves time for the others.
+        # An address that does not answer leaves time for the others.
         connection.settimeout(max(0.1, (until - time.monotonic()) / (len(found) - i)))
         try:
             connection.connect(address)
@@ -40,35 +40,35 @@ def connect_tcp(route: Route) -> socket.socket:
             connection.close()
             why = why or _refusal(route, error)
             continue
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # else a dead link is noticed after minutes
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # otherwise a dead link is noticed after minutes
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_MS)
         return connection
     raise Unreachable(why)
 
 
 class ProxySocket:
-    """A connection inside another thing, which ends with it; paramiko takes it for a socket."""
+    """A connection within a jump host's or a program's, with the methods that paramiko calls."""
 
     def __init__(self, inner: Any, end: Callable[[], None], errors: IO[str] | None = None):
         self._inner, self._end, self._errors = inner, end, errors
         self._closing = threading.Lock()
-        self._closed = False  # paramiko looks at this of a socket
-        self.complaint = ""  # of a program that carries it, once it is closed
+        self._closed = False  # paramiko reads this attribute of a socket
+        self.complaint = ""  # what the program printed, once the connection is closed
 
     def send(self, data: bytes) -> int:
-        """As a socket's."""
+        """Send bytes as a socket does; return their number."""
         return self._inner.send(data)
 
     def recv(self, size: int) -> bytes:
-        """As a socket's."""
+        """Receive up to `size` bytes as a socket does."""
         return self._inner.recv(size)
 
     def settimeout(self, seconds: float | None) -> None:
-        """As a socket's."""
+        """Set the timeout as a socket does."""
         self._inner.settimeout(seconds)
 
     def close(self) -> None:
-        """Both; may be called again."""
+        """Close this connection and the one that carries it; may be called again."""
         with self._closing:  # paramiko's thread closes it as well
             self._inner.close()
             self._closed = True
@@ -78,21 +78,24 @@ class ProxySocket:
             if errors:
                 errors.seek(0)
                 complaint = " ".join(errors.read(1000).split())
-                self.complaint = f"its ProxyCommand says: {complaint}" if complaint else ""
+                self.complaint = f"its ProxyCommand printed: {complaint}" if complaint else ""
                 errors.close()
 
 
 def run_proxy_command(route: Route) -> ProxySocket:
-    """Its input and output are the connection; as with `ssh`, a shell reads the command."""
+    """Start the route's ProxyCommand, whose input and output are the connection.
+
+    As with `ssh`, a shell parses the command.
+    """
     ours, its = socket.socketpair()
-    errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - it ends as it does
+    errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - the socket closes it
     with its:
         process = subprocess.Popen(
             ["/bin/sh", "-c", f"exec {route.proxy_command}"],
             stdin=its.fileno(),
             stdout=its.fileno(),
             stderr=errors,
-            start_new_session=True,  # Ctrl-C is the frontend's to act on, and needs its hosts
+            start_new_session=True,  # on Ctrl-C the frontend still needs its hosts
         )
     return ProxySocket(ours, lambda: _end(process), errors)
 
@@ -110,11 +113,13 @@ def _end(process: subprocess.Popen) -> None:
 def _refusal(route: Route, error: OSError) -> str:
     if isinstance(error, TimeoutError):
         return (
-            f"{route.display_name} gave no answer in {route.connect_timeout:g} s: is it up, and "
-            f"does a firewall let you through?"
+            f"{route.display_name} did not answer in {route.connect_timeout:g} s: is it running, "
+            f"and does a firewall let you through?"
         )
     if isinstance(error, ConnectionRefusedError):
-        return f"{route.display_name} refuses connections: does sshd run there, at that port?"
+        return (
+            f"{route.display_name} refuses connections: does sshd run on that host, at that port?"
+        )
     return f"{route.display_name} cannot be reached: {_error_text(error)}"
 
 

@@ -1,7 +1,7 @@
-"""Which way leads to a host: what its row of the CSV says, then the user's SSH configuration.
+"""The route to a host, from its row of the CSV and then from the user's SSH configuration.
 
-The configuration is read by OpenSSH itself (`ssh -G`), so that Include, Match and every alias mean
-what they mean to `ssh`; by paramiko where no `ssh` is installed. Nothing is connected to here.
+OpenSSH itself reads the configuration (`ssh -G`), so that Include, Match and every alias mean what
+they mean to `ssh`; paramiko reads it if no `ssh` is installed. This module connects to no host.
 """
 
 import contextlib
@@ -17,24 +17,24 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-_SECONDS = 10.0  # for a TCP connection where ConnectTimeout is not set, and for `ssh -G`
-# Where the configuration names none:
+_SECONDS = 10.0  # for a TCP connection if ConnectTimeout is not set, and for `ssh -G`
+# If the configuration names none:
 _DEFAULT_KEYS = ["~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519"]
 _DEFAULT_KNOWN_HOSTS = ["~/.ssh/known_hosts", "~/.ssh/known_hosts2"]
 _DEFAULT_GLOBAL_KNOWN_HOSTS = ["/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2"]
 _FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
-_MAX_INCLUDES = 16  # within each other
+_MAX_INCLUDES = 16  # nested levels
 _HIDDEN = "***"
 
-ConfigValues = dict[str, list[str]]  # a configuration's answer for one host, by lower-case keyword
+ConfigValues = dict[str, list[str]]  # the values for one host, by lower-case keyword
 
 
 class Unreachable(Exception):
-    """One sentence: which host, what happened, what to do."""
+    """A host cannot be reached; the message names it, the cause and the remedy in one sentence."""
 
 
 class Target(NamedTuple):
-    """What a row of the CSV says; "" and 0: it does not."""
+    """The SSH columns of a row of the CSV; empty or 0: not given."""
 
     ip: str  # or a name, or an alias of the configuration
     ssh_port: int = 0
@@ -48,14 +48,14 @@ class Target(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What the frontend is told for all hosts."""
+    """The frontend's SSH flags, which hold for all hosts."""
 
-    config: str = ""  # path of an SSH configuration; "": the user's own and the system's
+    config: str = ""  # path of an SSH configuration; empty: the user's and the system's
     accept_new_hosts: bool = False
 
 
 class Route(NamedTuple):
-    """How a host is reached, all said."""
+    """The route to a host, complete."""
 
     host: str  # as the CSV calls it
     address: str
@@ -64,10 +64,10 @@ class Route(NamedTuple):
     key_path: str = ""  # of the CSV
     identity_files: tuple[str, ...] = ()
     identities_only: bool = False
-    agent: str = ""  # socket of the SSH agent; "": none
+    agent: str = ""  # socket of the SSH agent; empty: none
     proxy_jump: tuple[str, ...] = ()  # [user@]host[:port] each, the nearest first
     proxy_command: str = ""
-    known_hosts: tuple[str, ...] = ()  # files; the first is the one that is written to
+    known_hosts: tuple[str, ...] = ()  # files; new keys are written to the first
     global_known_hosts: tuple[str, ...] = ()
     host_key_alias: str = ""
     hash_known_hosts: bool = False
@@ -77,15 +77,18 @@ class Route(NamedTuple):
 
     @property
     def display_name(self) -> str:
-        """As messages call it."""
+        """The host's name in messages."""
         at = f"{self.address}:{self.port}"
         return self.host if at == f"{self.host}:22" else f"{self.host} ({at})"
 
 
 def find_route(target: Target, settings: Settings) -> Route:
-    """What the CSV says wins. Raises Unreachable where the configuration cannot be read."""
+    """Return the route to a host; the CSV takes precedence over the SSH configuration.
+
+    Raise Unreachable if the configuration cannot be read.
+    """
     if target.ip.startswith("-"):
-        raise Unreachable(f"{target.ip!r} is no host name; mend column ip")
+        raise Unreachable(f"{target.ip!r} is not a host name; fix column ip")
     settings = settings._replace(config=os.path.expanduser(settings.config))
     values = (_read_by_openssh if shutil.which("ssh") else _read_by_paramiko)(target, settings)
     first = {key: values[0] for key, values in values.items() if values}
@@ -122,7 +125,7 @@ def find_route(target: Target, settings: Settings) -> Route:
 
 
 def route_without_config(host: str, address: str, port: int, username: str) -> Route:
-    """Without any configuration: this machine's own keys, its agent, a key that is known."""
+    """Return a route that uses this machine's own keys and agent, and no SSH configuration."""
     return Route(
         *(host, address, port, username),
         identity_files=_expand_paths(
@@ -133,7 +136,7 @@ def route_without_config(host: str, address: str, port: int, username: str) -> R
 
 
 def jump_target(hop: str) -> Target:
-    """One of `Route.proxy_jump`; its key and password are the configuration's affair."""
+    """Parse a hop of `Route.proxy_jump`; the SSH configuration provides its keys."""
     found = re.fullmatch(r"(?:ssh://)?(?:(.*)@)?(\[[^\]]+\]|[^:/@]+)(?::(\d+))?/?", hop)
     if not found:
         raise Unreachable(f"ProxyJump {hop}: write it as user@host:port")
@@ -156,18 +159,18 @@ def _read_by_openssh(target: Target, settings: Settings) -> ConfigValues:
         )
     except subprocess.TimeoutExpired:
         raise Unreachable(
-            f"{target.ip}: `ssh -G {target.ip}` gave no answer in {_SECONDS:g} s; "
+            f"{target.ip}: `ssh -G {target.ip}` did not end within {_SECONDS:g} s; "
             f"a Match exec of the SSH configuration may hang"
         ) from None
     if ran.returncode:
-        why = (ran.stderr.strip().splitlines() or ["ssh -G ended without a word"])[0]
+        why = (ran.stderr.strip().splitlines() or ["`ssh -G` failed without a message"])[0]
         raise Unreachable(f"{target.ip}: the SSH configuration cannot be used: {why}")
     values: ConfigValues = {}
     for line in ran.stdout.splitlines():
         key, _, value = line.partition(" ")
         values.setdefault(key, []).append(value)
     for key in ("userknownhostsfile", "globalknownhostsfile"):
-        # It prints no quotes: a blank within a name is not followed by what begins a path.
+        # It prints no quotes: only a blank before the beginning of a path separates two paths.
         values[key] = [
             path for each in values.get(key, []) for path in re.split(r" (?=[/~%$])", each)
         ]
@@ -179,10 +182,10 @@ def _read_by_paramiko(target: Target, settings: Settings) -> ConfigValues:
     paths = [Path(settings.config)] if settings.config else [own, Path("/etc/ssh/ssh_config")]
     if settings.config and not paths[0].is_file():
         raise Unreachable(f"{target.ip}: there is no SSH configuration {settings.config}")
-    import paramiko  # noqa: PLC0415 - it takes a while, and is seldom needed here
+    import paramiko  # noqa: PLC0415 - its import is slow and seldom needed
 
     config = paramiko.SSHConfig()
-    # What comes first counts, also within other values.
+    # The first value counts, also within other values.
     config.parse([f"User {target.ssh_username}"] if target.ssh_username else [])
     config.parse([f"Port {target.ssh_port}"] if target.ssh_port else [])
     try:
@@ -199,7 +202,7 @@ def _read_by_paramiko(target: Target, settings: Settings) -> ConfigValues:
 
 
 def _with_includes(path: Path, folder: Path, depth: int = 0) -> Iterator[str]:
-    """The lines of a configuration, which paramiko does not join itself."""
+    """Yield the lines of a configuration and of those it includes, which paramiko does not read."""
     with contextlib.suppress(FileNotFoundError):
         for line in path.read_text(errors="surrogateescape").splitlines():
             found = re.match(r"\s*include(?:\s*=\s*|\s+)(.+)", line, re.IGNORECASE)
@@ -215,14 +218,14 @@ def _port(target: Target, configured: str) -> int:
     if target.ssh_port:
         return target.ssh_port
     if not configured.isdigit() or not 0 < int(configured) < 65536:
-        raise Unreachable(f"{target.ip}: Port {configured} of the SSH configuration is no port")
+        raise Unreachable(f"{target.ip}: Port {configured} of the SSH configuration is not a port")
     return int(configured)
 
 
 def _token_expander(
     host: str, address: str, port: int, username: str, alias: str
 ) -> Callable[[str], str]:
-    """Puts values for the tokens, variables and home that a configuration's text may hold."""
+    """Return a function that expands tokens, variables and ~ in values of a configuration."""
     user, home = _user_and_home()
     here = socket.gethostname()
     tokens = {
@@ -255,7 +258,7 @@ def _unless_none(value: str) -> str:
 
 
 def _user_and_home() -> tuple[str, str]:
-    """Name and home, from where OpenSSH takes them; a container may know neither."""
+    """Return the user's name and home, from where OpenSSH takes them, else from the environment."""
     try:
         found = pwd.getpwuid(os.getuid())
     except KeyError:

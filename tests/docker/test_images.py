@@ -136,4 +136,4 @@ def test_the_actor_s_image_is_built_by_its_own_steps_and_plays(tmp_path):
         f"--token_file={tmp_path / 'token'}",
         PYTHONPATH="",
     )
-    actor.until(r"\[actor 2\] waits for the learner at localhost")
+    actor.until(r"\[actor 2\] waiting for the learner at localhost")

@@ -2,11 +2,9 @@
 
 import pytest
 import tensorflow as tf
-from in_threads import together
 
 from impala_mm.algorithms import agent
 from impala_mm.config.settings import Config
-from impala_mm.distributed import consistency
 from impala_mm.runtime import devices
 
 
@@ -34,35 +32,6 @@ def test_a_wrong_name_is_refused_with_what_would_be_right(settings, sentence, ca
         agent.make_agent(Config(**settings), 0)
     assert ended.value.code == 2
     assert sentence in capsys.readouterr().err
-
-
-def test_learners_that_were_given_one_address_are_refused_by_their_numbers():
-    given = ["a:1", "b:1", "a:1"]
-    for found in together(3, lambda group: consistency.gather_addresses(group, given[group.rank])):
-        assert isinstance(found, consistency.SettingsDiffer)
-        assert str(found).startswith("learners 0 and 2 were both given a:1: each needs an entry")
-
-
-def test_what_differs_is_refused_by_its_name_and_who_has_what_on_all_learners_alike():
-    """Flags of one learner, such as its address, may differ."""
-    rates = [0.1, 0.2, 0.1]
-
-    def compare(group):
-        config = Config(learning_rate=rates[group.rank], bind_address=f"x:{group.rank}")
-        consistency.check_settings(group, config, {"run_id": group.rank, "emulator": "0.12"})
-
-    for found in together(3, compare):
-        assert isinstance(found, consistency.SettingsDiffer)
-        assert str(found).startswith(
-            "the learners' --learning_rate differ: 0.1 on 0 and 2, 0.2 on 1; give all of them"
-        )
-
-
-def test_libraries_that_differ_are_refused_too():
-    emulators = ["0.11", "0.12"]
-    of = lambda group: {"run_id": 0, "emulator": emulators[group.rank]}  # noqa: E731
-    for found in together(2, lambda group: consistency.check_settings(group, Config(), of(group))):
-        assert "emulator differ: 0.11 on 0, 0.12 on 1" in str(found)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Learners that drifted apart: a little is repaired and counted, more ends the run by name."""
+"""Variables that drifted apart: rounding is repaired and counted, more ends the run."""
 
 import numpy as np
 import tensorflow as tf
@@ -8,7 +8,7 @@ from impala_mm.distributed import consistency
 
 
 def _check(*values_of_ranks):
-    """(what check returned or raised, its variables after it) of each rank."""
+    """Return for each rank (what the check returned or raised, the variables after it)."""
 
     def act(group):
         mine = values_of_ranks[group.rank]

@@ -1,4 +1,4 @@
-"""N learners take the gradient, and the steps, that one big learner would: under real launchers.
+"""N learners under real launchers take the same gradients and steps as one large learner.
 
 Each rank writes what it averaged, clipped and ended with to a file (`tests/helpers/ranks.py`); the
 one learner of the same program, which has the whole batch, is the reference.
@@ -20,7 +20,7 @@ LAUNCHERS = {
     "gloo": ("horovodrun", "--gloo", "-np", 2),
 }
 SIZES = {"1": 1, "2": 2, "4": 4, "gloo": 2}
-# Four ranks, Gloo and the LSTM in `make test-slow`: a launcher costs 20 s for each network.
+# Four ranks, Gloo and the LSTM are in `make test-slow`: each network takes a launcher 20 s.
 SEVERAL = ("2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("4", "gloo")))
 EACH = [
     ("2", NETWORKS[0]),
@@ -31,7 +31,7 @@ EACH = [
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """A function of the launcher and the network: where its ranks have written."""
+    """Return a function of launcher and network that returns the folder of the ranks' files."""
     ran = {}
 
     def folder(launcher, network=NETWORKS[0]):
@@ -48,7 +48,7 @@ def folders(tmp_path_factory):
 
 @pytest.fixture
 def files(folders):
-    """A function of (launcher, case, network): the arrays by name, a dictionary for each rank."""
+    """Return a function of (launcher, case, network) that returns each rank's arrays by name."""
 
     def of(launcher, case, network=NETWORKS[0]):
         folder = folders(launcher, network)
@@ -66,7 +66,7 @@ def _norm(arrays):
 
 
 def _assert_near(ours, theirs, tolerance=1e-5):
-    """The whole differs by so much of its norm."""
+    """Assert that the arrays together differ by at most `tolerance` of their norm."""
     assert len(ours) == len(theirs) > 0
     difference = [np.float64(a) - np.float64(b) for a, b in zip(ours, theirs, strict=True)]
     assert _norm(theirs) > 0
@@ -75,7 +75,7 @@ def _assert_near(ours, theirs, tolerance=1e-5):
 
 @pytest.mark.parametrize(("launcher", "network"), EACH)
 def test_with_mean_n_learners_are_one(files, launcher, network):
-    """Averaged gradient before and after clipping, and the variables after RMSProp's steps."""
+    """Compare the averaged gradient before and after clipping, and the variables after training."""
     (one,) = files("1", "mean", network)
     for rank in files(launcher, "mean", network):
         for kind in ("before", "after", "variable"):
@@ -85,8 +85,9 @@ def test_with_mean_n_learners_are_one(files, launcher, network):
 
 @pytest.mark.parametrize(("launcher", "network"), EACH)
 def test_with_sum_n_learners_have_an_nth_of_the_gradient(files, launcher, network):
-    """Clipped, an Nth of what one has with N times the threshold; and the steps of one learner
-    whose loss is divided by N.
+    """Clipped, it is an Nth of one learner's with N times the threshold.
+
+    The steps are those of one learner whose gradient is divided by N.
     """
     n = SIZES[launcher]
     (one,) = files("1", "sum", network)
@@ -106,8 +107,8 @@ def test_gradients_one_by_one_are_those_of_one_message(files, launcher):
 
 
 @pytest.mark.parametrize("launcher", SEVERAL)
-def test_gradients_that_travel_as_float16_are_rounded_and_equal_on_all(files, launcher):
-    """float16 has 11 bits: right to 0.05%, twice."""
+def test_gradients_sent_as_float16_are_rounded_and_equal_on_all(files, launcher):
+    """float16 has 11 bits, so it rounds to 0.05%, twice here."""
     (one,) = files("1", "mean")
     first, *others = files(launcher, "halves")
     _assert_near(_of(first, "before"), _of(one, "before"), 2e-3)
@@ -128,6 +129,6 @@ def test_after_200_steps_all_ranks_hold_the_same_bits(files, launcher):
 
 
 @pytest.mark.parametrize("launcher", SEVERAL)
-def test_threads_that_gather_under_names_of_their_own_never_meet(folders, launcher):
+def test_gathers_of_different_names_are_never_matched(folders, launcher):
     for rank in range(SIZES[launcher]):
         assert (folders(launcher) / f"talk-{rank}").read_text() == "[]"

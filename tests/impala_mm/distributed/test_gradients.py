@@ -1,4 +1,4 @@
-"""Averaged, then clipped, then applied: against numbers worked out by hand and in NumPy."""
+"""Averaging, clipping and applying of gradients, compared with NumPy and exact numbers."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from impala_mm.distributed.gradients import GradientReducer
 
 
 class Two(group.SingleLearner):
-    """Two learners, of which the other always contributes `other`."""
+    """A group of two learners, of which the other one always contributes `other`."""
 
     size = 2
 
@@ -25,7 +25,7 @@ class Two(group.SingleLearner):
 
 
 def _step(gradients, clipping, learners=None, mode="global_norm"):
-    """What apply() returned, and the step that plain gradient descent at rate 1 took."""
+    """Return what apply() returned, and the step of plain gradient descent at rate 1."""
     variables = [tf.Variable(tf.zeros_like(g)) for g in gradients]
     config = Config(gradients_clipping=clipping, gradients_clipping_mode=mode)
     joined = GradientReducer(learners or group.SingleLearner(), config)

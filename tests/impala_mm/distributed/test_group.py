@@ -1,4 +1,4 @@
-"""Which learners there are: from what launchers leave in the environment, and refused in words."""
+"""The group of learners: found in the launchers' variables, refused if it cannot work."""
 
 import os
 
@@ -22,12 +22,12 @@ def _as_if_by(monkeypatch, names, values):
 
 
 @pytest.mark.parametrize("names", _VARIABLES, ids=lambda names: names[0])
-def test_each_launcher_says_who_a_process_is(monkeypatch, names):
+def test_each_launchers_variables_give_the_rank(monkeypatch, names):
     _as_if_by(monkeypatch, names, ("8", "5", "4", "1"))
     assert process_rank() == ProcessRank(size=8, rank=5, local_size=4, local_rank=1)
 
 
-def test_a_launcher_that_tells_nothing_of_hosts_is_believed_the_rest(monkeypatch):
+def test_a_launcher_without_variables_about_hosts_still_gives_rank_and_size(monkeypatch):
     monkeypatch.setenv("PMI_SIZE", "2")
     monkeypatch.setenv("PMI_RANK", "1")
     assert process_rank() == ProcessRank(size=2, rank=1, local_size=1, local_rank=0)
@@ -55,7 +55,7 @@ def test_a_rank_that_was_bound_to_one_core_frees_itself(monkeypatch):
 
 
 def test_more_learners_than_horovod_sees_is_refused(monkeypatch):
-    """A launcher of another MPI than Horovod's: every process would train alone, unnoticed."""
+    """With another MPI than Horovod's every process would train alone, unnoticed."""
     _as_if_by(monkeypatch, _VARIABLES[0], "2020")
     monkeypatch.setattr(group, "HorovodGroup", lambda config: group.SingleLearner())
     with pytest.raises(SystemExit, match="started 2 processes, but Horovod sees 1"):

@@ -29,4 +29,4 @@ def test_an_actor_that_is_to_stay_with_a_learner_dials_that_alone(tmp_path):
         *(f"--learner_hosts={','.join(addresses)}", "--learner=2", "--task=1"),
         *("--learner_assignment=fixed", f"--token_file={tmp_path / 'token'}"),
     )
-    actor.until(rf"waits for the learner at {addresses[2]} since")
+    actor.until(rf"waiting for the learner at {addresses[2]} \(\d+ s so far\)")

@@ -34,7 +34,7 @@ def test_a_learner_that_never_had_an_unroll_waits_all_the_time():
 @pytest.mark.parametrize(
     ("row", "actors", "said"),
     [
-        ({}, 0, "bottleneck: actors (none is connected); start at least one"),
+        ({}, 0, "bottleneck: actors (none is connected); they may still be starting"),
         ({}, 2, "bottleneck: not known yet (an update is running; the first one is also compiled)"),
         ({"frames_per_second": 9.0}, 2, "bottleneck: not known yet"),
         (

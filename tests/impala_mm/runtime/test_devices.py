@@ -1,4 +1,4 @@
-"""Which GPU a process takes. TensorFlow's answers are made up: there may be no GPU here."""
+"""The GPU that a process chooses. TensorFlow's answers are simulated: there may be no GPU."""
 
 import os
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ from impala_mm.runtime import devices
 
 @pytest.fixture
 def host(monkeypatch):
-    """A host that shows a process so many GPUs: function of (number) -> what the process took."""
+    """Return a function that simulates a host with some number of GPUs, and returns the choice."""
 
     def of(number):
         gpus = [SimpleNamespace(name=f"/physical_device:GPU:{i}") for i in range(number)]
@@ -66,14 +66,14 @@ def test_a_gpu_that_is_not_there_is_refused_by_the_flag_that_asked_for_it(host, 
     host(0)
     with pytest.raises(SystemExit):
         devices.select_device("actor_device", "gpu", 0)
-    assert "--actor_device=gpu: TensorFlow sees no GPU here" in capsys.readouterr().err
+    assert "--actor_device=gpu: TensorFlow sees no GPU on this machine" in capsys.readouterr().err
 
 
 def test_xla_compiles_for_a_cpu():
     assert devices.why_not_compiled() == ""
 
 
-def test_what_keeps_xla_from_compiling_is_said_in_a_line(monkeypatch):
+def test_what_keeps_xla_from_compiling_is_reported_in_a_line(monkeypatch):
     def refuses(function, **options):
         raise tf.errors.InternalError(None, None, "libdevice not found\n  looked here\n  and there")
 

@@ -1,4 +1,4 @@
-"""The file that a supervisor looks at: written while work goes on, and by nobody unasked."""
+"""The heartbeat file: written while the process works, and only if a supervisor asks for it."""
 
 import json
 import math
@@ -18,7 +18,7 @@ from impala_mm.runtime.heartbeat import Heartbeat
 
 @pytest.fixture
 def now(monkeypatch):
-    """A clock that stands still until it is set."""
+    """Return a clock that stands still until it is set."""
     clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(heartbeat, "time", clock)
     monkeypatch.setattr(monitor, "time", clock)
@@ -41,7 +41,7 @@ def test_it_beats_once_a_second_at_most_and_says_the_frames(tmp_path, now):
     assert [each.name for each in tmp_path.iterdir()] == ["beat"]
 
 
-def test_nobody_who_is_not_asked_writes_and_a_folder_that_is_gone_costs_nothing(
+def test_without_the_variable_nothing_is_written_and_a_missing_folder_is_no_error(
     tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
@@ -60,7 +60,7 @@ def test_each_of_several_learners_has_a_file_of_its_own(tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} == {"beat", "beat-1"}
 
 
-def test_a_player_who_waits_to_send_calls_what_it_is_given_meanwhile():
+def test_an_actor_that_waits_to_send_calls_its_callback():
     link = learner_link.LearnerLink([], 0, {}, "", 0.0, None, print, stop := threading.Event())
     group = learner_link.UnrollBatch(0, 0, [], np.zeros([0, 3], np.float32))
     assert link.send(group)
@@ -77,7 +77,7 @@ def test_a_player_who_waits_to_send_calls_what_it_is_given_meanwhile():
 
 @pytest.fixture
 def watching(tmp_path, monkeypatch, now):
-    """A learner's monitor, of a learner of which only what it looks at is there."""
+    """Return the monitor of a learner that has only the attributes that the monitor reads."""
     monkeypatch.setenv(heartbeat.VARIABLE, str(tmp_path / "beat"))
     learner = SimpleNamespace(updates=0, frames=0.0, variables_lock=threading.Lock())
     alone, limits = SimpleNamespace(size=1), SimpleNamespace(frames=1e9, seconds=math.inf)
@@ -105,7 +105,7 @@ def test_a_learner_without_unrolls_beats_and_one_whose_update_hangs_does_not(wat
         assert not watching.beats()
 
 
-def test_a_learner_who_hears_nothing_of_the_others_stops_beating(watching):
+def test_a_learner_that_receives_nothing_from_the_others_stops_beating(watching):
     assert [watching.beats() for _ in range(5)] == [True] * 3 + [False] * 2
     watching.heard()
     assert watching.beats()

@@ -1,4 +1,4 @@
-"""How many of this host's cores are idle."""
+"""The number of idle cores on this host."""
 
 import os
 import time
@@ -16,13 +16,13 @@ def test_only_the_cores_that_this_process_may_use_count(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 2})
     _stat(tmp_path, "cpu0 0 0 0 0 0 0 0 0", "cpu1 0 0 2 0 0 0 0 0", "cpu2 0 1 2 0 0 3 4 5")
     cores = IdleCores(tmp_path)
-    # 60 ticks of idleness and 15 of waiting for a disk, 25 of work.
+    # 60 ticks idle, 15 waiting for a disk, 25 working.
     _stat(tmp_path, "cpu0 9 0 0 0 0 0 0 0", "cpu1 0 0 2 60 15 0 0 0", "cpu2 25 1 2 0 0 3 4 5")
     assert cores.idle() == 1.5
     assert cores.idle() is None, "no time has passed"
 
 
-def test_where_the_kernel_does_not_say_nothing_is_said(tmp_path):
+def test_without_the_kernels_figures_the_number_is_not_known(tmp_path):
     cores = IdleCores(tmp_path)
     assert cores.idle() is None
     _stat(tmp_path, *(f"cpu{core} 5 5 5 5 5 5 5 5" for core in os.sched_getaffinity(0)))

@@ -1,4 +1,4 @@
-"""Logs are bounded, and nothing of the newest is lost."""
+"""Logs are bounded, and the newest lines are kept."""
 
 import io
 import re
@@ -6,7 +6,7 @@ import re
 from impala_mm.runtime.log import BoundedLog, ProcessLogger, rotate_if_long
 
 
-def test_a_log_begins_anew_when_it_is_too_long_and_the_one_before_is_kept(tmp_path):
+def test_a_log_that_is_too_long_is_moved_and_a_new_one_begins(tmp_path):
     log = BoundedLog(tmp_path / "learner.log", max_mb=200 / 2**20)
     for number in range(20):
         log.write(f"line {number}")
@@ -17,7 +17,7 @@ def test_a_log_begins_anew_when_it_is_too_long_and_the_one_before_is_kept(tmp_pa
     assert len(numbers) > 5
 
 
-def test_who_appends_to_a_log_goes_on_in_the_new_one(tmp_path):
+def test_a_process_that_has_the_log_open_appends_to_the_new_one(tmp_path):
     path = tmp_path / "actor-0.log"
     with path.open("ab", buffering=0) as appending:
         appending.write(b"x" * 100)
@@ -30,7 +30,7 @@ def test_who_appends_to_a_log_goes_on_in_the_new_one(tmp_path):
     rotate_if_long(tmp_path / "none", max_bytes=50)
 
 
-def test_what_is_said_is_printed_and_logged_with_the_time(tmp_path, capsys):
+def test_a_line_is_printed_and_logged_with_the_time(tmp_path, capsys):
     say = _sayer(tmp_path)
     say("two words")
     assert capsys.readouterr().out == "[learner 0] two words\n"
@@ -44,8 +44,8 @@ def _sayer(folder):
     return say
 
 
-def test_a_terminal_that_is_gone_costs_lines_there_and_nothing_else(tmp_path, monkeypatch):
-    """As after SIGHUP, which saves and stops: every print fails then."""
+def test_a_terminal_that_is_gone_is_no_error(tmp_path, monkeypatch):
+    """After SIGHUP, which saves and stops the run, every print fails."""
 
     class Gone(io.StringIO):
         def write(self, text):

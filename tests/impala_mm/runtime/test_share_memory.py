@@ -8,7 +8,7 @@ import sys
 import pytest
 
 _SET = {"MALLOC_ARENA_MAX", "GLIBC_TUNABLES", "LD_PRELOAD"}
-# Threads that allocate at the same time get an arena each, were they allowed to.
+# Threads that allocate at the same time get an arena each, unless that is limited.
 _ARENAS = """
 import ctypes, re, sys, threading
 from impala_mm.runtime import lifecycle
@@ -41,7 +41,7 @@ print(len(re.findall("<heap nr=", open(path).read())))
         ("", False),
     ],
 )
-def test_threads_share_one_arena_where_they_are_told_to(before, one, tmp_path):
+def test_threads_share_one_arena_if_it_is_asked_for(before, one, tmp_path):
     code = _ARENAS.format(before=before)
     ran = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "arenas")],

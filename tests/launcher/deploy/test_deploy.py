@@ -1,4 +1,4 @@
-"""--deploy to real hosts: what is copied, what is left alone, and how set-up there is told of."""
+"""--deploy to real hosts: what is copied, what is left alone, and what set-up reports."""
 
 import json
 import os
@@ -101,7 +101,7 @@ def test_every_workdir_of_a_host_gets_it_and_rows_with_their_own_python_no_set_u
     assert not (lan.actor1.path("/root/two/.venv")).exists()
 
 
-def test_what_is_not_ours_is_left_alone_and_the_reason_is_said(project, lan):
+def test_foreign_files_are_left_alone_and_the_reason_is_reported(project, lan):
     own, git = lan.actor1.path("/root/own"), lan.actor1.path("/root/git")
     own.mkdir()
     (own / "experiment.py").write_text("of somebody\n")
@@ -206,18 +206,19 @@ def test_a_link_cut_while_it_copies_costs_that_host_alone_until_the_next_time(pr
     failed, printed = project.deploy()
     assert failed == {}, printed
     assert (lan.actor1.home / "impala_mm" / "large").stat().st_size == 60_000_000
-    # What the first one had begun goes once nothing more comes.
+    # The first copy is removed once no more data arrives.
     until(lambda: not list((lan.actor1.home / "impala_mm").glob(".deploying-*")), 70)
 
 
-def test_a_full_disk_is_said_and_costs_the_others_nothing(project, lan):
+def test_a_full_disk_is_reported_and_does_not_affect_the_others(project, lan):
     folder = lan.actor1.path("/root/small")
     lan.actor1.run("mkdir", "/root/small")
     lan.actor1.run("mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", "/root/small")
     project.csv(ON_ACTOR1.format("small"), ACTOR3)
     failed, printed = project.deploy()
     assert failed == {
-        "10.77.1.21": "/root/small: No space left on device; make room there, or name a workdir "
+        "10.77.1.21": "/root/small: No space left on device; free space on that host, or name a "
+        "workdir "
         "on a larger disk in the CSV"
     }
     assert "code and environment: 1 of 2 hosts ready" in printed
@@ -249,7 +250,7 @@ def test_set_ups_run_at_the_same_time_and_each_failure_says_what_to_do(project, 
         for host in (lan.learner1, lan.actor1, lan.actor3)
     ]
     assert max(begin for begin, _ in spans) < min(end for _, end in spans)
-    why = "installing uv failed; the end of .setup.log: ERROR: none; --wheelhouse=FOLDER brings"
+    why = "installing uv failed; the end of .setup.log: ERROR: none; --wheelhouse=FOLDER copies"
     assert failed.keys() == {"10.77.1.21"}
     assert failed["10.77.1.21"].startswith(why)
     assert f"10.77.1.21 FAILED: {why}" in printed
@@ -275,7 +276,7 @@ def test_a_set_up_may_be_silent_for_long(project, lan):
     assert project.deploy()[0] == {}
 
 
-def test_without_a_git_clone_its_ignored_files_stay_here_all_the_same(lan):
+def test_ignored_files_are_not_copied_even_without_a_git_clone(lan):
     project = Project(lan, git=False)
     project.write("hosts.csv", "job,ip,ssh_password\nactor,far,hunter2\n")
     project.write("data.csv", "x,y\n# not ssh_password\n")
@@ -287,20 +288,20 @@ def test_without_a_git_clone_its_ignored_files_stay_here_all_the_same(lan):
     assert "hunter2" not in json.dumps(there)
 
 
-def test_a_host_without_any_python_for_it_says_so():
+def test_a_host_without_a_suitable_python_is_reported():
     said = "[set-up] begins\n[set-up] this is Python 3.9, and TensorFlow needs 3.11: `apt-get"
     assert failure_reason(said) == "this is Python 3.9, and TensorFlow needs 3.11: `apt-get"
     full = "[set-up] too little disk: /x has 1.0 GB free and set-up needs 3 GB"
     assert failure_reason(full).endswith(
-        "3 GB; make room there, or name a workdir on a larger disk in the CSV"
+        "3 GB; free space on that host, or name a workdir on a larger disk in the CSV"
     )
     assert failure_reason("bash: line 1: module: command not found\n") == (
         "bash: line 1: module: command not found"
     )
-    assert failure_reason("") == "its set-up said nothing"
+    assert failure_reason("") == "its set-up printed nothing"
 
 
-def test_a_place_is_a_learners_where_one_of_its_rows_is():
+def test_a_destination_is_a_learners_if_one_of_its_rows_is():
     rows = [
         Worker(2, "learner", "10.9.9.1", cuda_visible_devices="0"),
         Worker(3, "actor", "10.9.9.1"),
@@ -316,7 +317,7 @@ def test_a_place_is_a_learners_where_one_of_its_rows_is():
 
 
 def test_the_frontend_starts_nothing_where_a_host_is_not_ready(lan):
-    """The project itself, with all of its files; its own set-up there has no internet."""
+    """It deploys this project itself; its set-up on the host has no internet."""
     lan.laptop.path("/root/workers.csv").write_text(f"job,ip\n{LEARNER[:18]}\n{ACTOR1[:16]}\n")
     (lan.actor1.home / "impala_mm").mkdir()
     (lan.actor1.home / "impala_mm" / "README.md").write_text("mine")
@@ -341,7 +342,7 @@ def test_the_frontend_starts_nothing_where_a_host_is_not_ready(lan):
 
 @pytest.mark.slow
 def test_a_host_without_internet_is_set_up_from_a_wheelhouse_and_plays(lan):
-    """All of it is real; nothing outside of the hosts can be reached from them."""
+    """Everything is real; the hosts can reach nothing outside."""
     wheels = lan.laptop.path("/root/wheels")
     code, printed = run(sys.executable, "docker/wheelhouse.py", "--role=actor", wheels, limit=900)
     assert code == 0, printed

@@ -1,4 +1,4 @@
-"""What many hosts do at once, as it is shown in a terminal and elsewhere."""
+"""The progress of many hosts, in a terminal and elsewhere."""
 
 import io
 
@@ -12,7 +12,7 @@ def _console(terminal):
     return Console(file=io.StringIO(), force_terminal=terminal, width=60, color_system=None)
 
 
-def test_without_a_terminal_few_hosts_have_a_line_for_each_news():
+def test_without_a_terminal_few_hosts_have_a_line_for_each_update():
     console = _console(False)
     with HostsProgress(["a", "b"], console) as shown:
         shown.update("a", "begins")
@@ -35,14 +35,14 @@ def test_without_a_terminal_many_hosts_have_a_line_now_and_then(monkeypatch):
         shown.finish("host7", "")
         shown.finish("host8", "no disk")
     assert console.file.getvalue().splitlines() == [
-        "ready: 0, 200 to go (0 s); host7: begins",
-        "ready: 1, 199 to go (0 s); host7: begins",
+        "ready: 0, 200 left (0 s); host7: begins",
+        "ready: 1, 199 left (0 s); host7: begins",
         "host8 FAILED: no disk",
-        "ready: 1, 1 failed, 198 to go (0 s); host7: begins",
+        "ready: 1, 1 failed, 198 left (0 s); host7: begins",
     ]
 
 
-def test_in_a_terminal_few_hosts_have_a_line_each_and_what_failed_stays(monkeypatch):
+def test_in_a_terminal_few_hosts_have_a_line_each_and_failures_stay(monkeypatch):
     console = _console(True)
     with HostsProgress(["a", "b"], console) as shown:
         shown.update("a", "begins")
@@ -61,6 +61,6 @@ def test_in_a_terminal_many_hosts_share_one_line():
         shown.update("host7", "installs " + "a long story " * 10)
         shown._live.refresh()
         lines = console.file.getvalue().splitlines()
-    assert any("ready: 0, 200 to go (0 s); host7: installs" in line for line in lines)
+    assert any("ready: 0, 200 left (0 s); host7: installs" in line for line in lines)
     assert not any("host3" in line for line in lines)
     assert all(len(line) < 90 for line in lines), "none is broken in two"

@@ -1,4 +1,4 @@
-"""Who is let in by what: keys of the CSV, of the configuration and the agent, passwords."""
+"""Logins with keys of the CSV, the configuration and the agent, and with passwords."""
 
 import os
 import re
@@ -44,7 +44,7 @@ def test_the_key_of_the_csv_comes_first_then_the_configuration_then_the_agent(
         server.lets_in(paths[1])
         assert ssh_user.enters(server).credential.key == "", "the agent keeps it"
         ssh_user.wants("Host *", f"  IdentityAgent {address}", "  IdentitiesOnly yes")
-        assert "there was nothing to try" in ssh_user.is_refused(LoginRejected, server)
+        assert "there is no key or password to try" in ssh_user.is_refused(LoginRejected, server)
         ssh_user.wants(
             *("Host *", f"  IdentityAgent {address}", "  IdentitiesOnly yes"),
             f"  IdentityFile {paths[1]}.pub",
@@ -60,10 +60,10 @@ def test_too_many_keys_do_not_lock_out_the_password(ssh_user):
     assert server.tried == ["a key"] * 3 + [STRANGE]
     assert (credential.password, credential.key) == (STRANGE, "")
     said = ssh_user.is_refused(LoginRejected, server)
-    assert "it hung up after 3 tries (name the one right key in ssh_key_path" in said
+    assert "it hung up after 3 tries (name the right key in ssh_key_path" in said
 
 
-def test_an_encrypted_key_is_said_and_others_are_tried(ssh_user, monkeypatch):
+def test_an_encrypted_key_is_reported_and_others_are_tried(ssh_user, monkeypatch):
     encrypted, plain = ssh_user.key("locked", "ed25519", "a phrase"), ssh_user.key("plain")
     server = ssh_user.sshd()
     ssh_user.wants("Host *", f"  IdentityFile {plain}")
@@ -81,7 +81,7 @@ def test_an_encrypted_key_is_said_and_others_are_tried(ssh_user, monkeypatch):
         assert says(ssh_user.enters(server, encrypted).client) == "hello"
 
 
-def test_key_files_that_are_not_there_or_no_keys_are_said(ssh_user):
+def test_key_files_that_are_missing_or_no_keys_are_reported(ssh_user):
     server = ssh_user.sshd()
     said = ssh_user.is_refused(Unreachable, server, ssh_user.folder / "none")
     assert said.startswith(
@@ -115,7 +115,7 @@ def test_key_files_that_are_not_there_or_no_keys_are_said(ssh_user):
     ssh_user.enters(server, classic)
 
 
-def test_a_certificate_beside_a_key_lets_in_and_travels_with_it(ssh_user):
+def test_a_certificate_beside_a_key_is_used_and_sent_with_it(ssh_user):
     path, authority = ssh_user.key(), ssh_user.key("authority")
     command = ["ssh-keygen", "-q", "-s", authority, "-I", "me", "-n", "root,me", f"{path}.pub"]
     subprocess.run(command, check=True, capture_output=True)
@@ -132,7 +132,7 @@ def test_a_certificate_beside_a_key_lets_in_and_travels_with_it(ssh_user):
 
 
 @pytest.mark.parametrize("methods", ["password", "publickey,keyboard-interactive"])
-def test_a_password_of_any_characters_lets_in_by_either_way(ssh_user, methods):
+def test_a_password_of_any_characters_is_accepted_by_either_method(ssh_user, methods):
     server = ssh_user.obedient(STRANGE, methods=methods)
     connection = ssh_user.enters(server, password=STRANGE)
     assert server.tried == [STRANGE]
@@ -141,17 +141,19 @@ def test_a_password_of_any_characters_lets_in_by_either_way(ssh_user, methods):
         assert client.get_transport().is_authenticated()
 
 
-def test_a_wrong_password_is_said_and_never_shown(ssh_user, caplog):
+def test_a_wrong_password_is_reported_and_never_shown(ssh_user, caplog):
     server = ssh_user.obedient("right")
     said = ssh_user.is_refused(LoginRejected, server, password="hunter2")
     name = find_route(Target("x"), ssh_user.settings).username
     assert said == (
-        f"127.0.0.1 (127.0.0.1:{server.port}) does not let {name} in: tried the password; it takes "
-        f"publickey or password; mend ssh_username, ssh_key_path or ssh_password"
+        f"127.0.0.1 (127.0.0.1:{server.port}) does not let {name} in: tried the password; it "
+        f"accepts publickey or password; fix ssh_username, ssh_key_path or ssh_password"
     )
     server = ssh_user.obedient("right", methods="publickey")
     said = ssh_user.is_refused(LoginRejected, server, password="hunter2")
-    assert "there was nothing to try; it takes no password; it takes publickey;" in said
+    assert (
+        "there is no key or password to try; it accepts no password; it accepts publickey;" in said
+    )
     server = ssh_user.obedient("right", methods="keyboard-interactive", prompts=2)
     said = ssh_user.is_refused(LoginRejected, server, password="hunter2")
     assert "it also asks 'Question 0:'; it also asks 'Question 1:'" in said
@@ -177,7 +179,7 @@ def test_a_server_that_wants_a_key_and_a_password_gets_both(ssh_user):
         server.end()
 
 
-def test_a_server_that_does_not_answer_a_login_is_said(ssh_user, monkeypatch):
+def test_a_server_that_does_not_answer_a_login_is_reported(ssh_user, monkeypatch):
     monkeypatch.setattr(connection, "_LOGIN_SECONDS", 0.6)
 
     class Slow(Obedient):
@@ -189,10 +191,10 @@ def test_a_server_that_does_not_answer_a_login_is_said(ssh_user, monkeypatch):
     ssh_user.knows(server.known())
     said = ssh_user.is_refused(Unreachable, server, password="x")
     server.end()
-    assert "gave no answer to the login" in said
+    assert "did not answer the login" in said
 
 
-def test_an_agent_that_does_not_sign_costs_one_try(ssh_user, monkeypatch):
+def test_an_agent_that_does_not_sign_costs_one_attempt(ssh_user, monkeypatch):
     held, other = ssh_user.key("held"), ssh_user.key("other")
     server = ssh_user.sshd(lets_in=[held, other])
     real = keys.SshAgent.get_keys
@@ -207,4 +209,4 @@ def test_an_agent_that_does_not_sign_costs_one_try(ssh_user, monkeypatch):
 
         monkeypatch.setattr(keys.SshAgent, "get_keys", emptied)
         said = ssh_user.is_refused(LoginRejected, server)
-    assert "tried the agent's held; it takes publickey" in said
+    assert "tried the agent's held; it accepts publickey" in said

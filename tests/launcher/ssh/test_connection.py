@@ -1,4 +1,4 @@
-"""SSH to real servers: silent ones, those behind others, many at once; logins elsewhere."""
+"""SSH to real servers: silent, busy, behind jump hosts; and logins from another machine."""
 
 import json
 import os
@@ -37,23 +37,23 @@ def _takes(begun):
 
 @pytest.mark.parametrize(
     ("words", "what"),
-    [(b"", "says nothing"), (b"SSH-2.0-Silent\r\n", "does not finish its handshake")],
+    [(b"", "sends nothing"), (b"SSH-2.0-Silent\r\n", "does not finish its handshake")],
 )
-def test_a_server_that_falls_silent_costs_seconds_and_is_said(ssh_user, monkeypatch, words, what):
+def test_a_server_that_falls_silent_is_reported_within_seconds(ssh_user, monkeypatch, words, what):
     monkeypatch.setattr(ssh, "_HANDSHAKE_SECONDS", 0.6)
     with saying(words) as port:
         begun = time.monotonic()
-        with pytest.raises(Unreachable, match=rf"takes the connection, and {what} for 0\.6 s"):
+        with pytest.raises(Unreachable, match=rf"accepts the connection, but {what} for 0\.6 s"):
             connect(Target("127.0.0.1", port), ssh_user.settings)
         assert _takes(begun) < 3
 
 
-def test_a_server_that_hangs_up_is_tried_again_for_seconds_then_said(ssh_user, monkeypatch):
+def test_a_server_that_hangs_up_is_tried_again_for_seconds_then_reported(ssh_user, monkeypatch):
     monkeypatch.setattr(ssh, "_RETRY_PAUSES", (0.1, 0.2))
     for words in (b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"):
         with (
             saying(words, then_close=True) as port,
-            pytest.raises(Unreachable, match="hangs up before anybody can log in"),
+            pytest.raises(Unreachable, match="hangs up before the login"),
         ):
             connect(Target("127.0.0.1", port), ssh_user.settings)
     path = ssh_user.key()
@@ -78,7 +78,7 @@ def test_a_server_that_hangs_up_is_tried_again_for_seconds_then_said(ssh_user, m
     log[1].end()
 
 
-def test_of_a_server_that_speaks_nonsense_a_sentence_is_all_that_is_printed(ssh_user):
+def test_a_server_that_sends_nonsense_is_reported_in_one_sentence(ssh_user):
     program = (
         "import sys\n"
         "from launcher.ssh import connection as ssh\n"
@@ -94,15 +94,13 @@ def test_of_a_server_that_speaks_nonsense_a_sentence_is_all_that_is_printed(ssh_
     assert ran.stderr == ""
 
 
-def test_hosts_that_cannot_be_reached_are_said(ssh_user):
+def test_hosts_that_cannot_be_reached_are_reported(ssh_user):
     port = free_port()
     with pytest.raises(Unreachable, match=rf"127\.0\.0\.1:{port}\) refuses connections"):
         connect(Target("127.0.0.1", port), ssh_user.settings)
-    with pytest.raises(
-        Unreachable, match=r"^no\.such\.host\.invalid: nobody knows a host no\.such"
-    ):
+    with pytest.raises(Unreachable, match=r"^no\.such\.host\.invalid: there is no host no\.such"):
         connect(Target("no.such.host.invalid"), ssh_user.settings)
-    with pytest.raises(Unreachable, match="'-oProxyCommand=x' is no host name"):
+    with pytest.raises(Unreachable, match="'-oProxyCommand=x' is not a host name"):
         connect(Target("-oProxyCommand=x"), ssh_user.settings)
     ssh_user.wants("Host *", "  ConnectTimeout 1")
     with socket.socket() as full:
@@ -110,11 +108,11 @@ def test_hosts_that_cannot_be_reached_are_said(ssh_user):
         full.listen(0)
         port = full.getsockname()[1]
         waiting = [socket.socket() for _ in range(3)]
-        for each in waiting:  # nobody takes them, and there is no room for more
+        for each in waiting:  # the server accepts none of them, and its queue is full
             each.setblocking(False)
             each.connect_ex(("127.0.0.1", port))
         begun = time.monotonic()
-        with pytest.raises(Unreachable, match="gave no answer in 1 s"):
+        with pytest.raises(Unreachable, match="did not answer in 1 s"):
             connect(Target("127.0.0.1", port), ssh_user.settings)
         assert _takes(begun) < 3
         for each in waiting:
@@ -122,7 +120,7 @@ def test_hosts_that_cannot_be_reached_are_said(ssh_user):
 
 
 def _hops(ssh_user, **more):
-    """Two servers: `inner` is only known by its name of the configuration, behind `outer`."""
+    """Return two servers: `inner` is behind `outer`, and only the configuration knows it."""
     keys = {name: ssh_user.key(f"key_{name}") for name in ("outer", "inner")}
     servers = {
         name: ssh_user.sshd(name=name, lets_in=[path], **more) for name, path in keys.items()
@@ -153,31 +151,33 @@ def test_a_host_is_reached_through_others_each_with_its_own_key_and_host_key(ssh
     with connect_with_credential(connection.credential) as client:
         assert says(client) == "hello"
     ssh_user.known.write_text(servers["inner"].known())
-    with pytest.raises(HostKeyRefused, match=r"^inner: by way of outer: outer \(.*is not known"):
+    with pytest.raises(HostKeyRefused, match=r"^inner: through outer: outer \(.*is not known"):
         connect(Target("inner"), ssh_user.settings)
     ssh_user.known.write_text(servers["outer"].known())
-    with pytest.raises(HostKeyRefused, match=r"^inner \(.* is not known: .* `ssh inner` by hand"):
+    with pytest.raises(
+        HostKeyRefused, match=r"^inner \(.* is not known: .* `ssh inner` offers to accept it"
+    ):
         connect(Target("inner"), ssh_user.settings)
     ssh_user.knows(servers["inner"].known())
     servers["inner"].end()
     with pytest.raises(Unreachable, match=r"^inner \(.*\) cannot be reached from outer: "):
         connect(Target("inner"), ssh_user.settings)
-    with pytest.raises(Unreachable, match="ProxyJump goes round in circles: and-round via round"):
+    with pytest.raises(Unreachable, match="ProxyJump leads in a circle: and-round via round"):
         connect(Target("round"), ssh_user.settings)
 
 
-def test_a_jump_is_never_told_the_password_of_the_host_behind_it(ssh_user):
+def test_a_jump_host_never_gets_the_password_of_the_host_behind_it(ssh_user):
     jump = ssh_user.obedient("hunter2")
     ssh_user.wants("Host inner", f"  ProxyJump 127.0.0.1:{jump.port}")
     with pytest.raises(
-        LoginRejected, match=r"by way of .*there was nothing to try.* mend User or Ident"
+        LoginRejected, match=r"through .*there is no key or password to try.* fix User or Ident"
     ):
         connect(Target("inner", ssh_password="hunter2"), ssh_user.settings)
     assert jump.tried == []
 
 
 def _connections_to(port):
-    """Established ones, as the kernel lists them."""
+    """Return the established connections in the kernel's list."""
     lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
     fields = [line.split() for line in lines]
     return [f for f in fields if f[2].endswith(f":{port:04X}") and f[3] == "01"]
@@ -204,7 +204,7 @@ def test_a_proxy_command_carries_the_connection_and_ends_with_it(ssh_user, monke
     connection.client.close()
     _until(lambda: not process.exists(), "it goes on")
     ssh_user.wants("Host inner", "  ProxyCommand echo no way out >&2")
-    with pytest.raises(Unreachable, match="its ProxyCommand says: no way out"):
+    with pytest.raises(Unreachable, match="its ProxyCommand printed: no way out"):
         connect(Target("inner"), ssh_user.settings)
     assert servers
 
@@ -234,13 +234,15 @@ def test_another_machine_logs_in_with_the_credential_alone(ssh_user):
     assert path.read_text().splitlines()[1] not in f"{credential} {credential!r}"
     other = ssh_user.sshd(name="other")
     for wrong in (other.listed(), other.listed().replace("ssh-ed25519", "ssh-rsa")):
-        with pytest.raises(HostKeyRefused, match="shows another key here, ssh-ed25519 SHA256:"):
+        with pytest.raises(
+            HostKeyRefused, match="shows another key to this machine, ssh-ed25519 SHA256:"
+        ):
             connect_with_credential(credential._replace(host_key=wrong))
-    with pytest.raises(LoginRejected, match="there was nothing to try"):
+    with pytest.raises(LoginRejected, match="there is no key or password to try"):
         connect_with_credential(credential._replace(key="", password=""))
 
 
-def test_where_the_agent_let_us_in_another_machine_needs_its_own(ssh_user, monkeypatch):
+def test_after_a_login_by_the_agent_another_machine_needs_its_own_key(ssh_user, monkeypatch):
     path = ssh_user.key()
     server = ssh_user.sshd(lets_in=[path])
     with agent(ssh_user.folder, path) as address:

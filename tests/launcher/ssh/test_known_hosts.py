@@ -1,4 +1,4 @@
-"""Hosts' keys: unknown, changed, revoked or trusted at first sight, as OpenSSH would have it."""
+"""Hosts' keys: unknown, changed, revoked or trusted at first use, as with OpenSSH."""
 
 import re
 import stat
@@ -20,7 +20,7 @@ from launcher.ssh.known_hosts import HostKeyRefused
 pytestmark = needs_sshd
 
 
-def test_a_stranger_is_refused_until_the_command_that_is_said_accepts_it(ssh_user):
+def test_an_unknown_host_is_refused_until_the_command_in_the_message_accepts_it(ssh_user):
     path = ssh_user.key()
     server = ssh_user.sshd(lets_in=[path])
     ssh_user.known.unlink()
@@ -36,7 +36,7 @@ def test_a_stranger_is_refused_until_the_command_that_is_said_accepts_it(ssh_use
     assert says(ssh_user.enters(server, path).client) == "hello"
 
 
-def test_a_new_host_is_trusted_at_first_sight_where_that_is_wanted(ssh_user):
+def test_a_new_host_is_trusted_at_first_use_if_that_is_wanted(ssh_user):
     path = ssh_user.key()
     server = ssh_user.sshd(lets_in=[path])
     ssh_user.known.unlink()
@@ -48,9 +48,11 @@ def test_a_new_host_is_trusted_at_first_sight_where_that_is_wanted(ssh_user):
     assert subprocess.run(found, check=False, stdout=subprocess.DEVNULL).returncode == 0
 
 
-def test_many_who_meet_hosts_at_the_same_moment_write_whole_lines_once(ssh_user, monkeypatch):
+def test_many_processes_that_meet_hosts_at_once_write_complete_lines_once(ssh_user, monkeypatch):
     ssh_user.wants("Host *", "  HashKnownHosts yes")
-    ssh_user.known.write_text("old.example ssh-ed25519 AAAA")  # no line's end, as editors leave it
+    ssh_user.known.write_text(
+        "old.example ssh-ed25519 AAAA"
+    )  # no newline at the end, as some editors leave it
     host_keys = [paramiko.ECDSAKey.generate() for _ in range(4)]
     program = (
         "import sys, paramiko\n"
@@ -70,7 +72,7 @@ def test_many_who_meet_hosts_at_the_same_moment_write_whole_lines_once(ssh_user,
 
     def look_slowly(way, key):
         found = look(way, key)
-        time.sleep(0.005)  # long enough for another to come between
+        time.sleep(0.005)  # long enough for another thread to write in between
         return found
 
     monkeypatch.setattr(known_hosts, "_is_known", look_slowly)
@@ -90,7 +92,7 @@ def test_many_who_meet_hosts_at_the_same_moment_write_whole_lines_once(ssh_user,
         assert subprocess.run(found, check=False, stdout=subprocess.DEVNULL).returncode == 0
 
 
-def test_another_key_than_before_is_refused_even_where_strangers_are_not(ssh_user):
+def test_another_key_than_before_is_refused_even_if_new_hosts_are_accepted(ssh_user):
     path = ssh_user.key()
     server = ssh_user.sshd(lets_in=[path])
     old = Path(f"{ssh_user.key('old')}.pub").read_text()
@@ -137,7 +139,9 @@ def test_known_hosts_are_read_as_openssh_reads_them(ssh_user):
     ssh_user.known.write_text(server.known(name=f"!{at},!127.0.0.1,*"))
     assert "is not known" in ssh_user.is_refused(HostKeyRefused, server, path)
     ssh_user.known.write_text(f"@cert-authority * {other}")
-    assert "@cert-authority lines are not used" in ssh_user.is_refused(HostKeyRefused, server, path)
+    assert "@cert-authority lines are not supported" in ssh_user.is_refused(
+        HostKeyRefused, server, path
+    )
     ssh_user.known.write_text(server.known() + f"@revoked * {server.listed()}\n")
     said = ssh_user.is_refused(HostKeyRefused, server, path)
     assert f"is revoked ({ssh_user.known}:2)" in said
@@ -158,7 +162,7 @@ def test_an_alias_and_several_files_of_known_hosts(ssh_user):
     ssh_user.known.unlink()
     second.write_text(server.known())
     target = Target("gpu1")
-    with pytest.raises(HostKeyRefused, match="`ssh gpu1` by hand asks once"):
+    with pytest.raises(HostKeyRefused, match="`ssh gpu1` offers to accept it"):
         connect(target, ssh_user.settings)
     second.write_text(server.known(name="the-one"))
     connection = connect(target, ssh_user.settings)

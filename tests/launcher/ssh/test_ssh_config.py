@@ -1,4 +1,4 @@
-"""Which way an SSH configuration and a row of the CSV say that it is to a host."""
+"""The route to a host, from an SSH configuration and a row of the CSV."""
 
 import os
 import socket
@@ -12,7 +12,7 @@ pytestmark = needs_sshd
 
 
 @pytest.mark.parametrize("resolver", ["ssh", "paramiko"])
-def test_the_configuration_says_the_way_and_the_csv_wins(ssh_user, monkeypatch, resolver):
+def test_the_route_is_the_configurations_unless_the_csv_differs(ssh_user, monkeypatch, resolver):
     if resolver == "paramiko":
         monkeypatch.setenv("PATH", str(ssh_user.folder))
     (ssh_user.folder / "more").write_text(
@@ -54,7 +54,7 @@ def test_the_configuration_says_the_way_and_the_csv_wins(ssh_user, monkeypatch, 
     assert "secret" not in f"{told} {told!r} {told_route}"
 
 
-def test_a_configuration_that_cannot_be_read_is_said(ssh_user, monkeypatch):
+def test_a_configuration_that_cannot_be_read_is_reported(ssh_user, monkeypatch):
     ssh_user.wants("Hots gpu1")
     for path, word in (
         (ssh_user.config, "Bad configuration option"),

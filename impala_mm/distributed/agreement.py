@@ -1,0 +1,103 @@
+"""The comparison of what learners must share: settings and versions, but no address.
+
+`jobs.learner` and `jobs.rehearse` compare these through MPI before TensorFlow is loaded, so that a
+mistake is refused at once. Under Gloo there is no MPI, and the same values are compared through
+Horovod. `learner.setup` compares what is known later: the network, the environments and the like.
+"""
+
+import dataclasses
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+from impala_mm.config.settings import Config
+from impala_mm.distributed import mpi
+from impala_mm.runtime import lifecycle, provenance
+from impala_mm.runtime.log import Say
+from impala_mm.runtime.rank import process_rank
+
+_PACKAGES = ("dm-sonnet", "horovod", "numpy")
+
+
+class SettingsDiffer(Exception):
+    """The learners of one run differ in what they must have in common; the message names it."""
+
+
+class Agreement:
+    """One learner's part in the comparison of all learners, which is made once."""
+
+    def __init__(self, config: Config, protocol: int = 0, address: str = ""):
+        """Collect what to compare. `address`: where this learner listens; empty: it does not."""
+        self._mine = _settings(config, protocol), address
+        self._addresses: list[str] = []
+
+    def reach_through_mpi(self, say: Say) -> None:
+        """Compare the learners if their launcher uses MPI; otherwise `reach` will.
+
+        If they differ, rank 0 logs what differs and all processes exit with code 2.
+        """
+        if not mpi.is_used():
+            return
+        try:
+            self._addresses = _compare(mpi.gather(self._mine))
+        except SettingsDiffer as error:
+            if process_rank().rank == 0:
+                say(f"error: {error}")
+            mpi.finalize()
+            lifecycle.exit_now(2)
+
+    def reach(self, gather: Callable[[Any, str], list[Any]]) -> list[str]:
+        """Return the addresses of all learners, in the order of ranks.
+
+        Unless the learners were compared through MPI, they are compared now through `gather`, a
+        `LearnerGroup`'s; then it raises SettingsDiffer, on all ranks alike.
+        """
+        if not self._addresses:
+            self._addresses = _compare(gather(self._mine, "agreement"))
+        return self._addresses
+
+
+def check_equal(settings: Sequence[Mapping[str, Hashable]]) -> None:
+    """Raise SettingsDiffer if `settings`, one mapping per rank, differ; name the first difference.
+
+    Every rank that compares the same mappings raises the same.
+    """
+    for name in dict.fromkeys(name for mapping in settings for name in mapping):
+        ranks: dict[Hashable, list[str]] = {}
+        for rank, mapping in enumerate(settings):
+            ranks.setdefault(mapping.get(name), []).append(str(rank))
+        if len(ranks) > 1:
+            values = ", ".join(f"{value} on {' and '.join(on)}" for value, on in ranks.items())
+            raise SettingsDiffer(
+                f"the learners' {name} differ: {values}; give all of them the same"
+            )
+
+
+def _settings(config: Config, protocol: int) -> dict[str, Hashable]:
+    """Return versions and flags by name; versions first, since they may explain the rest."""
+    installed = provenance.versions()
+    python = ".".join(installed["python"].split(".")[:2])
+    tensorflow = installed.get("tensorflow") or installed.get("tensorflow-cpu")
+    versions: dict[str, Hashable] = {"Python": python, "tensorflow": tensorflow}
+    versions |= {name: installed.get(name) for name in _PACKAGES}
+    return {
+        "versions of the protocol": protocol,
+        **{f"versions of {name}": version for name, version in versions.items()},
+        **{
+            f"--{f.name}": getattr(config, f.name)
+            for f in dataclasses.fields(config)
+            if not f.metadata["own"]
+        },
+    }
+
+
+def _compare(gathered: Sequence[tuple[Mapping[str, Hashable], str]]) -> list[str]:
+    """Return all addresses; raise SettingsDiffer if settings differ or addresses are equal."""
+    check_equal([settings for settings, _ in gathered])
+    addresses = [address for _, address in gathered]
+    for rank, address in enumerate(addresses):
+        if address and address in addresses[:rank]:
+            raise SettingsDiffer(
+                f"learners {addresses.index(address)} and {rank} were both given {address}: each "
+                f"needs an entry of its own in --learner_hosts"
+            )
+    return addresses

@@ -1,0 +1,76 @@
+"""The MPI world of learners that one mpirun started: the only file that calls mpi4py.
+
+`agreement` compares the learners through it before any of them loads TensorFlow, which takes
+seconds. Horovod later finds MPI initialised, uses it, and leaves its end to `finalize`.
+"""
+
+import os
+import sys
+import time
+from typing import Any
+
+from impala_mm.config import flags
+from impala_mm.runtime.rank import process_rank
+
+_POLL_SECONDS = 0.01
+
+
+def is_used() -> bool:
+    """Return whether this process is one of several learners whose launcher uses MPI."""
+    return process_rank().size > 1 and os.environ.get("HOROVOD_CONTROLLER") != "gloo"
+
+
+def gather(value: Any) -> list[Any]:
+    """Return the `value` of every rank, in the order of ranks; any picklable object.
+
+    Call it on all ranks. The first call initialises MPI.
+    """
+    world = _initialize()
+    _wait_for_all(world)
+    return world.allgather(value)
+
+
+def finalize() -> None:
+    """Wait for all ranks and finalise MPI, unless mpi4py was not used or MPI is already finalised.
+
+    mpirun takes a process that exits without it for one that has failed, and kills the others. So a
+    process that fails alone must not call it.
+    """
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi and not mpi.Is_finalized():
+        _wait_for_all(mpi.COMM_WORLD)
+        mpi.Finalize()
+
+
+def _initialize() -> Any:
+    """Return the communicator of all ranks; exit with code 2 if mpi4py cannot provide it."""
+    size = process_rank().size
+    # Open MPI's transport for one-sided messages, which neither we nor Horovod send: its search for
+    # network cards takes a second of each start.
+    os.environ.setdefault("OMPI_MCA_btl", "^ofi")
+    try:
+        # Not at the top: one learner needs no MPI.
+        import mpi4py  # noqa: PLC0415
+
+        mpi4py.rc.finalize = False  # at exit it would wait for ranks that wait for this one
+        from mpi4py import MPI  # noqa: PLC0415
+    except (ImportError, RuntimeError) as error:  # RuntimeError: it finds no MPI library
+        flags.refuse(
+            f"{size} learners were started, and mpi4py, through which they compare their settings, "
+            f"does not load ({error}): install it with `make horovod`, or start one learner"
+        )
+    if MPI.COMM_WORLD.size != size:
+        flags.refuse(
+            f"the launcher started {size} processes, but MPI sees {MPI.COMM_WORLD.size}: this "
+            f"mpirun does not belong to the MPI that mpi4py loads "
+            f"({MPI.Get_library_version().split(',')[0]}); start the learners with that MPI's "
+            f"mpirun (`make horovod` installs one in .venv/bin)"
+        )
+    return MPI.COMM_WORLD
+
+
+def _wait_for_all(world: Any) -> None:
+    """Wait, by polling, until every rank calls this; waiting within MPI would use a whole core."""
+    request = world.Ibarrier()
+    while not request.Test():
+        time.sleep(_POLL_SECONDS)

@@ -1,0 +1,225 @@
+"""The comparison of learners: it comes before TensorFlow is loaded, and names a difference."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from in_threads import together
+from processes import ROOT, free_port, needs_horovod, run
+
+from impala_mm.config.settings import Config
+from impala_mm.distributed import agreement, mpi
+from impala_mm.distributed.agreement import Agreement, SettingsDiffer
+from impala_mm.runtime.rank import _VARIABLES
+
+MPIRUN = ("mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", 1)
+LEARNER = (sys.executable, ROOT / "experiment.py", "--job_name=learner", "--level_name=catch")
+
+
+def _reach(size, agreement_of):
+    """Return what each of `size` learners finds with the agreement `agreement_of(rank)`."""
+    return together(size, lambda group: agreement_of(group.rank).reach(group.gather))
+
+
+def test_learners_that_agree_know_the_addresses_of_all_in_the_order_of_ranks():
+    given = ["b:1", "a:1", "c:1"]
+    found = _reach(3, lambda rank: Agreement(Config(), 6, given[rank]))
+    assert found == [given] * 3
+
+
+def test_learners_that_were_given_one_address_are_refused_by_their_numbers():
+    given = ["a:1", "b:1", "a:1"]
+    for found in _reach(3, lambda rank: Agreement(Config(), 6, given[rank])):
+        assert isinstance(found, SettingsDiffer)
+        assert str(found).startswith("learners 0 and 2 were both given a:1: each needs an entry")
+
+
+def test_a_flag_that_differs_is_refused_with_the_values_and_ranks_on_all_learners_alike():
+    """Flags that belong to one process, such as its bind address, may differ."""
+    rates = [0.1, 0.2, 0.1]
+
+    def of(rank):
+        return Agreement(
+            Config(learning_rate=rates[rank], bind_address=f"x:{rank}"), 6, f"x:{rank}"
+        )
+
+    for found in _reach(3, of):
+        assert isinstance(found, SettingsDiffer)
+        assert str(found) == (
+            "the learners' --learning_rate differ: 0.1 on 0 and 2, 0.2 on 1; give all of them the "
+            "same"
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "versions"),
+    [("numpy", ("2.4.6", "2.5")), ("tensorflow", ("2.21.0", "2.20.0")), ("horovod", ("0.1", None))],
+)
+def test_versions_that_differ_are_refused_before_the_flags_that_they_may_explain(
+    monkeypatch, name, versions
+):
+    def of(rank):
+        installed = {"python": "3.11.7", "tensorflow-cpu": "2.21.0", name: versions[rank]}
+        monkeypatch.setattr(agreement.provenance, "versions", lambda: installed)
+        return Agreement(Config(learning_rate=0.1 * (1 + rank)), 6)
+
+    agreements = [of(0), of(1)]
+    for found in _reach(2, lambda rank: agreements[rank]):
+        first, second = versions
+        assert f"versions of {name} differ: {first} on 0, {second} on 1;" in str(found)
+
+
+def test_patches_of_python_and_builds_of_tensorflow_may_differ(monkeypatch):
+    def of(python, tensorflow):
+        installed = {"python": python, tensorflow: "2.21.0"}
+        monkeypatch.setattr(agreement.provenance, "versions", lambda: installed)
+        return Agreement(Config(), 6, python)
+
+    agreements = [of("3.11.7", "tensorflow"), of("3.11.9", "tensorflow-cpu")]
+    found = _reach(2, lambda rank: agreements[rank])
+    assert found == [["3.11.7", "3.11.9"]] * 2
+
+
+def test_protocols_that_differ_are_refused():
+    for found in _reach(2, lambda rank: Agreement(Config(), 5 + rank)):
+        assert "versions of the protocol differ: 5 on 0, 6 on 1;" in str(found)
+
+
+def test_a_property_that_only_some_ranks_have_is_refused_on_all_of_them():
+    settings = [{"emulator": "0.11"}, {"emulator": "0.11", "network": "MLPAgent"}]
+    for of_all in (settings, settings[::-1]):
+        with pytest.raises(SettingsDiffer, match=r"network differ: (None|MLPAgent) on 0"):
+            agreement.check_equal(of_all)
+
+
+def test_one_learner_imports_neither_mpi4py_nor_tensorflow_to_agree_with_itself():
+    code = (
+        "import sys; from impala_mm.config.settings import Config\n"
+        "from impala_mm.distributed.agreement import Agreement\n"
+        "one = Agreement(Config(), 6, 'a:1'); one.reach_through_mpi(print)\n"
+        "assert one.reach(lambda value, name: [value]) == ['a:1']\n"
+        "assert not {'mpi4py', 'tensorflow', 'horovod'} & set(sys.modules)"
+    )
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment, timeout=60)
+
+
+@pytest.fixture
+def two_ranks(monkeypatch):
+    """Set the environment of rank 0 of 2 under Open MPI."""
+    for names in _VARIABLES:
+        for name in names:
+            monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("HOROVOD_CONTROLLER", raising=False)
+    for name, value in zip(_VARIABLES[0], "2020", strict=True):
+        monkeypatch.setenv(name, value)
+
+
+def test_several_learners_without_mpi4py_are_refused_with_the_command_that_installs_it(
+    two_ranks, monkeypatch, capsys
+):
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(SystemExit) as ended:
+        Agreement(Config()).reach_through_mpi(print)
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert "error: 2 learners were started, and mpi4py, through which they compare" in said
+    assert "install it with `make horovod`, or start one learner" in said
+
+
+def test_under_gloo_the_learners_are_compared_through_horovod(two_ranks, monkeypatch):
+    monkeypatch.setenv("HOROVOD_CONTROLLER", "gloo")
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    Agreement(Config()).reach_through_mpi(print)
+    assert not mpi.is_used()
+
+
+@needs_horovod
+def test_a_launcher_of_another_mpi_is_refused():
+    """Otherwise every process would train alone."""
+    names = dict(zip(_VARIABLES[0], "2020", strict=True))
+    addresses = f"127.0.0.1:{free_port()},127.0.0.1:{free_port()}"
+    code, printed = run(*LEARNER, f"--learner_hosts={addresses}", **names)
+    assert code == 2, printed
+    assert (
+        "the launcher started 2 processes, but MPI sees 1: this mpirun does not belong" in printed
+    )
+    assert "Traceback" not in printed
+
+
+def _start_two(*each_rank):
+    """Start two learners under one mpirun; `each_rank`: (command before its own, its flags).
+
+    Return the exit code, what they printed, and the modules that they imported.
+    """
+    contexts = [["-np", 1, *before, *LEARNER, *flags] for before, flags in each_rank]
+    code, printed = run(*MPIRUN, *contexts[0], ":", *contexts[1], PYTHONPROFILEIMPORTTIME="1")
+    modules = set(re.findall(r"^import time: .*\| +(\S+)$", printed, re.MULTILINE))
+    said = "\n".join(line for line in printed.splitlines() if not line.startswith("import time:"))
+    return code, said, modules
+
+
+@needs_horovod
+def test_a_difference_is_refused_once_before_tensorflow_is_loaded_and_leaves_no_folder(tmp_path):
+    flags = [f"--logdir={tmp_path / 'run'}", f"--learner_hosts=127.0.0.1:{free_port()}"]
+    code, said, modules = _start_two(
+        ([], [*flags, "--batch_size=2"]), ([], [*flags, "--batch_size=4"])
+    )
+    assert code == 2, said
+    sentence = "[learner 0] error: the learners' --batch_size differ: 2 on 0, 4 on 1; give all of"
+    assert said.count(sentence) == said.count("error:") == 1, said
+    assert "mpi4py.MPI" in modules
+    assert not {"tensorflow", "horovod"} & {name.partition(".")[0] for name in modules}
+    assert not (tmp_path / "run").exists()
+
+
+@needs_horovod
+def test_one_address_for_two_learners_is_refused_before_tensorflow_is_loaded(tmp_path):
+    address = f"127.0.0.1:{free_port()}"
+    flags = [f"--logdir={tmp_path / 'run'}", f"--learner_hosts={address}"]
+    code, said, modules = _start_two(([], flags), ([], flags))
+    assert code == 2, said
+    assert said.count(f"error: learners 0 and 1 were both given {address}: each needs an") == 1
+    assert "tensorflow" not in modules
+
+
+@needs_horovod
+def test_another_version_on_one_host_is_refused_before_tensorflow_is_loaded(tmp_path):
+    (tmp_path / "numpy-9.9.dist-info").mkdir()
+    (tmp_path / "numpy-9.9.dist-info" / "METADATA").write_text("Name: numpy\nVersion: 9.9\n")
+    flags = [f"--logdir={tmp_path / 'run'}", f"--learner_hosts=127.0.0.1:{free_port()}"]
+    code, said, modules = _start_two(([], flags), (["env", f"PYTHONPATH={tmp_path}"], flags))
+    assert code == 2, said
+    assert re.search(r"error: the learners' versions of numpy differ: \d.* on 0, 9.9 on 1;", said)
+    assert "tensorflow" not in modules
+
+
+@needs_horovod
+def test_a_rank_that_waits_for_others_leaves_its_core_to_them():
+    """It waits for 6 s, and would use a core for most of them within MPI's collectives."""
+    program = ROOT / "tests" / "helpers" / "waiting_for_ranks.py"
+    code, printed = run(*MPIRUN, "-np", 2, sys.executable, program, PYTHONPATH=str(ROOT))
+    assert code == 0, printed
+    seconds = [float(each) for each in re.findall(r"waited with (\S+) s of CPU", printed)]
+    assert len(seconds) == 2
+    assert seconds[1] < 2.0
+
+
+@pytest.mark.slow
+@needs_horovod
+@pytest.mark.parametrize(
+    ("launcher", "rank"),
+    [
+        ((*MPIRUN, "-np", 2), "OMPI_COMM_WORLD_RANK"),
+        (("horovodrun", "--gloo", "-np", 2), "HOROVOD_RANK"),
+    ],
+    ids=["mpirun", "gloo"],
+)
+def test_a_rehearsal_refuses_what_differs_too(launcher, rank):
+    command = f"{sys.executable} experiment.py --mode=rehearsal --learning_rate=0.1${rank}"
+    code, printed = run(*launcher, "sh", "-c", command)
+    assert code != 0, printed
+    said = "error: the learners' --learning_rate differ: 0.1 on 0, 0.11 on 1; give all of them the"
+    assert printed.count(said) == 1, printed
+    assert ("loading TensorFlow" in printed) == rank.startswith("H")

@@ -1,0 +1,22 @@
+"""The import of TensorFlow: Keras is left out until it is used."""
+
+import subprocess
+import sys
+
+_CODE = """
+import sys
+from impala_mm.runtime import tensorflow_import
+tensorflow_import.load()
+import sonnet, tensorflow as tf
+print("keras" in sys.modules)
+print(tf.keras.layers.Dense.__name__, tf.compat.v1.Session.__name__, tf.lite.Interpreter.__name__)
+print("keras" in sys.modules)
+"""
+
+
+def test_keras_is_loaded_when_it_is_first_used_and_not_before():
+    ran = subprocess.run(
+        [sys.executable, "-c", _CODE], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert ran.stdout.split() == ["False", "Dense", "Session", "Interpreter", "True"]
+    assert ran.stderr == ""
