@@ -94,6 +94,10 @@ class Supervisor:
         self._output.write_message(
             f"-- {self._task.name}: {state['state']}, exit code {state['code']} --"
         )
+        if self._has_parent_ended():  # it would have removed this folder
+            import shutil  # noqa: PLC0415 - it is needed by few and would delay all
+
+            shutil.rmtree(self._run_folder, ignore_errors=True)
         return int(state["code"])
 
     def _wait_for_credentials(self) -> None:

@@ -213,6 +213,7 @@ def test_kill_9_leaves_no_process_of_the_run(begin, who):
     assert len(pids) >= 5, "two supervisors, a learner with its child, an actor"
     if who == "parent":
         run.kill()
+        until(lambda: not list(run.temporary.iterdir()), 6)
     else:
         os.kill(_processes(run, "learners")[1], signal.SIGKILL)
         assert run.process.wait(10) != 0
