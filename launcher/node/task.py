@@ -53,8 +53,8 @@ class Task(NamedTuple):
     restarts: int  # crashes in a row after which the process is restarted
     stall_secs: float  # seconds without a heartbeat before the process is killed; 0: no limit
     grace_secs: float  # seconds between a request to save and SIGTERM
-    # [pid, start time] of a process that owns `folder`: if it ends first, this one is killed at once
-    # and `folder` is removed. None: there is none.
+    # [pid, start time] of a process that owns `folder`: if it ends first, this one is killed and
+    # `folder` is removed. None: there is none.
     parent: list[int] | None = None
 
 
