@@ -222,7 +222,7 @@ def test_what_may_be_secret_is_not_in_the_script():
 def test_what_only_the_frontend_itself_does_is_noted():
     found = slurm.list_notes([_learner()], LauncherConfig(), ["restart_learners", "seed"])
     assert found == [
-        "--restart_learners is not used under Slurm: `scontrol requeue JOB` starts learners again"
+        "--restart_learners is not used under Slurm: `scontrol requeue JOB` restarts learners"
     ]
 
 
