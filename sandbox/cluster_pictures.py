@@ -1,6 +1,6 @@
-"""Draws sandbox/status.svg and sandbox/tmux.svg: a real run's status table and tmux session.
+"""Draw sandbox/status.svg and sandbox/tmux.svg: the status table and tmux session of a real run.
 
-python sandbox/cluster_pictures.py [FOLDER]      half a minute; the run is ended afterwards
+python sandbox/cluster_pictures.py [FOLDER]      takes half a minute, then stops the run
 """
 
 import os
@@ -23,7 +23,7 @@ _WIDTH = 180
 
 
 def main() -> None:
-    """Starts a run, looks at it, ends it."""
+    """Start a run, draw its status table and its tmux session, and stop the run."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else _ROOT / "sandbox"
     with tempfile.TemporaryDirectory() as work:
         os.environ |= {"XDG_STATE_HOME": f"{work}/state", "TMUX_TMPDIR": work}
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def _capture_session(work: str) -> Text:
-    """What the window of the learners shows, and tmux's own line of windows under it."""
+    """Return the contents of the learners' window, with tmux's status line below it."""
     shown = (
         _run_tmux("capture-pane", "-e", "-p", "-t", f"{_NAME}:learners").rstrip().splitlines()[-18:]
     )
@@ -66,9 +66,9 @@ def _write_svg(path: Path, title: str, shown: object) -> None:
     console = Console(record=True, width=_WIDTH, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(shown)
     svg = console.export_svg(title=title, unique_id=path.stem)
-    # No fonts from elsewhere: who looks at it has one of fixed width.
+    # Remove the web fonts: every viewer has a monospaced font of its own.
     path.write_text(re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL))
-    print(f"{path} is drawn")
+    print(f"wrote {path}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Draws a run's learning curve in the terminal, beside what a random policy gets.
+"""Draw a run's learning curve in the terminal and compare the run with a random policy.
 
-python sandbox/curve.py [LOGDIR]        the newest folder of runs/ if none is named
+python sandbox/curve.py [LOGDIR]        without LOGDIR: the newest folder in runs/
 """
 
 import json
@@ -12,7 +12,7 @@ from documented_runs import read_metrics
 
 from impala_mm.runtime import tensorflow_import
 
-tensorflow_import.load()  # for its types only
+tensorflow_import.load()  # the modules below need only TensorFlow's types
 
 from impala_mm.environments import types  # noqa: E402
 from impala_mm.environments.make import level_spec, make_environments  # noqa: E402
@@ -22,7 +22,7 @@ _EPISODES = 100
 
 
 def draw_text_chart(frames: list[float], values: list[float]) -> str:
-    """Draws the values against frames, as text."""
+    """Draw the values over the frames as lines of text."""
     low, high = min(values), max(values)
     span = (high - low) or 1.0
     cells = [[" "] * _WIDTH for _ in range(_HEIGHT)]
@@ -37,9 +37,9 @@ def draw_text_chart(frames: list[float], values: list[float]) -> str:
 
 
 def random_policy_return(level_name: str, options: dict) -> float:
-    """Returns the mean return of a policy that chooses at random, over whole games."""
+    """Return the mean return of complete games that a random policy plays."""
     known = level_spec(level_name, **options).scores
-    if known:  # of Atari: 100 games would take minutes
+    if known:  # Atari's scores are published, and 100 games would take minutes
         return known[0]
     environments = make_environments(level_name, 8, seed=0, **options)
     actions = np.random.default_rng(0)
@@ -53,19 +53,19 @@ def random_policy_return(level_name: str, options: dict) -> float:
 
 
 def main() -> None:
-    """Prints the chart, the result and what to do next."""
+    """Print the chart, the result and suggestions for what to do next."""
     if len(sys.argv) > 1:
         logdir = Path(sys.argv[1])
     else:
         logdirs = sorted(Path("runs").glob("*/metrics.jsonl"), key=lambda p: p.stat().st_mtime)
         if not logdirs:
-            sys.exit("error: there is no run in runs/: `make train` makes one")
+            sys.exit("error: runs/ contains no run; `make train` starts one")
         logdir = logdirs[-1].parent
     rows = read_metrics(logdir)
     settings = json.loads((logdir / "settings.json").read_text())
     known = [row for row in rows if "episode_return" in row]
     if not known:
-        sys.exit(f"error: no game has ended yet in {logdir}")
+        sys.exit(f"error: no game of the run in {logdir} has ended yet")
     level = settings["level_name"]
     print(f"\n{level}: mean return of the last 100 games")
     print(
@@ -78,7 +78,7 @@ def main() -> None:
     print("\nNext:")
     print("  .venv/bin/python experiment.py --level_name=catch        another environment")
     print("  .venv/bin/python experiment.py --help                    every setting")
-    print(f"  .venv/bin/tensorboard --logdir={logdir}    the same run, and more, in a browser")
+    print(f"  .venv/bin/tensorboard --logdir={logdir}    this run in a browser, with more metrics")
 
 
 if __name__ == "__main__":

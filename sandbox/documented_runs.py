@@ -1,6 +1,7 @@
-"""The commands whose curves this project ships, by name: what `record.py` and `verify.py` run.
+"""The commands whose learning curves this project publishes; `record.py` and `verify.py` run them.
 
-Each is `python experiment.py` with these flags and a seed; nothing else is set anywhere.
+Each command is `python experiment.py` with the flags below and a seed. It depends on no other
+configuration.
 """
 
 import subprocess
@@ -16,29 +17,25 @@ REFERENCE_FOLDER = Path(__file__).resolve().parent / "reference"
 
 
 class DocumentedRun(NamedTuple):
-    """A documented command and what it is to reach."""
+    """A documented command and the mean return that it must reach."""
 
     flags: list[str]
-    goal: float  # mean raw return of the last 100 games
-    about: str
+    goal: float  # mean unclipped return of the last 100 games
 
 
 DOCUMENTED_RUNS = {
-    "catch": DocumentedRun(["--level_name=catch"], 0.9, "ends at 0.9, the level's own threshold"),
-    "cartpole": DocumentedRun(
-        ["--level_name=CartPole-v1"], 475, "ends at 475, the level's own threshold"
-    ),
+    # catch and CartPole-v1 stop at their own reward threshold.
+    "catch": DocumentedRun(["--level_name=catch"], 0.9),
+    "cartpole": DocumentedRun(["--level_name=CartPole-v1"], 475),
+    # The agent must remember the first observation until the last step.
     "memory": DocumentedRun(
-        ["--level_name=memory", "--agent_name=MLPLSTMAgent", "--stop_at_return=0.96"],
-        0.95,
-        "what the first entry shows must be known at the last",
+        ["--level_name=memory", "--agent_name=MLPLSTMAgent", "--stop_at_return=0.96"], 0.95
     ),
+    # The defaults; the run ends at a mean return of 20 (the maximum is 21) or after an hour.
     "pong": DocumentedRun(
-        ["--level_name=PongNoFrameskip-v4", "--stop_at_return=20", "--max_seconds=3600"],
-        18,
-        "all defaults; ends at 20 of 21, or after an hour",
+        ["--level_name=PongNoFrameskip-v4", "--stop_at_return=20", "--max_seconds=3600"], 18
     ),
-    "breakout": DocumentedRun(
+    "breakout": DocumentedRun(  # the predecessor's flags, for 9 million steps
         [
             "--level_name=BreakoutNoFrameskip-v4",
             "--batch_size=32",
@@ -50,19 +47,18 @@ DOCUMENTED_RUNS = {
             "--total_environment_frames=36000000",
         ],
         30,
-        "the predecessor's flags, for 9 million steps",
     ),
 }
 
 
 def command_line(name: str, seed: int, *more: str) -> list[str]:
-    """Returns the command line, as it is printed in pages and recorded in files."""
+    """Return the command line as pages show it and recorded files contain it."""
     flags = [*DOCUMENTED_RUNS[name].flags, f"--seed={seed}", *more]
     return ["python", "experiment.py", *flags]
 
 
 def run_documented(name: str, seed: int, logdir: Path, *more: str) -> int:
-    """Runs it, its output to this terminal, and returns the exit code."""
+    """Run the command, with its output on this terminal, and return its exit code."""
     arguments = command_line(name, seed, *more, f"--logdir={logdir}")
     print(f"$ {' '.join(arguments)}", flush=True)
     return subprocess.run([sys.executable, *arguments[1:]], cwd=ROOT, check=False).returncode
@@ -74,5 +70,5 @@ def read_metrics(logdir: Path) -> list[dict]:
 
 
 def describe_machine() -> str:
-    """Describes the machine that a run is made on."""
+    """Describe this machine in the words that recorded curves contain."""
     return f"{provenance.machine()}, no GPU"

@@ -1,5 +1,7 @@
-"""Draws the pictures of the pages: processes.svg (README), step.svg (multi_learner.md) and
-unroll.svg (CONTRIBUTING).
+"""Draw the diagrams of the pages.
+
+The diagrams are processes.svg (README.md), step.svg (multi_learner.md) and unroll.svg
+(CONTRIBUTING.md).
 
 python sandbox/draw.py [FOLDER]
 """
@@ -59,39 +61,46 @@ def _make_svg(title: str, width: int, height: int, parts: list[str]) -> str:
 
 
 def draw_processes() -> str:
-    """Draws the frontend on top, learners in the middle, their actors below."""
+    """Draw the frontend at the top, the learners in the middle and their actors below."""
     learners, actors = (230, 630), (90, 230, 370, 560, 700)
     parts = [
         _draw_box(
-            430, 16, 380, _GRAY, "run_experiment_mm_raw.py", "reads a CSV of hosts, starts it all"
+            430,
+            16,
+            380,
+            _GRAY,
+            "run_experiment_mm_raw.py",
+            "reads a CSV of hosts, starts all processes",
         ),
-        _draw_box(learners[0], 160, 190, _BLUE, "learner 0", "GPU 0: unrolls to gradients"),
-        _draw_box(learners[1], 160, 190, _BLUE, "learner 1", "GPU 1: unrolls to gradients"),
+        _draw_box(learners[0], 160, 190, _BLUE, "learner 0", "GPU 0: gradients from unrolls"),
+        _draw_box(learners[1], 160, 190, _BLUE, "learner 1", "GPU 1: gradients from unrolls"),
         _draw_arrow("M 327 188 H 533", both=True),
         _draw_label(430, 178, "Horovod: gradients,"),
         _draw_label(430, 206, "all-reduced (mpirun)"),
         _draw_arrow("M 330 71 L 232 158", kind="dashed"),
         _draw_arrow("M 530 71 L 628 158", kind="dashed"),
-        _draw_label(430, 122, "tmux here, SSH elsewhere"),
+        _draw_label(430, 122, "tmux on this machine, SSH to others"),
     ]
     for i, x in enumerate(actors):
         learner = learners[0] if i < 3 else learners[1]
-        parts.append(_draw_box(x, 330, 120, _GREEN, f"actor {i}", "plays on a CPU"))
+        parts.append(_draw_box(x, 330, 120, _GREEN, f"actor {i}", "acts on a CPU"))
         parts.append(_draw_arrow(f"M {x} 329 L {learner + (x - learner) // 3} 217", both=True))
     parts += [
         _draw_label(430, 258, "up: unrolls"),
         _draw_label(430, 276, "down: parameters"),
         _draw_label(430, 294, "(distributed TensorFlow)"),
-        _draw_label(400, 412, "a worker set: one learner and its actors; actors come and go"),
+        _draw_label(
+            400, 412, "a worker set: one learner and its actors; actors may join and leave"
+        ),
     ]
     return _make_svg("The processes of impala_mm", 860, 430, parts)
 
 
 def draw_step() -> str:
-    """Draws two learners from left to right in time, what each does and where they meet."""
-    parts = [_draw_label(430, 24, "time, over one step: learner 1 is the slower here")]
+    """Draw one step of two learners over time, with the points where they synchronise."""
+    parts = [_draw_label(430, 24, "one step over time; learner 1 is slower in this example")]
     rows = (60, 190)
-    ends = (330, 390)  # of each one's backward pass
+    ends = (330, 390)  # where each learner's backward pass ends
     for learner, (top, end) in enumerate(zip(rows, ends, strict=True)):
         parts += [
             f'<text x="62" y="{top + 30}" font-weight="bold">learner {learner}</text>',
@@ -105,29 +114,32 @@ def draw_step() -> str:
     for x in (255, 300, 345, 405):
         parts.append(_draw_arrow(f"M {x} 108 V 188", both=True))
     parts += [
-        _draw_label(498, 134, "gradients are averaged"),
-        _draw_label(498, 151, "as they come, those of"),
-        _draw_label(498, 168, "the last layer first"),
+        _draw_label(498, 134, "each gradient is averaged"),
+        _draw_label(498, 151, "when it is ready, the last"),
+        _draw_label(498, 168, "layer's first"),
         _draw_arrow("M 590 108 V 188", both=True, kind="dashed"),
-        _draw_label(690, 142, "agreed while the step ran:"),
-        _draw_label(690, 160, "all have a batch, none stops"),
-        _draw_label(430, 272, "all hold the same averages here: the same norm, the same clipping,"),
-        _draw_label(430, 290, "the same step, so the same variables, bit for bit"),
+        _draw_label(690, 134, "agreed during the step:"),
+        _draw_label(690, 151, "every learner has a batch,"),
+        _draw_label(690, 168, "and none stops"),
+        _draw_label(
+            430, 272, "every learner has the same averages, and so the same norm, clipping and"
+        ),
+        _draw_label(430, 290, "update: the variables stay identical, bit for bit"),
         _draw_arrow("M 465 258 V 240", kind="dashed"),
     ]
     return _make_svg("One step of two learners", 860, 306, parts)
 
 
-_PATH = (  # of an unroll: file, function, what the data is there
+_PATH = (  # the path of an unroll: file, function, the data's form at this point
     ("environments/gym_vector.py", "GymVector.step", "Step: reward [E], observation [E, ...]"),
-    ("actor/stepper.py", "EnvironmentStepper.finish_step", "the same; broken ones begin anew"),
+    ("actor/stepper.py", "EnvironmentStepper.finish_step", "the same; failed ones were reset"),
     ("data/unroll_writer.py", "UnrollWriter.write", "entries [E, T+1, ...], as bytes"),
     ("actor/actor.py", "Player.play", "E unrolls: bytes, and the policy version"),
-    ("actor/learner_link.py", "LearnerLink._next_batch, _send", "compressed; header [12]"),
+    ("actor/learner_link.py", "LearnerLink._next_batch, _send", "compressed; header [14]"),
     ("transport/client.py", "Client.enqueue", "one call, or chunks of 3 MiB before it"),
     ("transport/endpoints.py", "UnrollReceiver.enqueue", "into the queue: (bytes, version)"),
     ("learner/batch_source.py", "QueueSource._prefetch, next", "Batch: unrolls [T+1, B, ...]"),
-    ("learner/lockstep.py", "Lockstep.next", "the same, once all learners have one"),
+    ("learner/lockstep.py", "Lockstep.next", "the same, when all learners have one"),
     ("learner/learner.py", "Learner._step", "one graph for the whole update"),
     ("algorithms/impala.py", "Impala.update", "loss [], a gradient for each variable"),
     ("distributed/gradients.py", "GradientReducer.apply", "averaged, clipped, applied"),
@@ -135,7 +147,7 @@ _PATH = (  # of an unroll: file, function, what the data is there
 
 
 def draw_unroll() -> str:
-    """Draws the path of an unroll: down the actor's files, up the learner's, and the way back."""
+    """Draw the path of an unroll through the actor's and the learner's files, and the way back."""
     half, height, left, right = len(_PATH) // 2, 92, 225, 655
     parts = [_draw_label(left, 24, "an actor"), _draw_label(right, 24, "a learner")]
     for i, (file, function, data) in enumerate(_PATH):

@@ -1,23 +1,29 @@
-"""An environment of one's own: a corridor whose far end is worth 1. See own_environment.md."""
+"""An example of a user's own environment: a corridor with a reward of 1 at its far end.
+
+sandbox/own_environment.md explains it.
+"""
 
 import gymnasium
 import numpy as np
 
 
 class Corridor(gymnasium.Env):
-    """Actions: back, forth. Observation: the place, from 0 to 1."""
+    """A corridor of eleven places.
+
+    Actions: 0 moves back, 1 forward. The observation is the place, from 0 to 1.
+    """
 
     observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
     def reset(self, *, seed=None, options=None):
-        """Back to the near end."""
+        """Return to the near end."""
         super().reset(seed=seed)
         self._place = 0
         return np.zeros(1, np.float32), {}
 
     def step(self, action):
-        """One place on or back; each step costs a little."""
+        """Move one place back or forward; each step costs 0.01."""
         self._place = max(0, self._place + (1 if action else -1))
         arrived = self._place == 10
         return np.full(1, self._place / 10, np.float32), arrived - 0.01, arrived, False, {}

@@ -1,14 +1,14 @@
-"""Draws the curves of runs, against frames and against time; or writes a page about one run.
+"""Draw the learning curves of runs over frames and over time, or write a report of one run.
 
     python sandbox/plot.py runs/FOLDER                 FOLDER/curves.png and .svg
-    python sandbox/plot.py runs/a-* runs/b-*           curves.png and .svg, here
+    python sandbox/plot.py runs/a-* runs/b-*           ./curves.png and .svg
     python sandbox/plot.py runs/* --out=pictures/all --only=return,speed
     python sandbox/plot.py --report runs/FOLDER        FOLDER/report.html
 
-Runs whose settings differ in nothing but the seed are one line, their mean, in a band from the
-lowest to the highest; other settings are other lines, and the legend says in what they differ.
-Returns are means over the last 100 whole games; frames are environment frames; seconds are those of
-training, and go on where a run was resumed.
+Runs whose settings differ only in the seed form one group: a line for their mean and a band from
+the lowest to the highest value. Other settings form other groups, and the legend names the
+settings in which they differ. A return is the mean over the last 100 complete games; frames are
+environment frames; seconds are training time, and continue when a run is resumed.
 """
 
 import argparse
@@ -26,11 +26,16 @@ from run_series import PANELS, Curve, Panel, RunGroup, RunSeries, UnreadableRun
 
 from impala_mm.config import flags
 
-_WIDTH, _TALL, _LOW = 10.0, 3.0, 1.5  # inches: of the picture, of a return's row, of others
+# Inches: the figure's width, the height of a return's row, the height of another row.
+_WIDTH, _TALL, _LOW = 10.0, 3.0, 1.5
 
 
 def draw_runs(groups: list[RunGroup], panels: Sequence[Panel], title: str) -> Any:
-    """Draws a row per quantity, and one of the return per level; left frames, right time."""
+    """Draw a row of panels per quantity: over frames on the left, over time on the right.
+
+    Each level has its own row for the return. Raises UnreadableRun if no run has any of the
+    quantities.
+    """
     rows = [(panel, here) for panel in panels for here in _groups_by_row(panel, groups)]
     if not rows:
         raise UnreadableRun(f"none of the runs has {' or '.join(p.key for p in panels)} yet")
@@ -62,7 +67,7 @@ def draw_runs(groups: list[RunGroup], panels: Sequence[Panel], title: str) -> An
 
 
 def _add_legend(figure: Any, labels: list[str], colours: list[str], title: str) -> None:
-    """Adds a legend above all panels, under the title, in as many columns as find room."""
+    """Add a legend between the title and the panels, in as many columns as fit."""
     figure.legend(
         [plot_style.pyplot().Line2D([], [], color=colour, linewidth=3) for colour in colours],
         labels,
@@ -75,7 +80,7 @@ def _add_legend(figure: Any, labels: list[str], colours: list[str], title: str) 
 
 
 def _groups_by_row(panel: Panel, groups: list[RunGroup]) -> list[list[RunGroup]]:
-    """The groups that have its values; returns of different levels are not to be compared."""
+    """Return the groups of each row; each level has a row of its own for the return."""
     known = [group for group in groups if any(r.last(panel.key) is not None for r in group.runs)]
     if panel.name != "return":
         return [known] if known else []
@@ -86,12 +91,12 @@ def _groups_by_row(panel: Panel, groups: list[RunGroup]) -> list[list[RunGroup]]
 def _draw_panel(
     axis: Any, groups: list[tuple[RunGroup, str]], x: str, panel: Panel, named: bool
 ) -> None:
-    """One quantity against frames or seconds; each group with its colour."""
+    """Draw one quantity over frames or seconds, each group in its colour."""
     unit, name = 1.0, "environment frames"
     if x == "seconds":
         longest = max(run.last("seconds") or 0.0 for group, _ in groups for run in group.runs)
         unit, short = plot_style.time_unit(longest)
-        name = f"time of training ({short})"
+        name = f"training time ({short})"
     ends = []
     for group, colour in groups:
         curves = [c for run in group.runs if (c := run_series.make_curve(run, x, panel.key))]
@@ -112,7 +117,7 @@ def _draw_panel(
 
 
 def _draw_group(axis: Any, curves: list[Curve], colour: str) -> None:
-    """Each run, thin where there are several, and what they are together."""
+    """Draw each run of a group, and the mean and range if there are several."""
     width, alpha = (1.4, 1.0) if len(curves) == 1 else (0.7, 0.45)
     for each in curves:
         dot = {"marker": "o", "markersize": 4} if each.x.size == 1 else {}
@@ -127,7 +132,7 @@ def _draw_group(axis: Any, curves: list[Curve], colour: str) -> None:
 
 
 def _label_ends(axis: Any, ends: list[tuple[float, float, str]]) -> None:
-    """The value at each line's end, beside it, none over another."""
+    """Write the last value beside the end of each line, without overlaps."""
     low, high = axis.get_ylim()
     apart, floor = (high - low) * 0.075, -np.inf
     for at, value, colour in sorted(ends, key=lambda end: end[1]):
@@ -151,12 +156,15 @@ def _make_title(groups: list[RunGroup]) -> str:
         name = runs[0].folder.resolve().name
         return f"{levels}  ({name})" if levels and levels != name else name
     if len(groups) == 1:
-        return f"{groups[0].label}: mean, lowest to highest"
+        return f"{groups[0].label}: mean and range"
     return levels or f"{len(runs)} runs"
 
 
 def _read_runs(folders: Sequence[Path]) -> list[RunSeries]:
-    """Those that can be drawn; what cannot is said, and of one alone refused."""
+    """Read the runs that can be drawn.
+
+    Prints why a run is left out; exits if it is the only one or if none is left.
+    """
     runs = []
     for folder in folders:
         try:
@@ -168,40 +176,50 @@ def _read_runs(folders: Sequence[Path]) -> list[RunSeries]:
             continue
         if superseded := runs[-1].superseded_rows:
             rows = "1 row was" if superseded == 1 else f"{superseded} rows were"
-            print(f"{folder}: {rows} made again after a resume; the newer are drawn")
+            print(f"{folder}: {rows} replaced after a resume; the newer values are drawn")
     if not runs:
-        flags.refuse("none of these folders can be drawn")
+        flags.refuse("none of these folders contains a run that can be drawn")
     return runs
 
 
 def _choose_panels(names: str) -> list[Panel]:
-    """Returns the panels of --only, in its order."""
+    """Return the panels that --only names, in its order."""
     by_name = {panel.name: panel for panel in PANELS}
     chosen = [name.strip() for name in names.split(",")] if names else list(by_name)
     for name in chosen:
         if name not in by_name:
-            flags.refuse(f"--only={names}: there is no {name!r}; there are {', '.join(by_name)}")
+            flags.refuse(
+                f"--only={names}: unknown panel {name!r}; choose from {', '.join(by_name)}"
+            )
     return [by_name[name] for name in chosen]
 
 
 def main() -> None:
-    """Reads the command line."""
+    """Parse the command line and draw the curves or write the reports."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("logdir", nargs="+", type=Path, help="folders of runs")
-    parser.add_argument("--report", action="store_true", help="write LOGDIR/report.html instead")
-    parser.add_argument("--out", type=Path, help="the pictures' folder and name, without .png")
-    parser.add_argument("--only", default="", help=", ".join(panel.name for panel in PANELS))
+    parser.add_argument("logdir", nargs="+", type=Path, help="folder of a run")
     parser.add_argument(
-        "--group", default="", help="regular expression: names in which it finds the same are one"
+        "--report", action="store_true", help="write LOGDIR/report.html instead of a figure"
+    )
+    parser.add_argument("--out", type=Path, help="path of the figures, without .png or .svg")
+    parser.add_argument(
+        "--only",
+        default="",
+        help=f"panels, separated by commas: {', '.join(panel.name for panel in PANELS)}",
+    )
+    parser.add_argument(
+        "--group",
+        default="",
+        help="regular expression; runs whose names match with the same text are one group",
     )
     args = parser.parse_args()
     panels = _choose_panels(args.only)
     try:
         re.compile(args.group)
     except re.error as error:
-        flags.refuse(f"--group={args.group}: it is no regular expression ({error})")
+        flags.refuse(f"--group={args.group} is not a regular expression: {error}")
     runs = _read_runs(args.logdir)
     try:
         if args.report:

@@ -1,13 +1,14 @@
-"""How the pictures of this project look: matplotlib set up once, its colours, and numbers on axes.
+"""The appearance of all figures: matplotlib's settings, the colours, and the formats of numbers.
 
-Drawn with by `plot.py`, `record.py` and `benchmarks/scaling.py`. The same data make the same file.
+`plot.py`, `record.py` and `benchmarks/scaling.py` draw with it. The same data produce the same
+file.
 """
 
 import re
 from pathlib import Path
 from typing import Any
 
-# Told apart by colour-blind readers, too, and of about the same weight on white.
+# Colour-blind readers can tell these apart; all are about equally dark on white.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#56b4e9", "#b8860b", "#333333", "#882255")
 _GRAY = "#5f6b76"
 _PATH, _DIGITS = re.compile(r' d="[^"]*"'), re.compile(r"(\.\d\d)\d+")
@@ -23,7 +24,7 @@ _STYLE = {
     "axes.titlesize": 10,
     "figure.titlesize": 12,
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans", "Arial"],  # the list is written beside each word
+    "font.sans-serif": ["DejaVu Sans", "Arial"],  # short: SVG repeats the list for each text
     "font.size": 9,
     "grid.color": "#e6eaee",
     "grid.linewidth": 0.8,
@@ -31,7 +32,7 @@ _STYLE = {
     "lines.linewidth": 1.6,
     "lines.solid_capstyle": "round",
     "svg.fonttype": "none",
-    "svg.hashsalt": "impala_mm",  # the same curves, the same file
+    "svg.hashsalt": "impala_mm",  # makes the file depend on the curves alone
     "text.color": "#1c2733",
     "xtick.color": _GRAY,
     "xtick.labelsize": 8.5,
@@ -43,7 +44,7 @@ _STYLE = {
 
 
 def pyplot() -> Any:
-    """Imports matplotlib.pyplot, and sets this style; no display is needed."""
+    """Import matplotlib.pyplot and apply this style; no display is needed."""
     import matplotlib  # noqa: PLC0415
 
     matplotlib.use("agg")
@@ -55,7 +56,7 @@ def pyplot() -> Any:
 
 
 def save_figure(figure: Any, *paths: Path) -> None:
-    """Writes it to each path, in the format that the path's ending says, and closes it."""
+    """Save a figure to each path, in the format of the path's suffix, and close it."""
     for path in paths:
         metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else {}
         figure.savefig(path, dpi=150, metadata=metadata)
@@ -65,12 +66,12 @@ def save_figure(figure: Any, *paths: Path) -> None:
 
 
 def _shorten_numbers(path: re.Match) -> str:
-    """Cuts numbers to hundredths of a point: the rest cannot be seen, and is half of the file."""
+    """Cut numbers to hundredths of a point: more cannot be seen and would double the file."""
     return _DIGITS.sub(r"\1", path[0]).replace(" \n", " ")
 
 
 def format_number(value: float, _: Any = None) -> str:
-    """Formats a number as axes and tables have it: 12.5M, 400k, 0.0008."""
+    """Format a number for axes and tables: 12.5M, 400k, 0.0008."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size * 0.99995:
             return f"{value / size:.4g}{letter}"
@@ -78,7 +79,7 @@ def format_number(value: float, _: Any = None) -> str:
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """Returns the unit in which so many seconds read best: (its seconds, its name)."""
+    """Choose the unit for a duration and return its length in seconds and its symbol."""
     if seconds < 180:
         return 1.0, "s"
     return (60.0, "min") if seconds < 3 * 3600 else (3600.0, "h")

@@ -1,13 +1,13 @@
-"""Records a shipped curve: runs a documented command and keeps what came of it.
+"""Record a reference curve: run a documented command and save its learning curve.
 
-python sandbox/record.py cartpole --seeds=1,2,3         runs each seed, one after the other
-python sandbox/record.py --take=runs/FOLDER              keeps a run that this script started
-python sandbox/record.py --draw                          pictures and table of all that is kept
+python sandbox/record.py cartpole --seeds=1,2,3         runs the seeds one after another
+python sandbox/record.py --take=runs/FOLDER              saves a run that this script started
+python sandbox/record.py --draw                          only redraws all figures and the table
 
-A curve is a file sandbox/reference/NAME-SEED.json: command, commit, date, machine, result, and the
-return at some 200 moments, with their frames and seconds. What is known before the run is written
-to its folder as record.json, so a run that was cut off, or is read in a later sitting, can be kept
-too. Curves are measured alone: nothing else is to run on the machine.
+A curve is saved as sandbox/reference/NAME-SEED.json: the command, commit, date, machine and
+result, and the return at about 200 points with their frames and seconds. The script writes what
+is known before the run to record.json in the run's folder, so that --take can also save a run
+that was interrupted or finished later. Run nothing else on the machine while recording.
 """
 
 import argparse
@@ -31,14 +31,14 @@ from documented_runs import (
 _CURVE_POINTS = 200
 _PAGE = REFERENCE_FOLDER.parent / "curves.md"
 _TABLE_MARKS = "<!-- table -->", "<!-- end of table -->"
-_RUN_RECORD = "record.json"  # in a run's folder: what is known before it begins
+_RUN_RECORD = "record.json"  # file in a run's folder: what is known before the run starts
 
 
 def run_seed(name: str, seed: int, *more: str) -> Path:
-    """Runs it to its end, and returns its folder."""
+    """Run the command with this seed to its end, and return the run's folder."""
     commit = _run_git("describe", "--always")
     if _run_git("status", "--porcelain", "--", ".", ":!sandbox/reference", ":!sandbox/curves.md"):
-        commit += "-dirty"  # what is recorded here does not count
+        commit += "-dirty"  # changes of recorded files are ignored
     logdir = ROOT / "runs" / f"{name}-{seed}-{commit}"
     run_record = {
         "name": name,
@@ -49,24 +49,25 @@ def run_seed(name: str, seed: int, *more: str) -> Path:
         "machine": describe_machine(),
     }
     if (logdir / _RUN_RECORD).exists():
-        sys.exit(f"error: {logdir} holds a run, keep it with --take or delete it")
+        sys.exit(f"error: {logdir} already contains a run; save it with --take, or delete it")
     logdir.mkdir(parents=True)
     (logdir / _RUN_RECORD).write_text(json.dumps(run_record, indent=1) + "\n")
     if code := run_documented(name, seed, logdir, *more):
-        sys.exit(f"error: it ended with code {code}; nothing is recorded")
+        sys.exit(f"error: the run exited with code {code}; nothing was recorded")
     return logdir
 
 
 def save_reference(logdir: Path) -> None:
-    """Writes the run in `logdir` as the reference of its name and seed."""
+    """Write the run in `logdir` as the reference for its name and seed."""
     if not (logdir / _RUN_RECORD).exists():
         sys.exit(
-            f"error: {logdir / _RUN_RECORD} is not there: only runs that this script began are kept"
+            f"error: {logdir / _RUN_RECORD} does not exist; only a run that this script started "
+            f"can be saved"
         )
     run_record = json.loads((logdir / _RUN_RECORD).read_text())
     rows = [row for row in read_metrics(logdir) if "episode_return" in row]
     if not rows:
-        sys.exit(f"error: {logdir} has no game that ended; nothing is recorded")
+        sys.exit(f"error: no game of the run in {logdir} has ended; nothing was recorded")
     last = rows[-1]
     thinned = [*rows[:: max(1, len(rows) // _CURVE_POINTS)], last]
     reference = run_record | {
@@ -83,12 +84,15 @@ def save_reference(logdir: Path) -> None:
     lines = [f'"{key}": {json.dumps(value)}' for key, value in reference.items()]
     path.write_text("{" + ",\n ".join(lines).replace("], [", "],\n  [") + "}\n")
     reached, frames = reference["episode_return"], reference["frames"]
-    print(f"{path.relative_to(ROOT)}: {reached:.2f} after {frames:,.0f}")
+    print(f"{path.relative_to(ROOT)}: mean return {reached:.2f} after {frames:,.0f} frames")
 
 
 def draw_references() -> None:
-    """Draws a picture per name, its seeds against frames and seconds; writes the page's table."""
-    table = ["| | command | reached | after (frames) | training |", "|---|---|---|---|---|"]
+    """Draw a figure per name, over frames and over time, and write the table of curves.md."""
+    table = [
+        "| | command | mean return | environment frames | training time |",
+        "|---|---|---|---|---|",
+    ]
     for name in DOCUMENTED_RUNS:
         runs = [json.loads(p.read_text()) for p in sorted(REFERENCE_FOLDER.glob(f"{name}-*.json"))]
         if not runs:
@@ -101,8 +105,8 @@ def draw_references() -> None:
             frames, seconds, returns = zip(*run["curve"], strict=True)
             axes[0].plot(frames, returns, label=f"seed {run['seed']}")
             axes[1].plot([second / unit for second in seconds], returns)
-        axes[0].set(xlabel="environment frames", ylabel="mean return, last 100 games")
-        axes[1].set(xlabel=f"time of training ({short})")
+        axes[0].set(xlabel="environment frames", ylabel="mean return of the last 100 games")
+        axes[1].set(xlabel=f"training time ({short})")
         for panel in axes:
             panel.xaxis.set_major_formatter(plot_style.format_number)
         axes[0].legend()
@@ -119,27 +123,25 @@ def draw_references() -> None:
 
 
 def main() -> None:
-    """Reads the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=_RawHelpFormatter)
+    """Parse the command line, record the runs and redraw the figures."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("name", nargs="?", choices=DOCUMENTED_RUNS)
-    parser.add_argument("--seeds", default="1", help="whole numbers, separated by commas")
-    parser.add_argument("--take", type=Path, help="folder of a run, to keep instead of a new one")
-    parser.add_argument("--draw", action="store_true", help="only draw")
+    parser.add_argument("--seeds", default="1", help="seeds, separated by commas (1)")
+    parser.add_argument("--take", type=Path, help="folder of a finished run to save; starts no run")
+    parser.add_argument("--draw", action="store_true", help="only redraw the figures and the table")
     args, more = parser.parse_known_args()
     if args.take:
         if args.name or more:
-            parser.error("--take stands alone: the run's record.json says what it is")
+            parser.error("--take allows no other arguments: the run's record.json contains them")
         save_reference(args.take)
     elif args.name:
         for seed in map(int, args.seeds.split(",")):
             save_reference(run_seed(args.name, seed, *more))
     elif not args.draw:
-        parser.error(f"name one of {', '.join(DOCUMENTED_RUNS)}, or --take, or --draw")
+        parser.error(f"give one of {', '.join(DOCUMENTED_RUNS)}, or --take, or --draw")
     draw_references()
-
-
-class _RawHelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """A formatter that keeps the lines of this file's docstring."""
 
 
 def _run_git(*words: str) -> str:

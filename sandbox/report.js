@@ -1,4 +1,4 @@
-// Says the value under the pointer; without it the page is as readable.
+// Shows the value under the pointer. The page is complete without this script.
 for (const chart of document.querySelectorAll(".chart")) {
   const svg = chart.querySelector("svg");
   const { x, points } = JSON.parse(chart.querySelector("script").textContent);

@@ -1,8 +1,8 @@
-"""A page about one run, LOGDIR/report.html: all in one file, to be kept, mailed or opened anywhere.
+"""A report of one run, LOGDIR/report.html: one self-contained file to keep, mail or open anywhere.
 
-`plot.py --report` writes it, from the folder alone: curves of metrics.jsonl (`run_series.py`),
-sentences and records (`run_summary.py`). Nothing on it is loaded from elsewhere but videos above a
-few megabytes, which lie beside it. Every text from the folder is escaped.
+`plot.py --report` writes it from the run's folder alone: the curves of metrics.jsonl
+(`run_series.py`), sentences and tables (`run_summary.py`). The page loads nothing from elsewhere,
+except large videos, which stay in the folder. All text from the folder is escaped.
 """
 
 import base64
@@ -23,12 +23,12 @@ from impala_mm.runtime import provenance
 from impala_mm.runtime.durations import format_duration
 
 _HERE = Path(__file__).resolve().parent
-_MAX_VIDEO_MB = 5  # up to which a video is in the page itself,
-_MAX_VIDEOS_MB = 20  # and up to which all of them together are
+_MAX_VIDEO_MB = 5  # MiB; a larger video is linked, not embedded
+_MAX_VIDEOS_MB = 20  # MiB of all embedded videos together
 
 
 def write_report(run: RunSeries) -> Path:
-    """Writes the page in place of the one before, and returns its path."""
+    """Write the report, replacing an earlier one, and return its path."""
     path, work = run.folder / "report.html", run.folder / "report.html.part"
     work.write_text(render_page(run), encoding="utf-8")
     work.replace(path)
@@ -36,7 +36,7 @@ def write_report(run: RunSeries) -> Path:
 
 
 def render_page(run: RunSeries) -> str:
-    """Returns the HTML."""
+    """Return the report's HTML."""
     name = run.folder.resolve().name
     title = f"{run.level} · {name}" if run.level else name
     parts = [
@@ -61,18 +61,18 @@ def render_page(run: RunSeries) -> str:
 
 
 def _render_head(run: RunSeries, name: str) -> str:
-    """The result: in sentences, and in figures."""
+    """Render the result as sentences and as figures."""
     final = run.last("episode_return")
     frames, seconds = run.last("frames") or 0.0, run.last("seconds") or 0.0
     tiles = [
-        ("-" if final is None else f"{final:.2f}", "return, last 100 games"),
+        ("-" if final is None else f"{final:.2f}", "mean return of the last 100 games"),
         (format_number(frames), "environment frames"),
-        (format_duration(seconds), "of training"),
-        (_format_count(frames / seconds) if seconds else "-", "frames/s"),
+        (format_duration(seconds), "training time"),
+        (_format_count(frames / seconds) if seconds else "-", "environment frames/s"),
         (_format_count(run.last("updates")), "updates"),
     ]
     if final is not None:
-        tiles.insert(1, (f"{run_summary.best_return(run)[0]:.2f}", "best return"))
+        tiles.insert(1, (f"{run_summary.best_return(run)[0]:.2f}", "best mean return"))
     summary = " ".join(run_summary.summarise(run))
     what = ", ".join(str(run.settings[k]) for k in ("algorithm", "agent_name") if k in run.settings)
     bottleneck = run_summary.describe_late_bottleneck(run)
@@ -95,9 +95,12 @@ def _render_head(run: RunSeries, name: str) -> str:
 
 
 def _render_curves(run: RunSeries) -> str:
-    """Those of the return both ways; the others against frames or time, as the reader likes."""
+    """Render the return over frames and over time, and the other curves over either.
+
+    The reader chooses between frames and time for the other curves.
+    """
     unit, name = time_unit(run.last("seconds") or 0.0)
-    axes = {"frames": ("environment frames", 1.0), "time": (f"{name} of training", unit)}
+    axes = {"frames": ("environment frames", 1.0), "time": (f"training time ({name})", unit)}
 
     def card(panel: Panel, ways: Sequence[str]) -> str:
         pictures = []
@@ -117,10 +120,10 @@ def _render_curves(run: RunSeries) -> str:
     notes = []
     if run.resumed_at:
         at = ", ".join(format_number(frames) for frames in run.resumed_at)
-        notes.append(f"It was resumed at {at} frames.")
+        notes.append(f"The run was resumed at {at} frames.")
     if run.superseded_rows:
         rows = f"{run.superseded_rows} {'row was' if run.superseded_rows == 1 else 'rows were'}"
-        notes.append(f"{rows} made again after that; the newer are drawn.")
+        notes.append(f"{rows} replaced after that; the newer values are drawn.")
     note = f'<p class="soft">{" ".join(notes)}</p>' if notes else ""
     large = f'<section><h2>Curves</h2>{note}<div class="charts large">{returns}</div>'
     if not others:
@@ -129,13 +132,13 @@ def _render_curves(run: RunSeries) -> str:
         f"{large}"
         '<input class="against" type="radio" name="against" id="frames" checked>'
         '<input class="against" type="radio" name="against" id="time">'
-        '<div class="switch"><label for="frames">against frames</label>'
-        f'<label for="time">against time</label></div><div class="charts">{others}</div></section>'
+        '<div class="switch"><label for="frames">over frames</label>'
+        f'<label for="time">over time</label></div><div class="charts">{others}</div></section>'
     )
 
 
 def _render_evaluations(folder: Path) -> str:
-    """Whole games that were played with its checkpoints."""
+    """Render a table of the complete games that were played with the run's checkpoints."""
     rows = []
     for record in run_summary.read_records(folder / "evaluations.jsonl"):
         returns = run_summary.game_values(record)
@@ -146,21 +149,21 @@ def _render_evaluations(folder: Path) -> str:
                 record.get("level", ""),
                 Path(str(record.get("checkpoint", ""))).name,
                 _format_count(record.get("frames")),
-                "most likely" if record.get("deterministic") else "drawn",
+                "most probable" if record.get("deterministic") else "sampled",
                 str(len(returns)),
                 f"{sum(returns) / len(returns):.2f}" if returns else "-",
                 f"{min(returns):g} to {max(returns):g}" if returns else "-",
                 format_number(sum(lengths) / len(lengths)) if lengths else "-",
             ]
         )
-    names = ["when", "level", "checkpoint", "frames", "actions", "games", "mean return", "from, to"]
+    names = ["time", "level", "checkpoint", "frames", "actions", "games", "mean return", "range"]
     return _render_section(
         "Evaluations", _render_table([*names, "mean length"], rows, numbers={3, 5, 6, 7, 8})
     )
 
 
 def _render_videos(folder: Path) -> str:
-    """Small ones are in the page, so that it can be sent; large ones stay where they are."""
+    """Render the videos: small ones are embedded, large ones are linked."""
     figures, room = [], _MAX_VIDEOS_MB * 2**20
     for path in sorted((folder / "videos").glob("*.mp4")):
         source = "videos/" + urllib.parse.quote(path.name)
@@ -187,16 +190,16 @@ def _render_commands(run: RunSeries) -> str:
 
 
 def _render_settings(run: RunSeries) -> str:
-    """Changed flags first; the others on demand."""
+    """Render the changed flags, and the others in a section that can be opened."""
     rows = run_summary.list_settings(run)
     changed = [[f"--{name}", value, default] for name, value, default, is_new in rows if is_new]
     same = [[f"--{name}", value] for name, value, _, is_new in rows if not is_new]
     if not rows:
         return ""
-    first = _render_table(["flag", "here", "by default"], changed, kind="changed", words={1, 2})
-    rest = _render_table(["flag", "as by default"], same, words={1})
-    count = f"<details><summary>{len(same)} flags as by default</summary>{rest}</details>"
-    return _render_section("Settings", (first or "<p>All are as by default.</p>") + count)
+    first = _render_table(["flag", "value", "default"], changed, kind="changed", words={1, 2})
+    rest = _render_table(["flag", "default"], same, words={1})
+    count = f"<details><summary>{len(same)} flags with their default</summary>{rest}</details>"
+    return _render_section("Settings", (first or "<p>All flags have their default.</p>") + count)
 
 
 def _render_checkpoints(folder: Path) -> str:
@@ -217,12 +220,20 @@ def _render_checkpoints(folder: Path) -> str:
                 ", ".join(marks),
             ]
         )
-    names = ["checkpoint", "updates", "frames", "mean return", "training", "learners", "kept as"]
+    names = [
+        "checkpoint",
+        "updates",
+        "frames",
+        "mean return",
+        "training time",
+        "learners",
+        "kept as",
+    ]
     return _render_section("Checkpoints", _render_table(names, rows, numbers={1, 2, 3, 4, 5}))
 
 
 def _render_starts(folder: Path) -> str:
-    """Each time it was started: when, where, by which command and with which code."""
+    """Render a table of the run's starts: time, host, machine, revision and command."""
     starts = run_summary.read_records(folder / "starts.jsonl")
     rows = [
         [
@@ -236,7 +247,7 @@ def _render_starts(folder: Path) -> str:
         for start in starts
         for learners in [start.get("learners")]
     ]
-    names = ["when", "host", "machine", "learners", "revision", "command"]
+    names = ["time", "host", "machine", "learners", "revision", "command"]
     saved = run_summary.read_checkpoints(folder)
     versions = (starts or saved or [{}])[-1].get("versions")
     versions_text = ""
@@ -244,12 +255,12 @@ def _render_starts(folder: Path) -> str:
         versions_text = ", ".join(f"{name} {version}" for name, version in versions.items())
         versions_text = f'<p class="soft">{_escape(versions_text)}</p>'
     return _render_section(
-        "Where it ran", _render_table(names, rows, numbers={3}, words={2, 5}) + versions_text
+        "Starts", _render_table(names, rows, numbers={3}, words={2, 5}) + versions_text
     )
 
 
 def _render_files(folder: Path) -> str:
-    """What lies in the folder; of its folders, how much."""
+    """Render a table of the folder's files; a subfolder has one row with its total size."""
     rows = []
     for path in sorted(folder.iterdir(), key=lambda p: (p.is_file(), p.name)):
         if path.name.startswith("report.html"):
@@ -263,7 +274,7 @@ def _render_files(folder: Path) -> str:
     return _render_section("Files", _render_table(["name", "size"], rows, numbers={1}))
 
 
-# -- pieces of a page
+# -- elements of the page
 
 
 def _render_section(title: str, content: str) -> str:
@@ -278,7 +289,10 @@ def _render_table(
     numbers: Iterable[int] = (),
     words: Iterable[int] = (),
 ) -> str:
-    """Empty where there are no rows; `numbers` are columns to the right, `words` may be broken."""
+    """Render a table; return an empty string if it has no rows.
+
+    `numbers` are the columns aligned right; `words` are the columns whose lines may break anywhere.
+    """
     if not rows:
         return ""
     kinds = dict.fromkeys(numbers, ' class="number"') | dict.fromkeys(words, ' class="word"')

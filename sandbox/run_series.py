@@ -1,8 +1,8 @@
-"""Runs as series of numbers: read from their folders, thinned, and put together over seeds.
+"""Runs as series of numbers: read from their folders, thinned, and combined over seeds.
 
-`plot.py` and `report.py` draw what this file returns. A run that was killed goes on from its last
-checkpoint, whose frames and seconds lie before those of its last rows: what was made again after
-that counts, and what it replaced is left out.
+`plot.py` and `report.py` draw what this module returns. A run that was killed resumes from its
+last checkpoint, so its next rows have fewer frames and seconds than its last ones. The rows
+after the resume count; the rows that they replace are left out.
 """
 
 import dataclasses
@@ -19,72 +19,72 @@ from plot_style import format_number
 
 from impala_mm.config.settings import Config
 
-MAX_BINS = 300  # of a long run's curve; more would not be seen
-_COMBINED_POINTS = 120  # points at which several seeds are put together
-# What makes no other experiment of it: which seed, where it writes, what is kept, which ports.
+MAX_BINS = 300  # points of a long run's curve; more could not be told apart
+_COMBINED_POINTS = 120  # points of the curve that combines several seeds
+# Settings in which runs of the same experiment may differ.
 _IRRELEVANT_SETTINGS = {
     *("seed", "logdir", "job_name", "task", "learner", "learner_hosts", "bind_address"),
     *("token_file", "save_checkpoint_secs", "keep_checkpoints", "log_max_mb", "on_event"),
     *("validate", "profile", "track", "test_num_episodes", "test_levels", "deterministic"),
     *("render", "video_dir", "video_overlay", "export_dir", "updates"),
 }
-# As folders of several seeds are usually called: name-1-rest, name_seed3, name-s3.
+# The usual names of folders of several seeds: name-1-rest, name_seed3, name-s3.
 _SEED_IN_NAME = re.compile(r"[-_ ](?:seed|s)?[-_]?\d{1,3}(?=$|[-_ ])")
 
 
 class Panel(NamedTuple):
     """A quantity that is drawn."""
 
-    name: str  # as `plot.py --only` calls it
-    key: str  # of metrics.jsonl
+    name: str  # its name in `plot.py --only`
+    key: str  # its key in metrics.jsonl
     title: str
     unit: str
-    share: bool = False  # of 1
+    share: bool = False  # whether it ranges from 0 to 1
 
 
 PANELS = (
-    Panel("return", "episode_return", "Return", "mean of 100 games"),
-    Panel("speed", "frames_per_second", "Speed", "frames/s"),
+    Panel("return", "episode_return", "Mean return", "last 100 games"),
+    Panel("speed", "frames_per_second", "Throughput", "frames/s"),
     Panel("lag", "policy_lag", "Policy lag", "updates"),
-    Panel("queue", "queue_fill", "Queue", "share filled", share=True),
-    Panel("wait", "wait_share", "Learners wait for unrolls", "share of time", share=True),
+    Panel("queue", "queue_fill", "Queue fill level", "share", share=True),
+    Panel("wait", "wait_share", "Learners' waiting time", "share of time", share=True),
     Panel("loss", "loss_per_step/total", "Loss, total", "per step"),
     Panel("policy", "loss_per_step/policy", "Loss, policy", "per step"),
     Panel("baseline", "loss_per_step/baseline", "Loss, baseline", "per step"),
     Panel("entropy", "loss_per_step/entropy", "Loss, entropy", "nats per step"),
     Panel("offpolicy", "off_policyness", "Off-policyness", "nats per action"),
-    Panel("norm", "grad_norm", "Gradient, norm", ""),
-    Panel("rate", "learning_rate", "Learning rate", "per update"),
+    Panel("norm", "grad_norm", "Gradient norm", ""),
+    Panel("rate", "learning_rate", "Learning rate", ""),
 )
 
 
 class UnreadableRun(Exception):
-    """Raised where there is nothing to draw; says why."""
+    """Raised if there is nothing to draw; the message gives the reason."""
 
 
 class RunSeries(NamedTuple):
-    """The settings and the metrics of one run's folder."""
+    """The settings and the metrics in one run's folder."""
 
     folder: Path
-    settings: dict[str, Any]  # empty where settings.json is not there
+    settings: dict[str, Any]  # empty if settings.json is missing
     columns: dict[str, np.ndarray]  # by key of metrics.jsonl: [rows], NaN where a row lacks it
-    superseded_rows: int  # rows that a resumed run made again
-    resumed_at: list[float]  # the frames at which it was, where that shows
+    superseded_rows: int  # number of rows that were replaced after a resume
+    resumed_at: list[float]  # frames at which the run was resumed, if its rows show it
 
     @property
     def level(self) -> str:
-        """What it plays, as far as is known."""
+        """The run's level, or an empty string if it is unknown."""
         return str(self.settings.get("level_name", ""))
 
     def last(self, key: str) -> float | None:
-        """The newest value of a column."""
+        """Return the newest value of a column, or None if it has none."""
         known = self.columns.get(key, np.array([]))
         known = known[np.isfinite(known)]
         return float(known[-1]) if known.size else None
 
 
 class Curve(NamedTuple):
-    """A line and the band around it, all [points]."""
+    """A line and the band around it; all arrays have the shape [points]."""
 
     x: np.ndarray
     mean: np.ndarray
@@ -93,22 +93,21 @@ class Curve(NamedTuple):
 
 
 class RunGroup(NamedTuple):
-    """Runs that differ in nothing but their seed."""
+    """Runs that differ only in their seed."""
 
     label: str
     runs: list[RunSeries]
 
 
 def read_run(folder: Path) -> RunSeries:
-    """Reads a run's folder; raises UnreadableRun where there is nothing to draw."""
+    """Read a run's folder; raise UnreadableRun if there is nothing to draw."""
     if not folder.is_dir():
-        raise UnreadableRun(f"{folder} is no folder: give that of a run, its --logdir")
+        raise UnreadableRun(f"{folder} is not a folder: give a run's folder, its --logdir")
     try:
         rows = read_metrics(folder)
     except OSError:
         raise UnreadableRun(
-            f"{folder} holds no metrics.jsonl that can be read: give the folder of a run, its "
-            f"--logdir"
+            f"{folder} contains no readable metrics.jsonl: give a run's folder, its --logdir"
         ) from None
     rows = [row for row in rows if isinstance(row, dict) and {"frames", "seconds"} <= row.keys()]
     if not rows:
@@ -134,7 +133,10 @@ def read_run(folder: Path) -> RunSeries:
 
 
 def make_curve(run: RunSeries, x: str, y: str) -> Curve | None:
-    """Of one run, a long one thinned to the means of bins; None where there are no values."""
+    """Return one run's curve, or None if it has no values.
+
+    A long run's curve is thinned to bins: their means, with each bin's lowest and highest value.
+    """
     if y not in run.columns:
         return None
     known = np.isfinite(run.columns[y])
@@ -153,12 +155,15 @@ def make_curve(run: RunSeries, x: str, y: str) -> Curve | None:
         np.minimum.reduceat(values, starts),
         np.maximum.reduceat(values, starts),
     )
-    ends = (at[-1], values[-1], values[-1], values[-1])  # as it is, not as a mean
+    ends = (at[-1], values[-1], values[-1], values[-1])  # the last value itself, not a mean
     return Curve(*(np.append(part, end) for part, end in zip(thinned, ends, strict=True)))
 
 
 def combine_curves(curves: Sequence[Curve]) -> Curve | None:
-    """Mean, lowest and highest of several, from where the last begins to where the first ends."""
+    """Return the mean, lowest and highest of several curves, where all of them have values.
+
+    Return None if fewer than two curves are given or if they do not overlap.
+    """
     begin, end = max(c.x[0] for c in curves), min(c.x[-1] for c in curves)
     if len(curves) < 2 or begin >= end:
         return None
@@ -168,10 +173,11 @@ def combine_curves(curves: Sequence[Curve]) -> Curve | None:
 
 
 def group_runs(runs: Iterable[RunSeries], pattern: str = "") -> list[RunGroup]:
-    """Those of equal settings but for the seed, labelled by the settings in which groups differ.
+    """Group the runs whose settings are equal except for the seed.
 
-    Where a run has no settings the name of its folder without a seed's number stands for them.
-    `pattern`, a regular expression, groups by what it finds in the names instead.
+    The label of a group contains the settings in which the groups differ. The folder's name without
+    the seed's number replaces the settings of a run that has none. With `pattern`, a regular
+    expression, runs are grouped by the text that it matches in their names.
     """
     groups: dict[Any, list[RunSeries]] = {}
     for run in runs:
@@ -193,7 +199,7 @@ def group_runs(runs: Iterable[RunSeries], pattern: str = "") -> list[RunGroup]:
 
 
 def _make_label(key: Any, members: list[RunSeries], differing: list[str]) -> str:
-    """What a legend says of a group."""
+    """Return a group's label for the legend."""
     settings = _experiment_settings(members[0].settings)
     if key[:1] == ("name",):
         label = key[1]
@@ -207,7 +213,10 @@ def _make_label(key: Any, members: list[RunSeries], differing: list[str]) -> str
 
 
 def _describe_differences(settings: dict[str, Any], differing: list[str]) -> str:
-    """In what a group differs from the others: of many flags, those that are not as by default."""
+    """Describe the settings in which a group differs from the others.
+
+    Of more than two settings only those that differ from their default are named.
+    """
     named = [n for n in differing if n != "level_name"]
     if len(named) > 2:
         named = [n for n in named if settings.get(n) != _default_of(n)]
@@ -227,7 +236,10 @@ def _format_setting(name: str, value: Any) -> str:
 
 
 def _experiment_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Those that make an experiment; one that was written before a flag existed had its default."""
+    """Return the settings that define an experiment.
+
+    A flag that did not exist when the run was made has its default.
+    """
     if not settings:
         return {}
     defaults = {field.name: field.default for field in dataclasses.fields(Config)}
@@ -247,7 +259,7 @@ def _read_settings(folder: Path) -> dict[str, Any]:
 
 
 def _add_losses_per_step(columns: dict[str, np.ndarray], settings: dict[str, Any]) -> None:
-    """Compute the losses per step of rows that an older version wrote, from those per batch."""
+    """Compute the losses per step of rows of an earlier version from those per batch."""
     names = {f"loss/{n}": f"loss_per_step/{n}" for n in ("total", "policy", "baseline", "entropy")}
     names["loss/shift"] = "off_policyness"
     sizes = [settings.get(name) for name in ("batch_size", "unroll_length")]
@@ -262,7 +274,7 @@ def _add_losses_per_step(columns: dict[str, np.ndarray], settings: dict[str, Any
 
 
 def _is_current(counts: np.ndarray) -> np.ndarray:
-    """[rows]: whether no later row counts less."""
+    """Return for each row whether no later row has a smaller count, bool [rows]."""
     return counts <= np.minimum.accumulate(counts[::-1])[::-1]
 
 

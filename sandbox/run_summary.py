@@ -1,7 +1,7 @@
-"""What a run's folder says besides its curves: in sentences, and as records for tables.
+"""A run's folder as sentences and as records for tables.
 
-`report.py` puts it on a page. A folder may lack any of these files, or hold older forms of them:
-what is not there is left out.
+`report.py` puts them into a page. A folder may lack any of the files read here, or contain files
+that an earlier version wrote; what is missing is omitted.
 """
 
 import contextlib
@@ -20,28 +20,28 @@ from impala_mm.records.settings_table import SettingRow
 from impala_mm.runtime.durations import format_duration
 
 Record = dict[str, Any]
-# Flags that say how a process was started, or another run's: they are not for the next start.
+# Flags that belong to one process or to another mode: the command for the next start omits them.
 _FLAGS_OF_A_START = ("mode", "job_name", "task", "checkpoint", "export_dir", "video_dir")
 
 
 def summarise(run: RunSeries) -> list[str]:
-    """Says in sentences what came of a run."""
+    """Return sentences about the run's result."""
     frames, seconds = run.last("frames") or 0.0, run.last("seconds") or 0.0
     after = f"{frames:,.0f} environment frames, {format_duration(seconds)} of training"
     final = run.last("episode_return")
     if final is None:
-        return [f"No hundred games had ended after {after}."]
+        return [f"Fewer than 100 games ended in {after}."]
     best, at = best_return(run)
     count = run.last("games") or 100.0
-    sentences = [f"A mean return of {final:.2f} over the last {count:.0f} games after {after}."]
+    sentences = [f"Mean return {final:.2f} over the last {count:.0f} games after {after}."]
     if best > final:
-        sentences.append(f"The best was {best:.2f}, at {at:,.0f} frames.")
+        sentences.append(f"The best mean return was {best:.2f}, at {at:,.0f} frames.")
     if trend := _describe_trend(run):
         sentences.append(f"{trend}.")
     human = run.last("human_normalised")
     if human is not None:
         sentences.append(
-            f"Where a random policy's score is 0% and a human's 100%, it is {human:.0%}."
+            f"Its human-normalised score is {human:.0%} (a random policy: 0%, a human: 100%)."
         )
     evaluations = [
         record for record in read_records(run.folder / "evaluations.jsonl") if game_values(record)
@@ -49,16 +49,18 @@ def summarise(run: RunSeries) -> list[str]:
     if evaluations:
         played = game_values(evaluations[-1])
         mean = sum(played) / len(played)
-        sentences.append(f"Its last evaluation: {mean:.2f}, the mean of {len(played)} whole games.")
+        sentences.append(
+            f"Last evaluation: mean return {mean:.2f} over {len(played)} complete games."
+        )
     goal = run.settings.get("stop_at_return")
     if isinstance(goal, int | float) and np.isfinite(goal):
-        reached = "was reached" if best >= goal else "was not reached"
-        sentences.append(f"Its goal, a mean return of {goal:g}, {reached}.")
+        reached = "reached" if best >= goal else "did not reach"
+        sentences.append(f"The run {reached} its goal, a mean return of {goal:g}.")
     return sentences
 
 
 def describe_late_bottleneck(run: RunSeries) -> str:
-    """Says what the run waited for, over its second half; empty where too little is known."""
+    """Describe the bottleneck in the second half of the run; empty if too little is known."""
     half = (run.last("seconds") or 0.0) / 2
     late = run.columns["seconds"] >= half
     row = {}
@@ -69,14 +71,14 @@ def describe_late_bottleneck(run: RunSeries) -> str:
     actors = max(1, round(row["actors"])) if "actors" in row else None
     try:
         return describe_bottleneck(row, actors) if "wait_share" in row else ""
-    except KeyError:  # rows of an older form
+    except KeyError:  # an earlier version wrote the rows
         return ""
 
 
 def best_return(run: RunSeries) -> tuple[float, float]:
-    """Returns (return, frames) of the highest mean over 100 games; NaN if there were fewer."""
+    """Return (return, frames) of the highest mean over 100 games; NaN if fewer games ended."""
     column = run.columns["episode_return"]
-    if "games" in run.columns:  # older runs did not say
+    if "games" in run.columns:  # earlier versions did not record it
         column = np.where(run.columns["games"] >= 100, column, np.nan)
     if not np.isfinite(column).any():
         return float("nan"), 0.0
@@ -85,12 +87,12 @@ def best_return(run: RunSeries) -> tuple[float, float]:
 
 
 def list_settings(run: RunSeries) -> list[SettingRow]:
-    """List the run's settings but for its folder, changed ones first."""
+    """List the run's settings except its folder, changed ones first."""
     return settings_table.list_settings({k: v for k, v in run.settings.items() if k != "logdir"})
 
 
 def read_checkpoints(folder: Path) -> list[Record]:
-    """Reads what each says of itself, oldest first, with its `path` and the newest's `versions`."""
+    """Read the about.json of each checkpoint, oldest first, and add its `path` and `best`."""
     found = []
     for path in sorted((folder / "checkpoints").glob("[0-9]*/about.json")):
         with contextlib.suppress(OSError, ValueError, TypeError):  # one that was cut off
@@ -103,7 +105,7 @@ def read_checkpoints(folder: Path) -> list[Record]:
 
 
 def read_records(path: Path) -> list[Record]:
-    """Read a file with a record per line; return none where there is no such file."""
+    """Read a file with one JSON record per line; return [] if it does not exist."""
     try:
         return read_json_lines(path)
     except OSError:
@@ -111,13 +113,13 @@ def read_records(path: Path) -> list[Record]:
 
 
 def game_values(evaluation: Record, key: str = "returns") -> list[float]:
-    """Gets the returns, or the lengths, of the games of a record of evaluations.jsonl."""
+    """Return the returns or the lengths of the games in a record of evaluations.jsonl."""
     values = evaluation.get(key)
     return [v for v in values if _is_number(v)] if isinstance(values, list) else []
 
 
 def next_commands(run: RunSeries) -> list[tuple[str, str]]:
-    """Lists (what for, command) of what can be done next."""
+    """List (purpose, command) of what can be done next with the run."""
     folder = shlex.quote(str(run.folder))
     changed = [
         f"--{name}={shlex.quote(value)}"
@@ -126,20 +128,20 @@ def next_commands(run: RunSeries) -> list[tuple[str, str]]:
     ]
     train = " ".join(["python experiment.py", *changed, f"--logdir={folder}"])
     return [
-        ("Go on, or begin again with other flags in another folder", train),
+        ("Continue the run, or train with other flags in another folder", train),
         (
-            "Play whole games with what it has learnt, and film one",
+            "Evaluate the policy on complete games, and record a video",
             f"python experiment.py --mode=test --logdir={folder} --video_dir={folder}/videos",
         ),
-        ("Take the policy elsewhere", f"python experiment.py --mode=export --logdir={folder}"),
-        ("The same curves as a picture", f"python sandbox/plot.py {folder}"),
-        ("More curves, in a browser", f"tensorboard --logdir={folder}"),
-        ("This page anew", f"python sandbox/plot.py --report {folder}"),
+        ("Export the policy", f"python experiment.py --mode=export --logdir={folder}"),
+        ("Draw these curves as a figure", f"python sandbox/plot.py {folder}"),
+        ("Show more curves in a browser", f"tensorboard --logdir={folder}"),
+        ("Write this report again", f"python sandbox/plot.py --report {folder}"),
     ]
 
 
 def _describe_trend(run: RunSeries) -> str:
-    """Says whether it still learns: the last twentieth of its frames against that before."""
+    """Describe the trend: compare the last twentieth of the frames with the one before it."""
     column, frames = run.columns["episode_return"], run.columns["frames"]
     known = np.isfinite(column)
     column, frames = column[known], frames[known]
@@ -150,8 +152,9 @@ def _describe_trend(run: RunSeries) -> str:
     change = column[last].mean() - column[before].mean()
     share = change / (column.max() - column.min() or 1.0)
     if abs(share) < 0.03:
-        return "It had levelled off: its last twentieth is as good as that before"
-    return f"It was still {'rising' if share > 0 else 'falling'}, by {change:+.2f} of late"
+        return "The return had levelled off: in the last twentieth of the frames it hardly changed"
+    direction = "rising" if share > 0 else "falling"
+    return f"The return was still {direction}: {change:+.2f} in the last twentieth of the frames"
 
 
 def _is_number(value: Any) -> bool:

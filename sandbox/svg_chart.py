@@ -1,6 +1,6 @@
-"""One curve as inline SVG, for `report.py`: coloured by the page's style, readable without scripts.
+"""One curve as inline SVG for `report.py`; the page's style colours it, and it needs no script.
 
-Beside it lie its points as JSON, from which report.js says the value under the pointer.
+Its points follow as JSON; report.js reads them to show the value under the pointer.
 """
 
 import html
@@ -16,7 +16,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 20, 10, 38  # margins around the plot
 
 
 def choose_ticks(low: float, high: float, most: int) -> list[float]:
-    """Chooses round numbers within [low, high], `most` at most."""
+    """Return at most `most` round numbers within [low, high]."""
     if high <= low:
         return [low]
     size = 10 ** math.floor(math.log10((high - low) / most))
@@ -28,7 +28,7 @@ def choose_ticks(low: float, high: float, most: int) -> list[float]:
 def draw_chart(
     curve: Curve, title: str, x_title: str, unit: float = 1.0, share: bool = False
 ) -> str:
-    """Returns the picture; `unit`: in how many seconds, or frames, x is counted."""
+    """Return the curve as HTML; `unit` is the number of seconds, or frames, per unit of x."""
     x = curve.x / unit
     low, high = 0.0, 1.0
     if not share:
@@ -71,7 +71,7 @@ def draw_chart(
         for a, b in zip(x, curve.mean, strict=True)
     ]
     first, last = format_number(float(curve.mean[0])), format_number(float(curve.mean[-1]))
-    description = f"{title}: {first} at first, {last} at last"
+    description = f"{title}: {first} at the start, {last} at the end"
     return (
         f'<div class="chart"><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
         f'aria-label="{html.escape(description)}">{"".join(parts)}</svg>'
@@ -81,7 +81,7 @@ def draw_chart(
 
 
 def _padded_range(low: float, high: float) -> tuple[float, float]:
-    """Adds room above and below."""
+    """Return the range with room above and below."""
     room = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
     return low - room, high + room
 

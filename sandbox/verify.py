@@ -1,14 +1,14 @@
-"""Does it learn here what it learnt for us? Runs a documented command against its shipped curves.
+"""Check whether this machine reproduces a published learning curve.
 
-    python sandbox/verify.py cartpole            runs it, and says whether it lies in the band
-    python sandbox/verify.py cartpole --of=runs/FOLDER     judges a run that is there already
-    python sandbox/verify.py pong --until=-19.5            only so far: minutes, not an hour
+    python sandbox/verify.py cartpole            runs the command and compares its curve
+    python sandbox/verify.py cartpole --of=runs/FOLDER     compares a run that already exists
+    python sandbox/verify.py pong --until=-19.5            only up to this return: takes minutes
 
-The band comes from sandbox/reference/NAME-*.json, one file per recorded seed. A quarter, half,
-three quarters and all of the way from the first return to the goal must each be reached within
-SLACK times the frames that the slowest recorded seed took; on the same class of machine, of its
-seconds, too. Exit code 0: it lies within. 1: it does not, and the table says where. 2: it cannot be
-told.
+The reference curves are sandbox/reference/NAME-*.json, one file per recorded seed. A run must reach
+a quarter, half, three quarters and all of the way from the first return to the goal within SLACK
+times the frames that the slowest recorded seed needed; on the same kind of machine also within
+SLACK times its seconds. Exit code 0: the run is within this band. 1: it is not, and the table
+shows where. 2: the check was impossible.
 """
 
 import argparse
@@ -33,7 +33,7 @@ CurvePoints = list[tuple[float, float, float]]  # (frames, seconds, return)
 
 
 def first_reaching(curve: CurvePoints, level: float) -> tuple[float, float] | None:
-    """Returns (frames, seconds) when the return first reaches `level`; None if it never does."""
+    """Return (frames, seconds) when the return first reaches `level`; None if it never does."""
     for frames, seconds, value in curve:
         if value >= level:
             return frames, seconds
@@ -41,14 +41,14 @@ def first_reaching(curve: CurvePoints, level: float) -> tuple[float, float] | No
 
 
 class Deadline(NamedTuple):
-    """A return to reach, and how late that may be."""
+    """A return to reach, with the latest frames and seconds at which it may be reached."""
 
     target_return: float
     frames: float
     seconds: float
 
     def is_met(self, at: tuple[float, float] | None, compare_seconds: bool) -> bool:
-        """Says whether (frames, seconds) is in time; seconds count where they can be compared."""
+        """Return whether (frames, seconds) is in time; seconds count only if `compare_seconds`."""
         return (
             at is not None
             and at[0] <= self.frames
@@ -57,7 +57,7 @@ class Deadline(NamedTuple):
 
 
 def make_deadlines(references: list[CurvePoints], levels: list[float]) -> Iterator[Deadline]:
-    """Makes a deadline for each return that every recorded seed reached."""
+    """Yield a deadline for each return that every recorded seed reached."""
     for level in levels:
         known = [first_reaching(curve, level) for curve in references]
         if all(known):
@@ -66,13 +66,13 @@ def make_deadlines(references: list[CurvePoints], levels: list[float]) -> Iterat
 
 
 def target_returns(references: list[CurvePoints], goal: float) -> list[float]:
-    """Returns the returns at the parts of the way to the goal."""
+    """Return the returns to reach on the way from the first return to the goal."""
     start = min(curve[0][2] for curve in references)
     return [start + part * (goal - start) for part in _TARGET_FRACTIONS]
 
 
 def check_deadlines(run: CurvePoints, deadlines: list[Deadline], compare_seconds: bool) -> bool:
-    """Prints the table, and says whether every deadline was met."""
+    """Print the table, and return whether every deadline was met."""
     print(f"{'return':>10} {'frames':>14} {'at most':>14} {'seconds':>9} {'at most':>9}")
     all_met = True
     for deadline in deadlines:
@@ -88,17 +88,21 @@ def check_deadlines(run: CurvePoints, deadlines: list[Deadline], compare_seconds
 
 
 def main() -> None:
-    """Runs, checks and prints."""
+    """Parse the command line, run the command, compare its curve and print the result."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("name", choices=DOCUMENTED_RUNS)
-    parser.add_argument("--seed", type=int, default=1, help="whole number")
-    parser.add_argument("--of", type=Path, help="folder of a run to judge instead of a new one")
-    parser.add_argument("--until", type=float, help="return at which it ends; judges this alone")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the run (1)")
+    parser.add_argument(
+        "--of", type=Path, help="folder of an existing run to compare; starts no run"
+    )
+    parser.add_argument(
+        "--until", type=float, help="stop at this mean return, and check only this one"
+    )
     args, more = parser.parse_known_args()
     if args.of and (more or not (args.of / "metrics.jsonl").exists()):
-        parser.error(more[0] if more else f"{args.of / 'metrics.jsonl'} is not there")
+        parser.error(more[0] if more else f"{args.of / 'metrics.jsonl'} does not exist")
     recorded = [
         json.loads(p.read_text()) for p in sorted(REFERENCE_FOLDER.glob(f"{args.name}-*.json"))
     ]
@@ -109,7 +113,10 @@ def main() -> None:
         returns = target_returns(curves, goal) if until is None else [until]
         deadlines = list(make_deadlines(curves, returns))
     if not deadlines:
-        print(f"error: no curve of {args.name} is recorded that far (sandbox/record.py does)")
+        print(
+            f"error: no recorded curve of {args.name} reaches this return; sandbox/record.py "
+            f"records curves"
+        )
         sys.exit(2)
     compare_seconds = describe_machine() in {one["machine"] for one in recorded}
     if until is not None:
@@ -121,12 +128,12 @@ def main() -> None:
             print("error: the run failed")
             sys.exit(2)
         rows = [row for row in read_metrics(logdir) if "episode_return" in row]
-    print(f"{args.name}: at most {SLACK} times what the slowest of {len(recorded)} seeds took")
+    print(f"{args.name}: allowed: {SLACK} times what the slowest of {len(recorded)} seeds needed")
     run = [(row["frames"], row["seconds"], row["episode_return"]) for row in rows]
     all_met = check_deadlines(run, deadlines, compare_seconds)
     if not compare_seconds:
         where = recorded[0]["machine"]
-        print(f"seconds are not judged: this is {describe_machine()}, recorded: {where}")
+        print(f"seconds are not compared: this is {describe_machine()}, the reference {where}")
     print("within the band" if all_met else "outside the band")
     sys.exit(0 if all_met else 1)
 

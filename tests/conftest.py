@@ -1,4 +1,4 @@
-"""What several tests need: the project's folder, and processes of it that never outlive a test."""
+"""Fixtures that several tests need; processes that tests start never outlive them."""
 
 import os
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from processes import started
 
-# As processes have it: what is computed here is then, bit for bit, what is computed there.
+# The setting of real processes, so that tests compute the same bits as they do.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 
@@ -21,8 +21,8 @@ def _nothing_outlives_its_test() -> Iterator[None]:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Any]:
-    """A user of the frontend, whose processes all end with the test."""
-    from cluster import Cluster  # noqa: PLC0415 - it needs what is defined here
+    """Yield a user of the frontend whose processes all end with the test."""
+    from cluster import Cluster  # noqa: PLC0415 - only tests that use it import it
 
     made = Cluster(tmp_path)
     yield made
@@ -31,8 +31,8 @@ def cluster(tmp_path: Path) -> Iterator[Any]:
 
 @pytest.fixture
 def lan() -> Iterator[Any]:
-    """Hosts to reach over SSH, fresh for each test: that takes a second."""
-    from hosts import Lan, why_not  # noqa: PLC0415 - it needs what is defined here
+    """Yield simulated hosts to reach over SSH, new ones for each test; booting takes a second."""
+    from hosts import Lan, why_not  # noqa: PLC0415 - only tests that use it import it
 
     if reason := why_not():
         pytest.skip(f"no hosts to reach over SSH: {reason}")
@@ -42,8 +42,8 @@ def lan() -> Iterator[Any]:
 
 @pytest.fixture
 def ssh_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A user of SSH, whose servers and connections end with the test."""
-    from ssh_user import User  # noqa: PLC0415 - it needs what is defined here
+    """Yield a user of SSH whose servers and connections end with the test."""
+    from ssh_user import User  # noqa: PLC0415 - only tests that use it import it
 
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     made = User(tmp_path)

@@ -1,14 +1,13 @@
-"""Kills, again and again, while training goes on; in `make test-slow`."""
+"""Repeated kills during training; part of `make test-slow`."""
 
 import random
-import sys
 import time
 
 import numpy as np
 import pytest
 import remotely
 import telling
-from processes import ROOT, Process, free_port
+from processes import EXPERIMENT, ROOT, Process, free_port
 
 from impala_mm.algorithms import agent
 from impala_mm.config.flags import parse
@@ -16,11 +15,10 @@ from impala_mm.config.settings import Config
 from impala_mm.environments import from_flags
 
 pytestmark = pytest.mark.slow
-EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 
 
 def test_an_actor_killed_and_restarted_20_times_leaves_training_whole(tmp_path):
-    """One actor plays on; the other is killed at random moments, and its number used again."""
+    """One actor keeps playing; the other is killed at random and restarted with the same number."""
     flags = [
         "--level_name=catch",
         f"--learner_hosts=127.0.0.1:{free_port()}",
@@ -46,7 +44,7 @@ def test_an_actor_killed_and_restarted_20_times_leaves_training_whole(tmp_path):
 
 
 def test_after_50_kills_of_4_actors_no_unroll_mixes_environments_or_skips_a_step(tmp_path):
-    """The learner infers; each observation tells who made it, in which life, and which it is."""
+    """The learner infers; observations identify their environment, its instance and the step."""
     flags = ["--level_name=telling:Telling-v0", "--inference=learner", "--num_envs=6"]
     (config,), _ = parse(["", *flags], "", Config)
     identity = agent.stepping_identity(config, from_flags.level_specs(config))
@@ -62,7 +60,7 @@ def test_after_50_kills_of_4_actors_no_unroll_mixes_environments_or_skips_a_step
             return Process(*EXPERIMENT, f"--task={task}", *flags, **environment)
 
         def lives(task):
-            """Of its first environment, learnt from so far."""
+            """Count the instances of a task's first environment that were trained on so far."""
             number = config.seed * 1_000_003 + task * 10_007
             return sum(life[0] == np.float32(number) for life in witness.lives)
 
@@ -73,13 +71,15 @@ def test_after_50_kills_of_4_actors_no_unroll_mixes_environments_or_skips_a_step
         actors, known = [start(task) for task in range(4)], [0] * 4
         for _ in range(50):
             task, deadline = moments.randrange(4), time.monotonic() + 60
-            while lives(task) == known[task]:  # it plays again since it was killed
+            while lives(task) == known[task]:  # until it plays again after the kill
                 assert time.monotonic() < deadline, actors[task].printed()
                 learn(moments.randrange(1, 20))
             for _ in range(moments.randrange(3)):
                 learn(moments.randrange(1, 20))
             actors[task].kill()
-            for _ in range(int(there.server.queue.size())):  # what it had sent, too
+            for _ in range(
+                int(there.server.queue.size())
+            ):  # the unrolls that it had sent before the kill
                 learn(1)
             known[task] = lives(task)
             actors[task] = start(task)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from processes import Process, free_port, needs_horovod, run
+from rows import read_rows
 from supervising import until
 
 from launcher.node.procfs import descendants
@@ -43,7 +44,7 @@ def test_the_frontend_starts_the_same_commands_as_a_user_by_hand(cluster):
         commands.append([a for a in arguments if "token_file" not in a and str(folder) not in a])
         written = json.loads((folder / "settings.json").read_text())
         settings.append({n: v for n, v in written.items() if n not in ("logdir", "token_file")})
-        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        rows = read_rows(folder)
         counts.append({row["frames"] / row["updates"] for row in rows if row["updates"]})
     assert len(commands[0]) > 4
     assert commands[0] == commands[1]
@@ -71,7 +72,7 @@ def test_crashed_learners_restart_from_the_last_checkpoint_while_actors_wait(clu
     assert [read_json(path)["process"] for path in actors] == before
     frontend.process.send_signal(signal.SIGINT)
     assert frontend.process.wait(60) == 130
-    last = json.loads((cluster.logdir / "metrics.jsonl").read_text().splitlines()[-1])
+    last = read_rows(cluster.logdir)[-1]
     newest = sorted((cluster.logdir / "checkpoints").iterdir())[-1]
     assert json.loads((newest / "about.json").read_text())["updates"] == last["updates"]
 
@@ -80,9 +81,8 @@ def test_an_actor_that_hangs_is_restarted(cluster):
     rows = cluster.csv(f"learner,localhost,{free_port()},", *["actor,localhost,,"] * 2)
     frontend = cluster.start(rows, "--level_name=catch", "--stop_at_return=2", "--stall_secs=8")
     frontend.until(r"\d frames \|", 60)
-    until(
-        (cluster.state / "actor-0" / "beat").exists
-    )  # a process that is starting has a longer timeout
+    # A process that is starting has a longer timeout.
+    until((cluster.state / "actor-0" / "beat").exists)
     actor = read_json(cluster.state / "actor-0" / "state.json")["process"]
     os.kill(actor[0], signal.SIGSTOP)
     frontend.until(

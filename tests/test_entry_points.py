@@ -1,4 +1,4 @@
-"""The two programs as a user types them: help, defaults, mistakes."""
+"""The two programs as users start them: help, defaults and mistakes."""
 
 import dataclasses
 import sys

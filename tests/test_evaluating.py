@@ -1,14 +1,11 @@
-"""--mode=test and --job_name=evaluator as a user starts them."""
+"""Tests of --mode=test and --job_name=evaluator as users start them."""
 
 import shutil
 import signal
-import sys
 
 import pytest
-from processes import EXIT_CODES, ROOT, Process, run
+from processes import EXIT_CODES, EXPERIMENT, Process, run
 from saved_run import evaluations, save
-
-EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Tests of complete runs on other hosts: two learners, three actors, real training, lost hosts."""
 
-import json
 import os
 import re
 import signal
@@ -10,6 +9,7 @@ import time
 import pytest
 from far_cluster import FarCluster
 from processes import needs_horovod
+from rows import read_rows
 from supervising import until
 
 pytestmark = [pytest.mark.slow, needs_horovod]
@@ -56,8 +56,7 @@ def test_two_learners_and_three_actors_on_five_hosts_train_to_the_end(far):
 
 
 def _rows(lan):
-    path = lan.laptop.path("/root/run/metrics.jsonl")
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return read_rows(lan.laptop.path("/root/run"))
 
 
 def _updates(lan):

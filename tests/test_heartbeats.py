@@ -1,19 +1,16 @@
-"""Beats of real processes: they stop where a process hangs, and go on where it has to wait."""
+"""Heartbeats of real processes stop if a process hangs, and continue while it only waits."""
 
 import json
 import os
 import signal
-import sys
 import time
 
 import pytest
-from processes import ROOT, Process, free_port
-
-EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
+from processes import EXPERIMENT, Process, free_port
 
 
 def _age(path):
-    """Seconds since the last beat."""
+    """Return the seconds since the last heartbeat."""
     return time.time() - os.stat(path).st_mtime
 
 
@@ -26,7 +23,7 @@ def _until(true, seconds=60):
 
 @pytest.mark.slow
 def test_an_actor_whose_environment_hangs_stops_beating_and_those_who_wait_go_on(tmp_path):
-    """Its learner, who gets no unrolls any more, and another actor, whose learner is away."""
+    """Its learner waits for unrolls, and another actor waits for a learner that does not exist."""
     here, nowhere = (f"127.0.0.1:{free_port()}" for _ in range(2))
     beats = {name: tmp_path / name for name in ("learner", "hanging", "waiting")}
 

@@ -207,5 +207,5 @@ def test_why_hosts_cannot_be_created_is_reported(lacks, monkeypatch):
     monkeypatch.setattr(hosts, "NAMESPACES", ("--no-such",))
     said = hosts.why_not.__wrapped__()
     assert (
-        "not installed: openssh-server" if there == "" else "no namespaces here: unshare"
+        "not installed: openssh-server" if there == "" else "namespaces are unavailable: unshare"
     ) in said

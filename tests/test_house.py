@@ -1,4 +1,4 @@
-"""Who may import whom, and what the repository ships."""
+"""The imports that are allowed, and the files that the repository ships."""
 
 import ast
 import re
@@ -18,7 +18,7 @@ ALLOWED = {
     "impala_mm.runtime.ports",
     "nets": "",
     # The library, from the lowest floor up.
-    "impala_mm": "",  # imports when asked for a name
+    "impala_mm": "",  # imports a name when it is accessed
     "impala_mm.config": "",
     "impala_mm.runtime": "config",
     "impala_mm.environments": "config runtime",
@@ -35,7 +35,7 @@ ALLOWED = {
     "impala_mm.evaluation": "config runtime environments data records policy",
     "impala_mm.jobs": "config runtime environments distributed data algorithms transport records "
     "actor policy learner evaluation",
-    # The launcher, likewise.
+    # The launcher, in the same order.
     "launcher": "",
     "launcher.node": "",
     "launcher.ssh": "",
@@ -47,20 +47,20 @@ ALLOWED = {
     "launcher.checks": "node plan remote running",
     "launcher.commands": "node ssh plan remote transfer deploy running checks",
 }
-# Old names that users' code may import for one more version.
+# Deprecated modules that users' code may import for one more version.
 OLD_NAMES = {"impala_mm/film.py", "impala_mm/optimizers.py", "impala_mm/trajectory.py"}
-# Folders whose files import each other by bare names, since they are programs.
+# Folders of programs, whose files import each other by short names.
 PROGRAMS = ("docker", "sandbox", "sandbox/benchmarks")
 
 
 def _name(path):
-    """A file as a module's name."""
+    """Return a file's module name."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def _imports(path):
-    """(line, module or module.name) of all that a file imports, anywhere in it."""
+    """Yield (line, module or module.name) for all imports of a file, at any depth."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -69,7 +69,7 @@ def _imports(path):
 
 
 def _package(module):
-    """The entry of the table that a module, or a name in one, belongs to."""
+    """Return the entry of the table to which a module, or a name in it, belongs."""
     parts = module.split(".")
     return next((".".join(parts[:n]) for n in (2, 1) if ".".join(parts[:n]) in ALLOWED), None)
 
@@ -120,12 +120,12 @@ def test_every_package_says_what_it_is_for_who_calls_it_and_what_it_must_not_imp
         if "." in package:
             path = ROOT / package.replace(".", "/") / "__init__.py"
             said = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split())
-            assert said.count(". ") >= 2, f"{path}: three sentences are due"
+            assert said.count(". ") >= 2, f"{path}: it needs three sentences"
             assert "import" in said, f"{path} does not say what it must not import"
 
 
 def _circle(arrows):
-    """Files that import each other in a circle, if there are any."""
+    """Return files that import each other in a circle, or None."""
     done = set()
 
     def walk(name, above):
@@ -142,7 +142,7 @@ def _circle(arrows):
 
 
 def test_no_file_imports_itself_by_way_of_others():
-    """Also not within functions, or for types alone."""
+    """Imports within functions, or only for types, count too."""
     names = {_name(path) for path in FILES}
     arrows = {}
     for path in FILES:
@@ -176,7 +176,7 @@ def test_what_is_sent_to_hosts_needs_nothing_but_the_standard_library():
 
 
 def test_supervisors_and_processes_mean_the_same_heartbeat():
-    """They know each other by this name alone."""
+    """The two sides share nothing but this name."""
     assert task.HEARTBEAT == heartbeat.VARIABLE
 
 
@@ -245,7 +245,7 @@ def test_the_readme_fits_on_two_screens():
 
 
 def test_paths_that_the_pages_name_exist():
-    """But for moving.md, which names the files of the predecessor."""
+    """Except in moving.md, which names files of the predecessor, and in CHANGELOG.md."""
     for page in (page for page in PAGES if page.name not in {"moving.md", "CHANGELOG.md"}):
         for path in re.findall(
             r"`((?:impala_mm|launcher|nets|docker|sandbox|tests)/\S+?)`", page.read_text()

@@ -1,37 +1,32 @@
-"""Several learners as real processes: what a user types, kills, and gives wrongly."""
+"""Several learners as real processes: commands, kills and wrong flags of users."""
 
-import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from processes import ROOT, Process, free_port, needs_horovod, run, started
+from processes import EXPERIMENT, Process, free_port, is_running, needs_horovod, run, started
+from rows import read_rows
+
+from launcher.node.procfs import descendants
 
 pytestmark = [needs_horovod, pytest.mark.timeout(240)]
-EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
-# As root, and with more ranks than this machine has cores.
+# Allows root, and more ranks than this machine has cores.
 MPIRUN = (
     *(str(Path(sys.executable).parent / "mpirun"), "--allow-run-as-root", "--oversubscribe"),
     *("--mca", "mpi_yield_when_idle", "1"),
 )
-SLOW = "--level_name=tests.helpers.sleeping:Sleeping-v0"  # bound by its environment, not by the CPU
-
-
-def _rows(logdir):
-    lines = (logdir / "metrics.jsonl").read_text().split("\n")[:-1]
-    return [json.loads(line) for line in lines]
+SLOW = "--level_name=tests.helpers.sleeping:Sleeping-v0"  # bottleneck: the environment, not the CPU
 
 
 def _steps_per_second(logdir, seconds):
-    """Over so many seconds from now."""
-    begin = _rows(logdir)[-1]
+    """Measure the steps/s over the next `seconds`."""
+    begin = read_rows(logdir)[-1]
     deadline = time.monotonic() + seconds + 30
-    while (end := _rows(logdir)[-1])["seconds"] < begin["seconds"] + seconds:
+    while (end := read_rows(logdir)[-1])["seconds"] < begin["seconds"] + seconds:
         assert time.monotonic() < deadline
         time.sleep(0.2)
     return (end["steps"] - begin["steps"]) / (end["seconds"] - begin["seconds"])
@@ -39,37 +34,16 @@ def _steps_per_second(logdir, seconds):
 
 def _until_gone(pids, seconds=10):
     deadline = time.monotonic() + seconds
-    while alive := [pid for pid in pids if _alive(pid)]:
+    while alive := [pid for pid in pids if is_running(pid)]:
         assert time.monotonic() < deadline, alive
         time.sleep(0.1)
 
 
-def _alive(pid):
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-
-
-def _descendants(pid):
-    """Of a process, its children's included."""
-    table = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True)
-    children = {}
-    for line in table.stdout.splitlines():
-        child, parent = map(int, line.split())
-        children.setdefault(parent, []).append(child)
-    found, left = [], [pid]
-    while left:
-        left += (own := children.get(left.pop(), []))
-        found += own
-    return found
-
-
 def _ranks(mpirun):
-    """The processes of its two learners."""
+    """Return the processes of its two learners."""
     ranks = [
         pid
-        for pid in _descendants(mpirun.process.pid)
+        for pid in descendants(mpirun.process.pid)
         if "--job_name=learner" in Path(f"/proc/{pid}/cmdline").read_text()
     ]
     assert len(ranks) == 2
@@ -77,7 +51,7 @@ def _ranks(mpirun):
 
 
 def _cpu_seconds(pids):
-    """That these processes have used together."""
+    """Return the CPU seconds that these processes have used together."""
     ticks = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -87,9 +61,9 @@ def _cpu_seconds(pids):
 
 @pytest.mark.slow
 def test_two_learners_here_train_by_an_algorithm_of_our_own_and_ctrl_c_saves(tmp_path):
-    """The seam holds with two ranks: two optimizer steps per update, no change to impala_mm.
+    """A user's algorithm with two optimizer steps per update runs on two ranks unchanged.
 
-    By chance Catch returns -0.6.
+    A random policy's return in Catch is -0.6.
     """
     cluster = Process(
         *EXPERIMENT,
@@ -107,10 +81,10 @@ def test_two_learners_here_train_by_an_algorithm_of_our_own_and_ctrl_c_saves(tmp
     cluster.until(r"catch, tests.helpers.dqn_like with .* weights on 2 learners")
     cluster.until(r"\[learner 0\] [1-9][0-9,]* frames \|")
     deadline = time.monotonic() + 200
-    while _rows(tmp_path)[-1].get("episode_return", -2) < 0.5:
-        assert time.monotonic() < deadline, _rows(tmp_path)[-1]
+    while read_rows(tmp_path)[-1].get("episode_return", -2) < 0.5:
+        assert time.monotonic() < deadline, read_rows(tmp_path)[-1]
         time.sleep(0.2)
-    processes = _descendants(cluster.process.pid)
+    processes = descendants(cluster.process.pid)
     assert len(processes) >= 5, "mpirun, two learners, two actors"
     cluster.process.send_signal(signal.SIGINT)
     assert cluster.process.wait(timeout=20) == 130
@@ -118,7 +92,7 @@ def test_two_learners_here_train_by_an_algorithm_of_our_own_and_ctrl_c_saves(tmp
     printed = cluster.printed()
     assert "ended: asked to by SIGUSR1" in printed
     assert "error" not in printed
-    row = _rows(tmp_path)[-1]
+    row = read_rows(tmp_path)[-1]
     saved = sorted((tmp_path / "checkpoints").glob("[0-9]*"))[-1]
     assert int(saved.name) == row["updates"], "Ctrl-C loses no update"
     assert row["sync_checks"] == row["updates"] // 10 > 0
@@ -129,7 +103,7 @@ def test_two_learners_here_train_by_an_algorithm_of_our_own_and_ctrl_c_saves(tmp
 
 @pytest.fixture
 def two(tmp_path, request):
-    """Two learners under a bare mpirun, in its colon-separated form, and so many actors."""
+    """Start two learners under mpirun, in its colon-separated form, and actors."""
     assignment, count = request.param
     flags = [SLOW, f"--token_file={tmp_path / 'token'}", f"--learner_assignment={assignment}"]
     of_run = [f"--logdir={tmp_path / 'run'}", "--total_environment_frames=1e9"]
@@ -158,7 +132,7 @@ def test_with_fixed_actors_a_learner_whose_actors_die_is_named_and_all_stop_whil
     learners.until("learner 1 has no unrolls, and the others wait for it: give it actors")
     begin, used = time.monotonic(), _cpu_seconds(ranks := _ranks(learners))
     assert _steps_per_second(logdir, 4) == 0
-    # Horovod as released would spin; ours takes a tenth of a core for its thread.
+    # Horovod as released would spin; our build uses a tenth of a core for its thread.
     spent = (_cpu_seconds(ranks) - used) / (time.monotonic() - begin)
     assert spent < 0.35 * len(ranks)
     asked = time.monotonic()
@@ -166,7 +140,7 @@ def test_with_fixed_actors_a_learner_whose_actors_die_is_named_and_all_stop_whil
     learners.until("ended: asked to by SIGUSR1", seconds=10)
     assert learners.process.wait(timeout=10) == 0, learners.printed()
     assert time.monotonic() - asked < 10
-    row = _rows(logdir)[-1]
+    row = read_rows(logdir)[-1]
     assert (logdir / "checkpoints" / f"{row['updates']:010d}").is_dir()
     assert actors[0].process.poll() is None, "it waits for the next learners"
 
@@ -174,12 +148,14 @@ def test_with_fixed_actors_a_learner_whose_actors_die_is_named_and_all_stop_whil
 @pytest.mark.slow
 @pytest.mark.parametrize("two", [("balance", 4)], indirect=True)
 def test_with_balance_the_actors_that_are_left_feed_all_learners(two):
-    """All of learner 1 are killed: total steps/s fall by no more than those actors' share."""
+    """If all actors of learner 1 are killed, total steps/s drop by at most their share."""
     learners, actors, logdir = two
     time.sleep(10)
     before = _steps_per_second(logdir, 15)
     joined = re.findall(r"\[learner (\d)\] actor (\d) on .* joined", learners.printed())
-    feeds = {int(actor): int(learner) for learner, actor in joined}  # the last that it joined
+    feeds = {
+        int(actor): int(learner) for learner, actor in joined
+    }  # the learner that it joined last
     gone = [actor for actor in feeds if feeds[actor] == 1]
     assert 1 <= len(gone) <= 3
     learners.skip()
@@ -202,14 +178,14 @@ def test_a_learner_killed_in_the_middle_ends_the_others_within_seconds(two):
     assert learners.process.wait(timeout=10) != 0
     _until_gone(ranks)
     assert re.search(r"exited on\s+signal 9", learners.printed())
-    assert _rows(logdir)
+    assert read_rows(logdir)
 
 
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory):
-    """A function of a fault: two learners under a bare mpirun that have it, each bound to a core.
+    """Yield a function of a fault that starts two learners with it, each bound to a core.
 
-    They all go on with one run, and two actors feed all of them.
+    All of them continue the same run, and two actors feed them.
     """
     folder = tmp_path_factory.mktemp("faulty")
     addresses = ",".join(f"127.0.0.1:{free_port()}" for _ in range(2))
@@ -222,7 +198,7 @@ def faulty(tmp_path_factory):
         *("--total_environment_frames=1e9", "--check_sync_every=10", "--save_checkpoint_secs=1"),
     ]
     actors = [Process(*EXPERIMENT, "--job_name=actor", f"--task={i}", *flags) for i in range(2)]
-    for actor in actors:  # they live on between the tests
+    for actor in actors:  # they keep running between the tests
         started.remove(actor)
 
     def start(fault):
@@ -236,19 +212,19 @@ def faulty(tmp_path_factory):
 
 @pytest.mark.slow
 def test_one_ulp_of_difference_is_repaired_and_counted_and_a_bare_mpirun_obeys_ctrl_c(faulty):
-    """It kills its learners a quarter of a second later: the checkpoint before is good."""
+    """mpirun kills its learners a quarter of a second later: only the last checkpoint remains."""
     learners, logdir = faulty("25:ulp")
     if len(os.sched_getaffinity(0)) > 1:
         learners.until(r"\[learner 1\] was bound to 1 core\(s\) by its launcher; it uses all")
     learners.until(r"checkpoint at update [1-9]")
     learners.until(r"[1-9][0-9,]* frames \|")
     deadline = time.monotonic() + 60
-    while (row := _rows(logdir)[-1])["updates"] < 31:
+    while (row := read_rows(logdir)[-1])["updates"] < 31:
         assert time.monotonic() < deadline, row
         time.sleep(0.1)
     assert row["sync_repairs"] == 1
     assert row["sync_checks"] >= 3
-    processes = _descendants(learners.process.pid)
+    processes = descendants(learners.process.pid)
     learners.process.send_signal(signal.SIGINT)
     assert learners.process.wait(timeout=10) != 0
     _until_gone(processes)
@@ -256,7 +232,7 @@ def test_one_ulp_of_difference_is_repaired_and_counted_and_a_bare_mpirun_obeys_c
 
 @pytest.mark.slow
 def test_a_larger_difference_ends_the_run_by_the_variables_name(faulty):
-    """One weight of learner 1 is moved by 0.001, after both have taken rank 0's checkpoint."""
+    """One weight of learner 1 changes by 0.001 after both have loaded rank 0's checkpoint."""
     learners, logdir = faulty("25:0.001")
     learners.until(r"\[learner 0\] error: mlp/.*/w:0 of learner 1 differs from learner 0's by 0.00")
     assert learners.process.wait(timeout=20) == 1
@@ -264,11 +240,11 @@ def test_a_larger_difference_ends_the_run_by_the_variables_name(faulty):
     assert printed.count("error:") == 1
     assert "Traceback" not in printed
     resumed = re.search(r"resumed at [0-9,]+ frames, update (\d+)", printed)
-    row = _rows(logdir)[-1]
+    row = read_rows(logdir)[-1]
     assert row["updates"] - (int(resumed[1]) if resumed else 0) <= 35, (
-        "26 until it is moved, 9 until they are compared"
+        "26 until it changes, 9 until they are compared"
     )
-    assert row["sync_repairs"] == 0, "equal once they were resumed"
+    assert row["sync_repairs"] == 0, "equal after the resume"
 
 
 @pytest.mark.slow
@@ -292,13 +268,13 @@ def test_without_mpi_two_learners_train_under_horovodrun(tmp_path):
     code, printed = run("horovodrun", "--gloo", "-np", 2, *command, limit=200)
     assert code == 0, printed
     assert "ended: reached 60,000 frames" in printed
-    row = _rows(tmp_path)[-1]
+    row = read_rows(tmp_path)[-1]
     assert row["frames"] >= 60000
     assert min(row["steps/learner0"], row["steps/learner1"]) > 0
 
 
 def _start(tmp_path, count, *flags):
-    """So many learners under mpirun, to their end."""
+    """Run this many learners under mpirun to their end."""
     common = [*EXPERIMENT, "--job_name=learner", "--level_name=catch", f"--logdir={tmp_path}"]
     return run(*MPIRUN, "-np", count, *common, *flags)
 

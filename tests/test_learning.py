@@ -1,16 +1,16 @@
-"""It learns: minutes-long training, in `make test-slow`."""
+"""Training that takes minutes and reaches its goal; part of `make test-slow`."""
 
-import json
 import sys
 
 import pytest
 from processes import ROOT, free_port, run
+from rows import read_rows
 
 pytestmark = pytest.mark.slow
 
 
 def _train(logdir, *flags):
-    """The rows of a run, to its end."""
+    """Run to the end, and return the rows."""
     code, printed = run(
         sys.executable,
         ROOT / "experiment.py",
@@ -20,7 +20,7 @@ def _train(logdir, *flags):
         limit=600,
     )
     assert code == 0, printed
-    return [json.loads(line) for line in (logdir / "metrics.jsonl").read_text().splitlines()]
+    return read_rows(logdir)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -50,5 +50,5 @@ def test_a_memory_task_needs_the_lstm(tmp_path, seed):
     assert rows[-1]["episode_return"] > 0.95
     used = f"--total_environment_frames={max(rows[-1]['frames'], 100_000):.0f}"
     rows = _train(tmp_path / "mlp", *flags[:-1], "--agent_name=MLPAgent", used)
-    # Guessing gives 0.5; the mean of 100 such episodes has a standard deviation of 0.05.
+    # Guessing returns 0.5; the mean of 100 such episodes has a standard deviation of 0.05.
     assert rows[-1]["episode_return"] < 0.65

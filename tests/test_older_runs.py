@@ -1,19 +1,18 @@
-"""A run's folder that an earlier version wrote is resumed, tested, exported and plotted.
+"""A run's folder from an earlier version can be resumed, tested, exported and plotted.
 
-`older_runs/` keeps such folders, each named after its level and the commit that made it, by
+`older_runs/` contains such folders, each named after its level and the commit that wrote it with
 `experiment.py --level_name=catch --total_environment_frames=250000 --keep_checkpoints=1`. They are
-never written anew: whoever changes what a run leaves behind sees here what that costs its users.
+never regenerated: this test shows what a change of the folder's format breaks for users.
 """
 
-import json
 import re
 import shutil
 import sys
 
 import pytest
-from processes import ROOT, free_port, run
+from processes import EXPERIMENT, ROOT, free_port, run
+from rows import read_rows
 
-EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 FOLDERS = sorted((ROOT / "tests" / "older_runs").iterdir())
 
 
@@ -22,33 +21,29 @@ def older(request, tmp_path):
     return shutil.copytree(request.param, tmp_path / "run")
 
 
-def _rows(folder, name="metrics.jsonl"):
-    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
-
-
 def test_it_is_resumed_by_the_same_command(older):
-    before = _rows(older)[-1]
+    before = read_rows(older)[-1]
     code, printed = run(
         *(*EXPERIMENT, "--level_name=catch", f"--logdir={older}", "--keep_checkpoints=1"),
         *("--total_environment_frames=256000", f"--learner_hosts=127.0.0.1:{free_port()}"),
     )
     assert code == 0, printed
     assert f"resumed at 250,128 frames, update {before['updates']}" in printed
-    rows = _rows(older)
+    rows = read_rows(older)
     assert rows[-1]["frames"] >= 256_000
     assert rows[-1]["updates"] > before["updates"]
     assert rows[-1]["seconds"] > before["seconds"]
     assert rows[-1]["episode_return"] > 0.8, "it plays as well as before"
     since = [row for row in rows if row["updates"] > before["updates"]]
     assert before.keys() <= set().union(*since), "no key of a row is gone"
-    assert len(_rows(older, "starts.jsonl")) == 2
+    assert len(read_rows(older, "starts.jsonl")) == 2
 
 
 def test_it_is_tested(older):
     code, printed = run(*EXPERIMENT, "--mode=test", f"--logdir={older}", "--test_num_episodes=50")
     assert code == 0, printed
     assert float(re.search(r"^return +(\S+)", printed, re.MULTILINE)[1]) > 0.8, printed
-    before, now = _rows(older, "evaluations.jsonl")
+    before, now = read_rows(older, "evaluations.jsonl")
     assert before.keys() == now.keys()
     assert now["frames"] == 250_128
 

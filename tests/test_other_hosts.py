@@ -14,11 +14,8 @@ from far_cluster import FarCluster
 from hosts import Lan, why_not
 from supervising import until
 
-ACTORS = (
-    "actor1",
-    "actor2",
-    "actor3",
-)  # reached by key; by password on another port; by a jump host
+# Reached by key; by password on another port; through a jump host.
+ACTORS = ("actor1", "actor2", "actor3")
 
 
 @pytest.fixture

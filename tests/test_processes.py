@@ -1,6 +1,5 @@
-"""Learner and actors as real processes: what a user starts, kills and restarts."""
+"""Learner and actors as real processes that a user starts, kills and restarts."""
 
-import json
 import os
 import re
 import signal
@@ -10,20 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-from processes import EXIT_CODES, ROOT, Process, free_port, run, started
+from processes import EXIT_CODES, EXPERIMENT, Process, free_port, is_running, run, started
+from rows import read_rows
 from supervising import until
-
-EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
-
-
-def _rows(logdir):
-    return [json.loads(line) for line in (logdir / "metrics.jsonl").read_text().splitlines()]
-
-
-def _alive(pid):
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and ") Z " not in stat.read_text()
-
 
 _MEASURED = set(
     "frames steps updates seconds frames_per_second episode_return episode_length "
@@ -35,13 +23,13 @@ _MEASURED = set(
 
 
 def _shares(rows):
-    """Of rows that know them, what the shares of the learner's time add up to."""
+    """Return the sums of the shares of the learner's time, for rows that have them."""
     timed = [row for row in rows if "wait_share" in row]
     return [row["wait_share"] + row["train_share"] + row["rest_share"] for row in timed]
 
 
 def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path, tmp_path_factory):
-    """One command, no limits given: the level's own threshold, 0.9 over 100 games, ends it."""
+    """One command without limits stops at the level's own threshold, 0.9 over 100 games."""
     port, leftovers = free_port(), tmp_path_factory.mktemp("leftovers")
     tmp_path /= "a run"
     command = [*EXPERIMENT, "--level_name=catch", f"--learner_hosts=localhost:{port}"]
@@ -51,12 +39,12 @@ def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path, 
     assert not list(leftovers.iterdir())
     assert "ended: the mean return reached 0.9" in printed
     assert all(line.startswith("[learner] ") for line in printed.splitlines()), "no noise"
-    rows = _rows(tmp_path)
+    rows = read_rows(tmp_path)
     returns = [row["episode_return"] for row in rows if "episode_return" in row]
     assert returns[0] < 0.5
     assert rows[-1]["episode_return"] >= 0.9
     assert f"mean return {rows[-1]['episode_return']:.2f}" in printed
-    # A fast machine writes two rows or three, of which the first knows no shares.
+    # A fast machine writes two or three rows, of which the first has no shares.
     assert set().union(*rows) >= _MEASURED
     shares = _shares(rows)
     assert len(shares) >= 1
@@ -64,7 +52,7 @@ def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path, 
     assert list((tmp_path / "events").glob("events*"))
     told = [row for row in rows if "actor/acting_share" in row]
     trained = [row for row in rows if row["updates"]]
-    assert len(told) >= len(trained) - 1, "what came before the first update is left out"
+    assert len(told) >= len(trained) - 1, "rows before the first update may lack it"
     playing = [row["actor/acting_share"] + row["actor/stepping_share"] for row in told]
     assert all(0.1 < share < 1 for share in playing)
     logged = (tmp_path / "learner.log").read_text()
@@ -77,12 +65,12 @@ def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path, 
     assert code == 0, printed
     reached = f"{rows[-1]['episode_return']:.2f}"
     assert f"is finished: it has reached its mean return of 0.9 ({reached}); a higher" in printed
-    assert len(_rows(tmp_path)) == len(rows), "nothing was written"
+    assert len(read_rows(tmp_path)) == len(rows), "nothing was written"
 
 
 @pytest.fixture(scope="module", params=["actor"])
 def by_hand(tmp_path_factory, request):
-    """An actor that waits, then a learner: roles started by hand, in the harder order."""
+    """Start an actor that waits, and return it with a learner's command: the harder order."""
     folder = tmp_path_factory.mktemp("by_hand")
     token = folder / "token"
     flags = [
@@ -93,7 +81,7 @@ def by_hand(tmp_path_factory, request):
         f"--inference={request.param}",
     ]
     actor = Process(*EXPERIMENT, "--job_name=actor", "--task=0", *flags)
-    started.remove(actor)  # it lives on between the tests of this module
+    started.remove(actor)  # it keeps running between the tests of this module
     actor.until("waiting for the learner at 127.0.0.1")
     learner = [*EXPERIMENT, "--job_name=learner", f"--logdir={folder / 'run'}", *flags]
     learner += ["--total_environment_frames=1e9", "--save_checkpoint_secs=1"]
@@ -111,7 +99,7 @@ def test_an_actor_started_first_outlives_its_learner_and_works_with_the_next(by_
     first.until(r"[1-9][0-9,]* frames \|")
     first.kill()
     actor.until("the learner does not answer")
-    updates = _rows(logdir)[-1]["updates"]
+    updates = read_rows(logdir)[-1]["updates"]
 
     second = Process(*by_hand["learner"])
     second.until("listening at")
@@ -125,7 +113,7 @@ def test_an_actor_started_first_outlives_its_learner_and_works_with_the_next(by_
     assert second.process.wait(timeout=10) == 130, "saved, and said by the exit code"
     ended = re.search(r"ended: asked to by SIGINT", second.printed())
     assert ended
-    rows = _rows(logdir)
+    rows = read_rows(logdir)
     assert rows[-1]["updates"] > min(updates, int(resumed[2]))
     seconds = [row["seconds"] for row in rows]
     saved = sorted((logdir / "checkpoints").glob("[0-9]*"))[-1]
@@ -160,7 +148,7 @@ def test_a_learner_without_unrolls_ends_at_once_when_asked(tmp_path):
 
 @pytest.mark.slow
 def test_an_actor_that_does_not_belong_is_refused_with_both_names(by_hand):
-    """Another network; and no token. The learner goes on, and says whom it refused."""
+    """The learner refuses another network and a missing token, keeps running and logs both."""
     learner = Process(*by_hand["learner"])
     learner.until("listening at")
     flags = by_hand["flags"]
@@ -178,7 +166,7 @@ def test_an_actor_that_does_not_belong_is_refused_with_both_names(by_hand):
     until(lambda: metrics.read_text().count('"wait_share"') >= 3, 20)
     learner.process.send_signal(signal.SIGINT)
     assert learner.process.wait(timeout=10) == 130
-    rows = _rows(by_hand["logdir"])
+    rows = read_rows(by_hand["logdir"])
     assert rows[-2].keys() >= _MEASURED
     shares = _shares(rows)
     assert len(shares) >= 2
@@ -194,7 +182,7 @@ _NOT_AN_ACTORS = (
 
 @pytest.mark.slow
 def test_an_actor_asks_its_learner_where_actions_are_chosen(tmp_path):
-    """And imports what it needs, no more: many actors share the memory of a host."""
+    """The actor imports only what it needs, because many actors share the memory of a host."""
     flags = [
         "--level_name=catch",
         f"--learner_hosts=127.0.0.1:{free_port()}",
@@ -206,7 +194,7 @@ def test_an_actor_asks_its_learner_where_actions_are_chosen(tmp_path):
     )
     actor = [*EXPERIMENT, "--job_name=actor", *flags]
     asks = Process(sys.executable, "-X", "importtime", *actor[1:], "--inference=auto")
-    asks.until("joined the learner at .*, which acts for it")
+    asks.until("joined the learner at .*, which chooses the actions")
     imported = re.findall(r"^import time: .*\| +(\S+)$", asks.printed(), re.MULTILINE)
     assert {"tensorflow.python.ops.math_ops", "impala_mm.actor.stepping_actor"} <= set(imported)
     assert not [name for name in imported if re.fullmatch(_NOT_AN_ACTORS, name)]
@@ -224,10 +212,10 @@ def test_an_actor_asks_its_learner_where_actions_are_chosen(tmp_path):
 
 @pytest.mark.slow
 def test_no_actor_outlives_a_learner_that_was_killed_and_dead_actors_come_back(tmp_path):
-    """And two actors play two levels, whose returns are kept apart."""
+    """Two actors play two levels, whose returns are recorded separately."""
     learner = Process(
         *EXPERIMENT,
-        "--level_name=catch, Catch",  # the same game by two names
+        "--level_name=catch, Catch",  # two names of the same game
         f"--learner_hosts=localhost:{free_port()}",
         f"--logdir={tmp_path}",
         "--total_environment_frames=1e9",
@@ -240,7 +228,7 @@ def test_no_actor_outlives_a_learner_that_was_killed_and_dead_actors_come_back(t
         text=True,
         check=True,
     ).stdout.split()
-    actors = [int(pid) for pid in children if _alive(int(pid))]
+    actors = [int(pid) for pid in children if is_running(int(pid))]
     assert len(actors) >= 2
     os.kill(actors[0], signal.SIGKILL)
     learner.until(r"actor \d ended with code -9; it starts again")
@@ -248,14 +236,14 @@ def test_no_actor_outlives_a_learner_that_was_killed_and_dead_actors_come_back(t
     learner.until(r"return -?[0-9]")
     both = {"episode_return/catch", "episode_return/Catch"}
     deadline = time.monotonic() + 20
-    while not both <= _rows(tmp_path)[-1].keys() and time.monotonic() < deadline:
+    while not both <= read_rows(tmp_path)[-1].keys() and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert both <= _rows(tmp_path)[-1].keys()
+    assert both <= read_rows(tmp_path)[-1].keys()
     learner.kill()
     deadline = time.monotonic() + 5
-    while any(map(_alive, actors)) and time.monotonic() < deadline:
+    while any(map(is_running, actors)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not any(map(_alive, actors))
+    assert not any(map(is_running, actors))
 
 
 def test_a_port_that_is_taken_ends_the_learner_with_the_holders_name(tmp_path):
@@ -312,7 +300,7 @@ def test_levels_and_algorithms_may_compute_with_tensorflow_where_they_please(fla
     )
     assert code == 0, printed
     assert "trains on one CPU core" not in printed
-    assert _rows(tmp_path)[-1]["updates"] > 10
+    assert read_rows(tmp_path)[-1]["updates"] > 10
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A real Slurm of four nodes, all of them this machine, runs the job that --emit=slurm prints."""
+"""A real Slurm with four nodes on this machine runs the job that --emit=slurm prints."""
 
 import contextlib
 import getpass
@@ -18,7 +18,7 @@ from supervising import until
 needs_slurm = pytest.mark.skipif(
     not all(map(shutil.which, ("slurmctld", "slurmd", "sbatch"))), reason="there is no Slurm here"
 )
-_NODES = ("a", "b", "c", "d")  # two for the learners, one for each other component
+_NODES = ("a", "b", "c", "d")  # two for learners, one for each other component
 _CONF = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -47,7 +47,7 @@ _NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs
 
 
 class Slurm:
-    """Its daemons, and its commands."""
+    """A Slurm controller with its nodes, and commands for it."""
 
     def __init__(self, folder):
         self.folder, self.daemons, self.own = folder, [], set()
@@ -71,7 +71,7 @@ class Slurm:
             (folder / name).mkdir()
 
     def start(self):
-        """Until all nodes are there."""
+        """Start the daemons, and wait until all nodes are idle."""
         for command in (["slurmctld"], *(["slurmd", "-N", name] for name in _NODES)):
             daemon = subprocess.Popen(
                 [shutil.which(command[0]), "-D", *command[1:]],
@@ -87,7 +87,7 @@ class Slurm:
         self.own = set(self.processes())
 
     def ask(self, *command, **env):
-        """What a command of Slurm's prints."""
+        """Run a command of Slurm, and return its output."""
         ran = subprocess.run(
             command,
             env=os.environ | self.environment | env,
@@ -101,23 +101,23 @@ class Slurm:
         return ran.stdout
 
     def submit(self, script, *options, **env):
-        """The job's number; the learners are on two nodes."""
+        """Submit a job whose learners run on two nodes, and return its number."""
         path = self.folder / "job.sh"
         path.write_text(script)
         options = ("--parsable", "--output=%j.out", "--nodes=2", "--cpus-per-task=2", *options)
         return self.ask("sbatch", *options, ":", "--nodes=1", str(path), **env).strip()
 
     def state(self, job):
-        """PENDING, RUNNING and so on."""
+        """Return a job's state, such as PENDING or RUNNING."""
         return re.search(r"JobState=(\w+)", self.ask("scontrol", "show", "job", job))[1]
 
     def printed(self, job):
-        """By the job."""
+        """Return a job's output."""
         path = self.folder / f"{job}.out"
         return path.read_text() if path.exists() else ""
 
     def end(self):
-        """With all that it started, wherever it went."""
+        """Stop the daemons, and kill all processes that they started."""
         if self.daemons:
             self.ask("scancel", "--user", getpass.getuser())
             with contextlib.suppress(AssertionError):
@@ -135,7 +135,7 @@ class Slurm:
                 os.kill(pid, signal.SIGKILL)
 
     def processes(self):
-        """That are of it still; its configuration is in their environment."""
+        """Yield the running processes with this Slurm's configuration in their environment."""
         mark = f"SLURM_CONF={self.folder}/".encode()
         for name in filter(str.isdigit, os.listdir("/proc")):
             with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
@@ -145,7 +145,7 @@ class Slurm:
 
 @pytest.fixture
 def slurm(tmp_path_factory):
-    """Its paths are short: sockets have names in them."""
+    """Yield a running Slurm; its folder's path is short, because sockets are in it."""
     made = Slurm(tmp_path_factory.mktemp("slurm"))
     try:
         made.start()
@@ -155,7 +155,10 @@ def slurm(tmp_path_factory):
 
 
 def _script(folder, *flags, evaluator=False):
-    """Two learners whose rows name the same port, and two actors; hosts as no network has them."""
+    """Return the job for two learners whose rows have the same port, and two actors.
+
+    No network has the hosts of these rows: Slurm chooses the nodes.
+    """
     port = free_port()
     rows = ["job,ip,tf_port,count,num_envs", f"learner,gpu1,{port}", f"learner,gpu2,{port}"]
     rows += ["actor,many,,2,4", *["evaluator,one"] * evaluator]
@@ -177,7 +180,7 @@ def _script(folder, *flags, evaluator=False):
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_job_trains_to_its_end_and_leaves_nothing_but_its_folder(slurm):
-    """By mpirun, as where Slurm knows no PMIx; a strange folder's name is no trouble."""
+    """With mpirun, as if Slurm lacked PMIx, and with special characters in the folder's name."""
     logdir = slurm.folder / "a 'b"
     script = _script(
         slurm.folder, f"--logdir={logdir}", "--total_environment_frames=30000", evaluator=True
@@ -224,7 +227,7 @@ def test_a_job_whose_time_is_over_saves_and_goes_on_when_slurm_starts_it_again(s
     starts = logdir / "starts.jsonl"
 
     def again():
-        # Slurm looks at such jobs when anything of any job changes; here nothing else does.
+        # Slurm checks such jobs only when a job changes, and nothing else changes in this test.
         slurm.ask("scontrol", "update", f"JobId={job}", "Comment=look")
         return len(starts.read_text().splitlines()) == 2
 

@@ -1,39 +1,27 @@
-"""What goes wrong on machines that are not ours: each is said, and nothing is lost or hangs."""
+"""Faults of users' machines: each is reported, and nothing is lost or hangs."""
 
-import json
 import signal
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from processes import EXIT_CODES, ROOT, Process, free_port, run
-
-EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
-
-
-def _catch(logdir, *flags):
-    address = f"--learner_hosts=127.0.0.1:{free_port()}"
-    return (*EXPERIMENT, "--level_name=catch", address, f"--logdir={logdir}", *flags)
-
-
-def _rows(logdir):
-    return [json.loads(line) for line in (logdir / "metrics.jsonl").read_text().splitlines()]
+from processes import EXIT_CODES, Process, catch_command, run
+from rows import read_rows
 
 
 def test_a_gradient_that_is_not_finite_stops_training_and_is_applied_nowhere(tmp_path):
-    command = _catch(
+    command = catch_command(
         tmp_path,
         "--algorithm=tests.helpers.faults",
         "--save_checkpoint_secs=0.2",
-        "--total_environment_frames=1e6",  # or catch may be learnt before the fault
+        "--total_environment_frames=1e6",  # otherwise the run may reach its goal before the fault
     )
-    code, printed = run(*command, FAULTS="400:nan")  # several may be saved before
+    code, printed = run(*command, FAULTS="400:nan")  # several checkpoints may be written before
     assert code == 1, printed
     assert "error: update 401 is not finite (grad_norm = nan); it was not applied" in printed
     assert "Lower --learning_rate" in printed
     assert "Traceback" not in printed
-    assert _rows(tmp_path)[-1]["updates"] == 400
+    assert read_rows(tmp_path)[-1]["updates"] == 400
     newest = sorted((tmp_path / "checkpoints").glob("[0-9]*"))[-1]
     assert int(newest.name) <= 400
     reader = tf.train.load_checkpoint(str(newest / "variables"))
@@ -44,9 +32,11 @@ def test_a_gradient_that_is_not_finite_stops_training_and_is_applied_nowhere(tmp
 
 
 def test_a_disk_that_is_full_costs_rows_and_checkpoints_but_not_the_run(tmp_path):
-    """Rows go to a full device, checkpoints would be larger than a file may be."""
+    """Rows go to a full device, and checkpoints exceed the limit of a file's size."""
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
-    command = _catch(tmp_path, "--total_environment_frames=20000", "--save_checkpoint_secs=1")
+    command = catch_command(
+        tmp_path, "--total_environment_frames=20000", "--save_checkpoint_secs=1"
+    )
     code, printed = run("bash", "-c", 'ulimit -f 40; exec "$@"', "bash", *command)
     assert code == 1, "the exit code says that nothing was saved"
     assert printed.count("metrics cannot be written ([Errno 28] No space left on device)") == 1
@@ -58,30 +48,30 @@ def test_a_disk_that_is_full_costs_rows_and_checkpoints_but_not_the_run(tmp_path
 
 @pytest.mark.slow
 def test_neither_a_proxy_nor_a_clock_that_jumps_disturbs_a_run(tmp_path):
-    """The wall clock jumps by a day, forth and back, every second; old flag names are known."""
+    """The wall clock jumps forward or back by a day every second; old flag names are accepted."""
     jumping = (
         "import sys, time, runpy; real = time.time;"
         "time.time = lambda: real() + (-1) ** int(time.monotonic()) * 86400;"
         "sys.argv = sys.argv[1:]; sys.path.insert(0, '.');"
         "runpy.run_path(sys.argv[0], run_name='__main__')"
     )
-    python, *rest = _catch(tmp_path, "--total_environment_frames=20000", "--actor_hosts=b:1")
+    python, *rest = catch_command(tmp_path, "--total_environment_frames=20000", "--actor_hosts=b:1")
     rest = [part.replace("--learner_hosts", "--learner_host") for part in rest]
-    proxy = "http://127.0.0.1:9"  # the port of `discard`: nobody answers
+    proxy = "http://127.0.0.1:9"  # the port of `discard`: no process listens
     code, printed = run(python, "-c", jumping, *rest, http_proxy=proxy, https_proxy=proxy)
     assert code == 0, printed
     assert "ended: reached 20,000 frames" in printed
     assert "note: --learner_host is an old name of --learner_hosts" in printed
     assert "note: --actor_hosts is an old flag without effect" in printed
-    seconds = [row["seconds"] for row in _rows(tmp_path)]
+    seconds = [row["seconds"] for row in read_rows(tmp_path)]
     assert seconds == sorted(seconds)
     assert 0 < seconds[-1] < 60
-    rates = [row["frames_per_second"] for row in _rows(tmp_path)]
+    rates = [row["frames_per_second"] for row in read_rows(tmp_path)]
     assert all(0 <= rate < 1e5 for rate in rates)
 
 
 def test_an_actor_without_a_learner_ends_at_once_when_asked(tmp_path):
-    command = _catch(tmp_path, "--job_name=actor")
+    command = catch_command(tmp_path, "--job_name=actor")
     actors = {number: Process(*command) for number in EXIT_CODES}
     for number, actor in actors.items():
         actor.until("waiting for the learner at")
@@ -93,8 +83,8 @@ def test_an_actor_without_a_learner_ends_at_once_when_asked(tmp_path):
 
 @pytest.mark.slow
 def test_an_actor_held_back_by_a_full_queue_ends_at_once_when_asked(tmp_path):
-    """And its learner, in the middle of long updates."""
-    command = _catch(tmp_path, "--algorithm=tests.helpers.heavy", "--queue_capacity=1")
+    """Its learner ends at once, too, during a long update."""
+    command = catch_command(tmp_path, "--algorithm=tests.helpers.heavy", "--queue_capacity=1")
     learner = Process(*command, "--job_name=learner")
     actor = Process(*command, "--job_name=actor")
     learner.until(r"bottleneck: learner \(")

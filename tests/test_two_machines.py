@@ -1,4 +1,4 @@
-"""Learners on two machines, by the documented mpirun, which reaches the other by ssh."""
+"""Learners on two machines by the documented mpirun, which reaches the other machine by ssh."""
 
 import json
 import re
@@ -8,17 +8,16 @@ import time
 from pathlib import Path
 
 import pytest
-from processes import ROOT, needs_horovod
+from processes import EXPERIMENT, needs_horovod
 
 pytestmark = [needs_horovod, pytest.mark.slow]
-EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 
 
 def test_two_learners_on_two_machines_train_with_actors_on_both(lan):
     machines = lan.learner1, lan.learner2
-    lan.trust(lan.learner1)  # mpirun goes from there to the other
+    lan.trust(lan.learner1)  # its mpirun connects to the other learner
     addresses = [machine.address for machine in machines]
-    for machine in machines:  # as the user would copy it
+    for machine in machines:  # as a user would copy it
         token = machine.home / ".config" / "impala_mm" / "token"
         token.parent.mkdir(parents=True)
         token.write_text("of-this-run\n")

@@ -1,23 +1,13 @@
 """The bottleneck that a learner reports, and the shares of its time: with real processes."""
 
-import json
 import re
 import signal
-import sys
 import time
 
 import pytest
-from processes import ROOT, Process, free_port, needs_horovod, started
+from processes import EXPERIMENT, Process, free_port, needs_horovod, started
+from rows import read_rows
 from slow_link import SlowLink
-
-EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
-
-
-def _rows(logdir):
-    """Return the rows so far; the last line may be incomplete."""
-    path = logdir / "metrics.jsonl"  # the file appears with the first row
-    lines = path.read_text().split("\n")[:-1] if path.exists() else []
-    return [json.loads(line) for line in lines]
 
 
 def _judged(rows):
@@ -28,7 +18,7 @@ def _judged(rows):
 def _until(logdir, true, seconds=30):
     """Wait until `true` holds for the rows; return all of them."""
     deadline = time.monotonic() + seconds
-    while not true(rows := _rows(logdir)):
+    while not true(rows := read_rows(logdir)):
         assert time.monotonic() < deadline, rows[-5:]
         time.sleep(0.1)
     return rows
@@ -144,7 +134,7 @@ def test_a_full_queue_costs_the_learner_no_time(busy):
 def test_the_time_that_stopped_actors_cost_is_all_waiting_and_they_go_on(busy):
     actor, learner, logdir = busy["actor"], busy["learner"], busy["logdir"]
     _until(logdir, _judged)
-    known = len(_rows(logdir))
+    known = len(read_rows(logdir))
     actor.process.send_signal(signal.SIGSTOP)
     try:
         # Four rows, some 10 s; the first still contains training.

@@ -1,12 +1,11 @@
-"""What one step costs on the wire, by the counters of the network interfaces."""
+"""The bytes of one step on the wire, by the counters of the network interfaces."""
 
 import json
 import signal
-import sys
 import time
 
 import pytest
-from processes import ROOT
+from processes import EXPERIMENT
 from supervising import until
 
 from impala_mm.algorithms import agent
@@ -14,10 +13,9 @@ from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
 
-EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 PONG = ("--level_name=PongNoFrameskip-v4", "--agent_name=ShallowConvAgent")
 PIXELS, LENGTH = 84 * 84, Config().unroll_length
-# Each frame once, the repeated entry and the 3 before it once an unroll; 200 for all else.
+# Bytes per step: each frame once, per unroll 4 frames of the overlapping entry; 200 for the rest.
 MOST = PIXELS * (LENGTH + 4) / LENGTH + 200
 
 
@@ -45,7 +43,7 @@ def test_an_actor_sends_no_more_than_its_frames_once(lan, compression, least, mo
         token.chmod(0o600)
     command = (*EXPERIMENT, *PONG, f"--learner_hosts={learner.address}:8001")
     command = (*command, f"--compression={compression}")
-    # Batches of just the unrolls of one message: what arrives is learnt from, to the last.
+    # A batch has the unrolls of one message, so that all received unrolls are trained on.
     numbers = ("--batch_size=4", "--num_envs=4", "--total_environment_frames=1e9")
     learning = learner.start(*command, *numbers, "--job_name=learner", "--logdir=/root/run")
     learning.until("weights", seconds=90)
@@ -60,7 +58,7 @@ def test_an_actor_sends_no_more_than_its_frames_once(lan, compression, least, mo
     until(lambda: steps() > 5000, seconds=120)
     acting.process.send_signal(signal.SIGTERM)
     acting.process.wait(timeout=30)
-    time.sleep(6)  # one more row at least
+    time.sleep(6)  # until at least one more row is written
     learning.process.send_signal(signal.SIGUSR1)
     assert learning.process.wait(timeout=30) == 0, learning.printed()
     up, down = learner.bytes_received() - before[0], actor.bytes_received() - before[1]

@@ -1,5 +1,5 @@
-"""An actor: plays a batch of environments and sends the unrolls to its learner.
+"""An actor: steps a batch of environments and sends their unrolls to a learner.
 
-The actor's job runs it; tests and benchmarks play with its `Player`.
-Must not import `learner`: the two meet in `transport` and `data` alone.
+The actor's job runs it; tests and benchmarks use its `Player`.
+Must not import `learner`: both use `transport` and `data` instead.
 """

@@ -1,9 +1,9 @@
-"""An actor: plays a batch of environments, and sends what happened to its learner.
+"""An actor: steps a batch of environments by its own network and sends the unrolls to a learner.
 
-The path of an unroll begins here: `Player.play` steps the environments and writes their unrolls,
-and `LearnerLink` sends them while the next ones are played, and fetches newer parameters. An actor
-whose learner is away waits, says so, and goes on with the next that answers; it never ends for
-that.
+The path of an unroll begins here: `Player.play` steps the environments and writes their unrolls.
+`LearnerLink` sends these while the next ones are played, and downloads newer parameters. An actor
+whose learner is unreachable logs this, waits, and continues with the next learner that answers; it
+never ends because of it.
 """
 
 import threading
@@ -26,15 +26,16 @@ from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.runtime.log import Say
 from impala_mm.transport.messages import ActorTimes
 
-# From entries [E, ...] and a state to actions int32 [E], the state after and extras; both flat.
+# Maps entries [E, ...] and a core state to actions int32 [E], the next core state and extras; the
+# last two are flat lists.
 _Act = Callable[[Entry, list[tf.Tensor]], tuple[np.ndarray, list[tf.Tensor], list[tf.Tensor]]]
 
 
 class Player:
-    """Plays groups of environments by a policy, in unrolls.
+    """A policy that plays groups of environments, in unrolls.
 
-    The groups take turns: while the network reads what one shows, the others step, each in a thread
-    of its own. A single group needs none.
+    The groups take turns: while the network chooses actions for one group, the others step, each in
+    its own thread. A single group needs no thread.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Player:
         groups: Sequence[tuple[Environments, int]],
         heartbeat: Heartbeat | None = None,
     ):
-        """`groups`: environments that step together, and how many they are."""
+        """Play `groups`: each consists of environments that step together, and their number."""
         acts = {size: _trace_act(algorithm, size) for size in {size for _, size in groups}}
         heartbeat, threaded = heartbeat or Heartbeat(), len(groups) > 1
         self._groups = [
@@ -55,15 +56,15 @@ class Player:
             )
             for environments, size in groups
         ]
-        self._turn = 0  # the number of the group that is next
+        self._turn = 0  # index of the group that acts next
         self._loaded_policy: Any = None
-        self.policy: Any = None  # what `load_policy` returned when the last unrolls began
-        self.acting = self.stepping = 0.0  # seconds that the last unrolls took, by part
+        self.policy: Any = None  # the result of `load_policy` when the last unrolls began
+        self.acting = self.stepping = 0.0  # seconds that each took during the last unrolls
 
     def play(self, load_policy: Callable[[], Any] = lambda: None) -> list[bytes]:
-        """Play T steps; return the unrolls of all environments that came through without a fault.
+        """Play T steps and return the unrolls of all environments that had no fault.
 
-        `load_policy` is called before an unroll's first action, and may change the parameters.
+        `load_policy` is called before the first action of an unroll, and may change the parameters.
         """
         contents: list[bytes] = []
         self.acting = self.stepping = 0.0
@@ -75,12 +76,12 @@ class Player:
             self.stepping += time.perf_counter() - begin
             if ended is not None:
                 contents += ended
-                if group is last:  # it acts with the next call
+                if group is last:  # it acts in the next call of `play`
                     return contents
             if group.at_unroll_start:
                 if group is first:
                     self._loaded_policy = load_policy()
-                if group is last:  # the unrolls that the others played until now are taken by now
+                if group is last:  # the previous unrolls of all other groups are in `contents`
                     self.policy = self._loaded_policy
             begin = time.perf_counter()
             group.act()
@@ -88,19 +89,20 @@ class Player:
             self._turn = (self._turn + 1) % len(self._groups)
 
     def episodes(self) -> np.ndarray:
-        """Return float32 [K, 3], (1 for a whole game else 0, return, steps), of what ended since
-        the last call.
+        """Return the episodes that ended since the last call.
+
+        Each row of float32 [K, 3] is (1 for a complete game else 0, return, steps).
         """
         return np.concatenate([group.stepper.episodes() for group in self._groups])
 
     def close(self) -> None:
-        """End the threads that step, once their steps are over: who closes environments waits."""
+        """Wait for running steps and end their threads; only then may environments be closed."""
         for group in self._groups:
             group.stepper.close()
 
 
 class _PlayingGroup:
-    """E environments that step together, and the unrolls they are in."""
+    """E environments that step together, and their unfinished unrolls."""
 
     def __init__(self, algorithm: Algorithm, stepper: EnvironmentStepper, size: int, act: _Act):
         self.stepper, self._act = stepper, act
@@ -108,11 +110,12 @@ class _PlayingGroup:
         self._state: list[tf.Tensor] = tf.nest.flatten(state)
         self._writer = UnrollWriter(algorithm.unroll, size, state)
         self._writer.write_reset(stepper.reset())
-        self._chosen: tuple[np.ndarray, list[tf.Tensor]] | None = None  # for the step that runs
+        # Actions and extras of the running step; None: no step runs.
+        self._chosen: tuple[np.ndarray, list[tf.Tensor]] | None = None
         self.at_unroll_start = True
 
     def act(self) -> None:
-        """Choose the actions that follow on the newest entries, and start their step."""
+        """Choose the actions for the newest entries, and start the step that takes them."""
         writer = self._writer
         if writer.at_unroll_start:
             writer.set_start_state(self._state)
@@ -121,7 +124,7 @@ class _PlayingGroup:
         self.stepper.start_step(actions)
 
     def write(self) -> list[bytes] | None:
-        """Write the step that runs; return the unrolls where it ends them."""
+        """Wait for the running step and write it; return the unrolls if it ends them, else None."""
         if not self._chosen:
             return None
         ended = self._writer.write(self.stepper.finish_step(), *self._chosen)
@@ -133,9 +136,9 @@ class _PlayingGroup:
 
 
 def _trace_act(algorithm: Algorithm, num_envs: int) -> _Act:
-    """Return the algorithm's act for this many environments as one operation of flat tensors.
+    """Return the algorithm's `act` for `num_envs` environments as one operation on flat tensors.
 
-    The fields that act() may read go in as one tensor.
+    The fields of an entry that `act` may read are passed as one tensor.
     """
     exploration = tf.ones([num_envs])
     step, state = algorithm.unroll.step, algorithm.initial_state(num_envs)
@@ -178,7 +181,7 @@ def run(
     stop: threading.Event,
     heartbeat: Heartbeat,
 ) -> None:
-    """Play, and send what is played, until told to stop."""
+    """Play and send the unrolls until asked to stop."""
     link.start()
     while not link.connected.wait(0.2):
         heartbeat.beat()

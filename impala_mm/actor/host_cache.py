@@ -1,13 +1,13 @@
-"""The newest parameters in shared memory: one pull serves all actors of a run on a host.
+"""The newest parameters in shared memory: one download serves all actors of a run on a host.
 
-`learner_link` asks it before it asks the learner: a few hundred actors that each pulled for
-themselves would take the learner's network for the weights alone. Whoever has the turn pulls, and
-leaves the vector in a folder of this user's that no other can read; the others read it there.
+`learner_link` looks here before it asks the learner: if a few hundred actors each downloaded the
+parameters, these would fill the learner's network. The actor that has the turn downloads them
+("pulls") and stores the vector in a folder that only this user can read; the others read it there.
 
-    /dev/shm/impala_mm-<uid>-<run>/    0700, its owner checked
-        vector       0600: version and time of the pull, then the bytes; replaced, never written to
-        turn         locked by who pulls
-        members      locked, shared, by every actor: who gets it alone is the last, and cleans up
+    /dev/shm/impala_mm-<uid>-<run>/    mode 0700; its owner is checked
+        vector       mode 0600: version and time of the pull, then the bytes; replaced as a file
+        turn         locked by the actor that pulls
+        members      each actor holds a shared lock; an exclusive lock proves that no actor is left
 """
 
 import contextlib
@@ -22,18 +22,20 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-_HEADER = struct.Struct("<qd")  # version; time.monotonic() of the pull, the same for a whole host
+# Version; time.monotonic() of the pull, whose clock all processes of a host share.
+_HEADER = struct.Struct("<qd")
 SHARED_MEMORY = Path("/dev/shm")
 
 
 class HostParameterCache:
-    """One actor's view of the cache; raises OSError where this host's memory cannot be used."""
+    """One actor's access to the cache of its host."""
 
     def __init__(self, run_id: str, shared_memory: Path = SHARED_MEMORY):
+        """Join the cache of a run; raise OSError if this host's memory cannot be used."""
         prefix = f"impala_mm-{os.geteuid()}-"
         for old in shared_memory.glob(f"{prefix}*"):
             _remove_if_unused(old)
-        # The id is the learner's word: no path may be made of it.
+        # The learner chose the id: hash it, so that it cannot lead to another path.
         name = prefix + hashlib.sha256(run_id.encode()).hexdigest()[:16]
         self._folder = shared_memory / name
         self._vector = self._folder / "vector"
@@ -41,7 +43,7 @@ class HostParameterCache:
         self._turn = os.open(self._folder / "turn", os.O_RDWR | os.O_CREAT, 0o600)
 
     def newest(self, after: int | None) -> tuple[int, bytes] | None:
-        """Return (version, vector) as last pulled on this host, if newer than version `after`."""
+        """Return (version, vector) of this host's last pull, if newer than version `after`."""
         with contextlib.suppress(FileNotFoundError), self._vector.open("rb") as file:
             version, _ = _HEADER.unpack(file.read(_HEADER.size))
             if after is None or version > after:
@@ -50,20 +52,20 @@ class HostParameterCache:
 
     @contextlib.contextmanager
     def pull_turn(self, at_least_secs: float) -> Iterator[bool]:
-        """Yield whether this actor is to pull: nobody else does, or did in the last seconds."""
+        """Yield whether this actor may pull now: no other does, or did within `at_least_secs`."""
         try:
             fcntl.flock(self._turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             yield False
             return
         try:
-            # A pull that seems to lie ahead is another container's, whose clock began elsewhere.
+            # A time in the future is from another container, whose clock differs: ignore it.
             yield not 0 <= time.monotonic() - self._pulled_at() < at_least_secs
         finally:
             fcntl.flock(self._turn, fcntl.LOCK_UN)
 
     def store(self, version: int, vector: bytes) -> None:
-        """Store what was pulled, for the others; only in one's turn."""
+        """Store pulled parameters for the other actors; call it only inside `pull_turn`."""
         work = self._folder / "pulled"
         descriptor = os.open(work, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "wb") as file:
@@ -72,7 +74,7 @@ class HostParameterCache:
         work.rename(self._vector)
 
     def close(self) -> None:
-        """Leave the cache; the last actor of the host removes the folder."""
+        """Leave the cache; the host's last actor of the run removes the folder."""
         os.close(self._turn)
         os.close(self._members)
         _remove_if_unused(self._folder)
@@ -83,7 +85,7 @@ class HostParameterCache:
         return -math.inf
 
     def _join(self) -> int:
-        """Make or find the folder, check that it is ours; return the descriptor that counts us."""
+        """Create or find the folder and check it; return the descriptor of our lock."""
         while True:
             with contextlib.suppress(FileExistsError):
                 self._folder.mkdir(mode=0o700)
@@ -92,22 +94,22 @@ class HostParameterCache:
                 path = self._folder / "members"
                 members = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
                 fcntl.flock(members, fcntl.LOCK_SH)
-                if os.fstat(members).st_nlink:  # else its folder was just taken away
+                if os.fstat(members).st_nlink:  # else another actor has just removed the folder
                     return members
                 os.close(members)
-            except FileNotFoundError:  # the last of those before us left just now
+            except FileNotFoundError:  # the last actor before us has just removed the folder
                 continue
 
     def _check_ours(self) -> None:
         found = self._folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-            raise PermissionError(f"{self._folder} is another user's")
+            raise PermissionError(f"{self._folder} belongs to another user")
         if stat.S_IMODE(found.st_mode) & 0o077:
-            raise PermissionError(f"{self._folder} can be read by others")
+            raise PermissionError(f"{self._folder} can be read by others: remove it")
 
 
 def _remove_if_unused(folder: Path) -> None:
-    """Remove a run's folder if no actor of it is left, however the last one ended."""
+    """Remove a run's folder if none of its actors is left, even if the last one crashed."""
     with contextlib.suppress(OSError):
         members = os.open(folder / "members", os.O_RDWR | os.O_NOFOLLOW)
         try:

@@ -1,14 +1,12 @@
-"""An actor's connection, in a thread of its own: unrolls go up and parameters come down.
+"""An actor's connection to a learner, in a thread: it sends unrolls and downloads parameters.
 
-`actor.run` hands it the unrolls of each round and plays on meanwhile; the parameters that it
-fetched last are in `newest`. All learners of a run hold the same weights, so it feeds any of them:
-the one to which the learner before sends it, and where a learner is away, the next that answers.
+`actor.run` hands over the unrolls of each round and continues to play; the newest downloaded
+parameters are in `newest`. All learners of a run hold the same weights, so an actor may feed any of
+them: it changes to another when its learner tells it to, or when its learner is unreachable.
 """
 
 import math
 import queue
-import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,44 +20,47 @@ from impala_mm.runtime import thread_names
 from impala_mm.runtime.backoff import Backoff
 from impala_mm.runtime.log import Say
 from impala_mm.transport.client import Client, Unreachable
-from impala_mm.transport.messages import ActorTimes, Reply, UnrollHeader
+from impala_mm.transport.messages import ActorTimes, Reply, new_incarnation
 
-_SECONDS = 2.0  # that an actor waits in a full queue before it asks who else could need it;
-_MOST_SECONDS = 30.0  # longer where the unrolls alone may take so long to cross the wire
+# Timeout in seconds of a call with unrolls if there are several learners. A call that a full queue
+# holds back is then repeated, and the reply may redirect the actor to another learner. The timeout
+# doubles each time, up to the maximum, since large unrolls may need that long to be transferred.
+_CALL_SECONDS = 2.0
+_MAX_CALL_SECONDS = 30.0
 
 
 class PolicyVersion(NamedTuple):
-    """Which policy acted."""
+    """The identity of the policy that acted."""
 
-    run: int  # of the learners that hold it
+    run: int  # number of the run whose learners hold it
     version: int
 
 
 class PulledParameters(NamedTuple):
-    """A policy's parameters as they came."""
+    """A policy's downloaded parameters."""
 
-    run: int  # of the learners that hold them
+    run: int  # number of the run whose learners hold them
     version: int
     vector: bytes
 
     @property
     def policy(self) -> PolicyVersion:
-        """Whose parameters they are."""
+        """The policy to which these parameters belong."""
         return PolicyVersion(self.run, self.version)
 
 
 class UnrollBatch(NamedTuple):
-    """The unrolls of all environments of an actor, of one round of T steps."""
+    """The unrolls of all environments of an actor, from one round of T steps."""
 
-    run: int | None  # of the learners whose parameters acted; None: of none that counts any more
+    run: int | None  # number of the run whose policy acted; None: the policy no longer counts
     version: int  # the oldest policy version that acted
-    contents: list[bytes]  # an unroll each
-    episodes: np.ndarray  # float32 [K, 3]: (1 for a whole game else 0, return, steps)
+    contents: list[bytes]  # one per unroll
+    episodes: np.ndarray  # float32 [K, 3]: (1 for a complete game else 0, return, steps)
     times: ActorTimes = ActorTimes()
 
 
 class LearnerLink(threading.Thread):
-    """Sends what `send` is given, one batch at a time, and pulls parameters after each."""
+    """A thread that sends one batch of unrolls at a time, and pulls parameters after each."""
 
     def __init__(
         self,
@@ -73,32 +74,33 @@ class LearnerLink(threading.Thread):
         stop: threading.Event,
         compress: compression.Compress = compression.leave_uncompressed,
     ):
-        """`addresses`: of learners, number `start` to be tried first; it stays with an only one."""
+        """Connect to one of the learners at `addresses`, trying number `start` first."""
         super().__init__(name="link", daemon=True)
-        self._addresses, self._learner = list(addresses), start  # which of them it feeds
+        self._addresses, self._learner = list(addresses), start  # index of the one it feeds
         self._identity, self._token = identity, token
         self._pull_secs, self._max_lag = pull_secs, max_lag
         self._say, self._stop_asked, self._compress = say, stop, compress
         self._batches: queue.Queue[UnrollBatch] = queue.Queue(maxsize=1)
-        self._incarnation = secrets.randbits(62)
-        self._sequence = 0
+        self._incarnation = new_incarnation()
+        self._number = 0  # of the next message
         self._client: Client | None = None
-        self._unconfirmed: int | None = None  # nonce of a learner that may have the batch in hand
-        self._dropped = 0  # unrolls that went nowhere since a learner was told
-        self._patience = _SECONDS  # for the answer to the batch in hand
-        self._run_id = ""  # whose host cache it uses
+        self._unconfirmed: int | None = None  # nonce of a learner that may have this batch
+        self._dropped = 0  # unrolls that reached no learner, not yet reported
+        self._timeout = _CALL_SECONDS  # of the calls with the current batch
+        self._run_id = ""  # of the run to which the cache belongs
         self._cache: HostParameterCache | None = None
-        self._pulled_at = -math.inf  # when this actor last asked the learner itself
-        self._batch_done = threading.Event()  # the batch is there, and so is who may act next
+        self._pulled_at = -math.inf  # when this actor itself last asked the learner
+        # Set when the batch was sent and `newest` is the policy that may act next.
+        self._batch_done = threading.Event()
         self.newest: PulledParameters | None = None
         self.failure: BaseException | None = None
         self.connected = threading.Event()
 
     def send(self, batch: UnrollBatch, meanwhile: Callable[[], None] = lambda: None) -> bool:
-        """Hand a batch over; wait while the one before is still on its way.
+        """Hand over a batch; wait while the previous one is being sent.
 
-        An algorithm with a `max_lag` waits for the policy that may act next, too. `meanwhile` is
-        called several times a second then. Returns False where told to stop.
+        If the algorithm has a `max_lag`, also wait for the policy that may act next. `meanwhile` is
+        called several times per second of waiting. Return False if asked to stop.
         """
         self._batch_done.clear()
         while not self._stop_asked.is_set():
@@ -119,13 +121,13 @@ class LearnerLink(threading.Thread):
         return not self._stop_asked.is_set()
 
     def close(self) -> None:
-        """Leave this host's cache, from whatever state."""
+        """Leave this host's cache, if it was joined."""
         if self._cache:
             self._cache.close()
             self._cache = None
 
     def run(self) -> None:
-        """Connect, then send each batch and pull after it; from the start when that fails."""
+        """Connect, then send each batch and pull after it; reconnect if that fails."""
         thread_names.name_thread("link")
         try:
             batch = sent = None
@@ -140,19 +142,20 @@ class LearnerLink(threading.Thread):
                     batch = batch or (None if sent else self._next_batch())
                     if batch:
                         self._send(client, batch)
-                        batch, sent = None, batch  # whatever comes now: it is not sent again
+                        batch, sent = None, batch  # whatever fails now, it is not sent again
                     if sent and self._follow_redirect(client):
-                        sent = sent._replace(run=None)  # the next policy waits for what it plays
+                        # Do not wait for the next policy: it may need this actor's unrolls.
+                        sent = sent._replace(run=None)
                     if self._client:
                         self._pull(client, sent)
                         sent = None
                 except Unreachable as error:
-                    self._patience = min(2 * self._patience, _MOST_SECONDS)
+                    self._timeout = min(2 * self._timeout, _MAX_CALL_SECONDS)
                     if not client.still_answers():
                         self._say(f"the learner does not answer ({error}); trying again")
                         self._client = None
-                    elif batch and (only_learner or self._patience == _MOST_SECONDS):
-                        self._say("the learner's queue is full: waits for room")
+                    elif batch and (only_learner or self._timeout == _MAX_CALL_SECONDS):
+                        self._say("the learner's queue is full: waiting for room")
         except BaseException as error:
             self.failure = error
 
@@ -166,46 +169,41 @@ class LearnerLink(threading.Thread):
         return batch._replace(contents=[self._compress(content) for content in batch.contents])
 
     def _send(self, client: Client, batch: UnrollBatch) -> None:
-        assert client.nonce is not None
         assert batch.run is not None
-        header = UnrollHeader(
-            nonce=client.nonce,
+        header = client.header(self._identity["actor"], self._incarnation)._replace(
             run=batch.run,
-            actor=self._identity["actor"],
-            incarnation=self._incarnation,
-            sequence=self._sequence,
+            number=self._number,
             dropped=self._dropped,
             **batch.times.in_microseconds(),
             version=batch.version,
-            chunks=0,
         )
         is_repeat, self._unconfirmed = self._unconfirmed == client.nonce, client.nonce
-        # Of several learners another may need this actor, whose queue is not full.
-        timeout = self._patience if len(self._addresses) > 1 else None
+        # If there are several learners, another one, whose queue is not full, may need this actor.
+        timeout = self._timeout if len(self._addresses) > 1 else None
         reply = client.enqueue(header, batch.contents, batch.episodes, is_repeat, timeout)
-        self._unconfirmed, self._dropped, self._patience = None, 0, _SECONDS
-        self._sequence += 1
+        self._unconfirmed, self._dropped, self._timeout = None, 0, _CALL_SECONDS
+        self._number += 1
         if reply == Reply.FOREIGN:
             self._dropped = len(batch.contents)
         if reply == Reply.FOREIGN and batch.run == client.run:
-            self._say("another learner answers: what was played for the one before is dropped")
+            self._say("another learner process answers: dropped the unrolls for the previous one")
             self._client = None
 
     def _drop(self, batch: UnrollBatch) -> UnrollBatch:
-        """Drop what another learner may have: sent elsewhere too, it would be learnt twice.
+        """Drop a batch that another learner may have, so that no two learners train on it.
 
-        It counts as sent: the next is to be played, by whatever policy there is.
+        Return it as a batch that was sent, but for no run: the actor continues with any policy.
         """
         self._unconfirmed = None
-        self._sequence += 1
+        self._number += 1
         self._dropped += len(batch.contents)
         self._say(
-            f"{len(batch.contents)} unrolls dropped: the learner did not say whether it has them"
+            f"{len(batch.contents)} unrolls dropped: the learner did not confirm that it has them"
         )
         return batch._replace(run=None)
 
     def _follow_redirect(self, client: Client) -> bool:
-        """Go to another learner, if the one that was just fed says so; return whether it did."""
+        """Change to the learner named in the last reply, if any; return whether it changed."""
         to, client.next_learner = client.next_learner, None
         if not client.learners or to is None or to >= len(self._addresses) or to == self._learner:
             return False
@@ -215,7 +213,7 @@ class LearnerLink(threading.Thread):
     # -- parameters down
 
     def _pull(self, client: Client, sent: UnrollBatch | None) -> None:
-        """Fetch the newest parameters, where there are newer ones and it is time."""
+        """Download the newest parameters, if there are newer ones and the algorithm wants them."""
         if self._max_lag is None:
             have = self.newest.version if self.newest else None
             if client.version is not None and (have is None or client.version > have):
@@ -226,7 +224,7 @@ class LearnerLink(threading.Thread):
             self._batch_done.set()
 
     def _pull_for_host(self, client: Client, wanted: int, have: int | None) -> None:
-        """From this host's cache; if that is stale and it is our turn, from the learner."""
+        """Pull from this host's cache; if that is stale and it is our turn, from the learner."""
         assert client.run is not None
         found = self._cache.newest(after=have) if self._cache else None
         if not found or found[0] < wanted:
@@ -237,7 +235,7 @@ class LearnerLink(threading.Thread):
     def _pull_from_learner(
         self, client: Client, have: int | None, pull_secs: float
     ) -> tuple[int, bytes] | None:
-        """Pull, and leave it for the other actors of this host; None where it is not our turn."""
+        """Pull and share the result on this host; return None if it is not our turn."""
         if time.monotonic() - self._pulled_at < pull_secs:
             return None
         if self._cache is None:
@@ -246,7 +244,7 @@ class LearnerLink(threading.Thread):
         with self._cache.pull_turn(pull_secs) as ours:
             if not ours:
                 return None
-            found = self._cache.newest(after=have)  # another had its turn since we looked
+            found = self._cache.newest(after=have)  # another actor may have pulled since we looked
             if found and (client.version is None or found[0] >= client.version):
                 return found
             self._pulled_at = time.monotonic()
@@ -255,11 +253,11 @@ class LearnerLink(threading.Thread):
                 try:
                     self._cache.store(*found)
                 except OSError as error:
-                    self._say(f"cannot leave parameters for this host's other actors: {error}")
+                    self._say(f"cannot share parameters with this host's other actors: {error}")
         return found
 
     def _pull_next(self, client: Client, due: int) -> None:
-        """Wait for version `due`."""
+        """Wait for policy version `due` and pull it."""
         assert client.run is not None
         backoff = Backoff(f"for policy version {due}", self._say, self._stop_asked, silent=10.0)
         while not self._stop_asked.is_set():
@@ -272,7 +270,7 @@ class LearnerLink(threading.Thread):
     # -- the connection
 
     def _connect(self) -> Client | None:
-        """Wait, for ever, for a learner that takes this actor; None when told to stop."""
+        """Wait for a learner that accepts this actor; return None if asked to stop."""
         what = "the learner" if len(self._addresses) == 1 else "a learner"
         backoff = Backoff(
             f"for {what} at {', '.join(self._addresses)}", self._say, self._stop_asked
@@ -302,7 +300,7 @@ class LearnerLink(threading.Thread):
         return None
 
     def _first_policy(self, client: Client, backoff: Backoff) -> tuple[int, bytes] | None:
-        """Return this learner's policy, as soon as it has one; None when told to stop."""
+        """Wait for this learner's first policy and return it; return None if asked to stop."""
         while not self._stop_asked.is_set():
             found = self._cache.newest(after=None) if self._cache else None
             found = found or self._pull_from_learner(client, have=None, pull_secs=0.0)
@@ -312,19 +310,19 @@ class LearnerLink(threading.Thread):
         return None
 
     def _hello(self, client: Client) -> None:
-        own = {"incarnation": self._incarnation, "host": socket.gethostname()}
-        answer = client.hello(self._identity | own | {"learners": self._addresses})
-        if client.learners:  # in the learners' own order, by which they say where to go
+        own = {"incarnation": self._incarnation, "learners": self._addresses}
+        answer = client.hello(self._identity | own)
+        if client.learners:  # in the order of ranks, to which replies refer
             address = self._addresses[self._learner]
             self._addresses, self._learner = client.learners, client.learners.index(address)
         if self._cache is None or answer["run_id"] != self._run_id:
             self._open_cache(answer["run_id"])
 
     def _open_cache(self, run_id: str) -> None:
-        """Share one pull with all actors of this run on this host, where its memory allows."""
+        """Join the cache of this run on this host, if its shared memory can be used."""
         self.close()
         self._run_id = run_id
         try:
             self._cache = HostParameterCache(run_id)
         except OSError as error:
-            self._say(f"pulls its parameters for itself alone: {error}")
+            self._say(f"cannot share parameters with this host's other actors: {error}")

@@ -1,6 +1,6 @@
-"""Steps environments, whoever chooses the actions: the actor's network, or the learner.
+"""Steps environments, for both kinds of actor: its own network or the learner chooses the actions.
 
-Broken environments are made anew where an unroll ends: their newest entry then is the reset.
+Broken environments are rebuilt when an unroll ends: their newest entry is then the reset.
 """
 
 import time
@@ -20,50 +20,51 @@ _MAX_FAULTS = 10  # environments rebuilt within the last 1,000 unrolls before th
 
 
 class TooManyFaults(Exception):
-    """The environments break again and again; says how."""
+    """Environments fail again and again; the message has the last error."""
 
 
 class EnvironmentStepper:
-    """E environments that step together, in unrolls of T steps."""
+    """A stepper of E environments that step together, in unrolls of T steps."""
 
     def __init__(
         self, environments: Environments, length: int, heartbeat: Heartbeat, threaded: bool = False
     ):
-        """`length`: T. `threaded`: they step in a thread of their own, while the caller does other
-        things.
+        """Step `environments` in unrolls of `length` steps.
+
+        With `threaded` they step in their own thread, while the caller does other work.
         """
         self._pool: ThreadPoolExecutor | None = None
         if threaded:
             self._pool = ThreadPoolExecutor(1, "stepping", thread_names.name_thread, ("stepping",))
-        self._result: Callable[[], Step]  # of the step that was started
+        self._result: Callable[[], Step]  # waits for the step that was started
         self._finished: list[Episode] = []
         self._environments, self._length, self._heartbeat = environments, length, heartbeat
         self._repeats = environments.spec.action_repeats
-        self._steps = 0  # of this unroll
-        self._broken = np.zeros([], bool)  # [E], once there was a step
-        self.seconds = 0.0  # that all steps took
+        self._steps = 0  # in this unroll
+        self._broken = np.zeros([], bool)  # [E]: had a fault in this unroll; first: []
+        self.seconds = 0.0  # total duration of all steps
 
     def reset(self) -> Step:
-        """Reset all environments, and begin an unroll."""
+        """Reset all environments and begin an unroll."""
         self._steps, self._broken = 0, np.zeros([], bool)
         return self._environments.reset()
 
     def step(self, actions: np.ndarray) -> Step:
-        """Step each environment by its action, int32 [E]."""
+        """Step each environment by its action, int32 [E], and return the step."""
         self.start_step(actions)
         return self.finish_step()
 
     def start_step(self, actions: np.ndarray) -> None:
-        """Start a step; `finish_step` returns it."""
+        """Start a step by actions, int32 [E]; `finish_step` returns it."""
         if self._pool:
             self._result = self._pool.submit(self._step, actions).result
         else:
             self._result = partial(self._step, actions)
 
     def finish_step(self) -> Step:
-        """Return the step that was started; after an unroll's last, broken ones show their resets.
+        """Wait for the step that was started and return it; its arrays are [E, ...].
 
-        Its arrays are [E, ...].
+        In an unroll's last step, environments that had a fault are rebuilt and show their resets.
         """
         step = self._result()
         self._heartbeat.frames += int((~step.first).sum()) * self._repeats
@@ -83,8 +84,9 @@ class EnvironmentStepper:
         return self._steps == 0
 
     def episodes(self) -> np.ndarray:
-        """Return float32 [K, 3], (1 for a whole game else 0, return, steps), of what ended since
-        the last call.
+        """Return the episodes that ended since the last call.
+
+        Each row of float32 [K, 3] is (1 for a complete game else 0, return, steps).
         """
         finished, self._finished = self._finished, []
         return np.array(
@@ -92,7 +94,7 @@ class EnvironmentStepper:
         ).reshape([-1, 3])
 
     def close(self) -> None:
-        """End the thread; no step may run."""
+        """Wait for a running step and end the thread."""
         if self._pool:
             self._pool.shutdown()
 
@@ -105,25 +107,25 @@ class EnvironmentStepper:
     def _rebuild(self, environment: int, step: Step) -> None:
         try:
             reset = self._environments.rebuild(environment)
-        except Exception as error:  # it stays broken, and this counts as one more fault
+        except Exception as error:  # the environment stays broken: this is one more fault
             what = describe_error(error)
-            self._environments.faults.append(f"environment {environment}, made anew: {what}")
+            self._environments.faults.append(f"environment {environment}, when rebuilt: {what}")
             return
         for name in ("reward", "terminated", "truncated", "observation", "first"):
             getattr(step, name)[environment] = getattr(reset, name)[0]
 
 
 class FaultCounter:
-    """Says what breaks in groups of environments, and gives up where it is too much."""
+    """A log of the faults in groups of environments, which ends the actor if there are too many."""
 
     def __init__(self, groups: Sequence[Environments], say: Say):
         self._groups, self._say = groups, say
         self._known = [0] * len(groups)
         self._unrolls, self._last = 0, ""
-        self._at: list[int] = []  # the unroll at which each fault was
+        self._at: list[int] = []  # the number of unrolls played before each fault
 
     def after_unroll(self) -> None:
-        """Say the new faults of all groups; raises TooManyFaults."""
+        """Log the new faults of all groups; raise TooManyFaults if there are too many."""
         self._unrolls += 1
         for number, environments in enumerate(self._groups):
             new = environments.faults[self._known[number] :]
@@ -131,7 +133,7 @@ class FaultCounter:
             of = f"group {number}: " if len(self._groups) > 1 else ""
             for fault in new:
                 self._last = f"{of}{fault}"
-                self._say(f"{self._last}; it is made anew, its unroll dropped")
+                self._say(f"{self._last}; it is rebuilt, and its unroll is dropped")
                 self._at.append(self._unrolls)
         self._at = [at for at in self._at if at > self._unrolls - 1000]
         if len(self._at) >= _MAX_FAULTS:

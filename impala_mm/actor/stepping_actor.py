@@ -1,13 +1,11 @@
 """An actor that only steps environments, and asks its learner for each action.
 
-Its environments are in groups. While the learner infers for one, another steps; so stepping and
-waiting overlap, in one thread. What the learner does with a step is `inference`'s. An actor whose
-learner is away waits, says so, and begins anew, with resets, when it is back: its games' states are
-the learner's, so it goes to no other.
+Its environments are in groups. While the learner infers for one group, another steps, so stepping
+and waiting overlap in one thread. `inference` is the learner's side. If the learner is unreachable,
+the actor logs this, waits for it and starts over with resets: the learner holds the core states of
+its episodes, so another learner could not continue them.
 """
 
-import secrets
-import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -25,22 +23,20 @@ from impala_mm.runtime import thread_names
 from impala_mm.runtime.backoff import Backoff
 from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.runtime.log import Say
-from impala_mm.transport.client import (
-    Client,
-    GroupUnknown,
-    PendingInference,
-    StillRunning,
-    Unreachable,
+from impala_mm.transport.client import Client, Delivery, StreamLost, Unreachable
+from impala_mm.transport.messages import (
+    MAX_CONTENT,
+    ActorTimes,
+    MessageHeader,
+    Reply,
+    new_incarnation,
 )
-from impala_mm.transport.messages import MAX_CONTENT, TRY_BITS, ActorTimes, InferenceRequest
-
-_NO_NEWS = {"dropped": 0, **ActorTimes().in_microseconds()}  # fields of a request
 
 
 def group_sizes(num_envs: int, observation: tf.TensorSpec) -> list[int]:
-    """Return the sizes of the groups: two, or as many as it takes for a step to fit a message.
+    """Return the sizes of the groups: two, or more if a step of a group must fit into a message.
 
-    Raises ValueError where not one observation does.
+    Raises ValueError if a single observation does not fit.
     """
     each = StepCodec(observation).size
     if each > MAX_CONTENT:
@@ -52,15 +48,17 @@ def group_sizes(num_envs: int, observation: tf.TensorSpec) -> list[int]:
 
 
 class _Connection(NamedTuple):
-    """To a learner that takes this actor."""
+    """A connection to a learner that accepted this actor."""
 
     client: Client
-    incarnation: int
     length: int  # steps of an unroll
 
 
 class SteppingActor(threading.Thread):
-    """Plays, in a thread of its own: signals reach Python only where no call is waited for."""
+    """The playing thread of an actor that only steps.
+
+    It is not the main thread, since Python handles no signals while that waits for a call.
+    """
 
     def __init__(
         self,
@@ -73,19 +71,19 @@ class SteppingActor(threading.Thread):
         heartbeat: Heartbeat,
         compress: compression.Compress = compression.leave_uncompressed,
     ):
-        """`groups`: environments that step together, and how many they are."""
+        """Play `groups`: each consists of environments that step together, and their number."""
         super().__init__(name="playing", daemon=True)
         self._address = address
-        self._life, self._tries = secrets.randbits(62 - TRY_BITS), 0
+        self._incarnation = new_incarnation()
         self._identity, self._token, self._say, self._stop_asked = identity, token, say, stop
         self._groups, self._compress = groups, compress
         self._heartbeat = heartbeat
-        self._dropped = 0  # unrolls that were begun and go nowhere, since a learner was told
-        self.waits = True  # for a learner, and not for an environment
+        self._dropped = 0  # unrolls that were begun but lost, not yet reported to a learner
+        self.waits = True  # whether it waits for a learner, not for an environment
         self.failure: BaseException | None = None
 
     def run(self) -> None:
-        """Play until told to stop, whatever the learners do."""
+        """Play until asked to stop, and reconnect whenever the learner was unreachable."""
         thread_names.name_thread("playing")
         try:
             faults = FaultCounter([environments for environments, _ in self._groups], self._say)
@@ -97,12 +95,14 @@ class SteppingActor(threading.Thread):
             self.failure = error
 
     def _play(self, connection: _Connection, faults: FaultCounter) -> None:
-        """Play until the learner is away, or does not know what was begun."""
+        """Play until the learner is unreachable, or has lost this actor's groups."""
         client = connection.client
         groups = [
             _SteppedGroup(
                 EnvironmentStepper(environments, connection.length, self._heartbeat),
-                self._first_request(connection, number, size),
+                client.header(self._identity["actor"], self._incarnation, number)._replace(
+                    environments=size
+                ),
                 StepCodec(environments.spec.observation),
                 self._compress,
             )
@@ -110,11 +110,11 @@ class SteppingActor(threading.Thread):
         ]
         clock = _Clock()
         try:
-            for group in groups:  # the first request says what was dropped
+            for group in groups:  # the first message reports what was dropped
                 self.waits = False
                 step = group.stepper.reset()
                 self.waits = True
-                group.request_actions(client, step, {"dropped": self._dropped})
+                group.request_actions(client, step, dropped=self._dropped)
                 self._dropped = 0
             while not self._stop_asked.is_set():
                 for group in groups:
@@ -125,109 +125,92 @@ class SteppingActor(threading.Thread):
                         return
                     self.waits = False
                     step = group.stepper.step(actions)
-                    news: dict[str, int] = {}
+                    report: dict[str, int] = {}
                     if group.stepper.between_unrolls and group is groups[-1]:
                         faults.after_unroll()
-                        news = clock.times(groups).in_microseconds()
-                    group.request_actions(client, step, news)
+                        report = clock.times(groups).in_microseconds()
+                    group.request_actions(client, step, **report)
                     self.waits = True
-        except GroupUnknown:
-            self._say("the learner does not know what was begun: all begins anew")
+        except StreamLost:
+            self._say("the learner no longer holds this actor's episodes: starting over")
         finally:
-            self._dropped += sum(group.request.environments for group in groups)
+            self._dropped += sum(size for _, size in self._groups)
             threading.Thread(target=_keep_until_done, args=[client, groups], daemon=True).start()
 
-    def _first_request(self, connection: _Connection, number: int, size: int) -> InferenceRequest:
-        """Return the request before a group's first."""
-        assert connection.client.nonce is not None
-        return InferenceRequest(
-            nonce=connection.client.nonce,
-            actor=self._identity["actor"],
-            incarnation=connection.incarnation,
-            group=number,
-            number=0,
-            **_NO_NEWS,
-            environments=size,
-        )
-
     def _wait_for_actions(self, client: Client, group: "_SteppedGroup") -> np.ndarray | None:
-        """Return int32 [E]; None when told to stop, or where the learner is away."""
+        """Return int32 [E]; None if asked to stop, or if the learner is unreachable."""
         what = "for the learner's answer (its queue may be full)"
         backoff = Backoff(what, self._say, self._stop_asked, silent=10.0)
+        delivery = group.delivery
+        assert delivery
         while not self._stop_asked.is_set():
             try:
-                return group.wait_for_actions()
-            except StillRunning:
-                backoff.pause(0.01, most=1.0)
+                reply = delivery.wait()
             except Unreachable as error:
                 if not client.still_answers():
                     self._say(f"the learner does not answer ({error}); trying again")
                     break
                 if not error.late:
                     self._say(f"the learner could not answer: {error}")
-                backoff.pause(0.01, most=1.0)
+            else:
+                if reply == Reply.FOREIGN:
+                    raise StreamLost
+                if reply != Reply.RUNNING:
+                    return np.frombuffer(delivery.answer, np.int32)
+            backoff.pause(0.01, most=1.0)
         return None
 
     def _connect(self) -> _Connection | None:
-        """Wait for a learner that takes this actor; None when told to stop."""
+        """Wait for a learner that accepts this actor; return None if asked to stop."""
         backoff = Backoff(f"for the learner at {self._address}", self._say, self._stop_asked)
         while not self._stop_asked.is_set():
-            # Later ones are greater: a hello that its caller gave up may be heard after the next.
-            self._tries += 1
-            incarnation = (self._life << TRY_BITS) + self._tries
+            # A hello whose caller gave up may arrive after the next one: later numbers are greater.
+            self._incarnation += 1
             try:
                 client = Client(self._address, self._token)
-                own = {"incarnation": incarnation, "host": socket.gethostname()}
-                answer = client.hello(self._identity | own)
+                answer = client.hello(self._identity | {"incarnation": self._incarnation})
             except Unreachable:
                 backoff.pause(0.2, most=5.0)
                 continue
-            self._say(f"joined the learner at {self._address}, which acts for it")
-            return _Connection(client, incarnation, int(answer["length"]))
+            self._say(f"joined the learner at {self._address}, which chooses the actions")
+            return _Connection(client, int(answer["length"]))
         return None
 
 
 class _SteppedGroup:
-    """A group of environments, and its request for actions."""
+    """A group of environments, and its newest message to the learner."""
+
+    delivery: Delivery | None = None
 
     def __init__(
         self,
         stepper: EnvironmentStepper,
-        request: InferenceRequest,
+        header: MessageHeader,
         codec: StepCodec,
         compress: compression.Compress,
     ):
-        self.stepper, self.request = stepper, request
+        """Send the group's steps with `header`, which is that of its first message."""
+        self.stepper, self._header = stepper, header
         self._codec, self._compress = codec, compress
-        self._pending: PendingInference | None = None
 
-    def request_actions(self, client: Client, step: Step, news: dict[str, int]) -> None:
-        """Ask for the actions after this step; `news` are fields of the request."""
-        number = self.request.number + 1 if self._pending else 0
-        self.request = self.request._replace(**_NO_NEWS | {"number": number} | news)
-        episodes, content = self.stepper.episodes(), self._compress(self._codec.encode(step))
-        self._pending = PendingInference(client, self.request, content, episodes)
-
-    def wait_for_actions(self) -> np.ndarray:
-        """Return them, int32 [E]."""
-        assert self._pending
-        return self._pending.wait_for_actions()
-
-    def wait_until_done(self) -> None:
-        """Wait until nothing is on its way any more."""
-        if self._pending:
-            self._pending.wait_until_done()
+    def request_actions(self, client: Client, step: Step, **report: int) -> None:
+        """Send a step to get the actions after it; `report` holds fields of the header."""
+        content = self._compress(self._codec.encode(step))
+        header = self._header._replace(**report) if report else self._header
+        self.delivery = Delivery(client, header, [content], self.stepper.episodes())
+        self._header = self._header._replace(number=self._header.number + 1)
 
 
 def _keep_until_done(client: Client, groups: Sequence[_SteppedGroup]) -> None:
-    """Hold a client until its calls are over: TensorFlow crashes where it is freed before."""
+    """Hold a client until its calls have ended: TensorFlow crashes if it is freed earlier."""
     for group in groups:
-        group.wait_until_done()
+        if group.delivery:
+            group.delivery.wait_until_done()
     del client
 
 
 class _Clock:
-    """What the playing thread did with its time; waiting for actions is acting, here."""
+    """The time of the playing thread, by activity; waiting for actions counts as acting."""
 
     def __init__(self) -> None:
         self.waited, self._stepped, self._since = 0.0, 0.0, time.perf_counter()
@@ -243,7 +226,7 @@ class _Clock:
 
 
 def run(actor: SteppingActor, stop: threading.Event, heartbeat: Heartbeat) -> None:
-    """Play until told to stop."""
+    """Play until asked to stop."""
     actor.start()
     while actor.is_alive() and not stop.is_set():
         actor.join(0.2)

@@ -1,5 +1,5 @@
 """Inference at the learner: actions for actors that only step environments.
 
-A learner makes it, and `transport`'s server calls it.
+A learner creates `BatchedInference`, and `transport`'s server calls it.
 Must not import `actor` or `learner`.
 """

@@ -1,20 +1,20 @@
 """Inference at the learner: chooses actions for actors that only step environments.
 
-The path of a step: an actor's call brings what a step of a group of environments brought. Calls
-that wait at the same time become one batch: each group's step is written into its unroll
-(`UnrollWriter`), the network reads all newest entries, from core states that stay on its device
-(`StateTables`), and each call is answered with its group's actions. Unrolls that end go into the
-queue that actors otherwise fill themselves; their call is answered once there was room.
+The path of a step: an actor's call carries a step of a group of environments. Calls that wait at
+the same time become one batch: each group's step is written into its unroll (`UnrollWriter`), the
+network reads all newest entries, from core states that stay on its device (`StateTables`), and each
+call is answered with its group's actions. Unrolls that end go into the same queue that other actors
+fill themselves; the call that ended one is answered once the queue has room.
 `transport.endpoints` registers `answer`.
 
-A group is the learner's for one incarnation of its actor: what a call repeats gets its first answer
-again, and an actor that comes back begins with a reset. The acting variables are copies, renewed
+The ledger (`transport.delivery`) decides which calls are new: a repeated call gets its first answer
+again, and an actor that joins again begins with resets. The acting variables are copies, renewed
 between two batches.
 """
 
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -26,131 +26,109 @@ from impala_mm.data.step_codec import StepCodec
 from impala_mm.data.trajectory import Entry
 from impala_mm.inference.environment_group import EnvironmentGroup
 from impala_mm.inference.state_tables import StateTables
-from impala_mm.transport.messages import NO_POLICY, TRY_BITS, InferenceRequest, Reply
+from impala_mm.transport.delivery import DeliveryLedger
+from impala_mm.transport.messages import NO_POLICY, MessageHeader, MessageReply, Reply
 
 _MAX_CALLS = 256  # in one batch
-_MAX_WAITING = 10_000  # batches of calls that may wait
+_MAX_WAITING = 10_000  # batches in the queue of batches
 
 
 class BatchedInference:
-    """All groups of environments that this learner acts for."""
+    """All groups of environments for which this learner chooses actions."""
+
+    _ledger: DeliveryLedger
+    _queue: tf.queue.QueueBase
 
     def __init__(self, algorithm: Algorithm, layout: ParameterLayout, device: str = "/CPU:0"):
-        """`algorithm`: a copy of the learner's, for acting alone; `layout`: of its variables."""
+        """Act by `algorithm`, a copy of the learner's; `layout` describes its acting variables."""
         self._algorithm, self._layout, self._device = algorithm, layout, device
         self._spec = algorithm.unroll
         self._codec = StepCodec(self._spec.step.observation)
-        self._lock = threading.Lock()  # of the groups' table, and of what a group's calls change
-        self._groups: dict[tuple[int, int, int], EnvironmentGroup] = {}
+        self._lock = threading.Lock()  # guards the table of groups, and what calls change in groups
+        self._groups: dict[tuple[int, int, int], EnvironmentGroup] = {}  # by header.stream_key
         self._published: tuple[int | None, Sequence[tf.Tensor]] = None, ()
         self._version: int | None = None  # of the variables that act
-        self._unused_rows: list[np.ndarray] = []  # of groups that are gone
         initial = algorithm.initial_state(1)
         self._states = StateTables(initial, device)
-        # Whoever computed this in a call might wait there for the thread that the call is in.
+        # Computed now: computing it within a call could wait for the thread that runs the call.
         self._initial_state = [np.asarray(part) for part in tf.nest.flatten(initial)]
-        # The groups whose calls are being answered; None: the group is gone.
+        # The group of each call in the current batch; None: the group is gone.
         self._batch: list[EnvironmentGroup | None] = []
         self._infer_graph = tf.function(self._infer, autograph=False).get_concrete_function(
-            tf.TensorSpec([None, len(InferenceRequest._fields)], tf.int64),
+            tf.TensorSpec([None, len(MessageHeader._fields)], tf.int64),
             tf.TensorSpec([None], tf.string),
         )
-        self._name = f"inference-{secrets.token_hex(8)}"  # else two of a process would share it
-        self._incarnations: dict[int, int] = {}  # of each actor
-        self._nonce: int | None = None  # of the learner's process
+        self._name = f"inference-{secrets.token_hex(8)}"  # objects with one name share batches
         self._closed = False
-        self._heard_from: Callable[[int], None] = lambda actor: None
-        self._answered: Callable[[InferenceRequest, np.ndarray], None] = lambda request, ended: None
         self.calls = self.batches = 0  # so far
         self._steps, self._counted = 0, (0, 0)  # steps so far; batches and steps at the last count
 
-    def attach(
-        self,
-        nonce: int,
-        heard_from: Callable[[int], None],
-        answered: Callable[[InferenceRequest, np.ndarray], None],
-    ) -> None:
-        """Serve the learner's process of this nonce. `heard_from` is told of each call's actor,
-        `answered` of each call that was answered, and what episodes it said had ended.
-        """
-        self._nonce, self._heard_from, self._answered = nonce, heard_from, answered
+    def attach(self, ledger: DeliveryLedger, queue: tf.queue.QueueBase) -> None:
+        """Serve the learner process of this ledger; put unrolls into this queue."""
+        self._ledger, self._queue = ledger, queue
 
     def close(self) -> None:
-        """Answer nobody from now on: unrolls have nowhere to go."""
+        """Refuse all further calls: the queue is closed."""
         self._closed = True
 
     def publish(self, version: int, values: Sequence[tf.Tensor]) -> None:
         """Act by these values of the acting variables, from the next batch on."""
         self._published = version, values
 
-    def join(self, actor: int, incarnation: int) -> None:
-        """Make this incarnation the actor; what others had begun is dropped.
-
-        An earlier connection of the same life, whose hello was heard late, changes nothing.
-        """
-        with self._lock:
-            known = self._incarnations.get(actor, 0)
-            if known >> TRY_BITS == incarnation >> TRY_BITS and known > incarnation:
-                return
-            self._incarnations[actor] = incarnation
-        self.forget(actor)
-
     def forget(self, actor: int) -> None:
-        """Drop what an actor had begun: it has left, or begins anew."""
+        """Drop the actor's groups and their unfinished unrolls: it has left, or joins again."""
         with self._lock:
             for key in [key for key in self._groups if key[0] == actor]:
+                self._ledger.forget(key)
                 rows = self._groups.pop(key).rows
-                if rows is not None:  # they may be in the batch that runs: the next releases them
-                    self._unused_rows.append(rows)
+                if rows is not None:
+                    self._states.release(rows)
 
     def mean_batch(self) -> float:
-        """Return how many environments one inference was for since the last call; 0: none."""
+        """Return the mean number of environments of an inference since the last call; 0: none."""
         (batches, steps), self._counted = self._counted, (self.batches, self._steps)
         return (self._steps - steps) / max(self.batches - batches, 1)
 
     # -- one call, in a graph
 
     def answer(
-        self,
-        header: tf.Tensor,
-        content: tf.Tensor,
-        episodes: tf.Tensor,
-        queue: tf.queue.QueueBase,
+        self, header: tf.Tensor, contents: tf.Tensor, episodes: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return (int64 [2]: a Reply and the version that acts; actions, int32 as bytes).
+        """Take a step of a group of environments; see `endpoints.TakeMessage`.
 
-        `header`: InferenceRequest as int64; `content`: a step as bytes, which a call that is
-        repeated may leave out. Unrolls go into `queue`, and are waited for until they are there.
+        The answer is its next actions, int32 as bytes; `contents`: the step as bytes, [1]. The call
+        waits until the unrolls that the step ended are in the queue.
         """
 
         def act() -> tuple[tf.Tensor, tf.Tensor]:
-            actions = self._batched(header[None], content[None])[0]
+            actions = self._batched(header[None], contents)[0]
             with tf.control_dependencies([actions]):
-                contents, versions = tf.numpy_function(
+                unrolls, versions = tf.numpy_function(
                     self._take_unrolls, [header], [tf.string, tf.int64]
                 )
-            put = queue.enqueue_many(
-                [tf.ensure_shape(contents, [None]), tf.ensure_shape(versions, [None])]
+            put = self._queue.enqueue_many(
+                [tf.ensure_shape(unrolls, [None]), tf.ensure_shape(versions, [None])]
             )
             with tf.control_dependencies([put]):
                 numbers = tf.numpy_function(self._complete, [header, actions, episodes], tf.int64)
-            return tf.ensure_shape(numbers, [2]), actions
+            return tf.ensure_shape(numbers, length), actions
 
+        length = [len(MessageReply._fields)]
         new, numbers, known = tf.numpy_function(
             self._try_accept, [header], [tf.bool, tf.int64, tf.string]
         )
-        numbers, known = tf.ensure_shape(numbers, [2]), tf.ensure_shape(known, [])
+        numbers, known = tf.ensure_shape(numbers, length), tf.ensure_shape(known, [])
         return tf.cond(tf.ensure_shape(new, []), act, lambda: (numbers, known))
 
     def _batched(self, headers: tf.Tensor, contents: tf.Tensor) -> tf.Tensor:
-        """Infer for these calls and all that wait at the same time; return the answers of these."""
+        """Infer for these calls and all others that wait; return the answers to these."""
         answers = tf.raw_ops.BatchFunction(
             in_tensors=[headers, contents],
             captured_tensors=self._infer_graph.captured_inputs,
             f=self._infer_graph,
             num_batch_threads=1,
             max_batch_size=_MAX_CALLS,
-            batch_timeout_micros=0,  # what waits while a batch is inferred is the next one
+            batch_timeout_micros=0,  # calls that wait while a batch is inferred are the next batch
             max_enqueued_batches=_MAX_WAITING,
             shared_name=self._name,
             Tout=[tf.string],
@@ -158,63 +136,51 @@ class BatchedInference:
         return tf.ensure_shape(answers[0], [None])
 
     def _try_accept(self, numbers: np.ndarray) -> tuple[np.bool_, np.ndarray, np.ndarray]:
-        """Return whether a call is to be inferred; if not, a Reply with the version that acts, and
-        the answer that a repeated call had.
-        """
+        """Return whether to infer for a call; if not, the reply and a repeated call's answer."""
         if self._closed:
-            raise RuntimeError("the run has ended")  # for the caller, as if nobody were here
-        request = InferenceRequest(*map(int, numbers))
-        reply, answer = self._classify(request)
-        if reply not in {Reply.FOREIGN, Reply.DISPLACED}:
-            self._heard_from(request.actor)
-        return np.bool_(reply is None), self._numbers(reply or 0), np.array(answer, object)
-
-    def _classify(self, request: InferenceRequest) -> tuple[Reply | None, bytes]:
-        """Return (None, nothing) where a call is to be inferred; else a Reply and its answer."""
-        if request.nonce != self._nonce:
-            return Reply.FOREIGN, b""
+            raise RuntimeError("the run has ended")  # for the caller the learner is unreachable
+        header = MessageHeader.decode(numbers)
         with self._lock:
-            group = self._groups.get(request.group_key)
-            if self._incarnations.get(request.actor) != request.incarnation:
-                return Reply.DISPLACED, b""
-            if group is None and request.number > 0:
-                return Reply.LOST, b""
-            if group is None:
-                group = EnvironmentGroup(self._spec, request.environments, self._initial_state)
-                self._groups[request.group_key] = group
-            return group.try_accept(request.number)
+            reply, answer = self._ledger.try_accept(header)
+            group = self._groups.get(header.stream_key)
+            if reply == Reply.ACCEPTED:
+                if group is None:
+                    group = EnvironmentGroup(self._spec, header.environments, self._initial_state)
+                    self._groups[header.stream_key] = group
+                group.start_inference()
+            elif reply == Reply.RUNNING and group and group.inference_failed:
+                reply = Reply.LOST
+        return np.bool_(reply == Reply.ACCEPTED), self._reply(reply), np.array(answer, object)
 
     def _take_unrolls(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the unrolls that the group's step ended, and their versions."""
-        request = InferenceRequest(*map(int, numbers))
+        """Return the unrolls that the group's step ended, and their policy versions."""
+        header = MessageHeader.decode(numbers)
         with self._lock:
-            group = self._groups.get(request.group_key)
+            group = self._groups.get(header.stream_key)
         try:
             contents, version = group.take_unrolls() if group else ([], 0)
         except BaseException:
-            self.forget(request.actor)  # else its calls would wait for this one for ever
+            self.forget(header.actor)  # else repeats of this call would wait for it for ever
             raise
         versions = np.full([len(contents)], version, np.int64)
         return np.array(contents, object), versions
 
     def _complete(self, numbers: np.ndarray, actions: bytes, episodes: np.ndarray) -> np.ndarray:
-        """Return what a call is told, now that its unrolls are in the queue."""
-        request = InferenceRequest(*map(int, numbers))
-        with self._lock:
-            group = self._groups.get(request.group_key)
-            if group is None or not actions:
-                return self._numbers(Reply.LOST)
-            group.complete(bytes(actions))
-        self._answered(request, episodes)
-        return self._numbers(Reply.ACCEPTED)
+        """Return the reply to a call, now that its unrolls are in the queue."""
+        header = MessageHeader.decode(numbers)
+        if not actions:  # the content was no step, or the group is gone
+            self._ledger.fail(header)
+            return self._reply(Reply.LOST)
+        self._ledger.complete(header, episodes, bytes(actions))
+        return self._reply(Reply.ACCEPTED)
 
-    def _numbers(self, reply: int) -> np.ndarray:
-        return np.array([reply, NO_POLICY if self._version is None else self._version])
+    def _reply(self, reply: Reply) -> np.ndarray:
+        return np.array(MessageReply(reply, NO_POLICY if self._version is None else self._version))
 
     # -- one batch of calls, in a graph; never two at the same time
 
     def _infer(self, headers: tf.Tensor, contents: tf.Tensor) -> tf.Tensor:
-        """Return actions as bytes, string [N], of N calls with M environments in all."""
+        """Return actions as bytes, string [N], for N calls with M environments in total."""
         step = self._spec.step
         read = (step.observation, step.reward, step.action, step.first)
         rows, starting, *entry = tf.numpy_function(
@@ -236,19 +202,18 @@ class BatchedInference:
         return tf.ensure_shape(answers, [None])
 
     def _write_steps(self, headers: np.ndarray, contents: np.ndarray) -> list[np.ndarray]:
-        """Write each call's step; return what is to be read next, of all: rows [M], rows that start
-        an unroll with it [K], and observation, reward, action, first [M, ...].
+        """Write each call's step; return the arrays that the network reads.
+
+        These are rows [M] of the state tables, those of groups whose unroll starts with this step
+        [K], and observation, reward, action, first [M, ...].
         """
         version, values = self._published
         if version != self._version:
             self._layout.assign(values)
             self._version = version
-        with self._lock:
-            unused, self._unused_rows = self._unused_rows, []
-        for rows in unused:
-            self._states.release(rows)
+        self._states.recycle()
         self._batch = [
-            self._write_step(InferenceRequest(*map(int, numbers)), content)
+            self._write_step(MessageHeader.decode(numbers), content)
             for numbers, content in zip(headers, contents, strict=True)
         ]
         self._states.grow()
@@ -266,13 +231,13 @@ class BatchedInference:
         starting = [group for group in groups if group.writer.at_unroll_start]
         return [_rows_of(groups), _rows_of(starting), *parts]
 
-    def _write_step(self, request: InferenceRequest, content: bytes) -> EnvironmentGroup | None:
-        """Write a call's step into its group's unroll; None where the group is gone."""
+    def _write_step(self, header: MessageHeader, content: bytes) -> EnvironmentGroup | None:
+        """Write a call's step into its group's unroll; return the group, or None if it is gone."""
         with self._lock:
-            group = self._groups.get(request.group_key)
+            group = self._groups.get(header.stream_key)
         raw = decompress(content, self._codec.size * group.size) if group else None
         with self._lock:
-            if group is None or raw is None or self._groups.get(request.group_key) is not group:
+            if group is None or raw is None or self._groups.get(header.stream_key) is not group:
                 return None
             if group.rows is None:
                 group.rows = self._states.allocate(group.size)
@@ -280,7 +245,7 @@ class BatchedInference:
         return group
 
     def _set_actions(self, actions: np.ndarray, *flat: np.ndarray) -> np.ndarray:
-        """Give each group of the batch its actions, extras and start; return the answers [N]."""
+        """Give each group of the batch its actions, extras and start state; return answers [N]."""
         split = len(flat) - len(self._states)
         extras, starts = flat[:split], flat[split:]
         begin = first = 0
@@ -301,6 +266,6 @@ class BatchedInference:
 
 
 def _rows_of(groups: list[EnvironmentGroup]) -> np.ndarray:
-    """Return the rows of all, int32 [K]."""
+    """Return the rows of all environments of these groups, int32 [K]."""
     rows = [group.rows for group in groups if group.rows is not None]
     return np.concatenate([np.zeros([0], np.int32), *rows])

@@ -1,4 +1,4 @@
-"""The core states of all environments that a learner acts for, in tables on its device.
+"""The core states of all environments for which a learner acts, in tables on its device.
 
 `batched_inference` reads and writes the rows of the environments in a batch.
 """
@@ -13,7 +13,7 @@ class StateTables:
     """A table for each part of the core state, with a row for each environment."""
 
     def __init__(self, initial: Any, device: str):
-        """`initial`: the core state that an episode begins with, nest of [1, ...]."""
+        """Make empty tables for states like `initial`, an episode's first, a nest of [1, ...]."""
         self._structure, self._like = initial, tf.nest.flatten(initial)
         with tf.device(device):
             self._tables = [
@@ -21,13 +21,14 @@ class StateTables:
                 for part in self._like
             ]
         self._free: list[int] = []
-        self.rows = 0  # that were given out or are free
+        self._released: list[np.ndarray] = []  # rows that the batch which runs may still write
+        self.rows = 0  # rows in use or free
 
     def __len__(self) -> int:
         return len(self._tables)
 
     def allocate(self, many: int) -> np.ndarray:
-        """Return free rows, int32 [many]; new ones where there are too few: `grow` is due then."""
+        """Return `many` free rows, int32, new ones if needed; call `grow` before they are used."""
         more = many - len(self._free)
         if more > 0:
             self._free += range(self.rows, self.rows + more)
@@ -36,11 +37,16 @@ class StateTables:
         return np.array(rows, np.int32)
 
     def release(self, rows: np.ndarray) -> None:
-        """Return rows to the free list."""
-        self._free += rows.tolist()
+        """Give up rows, also while a batch runs that writes them: the next one may use them."""
+        self._released.append(rows)
+
+    def recycle(self) -> None:
+        """Put released rows on the free list; no batch may run."""
+        while self._released:
+            self._free += self._released.pop().tolist()
 
     def grow(self) -> None:
-        """Make room for as many rows as were given out."""
+        """Make room for all rows that were allocated."""
         for table in self._tables:
             missing = self.rows - int(table.shape[0] or tf.shape(table)[0])
             if missing > 0:
@@ -48,7 +54,7 @@ class StateTables:
                 table.assign(tf.concat([table, more], 0))
 
     def read(self, rows: tf.Tensor) -> Any:
-        """Return, in a graph, the core states of these rows, nest of [M, ...]."""
+        """Return the core states of these rows in a graph, a nest of [M, ...]."""
         parts = [
             _from_stored(tf.gather(table, rows), part)
             for table, part in zip(self._tables, self._like, strict=True)
@@ -56,7 +62,7 @@ class StateTables:
         return tf.nest.pack_sequence_as(self._structure, parts)
 
     def write(self, rows: tf.Tensor, states: Any) -> list[tf.Tensor]:
-        """Write, in a graph, core states [M, ...] to these rows; return what is done then."""
+        """Write core states [M, ...] to these rows in a graph; return the operations."""
         return [
             table.scatter_update(tf.IndexedSlices(_as_stored(part), rows))
             for table, part in zip(self._tables, tf.nest.flatten(states), strict=True)
@@ -64,9 +70,9 @@ class StateTables:
 
 
 def _as_stored(part: tf.Tensor) -> tf.Tensor:
-    """Return a part of states [N, ...] as its table has it: whole numbers as float32, bit for bit.
+    """Return a part of states [N, ...] in its table's format: integers as float32, bit for bit.
 
-    Where tables of whole numbers are on a GPU, TensorFlow scatters them on the CPU, all of a table.
+    TensorFlow would scatter a GPU's table of integers on the CPU, and copy all of it for that.
     """
     size = part.shape[1:].num_elements() * part.dtype.size
     if not part.dtype.is_integer or part.dtype.size > 4 or size % 4:
@@ -77,7 +83,7 @@ def _as_stored(part: tf.Tensor) -> tf.Tensor:
 
 
 def _from_stored(stored: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    """Return states [N, ...] of the type and shape of `like`, from what a table has."""
+    """Return stored states [N, ...] in the type and shape of `like`."""
     if stored.dtype == like.dtype:
         return stored
     return tf.reshape(tf.bitcast(stored, like.dtype), [-1, *like.shape[1:]])

@@ -1,5 +1,5 @@
 """The connection between actors and learners, by distributed TensorFlow.
 
-Actors hold its client, learners its server.
-Must not import `actor`, `learner` or `inference`: `endpoints` has protocols of these.
+Actors use its client, learners its server.
+Must not import `actor`, `learner` or `inference`: `server` and `endpoints` call them by protocols.
 """

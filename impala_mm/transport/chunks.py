@@ -1,14 +1,14 @@
-"""Messages too large for one call, put together from their chunks; `endpoints` asks it."""
+"""Messages too large for one call, joined from their chunks; `endpoints` stores them here."""
 
 import threading
 import time
 
-_KEPT_SECONDS = 60.0  # chunks whose sender vanished
-Message = tuple[int, int, int]  # actor, incarnation, sequence number
+_KEPT_SECONDS = 60.0  # for which the chunks of a sender that vanished are kept
+Message = tuple[int, int, int, int]  # a MessageHeader.message_key
 
 
 class ChunkStore:
-    """The chunks of each message that have come so far."""
+    """The chunks that have arrived so far, by message."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -25,13 +25,13 @@ class ChunkStore:
             chunks.content[unroll, index] = content
 
     def count(self, message: Message) -> int:
-        """Return how many chunks of a message have come."""
+        """Return how many chunks of a message have arrived."""
         with self._lock:
             chunks = self._messages.get(message)
             return len(chunks.content) if chunks else 0
 
     def take(self, message: Message) -> list[bytes]:
-        """Return the message's unrolls, each put together, and forget the message."""
+        """Return the message's unrolls, joined from their chunks, and forget the message."""
         with self._lock:
             chunks = self._messages.pop(message, None)
         unrolls: dict[int, list[bytes]] = {}

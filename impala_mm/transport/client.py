@@ -1,7 +1,7 @@
-"""An actor's end of the connection: unrolls up, parameters down.
+"""The actor's end of the connection: it sends messages and downloads parameters.
 
 Only this package knows the mechanism: TensorFlow's RPC (`tf.distribute.experimental.rpc`). The
-learner offers five functions (`endpoints`); a Client calls them. Every call has a deadline.
+learner offers five functions (`endpoints`); a `Client` calls them, with a deadline for each call.
 """
 
 import json
@@ -23,36 +23,33 @@ from impala_mm.transport.messages import (
     NO_POLICY,
     PROTOCOL,
     STAY,
-    InferenceRequest,
+    UNROLLS,
+    MessageHeader,
+    MessageReply,
     ParametersReply,
     ParametersRequest,
     Reply,
-    UnrollHeader,
-    UnrollReply,
     run_number,
 )
 
 
 class Refused(Exception):
-    """The learner will not work with this actor; says why."""
+    """The learner refuses this actor; the message gives the reason."""
 
 
 class Unreachable(Exception):
-    """No answer in time; the learner may be away, or busy."""
+    """A call failed or got no answer in time; the learner may be down, or busy."""
 
     def __init__(self, message: str, late: bool = False):
-        """`late`: no more is known than that its time was over."""
+        """Set `late` if no answer came in time; otherwise the call failed with an error."""
         super().__init__(message)
         self.late = late
 
 
-class StillRunning(Exception):
-    """The call that this one repeats has not ended yet: ask again in a while."""
+class StreamLost(Exception):
+    """The learner lacks the earlier messages of a stream.
 
-
-class GroupUnknown(Exception):
-    """The learner does not know this group of environments: it is another process, or had given
-    this actor up.
+    It is another process, or it has forgotten this actor: the stream must start over.
     """
 
 
@@ -60,17 +57,18 @@ class Client:
     """An actor's connection to one learner."""
 
     def __init__(self, address: str, token: str, timeout: float = 30.0):
-        self._token, self._no_episodes = tf.constant(token), tf.zeros([0, 3])
+        """Connect to a learner; `timeout` is in seconds, for each call."""
+        self._token = tf.constant(token)
+        self._no_content, self._no_episodes = tf.zeros([0], tf.string), tf.zeros([0, 3])
         self._timeout = int(timeout * 1000)
         self._reader = secrets.randbits(62)
-        # Of the learner, once it has answered `hello`:
+        # The learner's state, once it has answered `hello`:
         self.nonce: int | None = None
         self.run: int | None = None
-        self.learners: list[str] = []  # addresses of all, by rank, where it may send us to another
-        self.version: int | None = None  # its newest policy, as last heard
-        self.queue_fill = 0
-        self.next_learner: int | None = None  # that is to have the next unrolls; None: this one
-        try:  # where nobody listens, the client below would leave its threads behind
+        self.learners: list[str] = []  # addresses of all learners by rank, if it may redirect us
+        self.version: int | None = None  # its policy version in its last reply
+        self.next_learner: int | None = None  # rank of the learner to feed next; None: this one
+        try:  # an RPC client without a server would leave its threads behind
             socket.create_connection(ports.split_address(address), min(timeout, 5)).close()
         except OSError as error:
             raise Unreachable(f"nothing answers at {address} ({error.strerror or error})") from None
@@ -83,10 +81,11 @@ class Client:
         self._rpc = rpc.RpcCaller(client, self._timeout)
 
     def hello(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the learner's identity; raises Refused with its sentence where it will not have
-        this actor.
+        """Introduce this actor, and return the learner's identity.
+
+        Raises Refused, with the learner's reason, if the learner does not accept the actor.
         """
-        request = {"protocol": PROTOCOL} | request
+        request = {"protocol": PROTOCOL, "host": socket.gethostname()} | request
         [answer] = self._call("hello", json.dumps(request).encode(), result=_TEXT)
         identity = json.loads(answer.numpy())
         if "refused" in identity:
@@ -96,8 +95,9 @@ class Client:
         return identity
 
     def still_answers(self) -> bool:
-        """Return whether the learner that answered `hello` still answers: then its queue is full,
-        no more.
+        """Return whether the learner process that answered `hello` still answers.
+
+        If it does, a call that got no answer was waiting for room in the learner's queue.
         """
         try:
             request = json.dumps({"probe": True}).encode()
@@ -107,54 +107,80 @@ class Client:
             return False
         return json.loads(answer.numpy())["nonce"] == self.nonce
 
+    def header(self, actor: int, incarnation: int, stream: int = UNROLLS) -> MessageHeader:
+        """Return the header of a stream's first message to this learner."""
+        assert self.nonce is not None
+        assert self.run is not None
+        return MessageHeader(self.nonce, self.run, actor, incarnation, stream)
+
     def enqueue(
         self,
-        header: UnrollHeader,
+        header: MessageHeader,
         contents: Sequence[bytes],
         episodes: np.ndarray,
         is_repeat: bool = False,
         timeout: float | None = None,
     ) -> Reply:
-        """Send unrolls until the learner has them, once: ACCEPTED, or STALE if it had them before.
+        """Send unrolls and wait until the learner has them exactly once.
 
-        FOREIGN: they were meant for another process, and are dropped. RUNNING: an earlier call of
-        the same brings them in, and another learner needs this actor more. Raises Unreachable where
-        no answer came in time, within `timeout` seconds if given: the same call is safe, and with
-        `is_repeat` asks without the content whether it has arrived.
+        Returns ACCEPTED; STALE if an earlier call delivered them; FOREIGN if they were meant for
+        another learner process, which drops them; or RUNNING if an earlier call is still delivering
+        them and `next_learner` needs this actor more.
+
+        Raises Unreachable if a call gets no answer within `timeout` seconds. It is then safe to
+        call this again, with `is_repeat`.
         """
-        large = sum(map(len, contents)) > MAX_CONTENT
-        reply, delay = Reply.RUNNING if is_repeat else Reply.LOST, 0.02
-        while True:
-            inline: list[bytes] = []
-            if reply == Reply.RUNNING:  # its content may be there: asked without
-                header = header._replace(chunks=CONTENT_OMITTED)
-            elif large:
-                header = header._replace(chunks=self._send_chunks(header, contents))
-            else:
-                header, inline = header._replace(chunks=0), list(contents)
-            [answer] = self._call(
-                "enqueue",
-                tf.constant(list(header), tf.int64),
-                tf.constant(inline, tf.string, [len(inline)]),
-                tf.constant(episodes, tf.float32, [len(episodes), 3]),
-                result=_NUMBERS,
-                timeout=int((timeout or 0) * 1000),
-            )
-            told = UnrollReply(*map(int, answer.numpy()))
-            reply, self.queue_fill = Reply(told.reply), told.queue_fill
-            self.version = None if told.version == NO_POLICY else told.version
-            self.next_learner = None if told.next_learner == STAY else told.next_learner
-            _raise_if_refused(reply)
-            if reply in {Reply.ACCEPTED, Reply.STALE, Reply.FOREIGN}:
-                return reply
-            if reply == Reply.RUNNING:
-                if self.next_learner is not None:
-                    return reply
-                time.sleep(delay)  # our own earlier call still waits for room in the queue
-                delay = min(delay * 1.5, 1.0)
+        delivery = Delivery(self, header, contents, episodes, is_repeat, timeout)
+        delay = 0.02
+        while (reply := delivery.wait()) == Reply.RUNNING and self.next_learner is None:
+            time.sleep(delay)  # the earlier call waits for room in the queue
+            delay = min(delay * 1.5, 1.0)
+        return reply
 
-    def _send_chunks(self, header: UnrollHeader, contents: Sequence[bytes]) -> int:
-        """Send content that is too large for a message ahead of it; return the number of chunks."""
+    def get_parameters(self, min_version: int = 0) -> tuple[int, bytes] | None:
+        """Return the newest policy version and its complete parameters.
+
+        Returns None if the learner has no version of at least `min_version` yet.
+        """
+        version, parts, done, total = NO_POLICY, [], 0, 1
+        while done < total:
+            request = ParametersRequest(version, done, self._reader, min_version)
+            numbers, content = self._call(
+                "get_parameters", tf.constant(request, tf.int64), result=_BOTH
+            )
+            reply = ParametersReply(*map(int, numbers.numpy()))
+            if reply.nonce not in {self.nonce, NO_NONCE}:
+                raise Unreachable("get_parameters: another learner process answers at this address")
+            if reply.version == NO_POLICY and version == NO_POLICY:
+                return None
+            if version not in {NO_POLICY, reply.version}:
+                raise Unreachable("get_parameters: the learner dropped this version before the end")
+            version, total = reply.version, reply.total
+            parts.append(content.numpy())
+            done += len(parts[-1])
+        return version, b"".join(parts)
+
+    def start_delivery(
+        self,
+        header: MessageHeader,
+        contents: Sequence[bytes],
+        episodes: np.ndarray,
+        timeout: float | None = None,
+    ) -> rpc.PendingCall:
+        """Start a call that carries a message; large contents are sent in chunks first."""
+        if sum(map(len, contents)) > MAX_CONTENT:
+            header, contents = header._replace(chunks=self._send_chunks(header, contents)), []
+        # np.array: TensorFlow would convert a tuple number by number. Episodes hardly ever ended.
+        arguments = [
+            self._token,
+            tf.constant(np.array(header, np.int64)),
+            tf.constant(contents, tf.string) if contents else self._no_content,
+            tf.constant(episodes) if len(episodes) else self._no_episodes,
+        ]
+        return self._rpc.start(header.function, arguments, _BOTH, int((timeout or 0) * 1000))
+
+    def _send_chunks(self, header: MessageHeader, contents: Sequence[bytes]) -> int:
+        """Send the contents in chunks that fit into messages; return the number of chunks."""
         count = 0
         for unroll, content in enumerate(contents):
             for index, offset in enumerate(range(0, len(content), MAX_CONTENT)):
@@ -166,39 +192,6 @@ class Client:
                 count += 1
         return count
 
-    def get_parameters(self, min_version: int = 0) -> tuple[int, bytes] | None:
-        """Return the newest policy version and its parameters, whole.
-
-        None where the learner has none of at least `min_version` yet.
-        """
-        version, parts, done, total = NO_POLICY, [], 0, 1
-        while done < total:
-            request = ParametersRequest(version, done, self._reader, min_version)
-            numbers, content = self._call(
-                "get_parameters", tf.constant(request, tf.int64), result=_BOTH
-            )
-            reply = ParametersReply(*map(int, numbers.numpy()))
-            if reply.nonce not in {self.nonce, NO_NONCE}:
-                raise Unreachable("get_parameters: another learner answers here now")
-            if reply.version == NO_POLICY and version == NO_POLICY:
-                return None
-            if version not in {NO_POLICY, reply.version}:
-                raise Unreachable("get_parameters: the learner dropped this version meanwhile")
-            version, total = reply.version, reply.total
-            parts.append(content.numpy())
-            done += len(parts[-1])
-        return version, b"".join(parts)
-
-    def request_actions(
-        self, request: InferenceRequest, content: bytes, episodes: np.ndarray
-    ) -> rpc.PendingCall:
-        """Start a call for a group's next actions after its step."""
-        # Of a list TensorFlow would look at each number; and hardly ever has an episode ended.
-        header = tf.constant(np.array(request, np.int64))
-        ended = tf.constant(episodes) if len(episodes) else self._no_episodes
-        arguments = [self._token, header, tf.constant(content), ended]
-        return self._rpc.start("infer", arguments, _BOTH)
-
     def _call(
         self, function: str, *arguments: Any, result: Sequence[tf.DType], timeout: int = 0
     ) -> list[tf.Tensor]:
@@ -206,56 +199,78 @@ class Client:
         return wait_for_answer(function, self._rpc.start(function, tensors, result, timeout))
 
 
-class PendingInference:
-    """A request for actions that is on its way."""
+class Delivery:
+    """A message on its way to a learner, repeated until the learner has it exactly once.
+
+    The first call starts at once, so that the caller can do other work before it waits.
+    """
 
     def __init__(
-        self, client: Client, request: InferenceRequest, content: bytes, episodes: np.ndarray
+        self,
+        client: Client,
+        header: MessageHeader,
+        contents: Sequence[bytes],
+        episodes: np.ndarray,
+        is_repeat: bool = False,
+        timeout: float | None = None,
     ):
-        self._client, self._message = client, (request, content, episodes)
-        self._call: rpc.PendingCall | None = client.request_actions(*self._message)
+        """Start the first call.
 
-    def wait_for_actions(self) -> np.ndarray:
-        """Return the actions, int32 [E].
-
-        Raises GroupUnknown where the learner does not know this group any more; Unreachable where
-        no answer came in time, StillRunning where an earlier call has to: waiting once more asks
-        again, and brings what the first call would have brought.
+        With `is_repeat` it asks, without the content, whether an earlier call delivered the
+        message. `timeout` is in seconds for each call; None: the client's.
         """
-        call, self._call = self._call or self._client.request_actions(*self._message), None
-        numbers, actions = wait_for_answer("infer", call)
-        code, version = numbers.numpy().tolist()
-        self._client.version = None if version == NO_POLICY else version
-        _raise_if_refused(code)
-        if code == Reply.ACCEPTED:
-            return np.frombuffer(actions.numpy(), np.int32)
-        if code != Reply.RUNNING:
-            raise GroupUnknown
-        self._message = self._message[0], b"", np.zeros([0, 3], np.float32)  # they are there
-        raise StillRunning
+        self._client, self._timeout = client, timeout
+        self._header, self._contents, self._episodes = header, contents, episodes
+        self._call: rpc.PendingCall | None = self._start(content_omitted=is_repeat)
+        self.answer = b""  # of a group of environments: its actions, int32 [E]
+
+    def wait(self) -> Reply:
+        """Wait for the current call and return ACCEPTED, STALE, FOREIGN or RUNNING.
+
+        RUNNING means that an earlier call has not ended. After that, and after Unreachable,
+        another `wait` repeats the message, without the content unless the learner asks for it.
+        Raises StreamLost if the learner lacks the stream's earlier messages, and Refused if it does
+        not accept messages from this process.
+        """
+        while True:
+            call, self._call = self._call or self._start(content_omitted=True), None
+            numbers, answer = wait_for_answer(self._header.function, call)
+            code, version, next_learner = MessageReply(*numbers.numpy().tolist())
+            reply, client = Reply(code), self._client
+            client.version = None if version == NO_POLICY else version
+            client.next_learner = None if next_learner == STAY else next_learner
+            if reply == Reply.DENIED:
+                raise Refused("the learner has a different token")
+            if reply == Reply.DISPLACED:
+                raise Refused("another process is this actor now: give each its own --task")
+            if reply == Reply.LOST:
+                raise StreamLost
+            if reply != Reply.INCOMPLETE:
+                self.answer = answer.numpy()
+                return reply
+            self._call = self._start()
 
     def wait_until_done(self) -> None:
-        """Wait until nothing is on its way any more, whatever comes of it."""
+        """Wait until no call runs any more, whatever its result."""
         if self._call:
             self._call.wait()
 
+    def _start(self, content_omitted: bool = False) -> rpc.PendingCall:
+        header, contents = self._header, self._contents
+        if content_omitted:
+            header, contents = header._replace(chunks=CONTENT_OMITTED), []
+        return self._client.start_delivery(header, contents, self._episodes, self._timeout)
+
 
 def wait_for_answer(function: str, call: rpc.PendingCall) -> list[tf.Tensor]:
-    """Return what a call answers; raises Unreachable where it fails."""
+    """Wait for a call's answer and return it; raise Unreachable if the call fails."""
     code, message = call.wait()
     if code:
         first = message.split("\n")[0]
         late = code in {tf.errors.DEADLINE_EXCEEDED, tf.errors.UNAVAILABLE}
-        # Not by way of a name here: this frame would keep itself, and with it the call.
+        # No local name for the exception: its traceback would keep this frame, and the call, alive.
         raise Unreachable(f"{function}: {first or f'error {code}'}", late)
     return call.answer()
-
-
-def _raise_if_refused(reply: int) -> None:
-    if reply == Reply.DENIED:
-        raise Refused("the learner's token is another")
-    if reply == Reply.DISPLACED:
-        raise Refused("another process is this actor now: give each its own --task")
 
 
 _TEXT, _NUMBERS, _BOTH = [tf.string], [tf.int64], [tf.int64, tf.string]

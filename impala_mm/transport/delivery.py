@@ -1,71 +1,145 @@
-"""Which messages a learner has had, so that each unroll is trained on once.
+"""The learner's side of delivery: each message of an actor counts exactly once.
 
-A call whose caller gave up at its deadline may still run, and calls overtake each other: a message
-is known by actor, incarnation (one life of the actor's process) and sequence number.
+A call whose caller gave up at its deadline may still run, and calls overtake each other. The ledger
+decides about every message by its header, whether it carries unrolls (`endpoints`) or a step of a
+group of environments (`inference`); `client.Delivery` is the other side.
 """
 
 import threading
+from typing import Protocol
 
-from impala_mm.transport.messages import Reply
+import numpy as np
+
+from impala_mm.transport.messages import (
+    CONNECTION_BITS,
+    CONTENT_OMITTED,
+    UNROLLS,
+    MessageHeader,
+    Reply,
+)
+
+
+class DeliveryRecords(Protocol):
+    """The functions that the ledger calls; `server.Server` implements them."""
+
+    def heard_from(self, actor: int) -> None:
+        """Record that a message of the actor arrived."""
+
+    def delivered(self, header: MessageHeader, episodes: np.ndarray) -> None:
+        """Record what a message reported, now that it is delivered."""
 
 
 class DeliveryLedger:
-    """The messages that were had: of each actor's last WINDOW numbers, each is accepted once."""
+    """The messages that one learner process has received.
+
+    Unrolls may overtake each other: each of a stream's last WINDOW numbers is accepted once. The
+    steps of a group of environments are accepted in order.
+    """
 
     WINDOW = 1000
 
-    def __init__(self) -> None:
+    def __init__(self, nonce: int, run: int, records: DeliveryRecords):
+        """Accept messages that name this learner process and this run."""
+        self.nonce, self.run, self._records = nonce, run, records
         self._lock = threading.Lock()
-        self._actors: dict[int, _SequenceNumbers] = {}
+        self._incarnations: dict[int, int] = {}  # by actor
+        self._streams: dict[tuple[int, int, int], _Stream] = {}  # by MessageHeader.stream_key
+        self.stale = 0  # messages that were not accepted: delivered before, or foreign
 
-    def join(self, actor: int, incarnation: int) -> None:
-        """Make this incarnation the actor; what others send in its name is dropped from now on."""
-        with self._lock:
-            numbers = self._actors.get(actor)
-            if numbers is None or numbers.incarnation != incarnation:
-                self._actors[actor] = _SequenceNumbers(incarnation)
+    def join(self, actor: int, incarnation: int) -> bool:
+        """Accept the actor's messages from this incarnation alone; return whether it is a new one.
 
-    def try_accept(self, actor: int, incarnation: int, sequence: int) -> Reply:
-        """Return ACCEPTED if the message is new, and `complete` is due; RUNNING, STALE or DISPLACED
-        if it is not.
+        The hello of an earlier connection of the same process may arrive late: it changes nothing.
         """
         with self._lock:
-            numbers = self._actors.get(actor)
-            if numbers is None or numbers.incarnation != incarnation:
-                return Reply.DISPLACED
-            return numbers.try_accept(sequence)
+            known = self._incarnations.get(actor)
+            if (
+                known is not None
+                and known >> CONNECTION_BITS == incarnation >> CONNECTION_BITS
+                and known >= incarnation
+            ):
+                return False
+            self._incarnations[actor] = incarnation
+            self._streams = {key: s for key, s in self._streams.items() if key[0] != actor}
+            return True
 
-    def complete(self, actor: int, incarnation: int, sequence: int, done: bool = True) -> None:
-        """Record that an accepted message is in the queue, or, not `done`, never will be."""
+    def forget(self, stream_key: tuple[int, int, int]) -> None:
+        """Forget a stream: its next message is number 0."""
         with self._lock:
-            numbers = self._actors.get(actor)
-            if numbers and numbers.incarnation == incarnation:
-                numbers.running.discard(sequence)
-                if not done:
-                    numbers.missing.add(sequence)
+            self._streams.pop(stream_key, None)
+
+    def refusal(self, header: MessageHeader) -> Reply | None:
+        """Return FOREIGN or DISPLACED if nonce, run or incarnation is not current; else None."""
+        if header.nonce != self.nonce or header.run != self.run:
+            return Reply.FOREIGN
+        if self._incarnations.get(header.actor) != header.incarnation:
+            return Reply.DISPLACED
+        return None
+
+    def try_accept(self, header: MessageHeader) -> tuple[Reply, bytes]:
+        """Return the reply to a call, and the answer if the stream's last message is repeated.
+
+        After ACCEPTED the caller must call `complete` or `fail` for this message.
+        """
+        with self._lock:
+            refused = self.refusal(header)
+            if refused is None:
+                stream = self._streams.get(header.stream_key)
+                if stream is None:
+                    stream = _Stream(in_order=header.stream != UNROLLS)
+                    self._streams[header.stream_key] = stream
+                reply, answer = stream.try_accept(header.number, header.chunks == CONTENT_OMITTED)
+            else:
+                reply, answer = refused, b""
+            self.stale += reply in {Reply.STALE, Reply.FOREIGN}
+        if refused is None:
+            self._records.heard_from(header.actor)
+        return reply, answer
+
+    def complete(self, header: MessageHeader, episodes: np.ndarray, answer: bytes = b"") -> None:
+        """Record that an accepted message is delivered, and keep its answer for repeats."""
+        with self._lock:
+            if stream := self._end_running(header):
+                stream.answer = answer
+        self._records.delivered(header, episodes)
+
+    def fail(self, header: MessageHeader) -> None:
+        """Record that an accepted message was not delivered: it will be accepted once more."""
+        with self._lock:
+            if stream := self._end_running(header):
+                stream.missing.add(header.number)
+
+    def _end_running(self, header: MessageHeader) -> "_Stream | None":
+        """Return the stream in which this message no longer runs; None if that is forgotten."""
+        stream = self._streams.get(header.stream_key)
+        if stream is None or header.number not in stream.running:
+            return None
+        stream.running.remove(header.number)
+        return stream
 
 
-class _SequenceNumbers:
-    """The numbers of one incarnation: all below `following` were had, but those in `missing`."""
+class _Stream:
+    """One stream: all numbers below `following` were accepted, except those in `missing`."""
 
-    def __init__(self, incarnation: int):
-        self.incarnation = incarnation
+    def __init__(self, in_order: bool):
+        self._in_order = in_order
         self.following = 0
         self.missing: set[int] = set()
-        self.running: set[int] = set()
+        self.running: set[int] = set()  # accepted, not yet delivered
+        self.answer = b""  # to the message that was delivered last
 
-    def try_accept(self, sequence: int) -> Reply:
-        window = DeliveryLedger.WINDOW
-        if sequence in self.running:
-            return Reply.RUNNING
-        if sequence >= self.following:
-            self.missing.update(range(max(self.following, sequence - window), sequence))
-            self.following = sequence + 1
-            oldest = self.following - window
-            self.missing = {number for number in self.missing if number >= oldest}
-        elif sequence in self.missing:
-            self.missing.remove(sequence)
-        else:
-            return Reply.STALE
-        self.running.add(sequence)
-        return Reply.ACCEPTED
+    def try_accept(self, number: int, content_omitted: bool) -> tuple[Reply, bytes]:
+        if number in self.running:
+            return Reply.RUNNING, b""
+        oldest = max(self.following, number + 1) - DeliveryLedger.WINDOW
+        if number < self.following and number not in self.missing:
+            return Reply.STALE, self.answer if number == self.following - 1 else b""
+        if self._in_order and number > min(self.running | self.missing, default=self.following):
+            return Reply.LOST, b""
+        if content_omitted:
+            return Reply.INCOMPLETE, b""
+        self.missing.update(range(max(self.following, oldest), number))
+        self.missing = {each for each in self.missing if each >= oldest and each != number}
+        self.following = max(self.following, number + 1)
+        self.running.add(number)
+        return Reply.ACCEPTED, b""

@@ -1,4 +1,4 @@
-"""Who belongs to a run: what an actor says of itself in its hello, against what the learner is."""
+"""The check whether an actor belongs to a run; the server calls it for each hello."""
 
 from typing import Any
 
@@ -15,18 +15,18 @@ _WORDS = {
     "unroll": "unroll layout (--unroll_length, observations, actions)",
     "acting": "layout of parameters",
 }
-_OF_ITS_OWN_NETWORK = {"network", "unroll", "acting"}  # which an actor that only steps has none of
+_OF_ITS_OWN_NETWORK = {"network", "unroll", "acting"}  # an actor that only steps has no network
 
 
 NO_TOKEN = (
-    "the learner's token is another: copy its token file to this host "
-    "(scp LEARNER:.config/impala_mm/token ~/.config/impala_mm/token), or name it with "
+    "this host's token differs from the learner's: copy its token file to this host "
+    "(scp LEARNER:.config/impala_mm/token ~/.config/impala_mm/token), or give its path with "
     "--token_file"
 )
 
 
 def refusal(asked: dict[str, Any], identity: dict[str, Any]) -> str:
-    """Why an actor is refused, in a sentence; empty where it belongs."""
+    """Return why an actor that sent `asked` is refused, in a sentence; empty if it belongs."""
     for key, words in _WORDS.items():
         if asked.get("inference") == "learner" and key in _OF_ITS_OWN_NETWORK:
             continue

@@ -1,4 +1,4 @@
-"""The messages between actors and learners: their headers, and what the numbers in them mean.
+"""The messages between actors and learners: their headers and replies.
 
 Headers and replies travel as int64 tensors, a number for each field. A number that stands for
 "nothing" on the wire has a name here; inside the code such a value is None.
@@ -6,113 +6,128 @@ Headers and replies travel as int64 tensors, a number for each field. A number t
 
 import enum
 import hashlib
-from typing import NamedTuple
+import secrets
+from typing import NamedTuple, Self
 
-PROTOCOL = 6  # version of all that follows
+import numpy as np
+
+PROTOCOL = 7  # the version of everything below
 MAX_CONTENT = 3 << 20  # bytes of content in a message; gRPC's own limit is 4 MiB
-TRY_BITS = 20  # bits of an incarnation that count the connections of one life of an actor's process
+CONNECTION_BITS = 20  # low bits of an incarnation: they count the connections of one actor process
+UNROLLS = -1  # the stream of an actor's unrolls; groups of environments are streams 0, 1, 2...
 NO_POLICY = -1  # in place of a policy version: the learner has none yet, or none that is wanted
-STAY = -1  # in place of a learner's rank: the actor stays with the learner that it feeds
-CONTENT_OMITTED = -1  # in place of the number of chunks: the content was sent before
+STAY = -1  # in place of a learner's rank: the actor keeps feeding the same learner
+CONTENT_OMITTED = -1  # in place of the number of chunks: an earlier call carried the content
 NO_NONCE = -1  # in place of a nonce, to a caller without the run's token
 
 
 class Reply(enum.IntEnum):
-    """What a learner answers to a message with unrolls, or to an inference request."""
+    """The learner's verdict on a message."""
 
-    ACCEPTED = 0  # the unrolls are in the queue; the actions are in the answer
-    RUNNING = 1  # an earlier call with the same number has not ended yet
-    STALE = 2  # the learner had this message before
-    DENIED = 3  # the caller has not the run's token
-    DISPLACED = 4  # another process is this actor now
-    LOST = 5  # what the message builds on is not here: its chunks, or its group of environments
-    FOREIGN = 6  # it was meant for another learner's process
+    ACCEPTED = 0  # the message is delivered: its unrolls are in the queue, or its actions follow
+    RUNNING = 1  # an earlier call with this message has not ended yet
+    STALE = 2  # the message was delivered before; the last one of a stream gets its answer again
+    DENIED = 3  # the caller does not have the run's token
+    DISPLACED = 4  # another process, or a later connection, is this actor now
+    LOST = 5  # the learner lacks an earlier message of the stream: the actor must start it over
+    FOREIGN = 6  # the message was meant for another learner process or another run
+    INCOMPLETE = 7  # some of the content is missing: send the message again with its content
 
 
 class ActorTimes(NamedTuple):
-    """What an actor's playing thread did with its time since its message before, in seconds."""
+    """The time of an actor's playing thread since its previous report, in seconds."""
 
-    acting: float = 0.0  # in the network
+    acting: float = 0.0  # in the network, or waiting for a learner that infers
     stepping: float = 0.0  # in the environments
-    waiting: float = 0.0  # until the unrolls before were sent: for the learner, that is
-    playing: float = 0.0  # altogether, these three included
+    waiting: float = 0.0  # until the previous unrolls were sent: waiting for the learner
+    playing: float = 0.0  # in total, including these three
 
     def in_microseconds(self) -> dict[str, int]:
-        """Return the fields as headers carry them."""
+        """Return the fields in the format of a header."""
         return {name: round(1e6 * seconds) for name, seconds in self._asdict().items()}
 
 
-class UnrollHeader(NamedTuple):
-    """What identifies a message with unrolls; travels as int64 [12]."""
+class MessageHeader(NamedTuple):
+    """The identity of a message, and what the learner records about it; int64 [14].
 
-    nonce: int  # of the learner process that the sender said hello to
-    run: int  # whose policy acted in these unrolls: all learners of a run hold the same
-    actor: int
-    incarnation: int  # of the actor's process
-    sequence: int  # 0, 1, 2... within an incarnation
-    dropped: int  # unrolls that went nowhere since the message before
-    acting: int  # of `ActorTimes` in microseconds, as are the next three
-    stepping: int
-    waiting: int
-    playing: int
-    version: int  # the oldest policy version that acted in these unrolls
-    chunks: int  # how many hold the content; 0: it is in the message; or CONTENT_OMITTED
-
-    @property
-    def message_key(self) -> tuple[int, int, int]:
-        """The message among all messages to a learner."""
-        return self.actor, self.incarnation, self.sequence
-
-
-class InferenceRequest(NamedTuple):
-    """What identifies a step of a group of environments, for its next actions; travels as int64
-    [11].
+    An actor numbers the messages of each of its streams: one stream carries its unrolls, or one
+    stream for each group of environments carries steps and brings back actions.
     """
 
-    nonce: int  # of the learner process that the actor said hello to
+    nonce: int  # of the learner process that answered the sender's hello
+    run: int  # number of the run whose policy acted: all learners of a run hold the same
     actor: int
-    incarnation: int  # of the actor's connection: each begins with a reset of all environments
-    group: int
-    number: int  # 0, 1, 2...: steps of the group in this incarnation; 0 is the reset
-    dropped: int  # unrolls that went nowhere since the last call
-    acting: int  # of `ActorTimes`, in microseconds, since the last call that said it
-    stepping: int
-    waiting: int
-    playing: int
-    environments: int  # E of this group
+    incarnation: int  # of the actor's process and connection; see `new_incarnation`
+    stream: int = UNROLLS  # or a group's number
+    number: int = 0  # 0, 1, 2... in the stream; a group's number 0 carries its reset
+    dropped: int = 0  # unrolls that reached no learner, since the previous report
+    acting: int = 0  # the fields of `ActorTimes` in microseconds; all 0: no report of times
+    stepping: int = 0
+    waiting: int = 0
+    playing: int = 0
+    chunks: int = 0  # chunks sent ahead; 0: the content is in the message; or CONTENT_OMITTED
+    version: int = 0  # unrolls: the oldest policy version that acted in them
+    environments: int = 0  # groups: E
+
+    @classmethod
+    def decode(cls, numbers: np.ndarray) -> Self:
+        """Return a header from the tensor that carried it."""
+        return cls(*numbers.tolist())
 
     @property
-    def group_key(self) -> tuple[int, int, int]:
-        """The group among all that a learner acts for."""
-        return self.actor, self.incarnation, self.group
+    def function(self) -> str:
+        """The endpoint that takes the message."""
+        return "enqueue" if self.stream == UNROLLS else "infer"
+
+    @property
+    def stream_key(self) -> tuple[int, int, int]:
+        """The stream among all streams that reach a learner."""
+        return self.actor, self.incarnation, self.stream
+
+    @property
+    def message_key(self) -> tuple[int, int, int, int]:
+        """The message among all messages that reach a learner."""
+        return self.actor, self.incarnation, self.stream, self.number
+
+    @property
+    def times(self) -> ActorTimes:
+        """The times that the actor reports, in seconds."""
+        return ActorTimes(*(getattr(self, name) / 1e6 for name in ActorTimes._fields))
 
 
-class UnrollReply(NamedTuple):
-    """What the learner tells the sender of unrolls; travels as int64 [4]."""
+class MessageReply(NamedTuple):
+    """The learner's reply to a message; int64 [3]."""
 
     reply: int  # a Reply
-    queue_fill: int  # unrolls in the learner's queue
-    version: int  # the newest policy version, or NO_POLICY
-    next_learner: int  # the rank of the learner to feed from now on, or STAY
+    version: int = NO_POLICY  # the newest policy version (a learner that infers: the one it uses)
+    next_learner: int = STAY  # rank of the learner that the actor must feed next, or STAY
 
 
 class ParametersRequest(NamedTuple):
-    """Which part of which policy's parameters an actor reads next; travels as int64 [4]."""
+    """A request for a part of one version of the parameters; int64 [4]."""
 
-    version: int  # or NO_POLICY: the newest
-    offset: int  # bytes that the reader has
-    reader: int  # a number that tells readers apart
-    min_version: int  # nothing is sent while the newest is older
+    version: int  # or NO_POLICY for the newest
+    offset: int  # bytes that the reader has received
+    reader: int  # a random number that tells readers apart
+    min_version: int  # the learner sends nothing while its newest version is older
 
 
 class ParametersReply(NamedTuple):
-    """What comes with a part of the parameters; travels as int64 [3]."""
+    """The numbers that accompany a part of the parameters; int64 [3]."""
 
-    version: int  # or NO_POLICY: there is none as requested
+    version: int  # or NO_POLICY if the learner does not have the requested one
     total: int  # bytes of all parts
-    nonce: int  # of the learner's process, or NO_NONCE
+    nonce: int  # of the learner process, or NO_NONCE
 
 
 def run_number(run_id: str) -> int:
-    """Return a run's id as a header carries it."""
+    """Return the number that stands for a run's id in headers."""
     return int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:7], "big")
+
+
+def new_incarnation() -> int:
+    """Return a random incarnation for an actor's process and its first connection.
+
+    Adding 1 gives the next connection of the same process, up to `CONNECTION_BITS` of them.
+    """
+    return secrets.randbits(62 - CONNECTION_BITS) << CONNECTION_BITS

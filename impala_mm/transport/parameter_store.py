@@ -1,4 +1,4 @@
-"""The parameters as actors read them: whole, though they travel in parts and change meanwhile.
+"""The parameters that actors download: each version stays complete while its parts are read.
 
 The server publishes every version here and answers `get_parameters` from it.
 """
@@ -8,30 +8,31 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-_KEPT_SECONDS = 60.0  # a version whose reader does not come back
+_KEPT_SECONDS = 60.0  # for which a version is kept whose reader does not continue
 
 
 class ParameterPart(NamedTuple):
     """A part of one version of the parameters."""
 
     version: int
-    total: int  # bytes of the whole version
+    total: int  # bytes of the complete version
     content: bytes
 
 
 class ParameterStore:
-    """The newest version, and older ones for as long as somebody is in the middle of them."""
+    """The newest version, and older ones while actors are still reading them."""
 
     def __init__(self, part_bytes: int):
-        """`part_bytes`: the size of each part that is read."""
+        """Serve parts of `part_bytes` bytes."""
         self._part_bytes = part_bytes
         self._lock = threading.Lock()
         self._versions: dict[int, _PackedParameters] = {}
-        self._readers: dict[int, tuple[int, float]] = {}  # which version each reads, since when
+        # By reader: the version that it reads, and the time of the last part.
+        self._readers: dict[int, tuple[int, float]] = {}
         self.version: int | None = None  # the newest; None before the first
 
     def publish(self, version: int, pack: Callable[[], bytes]) -> None:
-        """Make what `pack` returns the newest version; it is called when somebody reads it."""
+        """Make the bytes that `pack` returns the newest version; the first read calls it."""
         oldest = time.monotonic() - _KEPT_SECONDS
         with self._lock:
             self._readers = {r: held for r, held in self._readers.items() if held[1] > oldest}
@@ -41,9 +42,9 @@ class ParameterStore:
             self.version = version
 
     def read(self, version: int | None, offset: int, reader: int) -> ParameterPart | None:
-        """Return the part of a version (None: the newest) from byte `offset` on.
+        """Return the part of a version (None: the newest) that begins at byte `offset`.
 
-        None where there is no such version, or none yet.
+        Return None if the store does not have this version, or has none yet.
         """
         with self._lock:
             version = self.version if version is None else version
@@ -51,7 +52,7 @@ class ParameterStore:
             if version is None or found is None:
                 return None
             self._readers[reader] = version, time.monotonic()
-        content = found.pack()  # may take long, and others publish meanwhile
+        content = found.pack()  # may take long, so without the lock
         end = offset + self._part_bytes
         if end >= len(content):
             with self._lock:
@@ -63,7 +64,7 @@ class ParameterStore:
 
 
 class _PackedParameters:
-    """One version's bytes, packed for the first who reads them; others wait meanwhile."""
+    """One version's bytes, packed by the first read; concurrent reads wait for it."""
 
     def __init__(self, pack: Callable[[], bytes]):
         self._pack: Callable[[], bytes] | None = pack

@@ -1,31 +1,31 @@
-"""Which learner an actor feeds next: one with a full queue sends an actor to one that waits.
+"""The choice of the learner that an actor feeds next: one with a full queue gives actors away.
 
-All learners hold the same weights, so any actor may feed any of them, and each step takes as long
-as the learner that waits longest for its unrolls. The learners report their load to each other; the
-server asks this file with each message, and its answer tells the actor.
+All learners hold the same weights, so any actor may feed any of them, and each update takes as long
+as the learner that waits longest for its unrolls. The learners report their loads to each other.
+The server calls `choose_learner` for each message with unrolls, and its reply names the learner.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-SETTLE_SECONDS = 5.0  # after an actor came or left, in which a learner is left as it is
-_STARVED = 0.1  # share of its time that a learner in need waits
+SETTLE_SECONDS = 5.0  # without changes after an actor joined or left a learner
+_STARVED = 0.1  # a learner that waits for more than this share of its time needs actors
 
 
 class LearnerLoad(NamedTuple):
-    """How busy a learner is."""
+    """The load of a learner."""
 
-    wait_share: float  # of its time, waiting for unrolls
+    wait_share: float  # share of its time that it waits for unrolls
     queue_fill: float  # 0 to 1
-    actors: int  # that fed it within the last seconds
-    settled: bool  # nobody came or left within the last seconds
+    actors: int  # actors that sent something within the last seconds
+    settled: bool  # no actor joined or left within the last seconds
 
 
 def choose_learner(rank: int, own: LearnerLoad, loads: Sequence[LearnerLoad]) -> int | None:
-    """Return the learner that an actor which just fed learner `rank` feeds next; None: the same.
+    """Return the learner that an actor of learner `rank` must feed next; None: the same one.
 
-    `loads` are those of all learners, as last heard; `own` is of this moment. No actor is sent
-    where it would only change which of the two learners waits.
+    `loads` has the last report of each learner, `own` the current load of this one. No actor moves
+    if that would only change which of the two learners waits.
     """
     if len(loads) < 2 or own.queue_fill < 1 or not own.settled:
         return None

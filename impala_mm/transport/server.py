@@ -1,6 +1,6 @@
-"""The learner's end of the connection: a queue that actors fill, parameters that they fetch.
+"""The learner's end of the connection: a queue that actors fill, parameters that they download.
 
-`endpoints` has the functions that actors call; what they ask of the learner is here.
+A learner makes one `Server`. Actors call the functions in `endpoints`, which call the `Server`.
 """
 
 import json
@@ -17,7 +17,8 @@ import tensorflow as tf
 from impala_mm.runtime import ports
 from impala_mm.runtime.log import Say
 from impala_mm.transport.client import Client, Refused, Unreachable
-from impala_mm.transport.endpoints import InferenceCalls, UnrollReceiver, make_endpoints
+from impala_mm.transport.delivery import DeliveryLedger
+from impala_mm.transport.endpoints import UnrollReceiver, make_endpoints
 from impala_mm.transport.handshake import NO_TOKEN, refusal
 from impala_mm.transport.messages import (
     MAX_CONTENT,
@@ -25,12 +26,11 @@ from impala_mm.transport.messages import (
     NO_POLICY,
     PROTOCOL,
     STAY,
-    ActorTimes,
-    InferenceRequest,
+    MessageHeader,
+    MessageReply,
     ParametersReply,
     ParametersRequest,
     Reply,
-    UnrollHeader,
     run_number,
 )
 from impala_mm.transport.parameter_store import ParameterStore
@@ -38,43 +38,40 @@ from impala_mm.transport.rebalancing import SETTLE_SECONDS, LearnerLoad, choose_
 
 
 class ActorReport(NamedTuple):
-    """What an actor says besides its unrolls."""
+    """The report that comes with an actor's message."""
 
     actor: int
-    level: str  # that it plays
-    episodes: np.ndarray  # float32 [K, 3]: (1 for a whole game else 0, return, steps)
-    times: dict[str, float]  # seconds: what the actor did with its time
+    level: str  # that the actor plays
+    episodes: np.ndarray  # float32 [K, 3]: (1 for a complete game else 0, return, steps)
+    times: dict[str, float]  # seconds, by field of `ActorTimes`
 
 
-class InferenceService(InferenceCalls, Protocol):
+class InferenceService(Protocol):
     """Inference at the learner, as the server needs it; `inference` implements it."""
 
-    def attach(
-        self,
-        nonce: int,
-        heard_from: Callable[[int], None],
-        answered: Callable[[InferenceRequest, np.ndarray], None],
-    ) -> None:
-        """Serve the learner's process of this nonce; both functions are told of each call."""
+    def attach(self, ledger: DeliveryLedger, queue: tf.queue.QueueBase) -> None:
+        """Serve the learner process of this ledger; put unrolls into this queue."""
+
+    def answer(
+        self, header: tf.Tensor, contents: tf.Tensor, episodes: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Take a step of a group of environments; see `endpoints.TakeMessage`."""
 
     def publish(self, version: int, values: Sequence[tf.Tensor]) -> None:
         """Act by these values from the next batch on."""
 
-    def join(self, actor: int, incarnation: int) -> None:
-        """Make this incarnation the actor."""
-
     def forget(self, actor: int) -> None:
-        """Drop what an actor had begun."""
+        """Drop the actor's groups of environments and their unfinished unrolls."""
 
     def mean_batch(self) -> float:
-        """Return how many environments one inference was for, in the mean since the last call."""
+        """Return the mean number of environments of an inference since the last call."""
 
     def close(self) -> None:
-        """Answer nobody from now on."""
+        """Refuse all further calls."""
 
 
 class Server:
-    """Listens for actors; implements `endpoints.LearnerCalls`."""
+    """The server of one learner; implements `endpoints.LearnerCalls` and `DeliveryRecords`."""
 
     def __init__(
         self,
@@ -87,109 +84,108 @@ class Server:
         inference: InferenceService | None = None,
         unroll_bytes: int | None = None,
     ):
-        """Listens on `bind_address`; compares `identity` with that of each actor that says hello.
+        """Listen on `bind_address`; accept actors whose identity matches `identity`.
 
-        With `inference` it acts for actors, too. `unroll_bytes`: as of `UnrollReceiver`.
+        With `inference` the learner also acts for actors. For `unroll_bytes` see `UnrollReceiver`.
 
-        Raises OSError, naming the address and its holder, where another process has the port.
+        Raises OSError, naming the address and its holder, if another process holds the port.
         """
-        self.nonce = secrets.randbits(62)
-        self.run = run_number(identity["run_id"])
+        nonce, run = secrets.randbits(62), run_number(identity["run_id"])
+        self.ledger = DeliveryLedger(nonce, run, self)
         self.capacity = queue_capacity
         self._identity = {"learners": [address]} | identity
-        self._identity |= {"protocol": PROTOCOL, "nonce": self.nonce}
+        self._identity |= {"protocol": PROTOCOL, "nonce": nonce}
         self._say = say
-        self._receiver = UnrollReceiver(
-            self, self.nonce, self.run, queue_capacity, unroll_bytes, say
-        )
+        # (an unroll's bytes, its policy version), for the learner's batches. TensorFlow's queue
+        # blocks the calls of actors that are faster than the learner, and no other call.
+        self.queue = tf.queue.FIFOQueue(queue_capacity, [tf.string, tf.int64], [[], []])
+        self._receiver = UnrollReceiver(self, self.ledger, self.queue, unroll_bytes, say)
         self._parameters = ParameterStore(MAX_CONTENT)
-        self._levels: dict[int, str] = {}  # what each actor plays
-        self._lock = threading.Lock()  # of the next three
+        self._levels: dict[int, str] = {}  # by actor
+        self._lock = threading.Lock()  # guards the next four
         self._reports: list[ActorReport] = []
-        self._on_this_host = set[int]()  # actors, those that have left too
-        self.actors: dict[int, float] = {}  # those that are here, and when we last heard of each
+        self._dropped = 0  # unrolls that reached no learner, by the actors' reports
+        self._on_this_host = set[int]()  # actors, including those that have left
+        self.actors: dict[int, float] = {}  # connected actors, and when each sent its last message
         self._inference = inference
         if inference:
-            inference.attach(self.nonce, self.heard_from, self._inference_answered)
+            inference.attach(self.ledger, self.queue)
         self._closed = False
         self.refused = 0
-        self._dropped = 0  # unrolls of actors whose learner infers that went nowhere
-        # Of several learners that may send each other actors: this one, and the load of all.
+        # Learners may send each other actors: the rank of this one, and the loads of all by rank.
         self.rank, self.loads = 0, list[LearnerLoad]()
-        self._movable = set[int]()  # actors that know all learners by the addresses we do
-        self._changed_at = time.monotonic()  # when an actor came or left last
+        self._movable = set[int]()  # actors that know the learners by the same addresses as we do
+        self._changed_at = time.monotonic()  # when an actor last joined or left
 
         ports.check_free(bind_address)
         self._server = tf.distribute.experimental.rpc.Server.create("grpc", bind_address)
-        for name, function in make_endpoints(token, self, self._receiver, inference).items():
+        infer = inference.answer if inference else None
+        for name, function in make_endpoints(token, self, self._receiver, infer).items():
             self._server.register(name, function)
         self._server.start()
-        # A port taken in the meantime raises nothing: only our own answer proves that we listen.
+        # gRPC raises nothing if another process took the port in the meantime: only an answer with
+        # our own nonce proves that we listen on it.
         try:
             answer = Client(address, token, timeout=10).hello({"probe": True})
         except (Refused, Unreachable) as error:
-            raise OSError(f"{address} does not lead here: {error}") from None
-        if answer["nonce"] != self.nonce:
+            raise OSError(f"this learner cannot reach itself at {address}: {error}") from None
+        if answer["nonce"] != nonce:
             holder = ports.describe_holder(bind_address)
             raise OSError(f"{address} is answered by another learner{holder}")
 
     # -- the learner's side
 
     @property
-    def queue(self) -> tf.queue.QueueBase:
-        """(an unroll's bytes, its policy version) for the learner's batches."""
-        return self._receiver.queue
-
-    @property
     def stale(self) -> int:
-        """How many messages were dropped: had before, or meant for another process."""
-        return self._receiver.stale
+        """The number of messages not accepted: delivered before, or for another process."""
+        return self.ledger.stale
 
     @property
     def dropped(self) -> int:
-        """How many unrolls went nowhere."""
-        return self._receiver.dropped + self._dropped
+        """The number of unrolls that reached no learner, or that this one could not read."""
+        return self._receiver.unreadable + self._dropped
 
     def fill(self) -> float:
-        """Return how full the queue is, 0 to 1."""
+        """Return the queue's fill level, from 0 to 1."""
         return 0.0 if self._closed else int(self.queue.size()) / self.capacity
 
     def load(self, wait_share: float) -> LearnerLoad:
-        """Return the load of this learner, which waits this share of its time."""
+        """Return this learner's load; it waits for unrolls for `wait_share` of its time."""
         now, fill = time.monotonic(), self.fill()
         with self._lock:
             active = sum(now - heard < 2 * SETTLE_SECONDS for heard in self.actors.values())
             return LearnerLoad(wait_share, fill, active, now - self._changed_at > SETTLE_SECONDS)
 
     def actors_on_other_hosts(self) -> int:
-        """Return how many of the actors that are here run on other hosts."""
+        """Return how many of the connected actors run on other hosts."""
         with self._lock:
             return len(self.actors.keys() - self._on_this_host)
 
     def publish(
         self, version: int, pack: Callable[[], bytes], values: Sequence[tf.Tensor] = ()
     ) -> None:
-        """Offer what `pack` returns to actors from now on; it is called once, if anybody asks.
+        """Offer the parameters that `pack` returns to actors, as this version.
 
-        Readers of an older version may finish it. Inference here acts by `values`.
+        `pack` is called once, when the first actor reads them. Actors that read an older version
+        may finish it. A learner that infers acts by `values` from now on.
         """
         self._parameters.publish(version, pack)
         if self._inference:
             self._inference.publish(version, values)
 
     def inference_metrics(self) -> dict[str, float]:
-        """Return how many environments one inference here was for, since the last call."""
+        """Return the mean number of environments of an inference since the last call, by key."""
         batch = self._inference.mean_batch() if self._inference else 0.0
         return {"inference_batch": batch} if batch else {}
 
     def take_reports(self) -> list[ActorReport]:
-        """Return what came with unrolls since the last call."""
+        """Return the actors' reports since the last call."""
         with self._lock:
             reports, self._reports = self._reports, []
         return reports
 
     def forget_silent(self, seconds: float) -> list[int]:
-        """Forget the actors from which nothing came for so long; return them."""
+        """Forget the actors that have sent nothing for `seconds`; return their numbers."""
         deadline = time.monotonic() - seconds
         with self._lock:
             gone = [actor for actor, heard in self.actors.items() if heard < deadline]
@@ -201,23 +197,23 @@ class Server:
         return gone
 
     def close(self) -> None:
-        """Let go of actors that wait, and take no new ones; what was being sent is dropped."""
+        """End the calls that wait and refuse new ones; unrolls being sent are dropped."""
         self._closed = True
         if self._inference:
             self._inference.close()
         self.queue.close(cancel_pending_enqueues=True)
 
-    # -- what the endpoints call; none of it holds a lock while it waits, or waits long
+    # -- called by the endpoints; none of these holds a lock while it waits, or waits long
 
     def hello(self, request: bytes) -> np.ndarray:
-        """Return who the learner is, or why it refuses the actor; as JSON."""
+        """Return the learner's identity, or why it refuses the actor; as JSON."""
         if self._closed:
-            raise RuntimeError("the run has ended")  # for the caller, as if nobody were here
+            raise RuntimeError("the run has ended")  # for the caller the learner is unreachable
         asked = json.loads(request)
         answer = dict(self._identity)
         if not asked.get("probe"):
             if self._inference and self._parameters.version is None:
-                raise RuntimeError("there is no policy yet")  # the caller comes again
+                raise RuntimeError("there is no policy yet")  # the caller tries again
             if refused := refusal(asked, self._identity):
                 answer["refused"] = refused
                 self.refused += 1
@@ -227,7 +223,7 @@ class Server:
         return np.array(json.dumps(answer).encode(), object)
 
     def _join(self, asked: dict[str, Any]) -> bool:
-        """Take an actor up; return whether it may be sent to other learners."""
+        """Register an actor; return whether it may be sent to other learners."""
         actor, incarnation = int(asked["actor"]), int(asked["incarnation"])
         self._levels[actor] = asked.get("level", "")
         with self._lock:
@@ -238,42 +234,46 @@ class Server:
             self._movable.add(actor)
         else:
             self._movable.discard(actor)
-        self._receiver.join(actor, incarnation)
-        if self._inference:
-            self._inference.join(actor, incarnation)
+        if self.ledger.join(actor, incarnation) and self._inference:
+            self._inference.forget(actor)
         self.heard_from(actor)
         self._say(f"actor {actor} on {asked['host']} joined")
         return movable
 
     def refuse_stranger(self) -> np.ndarray:
-        """Return what a caller without the token is told; as JSON."""
+        """Count a caller without the token and return the answer to it; as JSON."""
         self.refused += 1
         self._say("a caller without the run's token was refused")
         return np.array(json.dumps({"refused": NO_TOKEN, "nonce": NO_NONCE}).encode(), object)
 
     def heard_from(self, actor: int) -> None:
-        """Record that the actor is here, or here again."""
+        """Record that a message of the actor arrived: it is connected."""
         with self._lock:
             if actor not in self.actors:
                 self._changed_at = time.monotonic()
             self.actors[actor] = time.monotonic()
 
-    def unrolls_arrived(self, header: UnrollHeader, episodes: np.ndarray) -> None:
-        """Record what came with unrolls that are in the queue."""
-        self._record(header, episodes)
+    def delivered(self, header: MessageHeader, episodes: np.ndarray) -> None:
+        """Keep what a message reported, now that it is delivered, for `take_reports`."""
         with self._lock:
-            if header.actor in self.actors:  # else it was sent to another learner meanwhile
+            if header.actor in self.actors:  # else it was sent to another learner in the meantime
                 self.actors[header.actor] = time.monotonic()
+            self._dropped += header.dropped
+            if header.playing or len(episodes):
+                level, times = self._levels[header.actor], header.times._asdict()
+                self._reports.append(ActorReport(header.actor, level, episodes, times))
 
-    def where_next(self, header: UnrollHeader, reply: Reply) -> tuple[int, int]:
-        """Return the newest policy version, and the learner that the actor is to feed next."""
+    def where_next(self, header: MessageHeader, reply: Reply) -> MessageReply:
+        """Return the reply to a message with unrolls, with the learner to feed next."""
         version, learner = self._parameters.version, None
         if len(self.loads) > 1 and reply in {Reply.ACCEPTED, Reply.RUNNING}:
             learner = self._send_elsewhere(header.actor)
-        return NO_POLICY if version is None else version, STAY if learner is None else learner
+        return MessageReply(
+            reply, NO_POLICY if version is None else version, STAY if learner is None else learner
+        )
 
     def _send_elsewhere(self, actor: int) -> int | None:
-        """Return the learner that is to have this actor, if it may go and is needed there."""
+        """Return the learner that needs this actor more, if there is one and the actor may move."""
         own = self.load(0.0)
         with self._lock:
             if actor not in self._movable or actor not in self.actors:
@@ -284,27 +284,14 @@ class Server:
                 self._changed_at = time.monotonic()
             return learner
 
-    def _inference_answered(self, request: InferenceRequest, episodes: np.ndarray) -> None:
-        """Record what came with a request for actions."""
-        self._dropped += request.dropped
-        if request.playing or len(episodes):
-            self._record(request, episodes)
-
-    def _record(self, message: UnrollHeader | InferenceRequest, episodes: np.ndarray) -> None:
-        """Keep what an actor did with its time, and which episodes ended, for `take_reports`."""
-        with self._lock:
-            level = self._levels[message.actor]
-            times = {name: getattr(message, name) / 1e6 for name in ActorTimes._fields}
-            self._reports.append(ActorReport(message.actor, level, episodes, times))
-
     def read_parameters(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return a ParametersReply to a ParametersRequest, and the part of the parameters."""
+        """Return a ParametersReply to a ParametersRequest, and a part of the parameters."""
         request = ParametersRequest(*map(int, numbers))
         version = None if request.version == NO_POLICY else request.version
         part, newest = None, self._parameters.version
         if newest is not None and newest >= request.min_version:
             part = self._parameters.read(version, request.offset, request.reader)
         if part is None:
-            return np.array(ParametersReply(NO_POLICY, 0, self.nonce)), np.array(b"", object)
-        reply = ParametersReply(part.version, part.total, self.nonce)
+            return np.array(ParametersReply(NO_POLICY, 0, self.ledger.nonce)), np.array(b"", object)
+        reply = ParametersReply(part.version, part.total, self.ledger.nonce)
         return np.array(reply), np.array(part.content, object)

@@ -1,24 +1,27 @@
-"""What a step costs at least, part by part, on this machine: in core-seconds, and bytes.
+"""The minimal cost of a step on this machine, part by part, in core-seconds and bytes.
 
     python sandbox/benchmarks/components.py [--save=FILE.json] [any flag of experiment.py]
 
-Environment, inference and training are each measured alone: the smallest CPU time per step over
-batches (environments stepped at once, observations inferred at once, unrolls trained on at once) of
-8 to 256 and 1 or 2 threads. All cores are busy meanwhile: with 1 thread as many copies of the
-measuring process (`worker.py`) work side by side as there are cores, with 2 threads half as many.
+Environment, inference and training are each measured alone. The cost of a part is its smallest CPU
+time per step over batches of 8 to 256 (environments stepped at once, observations inferred at
+once, unrolls trained on at once) and over 1 or 2 threads. All cores are busy during a measurement:
+with 1 thread as many copies of the measuring process (`worker.py`) run side by side as there are
+cores, with 2 threads half as many.
 
-An emulator takes a fifth of a second to start. So environments and updates are measured at batches
-of 8, 16 and 32, and at a larger one only while the one before was more than 2% cheaper than all
-before it; the table says which were not tried. A `ComponentBenchmark` that measures again does so
-at each part's best batch and the ones beside it, which are ready by then.
+An emulator takes a fifth of a second to start. Environments and updates are therefore measured at
+batches of 8, 16 and 32, and at a larger one only while the previous batch was more than 2% cheaper
+than all smaller ones; the table names the batches that were not tried. When a
+`ComponentBenchmark` measures again, it measures only each part's best batch and the neighbouring
+batches, which are then already prepared.
 
-Training computes in --precision, inference as who acts does (`impala_mm/algorithms/agent.py`: in
---precision, too, but in float32 where the processor does not compute in bfloat16). `wire_costs.py`
-measures what an unroll costs who sends and who receives it, and the parameters.
+Training computes in --precision. Inference computes in the acting precision
+(`impala_mm/algorithms/agent.py`), which is --precision too, but float32 if the processor cannot
+compute in bfloat16. `wire_costs.py` measures the cost of an unroll for its sender and its receiver,
+and the cost of the parameters.
 
-    limit = cores / (environment + inference + training)    steps per second, were nothing else
+    limit = cores / (environment + inference + training)    steps per second, if nothing else ran
 
-`throughput.py` holds real runs against that limit.
+`throughput.py` compares real runs with this limit.
 """
 
 import dataclasses
@@ -42,56 +45,55 @@ from impala_mm.runtime import provenance
 
 PARTS = ("environment", "inference", "training")
 BATCHES = (8, 16, 32, 64, 128, 256)
-_MIN_BATCHES = {"environment": 3, "inference": 6, "training": 3}  # of BATCHES, the smallest first
-_MIN_GAIN = (
-    0.02  # by which a batch must be cheaper than all smaller ones for a larger one to be tried
-)
-_USUAL_LARGEST_BATCH = 64  # up to which batch that usually comes to
-# Seconds to start a process, an emulator, and a TensorFlow function; for guesses alone.
+_MIN_BATCHES = {"environment": 3, "inference": 6, "training": 3}  # how many of BATCHES at least
+# A larger batch is tried if the last one was cheaper than all smaller ones by more than this share.
+_MIN_GAIN = 0.02
+_USUAL_LARGEST_BATCH = 64  # the largest batch that is usually tried
+# Seconds to start a process, an emulator, and to trace a TensorFlow function; only for estimates.
 _START_SECONDS, _EMULATOR_SECONDS, _TRACE_SECONDS = 8.0, 0.15, 1.0
-_MAX_STEPS_PER_UPDATE = 2560  # steps in one update: from some 600 on a step costs the same
+_MAX_STEPS_PER_UPDATE = 2560  # from about 600 steps per update on, the cost of a step is constant
 _CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8")
 
 
 class Measurement(NamedTuple):
-    """One part, at one batch and number of threads."""
+    """The cost of one part at one batch size and number of threads."""
 
-    part: str  # of PARTS
+    part: str  # one of PARTS
     batch: int  # environments, observations or unrolls at once
-    threads: int  # of each measuring process; all of them together keep the cores busy
-    seconds: float  # of one core's CPU time, per step
+    threads: int  # threads of each measuring process; together they keep all cores busy
+    seconds: float  # core-seconds per step
 
 
 class ComponentCosts(NamedTuple):
-    """All that was measured; travels as JSON (`to_json`, `from_json`)."""
+    """All measured costs; `to_json` and `from_json` convert them."""
 
     environment: float  # core-seconds per step, the smallest found
     inference: float
     training: float  # at --precision
-    wire: WireCosts | None  # None where it was not asked for
-    measured: list[Measurement]  # every point
+    wire: WireCosts | None  # None if it was not measured
+    measured: list[Measurement]  # all points
     host: dict[str, Any]  # cores, processor, cpu_flags, versions, revision
     settings: dict[str, Any]  # level_name, agent_name, precision, unroll_length
 
     @property
     def core_seconds_per_step(self) -> float:
-        """Core-seconds that a step takes at least."""
+        """The smallest number of core-seconds that a step takes."""
         return self.environment + self.inference + self.training
 
     @property
     def rate_limit(self) -> float:
-        """Steps per second of this machine, were there nothing else to do."""
+        """Steps per second of this machine if it did nothing else."""
         return self.host["cores"] / self.core_seconds_per_step
 
 
 def to_json(found: ComponentCosts) -> dict[str, Any]:
-    """With names for everything."""
+    """Return the costs as a dictionary for JSON, with a name for every figure."""
     wire = found.wire._asdict() if found.wire else None
     return found._asdict() | {"wire": wire, "measured": [m._asdict() for m in found.measured]}
 
 
 def from_json(record: dict[str, Any]) -> ComponentCosts:
-    """What `to_json` made, also of another machine."""
+    """Return the costs from a record that `to_json` made, on any machine."""
     wire = WireCosts(**record["wire"]) if record["wire"] else None
     return ComponentCosts(
         **record | {"wire": wire, "measured": [Measurement(**m) for m in record["measured"]]}
@@ -99,22 +101,24 @@ def from_json(record: dict[str, Any]) -> ComponentCosts:
 
 
 class ComponentBenchmark:
-    """The measuring processes: what was made ready stays so, and can be measured again."""
+    """The measuring processes; what they have prepared can be measured again."""
 
     def __init__(
         self, config: Config, seconds: float, show_progress: ShowProgress = lambda _: None
     ):
-        """Each point is measured for so many seconds; `show_progress` is told what comes next."""
+        """Start the processes; each point is measured for `seconds`.
+
+        `show_progress` is called with a description of each point before it is measured.
+        """
         self._config, self._seconds, self._show_progress = config, seconds, show_progress
         cores = len(os.sched_getaffinity(0))
         counts = {1: cores, 2: cores // 2} if cores > 1 else {1: 1}
         self._processes = {
             n: [WorkerProcess(config, n) for _ in range(c)] for n, c in counts.items()
         }
-        self._costs_before: dict[
-            tuple[str, int], dict[int, float]
-        ] = {}  # by part and threads, by batch
-        self._precision: dict[str, str] = {}  # that a part computes in
+        # Earlier results: core-seconds per step by (part, threads) and batch.
+        self._costs_before: dict[tuple[str, int], dict[int, float]] = {}
+        self._precision: dict[str, str] = {}  # the precision in which each part computes
 
     def __enter__(self) -> "ComponentBenchmark":
         return self
@@ -124,7 +128,7 @@ class ComponentBenchmark:
             process.kill()
 
     def measure(self, wire: WireCosts | None = None) -> ComponentCosts:
-        """Measures each part at batch after batch; from the second time on, around the best."""
+        """Measure each part at growing batches; after the first time, only around the best."""
         combinations = list(itertools.product(PARTS, self._processes))
         expected = {
             (*k, batch): self._estimate_seconds(*k, batch)
@@ -133,7 +137,7 @@ class ComponentBenchmark:
         }
         estimate = TimeEstimate(expected | {"start": 0.0 if self._costs_before else _START_SECONDS})
         if not self._costs_before:
-            self._show_progress(f"measuring processes start; {estimate.time_left()}")
+            self._show_progress(f"starting measuring processes; {estimate.time_left()}")
             request_all([*itertools.chain(*self._processes.values())])
             estimate.complete("start", _START_SECONDS)
         measured: list[Measurement] = []
@@ -162,7 +166,7 @@ class ComponentBenchmark:
         )
 
     def _measure_point(self, estimate: TimeEstimate, part: str, threads: int, batch: int) -> float:
-        """Returns the core-seconds per step, where all cores do the same."""
+        """Return the core-seconds per step while all cores run the same task."""
         estimated_seconds, s = self._estimate_seconds(part, threads, batch), "s" * (threads > 1)
         self._show_progress(f"{part}, {batch} at once, {threads} thread{s}; {estimate.time_left()}")
         processes = self._processes[threads]
@@ -174,7 +178,7 @@ class ComponentBenchmark:
         return cost
 
     def _expected_batches(self, part: str, threads: int) -> list[int]:
-        """Returns the batches at which a part will probably be measured next."""
+        """Return the batches at which a part will probably be measured next."""
         if found_before := self._costs_before.get((part, threads)):
             return best_and_neighbours(found_before)
         candidates = candidate_batches(part, self._config)
@@ -185,7 +189,7 @@ class ComponentBenchmark:
         ]
 
     def _estimate_seconds(self, part: str, threads: int, batch: int) -> float:
-        """Estimates the seconds that a point takes."""
+        """Estimate the seconds that a measurement takes."""
         if batch in self._costs_before.get((part, threads), {}):
             return self._seconds
         starts = batch * _EMULATOR_SECONDS if part == "environment" else _TRACE_SECONDS
@@ -195,7 +199,7 @@ class ComponentBenchmark:
 def measure_growing_batches(
     candidates: list[int], min_batches: int, measure: Callable[[int], float]
 ) -> dict[int, float]:
-    """Measures the first `min_batches` >= 2, and larger ones while they are cheaper."""
+    """Measure the first `min_batches` >= 2, and larger batches while they are cheaper."""
     costs: dict[int, float] = {}
     for batch in candidates:
         if len(costs) >= min_batches:
@@ -207,7 +211,7 @@ def measure_growing_batches(
 
 
 def best_and_neighbours(costs: dict[int, float]) -> list[int]:
-    """Returns the batch that costs least, and those beside it."""
+    """Return the batch with the smallest cost and its neighbours."""
     batches = sorted(costs)
     best = batches.index(min(batches, key=costs.__getitem__))
     return batches[max(best - 1, 0) : best + 2]
@@ -216,7 +220,7 @@ def best_and_neighbours(costs: dict[int, float]) -> list[int]:
 def measure_components(
     config: Config, seconds: float = 1.0, show_progress: ShowProgress = lambda _: None
 ) -> ComponentCosts:
-    """Measures each part, and the wire, once."""
+    """Measure each part and the wire once."""
     wire = measure_wire(config, seconds, show_progress)
     with ComponentBenchmark(config, seconds, show_progress) as benchmark:
         return benchmark.measure(wire)
@@ -228,13 +232,13 @@ _SETTING_NAMES = tuple(
 
 
 def candidate_batches(part: str, config: Config) -> list[int]:
-    """Returns the batches that may be tried, besides the run's own --batch_size."""
+    """Return the batches that may be tried besides the run's own --batch_size."""
     longest = _MAX_STEPS_PER_UPDATE // config.unroll_length if part == "training" else BATCHES[-1]
     return [batch for batch in BATCHES if batch <= longest]
 
 
 def describe_host() -> dict[str, Any]:
-    """Returns the processor, the versions and the revision that were measured."""
+    """Return this machine's processor, and the versions and revision in use."""
     known = Path("/proc/cpuinfo").read_text().partition("\nflags")[2].partition("\n")[0].split()
     return {
         "cores": len(os.sched_getaffinity(0)),
@@ -246,14 +250,14 @@ def describe_host() -> dict[str, Any]:
 
 
 def format_table(found: ComponentCosts) -> str:
-    """For people."""
+    """Return the costs as a table for people."""
     lines = [f"{found.host['processor']}; {' '.join(found.host['cpu_flags'])}"]
-    lines += ["core-microseconds per step, by how many at once (t: threads)"]
+    lines += ["core-microseconds per step, by batch (t: threads)"]
     for part in PARTS:
         here = [m for m in found.measured if m.part == part]
         best = min(here, key=lambda m: m.seconds)
         points = ", ".join(f"{m.batch}/{m.threads}t {m.seconds * 1e6:.0f}" for m in here)
-        lines.append(f"  {part:12} {best.seconds * 1e6:7.1f}   of {points}")
+        lines.append(f"  {part:12} {best.seconds * 1e6:7.1f}   the smallest of {points}")
     if left_out := _describe_untried(found):
         lines.append(f"  not tried: {left_out}")
     cores = found.host["cores"]
@@ -272,7 +276,7 @@ def format_table(found: ComponentCosts) -> str:
 
 
 def _describe_untried(found: ComponentCosts) -> str:
-    """Says which batches were not tried, and why."""
+    """Describe which batches were not tried, and why."""
     untried = []
     for part in PARTS:
         here = {(m.threads, m.batch) for m in found.measured if m.part == part}
@@ -285,23 +289,23 @@ def _describe_untried(found: ComponentCosts) -> str:
     if not untried:
         return ""
     return (
-        f"{', '.join(untried)}: the batch before was not {_MIN_GAIN:.0%} cheaper than all smaller "
-        f"ones, or it is an update of more than {_MAX_STEPS_PER_UPDATE:,} steps"
+        f"{', '.join(untried)}: the previous batch was not {_MIN_GAIN:.0%} cheaper than all "
+        f"smaller ones, or the update has more than {_MAX_STEPS_PER_UPDATE:,} steps"
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class ComponentFlags:
-    """Flags of this program besides those of experiment.py."""
+    """Flags of this program in addition to those of experiment.py."""
 
-    save: str = flag("", group="Components", text="File for all figures, as JSON.")
+    save: str = flag("", group="Components", text="File to write all figures to, as JSON.")
     measured_seconds: float = flag(
         1.0, group="Components", least=0.01, text="Seconds for which each point is measured."
     )
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure the components and print them."""
     (config, component_flags), _ = flags.parse(sys.argv, __doc__ or "", Config, ComponentFlags)
     status_line = StatusLine("components")
     found = measure_components(config, component_flags.measured_seconds, status_line)

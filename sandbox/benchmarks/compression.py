@@ -1,11 +1,11 @@
-"""What --compression costs and saves, on this machine's loopback: CPU time and bytes.
+"""The cost and the saving of --compression over this machine's loopback: CPU time and bytes.
 
     python sandbox/benchmarks/compression.py --level_name=PongNoFrameskip-v4 [more flags]
 
-Unrolls: one learner's end and an actor's end for each way of sending, in processes of their own
-(`worker.py`), turn by turn; what is sent was played. Steps, as actors send them with
---inference=learner: only what packing and unpacking a group of --num_envs takes, since the call
-itself is inference's.
+Unrolls: one learner's end, and an actor's end for each compression, each in a process of its own
+(`worker.py`), are measured in turn. The unrolls come from real games. Steps, as actors send them
+with --inference=learner: only packing and unpacking a group of --num_envs is measured, because the
+call itself belongs to inference.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ _ROUNDS, _SECONDS = 7, 0.6
 
 
 def benchmark_unrolls(config: Config) -> None:
-    """Prints CPU time of both ends per unroll, and its bytes, for each way of sending."""
+    """Print the CPU time of both ends per unroll and its bytes, for each compression."""
     envs, processes = config.num_envs, [WorkerProcess(config, 1)]
     try:
         learner = processes[0]
@@ -58,13 +58,13 @@ def benchmark_unrolls(config: Config) -> None:
         ratios = [sum(a) / sum(b) for a, b in zip(each, cpu_by_pack["none"], strict=True)]
         print(
             f"an unroll, {name}: {sizes[name]:,.0f} bytes; microseconds: actor {actor:.0f}, "
-            f"learner {learning:.0f}; together {statistics.median(ratios):.2f} times none's "
-            f"({min(ratios):.2f} to {max(ratios):.2f})"
+            f"learner {learning:.0f}; together {statistics.median(ratios):.2f} times the cost "
+            f"without compression ({min(ratios):.2f} to {max(ratios):.2f})"
         )
 
 
 def benchmark_steps(config: Config) -> None:
-    """Prints bytes of a step of one environment, and CPU time of packing and unpacking it."""
+    """Print the bytes of one environment's step, and the CPU time of packing and unpacking."""
     lifecycle.load_tensorflow(1, 1)
     from impala_mm.data.step_codec import StepCodec  # noqa: PLC0415
 
@@ -90,7 +90,7 @@ def benchmark_steps(config: Config) -> None:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure unrolls and steps, and print the results."""
     (config,), _ = flags.parse(sys.argv, __doc__ or "", Config)
     benchmark_unrolls(config)
     benchmark_steps(config)

@@ -1,80 +1,81 @@
-"""The CPU time and the network bytes that a run of a given rate takes of its hosts.
+"""The CPU time and network bytes that a run with a given rate takes from its hosts.
 
 `throughput_model.py` searches for the largest rate that fits.
 
-The costs come from measurements of each kind of host (`sandbox/benchmarks/plan.py` makes them), the
-hosts from a CSV. Rates are steps/s of each worker set: learners step together, so all have the
-same. Pure arithmetic; it imports nothing of the rest.
+The costs come from measurements of each kind of host, which `sandbox/benchmarks/plan.py` makes; the
+hosts come from a CSV. Rates are steps/s of each worker set: learners step together, so all sets
+have the same rate. This module is pure arithmetic and imports none of the project's modules.
 """
 
 import math
 from typing import NamedTuple
 
 _BYTES_PER_GBIT = 125e6  # bytes/s
-_ACTION_BYTES = 8  # down per step, with inference at the learner
+_ACTION_BYTES = 8  # bytes per step to the actor, with inference at the learner
 
 
 class HostCosts(NamedTuple):
-    """What each part of a step costs on a kind of host, with one environment, network and shape.
+    """The costs of a step on a kind of host, for one environment, network and run shape.
 
-    Seconds are core-seconds per step where nothing else is said.
+    Values are core-seconds per step unless a comment says otherwise.
     """
 
     cores: float
-    environment: float  # an actor's one thread: this,
-    inference: float  # this,
-    packing: float  # and Python around them and encoding, one after the other
-    sending: float  # an actor's other threads, beside that
-    loading: float  # an actor's one thread, for a whole new policy
-    pulling: float  # for one pull of the parameters, at an actor's host
+    # An actor's main thread runs these three one after another:
+    environment: float
+    inference: float
+    packing: float  # the Python code around both, and encoding
+    sending: float  # an actor's other threads, in parallel
+    loading: float  # an actor's main thread, per new policy
+    pulling: float  # an actor's host, per pull of the parameters
     training: float
-    training_secs: float  # seconds per step, not of cores: an update alone, on all cores or a GPU
-    receiving: float  # beside training: from the wire into the queue, and decoded
-    publishing: float  # for one update
-    serving: float  # for one pull, at the learner's host
-    # Of all that follow 0 says that it was not measured.
-    # Where an actor's groups of environments take turns, environment, inference and packing:
+    training_secs: float  # elapsed seconds per step: an update alone, on all cores or a GPU
+    receiving: float  # in parallel to training: from the wire into the queue, and decoding
+    publishing: float  # per update
+    serving: float  # the learner's host, per pull of the parameters
+    # In all fields below, 0 means that the cost was not measured.
+    # If groups of environments take turns, environment, inference and packing together cost:
     turning: float = 0.0
-    turning_secs: float = 0.0  # seconds per step, not of cores: while one steps, another acts
-    # How many times its cost a step costs where a learner and actors use all cores between them:
+    turning_secs: float = 0.0  # elapsed seconds per step: one group steps while another acts
+    # The factor by which a step costs more while a learner and actors use all cores together:
     actor_beside: float = 0.0  # environment, inference and packing
     learner_beside: float = 0.0  # training
-    # Where the learner infers:
-    asking: float = 0.0  # for actions: an actor's one thread beside its environments
-    answering: float = 0.0  # the learner, inference and making batches of it included
-    central_secs: float = 0.0  # that inference, in seconds per step, not of cores
+    # With inference at the learner:
+    asking: float = 0.0  # an actor's main thread, to request actions
+    answering: float = 0.0  # the learner, for inference and making batches of requests
+    central_secs: float = 0.0  # elapsed seconds of inference per step
 
 
 class RunShape(NamedTuple):
-    """The sizes of a run that its flags decide, and the bytes that then cross the wire."""
+    """The sizes of a run that its flags determine, and the resulting bytes on the wire."""
 
-    num_envs: int  # of an actor
+    num_envs: int  # environments of an actor
     unroll_length: int
-    batch_size: int  # unrolls of each learner and update
-    unroll_bytes: float  # up, for each unroll
-    parameter_bytes: float  # down, for each pull
-    gradient_bytes: float  # of one update, of one learner
-    min_pull_secs: float  # between pulls of one host
-    inference: str = "actor"  # or "learner": observations go up and actions down, no parameters
-    env_groups: int = 1  # of an actor with a network; they take turns
+    batch_size: int  # unrolls per update of each learner
+    unroll_bytes: float  # bytes to the learner per unroll
+    parameter_bytes: float  # bytes to an actor's host per pull
+    gradient_bytes: float  # bytes per update of one learner
+    min_pull_secs: float  # seconds between two pulls of one host
+    inference: str = "actor"  # or "learner": actors send observations and receive actions
+    env_groups: int = 1  # groups of environments that take turns, if the actor infers
 
 
 class Host(NamedTuple):
     """One machine."""
 
     costs: HostCosts
-    gbit: float = math.inf  # of its link, each way
+    gbit: float = math.inf  # Gbit/s of its link in each direction
 
 
 class WorkerSet(NamedTuple):
     """A worker set: a learner and the actors that feed it."""
 
-    learner: str  # its host
-    actors: dict[str, int]  # how many, by host
+    learner: str  # the learner's host
+    actors: dict[str, int]  # number of actors by host
 
 
 class CostFactors(NamedTuple):
-    """How many times its measured cost a step costs in a real run."""
+    """The factors by which a step costs more in a real run than was measured."""
 
     actor: float = 1.0
     learner: float = 1.0
@@ -90,14 +91,14 @@ class ClusterPlan(NamedTuple):
 
 
 class StepCost(NamedTuple):
-    """What one step costs one process."""
+    """The cost of one step for one process."""
 
-    elapsed_seconds: float  # in which no other step of it is made
-    core_seconds: float  # of all its threads together
+    elapsed_seconds: float  # time in which the process makes no other step
+    core_seconds: float  # CPU time of all its threads
 
 
 def actor_step_cost(plan: ClusterPlan, host_name: str, rate: float) -> StepCost:
-    """Returns an actor's cost of a step on this host, where each worker set has such a rate."""
+    """Return an actor's cost of a step on this host if each worker set has this rate."""
     slowdown = _slowdown(
         plan.hosts[host_name].costs.actor_beside, _core_utilization(plan, host_name, rate)
     )
@@ -105,7 +106,7 @@ def actor_step_cost(plan: ClusterPlan, host_name: str, rate: float) -> StepCost:
 
 
 def _actor_cost_with_slowdown(plan: ClusterPlan, host_name: str, slowdown: float = 1.0) -> StepCost:
-    """Returns it where what an actor computes costs so many times what it costs alone."""
+    """Return an actor's cost of a step if its computation is `slowdown` times as expensive."""
     shape, costs = plan.shape, plan.hosts[host_name].costs
     if shape.inference == "learner":
         serial = costs.environment * slowdown + costs.asking
@@ -119,7 +120,7 @@ def _actor_cost_with_slowdown(plan: ClusterPlan, host_name: str, slowdown: float
 
 
 def learner_step_cost(plan: ClusterPlan, host_name: str, rate: float) -> StepCost:
-    """Returns a learner's cost of a step on this host, where each worker set has such a rate."""
+    """Return a learner's cost of a step on this host if each worker set has this rate."""
     slowdown = _slowdown(
         plan.hosts[host_name].costs.learner_beside, _core_utilization(plan, host_name, rate)
     )
@@ -129,10 +130,10 @@ def learner_step_cost(plan: ClusterPlan, host_name: str, rate: float) -> StepCos
 def _learner_cost_with_slowdown(
     plan: ClusterPlan, host_name: str, slowdown: float = 1.0
 ) -> StepCost:
-    """Returns it where what a learner's cores compute costs so many times what it costs alone."""
+    """Return a learner's cost of a step if its computation is `slowdown` times as expensive."""
     shape, costs = plan.shape, plan.hosts[host_name].costs
     training = costs.training * slowdown
-    # Of an update on a GPU the cores hold up no more than they do of it.
+    # An update on a GPU is delayed only by the part of it that the cores compute.
     seconds = costs.training_secs + (slowdown - 1) * min(costs.training, costs.training_secs)
     if shape.inference == "learner":
         seconds += costs.central_secs
@@ -144,12 +145,12 @@ def _learner_cost_with_slowdown(
 
 
 def _slowdown(full_slowdown: float, utilization: float) -> float:
-    """Scales the slowdown that was measured where all cores are busy to the share that is busy."""
+    """Scale the slowdown that was measured with all cores busy to the given utilization."""
     return 1 + max(full_slowdown - 1, 0.0) * utilization
 
 
 def _core_utilization(plan: ClusterPlan, host_name: str, rate: float) -> float:
-    """Returns the share of a host's cores that is busy; 0 unless learners and actors share it."""
+    """Return the utilization of a host's cores; 0 unless learners and actors share them."""
     learners = count_learners_on(plan, host_name)
     actor_shares = (
         [
@@ -172,28 +173,28 @@ def _core_utilization(plan: ClusterPlan, host_name: str, rate: float) -> float:
         ).core_seconds
         return rate * (sum(actor_shares) * acting + learners * learning) / costs.cores
 
-    # Busy cores make steps cost more, which makes them busier:
+    # Busy cores make steps more expensive, which keeps the cores even busier:
     # utilization = base + utilization * (full - base).
     base, full = utilization_at(0.0), utilization_at(1.0)
     return base / (1 - (full - base)) if full < 1 else 1.0
 
 
 def count_learners_on(plan: ClusterPlan, host_name: str) -> int:
-    """Counts the learners that have this host."""
+    """Count the learners on this host."""
     return [worker_set.learner for worker_set in plan.sets].count(host_name)
 
 
 def _count_actors_on(plan: ClusterPlan, host_name: str) -> int:
-    """Counts the actors of all worker sets that have this host."""
+    """Count the actors of all worker sets on this host."""
     return sum(worker_set.actors.get(host_name, 0) for worker_set in plan.sets)
 
 
 def _scaled_cost(seconds: float, cores: float, factor: float) -> StepCost:
-    return StepCost(max(seconds * factor, 1e-12), max(cores * factor, 1e-12))  # to divide by
+    return StepCost(max(seconds * factor, 1e-12), max(cores * factor, 1e-12))  # never 0
 
 
 def cores_left_for_actors(plan: ClusterPlan, rate: float) -> dict[str, float]:
-    """Returns the cores of each host that learners at such a rate, and pulls, leave to actors."""
+    """Return each host's cores that learners at this rate, and pulls, leave to actors."""
     cores = {host_name: host.costs.cores for host_name, host in plan.hosts.items()}
     for worker_set in plan.sets:
         cores[worker_set.learner] -= (
@@ -207,10 +208,11 @@ def cores_left_for_actors(plan: ClusterPlan, rate: float) -> dict[str, float]:
 
 
 def actor_speed_fractions(plan: ClusterPlan, rate: float) -> dict[str, float]:
-    """Returns the share of their speed, by host, that actors keep beside learners at such a rate.
+    """Return the share of their speed, by host, that actors keep beside learners.
 
-    Actors give way: while an update is made they go as fast as the cores do that it leaves them.
-    What they do not need while there is none is idle, and makes up for nothing.
+    `rate` is the rate of every worker set. Actors have a lower priority: during an update they only
+    get the cores that it leaves. Cores that they leave idle between updates do not compensate for
+    this.
     """
     fractions = dict.fromkeys(plan.hosts, 1.0)
     for host_name, host in plan.hosts.items():
@@ -223,7 +225,7 @@ def actor_speed_fractions(plan: ClusterPlan, rate: float) -> dict[str, float]:
         )
         learner_cores = count_learners_on(plan, host_name) * learning.core_seconds
         if actor_cores and learner_cores:
-            # Learners that want more cores than there are take longer for it.
+            # An update takes longer if the learners would use more cores than the host has.
             seconds = max(learning.elapsed_seconds, learner_cores / host.costs.cores)
             share = min((host.costs.cores - learner_cores / seconds) / actor_cores, 1.0)
             fractions[host_name] -= (1 - share) * min(rate * seconds, 1.0)
@@ -236,11 +238,11 @@ def actor_supply(
     required_rate: float,
     speed_fractions: dict[str, float],
 ) -> list[float]:
-    """Returns the steps/s of each set's actors with so many cores of each host.
+    """Return the steps/s of each set's actors with the given number of cores of each host.
 
-    No set has more than `required_rate`. Actors share their host's cores evenly; what one set does
-    not need is the others'. `speed_fractions` comes from `actor_speed_fractions`; at hosts that are
-    not in it no update holds actors back.
+    No set gets more than `required_rate`. Actors share their host's cores evenly; what one set does
+    not need is left to the other sets. `speed_fractions` comes from `actor_speed_fractions`; on
+    hosts that it lacks, no update slows actors down.
     """
     cores, unsatisfied, rates = dict(cores), set(range(len(plan.sets))), [0.0] * len(plan.sets)
     step_costs = {host_name: actor_step_cost(plan, host_name, required_rate) for host_name in cores}
@@ -275,9 +277,9 @@ def actor_supply(
 
 
 def links_carry(plan: ClusterPlan, rate: float, worker_set: WorkerSet | None = None) -> bool:
-    """Says whether the links of all hosts, or those of one set, carry such a rate of every set."""
+    """Return whether the links of all hosts, or of one set's hosts, carry this rate."""
     shape, hosts = plan.shape, plan.hosts
-    up, down = dict.fromkeys(hosts, 0.0), dict.fromkeys(hosts, 0.0)  # bytes/s that leave, that come
+    up, down = dict.fromkeys(hosts, 0.0), dict.fromkeys(hosts, 0.0)  # bytes/s sent and received
     for each in plan.sets:
         for host_name, count in each.actors.items():
             if host_name != each.learner:
@@ -292,7 +294,7 @@ def links_carry(plan: ClusterPlan, rate: float, worker_set: WorkerSet | None = N
             if learner != host_name:
                 up[learner] += pulls * shape.parameter_bytes
                 down[host_name] += pulls * shape.parameter_bytes
-    learner_hosts = {each.learner for each in plan.sets}  # of the all-reduce
+    learner_hosts = {each.learner for each in plan.sets}  # hosts that take part in the all-reduce
     updates = rate / (shape.batch_size * shape.unroll_length)
     for host_name in learner_hosts:
         for link in (up, down):
@@ -304,10 +306,10 @@ def links_carry(plan: ClusterPlan, rate: float, worker_set: WorkerSet | None = N
 
 
 def _pulls_per_second(plan: ClusterPlan, rate: float, host_name: str) -> dict[str, float]:
-    """Returns the pulls per second of one host's actors together, by learners' hosts.
+    """Return by learner's host the pulls per second of all actors on one host.
 
-    One pull serves them all, at most every min_pull_secs, and none is made without something new,
-    nor before an actor has sent what it played.
+    One pull serves all actors of a host, at most every min_pull_secs. A pull needs a new policy,
+    and an actor that has sent its unrolls.
     """
     shape = plan.shape
     rates_by_learner: dict[str, float] = {}  # steps/s

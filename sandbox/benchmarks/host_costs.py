@@ -1,12 +1,12 @@
-"""What a step costs on this kind of host, at a run's own shape; `plan.py` predicts runs from it.
+"""The cost of a step on this kind of host for a run's own shape; `plan.py` predicts runs from it.
 
-`components.py` looks for the batch at which each part is cheapest. Here each part is measured as
-the flags will have it: --num_envs environments at once, updates of --batch_size unrolls, Python
-between them included. Its measuring processes (`worker.py`) do it: what an actor's one thread does,
-as many do side by side as there are cores; an update is made alone, with the threads of a learner.
-How much dearer both are beside each other is measured then, and the wire about as often as a run
-uses it, while actors play on all cores: small things cost more where threads that compute take the
-caches and the cores meanwhile.
+`components.py` searches for the batch at which each part is cheapest. This module measures each
+part as the flags define it: --num_envs environments at once, updates of --batch_size unrolls, and
+the Python code between them. The measuring processes (`worker.py`) do the work of an actor's main
+thread, one process per core, all at the same time; an update is measured alone, with a learner's
+threads. Then both are measured beside each other to find by how much their costs rise. Finally
+the wire is measured about as often as a run uses it, while actors play on all cores: short
+operations cost more while other threads compete for the caches and the cores.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from worker_client import WorkerProcess
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 
-_ROUNDS = 3  # beside each other: machines that others share change by the second
+_ROUNDS = 3  # repetitions of the joint measurement: the speed of shared machines varies
 _SETTING_NAMES = {
     *("level_name", "num_envs", "algorithm", "agent_name", "precision", "compression"),
     *("intra_op_threads", "inter_op_threads"),
@@ -36,28 +36,28 @@ _SETTING_NAMES = {
 
 
 class HostMeasurement(NamedTuple):
-    """The costs of a kind of host, with what they were measured for; `save` writes it."""
+    """The costs of a kind of host and what they were measured for; `save` writes it."""
 
     costs: HostCosts
     shape: RunShape
-    settings: dict[str, Any]  # flags that it depends on
+    settings: dict[str, Any]  # flags that the costs depend on
     host: dict[str, Any]  # processor and versions
 
 
 def measure(
     config: Config, seconds: float, show_progress: ShowProgress = lambda _: None
 ) -> HostMeasurement:
-    """Measures each part for so many seconds; most of a minute in all, much of it for starts."""
+    """Measure each part for `seconds`; it takes about a minute, mostly to start processes."""
     envs, batch = config.num_envs, config.batch_size
     with contextlib.ExitStack() as exit_stack:
         benchmark = _HostBenchmark(config, seconds, exit_stack)
         show_progress(
-            f"1 of 3, an actor's part: {envs} environments; most of a minute left, if others rest"
+            f"1 of 3, an actor's part: {envs} environments; about a minute left on an idle machine"
         )
         actor = benchmark.measure_actor()
         show_progress(f"2 of 3, a learner's part: {batch} unrolls of {config.unroll_length} steps")
         learner = benchmark.measure_learner()
-        show_progress("3 of 3, the two beside each other, and the wire between them")
+        show_progress("3 of 3, both parts at the same time, and the wire between them")
         beside = benchmark.measure_contention(actor, learner)
         wire, (unroll_bytes, parameter_bytes, trained_count) = benchmark.measure_wire()
     costs = HostCosts(cores=benchmark.cores, **actor, **learner, **beside, **wire)
@@ -76,19 +76,17 @@ def measure(
 
 
 class _HostBenchmark:
-    """Processes that do what actors do, as many as there are cores, and one that is a learner; and
-    one for an actor's other threads.
+    """Processes that do the work of actors (one per core), of a learner, and of an actor's sender.
 
-    Each method gives fields of HostCosts; they are called in this order.
+    Each method returns fields of HostCosts; call them in the order of their definition.
     """
 
     def __init__(self, config: Config, seconds: float, exit_stack: contextlib.ExitStack):
         self._config, self._seconds, self._envs = config, seconds, config.num_envs
-        self._half = -(-config.num_envs // 2)  # of an actor's environments, where they take turns
+        self._half = -(-config.num_envs // 2)  # environments per group if two groups take turns
         self._actor_infers = config.inference != "learner"
-        self._actor_task = (
-            "play" if self._actor_infers else "environment"
-        )  # the part that is an actor's
+        # The task of `worker.py` that is an actor's part.
+        self._actor_task = "play" if self._actor_infers else "environment"
         self.cores = len(os.sched_getaffinity(0))
 
         def start_worker(threads: int, gpus: bool) -> WorkerProcess:
@@ -100,12 +98,11 @@ class _HostBenchmark:
             start_worker(1, config.actor_device == "gpu") for _ in range(self.cores + 1)
         )
         self._learner = start_worker(0, config.device != "cpu")
-        self._round_seconds = (
-            0.0  # seconds that an actor plays before it sends, where all cores are busy
-        )
+        # Seconds that an actor plays before it sends while all cores are busy.
+        self._round_seconds = 0.0
 
     def measure_actor(self) -> dict[str, float]:
-        """Measures actors on all cores at once; and one whose groups take turns, alone."""
+        """Measure actors on all cores at once, and one alone whose groups take turns."""
 
         def measure_on_all_cores(part: str, batch: int) -> float:
             worker_client.request_all(self._actors, prepare=part, batch=batch)
@@ -122,14 +119,13 @@ class _HostBenchmark:
         if _count_env_groups(self._config) > 1 and self._actor_infers:
             one = self._actors[0]
             one.request(prepare="play_in_turns", batch=self._envs)
-            turning = _measure_alone(
-                one, self._seconds, "play_in_turns", self._envs
-            )  # it takes several cores
+            # Alone, because it takes several cores.
+            turning = _measure_alone(one, self._seconds, "play_in_turns", self._envs)
             costs |= {"turning": turning.core_seconds, "turning_secs": turning.elapsed_seconds}
         return costs
 
     def measure_learner(self) -> dict[str, float]:
-        """Measures updates while nothing else runs."""
+        """Measure updates while nothing else runs."""
         size, central_secs = self._config.batch_size, 0.0
         self._learner.request(prepare="train_as_learner", batch=size)
         training = _measure_alone(self._learner, self._seconds, "train_as_learner", size)
@@ -148,7 +144,7 @@ class _HostBenchmark:
     def measure_contention(
         self, actor: dict[str, float], learner: dict[str, float]
     ) -> dict[str, float]:
-        """Measures how much more both cost where a learner trains beside actors on all cores."""
+        """Measure how much both costs rise while a learner trains beside actors on all cores."""
         size, length = self._config.batch_size, self._config.unroll_length
         actor_parts = (
             ("environment", "inference", "packing") if self._actor_infers else ("environment",)
@@ -166,17 +162,17 @@ class _HostBenchmark:
                 )
             actor_costs.append(worker_client.core_seconds_per_step(actor_answers))
             learner_costs.append(worker_client.core_seconds_per_step([learner_answer]))
-        # Of what the parts were said to cost: their product is what was measured here.
+        # Relative to the costs above, so that the product is what was measured here.
         return {
             "actor_beside": statistics.median(actor_costs) / acting_cost,
             "learner_beside": statistics.median(learner_costs) / training_cost,
         }
 
     def measure_wire(self) -> tuple[dict[str, float], tuple[float, float, float]]:
-        """Measures sending and receiving, and what goes with it.
+        """Measure sending and receiving, loading, publishing and pulling.
 
-        Returns the costs; and the bytes of an unroll, the bytes of the parameters, and the number
-        of those that are trained.
+        Return the costs, and the bytes of an unroll, the bytes of the parameters, and the number of
+        trained parameters.
         """
         (actor, *others), learner, sender = self._actors, self._learner, self._sender
         envs, half, seconds = self._envs, self._half, self._seconds
@@ -187,7 +183,7 @@ class _HostBenchmark:
         ]
         sender.request(prepare="pull_parameters", batch=1, address=address)
         parameter_bytes = learner.request(prepare="publish_parameters", batch=1)["parameter_bytes"]
-        with self._running_actors(others, 2 * seconds):  # both by threads that have just computed
+        with self._running_actors(others, 2 * seconds):  # leave a core for the measured thread
             loading = _measure_alone(actor, seconds, "load_parameters", 1).core_seconds
             publishing = _measure_alone(learner, seconds, "publish_parameters", 1).core_seconds
         interval = min(self._round_seconds, seconds / 4)
@@ -224,7 +220,7 @@ class _HostBenchmark:
     def _running_actors(
         self, processes: list[WorkerProcess], seconds: float
     ) -> Iterator[list[dict[str, Any]]]:
-        """Runs an actor's task on them meanwhile; their answers are in the list afterwards."""
+        """Run an actor's task on the processes within the block; then the list has the answers."""
         answers: list[dict[str, Any]] = []
         for process in processes:
             process.send(measure_seconds=seconds, task=self._actor_task, batch=self._envs)
@@ -233,7 +229,7 @@ class _HostBenchmark:
 
 
 def relevant_settings(config: Config) -> dict[str, Any]:
-    """Returns the flags that decide what is measured."""
+    """Return the flags that determine what is measured."""
     return {
         f.name: getattr(config, f.name)
         for f in dataclasses.fields(config)
@@ -243,7 +239,7 @@ def relevant_settings(config: Config) -> dict[str, Any]:
 
 
 def save(measurement: HostMeasurement, path: str) -> None:
-    """Writes a measurement for `load`."""
+    """Write a measurement that `load` can read."""
     record = {
         "kind": measurement.costs._asdict(),
         "shape": measurement.shape._asdict(),
@@ -257,7 +253,7 @@ def save(measurement: HostMeasurement, path: str) -> None:
 
 
 def load(path: str, config: Config) -> HostMeasurement:
-    """Reads what `save` wrote; refuses a measurement for other flags than these."""
+    """Read what `save` wrote; exit with an error if it was measured with other flags."""
     try:
         record = json.loads(Path(path).read_text())
         costs, shape = HostCosts(**record["kind"]), RunShape(**record["shape"])
@@ -267,7 +263,7 @@ def load(path: str, config: Config) -> HostMeasurement:
         flags.refuse(f"{path}: {error.strerror}")
     except (ValueError, KeyError, TypeError):
         flags.refuse(
-            f"{path}: this is no measurement of a host, or another version's; "
+            f"{path} is not a measurement of a host, or another version wrote it; "
             f"plan.py --save={path} writes one"
         )
     wants_inference, has_inference = (
@@ -283,14 +279,14 @@ def load(path: str, config: Config) -> HostMeasurement:
     for name, measured_value in measurement.settings.items():
         if current.get(name, measured_value) != measured_value:
             flags.refuse(
-                f"{path} was measured with --{name}={measured_value}, and this run has "
-                f"--{name}={current[name]}: measure that host again, or give the same"
+                f"{path} was measured with --{name}={measured_value}, but this run has "
+                f"--{name}={current[name]}: measure that host again, or use the same value"
             )
     return measurement
 
 
 def _count_env_groups(config: Config) -> int:
-    """Returns the groups of an actor's environments; auto: one, as the frontend's actors have."""
+    """Return the number of groups of an actor's environments; auto is one, as with the frontend."""
     return max(1, config.env_groups)
 
 
@@ -299,9 +295,9 @@ def _belongs_to_process(f: dataclasses.Field) -> bool:
 
 
 def _measure_alone(process: WorkerProcess, seconds: float, task: str, batch: int) -> StepCost:
-    """Measures a step while no other process measures; the task is ready.
+    """Measure a prepared task while no other process measures.
 
-    Of its time the best fifth counts: what else this machine does meanwhile only adds to it.
+    The best fifth of the elapsed time counts, because other load on this machine only adds to it.
     """
     times, cores, steps = [], 0.0, 0
     for _ in range(5):

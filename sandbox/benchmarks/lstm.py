@@ -1,9 +1,10 @@
-"""How to unroll an LSTM over time: several ways, timed in one run, interleaved.
+"""Compare ways to unroll an LSTM over time, timed in one run and interleaved.
 
     python sandbox/benchmarks/lstm.py --length=100 --batch=32 --inputs=261 --size=256
 
-Every way reads the same inputs with the same weights and restarts; the worst difference from the
-first way's outputs and gradients is printed (`differs`). Rates are relative to snt.dynamic_unroll.
+All ways use the same inputs, weights and resets. The column `differs` is the largest relative
+difference from the outputs and gradients of the first way. Factors are relative to
+snt.dynamic_unroll.
 """
 
 import argparse
@@ -21,7 +22,7 @@ UnrollMethod = Callable[[tf.Tensor, tf.Tensor, State], tuple[tf.Tensor, State]]
 
 
 class _AsSonnetCore(snt.RNNCore):
-    """The same cell behind the interface that Sonnet's unrolls ask for."""
+    """The same cell with the interface that Sonnet's unrolls need."""
 
     def __init__(self, core: LSTM):
         super().__init__(name="as_sonnet_core")
@@ -35,7 +36,7 @@ class _AsSonnetCore(snt.RNNCore):
 
 
 def unroll_methods(core: LSTM, length: int) -> dict[str, UnrollMethod]:
-    """Each way by its name; all are `unroll`s of nets.lstm.LSTM."""
+    """Return the ways by name; each has the signature of nets.lstm.LSTM.unroll."""
     sonnet = _AsSonnetCore(core)
 
     def python_loop(inputs: tf.Tensor, first: tf.Tensor, state: State) -> tuple[tf.Tensor, State]:
@@ -46,7 +47,7 @@ def unroll_methods(core: LSTM, length: int) -> dict[str, UnrollMethod]:
         return tf.stack(outputs), state
 
     def hoisted(gates: tf.Tensor, first: tf.Tensor, state: State) -> State:
-        """One entry, after the inputs were read for all of them in one matmul."""
+        """Advance by one step, after one matmul has processed the inputs of all steps."""
         hidden, cell = (tf.where(first[:, None], 0.0, part) for part in state)
         return State(*advance(gates + core.recall(hidden), cell)[:2])
 
@@ -94,7 +95,7 @@ def unroll_methods(core: LSTM, length: int) -> dict[str, UnrollMethod]:
 
 
 def with_gradient(method: UnrollMethod, core: LSTM) -> Callable[..., Any]:
-    """Outputs and the gradients of some loss, in one tf.function."""
+    """Return a tf.function that computes the outputs and the gradients of a loss."""
 
     @tf.function
     def run(inputs: tf.Tensor, first: tf.Tensor, state: State) -> Any:
@@ -108,7 +109,7 @@ def with_gradient(method: UnrollMethod, core: LSTM) -> Callable[..., Any]:
 
 
 def main() -> None:
-    """Builds every way, compares them, times them."""
+    """Build all ways, compare their results and time them."""
     parser = argparse.ArgumentParser(description=__doc__)
     defaults = {"length": 100, "batch": 32, "inputs": 261, "size": 256, "repeats": 9}
     for name, default in defaults.items():

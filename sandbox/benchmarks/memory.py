@@ -1,14 +1,14 @@
-"""What a run's processes take of memory, what one more actor costs, and whether it stays so.
+r"""The memory of a run's processes, the memory of one more actor, and its growth over time.
 
     python sandbox/benchmarks/memory.py [--minutes=5] [--actors=1,2] [--places=actor,learner] \\
         [any flag of experiment.py]
 
-For each number of actors and each place of inference one real run on Pong, which is looked at every
-few seconds from its first update on. `all` is PSS: pages that several processes share count for
-each by its part, so that sums mean something; it changes with whatever else shares them on this
-machine. `own` is what a process has for itself and never shares. `begins` is the mean of the first
-tenth, `ends` that of the last; `per hour` is the slope of a straight line through all but the first
-tenth.
+Each number of actors and each place of inference gets one real run on Pong, whose memory is sampled
+every few seconds from its first update on. `all` is the PSS: each process counts its share of the
+pages that several processes share, so that sums are meaningful; it depends on which other
+processes of this machine share these pages. `own` is the memory that belongs to the process alone.
+`start` is the mean of the first tenth of the samples, `end` that of the last; `per hour` is the
+slope of a straight line through all but the first tenth.
 """
 
 import argparse
@@ -23,17 +23,17 @@ import real_run
 import thread_cpu
 
 _PONG = "--level_name=PongNoFrameskip-v4"
-_SAMPLE_SECONDS = 2.0  # seconds between two looks
-_REPORT_SECONDS = 60.0  # seconds between two lines that say how far it is
-_RESTART_TIMEOUT = 60.0  # seconds that a process may take to be back
+_SAMPLE_SECONDS = 2.0  # seconds between two samples
+_REPORT_SECONDS = 60.0  # seconds between two progress lines
+_RESTART_TIMEOUT = 60.0  # seconds that the restart of a process may take
 _ROLES = ("learner", "actor")
 
 
 class MemorySize(NamedTuple):
-    """MiB of a process."""
+    """The memory of a process in MiB."""
 
-    all: float  # what it shares by its part
-    own: float
+    all: float  # with its part of shared pages
+    own: float  # without shared pages
 
 
 class MemoryTrend(NamedTuple):
@@ -45,7 +45,7 @@ class MemoryTrend(NamedTuple):
 
 
 def measure_memory(process: int) -> MemorySize:
-    """Reads the memory of a process; 0 once it has ended."""
+    """Read the memory of a process; return zeros if it has exited."""
     try:
         text = Path(f"/proc/{process}/smaps_rollup").read_text()
     except OSError:
@@ -55,7 +55,7 @@ def measure_memory(process: int) -> MemorySize:
 
 
 def memory_trend(seconds: list[float], sizes: list[float]) -> MemoryTrend:
-    """Summarises sizes that were sampled at these seconds, at least 10."""
+    """Summarise at least 10 sizes that were sampled at these seconds."""
     tenth = max(len(sizes) // 10, 1)
     slope = np.polyfit(seconds[tenth:], sizes[tenth:], 1)[0] * 3600
     return MemoryTrend(
@@ -64,7 +64,7 @@ def memory_trend(seconds: list[float], sizes: list[float]) -> MemoryTrend:
 
 
 def measure_run_memory(argv: list[str], minutes: float) -> dict[str, list[MemoryTrend]]:
-    """Measures a run with these flags; returns the trends of `all` and of `own` by role."""
+    """Run with these flags, and return the trends of `all` and `own` by role."""
     with real_run.start_run(argv) as (process, rows):
         real_run.wait_until_training(process, rows)
         began, reported, seconds = time.monotonic(), 0.0, list[float]()
@@ -72,22 +72,22 @@ def measure_run_memory(argv: list[str], minutes: float) -> dict[str, list[Memory
         while time.monotonic() - began < 60 * minutes or len(seconds) < 10:
             sizes: dict[str, list[MemorySize]] = {role: [] for role in _ROLES}
             for each, threads in thread_cpu.snapshot(process.pid).items():
-                if (found := measure_memory(each)).all:  # it has not ended meanwhile
+                if (found := measure_memory(each)).all:  # it has not exited since the snapshot
                     sizes[threads.role].append(found)
-            if all(sizes.values()):  # an actor that starts again is gone for a moment
+            if all(sizes.values()):  # an actor that restarts is missing for a moment
                 for role, several in sizes.items():
                     samples[role].append(
                         MemorySize(*map(statistics.mean, zip(*several, strict=True)))
                     )
                 seconds.append(time.monotonic() - began)
             elif time.monotonic() - began > (seconds[-1] if seconds else 0.0) + _RESTART_TIMEOUT:
-                raise real_run.RunFailed("it has no learner or no actor any more")
+                raise real_run.RunFailed("the run has no learner or no actor any more")
             if seconds and seconds[-1] - reported >= _REPORT_SECONDS:
                 reported = seconds[-1]
                 now = ", ".join(f"{role} {samples[role][-1].own:.0f} MiB" for role in _ROLES)
                 print(f"  {reported / 60:.0f} of {minutes:g} minutes: {now}", file=sys.stderr)
             if process.poll() is not None:
-                raise real_run.RunFailed(f"the run ended with code {process.returncode}")
+                raise real_run.RunFailed(f"the run exited with code {process.returncode}")
             time.sleep(min(_SAMPLE_SECONDS, 6 * minutes))
     return {
         role: [
@@ -99,15 +99,19 @@ def measure_run_memory(argv: list[str], minutes: float) -> dict[str, list[Memory
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Parse the command line, measure the runs and print their memory."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--minutes", type=float, default=5.0, help="of each run (5)")
+    parser.add_argument(
+        "--minutes", type=float, default=5.0, help="length of each run in minutes (5)"
+    )
     parser.add_argument("--actors", default="1,2", help="numbers of actors (1,2)")
-    parser.add_argument("--places", default="actor,learner", help="of inference (actor,learner)")
+    parser.add_argument(
+        "--places", default="actor,learner", help="places of inference (actor,learner)"
+    )
     args, rest = parser.parse_known_args()
-    print("MiB of each process          all: begins     ends   own: begins     ends   per hour")
+    print("MiB of each process          all:  start      end   own:  start      end   per hour")
     for place in args.places.split(","):
         for actors in map(int, args.actors.split(",")):
             where = f"--learner_hosts={real_run.free_address()}"

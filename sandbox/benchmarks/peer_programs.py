@@ -1,13 +1,13 @@
-"""Another program's steps per second, read from what it prints, for `throughput.py --peer`.
+"""Another program's steps per second, read from its output, for `throughput.py --peer`.
 
-What it prints counts in one of two ways, said by the name of the pattern's group:
+A program counts in one of two ways; the name of the pattern's group says which:
 
-    (?P<steps>...)     a count since its start
-    (?P<average>...)   its mean rate since its start, one line for each update: CleanRL's `SPS: N`
+    (?P<steps>...)     the number of steps since its start
+    (?P<average>...)   its mean rate since its start, one line per update: CleanRL's `SPS: N`
 
-A mean since the start still holds the start. The steps so far are that mean times the time since
-the start, which is not printed; but each update makes as many steps as any other, so that of line k
-it is k x B = mean_k x (t_k - t_0), and of all lines together least squares give B and t_0.
+A mean since the start includes the slow start. The steps so far are this mean times the time since
+the start, which is not printed. But every update makes the same number of steps B, so for line k
+k x B = mean_k x (t_k - t_0); a least-squares fit over all lines gives B and t_0.
 """
 
 import os
@@ -24,18 +24,18 @@ from typing import NamedTuple
 import numpy as np
 import thread_cpu
 
-_MIN_LINES_IN_WINDOW = 3  # that count
-_MIN_LINES = 6  # that count, of means since the start
+_MIN_LINES_IN_WINDOW = 3  # counting lines within the measured window
+_MIN_LINES = 6  # counting lines in all, if they are means since the start
 
 
 class LinePattern(NamedTuple):
-    """The form of a program's lines that count steps."""
+    """The pattern of a program's lines that count steps."""
 
-    expression: str  # with a group `steps` or `average`
-    divisor: float  # so many of what it counts make a step: 4 where it counts Atari's frames
+    expression: str  # a regular expression with a group `steps` or `average`
+    divisor: float  # printed units per step: 4 if the program counts Atari's frames
 
 
-# Sample Factory counts frames, skipped ones included, unless --summaries_use_frameskip=False.
+# Sample Factory counts frames including skipped ones, unless --summaries_use_frameskip=False.
 KNOWN_PATTERNS = (
     LinePattern(r"SPS: (?P<average>[\d.]+)", 1.0),
     LinePattern(r"F[Pp][Ss] is \(10 sec: .*Total num frames: (?P<steps>\d+)", 4.0),
@@ -43,18 +43,18 @@ KNOWN_PATTERNS = (
 
 
 class CountedLine(NamedTuple):
-    """One line that counts."""
+    """One line of output that counts steps."""
 
-    time: float  # seconds, of a clock that goes on
+    time: float  # seconds of a monotonic clock
     value: float
-    is_average: bool  # a mean since the start; else a count
+    is_average: bool  # whether it is a mean rate since the start, else a count
 
 
 class PeerProgram(NamedTuple):
-    """A program beside which ours is measured."""
+    """A program to compare this one with."""
 
     name: str
-    command: str  # as a shell has it
+    command: str  # a shell command line
     patterns: tuple[LinePattern, ...]
 
 
@@ -62,32 +62,32 @@ class PeerMeasurement(NamedTuple):
     """The speed and the CPU time of a peer in its last seconds."""
 
     steps: float  # per second
-    cores: float  # CPU seconds per second, of all its processes
-    last: str  # the line it was read from last
+    cores: float  # CPU seconds per second of all its processes
+    last: str  # the last line of its output
 
 
 class PeerFailed(Exception):
-    """It ended, or printed nothing that counts; says how."""
+    """Raised if a peer exited or printed too few counting lines; the message gives the reason."""
 
 
 def parse_peers(
     given: Sequence[str], expressions: Sequence[str], divides: Sequence[str]
 ) -> list[PeerProgram]:
-    """Makes peers of NAME=COMMAND, NAME=REGEX and NAME=NUMBER; ValueError says what is wrong."""
+    """Parse NAME=COMMAND, NAME=REGEX and NAME=NUMBER; raise ValueError for invalid ones."""
     commands = _parse_pairs(given, "--peer")
     patterns_by_name = _parse_pairs(expressions, "--peer_pattern")
     divisors_by_name = _parse_pairs(divides, "--peer_divide")
     for name in [*patterns_by_name, *divisors_by_name]:
         if name not in commands:
-            raise ValueError(f"--peer_pattern and --peer_divide name {name}, and no --peer does")
+            raise ValueError(f"--peer_pattern or --peer_divide names {name}, but no --peer does")
     peers = []
     for name, command in commands.items():
         patterns = KNOWN_PATTERNS
         if name in patterns_by_name:
             if not {"steps", "average"} & re.compile(patterns_by_name[name]).groupindex.keys():
                 raise ValueError(
-                    f"--peer_pattern={name}=...: it needs a group (?P<steps>...), a count, or "
-                    f"(?P<average>...), a rate since the start"
+                    f"--peer_pattern={name}=... needs a group (?P<steps>...) for a count or "
+                    f"(?P<average>...) for a mean rate since the start"
                 )
             patterns = (LinePattern(patterns_by_name[name], 1.0),)
         if name in divisors_by_name:
@@ -100,14 +100,14 @@ def _parse_pairs(given: Sequence[str], flag: str) -> dict[str, str]:
     found = dict(text.partition("=")[::2] for text in given)
     for name, value in found.items():
         if not name or not value:
-            raise ValueError(f"{flag}={name}: NAME=VALUE is due")
+            raise ValueError(f"{flag}={name}: it must have the form NAME=VALUE")
     return found
 
 
 def parse_line(
     text: str, received_at: float, patterns: Sequence[LinePattern]
 ) -> CountedLine | None:
-    """Parses a line of its output, in steps; None where it counts nothing."""
+    """Parse a line of output; return None if it counts no steps."""
     for pattern in patterns:
         if found := re.search(pattern.expression, text):
             groups = found.groupdict()
@@ -118,7 +118,7 @@ def parse_line(
 
 
 def cumulative_steps(lines: Sequence[CountedLine]) -> np.ndarray:
-    """Returns the steps so far, up to a constant, at each line."""
+    """Return the number of steps at each line, up to a constant."""
     if not lines[0].is_average:
         return np.array([line.value for line in lines])
     times = np.array([line.time for line in lines]) - lines[0].time
@@ -130,11 +130,11 @@ def cumulative_steps(lines: Sequence[CountedLine]) -> np.ndarray:
 
 
 def recent_rate(lines: Sequence[CountedLine], seconds: float) -> float:
-    """Returns the steps per second over the last seconds; PeerFailed where lines are too few."""
+    """Return the steps per second over the last seconds; raise PeerFailed if lines are too few."""
     lines = [line for line in lines if line.is_average == lines[-1].is_average] if lines else []
     window = [line for line in lines if line.time >= lines[-1].time - seconds]
     if len(window) < _MIN_LINES_IN_WINDOW or (lines[-1].is_average and len(lines) < _MIN_LINES):
-        raise PeerFailed(f"{len(lines)} lines that count are too few")
+        raise PeerFailed(f"{len(lines)} counting lines are too few")
     steps = cumulative_steps(lines)
     first = len(lines) - len(window)
     return float((steps[-1] - steps[first]) / (lines[-1].time - lines[first].time))
@@ -143,9 +143,9 @@ def recent_rate(lines: Sequence[CountedLine], seconds: float) -> float:
 def measure_peer(
     peer: PeerProgram, seconds: float, warm_up: float, timeout: float = 300.0
 ) -> PeerMeasurement:
-    """Starts it, waits for its first line that counts, `warm_up` more seconds, and measures.
+    """Start a peer, wait for its first counting line and `warm_up` seconds, and measure it.
 
-    A slow one is measured for longer: until it has printed enough.
+    The measurement of a slow peer takes longer: until it has printed enough lines.
     """
     process = subprocess.Popen(
         shlex.split(peer.command),
@@ -154,7 +154,7 @@ def measure_peer(
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env=os.environ | {"PYTHONUNBUFFERED": "1"},  # lines come when they are printed
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},  # lines arrive when they are printed
         start_new_session=True,
     )
     lines: list[CountedLine] = []
@@ -165,9 +165,9 @@ def measure_peer(
         deadline = time.monotonic() + timeout
         while not lines:
             if not thread.is_alive():
-                raise PeerFailed("\n".join([f"{peer.name} ended: {peer.command}", *output[-5:]]))
+                raise PeerFailed("\n".join([f"{peer.name} exited: {peer.command}", *output[-5:]]))
             if time.monotonic() > deadline:
-                raise PeerFailed(f"{peer.name} printed no line that counts in {timeout:.0f} s")
+                raise PeerFailed(f"{peer.name} printed no counting line within {timeout:.0f} s")
             time.sleep(0.1)
         time.sleep(warm_up)
         began, cpu = time.monotonic(), thread_cpu.session_cpu_seconds(process.pid)
@@ -180,7 +180,9 @@ def measure_peer(
         elapsed = time.monotonic() - began
         cores = (thread_cpu.session_cpu_seconds(process.pid) - cpu) / elapsed
         if not thread.is_alive():
-            raise PeerFailed("\n".join([f"{peer.name} ended while it was measured", *output[-5:]]))
+            raise PeerFailed(
+                "\n".join([f"{peer.name} exited during the measurement", *output[-5:]])
+            )
         return PeerMeasurement(recent_rate(list(lines), elapsed), cores, output[-1])
     finally:
         _kill_session(process.pid)
@@ -190,7 +192,7 @@ def measure_peer(
 def _read_output(
     process: subprocess.Popen, peer: PeerProgram, lines: list[CountedLine], output: list[str]
 ) -> None:
-    """Reads what it prints, until it ends."""
+    """Read the program's output until it exits."""
     assert process.stdout
     for text in process.stdout:
         output.append(text.rstrip())
@@ -200,7 +202,7 @@ def _read_output(
 
 
 def _kill_session(leader: int) -> None:
-    """Kills all processes of its session: it may have started some in groups of their own."""
+    """Kill all processes of a session; a peer may have created several process groups."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             if thread_cpu.parse_session_id(stat.read_text()) == leader:

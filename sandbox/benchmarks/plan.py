@@ -1,17 +1,17 @@
-"""How fast would a CSV of hosts train, what binds it, and what should be added?
+r"""Predict a cluster's throughput and bottleneck from a CSV of hosts.
 
     python sandbox/benchmarks/plan.py --save=cpu.json --level_name=...     on a host of each kind
     python sandbox/benchmarks/plan.py --workers_csv_path=workers.csv --level_name=... \\
         --measured='gpu*=gpu.json' --measured='*=cpu.json' --gbit=10
 
-The first measures what a step costs on the machine it runs on, with that environment, network and
-shape of run, in about a minute. The second predicts: for each worker set the steps/s that its
-actors could supply, its learner could train on and the network could carry; which of them binds;
-how many actors would feed the learner; and the steps/s of all sets together. Hosts of the CSV that
-no --measured names are taken to be like this machine, which is then measured first.
+The first command measures the cost of a step on the machine on which it runs, for this environment,
+network and run shape; it takes about a minute. The second command predicts for each worker set the
+steps/s that its actors can supply, its learner can train on and the network can carry; the
+bottleneck; the number of actors that the learner needs; and the steps/s of all sets together. For
+hosts of the CSV that match no --measured, this machine is measured first.
 
-All flags of experiment.py are understood; those that it matters to must be the same in both calls.
-sandbox/planning.md holds predictions against real runs.
+All flags of experiment.py are accepted; those that affect the costs must be the same in both
+commands. sandbox/planning.md compares predictions with real runs.
 """
 
 import dataclasses
@@ -28,7 +28,10 @@ import host_costs
 import throughput_model
 from cost_model import ClusterPlan, CostFactors, Host, WorkerSet
 from host_costs import HostMeasurement
+from progress import print_progress
+from real_run import ROOT
 from throughput_model import Prediction, RateLimits
+from worker_client import to_flags
 
 from impala_mm.config import flags
 from impala_mm.config.flags import flag
@@ -36,30 +39,23 @@ from impala_mm.config.settings import Config
 from launcher.plan import workers_csv
 from launcher.plan.workers_csv import Worker
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-_LEVEL = "PongNoFrameskip-v4"  # where --level_name is not given
+_LEVEL = "PongNoFrameskip-v4"  # the level if --level_name is not given
 _BOTTLENECK_TEXT = {
-    "supply": "its actors bind",
-    "learner": "its learner binds",
-    "network": "its links bind",
-    "cores": "the cores that they share bind",
+    "supply": "actors",
+    "learner": "learner",
+    "network": "network",
+    "cores": "cores that actors and learner share",
 }
 _NEXT_LIMIT_TEXT = {
-    "learner": "its learner could train on",
-    "network": "its links could carry",
-    "cores": "the cores that they share could do",
-}
-_ENOUGH_ACTORS_TEXT = {
-    "supply": "would feed its learner",
-    "learner": "would do",
-    "network": "would fill them",
-    "cores": "would keep them busy",
+    "learner": "the learner can train on",
+    "network": "the network can carry",
+    "cores": "the shared cores can compute",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class PlanFlags:
-    """Flags of this program besides those of experiment.py."""
+    """Flags of this program in addition to those of experiment.py."""
 
     # fmt: off
     workers_csv_path: str = flag(
@@ -67,20 +63,20 @@ class PlanFlags:
         text="CSV of hosts: a row for each process, as run_experiment_mm_raw.py reads it.")
     measured: tuple[str, ...] = flag(
         (), group="Plan",
-        text="HOST=FILE: the measurement of a host, of several by a pattern such as gpu*; may be "
-             "repeated, the first that fits a host counts. Unset: this machine is measured, and "
-             "stands for all.")
+        text="HOST=FILE: the measurement for a host, or for all hosts that match a pattern such as "
+             "gpu*. May be repeated; the first that matches a host counts. Unset: this machine is "
+             "measured and represents all hosts.")
     gbit: float = flag(
         1.0, group="Plan", least=0.001,
-        text="Gbit/s of each host's link, each way.")
+        text="Gbit/s of each host's link in each direction.")
     fit: str = flag(
         "", group="Plan",
-        text="File of plan_check.py: by how much steps cost more in runs than measured. Unset: not "
-             "at all.")
-    json: bool = flag(False, group="Plan", text="Print JSON instead of words.")
+        text="File written by plan_check.py with the factors by which steps cost more in real runs "
+             "than measured. Unset: no factors.")
+    json: bool = flag(False, group="Plan", text="Print JSON instead of text.")
     save: str = flag(
         "", group="Plan",
-        text="Measure this machine, write that to a file, and end.")
+        text="Measure this machine, write the costs to this file, and exit.")
     measured_seconds: float = flag(
         1.0, group="Plan", least=0.01,
         text="Seconds for which each part is measured.")
@@ -88,28 +84,29 @@ class PlanFlags:
 
 
 def main() -> None:
-    """Reads the command line, and prints."""
+    """Parse the command line, and print a prediction or save a measurement."""
     (plan_flags, config), given = flags.parse(sys.argv, __doc__ or "", PlanFlags, Config)
     if "level_name" not in given:
         config = dataclasses.replace(config, level_name=_LEVEL)
     if config.num_envs == flags.AUTO:
-        flags.refuse("--num_envs=auto: give the number that it becomes (32 for pictures, else 16)")
+        flags.refuse(
+            "--num_envs=auto: give a number; auto means 32 for image observations, else 16"
+        )
     if config.inference == "auto":
-        flags.refuse("--inference=auto: give the place that it becomes (the start lines say it)")
-    show_progress = lambda text: print(f"  {text}", file=sys.stderr, flush=True)  # noqa: E731
+        flags.refuse(
+            "--inference=auto: give actor or learner; a run's first lines print what auto means"
+        )
     if plan_flags.save:
-        host_costs.save(_measure_this_host(config, plan_flags, show_progress), plan_flags.save)
-        print(f"{plan_flags.save} holds this machine's costs: --measured=HOST={plan_flags.save}")
+        host_costs.save(_measure_this_host(config, plan_flags), plan_flags.save)
+        print(f"wrote this machine's costs; use them with --measured=HOST={plan_flags.save}")
         return
     try:
         rows, notes = workers_csv.read(plan_flags.workers_csv_path)
     except workers_csv.BadCsv as error:
         flags.refuse(str(error).replace("\n", "; "))
     for note in notes:
-        show_progress(f"note: {note}")
-    plan = make_plan(
-        rows, config, plan_flags, lambda: _measure_this_host(config, plan_flags, show_progress)
-    )
+        print_progress(f"note: {note}")
+    plan = make_plan(rows, config, plan_flags, lambda: _measure_this_host(config, plan_flags))
     prediction = throughput_model.predict(plan)
     print(
         json.dumps(to_json(plan, prediction), indent=1)
@@ -124,21 +121,23 @@ def make_plan(
     plan_flags: PlanFlags,
     measure_this_host: Callable[[], HostMeasurement],
 ) -> ClusterPlan:
-    """Makes the plan of these rows; measures this machine where a host has no measurement."""
+    """Make the plan for these rows; measure this machine if a host has no measurement."""
     balance = config.learner_assignment == "balance"
     worker_sets = deal_worker_sets(rows, balance)
     for number, worker_set in enumerate(worker_sets):
         if not worker_set.actors:
             flags.refuse(
-                f"{plan_flags.workers_csv_path}: learner {number} has no actors, and all others "
-                f"would wait for it: there must be as many actors as learners at least"
+                f"{plan_flags.workers_csv_path}: learner {number} has no actors, so the other "
+                f"learners would wait for it; add actors until there is one per learner"
             )
     measurements: dict[str, HostMeasurement] = {}
     patterns: dict[str, str] = {}
     for each in plan_flags.measured:
         pattern, equals, path = each.partition("=")
         if not equals or not pattern or not path:
-            flags.refuse(f"--measured={each}: write HOST=FILE, as in 'gpu*=gpu.json'")
+            flags.refuse(
+                f"--measured={each}: it must have the form HOST=FILE, such as 'gpu*=gpu.json'"
+            )
         patterns.setdefault(pattern, path)
         measurements[path] = host_costs.load(path, config)
     names = dict.fromkeys(
@@ -165,23 +164,15 @@ def make_plan(
     return ClusterPlan(links, worker_sets, shape, _load_cost_factors(plan_flags.fit))
 
 
-def _measure_this_host(
-    config: Config, plan_flags: PlanFlags, show_progress: Callable[[str], None]
-) -> HostMeasurement:
-    """Measures this machine; refuses flags that experiment.py refuses, in the same words."""
+def _measure_this_host(config: Config, plan_flags: PlanFlags) -> HostMeasurement:
+    """Measure this machine; exit with the error of experiment.py if it rejects the flags."""
     command = [sys.executable, str(ROOT / "experiment.py"), "--validate", *to_flags(config)]
     validation = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     if validation.returncode:
         errors = [line for line in validation.stderr.splitlines() if line.startswith("error: ")]
         flags.refuse((errors or [f"error: {validation.stderr}"])[-1].removeprefix("error: "))
-    show_progress("measures this machine:")
-    return host_costs.measure(config, plan_flags.measured_seconds, show_progress)
-
-
-def to_flags(config: Config) -> list[str]:
-    """Returns the flags that make this config, as a command line has them."""
-    values = {f.name: (getattr(config, f.name), f.default) for f in dataclasses.fields(config)}
-    return [f"--{name}={value}" for name, (value, default) in values.items() if value != default]
+    print_progress("measuring this machine:")
+    return host_costs.measure(config, plan_flags.measured_seconds, print_progress)
 
 
 def _load_cost_factors(path: str) -> CostFactors:
@@ -192,14 +183,14 @@ def _load_cost_factors(path: str) -> CostFactors:
     except OSError as error:
         flags.refuse(f"--fit={path}: {error.strerror}")
     except (ValueError, KeyError, TypeError):
-        flags.refuse(f"--fit={path}: this holds no fit; plan_check.py --save={path} writes one")
+        flags.refuse(f"--fit={path} contains no fit; plan_check.py --save={path} writes one")
 
 
 def deal_worker_sets(rows: list[Worker], balance: bool) -> list[WorkerSet]:
-    """Deals actors out to learners as the frontend does; with `balance` they move where few are.
+    """Assign actors to learners as the frontend does; with `balance`, even out their numbers.
 
-    An actor moves as `impala_mm/transport/rebalancing.py` has it: to a learner that has none, or
-    two fewer.
+    An actor moves by the rule of `impala_mm/transport/rebalancing.py`: to a learner that has none,
+    or at least two fewer.
     """
     learners = [row for row in rows if row.job == "learner"]
     actor_hosts: list[list[str]] = [[] for _ in learners]
@@ -217,12 +208,12 @@ def deal_worker_sets(rows: list[Worker], balance: bool) -> list[WorkerSet]:
 
 
 def host_name(row: Worker) -> str:
-    """Returns the name of a row's host; this machine has one name."""
+    """Return the name of a row's host; all addresses of this machine have one name."""
     return "localhost" if row.ip == "127.0.0.1" else row.ip
 
 
 def to_json(plan: ClusterPlan, prediction: Prediction) -> dict[str, Any]:
-    """Returns all figures; null where there is no such limit."""
+    """Return all figures as a dictionary for JSON; an infinite limit is null."""
     rows = []
     for worker_set, limits, actors_needed in zip(
         plan.sets, prediction.limits, prediction.actors_needed, strict=True
@@ -242,12 +233,12 @@ def to_json(plan: ClusterPlan, prediction: Prediction) -> dict[str, Any]:
 
 
 def finite_limits(limits: RateLimits) -> dict[str, float | None]:
-    """Returns the limits by name; None where there is none, for which JSON has no number."""
+    """Return the limits by name; None for an infinite limit, which JSON cannot represent."""
     return {name: v if math.isfinite(v) else None for name, v in limits._asdict().items()}
 
 
 def format_prediction(plan: ClusterPlan, prediction: Prediction) -> str:
-    """Returns the same for people."""
+    """Return the prediction as text for people."""
     lines = []
     for number, (worker_set, limits) in enumerate(zip(plan.sets, prediction.limits, strict=True)):
         now, hosts = sum(worker_set.actors.values()), list(worker_set.actors)
@@ -257,46 +248,44 @@ def format_prediction(plan: ClusterPlan, prediction: Prediction) -> str:
             f"{where}"
         )
         rows = [
-            ("its actors could supply", limits.supply),
-            ("its learner could train on", limits.learner),
-            ("its links could carry", limits.network),
-            ("the cores that they share", limits.cores),
+            ("actors can supply", limits.supply),
+            ("learner can train on", limits.learner),
+            ("network can carry", limits.network),
+            ("shared cores can compute", limits.cores),
         ]
         lines += [f"  {what:28}{_format_rate(rate)}" for what, rate in rows if math.isfinite(rate)]
         needed = _format_actors(prediction.actors_needed[number])
-        more = f"{needed} {_ENOUGH_ACTORS_TEXT[limits.bottleneck]} (now {now})"
-        lines.append(f"  {_BOTTLENECK_TEXT[limits.bottleneck]}; {more}")
-    lines.append(f"predicted, all together:      {_format_rate(prediction.total_rate)}")
+        bottleneck = _BOTTLENECK_TEXT[limits.bottleneck]
+        lines.append(f"  bottleneck: {bottleneck}; about {needed} needed ({now} now)")
+    lines.append(f"predicted for all sets:       {_format_rate(prediction.total_rate)}")
     return "\n".join([*lines, describe_bottleneck(plan, prediction)])
 
 
 def describe_bottleneck(plan: ClusterPlan, prediction: Prediction) -> str:
-    """Says in a sentence what the bottleneck is, and what to add."""
+    """Describe the bottleneck in one sentence, with what would help."""
     limits, worker_set = (
         prediction.limits[prediction.slowest_set],
         plan.sets[prediction.slowest_set],
     )
     needed, now = prediction.actors_needed[prediction.slowest_set], sum(worker_set.actors.values())
     several = len(plan.sets) > 1
-    of = f" of set {prediction.slowest_set}" if several else ""
+    name = _BOTTLENECK_TEXT[limits.bottleneck]
+    bottleneck = f"bottleneck: {name}" + (f" of set {prediction.slowest_set}" if several else "")
     if limits.bottleneck == "supply":
         next_one = limits._replace(supply=math.inf)
         return (
-            f"the actors{of} bind: {needed} with cores of their own (now {now}) would reach the "
+            f"{bottleneck}; {needed} actors with cores of their own ({now} now) would reach the "
             f"{next_one.rate:,.0f} steps/s that {_NEXT_LIMIT_TEXT[next_one.bottleneck]}"
         )
     if limits.bottleneck == "learner":
-        fewer = f", or {needed} of the {now} actors would do" if needed < now else ""
-        return f"the learner{of} binds: a GPU, a faster one or another learner would help{fewer}"
+        fewer = f"; {needed} of the {now} actors would suffice" if needed < now else ""
+        return f"{bottleneck}; a GPU, a faster one or another learner would help{fewer}"
     if limits.bottleneck == "network":
         return (
-            f"the network{of} binds: fewer bytes (--parameter_dtype=float16, a larger "
+            f"{bottleneck}; fewer bytes (--parameter_dtype=float16, a larger "
             f"--min_pull_secs), learners on other hosts or faster links would help"
         )
-    return (
-        f"the cores that actors and learner{of} share bind: another host would help, more actors "
-        f"on this one would not"
-    )
+    return f"{bottleneck}; another host would help, more actors on this one would not"
 
 
 def _format_actors(count: int) -> str:

@@ -1,14 +1,14 @@
-"""Are the planner's predictions true here? Fitted on two shapes of run, checked at six others.
+"""Check the planner's predictions on this machine: fit them on two runs, compare six others.
 
     python sandbox/benchmarks/plan_check.py [--save=plan_check.json] [--repeats=3] [--seconds=20]
-    python sandbox/benchmarks/plan_check.py --only=1,2,3                       some shapes alone
+    python sandbox/benchmarks/plan_check.py --only=1,2,3                       only some scenarios
 
-Each of SCENARIOS is measured part by part, as `plan.py` does it, and then run for real:
-experiment.py with a learner and actors on this machine. So often, all shapes in turn, since
-machines that others share are faster and slower by the minute: medians count, of parts and of runs.
-The first two decide by how much a step costs more in a run than was measured, for actors and for
-the learner; the others are predicted with that and held against the medians of their runs. It takes
-half an hour as it is; Ctrl-C prints and saves what there is.
+The parts of each of SCENARIOS are measured as in `plan.py`, and then the scenario is run for real:
+experiment.py with a learner and actors on this machine. All scenarios take turns --repeats times,
+and medians count, because the speed of a shared machine varies from minute to minute. The first
+two scenarios determine the factors by which a step costs more in a run than was measured, for
+actors and for the learner; the others are predicted with these factors and compared with the
+medians of their runs. This takes half an hour by default; Ctrl-C prints and saves what is complete.
 """
 
 import argparse
@@ -27,6 +27,7 @@ import throughput_model
 from cost_model import ClusterPlan, CostFactors, Host, HostCosts, WorkerSet
 from host_costs import HostMeasurement
 from plan import finite_limits
+from progress import print_progress
 from real_run import RunMeasurement
 
 from impala_mm.config import flags
@@ -50,9 +51,9 @@ def _scenario(name: str, actors: int, envs: int, batch: int, length: int, *more:
 
 _SHALLOW = ("Shallow", (_PONG, "--agent_name=ShallowConvAgent"))
 _SIMPLE = ("Simple", (_PONG, "--agent_name=SimpleConvNetAgent"))
-# Named before they were measured: the first two are fitted, the others checked. In one a single
-# actor leaves cores idle, in the other all are busy: two that fill the cores did not tell two
-# factors apart, so these were chosen after a first sitting.
+# The first two are fitted, the others are checked; all were chosen before they were measured. In
+# the first a single actor leaves cores idle, in the second all cores are busy: in an earlier
+# attempt, two scenarios that both used all cores could not determine two separate factors.
 SCENARIOS = [
     _scenario("Shallow", 1, 16, 8, 20, *_SHALLOW[1], "--env_groups=1"),
     _scenario("Simple", 2, 32, 32, 20, *_SIMPLE[1]),
@@ -67,15 +68,24 @@ FITTED_COUNT = 2
 
 
 def main() -> None:
-    """Reads the command line."""
+    """Parse the command line, measure the scenarios and print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--save", default="", help="file for all figures, and for plan.py --fit")
-    parser.add_argument("--repeats", type=int, default=3, help="real runs of each shape")
-    parser.add_argument("--seconds", type=float, default=20, help="of each, once it trains")
-    parser.add_argument("--part_seconds", type=float, default=1.0, help="of each part, alone")
-    parser.add_argument("--only", default="", help="numbers of shapes, from 1; default: all")
+    parser.add_argument(
+        "--save", default="", help="file to write all figures to, for plan.py --fit"
+    )
+    parser.add_argument("--repeats", type=int, default=3, help="real runs of each scenario (3)")
+    parser.add_argument(
+        "--seconds", type=float, default=20, help="measured seconds of each run (20)"
+    )
+    parser.add_argument(
+        "--part_seconds",
+        type=float,
+        default=1.0,
+        help="seconds for which each part is measured (1)",
+    )
+    parser.add_argument("--only", default="", help="numbers of scenarios, from 1 (all)")
     args = parser.parse_args()
     if args.repeats < 1 or args.seconds <= 0 or args.part_seconds <= 0:
         parser.error("--repeats, --seconds and --part_seconds must be above 0")
@@ -83,7 +93,7 @@ def main() -> None:
         numbers = [int(n) for n in args.only.split(",") if n] or range(1, len(SCENARIOS) + 1)
         scenarios = [SCENARIOS[number - 1] for number in numbers if number > 0 or parser.error("")]
     except (ValueError, IndexError):
-        parser.error(f"--only={args.only}: numbers from 1 to {len(SCENARIOS)}, as in 1,2,5")
+        parser.error(f"--only={args.only}: give numbers from 1 to {len(SCENARIOS)}, such as 1,2,5")
     results, began, code = (
         [ScenarioResults(scenario, [], []) for scenario in scenarios],
         time.monotonic(),
@@ -115,7 +125,7 @@ class ScenarioResults(NamedTuple):
     runs: list[RunMeasurement]
 
     def plan(self) -> ClusterPlan:
-        """Makes the plan from what its parts typically cost."""
+        """Make the plan from the medians of the measured costs."""
         costs = zip(*(each.costs for each in self.measurements), strict=True)
         host = Host(HostCosts(*map(statistics.median, costs)))
         return ClusterPlan(
@@ -126,29 +136,29 @@ class ScenarioResults(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """The steps per second that its runs typically had."""
+        """The median of the runs' steps per second."""
         return statistics.median(each.steps for each in self.runs)
 
 
 def measure_scenarios(
     results: list[ScenarioResults], repeats: int, seconds: float, part_seconds: float
 ) -> None:
-    """Measures the parts and the runs of all, in turn."""
+    """Measure the parts and a run of all scenarios in turn, `repeats` times."""
     began = time.monotonic()
     for turn in range(repeats):
         for scenario, measurements, runs in results:
             (config,), _ = flags.parse(["plan_check", *scenario.flags], "", Config)
             measurements.append(host_costs.measure(config, part_seconds))
             runs.append(run_scenario(scenario, seconds))
-            _show_progress(
+            print_progress(
                 f"{scenario.name}: run {turn + 1} of {repeats}, {runs[-1].steps:,.0f} steps/s; "
-                f"others took {runs[-1].others:.2f} cores; "
-                f"{(time.monotonic() - began) / 60:.0f} minutes"
+                f"other programs used {runs[-1].others:.2f} cores; "
+                f"{(time.monotonic() - began) / 60:.0f} min elapsed"
             )
 
 
 def check_predictions(results: list[ScenarioResults]) -> dict[str, Any]:
-    """Fits the first, and predicts all."""
+    """Fit the factors on the first scenarios, and predict all."""
     plans = [each.plan() for each in results]
     factors = throughput_model.fit_cost_factors(
         plans[:FITTED_COUNT], [each.rate for each in results[:FITTED_COUNT]], prior_weight=1.0
@@ -168,7 +178,7 @@ def check_predictions(results: list[ScenarioResults]) -> dict[str, Any]:
                 "measured": each.rate,
                 "unfitted": throughput_model.predict(plan).total_rate,
                 "predicted": prediction.total_rate,
-                # Core-seconds, which hardly change with what else this machine does.
+                # Core-seconds, which hardly depend on other load on this machine.
                 "step": statistics.median(run.cores / run.steps for run in each.runs),
                 "predicted_step": predicted_core_seconds(fitted_plan, prediction.total_rate),
                 "error": prediction.total_rate / each.rate - 1,
@@ -182,28 +192,28 @@ def check_predictions(results: list[ScenarioResults]) -> dict[str, Any]:
 
 
 def predicted_core_seconds(plan: ClusterPlan, rate: float) -> float:
-    """Returns the core-seconds of all that a step takes, on this machine alone."""
+    """Return the predicted core-seconds of all processes per step, if one machine runs them."""
     (name,) = plan.hosts
     taken = plan.hosts[name].costs.cores - cost_model.cores_left_for_actors(plan, rate)[name]
     return taken / rate + cost_model.actor_step_cost(plan, name, rate).core_seconds
 
 
 def run_scenario(scenario: Scenario, seconds: float) -> RunMeasurement:
-    """Measures some seconds of a real run."""
+    """Measure some seconds of a real run."""
     address = f"--learner_hosts={real_run.free_address()}"
     flags = [*scenario.flags, f"--num_actors={scenario.actors}", address]
     return real_run.measure_run([*flags, "--total_environment_frames=1e12"], seconds)
 
 
 def format_table(record: dict[str, Any]) -> str:
-    """Returns the table for people, and for the page."""
+    """Return the table, in Markdown."""
     factors, host = CostFactors(**record["fit"]), record["host"]
     lines = [
-        f"{host['cores']} cores, {host['processor']}; in a run an actor's step costs "
-        f"{factors.actor:.2f} times what was measured, a learner's {factors.learner:.2f} times",
+        f"{host['cores']} cores, {host['processor']}; in a run, a step costs an actor "
+        f"{factors.actor:.2f} times its measured cost, a learner {factors.learner:.2f} times",
         "",
-        "| network, actors x environments, batch | steps/s | predicted | error | binds | core-us a "
-        "step | predicted |",
+        "| network, actors x environments, batch | steps/s | predicted | error | bottleneck | "
+        "core-us per step | predicted |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in record["shapes"]:
@@ -213,15 +223,11 @@ def format_table(record: dict[str, Any]) -> str:
             f"{row['binds']} | {row['step'] * 1e6:,.0f} | {row['predicted_step'] * 1e6:,.0f} |"
         )
     if max(max(row["others"]) for row in record["shapes"]) > 0.2:
-        lines += ["", "others used this machine meanwhile: these figures say little"]
+        lines += ["", "other programs used this machine: these figures are unreliable"]
     checked = [abs(row["error"]) for row in record["shapes"] if not row["fitted"]]
     if checked:
-        lines += ["", f"largest error of those that were not fitted: {max(checked):.0%}"]
+        lines += ["", f"largest error of the scenarios that were not fitted: {max(checked):.0%}"]
     return "\n".join(lines)
-
-
-def _show_progress(text: str) -> None:
-    print(f"  {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
-"""One real run of experiment.py, measured over a window once it is warm.
+"""One real run of experiment.py, measured over a window after its start.
 
-`throughput.py` starts one for each point of its grid, again and again.
+`throughput.py` and `plan_check.py` measure runs with it; `memory.py` starts and stops runs with it.
 """
 
 import contextlib
 import ctypes
-import json
 import os
 import signal
 import socket
@@ -19,38 +18,40 @@ from typing import NamedTuple
 
 import thread_cpu
 
+from impala_mm.records.json_lines import read_json_lines
+
 ROOT = Path(__file__).resolve().parent.parent.parent
-_START_TIMEOUT = 180.0  # seconds after which a run that has not trained will not
-_POLL_SECONDS = 0.05  # seconds between two looks at its metrics
+_START_TIMEOUT = 180.0  # seconds within which a run must begin to train
+_POLL_SECONDS = 0.05  # seconds between two reads of its metrics
 
 
 class RunMeasurement(NamedTuple):
     """The speed and the CPU time of a run within its window."""
 
     steps: float  # per second
-    cores: float  # CPU seconds per second, of all its processes
-    others: float  # and of everybody else on this machine
+    cores: float  # CPU seconds per second of all its processes
+    others: float  # CPU seconds per second of all other processes on this machine
     by_stage: dict[str, float]  # CPU seconds per step
-    unknown: dict[str, float]  # of the stage `other`, by role and name of the thread
+    unknown: dict[str, float]  # CPU seconds per step in the stage `other`, by role and thread
     metrics: dict[str, float]  # means over the window: wait_share, policy_lag, ...
 
 
 class RunFailed(Exception):
-    """Raised where a run ended, or did not begin; says how."""
+    """Raised if a run exited or did not begin to train; the message gives the reason."""
 
 
 def measure_run(flags: Sequence[str], seconds: float, place: str = "actor") -> RunMeasurement:
-    """Starts a run with these flags, waits until it trains, measures for `seconds`, ends it."""
+    """Start a run with these flags, measure it for `seconds` once it trains, and stop it."""
     with start_run(flags) as (process, rows):
         return _measure_window(process, rows, seconds, place)
 
 
 @contextlib.contextmanager
 def start_run(flags: Sequence[str]) -> Iterator[tuple[subprocess.Popen, Path]]:
-    """Starts a run with these flags, and yields it with its metrics.jsonl.
+    """Start a run with these flags, and yield it with the path of its metrics.jsonl.
 
-    It ends with the block, or with this process. A `RunFailed` from within says what the run
-    printed last.
+    The run stops at the end of the block, or when this process exits. The last lines of the run's
+    output are added to a `RunFailed` raised within the block.
     """
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(ROOT / "experiment.py"), *flags]
@@ -61,7 +62,7 @@ def start_run(flags: Sequence[str]) -> Iterator[tuple[subprocess.Popen, Path]]:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for who measures
+                start_new_session=True,  # Ctrl-C reaches only the measuring script
                 preexec_fn=lambda: ctypes.CDLL(None).prctl(1, signal.SIGTERM),  # noqa: PLW1509
             )
             try:
@@ -75,7 +76,7 @@ def start_run(flags: Sequence[str]) -> Iterator[tuple[subprocess.Popen, Path]]:
 
 
 def free_address() -> str:
-    """Returns an address of this machine where no process listens."""
+    """Return an address of this machine on which no process listens."""
     with socket.create_server(("localhost", 0)) as free:
         return f"localhost:{free.getsockname()[1]}"
 
@@ -83,7 +84,7 @@ def free_address() -> str:
 def _measure_window(
     process: subprocess.Popen, rows: Path, seconds: float, place: str
 ) -> RunMeasurement:
-    """Measures from the second row that has updates: the first holds the start."""
+    """Measure from the second row with updates on, because the first includes the start."""
     begin = _Snapshot(process, rows, 0.0, _START_TIMEOUT)
     begin = _Snapshot(process, rows, begin.row["seconds"], _START_TIMEOUT)
     end = _Snapshot(process, rows, begin.row["seconds"] + seconds - 1.0, seconds + 60)
@@ -91,7 +92,7 @@ def _measure_window(
     steps = (end.row["steps"] - begin.row["steps"]) / (end.row["seconds"] - begin.row["seconds"])
     by_stage, unknown = thread_cpu.cpu_seconds_by_stage(begin.processes, end.processes, place)
     cores = sum(by_stage.values()) / elapsed
-    within = [row for row in _read_rows(rows) if begin.row["seconds"] < row["seconds"]]
+    within = [row for row in read_rows(rows) if begin.row["seconds"] < row["seconds"]]
     metrics = {}
     for name in ("wait_share", "policy_lag", "queue_fill", "episode_return"):
         values = [row[name] for row in within if name in row]
@@ -108,23 +109,23 @@ def _measure_window(
 
 
 def wait_until_training(process: subprocess.Popen, rows: Path) -> None:
-    """Waits for the first update; raises RunFailed where there is none."""
+    """Wait for the first update; raise RunFailed if there is none."""
     _Snapshot(process, rows, 0.0, _START_TIMEOUT)
 
 
 class _Snapshot:
-    """The first row after so many seconds of training, and what the CPU had done when it came."""
+    """The first row after the given seconds of training, with the CPU times at its arrival."""
 
     def __init__(self, process: subprocess.Popen, rows: Path, after_seconds: float, timeout: float):
         deadline = time.monotonic() + timeout
         while True:
             if process.poll() is not None:
-                raise RunFailed(f"the run ended with code {process.returncode}")
+                raise RunFailed(f"the run exited with code {process.returncode}")
             if time.monotonic() > deadline:
-                raise RunFailed(f"the run has not come to {after_seconds:.0f} s of training")
+                raise RunFailed(f"the run did not reach {after_seconds:.0f} s of training in time")
             new = [
                 row
-                for row in _read_rows(rows)[-1:]
+                for row in read_rows(rows)[-1:]
                 if row["seconds"] > after_seconds and row["updates"]
             ]
             if new:
@@ -136,14 +137,13 @@ class _Snapshot:
         self.machine_seconds = thread_cpu.machine_cpu_seconds()
 
 
-def _read_rows(rows: Path) -> list[dict]:
-    """Reads the lines that are complete."""
-    text = rows.read_text() if rows.exists() else ""
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+def read_rows(rows: Path) -> list[dict]:
+    """Read the rows of all complete lines; an empty list if the file does not exist."""
+    return read_json_lines(rows) if rows.exists() else []
 
 
 def _stop(process: subprocess.Popen) -> None:
-    """Ends a run, and all that it started with it."""
+    """Stop a run and all processes that it started."""
     processes = thread_cpu.process_tree(process.pid)
     if process.poll() is None:
         process.terminate()

@@ -1,21 +1,20 @@
-"""How much faster several learners are than one, in one sitting.
+"""The speedup of several learners over one, measured in one session.
 
     python sandbox/benchmarks/scaling.py simulated [--learners=1,2,4,8] [--ms=10,30,100]
     python sandbox/benchmarks/scaling.py real [--learners=1,2,4] [--frames=400000]
-    python sandbox/benchmarks/scaling.py draw         the picture and tables of multi_learner.md
+    python sandbox/benchmarks/scaling.py draw         the figure and tables of multi_learner.md
 
-simulated: devices whose update takes so many milliseconds, give or take a tenth, with real queues
-and a real all-reduce of 6.8 MB around them (`simulated_algorithm.py`), by each way of --allreduce.
-Learners wait for the slowest of them, so even an exchange that cost nothing would reach no more
-than
+simulated: a device whose update takes the given milliseconds, plus or minus a tenth, with real
+queues and a real all-reduce of 6.8 MB (`simulated_algorithm.py`), for each mode of --allreduce.
+Learners wait for the slowest of them, so even a free exchange would reach no more than
 
-    bound = mean(t) / mean(max over learners of t)          of the very times that were drawn
+    bound = mean(t) / mean(max over learners of t)          with the times that were drawn
     efficiency = updates/s of N learners / updates/s of one
 
-real: CartPole with the same batch, split among the learners; they share this machine's cores, so
-no gain is to be expected: what is lost is the overhead of several learners.
+real: CartPole with the same total batch, split among the learners. They share this machine's cores,
+so no speedup is possible: the loss is the overhead of several learners.
 
-With --record the figures go to sandbox/benchmarks/scaling.json, in place of those before.
+With --record the figures replace the earlier ones in sandbox/benchmarks/scaling.json.
 """
 
 import argparse
@@ -33,8 +32,8 @@ from impala_mm.runtime import tensorflow_import
 tensorflow_import.load()
 
 import simulated_algorithm  # noqa: E402
+from real_run import ROOT, read_rows  # noqa: E402
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 RECORD = Path(__file__).with_suffix(".json")
 PAGE = ROOT / "sandbox" / "multi_learner.md"
 _TABLES = ("<!-- tables: written by scaling.py -->", "<!-- end of tables -->")
@@ -42,7 +41,7 @@ ALLREDUCE_MODES = ("each", "grouped")
 
 
 def run_learners(learners: int, *flags: str, **env: str) -> list[dict]:
-    """Runs so many learners on this machine, and returns the rows of metrics.jsonl."""
+    """Run the given number of learners on this machine, and return the rows of metrics.jsonl."""
     with tempfile.TemporaryDirectory() as logdir:
         command = [sys.executable, "experiment.py", f"--num_learners={learners}", *flags]
         command += [f"--logdir={logdir}", "--stop_at_return=1e9"]
@@ -51,17 +50,16 @@ def run_learners(learners: int, *flags: str, **env: str) -> list[dict]:
         )
         if finished.returncode:
             sys.exit(
-                f"error: {' '.join(command)} ended with {finished.returncode}:\n"
+                f"error: {' '.join(command)} exited with code {finished.returncode}:\n"
                 f"{finished.stdout[-3000:]}"
             )
-        lines = (Path(logdir) / "metrics.jsonl").read_text().splitlines()
-        return [json.loads(line) for line in lines]
+        return read_rows(Path(logdir) / "metrics.jsonl")
 
 
 def second_half_rate(rows: list[dict], key: str) -> tuple[float, int, int]:
-    """Returns (per second, from, to) of a count that grows, over the second half of a run.
+    """Return (rate per second, first, last) of a counter over the second half of a run.
 
-    Not to the last row: it is written when all have taken leave.
+    The last row is ignored, because it is written when all learners have already finished.
     """
     end = rows[-2]
     begin = next(row for row in rows if row["seconds"] >= end["seconds"] / 2)
@@ -73,7 +71,7 @@ def second_half_rate(rows: list[dict], key: str) -> tuple[float, int, int]:
 
 
 def straggler_bound(milliseconds: float, learners: int, first: int, last: int) -> float:
-    """Returns the efficiency that waiting for the slowest allows, in updates first to last."""
+    """Return the efficiency if learners only wait for the slowest, in updates first to last."""
     times = [
         [simulated_algorithm.update_seconds(milliseconds, rank, update) for rank in range(learners)]
         for update in range(first, last)
@@ -82,8 +80,8 @@ def straggler_bound(milliseconds: float, learners: int, first: int, last: int) -
 
 
 def measure_simulated(learners: list[int], milliseconds: list[int], seconds: float) -> list[dict]:
-    """Prints, and returns, a row for each time, number of learners and way."""
-    print("  ms  learners  allreduce  updates/s  efficiency  bound  of the bound")
+    """Print and return a row for each update time, number of learners and mode."""
+    print("  ms  learners  allreduce  updates/s  efficiency  bound  efficiency/bound")
     found = []
     for ms in milliseconds:
         single_learner_rate = 0.0
@@ -106,14 +104,14 @@ def measure_simulated(learners: list[int], milliseconds: list[int], seconds: flo
                 found.append(row)
                 print(
                     f"{ms:4d}  {count:8d}  {row['allreduce']:>9}  {per_second:9.2f}  "
-                    f"{efficiency:10.3f}  {bound:5.3f}  {efficiency / bound:12.3f}",
+                    f"{efficiency:10.3f}  {bound:5.3f}  {efficiency / bound:16.3f}",
                     flush=True,
                 )
     return found
 
 
 def measure_real(learners: list[int], frames: int, rounds: int) -> list[dict]:
-    """Prints steps/s of each number of learners as a share of one learner's, medians of rounds."""
+    """Print and return the median steps/s for each number of learners, relative to one."""
     rates: dict[int, list[float]] = {count: [] for count in learners}
     for _ in range(rounds):
         for count in learners:
@@ -125,17 +123,17 @@ def measure_real(learners: list[int], frames: int, rounds: int) -> list[dict]:
             )
             rates[count].append(second_half_rate(rows, "steps")[0])
     medians = {count: statistics.median(of) for count, of in rates.items()}
-    print("learners  steps/s  of one learner's")
+    print("learners  steps/s  relative to one")
     found = []
     for count, median in medians.items():
         share = median / medians[learners[0]]
         found.append({"learners": count, "steps_per_second": median, "of_one": share})
-        print(f"{count:8d}  {median:7.0f}  {share:16.2f}")
+        print(f"{count:8d}  {median:7.0f}  {share:15.2f}")
     return found
 
 
 def draw_efficiency(record: dict, target: Path) -> None:
-    """Draws the efficiency by learners, a panel for each time, and the bound above it."""
+    """Draw the efficiency over the number of learners and its bound, one panel per update time."""
     sys.path.append(str(ROOT / "sandbox"))
     import plot_style  # noqa: PLC0415
 
@@ -153,7 +151,7 @@ def draw_efficiency(record: dict, target: Path) -> None:
             line = [row for row in here if row["allreduce"] in ("-", mode)]
             values = [row["efficiency"] for row in line]
             panel.plot([row["learners"] for row in line], values, "o-", label=f"--allreduce={mode}")
-        panel.set(title=f"{ms} ms an update", xlabel="learners", xscale="log", ylim=(0, 1.05))
+        panel.set(title=f"{ms} ms per update", xlabel="learners", xscale="log", ylim=(0, 1.05))
         panel.set_xticks(counts, [str(count) for count in counts], minor=False)
         panel.minorticks_off()
     panels[0][0].set_ylabel("efficiency")
@@ -162,9 +160,10 @@ def draw_efficiency(record: dict, target: Path) -> None:
 
 
 def write_tables(record: dict) -> None:
-    """Puts the tables into the page."""
+    """Write the tables into the page."""
     lines = [
-        "| ms an update | learners | `--allreduce` | updates/s | efficiency | bound | of it |",
+        "| ms per update | learners | `--allreduce` | updates/s | efficiency | bound | "
+        "efficiency / bound |",
         "|---|---|---|---|---|---|---|",
     ]
     lines += [
@@ -173,7 +172,7 @@ def write_tables(record: dict) -> None:
         f"{row['efficiency'] / row['bound']:.2f} |"
         for row in record["simulated"]
     ]
-    lines += ["", "| learners, CartPole | steps/s | of one learner's |", "|---|---|---|"]
+    lines += ["", "| learners, CartPole | steps/s | relative to one |", "|---|---|---|"]
     lines += [
         f"| {row['learners']} | {row['steps_per_second']:,.0f} | {row['of_one']:.2f} |"
         for row in record["real"]
@@ -185,28 +184,36 @@ def write_tables(record: dict) -> None:
 
 
 def main() -> None:
-    """Reads the command line."""
+    """Parse the command line, and measure or draw."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=("simulated", "real", "draw"))
     numbers = lambda text: [int(part) for part in text.split(",")]  # noqa: E731
-    parser.add_argument("--learners", type=numbers, default=[1, 2, 4])
-    parser.add_argument("--ms", type=numbers, default=[10, 30, 100])
-    parser.add_argument("--seconds", type=float, default=40, help="of each simulated run")
-    parser.add_argument("--frames", type=int, default=400_000, help="of each real run")
-    parser.add_argument("--rounds", type=int, default=3, help="of real runs, interleaved")
-    parser.add_argument("--record", action="store_true", help=f"keep the figures: {RECORD.name}")
+    parser.add_argument("--learners", type=numbers, default=[1, 2, 4], help="numbers (1,2,4)")
+    parser.add_argument(
+        "--ms", type=numbers, default=[10, 30, 100], help="update times (10,30,100)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=40, help="seconds of each simulated run (40)"
+    )
+    parser.add_argument(
+        "--frames", type=int, default=400_000, help="environment frames of each real run (400000)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="repetitions of the real runs, interleaved (3)"
+    )
+    parser.add_argument("--record", action="store_true", help=f"write the figures to {RECORD.name}")
     args = parser.parse_args()
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     if args.what == "draw":
         if not {"simulated", "real"} <= record.keys():
-            parser.error("nothing is recorded: run simulated and real with --record first")
+            parser.error("nothing was recorded: run simulated and real with --record first")
         draw_efficiency(record, PAGE.with_name("scaling.svg"))
         write_tables(record)
         return
     if args.learners[0] != 1:
-        parser.error("--learners begins with 1, which the others are held against")
+        parser.error("--learners must begin with 1: the others are compared with one learner")
     began = time.monotonic()
     if args.what == "simulated":
         found = measure_simulated(args.learners, args.ms, args.seconds)

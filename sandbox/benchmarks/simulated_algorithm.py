@@ -1,12 +1,14 @@
-"""An algorithm whose update takes a given time: --algorithm=sandbox.benchmarks.simulated_algorithm.
+"""An algorithm whose update takes a given time.
 
-Everything around it is real: queue, steps agreed on, all-reduce of GRADIENT_BYTES, publishing. As
-in a convolutional network, a third of the time is the forward pass; then comes the gradient of the
-one layer that has nearly all weights, which is the last but heads; then those of the convolutions
-below it, one by one, until the time is over.
+Choose it with --algorithm=sandbox.benchmarks.simulated_algorithm. Everything around it is real: the
+queue, the agreement on steps, an all-reduce of GRADIENT_BYTES and publishing. As in a
+convolutional network, a third of the time is the forward pass. Then the gradient of the layer
+before the heads, which has nearly all weights, is ready; the gradients of the convolutions below it
+follow one by one until the time is over.
 
-The time of update u on rank r is drawn from a generator of (r, u), so that the straggler bound can
-be computed from the same draws. Set by environment variables, since `scaling.py` alone starts it.
+The time of update u on rank r comes from a random generator with the seed (r, u), so that the
+straggler bound can be computed from the same times. An environment variable sets the mean time,
+because only `scaling.py` uses this algorithm.
 """
 
 import os
@@ -20,27 +22,28 @@ from impala_mm.data.trajectory import UnrollSpec
 from impala_mm.data.variables import Variables
 from impala_mm.runtime.rank import process_rank
 
-GRADIENT_BYTES = 6_800_000  # bytes: those of IMPALA's deep network
-_JITTER = 0.1  # of the time, each way
-# Of the gradients of its layers:
+GRADIENT_BYTES = 6_800_000  # the gradient size of IMPALA's deep network
+_JITTER = 0.1  # largest relative deviation of an update's time
+# Numbers of weights by layer, from the last layer down:
 _LAYER_SIZES = [GRADIENT_BYTES // 4 * 9 // 10, *[GRADIENT_BYTES // 4 // 50] * 5]
 
 
 def update_seconds(milliseconds: float, rank: int, update: int) -> float:
-    """Returns the seconds that an update takes."""
+    """Return the seconds that an update takes."""
     deviation = np.random.default_rng([rank, update]).uniform(-_JITTER, _JITTER)
     return milliseconds / 1000 * (1 + deviation)
 
 
 def make(config, environment):
-    """Makes the algorithm for any environment with discrete actions."""
+    """Make the algorithm for any environment with discrete actions."""
     return SimulatedAlgorithm(config, environment)
 
 
 class SimulatedAlgorithm:
-    """Acts at random; its update sleeps, and averages gradients that are zero.
+    """An algorithm that acts at random; its update sleeps and averages zero gradients.
 
-    They are not applied: a device would do that in less than a millisecond, these cores do not.
+    The gradients are not applied: a device would need less than a millisecond for it, but these
+    cores would need longer.
     """
 
     max_lag = None
@@ -51,22 +54,22 @@ class SimulatedAlgorithm:
         self._actions = environment.num_actions
         step = entry_spec(environment, extras=())
         self.unroll = UnrollSpec(config.unroll_length, overlap=1, step=step, start=())
-        # Variables: the average of constants would be computed once, as a constant.
+        # Variables, because the graph would average constants only once.
         self._zeros = [tf.Variable(tf.zeros([size])) for size in _LAYER_SIZES]
         acting = [tf.Variable(tf.zeros([1]), name="acting")]
         self.variables = Variables(trained=acting, carried=[], acting=acting)
 
     def initial_state(self, batch):
-        """It remembers nothing."""
+        """Return an empty state."""
         return ()
 
     def act(self, entry, core_state, exploration):
-        """Any action."""
+        """Return random actions."""
         actions = tf.random.uniform(tf.shape(entry.action), 0, self._actions, tf.int32)
         return actions, core_state, ()
 
     def update(self, batch, context, exchange):
-        """Waits as long as a device would compute."""
+        """Wait as long as a device would compute."""
         gradients, done = [], tf.ones([])
         for layer, zeros in enumerate(self._zeros):
             done = tf.numpy_function(self._wait_for_layer, [done, layer], tf.float32)
@@ -77,7 +80,7 @@ class SimulatedAlgorithm:
         return {"grad_norm": zero, "clipped_share": zero}, batch.weight
 
     def _wait_for_layer(self, done, layer):
-        """Returns when the gradient of this layer is there."""
+        """Wait until the gradient of this layer would be ready."""
         if layer == 0:
             self._began = time.monotonic()
         total = update_seconds(self._milliseconds, self._rank, self._updates)

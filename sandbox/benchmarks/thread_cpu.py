@@ -1,12 +1,13 @@
-"""What a run's processes took of the CPU, by what they did: read from the kernel, thread by thread.
+"""The CPU time of a run's processes by activity, read from the kernel for each thread.
 
-`throughput.py` takes a snapshot at both ends of its window. Threads are told apart by their names
-(`impala_mm/runtime/thread_names.py`) and by whose process they are in, a learner's or an actor's.
+`throughput.py` takes a snapshot at the start and at the end of its window. Threads are identified
+by their names (`impala_mm/runtime/thread_names.py`) and by the role of their process, learner or
+actor.
 
-TensorFlow's threads in a learner do whatever is to be computed there: with --inference=learner
-inference and training cannot be told apart, and count as the stage `network` together. The stage
-serialization is the wire's two ends; an unroll's encoding is Python's in the actor, its decoding
-the queue's. Environments that are stepped in Python count as Python, all but Atari's.
+TensorFlow's threads in a learner compute everything there is: with --inference=learner, inference
+and training cannot be separated and count together as the stage `network`. The stage
+serialization is the two ends of the wire; encoding an unroll counts as Python in the actor,
+decoding it as the learner's queue. Environments that Python steps count as Python, except Atari's.
 """
 
 import contextlib
@@ -42,27 +43,27 @@ _ACTOR_FLAG = "--job_name=actor"
 
 
 class ProcessCpu(NamedTuple):
-    """The CPU seconds of a process since it began."""
+    """The CPU seconds of a process since its start."""
 
     role: str  # learner or actor
-    main_thread: int  # the thread that Python runs in
-    total_seconds: float  # of all its threads, those that have ended, too
-    threads: dict[int, tuple[str, float]]  # by id: name and seconds of those that run
+    main_thread: int  # id of the thread that runs Python
+    total_seconds: float  # all its threads, including those that have ended
+    threads: dict[int, tuple[str, float]]  # running threads by id: name and seconds
 
 
 def snapshot(root: int, proc: Path = Path("/proc")) -> dict[int, ProcessCpu]:
-    """Reads the CPU seconds of a process and of all below it, by id."""
+    """Read the CPU seconds of a process and of all its descendants, by process id."""
     found = {}
     for process in process_tree(root, proc):
         try:
             words = (proc / str(process) / "cmdline").read_text().split("\0")
             total = _parse_cpu_seconds((proc / str(process) / "stat").read_text())
             tasks = list((proc / str(process) / "task").iterdir())
-        except OSError:  # it ended meanwhile
+        except OSError:  # the process exited while it was read
             continue
         threads = {}
         for task in tasks:
-            with contextlib.suppress(OSError):  # this thread did
+            with contextlib.suppress(OSError):  # the thread ended while it was read
                 stat = (task / "stat").read_text()
                 threads[int(task.name)] = _parse_name(stat), _parse_cpu_seconds(stat)
         role = "actor" if _ACTOR_FLAG in words else "learner"
@@ -71,7 +72,7 @@ def snapshot(root: int, proc: Path = Path("/proc")) -> dict[int, ProcessCpu]:
 
 
 def process_tree(root: int, proc: Path = Path("/proc")) -> list[int]:
-    """Lists a process and all that it, and those below it, started."""
+    """List a process and all its descendants."""
     children = defaultdict(list)
     for stat in proc.glob("[0-9]*/stat"):
         try:
@@ -79,7 +80,7 @@ def process_tree(root: int, proc: Path = Path("/proc")) -> list[int]:
         except OSError:
             continue
     processes = [root]
-    for process in processes:  # which grows meanwhile
+    for process in processes:  # the list grows within the loop
         processes += children[process]
     return processes
 
@@ -87,9 +88,9 @@ def process_tree(root: int, proc: Path = Path("/proc")) -> list[int]:
 def cpu_seconds_by_stage(
     before: dict[int, ProcessCpu], after: dict[int, ProcessCpu], place: str = "actor"
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Returns the CPU seconds between two snapshots: (by stage, by thread of the stage other).
+    """Return the CPU seconds between two snapshots, by stage and by thread of the stage other.
 
-    `place`: where inference is done.
+    `place` is the place of inference.
     """
     by_stage: dict[str, float] = dict.fromkeys(STAGES, 0.0)
     unknown: dict[str, float] = defaultdict(float)
@@ -110,7 +111,7 @@ def cpu_seconds_by_stage(
 
 
 def stage_of_thread(role: str, name: str, is_main_thread: bool, place: str = "actor") -> str:
-    """Returns the stage to which a thread's time belongs."""
+    """Return the stage to which a thread's time belongs."""
     if name.startswith(_WIRE_THREADS):
         return "serialization"
     if name in _TENSORFLOW_THREADS:
@@ -122,17 +123,18 @@ def stage_of_thread(role: str, name: str, is_main_thread: bool, place: str = "ac
 
 
 def machine_cpu_seconds(proc: Path = Path("/proc")) -> float:
-    """Reads the CPU seconds of all processes of this machine; 0 where the kernel does not say."""
+    """Read the CPU seconds of all processes of this machine; 0 if the kernel hides them."""
     try:
         fields = (proc / "stat").read_text().split("\n")[0].split()[1:9]
     except OSError:
         return 0.0
-    busy = [int(value) for i, value in enumerate(fields) if i not in {3, 4}]  # idle, waiting
+    idle = {3, 4}  # the columns of idle time and of waiting for disks
+    busy = [int(value) for i, value in enumerate(fields) if i not in idle]
     return sum(busy) / os.sysconf("SC_CLK_TCK")
 
 
 def parse_session_id(stat: str) -> int:
-    """Parses the first process of a process's session from the text of its /proc/ID/stat."""
+    """Parse the session id from the text of a process's /proc/ID/stat."""
     return int(_parse_fields(stat)[3])
 
 
@@ -141,7 +143,7 @@ def _parse_name(stat: str) -> str:
 
 
 def _parse_fields(stat: str) -> list[str]:
-    """Splits the fields after the name: state, parent, group, session..."""
+    """Split the fields after the name: state, parent, group, session..."""
     return stat[stat.rindex(")") + 2 :].split()
 
 
@@ -151,7 +153,7 @@ def _parse_cpu_seconds(stat: str) -> float:
 
 
 def session_cpu_seconds(leader: int, proc: Path = Path("/proc")) -> float:
-    """Reads the CPU seconds of all processes of a session, and of those that ended within it."""
+    """Read the CPU seconds of all processes of a session, including their ended children."""
     total = 0.0
     for stat in proc.glob("[0-9]*/stat"):
         try:

@@ -1,29 +1,28 @@
-"""How fast real runs are, beside what this machine's parts allow, measured in one sitting.
+"""The throughput of real runs, compared with what this machine's parts allow, in one session.
 
     python sandbox/benchmarks/throughput.py --agent_name=SimpleConvNetAgent --batch_size=32
     python sandbox/benchmarks/throughput.py --actors=2 --envs=32 --repeats=1 --seconds=6
     python sandbox/benchmarks/throughput.py --batch_size=32 --peer='cleanrl=python ...'
 
-Each point of a grid (actors x environments of each x where inference is done) is a run of
-experiment.py, a learner and actors in processes of their own, learning on; every flag of
-experiment.py goes through to it, such as --env_groups. The level is Pong unless --level_name says
-another. The points take turns, --repeats times, and the middle run counts. Before and after,
-`components.py` measures what a step costs at least, and
+Each point of a grid (actors x environments per actor x place of inference) is a training run of
+experiment.py with a learner and actors in separate processes. All flags of experiment.py are passed
+on to it, such as --env_groups. The level is Pong unless --level_name is given. The points take
+turns, --repeats times, and each point's median run counts. Before and after, `components.py`
+measures the minimal cost of a step, and
 
     efficiency = steps per second / (cores / (t_env + t_infer + t_train))
 
-Where a component changed by more than a tenth meanwhile, the machine did other things: the sweep is
-made again, twice at most. Printed are steps per second, efficiency, CPU seconds per 1,000 steps by
-what they were spent on (`thread_cpu.py`), and cores that stood idle. `speed.md` says how to read
-it.
+If a component changed by more than a tenth between the two measurements, the machine had other
+load: the sweep is repeated, at most twice. The output contains steps per second, efficiency, CPU
+seconds per 1,000 steps by activity (`thread_cpu.py`), and idle cores. `speed.md` explains it.
 
-A --peer's command runs beside our best point, ours and theirs in turn. Its steps are read from what
-it prints: CleanRL's `SPS: N`, Sample Factory's `Total num frames: N` (frames, skipped ones
-included, so divided by 4), or whatever --peer_pattern says. Ctrl-C prints what there is.
+A --peer's command is measured in turn with the fastest point. Its steps are read from its output:
+CleanRL's `SPS: N`, Sample Factory's `Total num frames: N` (frames including skipped ones, so
+divided by 4), or a line that matches --peer_pattern. Ctrl-C prints what is complete.
 
-With --batch_size's default, 8 unrolls, an update is of 160 steps, and costs each of them more, for
-the optimizer passes over all weights. --batch_size=32 (640 steps) is what is to be held against
-peers' minibatches of 512 steps.
+With the default --batch_size of 8 unrolls, an update has 160 steps and costs more per step, because
+the optimizer processes all weights. Compare --batch_size=32 (640 steps) with peers whose minibatch
+has 512 steps.
 """
 
 import dataclasses
@@ -48,34 +47,34 @@ from impala_mm.config import flags
 from impala_mm.config.flags import flag
 from impala_mm.config.settings import Config
 
-# By which components may change while the runs they are held against are made:
+# The share by which components may change between the measurements before and after the runs.
 _MAX_COMPONENT_CHANGE = 0.1
-_MAX_REPEATED_SWEEPS = 2  # times that a sweep is made again
-_RUN_OVERHEAD_SECONDS = 12.0  # seconds that a run takes to start, train, and end; a guess
+_MAX_REPEATED_SWEEPS = 2  # times that a sweep is repeated
+_RUN_OVERHEAD_SECONDS = 12.0  # estimated seconds for a run to start, begin to train, and stop
 _PLACES = ("actor", "learner")
 _PONG = "PongNoFrameskip-v4"
 
 
 @dataclasses.dataclass(frozen=True)
 class SweepFlags:
-    """Flags of this program besides those of experiment.py."""
+    """Flags of this program in addition to those of experiment.py."""
 
     # fmt: off
     actors: str = flag(
         "1,2,3", group="Sweep",
-        text="Numbers of actors.")
+        text="Numbers of actors, separated by commas.")
     envs: str = flag(
         "16,32", group="Sweep",
-        text="Environments of each actor.")
+        text="Numbers of environments of each actor, separated by commas.")
     places: str = flag(
         "actor,learner", group="Sweep",
-        text="Where inference is done; learner only where experiment.py has --inference.")
+        text="Places of inference, separated by commas: actor, learner.")
     repeats: int = flag(
         3, group="Sweep", least=1,
-        text="Runs of each point; the one with the middle steps per second counts.")
+        text="Runs of each point; the one with the median steps per second counts.")
     seconds: float = flag(
         15, group="Sweep", least=1,
-        text="Seconds for which a run, and a peer, is measured once it is warm.")
+        text="Seconds for which a run or a peer is measured after its warm-up.")
     component_seconds: float = flag(
         0.6, group="Sweep", least=0.01,
         text="Seconds for which each point of the components is measured.")
@@ -84,40 +83,38 @@ class SweepFlags:
         text="Folder for throughput.json, .svg and .png. Unset: runs/throughput-<time>.")
     peer: tuple[str, ...] = flag(
         (), group="Peers",
-        text="NAME=COMMAND: a program to be measured beside our best point; may be repeated.")
+        text="NAME=COMMAND: a program to compare with the fastest point; may be repeated.")
     peer_pattern: tuple[str, ...] = flag(
         (), group="Peers",
-        text="NAME=REGEX: its lines that count, by a group (?P<steps>...), a count since the "
-             "start, or (?P<average>...), a mean rate since the start.")
+        text="NAME=REGEX: the pattern of its counting lines, with a group (?P<steps>...) for a "
+             "count since the start or (?P<average>...) for a mean rate since the start.")
     peer_divide: tuple[str, ...] = flag(
         (), group="Peers",
-        text="NAME=NUMBER: how many of what it counts are a step; 4 where Atari's frames are.")
+        text="NAME=NUMBER: printed units per step; 4 if the program counts Atari's frames.")
     peer_warm: float = flag(
         20, group="Peers", least=0,
-        text="Seconds from a peer's first line that counts until it is measured.")
+        text="Seconds between a peer's first counting line and the measurement.")
     # fmt: on
 
 
 def best_point(results: dict[GridPoint, list[real_run.RunMeasurement]]) -> GridPoint:
-    """Returns the point with most steps per second."""
+    """Return the point with the most steps per second."""
     return max(results, key=lambda point: median_run(results[point]).steps)
 
 
 def make_grid(sweep: SweepFlags) -> list[GridPoint]:
-    """Makes all points; ValueError says what is wrong with the flags."""
-    has_inference = any(f.name == "inference" for f in dataclasses.fields(Config))
-    places = [place for place in _split(sweep.places) if place != "learner" or has_inference]
+    """Return all points of the grid; raise ValueError for invalid flags."""
+    places = _split(sweep.places)
     for place in places:
         if place not in _PLACES:
-            raise ValueError(f"--places={sweep.places}: {place} is neither actor nor learner")
+            raise ValueError(f"--places={sweep.places}: {place!r} is neither actor nor learner")
     numbers = []
     for name in ("actors", "envs"):
         words = _split(getattr(sweep, name))
         if not all(word.isdecimal() and int(word) for word in words):
-            raise ValueError(f"--{name}={getattr(sweep, name)}: numbers such as 1,2 are due")
+            raise ValueError(f"--{name}={getattr(sweep, name)}: give numbers such as 1,2")
         numbers.append([int(word) for word in words])
-    if not places:
-        raise ValueError(f"--places={sweep.places}: experiment.py has no --inference yet")
+
     return [GridPoint(*point) for point in itertools.product(places, *numbers)]
 
 
@@ -126,7 +123,7 @@ def _split(text: str) -> list[str]:
 
 
 def interleave(points: Sequence[GridPoint], repeats: int) -> Iterable[GridPoint]:
-    """Repeats the points in turn, so that what happens to the machine happens to all of them."""
+    """Repeat the points in turn, so that changes of the machine affect all of them."""
     for _ in range(repeats):
         yield from points
 
@@ -134,7 +131,10 @@ def interleave(points: Sequence[GridPoint], repeats: int) -> Iterable[GridPoint]
 def sweep_until_steady(
     sweep: Callable[[], Any], measure: Callable[[], ComponentCosts], before: ComponentCosts
 ) -> tuple[Any, ComponentCosts, ComponentCosts, int]:
-    """Sweeps until the components hold still: (what the last one found, before, after, sweeps)."""
+    """Repeat the sweep until the components hardly change between both measurements.
+
+    Return the results of the last sweep, its components before and after, and the number of sweeps.
+    """
     for count in range(1, _MAX_REPEATED_SWEEPS + 2):
         results = sweep()
         after = measure()
@@ -145,13 +145,13 @@ def sweep_until_steady(
             or count > _MAX_REPEATED_SWEEPS
         ):
             break
-        print("a component changed by more than a tenth: the sweep is made again", flush=True)
+        print("a component changed by more than a tenth: repeating the sweep", flush=True)
         before = after
     return results, steadiness.before, after, count
 
 
 class ThroughputBenchmark:
-    """All measurements of one call, kept as they come."""
+    """All measurements of one call, available while they are made."""
 
     def __init__(self, config: Config, given: list[str], sweep: SweepFlags):
         self._config, self._sweep = config, sweep
@@ -166,7 +166,7 @@ class ThroughputBenchmark:
         self.results: SweepResults | None = None
 
     def measure(self, points: list[GridPoint], peers: list[peer_programs.PeerProgram]) -> None:
-        """Measures the components, the sweep, the components again; then the peers."""
+        """Measure the components, the sweep, the components again, and the peers."""
         seconds, status_line = self._sweep.component_seconds, StatusLine("components")
 
         def measure() -> ComponentCosts:
@@ -174,7 +174,7 @@ class ThroughputBenchmark:
             status_line.clear()
             return measured
 
-        print("measuring the components first: a minute or two where emulators start", flush=True)
+        print("measuring the components: a minute or two if emulators must start", flush=True)
         measured_wire = wire_costs.measure_wire(self._config, seconds, status_line)
         with components.ComponentBenchmark(
             self._config, seconds, status_line
@@ -192,7 +192,7 @@ class ThroughputBenchmark:
     def _run_all(self, points: list[GridPoint]) -> dict[GridPoint, list[real_run.RunMeasurement]]:
         results: dict[GridPoint, list[real_run.RunMeasurement]] = {}
         assert self.results
-        self.results = self.results._replace(runs=results)  # Ctrl-C shows what is in it by then
+        self.results = self.results._replace(runs=results)  # so that Ctrl-C prints partial results
         progress = RunProgress(
             len(points) * self._sweep.repeats, self._sweep.seconds + _RUN_OVERHEAD_SECONDS
         )
@@ -204,9 +204,7 @@ class ThroughputBenchmark:
 
     def _run(self, point: GridPoint) -> real_run.RunMeasurement:
         argv = [*self._flags, f"--num_actors={point.actors}", f"--num_envs={point.envs}"]
-        if any(f.name == "inference" for f in dataclasses.fields(Config)):
-            argv.append(f"--inference={point.place}")
-        argv.append(f"--learner_hosts={real_run.free_address()}")
+        argv += [f"--inference={point.place}", f"--learner_hosts={real_run.free_address()}"]
         return real_run.measure_run(argv, self._sweep.seconds, point.place)
 
     def _measure_peer(self, peer: peer_programs.PeerProgram) -> None:
@@ -218,14 +216,16 @@ class ThroughputBenchmark:
         )
         for _ in range(sweep.repeats):
             ours = self._run(point)
-            progress(f"ours, {throughput_tables.format_point(point)}: {ours.steps:,.0f} steps/s")
+            progress(
+                f"impala_mm, {throughput_tables.format_point(point)}: {ours.steps:,.0f} steps/s"
+            )
             theirs = peer_programs.measure_peer(peer, sweep.seconds, sweep.peer_warm)
             progress(f"{peer.name}: {theirs.steps:,.0f} steps/s")
             pairs.append((ours, theirs))
 
 
 def save_results(results: SweepResults, folder: Path) -> None:
-    """Writes everything as JSON, and the picture."""
+    """Write all results as JSON, and the figure."""
     folder.mkdir(parents=True, exist_ok=True)
     record = {
         "least_core_seconds_per_step": results.min_core_seconds,
@@ -252,7 +252,7 @@ def save_results(results: SweepResults, folder: Path) -> None:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Parse the command line, measure, print and save."""
     (config, sweep), given = flags.parse(sys.argv, __doc__ or "", Config, SweepFlags)
     try:
         points = make_grid(sweep)

@@ -1,9 +1,9 @@
-"""How fast a run can be: what actors supply, learners take, and the cores and links they share.
+"""The throughput that a run can reach, from what actors supply and learners, cores and links allow.
 
-A run waits for its slowest part, so its rate is the least of its limits (`sandbox/planning.md`
-holds that against measured runs). `sandbox/benchmarks/plan.py` asks `predict` what a CSV of hosts
-would do; `infer_limits` reads the limits out of a run that runs. `cost_model.py` says what a rate
-takes of hosts. Rates are steps/s of one worker set. Imports nothing that is heavy.
+A run waits for its slowest part, so its rate is the smallest of its limits (`sandbox/planning.md`
+compares this with measured runs). `sandbox/benchmarks/plan.py` calls `predict` for a CSV of hosts;
+`infer_limits` derives the limits from a live run. `cost_model.py` computes what a rate takes from
+hosts. Rates are steps/s of one worker set. No heavy module is imported.
 """
 
 import math
@@ -23,46 +23,47 @@ from cost_model import (
     links_carry,
 )
 
-_UPDATE_JITTER = 0.1  # by which the times of a learner's updates differ, each way
-_TOLERANCE = 1 - 1e-9  # what is less by rounding alone is not less
+_UPDATE_JITTER = 0.1  # largest relative deviation of a learner's update times
+_TOLERANCE = 1 - 1e-9  # allows for rounding in comparisons of rates
 
 
 class RateLimits(NamedTuple):
-    """The limits of a worker set's rate; inf where it has no such limit.
+    """The limits of a worker set's rate; inf if there is no such limit.
 
-    Where a learner and actors share a host, each step counts at what it costs there.
+    If a learner and actors share a host, each step counts with its cost under contention.
     """
 
-    supply: float  # what its actors could play, had they all cores of their hosts
-    learner: float  # what its learner could train on, had learners all cores of their hosts
-    network: float = math.inf  # what the links of its hosts carry
-    cores: float = math.inf  # where actors share hosts with learners: what all of them can do
+    supply: float  # steps/s of its actors if they had all cores of their hosts
+    learner: float  # steps/s of its learner if learners had all cores of their hosts
+    network: float = math.inf  # steps/s that the links of its hosts carry
+    cores: float = math.inf  # steps/s of all together if actors share hosts with learners
 
     @property
     def rate(self) -> float:
-        """The rate that the set reaches by itself."""
+        """The rate that the set reaches without the others."""
         return min(self)
 
     @property
     def bottleneck(self) -> str:
-        """The name of the least limit; of equal ones the first."""
+        """The name of the smallest limit; the first of equal ones."""
         return min(self._fields, key=lambda field: getattr(self, field))
 
 
 class Prediction(NamedTuple):
     """The rates that a plan would reach."""
 
-    limits: list[RateLimits]  # of each worker set
-    actors_needed: list[int]  # by set: how many would feed its learner
-    rate: float  # of every set: they learn in lockstep, as the slowest does
-    slowest_set: int  # the set that the others wait for
-    total_rate: float  # of all sets
+    limits: list[RateLimits]  # by worker set
+    actors_needed: list[int]  # by set: number of actors that its learner needs
+    rate: float  # rate of every set: they train in lockstep with the slowest
+    slowest_set: int  # number of the set for which the others wait
+    total_rate: float  # rate of all sets together
 
 
 def infer_limits(rate: float, learner_wait_share: float, actor_wait_share: float) -> RateLimits:
-    """Infers the limits of a run of such a rate from the shares of time that its processes wait.
+    """Infer a run's limits from its rate and the shares of time for which its processes wait.
 
-    Who never waits does what it can; who waits half of the time could do twice as much.
+    A process that never waits works at its limit; one that waits half of the time could do twice as
+    much.
     """
     return RateLimits(
         supply=rate / (1 - min(actor_wait_share, 0.99)),
@@ -71,12 +72,12 @@ def infer_limits(rate: float, learner_wait_share: float, actor_wait_share: float
 
 
 def count_actors_needed(limit: float, rate_per_actor: float) -> int:
-    """Counts the actors that reach a limit."""
+    """Count the actors that reach a limit."""
     return math.ceil(limit / rate_per_actor * _TOLERANCE)
 
 
 def predict(plan: ClusterPlan) -> Prediction:
-    """Predicts the rates of a plan in which every set has actors."""
+    """Predict the rates of a plan in which every set has actors."""
     limits = [_set_limits(plan, number) for number in range(len(plan.sets))]
     slowest = min(range(len(limits)), key=lambda number: limits[number].rate)
     needed = [_count_actors_for_set(plan, number) for number in range(len(limits))]
@@ -85,9 +86,9 @@ def predict(plan: ClusterPlan) -> Prediction:
 
 
 def straggler_efficiency(learners: int, jitter: float = _UPDATE_JITTER) -> float:
-    """Returns the share of its rate that each learner keeps where every step waits for the slowest.
+    """Return the share of its rate that each learner keeps if all wait for the slowest.
 
-    Their times are spread evenly, by `jitter` each way: the largest of N such times is
+    Update times are distributed evenly within +-`jitter`: the largest of N such times is
     1 + jitter (N - 1) / (N + 1) on average.
     """
     return 1 / (1 + jitter * (learners - 1) / (learners + 1))
@@ -96,10 +97,10 @@ def straggler_efficiency(learners: int, jitter: float = _UPDATE_JITTER) -> float
 def fit_cost_factors(
     plans: Sequence[ClusterPlan], rates: Sequence[float], prior_weight: float = 1e-8
 ) -> CostFactors:
-    """Finds the factors under which these plans come nearest to the total rates that were measured.
+    """Find the factors under which these plans come nearest to their measured total rates.
 
-    `prior_weight`: how much the costs count as they were measured, that is factors of 1. With 1
-    they count as much as a rate; with the default they only decide between factors that fit alike.
+    `prior_weight` is the weight of the measured costs, that is, of factors of 1. With 1 they weigh
+    as much as a rate; the default only decides between factors that fit equally well.
     """
 
     def error(factors: CostFactors) -> float:
@@ -111,14 +112,14 @@ def fit_cost_factors(
             math.log(factors.actor) ** 2 + math.log(factors.learner) ** 2
         )
 
-    # A limit that is not the bottleneck has no slope: many starts.
+    # Many starting points, because a limit that is not the bottleneck has no gradient.
     multipliers = [2 ** (power / 5) for power in range(-10, 11)]
     starts = sorted((CostFactors(a, b) for a in multipliers for b in multipliers), key=error)[:4]
     return min((_descend(start, error) for start in starts), key=error)
 
 
 def _descend(best: CostFactors, error: Callable[[CostFactors], float]) -> CostFactors:
-    """Descends from a start to the least error near it."""
+    """Descend from a starting point to a local minimum of the error."""
     step = 2**0.1
     while step > 1.0002:
         multipliers = (1 / step, 1.0, step)
@@ -131,7 +132,7 @@ def _descend(best: CostFactors, error: Callable[[CostFactors], float]) -> CostFa
 
 
 def _set_limits(plan: ClusterPlan, number: int) -> RateLimits:
-    """Returns the limits of one worker set, where the others keep up with it, and no more."""
+    """Return the limits of one worker set if the others keep up with it."""
     worker_set = plan.sets[number]
     all_cores = {host_name: host.costs.cores for host_name, host in plan.hosts.items()}
     supply = _largest_rate(
@@ -147,7 +148,7 @@ def _set_limits(plan: ClusterPlan, number: int) -> RateLimits:
 
 
 def _learner_limit(plan: ClusterPlan, worker_set: WorkerSet) -> float:
-    """Returns the limit of a set's learner, where only others like it share its host."""
+    """Return the limit of a set's learner if only other learners share its host."""
     cores_per_learner = plan.hosts[worker_set.learner].costs.cores / count_learners_on(
         plan, worker_set.learner
     )
@@ -158,29 +159,29 @@ def _learner_limit(plan: ClusterPlan, worker_set: WorkerSet) -> float:
             step_cost.elapsed_seconds, step_cost.core_seconds / cores_per_learner
         ) <= straggler_efficiency(len(plan.sets))
 
-    return min(_largest_rate(is_possible), 1e12)  # to count actors by
+    return min(_largest_rate(is_possible), 1e12)  # finite, so that actors can be counted
 
 
 def _lockstep_rate(plan: ClusterPlan) -> float:
-    """Returns the rate of every set.
+    """Return the rate of every set.
 
-    Sets that share a host may reach less together than each by itself.
+    Sets that share a host may reach less together than each alone.
     """
     upper_bound = min(_learner_limit(plan, worker_set) for worker_set in plan.sets)
     return _largest_rate(lambda rate: _is_feasible(plan, rate), upper_bound)
 
 
 def _cores_suffice(plan: ClusterPlan, rate: float, number: int) -> bool:
-    """Says whether learners leave the actors of one set the cores for such a rate."""
+    """Return whether learners leave the actors of one set enough cores for this rate."""
     if not plan.sets[number].actors.keys() & {worker_set.learner for worker_set in plan.sets}:
-        return True  # nothing was taken from its supply
+        return True  # no learner takes cores from these actors
     cores = cores_left_for_actors(plan, rate)
     supply = actor_supply(plan, cores, rate, actor_speed_fractions(plan, rate))[number]
     return min(cores.values()) >= 0 and supply >= rate * _TOLERANCE
 
 
 def _is_feasible(plan: ClusterPlan, rate: float) -> bool:
-    """Says whether cores, links and actors together allow such a rate of every set."""
+    """Return whether cores, links and actors allow this rate of every set."""
     cores = cores_left_for_actors(plan, rate)
     if min(cores.values()) < 0 or not links_carry(plan, rate):
         return False
@@ -190,7 +191,7 @@ def _is_feasible(plan: ClusterPlan, rate: float) -> bool:
 
 
 def _count_actors_for_set(plan: ClusterPlan, number: int) -> int:
-    """Counts the actors that feed a set's learner.
+    """Count the actors that a set's learner needs.
 
     They have cores of their own, unless all of the set's actors share learners' hosts.
     """
@@ -210,7 +211,10 @@ def _count_actors_for_set(plan: ClusterPlan, number: int) -> int:
 
 
 def _largest_rate(is_possible: Callable[[float], bool], upper_bound: float = 1e9) -> float:
-    """Finds the largest possible rate, where all below it are possible, too; inf from 1e9 on."""
+    """Find the largest possible rate by bisection; inf if 1e9 is possible.
+
+    All rates below a possible rate must be possible.
+    """
     if is_possible(upper_bound):
         return upper_bound if upper_bound < 1e9 else math.inf
     low, high = 0.0, upper_bound

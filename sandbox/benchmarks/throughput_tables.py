@@ -1,4 +1,4 @@
-"""What `throughput.py` found, as people read it: tables and a picture."""
+"""The results of `throughput.py` as tables and a figure."""
 
 import sys
 from collections.abc import Sequence
@@ -16,37 +16,36 @@ _SHORT = {"environment": "env", "inference": "infer", "serialization": "wire", "
 class GridPoint(NamedTuple):
     """One setting that a sweep measures."""
 
-    place: str  # of inference: actor or learner
+    place: str  # place of inference: actor or learner
     actors: int
-    envs: int  # of each actor
+    envs: int  # environments of each actor
 
 
 class SweepResults(NamedTuple):
-    """All that `throughput.py` measured in one call; its `save_results` writes it."""
+    """All that one call of `throughput.py` measured; its `save_results` writes it."""
 
     runs: dict[GridPoint, list[real_run.RunMeasurement]]
     before: ComponentCosts
-    after: ComponentCosts | None  # None where the sitting was cut short
-    sweeps: int  # made until the components held still, or it was enough
-    peer_runs: dict[
-        str, list[tuple[real_run.RunMeasurement, peer_programs.PeerMeasurement]]
-    ]  # by peer: ours and theirs, in turn
+    after: ComponentCosts | None  # None if the sweep was interrupted
+    sweeps: int  # number of sweeps that were made
+    # By peer: pairs of a run of ours and one of the peer, in turn.
+    peer_runs: dict[str, list[tuple[real_run.RunMeasurement, peer_programs.PeerMeasurement]]]
 
     @property
     def min_core_seconds(self) -> float:
-        """Core-seconds that a step takes at least: the mean of before and after."""
+        """The smallest number of core-seconds per step: the mean of before and after."""
         return (
             self.before.core_seconds_per_step + (self.after or self.before).core_seconds_per_step
         ) / 2
 
     @property
     def rate_limit(self) -> float:
-        """Steps per second, were there nothing else to do."""
+        """Steps per second if the machine did nothing else."""
         return self.before.host["cores"] / self.min_core_seconds
 
     @property
     def component_change(self) -> dict[str, float]:
-        """By which share each component was greater afterwards."""
+        """The relative change of each component from before to after."""
         if not self.after:
             return {}
         before, after = self.before, self.after
@@ -54,12 +53,12 @@ class SweepResults(NamedTuple):
 
 
 def format_point(point: GridPoint) -> str:
-    """Returns a point of the grid in words."""
+    """Describe a point of the grid."""
     return f"{point.actors} x {point.envs}, inference at the {point.place}"
 
 
 def format_component_change(results: SweepResults) -> str:
-    """Says how much the components changed while the runs were made."""
+    """Describe how much the components changed during the runs."""
     changes = [
         f"{part} {1e6 * getattr(results.before, part):.0f} -> "
         f"{1e6 * getattr(results.after, part):.0f} us ({share:+.1%})"
@@ -69,17 +68,17 @@ def format_component_change(results: SweepResults) -> str:
 
 
 def _stages_used(results: SweepResults) -> list[str]:
-    """Returns the stages that took any CPU time."""
+    """Return the stages that used any CPU time."""
     runs = [run for runs in results.runs.values() for run in runs]
     return [s for s in thread_cpu.STAGES if any(run.by_stage.get(s) for run in runs)]
 
 
 def format_runs(results: SweepResults) -> str:
-    """Returns a table with a row for each point: its median run."""
+    """Return a table with a row for each point's median run."""
 
     cores = results.before.host["cores"]
     lines = [
-        f"a step takes at least {1e6 * results.min_core_seconds:.0f} core-microseconds "
+        f"minimal cost of a step: {1e6 * results.min_core_seconds:.0f} core-microseconds "
         f"(environment, inference, training): {results.rate_limit:,.0f} steps/s on {cores} cores"
     ]
     if not results.runs:
@@ -102,7 +101,7 @@ def format_runs(results: SweepResults) -> str:
         )
     least = {part: 1e3 * getattr(results.before, part) for part in PARTS}
     each = "".join(f"{least[s]:8.3f}" if s in least else " " * 8 for s in shown)
-    lines.append(f"{'at least':29} {results.rate_limit:9,.0f}"[:31].ljust(39) + each)
+    lines.append(f"{'minimum':29} {results.rate_limit:9,.0f}"[:31].ljust(39) + each)
     unknown: dict[str, float] = {}
     for runs in results.runs.values():
         for thread, seconds in median_run(runs).unknown.items():
@@ -110,17 +109,17 @@ def format_runs(results: SweepResults) -> str:
     most = sorted(unknown.items(), key=lambda item: -item[1])[:4]
     if most:
         listed = ", ".join(f"{thread} {seconds:.3f}" for thread, seconds in most)
-        lines.append(f"other, at most: {listed}")
+        lines.append(f"largest in the stage other: {listed}")
     busy = max(median_run(runs).others for runs in results.runs.values())
     if busy > 0.05:
         lines.append(
-            f"other programs took up to {busy:.2f} cores meanwhile: the figures are too low"
+            f"other programs used up to {busy:.2f} cores during the runs: the figures are too low"
         )
     return "\n".join(lines)
 
 
 def format_peers(results: SweepResults) -> str:
-    """Returns some lines for each peer; nothing where there is none."""
+    """Return some lines for each peer; an empty string if there is none."""
 
     lines = []
     for peer, pairs in results.peer_runs.items():
@@ -129,21 +128,21 @@ def format_peers(results: SweepResults) -> str:
         ours, theirs = (median_run(runs) for runs in zip(*pairs, strict=True))
         costs = [1e3 * run.cores / run.steps for run in (ours, theirs)]
         lines += [
-            f"beside {peer}, in turn, {len(pairs)} times; {results.before.host['processor']}, "
-            f"{' '.join(results.before.host['cpu_flags'])}; ours in "
-            f"{results.before.settings['precision']}",
+            f"impala_mm and {peer} in turn, {len(pairs)} times; "
+            f"{results.before.host['processor']}, {' '.join(results.before.host['cpu_flags'])}; "
+            f"impala_mm in {results.before.settings['precision']}",
             f"  steps/s                      {ours.steps:9,.0f} and {theirs.steps:9,.0f}: "
             f"{ours.steps / theirs.steps:.2f}x",
             f"  core-seconds per 1,000 steps {costs[0]:9.3f} and {costs[1]:9.3f}: "
             f"{costs[1] / costs[0]:.2f}x less",
-            f"  of each other, run by run: "
+            f"  ratio of steps/s by pair of runs: "
             f"{', '.join(f'{a.steps / b.steps:.2f}x' for a, b in pairs)}",
         ]
     return "".join(f"{line}\n" for line in lines)
 
 
 def draw_results(results: SweepResults, *targets: Path) -> None:
-    """Draws steps/s beside the limit, and what a step took of the CPU beside what it needs."""
+    """Draw steps/s with their limit, and the CPU time of a step with its minimum."""
 
     sys.path.append(str(Path(__file__).resolve().parent.parent))
     import plot_style  # noqa: PLC0415
@@ -162,8 +161,8 @@ def draw_results(results: SweepResults, *targets: Path) -> None:
     speed.axvline(results.rate_limit, linestyle="--", color="gray")
     speed.set_yticks(places, labels)
     speed.set(
-        title="steps/s (dashed: what the parts allow)",
-        ylabel="actors x environments\nwhere inference is done",
+        title="steps/s (dashed: limit of the components)",
+        ylabel="actors x environments\nplace of inference",
     )
     speed.invert_yaxis()
     left = [0.0] * len(runs)
@@ -172,11 +171,11 @@ def draw_results(results: SweepResults, *targets: Path) -> None:
         cost.barh(places, values, left=left, color=colour, height=0.6, label=stage)
         left = [a + b for a, b in zip(left, values, strict=True)]
     cost.axvline(1e3 * results.min_core_seconds, linestyle="--", color="gray")
-    cost.set(title="CPU seconds per 1,000 steps (dashed: the least)")
+    cost.set(title="CPU seconds per 1,000 steps (dashed: minimum)")
     cost.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4)
     plot_style.save_figure(figure, *targets)
 
 
 def median_run(runs: Sequence[Any]) -> Any:
-    """Returns the run with the median steps per second; of an even number, the slower one."""
+    """Return the run with the median steps per second; of an even number, the slower one."""
     return sorted(runs, key=lambda run: run.steps)[(len(runs) - 1) // 2]

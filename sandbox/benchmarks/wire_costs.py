@@ -1,6 +1,6 @@
-"""What the wire between an actor and its learner costs either end; `components.py` asks.
+"""The cost of the wire for an actor and its learner, measured for `components.py`.
 
-Both ends are measuring processes (`worker.py`) of this machine, with a thread each.
+Both ends are measuring processes (`worker.py`) of this machine with one thread each.
 """
 
 from typing import NamedTuple
@@ -12,23 +12,23 @@ from impala_mm.config.settings import Config
 
 
 class WireCosts(NamedTuple):
-    """What travels between an actor and its learner, and what that costs either. CPU seconds."""
+    """The bytes between an actor and its learner, and the CPU seconds that they cost either end."""
 
-    unroll_bytes: float  # of one unroll, as it is sent
-    parameter_bytes: float  # of the acting parameters, as they are sent
-    pack: float  # of the actor, per unroll: cutting and encoding it
-    send: float  # of the actor, per unroll: compressing and sending it, --num_envs in a message
-    receive: float  # of the learner, per unroll: taking it in, unpacked, and into a batch
-    pull: float  # of the actor, per pull of parameters: fetching them
-    serve: float  # of the learner, per pull: answering it
-    publish: float  # of the learner, per update: making the parameters what actors get
+    unroll_bytes: float  # bytes of one unroll on the wire
+    parameter_bytes: float  # bytes of the acting parameters on the wire
+    pack: float  # actor, per unroll: cutting and encoding it
+    send: float  # actor, per unroll: compressing and sending it, --num_envs per message
+    receive: float  # learner, per unroll: receiving and decoding it, and adding it to a batch
+    pull: float  # actor, per pull of the parameters: downloading them
+    serve: float  # learner, per pull: answering it
+    publish: float  # learner, per update: making the parameters available to actors
 
 
 def measure_wire(
     config: Config, seconds: float = 1.0, show_progress: ShowProgress = lambda _: None
 ) -> WireCosts:
-    """Measures each part of it for so many seconds."""
-    show_progress("the wire, then the rest")
+    """Measure each cost of the wire for `seconds`."""
+    show_progress("the wire, then the other parts")
     envs = config.num_envs
     learner, actor = WorkerProcess(config, 1), WorkerProcess(config, 1)
 

@@ -1,6 +1,6 @@
-"""The tasks of `worker.py` at the two ends of the wire: what a learner does there, and an actor.
+"""The tasks of `worker.py` at the two ends of the wire, a learner's and an actor's.
 
-To be imported once TensorFlow is.
+Import this module after TensorFlow was loaded.
 """
 
 import itertools
@@ -26,16 +26,16 @@ from impala_mm.environments.types import Step
 from impala_mm.inference.batched_inference import BatchedInference
 from impala_mm.learner.batch_source import QueueSource
 from impala_mm.runtime import devices
-from impala_mm.transport.client import Client, PendingInference
-from impala_mm.transport.messages import InferenceRequest, Reply, UnrollHeader
+from impala_mm.transport.client import Client, Delivery
+from impala_mm.transport.messages import Reply
 from impala_mm.transport.server import Server
 
-PreparedTask = tuple[Callable[[], object], int]  # (what runs it once, the steps of that)
+PreparedTask = tuple[Callable[[], object], int]  # (function that runs it once, steps of one run)
 _TOKEN = "measured"
 
 
 class WireTasks:
-    """The tasks of sending and receiving; each public method makes one ready."""
+    """The tasks of sending and receiving; each public method prepares one."""
 
     def __init__(self, config: Config):
         self._config = config
@@ -44,51 +44,51 @@ class WireTasks:
         self._make_environments = lambda envs, seed: make_environments(
             level, envs, seed, **from_flags.environment_options(config)
         )
-        self.details: dict[str, Any] = {}  # what the last task that was made ready reports besides
+        self.details: dict[str, Any] = {}  # what the last prepared task reports
 
     def publish_parameters(self, batch: int) -> PreparedTask:
-        """Packs the parameters and makes them what actors get; counted in publications."""
+        """Pack the parameters and publish them for actors; one publication counts as one step."""
         del batch
         server = self._make_server(1)
         layout, numbers = self._acting.layout, iter(range(10**9))
         self.details = {"parameter_bytes": len(layout.pack(layout.values()))}
 
         def once() -> None:
-            packed = layout.pack(layout.values())  # as for a version that somebody pulls
+            packed = layout.pack(layout.values())  # as for a version that an actor pulls
             server.publish(next(numbers), lambda: packed)
 
         return once, 1
 
     def receive_unrolls(self, batch: int) -> PreparedTask:
-        """Listens, and makes batches of what comes."""
+        """Serve actors, and make batches of their unrolls."""
         return self._start_receiving(self._make_server(batch), batch)
 
     def serve_inference(self, batch: int) -> PreparedTask:
-        """Listens, chooses actions for who asks, and makes batches of what they did."""
+        """Serve actors, choose their actions, and make batches of the resulting unrolls."""
         made = agent.make_agent(agent.config_for_acting(self._config), 0)
         inference = BatchedInference(made.algorithm, made.layout, devices.training_device())
         return self._start_receiving(self._make_server(batch, inference), batch)
 
     def send_unrolls(self, batch: int, address: str, actor: int = 0) -> PreparedTask:
-        """Compresses `batch` unrolls and sends them in a message, until the other end has them."""
+        """Compress `batch` unrolls and send them in one message, until the learner has them."""
         client = self._connect(address, actor)
         contents, numbers = self._play_unrolls(batch), iter(range(10**9))
         step = self._acting.algorithm.unroll.step
         pack = COMPRESSORS[auto.compression(self._config, step.observation)]
         self.details = {"unroll_bytes": sum(map(len, map(pack, contents))) / batch}
-        nothing = dict.fromkeys(UnrollHeader._fields, 0)
-        names = {"nonce": client.nonce, "run": client.run, "actor": actor, "incarnation": 1}
+        header = client.header(actor, incarnation=1)
 
         def once() -> None:
-            header = UnrollHeader(**nothing | names | {"sequence": next(numbers)})
             packed = [pack(content) for content in contents]
-            reply = client.enqueue(header, packed, np.zeros([0, 3], np.float32))
+            reply = client.enqueue(
+                header._replace(number=next(numbers)), packed, np.zeros([0, 3], np.float32)
+            )
             assert reply == Reply.ACCEPTED, reply
 
         return once, batch
 
     def request_actions(self, batch: int, address: str) -> PreparedTask:
-        """Sends a step of `batch` environments, and waits for the actions that follow."""
+        """Send a step of `batch` environments, and wait for the next actions."""
         client, environments = (
             self._connect(address, inference="learner"),
             self._make_environments(batch, 1),
@@ -99,24 +99,22 @@ class WireTasks:
         for _ in range(50):
             actions = random.integers(environments.spec.num_actions, size=batch).astype(np.int32)
             step = environments.step(actions) if steps else environments.reset()
-            steps.append(Step(*map(np.copy, step)))  # of some its arrays are written over
+            steps.append(Step(*map(np.copy, step)))  # some environments reuse their arrays
         environments.close()
-        assert client.nonce is not None
-        zeros = dict.fromkeys(InferenceRequest._fields, 0)
-        named = {"nonce": client.nonce, "incarnation": 1, "environments": batch}
-        request = InferenceRequest(**zeros | named)
+        header = client.header(actor=0, incarnation=1, stream=0)._replace(environments=batch)
         numbers, nothing = itertools.count(), np.zeros([0, 3], np.float32)
 
         def once() -> None:
             number = next(numbers)
             content = pack(codec.encode(steps[number % len(steps)]))
-            pending = PendingInference(client, request._replace(number=number), content, nothing)
-            assert len(pending.wait_for_actions()) == batch
+            delivery = Delivery(client, header._replace(number=number), [content], nothing)
+            assert delivery.wait() == Reply.ACCEPTED
+            assert len(delivery.answer) == 4 * batch
 
         return once, batch
 
     def pull_parameters(self, batch: int, address: str) -> PreparedTask:
-        """Fetches the parameters."""
+        """Download the parameters."""
         del batch
         client = self._connect(address)
 
@@ -126,7 +124,7 @@ class WireTasks:
         return once, 1
 
     def _play_unrolls(self, batch: int) -> list[bytes]:
-        """Plays unrolls, so that they compress as those of a run do."""
+        """Play unrolls, so that they compress like those of a real run."""
         environments = self._make_environments(batch, 1)
         try:
             return Player(self._acting.algorithm, [(environments, batch)]).play()[:batch]
@@ -148,7 +146,7 @@ class WireTasks:
         )
 
     def _start_receiving(self, server: Server, batch: int) -> PreparedTask:
-        """Publishes a policy, and makes batches of what comes."""
+        """Publish a policy, and make batches of the unrolls that arrive."""
         layout = self._acting.layout
         values = layout.values()
         server.publish(0, lambda: layout.pack(values), values)
@@ -160,7 +158,7 @@ class WireTasks:
                     source.next(0.2)
             except Exception:
                 traceback.print_exc()
-                os._exit(1)  # who sends would wait for ever
+                os._exit(1)  # otherwise the sender would wait for ever
 
         threading.Thread(target=drain, daemon=True).start()
         self.details = {"address": self._address}

@@ -1,14 +1,16 @@
-"""A process that measures its own CPU time of one task after another, as `components.py` asks.
+"""A process that measures its own CPU time for one task after another.
 
     python sandbox/benchmarks/worker.py THREADS [flags of experiment.py]
 
-THREADS of 0: those that a learner has which is alone on its host. Others give way, as actors do.
-A line of JSON comes in, one goes out: `{"prepare": "training", "batch": 8}` makes a task ready and
-warm, unless it is; `{"measure_seconds": SECONDS, "task": ...}` measures it, so that several of
-these processes can measure side by side, and again later; with `"interval": SECONDS` it begins no
-sooner after it began. `{}` asks for the CPU time so far.
-`receive_unrolls`, `send_unrolls` and `pull_parameters` are the two ends of the wire
-(`wire_ends.py`), in a process each, and so are `serve_inference` and `request_actions`.
+`worker_client.py` starts it. With THREADS of 0 it has the threads and the priority of a learner
+that is alone on its host; otherwise it has the low priority of an actor. It reads one line of JSON
+per request and answers with one line: `{"prepare": "training", "batch": 8}` prepares and warms up a
+task, unless it is prepared already; `{"measure_seconds": SECONDS, "task": ...}` measures it, so
+that several of these processes can measure side by side and repeatedly; with `"interval": SECONDS`
+the starts of two runs of the task are at least this far apart. `{}` returns the CPU time so far.
+
+`receive_unrolls` with `send_unrolls` and `pull_parameters`, and `serve_inference` with
+`request_actions`, are the two ends of the wire (`wire_ends.py`), each in its own process.
 """
 
 import dataclasses
@@ -46,7 +48,7 @@ from impala_mm.runtime import devices
 
 
 class WorkerTasks(WireTasks):
-    """All tasks: those at the ends of the wire, and what actors and learners compute."""
+    """All tasks: the ends of the wire, and the computation of actors and learners."""
 
     def __init__(self, config: Config, threads: int):
         super().__init__(config)
@@ -54,7 +56,7 @@ class WorkerTasks(WireTasks):
         self._training: agent.Agent | None = None
 
     def environment(self, batch: int) -> PreparedTask:
-        """Steps `batch` environments by random actions."""
+        """Step `batch` environments with random actions."""
         open_vector = vector.open_vector
         vector.open_vector = lambda *a, **k: open_vector(*a, **{"num_threads": self._threads} | k)
         try:
@@ -75,7 +77,7 @@ class WorkerTasks(WireTasks):
         return step, batch
 
     def inference(self, batch: int) -> PreparedTask:
-        """Acts on `batch` observations and carries the state on, as actors and learners do."""
+        """Act on `batch` observations and keep the state, as actors and learners do."""
         algorithm = self._acting.algorithm
         self.details = {"precision": self._precision_name(agent.config_for_acting(self._config))}
         state = algorithm.initial_state(batch)
@@ -102,7 +104,7 @@ class WorkerTasks(WireTasks):
         return once, batch
 
     def training(self, batch: int) -> PreparedTask:
-        """Makes updates from one batch of `batch` unrolls, again and again."""
+        """Make updates from one batch of `batch` unrolls, again and again."""
         training_setup, unrolls = self._training_inputs(batch)
         self.details = {"precision": self._precision_name(self._config)}
         update = TrainStep(
@@ -116,7 +118,7 @@ class WorkerTasks(WireTasks):
         ), batch * training_setup.algorithm.unroll.length
 
     def train_as_learner(self, batch: int) -> PreparedTask:
-        """Makes updates as a learner does: counted, and published to actors."""
+        """Make updates as a learner does: they are counted and published to actors."""
         (algorithm, layout, *_), unrolls = self._training_inputs(batch)
         config = dataclasses.replace(self._config, total_environment_frames=math.inf)
         source, limits = _RepeatedBatch(unrolls), RunLimits(config, None)
@@ -133,7 +135,7 @@ class WorkerTasks(WireTasks):
             profiler,
         )
         learner.start_training(lambda: math.nan)
-        source.allowed.release()  # one is made ready while another is trained on
+        source.allowed.release()  # a batch is prepared during the previous update
 
         def once() -> None:
             source.allowed.release()
@@ -143,7 +145,7 @@ class WorkerTasks(WireTasks):
         return once, batch * algorithm.unroll.length
 
     def _training_inputs(self, batch: int) -> tuple[agent.Agent, Batch]:
-        """Returns what is trained, and a batch to train on."""
+        """Return the agent to train, and a batch to train on."""
         self._training = self._training or agent.make_agent(self._config, 0)
         algorithm = self._training.algorithm
         spec = algorithm.unroll
@@ -156,7 +158,7 @@ class WorkerTasks(WireTasks):
         return self._training, unroll_batch
 
     def cut_unrolls(self, batch: int) -> PreparedTask:
-        """Cuts what `batch` environments did into unrolls; counted in such."""
+        """Cut the steps of `batch` environments into unrolls; an unroll counts as one step."""
         algorithm = self._acting.algorithm
         state = tf.nest.flatten(algorithm.initial_state(batch))
         writer = UnrollWriter(algorithm.unroll, batch, algorithm.initial_state(batch))
@@ -168,11 +170,11 @@ class WorkerTasks(WireTasks):
         return once, batch
 
     def play(self, batch: int) -> PreparedTask:
-        """Does all that an actor's own thread does, cutting unrolls included."""
+        """Do all the work of an actor's main thread, including cutting unrolls."""
         return self._prepare_player([batch])
 
     def play_in_turns(self, batch: int) -> PreparedTask:
-        """Does the same in groups that take turns, with the threads that step them."""
+        """Do the same with groups that take turns, and with the threads that step them."""
         return self._prepare_player(auto.split_evenly(batch, min(batch, self._config.env_groups)))
 
     def _prepare_player(self, sizes: list[int]) -> PreparedTask:
@@ -184,7 +186,7 @@ class WorkerTasks(WireTasks):
         return lambda: (player.play(), player.episodes()), sum(sizes) * algorithm.unroll.length
 
     def load_parameters(self, batch: int) -> PreparedTask:
-        """Takes over parameters that were pulled; counted in such."""
+        """Assign downloaded parameters; one assignment counts as one step."""
         del batch
         layout = self._acting.layout
         packed = layout.pack(layout.values())
@@ -195,7 +197,7 @@ class WorkerTasks(WireTasks):
         return devices.resolve_precision(config.precision, self._acting.spec.observation)
 
     def _random_entries(self, shape: list[int]) -> Entry:
-        """Makes entries [*shape, ...] with noise for pictures, and no episode that ends."""
+        """Make entries [*shape, ...] with noise for images, and without ends of episodes."""
         random = np.random.default_rng(0)
 
         def make(spec: tf.TensorSpec) -> np.ndarray:
@@ -208,7 +210,7 @@ class WorkerTasks(WireTasks):
 
 
 class _RepeatedBatch:
-    """A source that gives one batch again each time that it is allowed to."""
+    """A source that returns the same batch each time it is allowed to."""
 
     def __init__(self, batch: Batch):
         self._batch = batch
@@ -222,9 +224,9 @@ class _RepeatedBatch:
 
 
 def main() -> None:
-    """Answers until its input ends."""
+    """Answer requests until standard input ends."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever else is printed is no answer
+    os.dup2(2, 1)  # all other output goes to stderr
     (config,), _ = flags.parse(sys.argv, __doc__ or "", Config)
     if _THREADS:
         lifecycle.lower_priority()
@@ -247,7 +249,7 @@ def main() -> None:
                 once()
                 count += 1
                 remaining = begin + count * message.get("interval", 0.0) - time.monotonic()
-                if remaining > 0:  # a sleep of no time takes some, too
+                if remaining > 0:  # even a sleep of zero seconds takes time
                     time.sleep(remaining)
             answer = {"cpu": time.process_time() - cpu, "steps": count * steps}
         else:

@@ -1,6 +1,6 @@
-"""A measuring process (`worker.py`), seen from who asks it.
+"""The client side of a measuring process (`worker.py`).
 
-That is `components.py`, `wire_costs.py`, `host_costs.py` and `compression.py`.
+`components.py`, `wire_costs.py`, `host_costs.py` and `compression.py` use it.
 """
 
 import contextlib
@@ -21,49 +21,53 @@ class WorkerProcess:
     """A measuring process."""
 
     def __init__(self, config: Config, threads: int, gpus: bool = True):
-        """It sees the GPUs that this process sees, if any, or none; 0 threads: as a learner has."""
-        given = [
-            f"--{f.name}={getattr(config, f.name)}"
-            for f in dataclasses.fields(config)
-            if getattr(config, f.name) != f.default
-        ]
+        """Start a process that sees all GPUs of this process, or none if `gpus` is false.
+
+        With 0 threads it has a learner's threads.
+        """
         self._process = subprocess.Popen(
-            [sys.executable, str(_WORKER), str(threads), *given],
+            [sys.executable, str(_WORKER), str(threads), *to_flags(config)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             env=os.environ | ({} if gpus else {"CUDA_VISIBLE_DEVICES": ""}),
-            start_new_session=True,  # Ctrl-C is for who measures
+            start_new_session=True,  # Ctrl-C reaches only the measuring script
         )
 
     def request(self, **message: Any) -> dict[str, Any]:
-        """Sends a message, and returns its answer."""
+        """Send a message, and return its answer."""
         self.send(**message)
         return self.receive()
 
     def send(self, **message: Any) -> None:
-        """Sends a message without waiting for its answer."""
+        """Send a message without waiting for its answer."""
         assert self._process.stdin
-        with contextlib.suppress(BrokenPipeError):  # `receive` says so
+        with contextlib.suppress(BrokenPipeError):  # `receive` reports that the process exited
             self._process.stdin.write(json.dumps(message) + "\n")
             self._process.stdin.flush()
 
     def receive(self) -> dict[str, Any]:
-        """Waits for the answer to the message that was sent."""
+        """Wait for the answer to the last message."""
         assert self._process.stdout
         line = self._process.stdout.readline()
         if not line:
-            sys.exit(f"error: a measuring process ended with code {self._process.wait()}")
+            sys.exit(f"error: a measuring process exited with code {self._process.wait()}")
         return json.loads(line)
 
     def kill(self) -> None:
-        """Ends it, whatever it does."""
+        """Kill the process."""
         self._process.kill()
         self._process.wait()
 
 
+def to_flags(config: Config) -> list[str]:
+    """Return the command-line flags that make this config."""
+    values = {f.name: (getattr(config, f.name), f.default) for f in dataclasses.fields(config)}
+    return [f"--{name}={value}" for name, (value, default) in values.items() if value != default]
+
+
 def request_all(processes: list[WorkerProcess], **message: Any) -> list[dict[str, Any]]:
-    """Sends all the same message at once, and returns their answers."""
+    """Send the same message to all processes at once, and return their answers."""
     for process in processes:
         process.send(**message)
     return [process.receive() for process in processes]
@@ -72,14 +76,14 @@ def request_all(processes: list[WorkerProcess], **message: Any) -> list[dict[str
 def measure_concurrently(
     processes: list[WorkerProcess], seconds: float, task: str, batch: int
 ) -> float:
-    """Measures the core-seconds of a step where all do the same; the task is ready."""
+    """Measure the core-seconds of a step while all processes run the same prepared task."""
     return core_seconds_per_step(
         request_all(processes, measure_seconds=seconds, task=task, batch=batch)
     )
 
 
 def core_seconds_per_step(answers: list[dict[str, Any]]) -> float:
-    """Returns the core-seconds per step from the answers of processes that measured a task."""
+    """Return the core-seconds per step from the answers of processes that measured a task."""
     return sum(a["cpu"] for a in answers) / sum(a["steps"] for a in answers)
 
 
@@ -91,9 +95,9 @@ def measure_both_ends(
     batch: int,
     interval: float = 0.0,
 ) -> tuple[float, float]:
-    """Measures the CPU seconds each time that the actor runs a task: its own, and the learner's.
+    """Measure the CPU seconds of actor and learner each time that the actor runs a task.
 
-    The actor runs it once in `interval` seconds, or at once again.
+    The actor runs the task every `interval` seconds, or without a pause if it is 0.
     """
     before = learner.request()["cpu"]
     answer = actor.request(measure_seconds=seconds, task=task, batch=batch, interval=interval)

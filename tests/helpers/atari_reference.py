@@ -1,4 +1,4 @@
-"""Atari as its preprocessing is described, in plain Python: one game, slow and easy to check."""
+"""A plain Python reference of Atari's preprocessing: one game, slow and easy to check."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from ale_py import roms
 
 
 class Seen(NamedTuple):
-    """One entry, by the step convention."""
+    """One entry, by the conventions of `Step`."""
 
     reward: float
     terminated: bool
@@ -19,7 +19,7 @@ class Seen(NamedTuple):
 
 
 class Reference:
-    """Steps as an environment does; sticky actions and no-op starts off."""
+    """A reference environment, without sticky actions and no-op starts."""
 
     def __init__(self, rom, max_frames=108_000, life_loss_ends=True, no_reward_steps=0):
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
@@ -31,11 +31,11 @@ class Reference:
         self._no_reward_steps = no_reward_steps
         self._over = True
         self.lives_lost = 0
-        self.games = []  # (return, steps) of whole games
-        self.episodes = []  # of training episodes
+        self.games = []  # (return, steps) of complete games
+        self.episodes = []  # (return, steps) of training episodes
         self.rewards = []
         self._frames = 0
-        self._game, self._episode = [], []  # their rewards so far
+        self._game, self._episode = [], []  # rewards of the current game and episode
 
     def step(self, action):
         return self._reset() if self._over else self._step(action)

@@ -1,4 +1,4 @@
-"""A user of the frontend, for tests: with a state folder, a tmux server and a CSV of their own."""
+"""A user of the frontend on this machine; their processes run on this machine, too."""
 
 import json
 import os
@@ -16,8 +16,29 @@ FRONTEND = (sys.executable, str(ROOT / "run_experiment_mm_raw.py"))
 STRANGE = "a 'b\" $(c); d"
 
 
-class Cluster:
-    """A user of their own: with their own state folder, tmux server and CSV."""
+def write_stand_in(path):
+    """Write the program that runs in place of Python in a row: `standing_in`."""
+    path.write_text(
+        f'#!/bin/sh\nexec {sys.executable} -uS {ROOT}/tests/helpers/standing_in.py "$@"\n'
+    )
+    path.chmod(0o755)
+
+
+class FrontendUser:
+    """A user who runs the frontend with `run`, which returns its exit code and output."""
+
+    far = False  # whether the frontend may print lines about its connections first
+
+    def status(self, name=""):
+        """Return the status as a dictionary, or that of one process if it is named."""
+        code, printed = self.run("--status", "--json")
+        assert code == 0, printed
+        known = json.loads(printed[printed.index("{") if self.far else 0 :])
+        return next(p for p in known["processes"] if p["name"] == name) if name else known
+
+
+class Cluster(FrontendUser):
+    """A user of the frontend with a state folder, a tmux server and a CSV of their own."""
 
     def __init__(self, folder):
         self.folder, self.logdir = folder, folder / STRANGE
@@ -30,54 +51,44 @@ class Cluster:
         (folder / "tmux").mkdir()
         self.state = folder / "state" / "impala_mm" / "runs" / "impala"
         self.program = folder / "stands-in"
-        self.program.write_text(
-            f'#!/bin/sh\nexec {sys.executable} -uS {ROOT}/tests/helpers/standing_in.py "$@"\n'
-        )
-        self.program.chmod(0o755)
+        write_stand_in(self.program)
 
     def csv(self, *rows, columns="job,ip,tf_port,python"):
-        """Written; a row without a Python has the stand-in."""
+        """Write the CSV with these rows, and return the flag that names it."""
         path = self.folder / "workers.csv"
         path.write_text("\n".join([columns, *rows]) + "\n")
         return f"--workers_csv_path={path}"
 
     def rows(self, actors=2):
-        """One learner and so many actors, stand-ins all."""
+        """Write a CSV with one learner and this many actors, all stand-ins."""
         learner = f"learner,localhost,{free_port()},{self.program}"
         return self.csv(learner, *[f"actor,localhost,,{self.program}"] * actors)
 
     def run(self, *flags, **env):
-        """The frontend, to its end."""
+        """Run the frontend to its end, and return its exit code and output."""
         return run(*FRONTEND, *flags, cwd=self.folder, **self.environment | env)
 
     def start(self, *flags, **env):
-        """The frontend, going on."""
+        """Start the frontend, and return the process."""
         flags = ("--skip_check", f"--logdir={self.logdir}", *flags)
         return Process(*FRONTEND, *flags, **self.environment | env)
 
-    def status(self, name=""):
-        """As JSON; of one process, if it is named."""
-        code, printed = self.run("--status", "--json")
-        assert code == 0, printed
-        known = json.loads(printed)
-        return next(p for p in known["processes"] if p["name"] == name) if name else known
-
     def process(self, name):
-        """[pid, start] of it, once it says that it is up."""
+        """Wait until a process is up, and return its [pid, start time]."""
         log, state = self.logdir / f"{name}.log", self.state / name / "state.json"
         until(lambda: log.exists() and "\nup\n" in log.read_text(), 20)
-        # The log may be of a start before, too.
+        # The log may also come from an earlier start.
         return until(lambda: read_json(state).get("process"), 20)
 
     def told(self, name):
-        """What a stand-in was told."""
+        """Return the flags, working directory and environment that a stand-in was started with."""
         self.process(name)
         return json.loads(
             re.search(r"^told (.*)$", (self.logdir / f"{name}.log").read_text(), re.MULTILINE)[1]
         )
 
     def tmux(self, *arguments):
-        """What it answers."""
+        """Run a tmux command, and return its output."""
         ran = subprocess.run(
             ["tmux", *arguments],
             capture_output=True,
@@ -88,7 +99,7 @@ class Cluster:
         return ran.stdout
 
     def end(self):
-        """All of it, whatever it does."""
+        """Stop the run and the tmux server."""
         self.run("--stop")
         if shutil.which("tmux"):
             self.tmux("kill-server")

@@ -1,7 +1,7 @@
-"""A level and an algorithm that compute with TensorFlow where they please.
+"""A level and an algorithm that use TensorFlow at unusual places.
 
---level_name=tests.helpers.computing:Computing-v0 does it while its module is imported,
---algorithm=tests.helpers.computing from Python that TensorFlow calls.
+--level_name=tests.helpers.computing:Computing-v0 computes while its module is imported,
+--algorithm=tests.helpers.computing in Python code that TensorFlow calls.
 """
 
 import gymnasium
@@ -14,7 +14,7 @@ _SEEN = tf.constant([1.0, 2.0]).numpy()
 
 
 class Computing(gymnasium.Env):
-    """Ten steps of nothing."""
+    """An environment whose episodes last ten steps."""
 
     observation_space = gymnasium.spaces.Box(0, 2, [2], np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -40,7 +40,7 @@ def make(config, environment):
 
 
 class _Update:
-    """The algorithm's, with priorities that Python has TensorFlow compute."""
+    """The algorithm's update with priorities that TensorFlow computes in Python code."""
 
     def __init__(self, algorithm):
         self._update = algorithm.update

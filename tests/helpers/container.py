@@ -1,6 +1,6 @@
-"""A container without an engine, for tests: an image's files and start in namespaces of its own.
+"""A container without an engine: an image's files and entry point in namespaces of their own.
 
-Its user is the image's, not root; the system around the files, and their Python, are of this
+The user in it is the image's, not root. The rest of the system and the Python come from this
 machine.
 """
 
@@ -17,7 +17,7 @@ from processes import ROOT, Process
 
 HOME = "/home/impala"
 _PASSWD = f"root:x:0:0::/root:/bin/sh\nimpala:x:1000:1000::{HOME}:/bin/bash\n"
-# $1: this container's folder; the rest: what it starts.
+# $1: this container's folder; the other arguments: the command to run.
 _ENTER = """
 set -eu
 folder=$1; shift
@@ -45,16 +45,16 @@ exec setpriv --reuid=1000 --regid=1000 --clear-groups --no-new-privs --pdeathsig
 
 
 def needed() -> None:
-    """Skips the test where there can be none."""
+    """Skip the test if containers are impossible on this machine."""
     if os.geteuid() or not shutil.which("unshare"):
         pytest.skip("needs root and unshare")
     probe = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "true"]
     if subprocess.run(probe, check=False, capture_output=True).returncode:
-        pytest.skip("no namespaces here")
+        pytest.skip("namespaces are unavailable on this machine")
 
 
 class Container:
-    """One, that ends with the test. `volumes`: what of this machine lies where in it."""
+    """A container that exits with the test; `volumes` maps folders of this machine into it."""
 
     def __init__(self, image, folder, *arguments, volumes=None, net="", names="", **environment):
         self.folder = folder
@@ -90,21 +90,25 @@ class Container:
         )
 
     def signal(self, number):
-        """To its first process, as an engine's stop does it."""
+        """Send a signal to the container's first process, as an engine's stop does."""
         parent = self.process.process.pid
         child = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()[0]
         os.kill(int(child), number)
 
 
 def _mount(source, target):
-    """As an engine does it: what is mounted to is made. Elsewhere that would be on this machine."""
+    """Return shell lines that mount a source, creating its target as an engine does.
+
+    Only targets inside the container's own folders are allowed: others would be created on this
+    machine.
+    """
     assert target.startswith((HOME, "/opt/impala_mm"))
     make = f"mkdir -p {target}" if Path(source).is_dir() else f"touch {target}"
     return f"{make}\nmount --bind {shlex.quote(str(source))} {target}"
 
 
 def _open(prefix):
-    """Shell lines after which everybody can reach a Python that lies in a folder of root's own."""
+    """Return shell lines that make a Python in a folder of root's accessible to all users."""
     for folder in reversed(Path(prefix).parents):
         if not folder.stat().st_mode & 1:
             there = shlex.quote(prefix)

@@ -1,18 +1,18 @@
-"""Environments whose every step is known beforehand, and a way to make levels of a test's own."""
+"""Environments with predictable steps, and a function that registers a test's own levels."""
 
 import itertools
 
 import gymnasium
 import numpy as np
 
-KINDS = ((3, "truncated"), (3, "terminated"), (1, "terminated"))  # episodes, in turn
+KINDS = ((3, "truncated"), (3, "terminated"), (1, "terminated"))  # lengths and ends of episodes
 
 
 class Counting(gymnasium.Env):
-    """Observation: how many came before it, resets included. Reward: the action.
+    """An environment that observes the number of earlier observations.
 
-    Episodes as in `kinds`, again and again; the first seed says with which it begins. Stepping it
-    before a reset is an error.
+    The reward is the action. Episodes follow `kinds` in a cycle; the first seed selects the first
+    one. A step before a reset is an error.
     """
 
     observation_space = gymnasium.spaces.Box(0, np.inf, (1,), np.float32)
@@ -48,7 +48,7 @@ _numbers = itertools.count()
 
 
 def level(make_one, **registered):
-    """A level name for what `make_one` makes."""
+    """Register a level that `make_one` makes, and return its name."""
     name = f"Testing{next(_numbers)}-v0"
     gymnasium.register(name, make_one, **registered)
     return name

@@ -1,4 +1,4 @@
-"""A user on the laptop of a test's hosts who has a small project of their own to deploy."""
+"""A user on the laptop of a test's hosts with a small project to deploy."""
 
 import json
 import os
@@ -23,7 +23,7 @@ print("unreached", json.dumps(hosts.connect(print, candidate_pythons(rows, True)
 print("failed", json.dumps(deploy_project(hosts, rows, config, print)), flush=True)
 hosts.close()
 """
-# In place of docker/install.py; what a host's file /root/set-up holds is carried out.
+# Replaces docker/install.py; it runs the Python code in a host's file /root/set-up.
 _SET_UP = """
 import pathlib, socket, sys, time
 if "--fits" in sys.argv:
@@ -39,7 +39,7 @@ IGNORED = "runs/\n.venv/\n__pycache__/\nworkers.csv\n"
 
 
 class Project:
-    """In /root/clone of the laptop."""
+    """A project in /root/clone of the laptop."""
 
     def __init__(self, lan, git=True):
         self.lan, self.folder = lan, lan.laptop.path("/root/clone")
@@ -74,13 +74,13 @@ class Project:
         path.chmod(0o600)
 
     def deploy(self, wheelhouse="", timeout=60):
-        """(why not, by place; all that it printed)."""
+        """Deploy, and return (failures by host, the complete output)."""
         ran = self.lan.laptop.run(*self._command(wheelhouse), timeout=timeout)
         failed = next(li for li in ran.stdout.splitlines() if li.startswith("failed "))
         return json.loads(failed.removeprefix("failed ")), ran.stdout
 
     def start(self, wheelhouse=""):
-        """It goes on while the test watches."""
+        """Start a deployment, and return the process."""
         return self.lan.laptop.start(*self._command(wheelhouse))
 
     def _command(self, wheelhouse):
@@ -88,7 +88,7 @@ class Project:
 
 
 def under(folder: Path) -> dict[str, str]:
-    """What files of a host's folder say, by name; but for the list that a deploy keeps."""
+    """Return the contents of all files below a host's folder, without the deployment's own list."""
     found = {}
     for base, _, names in os.walk(folder):
         for name in names:

@@ -1,7 +1,6 @@
-"""What an image would hold and start, read from its Dockerfile without an engine: for tests.
+"""The files and the entry point of an image, read from its Dockerfile without an engine.
 
-Stages and what COPY, WORKDIR and ENTRYPOINT say are understood; what RUN and other images bring is
-not.
+Stages, COPY, WORKDIR and ENTRYPOINT are understood; the effects of RUN and of base images are not.
 """
 
 import fnmatch
@@ -16,21 +15,21 @@ from processes import ROOT
 
 
 class Instruction(NamedTuple):
-    """One, with its continued lines in one."""
+    """One instruction, with its continuation lines joined."""
 
-    name: str  # "COPY"
+    name: str  # such as "COPY"
     text: str
 
 
 def instructions(path: Path) -> list[Instruction]:
-    """Of a Dockerfile, comments left out."""
+    """Return the instructions of a Dockerfile, without comments."""
     lines = [line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")]
     text = re.sub(r"\\\n", "", "\n".join(lines))
     return [Instruction(*line.split(maxsplit=1)) for line in text.splitlines() if line.strip()]
 
 
 def stages(path: Path) -> dict[str, list[Instruction]]:
-    """Instructions of each stage by its name, FROM included; the last is ""."""
+    """Return the instructions of each stage by its name, including FROM; the last stage is ""."""
     found: dict[str, list[Instruction]] = {}
     name = ""
     for each in instructions(path):
@@ -43,17 +42,17 @@ def stages(path: Path) -> dict[str, list[Instruction]]:
 
 
 def last(path: Path, name: str) -> str:
-    """The text of the last stage's last such instruction."""
+    """Return the text of the last such instruction in the last stage."""
     return [each.text for each in stages(path)[""] if each.name == name][-1]
 
 
 def entrypoint(path: Path) -> list[str]:
-    """What a container starts, before its own arguments."""
+    """Return the command that a container starts, before its own arguments."""
     return json.loads(last(path, "ENTRYPOINT"))
 
 
 def assemble(path: Path, folder: Path, stage: str = "") -> Path:
-    """Lays out a stage's copied files in `folder`, as in the image's /; it is returned."""
+    """Copy the files of a stage into `folder`, as in the image's /, and return `folder`."""
     copied = stages(path)
     workdir = Path("/")
     for name, text in copied[stage]:
@@ -73,16 +72,16 @@ def assemble(path: Path, folder: Path, stage: str = "") -> Path:
 
 
 def _copy(source: Path, folder: Path, target: Path, into: bool) -> None:
-    """A file or, as COPY has it, what is in a folder; only what the context holds."""
+    """Copy a file, or the contents of a folder as COPY does, without ignored files."""
     there = folder / str(target).lstrip("/")
     ignored = _ignored(source)
     if source.is_file():
         there = there / source.name if into or there.is_dir() else there
-        assert source not in ignored, f"{source} is copied, and .dockerignore leaves it out"
+        assert source not in ignored, f"{source} is copied, but .dockerignore excludes it"
         there.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, there)
         return
-    assert source.is_dir(), f"{source} is copied, and is not there"
+    assert source.is_dir(), f"{source} is copied, but does not exist"
     for file in sorted(source.rglob("*")):
         if file.is_file() and file not in ignored:
             copy = there / file.relative_to(source)
@@ -91,14 +90,14 @@ def _copy(source: Path, folder: Path, target: Path, into: bool) -> None:
 
 
 def _ignored(source: Path) -> set[Path]:
-    if not source.is_relative_to(ROOT):  # another stage's
+    if not source.is_relative_to(ROOT):  # it comes from another stage
         return set()
     files = [source] if source.is_file() else source.rglob("*")
     return {file for file in files if ignored(str(file.relative_to(ROOT)))}
 
 
 def ignored(name: str) -> bool:
-    """Whether .dockerignore leaves a file of the project out: its last line that fits decides."""
+    """Return whether .dockerignore excludes a file; its last matching line decides."""
     out = False
     for line in (ROOT / ".dockerignore").read_text().split("\n"):
         pattern = line.removeprefix("!").removeprefix("**/")

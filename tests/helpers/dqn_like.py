@@ -1,6 +1,6 @@
-"""A DQN-like algorithm, the proof that the seam is one: --algorithm=tests.helpers.dqn_like.
+"""A DQN-like algorithm that proves the interface: --algorithm=tests.helpers.dqn_like.
 
-Epsilon-greedy actors, a target network, two optimizer steps for each batch, priorities fed back.
+It has epsilon-greedy actors, a target network, two optimizer steps per batch and priorities.
 """
 
 import sonnet as snt
@@ -12,7 +12,7 @@ from impala_mm.algorithms.interface import PolicyOutput, entry_spec
 from impala_mm.data.trajectory import UnrollSpec
 from impala_mm.data.variables import Variables
 
-NOTHING = nets.State((), ())  # what a network without memory carries
+NOTHING = nets.State((), ())  # the state of a network without memory
 
 
 def make(config, environment):

@@ -1,8 +1,8 @@
-"""IMPALA with faults: --algorithm=tests.helpers.faults, and in the environment
-FAULTS="20:ulp,60:0.001".
+"""IMPALA with faults: --algorithm=tests.helpers.faults with FAULTS="20:ulp,60:0.001".
 
-After so many updates the gradient is not finite (`nan`), or, on learner 1 alone, its update fails
-(`error`) or its largest weight is moved, by the smallest step (`ulp`) or a number.
+The environment variable FAULTS maps numbers of updates to faults. `nan`: the gradient is not
+finite. The other faults affect learner 1 alone: with `error` its update fails; with `ulp` its
+largest weight changes by the smallest possible amount, with a number by this number.
 """
 
 import os
@@ -33,7 +33,7 @@ class _Faulty:
         return self._update(batch, context, _Multiplying(exchange, factor))
 
     def _fault(self):
-        """A factor of the gradient."""
+        """Return the factor of the gradient, or cause the fault."""
         fault = self._faults.get(str(self._updates))
         self._updates += 1
         if fault == "nan":
@@ -47,14 +47,14 @@ class _Faulty:
     def _move(self, by):
         weight = max(self._trained, key=lambda variable: variable.shape.num_elements())
         values = weight.numpy()
-        at = np.abs(values).argmax()  # where the next updates do not round the difference away
+        at = np.abs(values).argmax()  # the difference survives the rounding of the next updates
         moved = values.flat[at] + float(by) if by != "ulp" else np.nextafter(values.flat[at], 9)
         values.flat[at] = moved
         weight.assign(values)
 
 
 class _Multiplying:
-    """The exchange, which multiplies gradients first."""
+    """An exchange that multiplies the gradients by a factor first."""
 
     def __init__(self, exchange, factor):
         self._exchange, self._factor = exchange, factor

@@ -1,4 +1,4 @@
-"""A run's folder as its processes change it, and its checkpoints: for tests of copies of it."""
+"""A run's folder that changes as its processes change it, with checkpoints; for tests of copies."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ import shutil
 
 
 class Folder:
-    """A run's, as its processes change it."""
+    """A run's folder, with the changes that its processes make."""
 
     def __init__(self, path):
         self.path = path
@@ -59,7 +59,7 @@ class Folder:
             path.symlink_to("settings.json")
 
     def save(self, name, data, episode_return=None, milestone=False):
-        """A checkpoint, as learners write it."""
+        """Write a checkpoint as learners do."""
         folder = self.path / "checkpoints" / f"{len(name):010d}"
         if folder.exists():
             shutil.rmtree(folder)
@@ -80,7 +80,7 @@ def save(folder, data, episode_return=None, milestone=False):
 
 
 def whole(folder):
-    """Whether all checkpoints that anybody would see are."""
+    """Return True if all visible checkpoints are complete; fail otherwise."""
     for path in (folder / "checkpoints").glob("[0-9]*"):
         files = json.loads((path / "about.json").read_text())["files"]
         for name, written in files.items():

@@ -1,4 +1,4 @@
-"""Catch that hangs after a second of play: --level_name=tests.helpers.hanging:Hanging-v0."""
+"""Catch that hangs after a second: --level_name=tests.helpers.hanging:Hanging-v0."""
 
 import time
 
@@ -10,7 +10,7 @@ _SECONDS = 1.0
 
 
 class Hanging(Catch):
-    begin = None  # when it was first stepped
+    begin = None  # time of the first step
 
     def step(self, action):
         self.begin = self.begin or time.monotonic()

@@ -1,10 +1,10 @@
-"""IMPALA whose updates are hundreds of times the work: --algorithm=tests.helpers.heavy."""
+"""IMPALA whose updates take hundreds of times the work: --algorithm=tests.helpers.heavy."""
 
 import tensorflow as tf
 
 from impala_mm.algorithms import impala
 
-TIMES = 500  # each unroll of the batch is learnt from so often
+TIMES = 500  # how often each unroll of the batch is repeated
 
 
 def make(config, environment):

@@ -1,9 +1,9 @@
-"""One host of a test's own on this machine: Linux namespaces, a disk, and a real sshd.
+"""One simulated host on this machine: Linux namespaces, a disk and a real sshd.
 
-It has a network, a host name, processes, /tmp, /run, /dev/shm, homes, logs, accounts and SSH keys
-of its own. All else is this machine's: /usr, and the project at the same path, which it may only
-read. Its first process ends as soon as the test's end of a pipe closes, and everything in the
-host ends with it, so nothing is left behind whatever becomes of the test. `hosts` connects several.
+It has its own network, host name, processes, /tmp, /run, /dev/shm, homes, logs, accounts and SSH
+keys. Everything else is this machine's: /usr, and the project at the same path, read-only. The
+host's first process exits as soon as the test's end of a pipe closes, and all processes of the host
+exit with it, so a test never leaves any behind. `hosts` connects several hosts.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from machine import PROGRAMS, Machine, mac, network
-from processes import Process
+from processes import Process, finish
 
 from launcher.node.procfs import descendants
 
@@ -29,51 +29,51 @@ _LOGIN = {
     "LANG": "C.UTF-8",
     "TERM": "xterm-256color",
 }
-_UMASK = 0o022  # ours, whatever the test's is: sshd refuses folders that more may write
-_FRESH = ("env", "--default-signal")  # a test in the background of a shell ignores Ctrl-C
+_UMASK = 0o022  # independent of the test's umask: sshd rejects folders that others can write
+_FRESH = ("env", "--default-signal")  # a background job of a shell would ignore Ctrl-C
 NAMESPACES = ("--net", "--uts", "--ipc", "--mount", "--pid")
-_SECONDS = 20.0  # for each step of a boot
+_SECONDS = 20.0  # timeout of each step of a boot
 
 
 class Entered(subprocess.Popen):
-    """A program inside; nsenter, which waits for it outside, is not to get its signals."""
+    """A program inside a host; signals go to it, not to the nsenter that waits for it outside."""
 
     def send_signal(self, sig: int) -> None:
-        """To the program itself, once it is there."""
+        """Send a signal to the program itself, once it has started."""
         deadline = time.monotonic() + _SECONDS
         while self.poll() is None:
             for child in descendants(self.pid)[:1]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, sig)
                 return
-            assert time.monotonic() < deadline, f"{self.args} never began"
+            assert time.monotonic() < deadline, f"{self.args} never started"
             time.sleep(0.01)
 
 
 class Inside(Process):
-    """A process on a host that goes on while the test watches what it prints."""
+    """A process on a host that keeps running while the test watches its output."""
 
     def __init__(self, host: "Host", *command: str, **env: str):
         self._host = host
         super().__init__(*command, **env)
 
     def begun(self, command: Sequence[str], env: dict[str, str], **how) -> subprocess.Popen:
-        """Where its host is."""
+        """Start the process inside the host."""
         return Entered(self._host.entering(command), env=_LOGIN | env, umask=_UMASK, **how)
 
 
 class Host:
-    """Runs from `boot` to `kill_all`; its disk stays."""
+    """A host that runs from `boot` to `kill_all`; its disk persists."""
 
     def __init__(self, machine: Machine, root: Path, switch: Callable[..., None]):
         self.machine, self.root = machine, root
         self.name, self.port, self.username = machine.name, machine.port, machine.username
         self.password = machine.password
         self.address = machine.address
-        self._switch = switch  # carries out lines of `ip` where the cables' other ends are
+        self._switch = switch  # runs lines of `ip` in the namespace of the cables' other ends
         self._init: subprocess.Popen | None = None
-        self._handle = -1  # a file descriptor: a number may be another process's one day
-        self._pid = 0  # of its first process, as this machine counts
+        self._handle = -1  # a pidfd of the first process: its pid could be reused
+        self._pid = 0  # pid of its first process in this machine's namespace
         self._own: set[int] = set()
 
     def __repr__(self) -> str:
@@ -81,20 +81,20 @@ class Host:
 
     @property
     def home(self) -> Path:
-        """Its user's home, as the test sees it."""
+        """The home of its user, as the test sees it."""
         return self.path(f"/home/{self.username}" if self.username != "root" else "/root")
 
     @property
     def up(self) -> bool:
-        """Whether it runs."""
+        """Whether the host runs."""
         return self._init is not None
 
     def path(self, inside: str | Path) -> Path:
-        """A file of its disk, as the test sees it; nothing else of it can be seen from outside."""
+        """Return the path of a file on its disk, as the test sees it; no other file is visible."""
         return self.root / str(inside).lstrip("/")
 
     def begin(self) -> None:
-        """The first half of a boot: it is there, without any network."""
+        """Start the first half of a boot: the host exists, without any network."""
         assert self._init is None, f"{self.name} is up"
         with self.path("/var/log/init.log").open("w") as log:
             self._init = subprocess.Popen(
@@ -105,11 +105,11 @@ class Host:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 umask=_UMASK,
-                start_new_session=True,  # a terminal's Ctrl-C is for the test
+                start_new_session=True,  # a terminal's Ctrl-C reaches only the test
             )
 
     def connect(self) -> None:
-        """The cables."""
+        """Connect the cables."""
         self._pid = int(self._hear())
         self._handle = os.pidfd_open(self._pid)
         lines = []
@@ -119,7 +119,7 @@ class Host:
         self._switch(*lines, *self._plugs())
 
     def finish(self) -> None:
-        """The second half: it has its addresses, and its sshd listens."""
+        """Finish the boot: the host gets its addresses, and its sshd listens."""
         assert self._init
         assert self._init.stdin
         self._init.stdin.write(b"go\n")
@@ -128,40 +128,42 @@ class Host:
         self._own = self._pids()
 
     def boot(self) -> None:
-        """After `kill_all`, with the same disk; not even /tmp was cleaned."""
+        """Boot again after `kill_all` with the same disk; not even /tmp was cleaned."""
         self.begin()
         self.connect()
         self.finish()
 
     def kill_all(self) -> None:
-        """As a power cut: nobody hears of it, not even by a connection that closes."""
+        """Cut the power: no other host receives anything, not even the end of a connection."""
         self.cut()
         self.end()
         for port, _, _ in self._cables():
-            self._switch(f"link delete {port}", check=False)  # it may be going by itself
+            # Without a check, because the kernel may delete it at the same time.
+            self._switch(f"link delete {port}", check=False)
 
     def end(self) -> None:
-        """All its processes, for good; even of one that is half booted."""
+        """Kill all its processes for good, even if it is only half booted."""
         if self._handle >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
-            select.select([self._handle], [], [], _SECONDS)  # the last of them is gone then
+            # This returns when the last of them has exited.
+            select.select([self._handle], [], [], _SECONDS)
             os.close(self._handle)
             self._handle = -1
         if self._init:
-            self._init.communicate(timeout=_SECONDS)  # its input closes, which ends its init
+            self._init.communicate(timeout=_SECONDS)  # closes its input, so that its init exits
             self._init = None
 
     def cut(self) -> None:
-        """Whatever it sends, and is sent, is lost from now on without a word."""
+        """Cut the cables: everything sent and received is lost silently from now on."""
         self._switch(*(f"link set {port} nomaster" for port, _, _ in self._cables()))
 
     def restore(self) -> None:
-        """After `cut`."""
+        """Reconnect the cables after `cut`."""
         self._switch(*self._plugs())
 
     def entering(self, command: Sequence[object]) -> list[str]:
-        """What runs a command inside, as root, in root's home."""
+        """Return the command that runs `command` inside, as root, in root's home."""
         flags = [f"--target={self._pid}", *NAMESPACES]
         return ["nsenter", *flags, *_FRESH, "--chdir=/root", *map(str, command)]
 
@@ -172,7 +174,7 @@ class Host:
         env: dict[str, str] | None = None,
         timeout: float = 60,
     ) -> subprocess.CompletedProcess:
-        """To its end, within the limit, with a fresh login's environment; output as text."""
+        """Run a command to its end within the timeout, with a fresh login's environment."""
         process = subprocess.Popen(
             self.entering(command),
             env=_LOGIN | (env or {}),
@@ -183,28 +185,23 @@ class Host:
             umask=_UMASK,
             start_new_session=True,
         )
-        try:
-            out, errors = process.communicate(timeout=timeout)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)  # nsenter's child is of the same group
-                process.communicate(timeout=_SECONDS)
+        out, errors = finish(process, timeout)  # nsenter's child is in the same group
         ran = subprocess.CompletedProcess(command, process.returncode, out, errors)
         assert not check or not ran.returncode, (
-            f"{command} on {self.name} ended with {ran.returncode}:\n{out}{errors}"
+            f"{command} on {self.name} exited with code {ran.returncode}:\n{out}{errors}"
         )
         return ran
 
     def start(self, *command: object, **env: str) -> Inside:
-        """One that goes on; it ends with the test at the latest."""
+        """Start a process that keeps running, at most until the end of the test."""
         return Inside(self, *map(str, command), **env)
 
     def processes(self) -> list[str]:
-        """Command lines of all that runs there but its init and its sshd."""
+        """Return the command lines of all processes on the host, except its init and its sshd."""
         return list(self._commands().values())
 
     def pids(self, words: str) -> list[int]:
-        """As this machine counts, of those whose command line holds these words."""
+        """Return the pids, in this machine's namespace, of the processes with these words."""
         return [pid for pid, command in self._commands().items() if words in command]
 
     def _commands(self) -> dict[int, str]:
@@ -219,11 +216,11 @@ class Host:
         return found
 
     def bytes_received(self) -> int:
-        """Since it was booted, by all its interfaces but the loopback."""
+        """Return the bytes received since the boot on all interfaces except the loopback."""
         return self._counted(0)
 
     def bytes_sent(self) -> int:
-        """The same the other way."""
+        """Return the bytes sent since the boot on all interfaces except the loopback."""
         return self._counted(8)
 
     def _counted(self, column: int) -> int:
@@ -237,7 +234,7 @@ class Host:
         return [f"link set {port} master {network(where)}" for port, _, where in self._cables()]
 
     def _cables(self) -> list[tuple[str, str, str]]:
-        """(the cable's other end, interface, address) of each."""
+        """Return (name of the other end, interface, address) of each cable."""
         nics = self.machine.nics.items()
         return [(f"{self.name}.{i}", nic, address) for i, (nic, address) in enumerate(nics)]
 
@@ -248,7 +245,7 @@ class Host:
             try:
                 if entry.name.isdigit() and os.readlink(entry / "ns" / "pid") == ours:
                     found.add(int(entry.name))
-            except OSError:  # it has just ended
+            except OSError:  # it has just exited
                 continue
         return found
 
@@ -259,5 +256,5 @@ class Host:
         if select.select([self._init.stdout], [], [], _SECONDS)[0]:
             line = os.read(self._init.stdout.fileno(), 100)
         said = self.path("/var/log/init.log").read_text()
-        assert line, f"{self.name} does not boot; its init said: {said}"
+        assert line, f"{self.name} does not boot; its init printed: {said}"
         return line.decode()

@@ -1,13 +1,13 @@
-"""Several hosts on this machine, in two networks, for tests of clusters over SSH.
+"""Several simulated hosts on this machine, in two networks, for tests of clusters over SSH.
 
     laptop   jump   learner1   learner2   actor1   actor2          actor3
        |    .3|  |      |          |         |        |              |
     ---+------+--|------+----------+---------+--------+--- 10.77.1   |
                  +-------------------------------- 10.77.2 ----------+
 
-A router between the two knows no way to the laptop, which therefore reaches actor3 through jump
-alone; what it tries directly is lost without an answer, as behind a firewall. So is what anybody
-sends to an address that does not exist.
+The router between the networks has no route to the laptop, so the laptop reaches actor3 only
+through jump. Packets that it sends directly are dropped without an answer, as by a firewall, and
+so are packets to an address that does not exist.
 """
 
 import contextlib
@@ -55,12 +55,12 @@ END
 _PATH = {"PATH": PROGRAMS}
 _PREFIX = "impala-lan-"
 _SECONDS = 20.0
-_YOUNG = 60.0  # seconds in which a folder may have no owner yet
+_YOUNG = 60.0  # seconds within which a new folder may not be locked yet
 
 
 @functools.cache
 def why_not() -> str:
-    """Why there can be no hosts here; empty where there can."""
+    """Return why simulated hosts are impossible on this machine; an empty string if they work."""
     if os.geteuid():
         return "namespaces with a network need root"
     missing = {d for p, d in _NEEDED.items() if not shutil.which(p, path=PROGRAMS)}
@@ -74,17 +74,17 @@ def why_not() -> str:
         check=False,
         timeout=_SECONDS,
     )
-    return f"no namespaces here: {ran.stderr.strip()}" if ran.returncode else ""
+    return f"namespaces are unavailable: {ran.stderr.strip()}" if ran.returncode else ""
 
 
 class Lan:
-    """All of them, booted; its end is theirs. Any number of them may stand side by side.
+    """All hosts, booted; `close` ends them. Several of these may exist at the same time.
 
-    `shared` folders of this machine are the same on all hosts, as on a network file system; but
-    for the project there is none otherwise.
+    `shared` folders of this machine are the same on all hosts, as on a network file system; by
+    default only the project is.
     """
 
-    key = "/root/.ssh/cluster_key"  # on the laptop; opens all hosts but actor2
+    key = "/root/.ssh/cluster_key"  # on the laptop; valid on all hosts except actor2
     ssh_config = "/root/.ssh/config"
     known_hosts = "/root/.ssh/known_hosts"
 
@@ -95,7 +95,8 @@ class Lan:
         self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
         self._owned = os.open(self._folder, os.O_RDONLY)
         fcntl.flock(self._owned, fcntl.LOCK_EX)
-        umask = os.umask(0o022)  # ssh refuses files that more may write, and who tests may differ
+        # ssh rejects files that others can write, which the test's umask may allow.
+        umask = os.umask(0o022)
         try:
             self._set_up(shared)
         except BaseException:
@@ -115,7 +116,7 @@ class Lan:
         self.close()
 
     def close(self) -> None:
-        """Everything, however far it came."""
+        """Remove everything, however far the set-up came."""
         for host in self.hosts.values():
             with contextlib.suppress(Exception):
                 host.end()
@@ -126,7 +127,7 @@ class Lan:
         os.close(self._owned)
 
     def trust(self, host: Host) -> None:
-        """What the laptop knows of SSH, another host of root's is to know, too."""
+        """Give another host the laptop's SSH configuration and keys, for its root."""
         for file in self.laptop.path("/root/.ssh").iterdir():
             shutil.copy(file, host.path("/root/.ssh"))
 
@@ -147,7 +148,7 @@ class Lan:
             host.finish()
 
     def _introduce(self, keys: dict[str, list[Path]]) -> None:
-        """The laptop to the others, as ssh does."""
+        """Write the laptop's SSH configuration, keys and known hosts."""
         private, public = keys["laptop"]
         known = ""
         config = f"Host *\n  IdentityFile {self.key}\n"
@@ -172,7 +173,7 @@ class Lan:
         laptop.path(self.known_hosts).write_text(known)
 
     def _start_switch(self) -> None:
-        """The bridges and the router between them: a network namespace without any host."""
+        """Start the bridges and the router between them: a network namespace without a host."""
         forward = "echo 1 >/proc/sys/net/ipv4/ip_forward; echo up; exec cat >/dev/null"
         self._switch = subprocess.Popen(
             ["unshare", "--net", "sh", "-c", forward],
@@ -207,7 +208,7 @@ class Lan:
 
 
 def _keys(folder: Path) -> dict[str, list[Path]]:
-    """Private and public keys: each host's own, of two kinds; the laptop's is its user's."""
+    """Create private and public keys: two kinds for each host, one for the laptop's user."""
     making, found = [], {}
     for machine in MACHINES:
         kinds = ("ed25519", "ecdsa") if machine.port else ("ed25519",)
@@ -222,7 +223,7 @@ def _keys(folder: Path) -> dict[str, list[Path]]:
 
 
 def _remove_leftovers() -> None:
-    """Disks of tests that were killed, as their hosts were; a lock says which are in use."""
+    """Remove disks of tests that were killed; a lock marks those in use."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             handle = os.open(folder, os.O_RDONLY)

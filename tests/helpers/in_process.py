@@ -1,4 +1,4 @@
-"""An algorithm in the test's own process: what actors would send it, and its updates."""
+"""An algorithm in the test's own process: the data that actors would send, and its updates."""
 
 from typing import NamedTuple
 
@@ -14,15 +14,15 @@ from impala_mm.environments.make import level_spec
 
 
 def make(config):
-    """The algorithm that a learner of this configuration has."""
+    """Return the algorithm of a learner with this configuration."""
     tf.random.set_seed(config.seed)
     return registry.make_algorithm(config, level_spec(config.level_name))
 
 
 def updater(algorithm, config, changed=lambda batch: batch):
-    """A function of (unrolls as a Player gives them, share of the run that is over): one update.
+    """Return a function that makes one update from (a Player's unrolls, the run's progress).
 
-    `changed` is what happens to the batch before the algorithm sees it.
+    `changed` changes the batch before the algorithm sees it.
     """
     codec = UnrollCodec(algorithm.unroll)
     alone = gradients.GradientReducer(group.SingleLearner(), config)
@@ -39,7 +39,7 @@ def updater(algorithm, config, changed=lambda batch: batch):
 
 
 def encoded(codec, unroll):
-    """One environment's unroll, of arrays, as it travels."""
+    """Encode the arrays of one environment's unroll as they are sent."""
     rows = np.zeros([1, codec.size], np.uint8)
     for array, value in zip(
         tf.nest.flatten(codec.arrays(rows)), tf.nest.flatten(unroll), strict=True
@@ -50,7 +50,7 @@ def encoded(codec, unroll):
 
 
 def decoded(codec, contents):
-    """Unrolls straight from an actor as the batch that a learner's source makes of them."""
+    """Return unrolls from an actor as the batch that a learner's source makes of them."""
     entries, start = codec.decode(contents)
     size = tf.size(contents)
     keys = tf.range(tf.cast(size, tf.int64))
@@ -60,14 +60,14 @@ def decoded(codec, contents):
 
 
 class Outputs(NamedTuple):
-    """What IMPALA's network says about a batch."""
+    """The outputs of IMPALA's network for a batch."""
 
     logits: tf.Tensor  # [T+1, B, A]
     values: tf.Tensor  # [T+1, B]
 
 
 def outputs(algorithm, batch):
-    """The outputs that IMPALA's update computes its loss from."""
+    """Return the outputs from which IMPALA's update computes its loss."""
     e = batch.unrolls
     features, _ = algorithm._network.unroll(e.observation, e.reward, e.action, e.first, batch.start)
     logits = snt.BatchApply(algorithm._policy_head)(features)

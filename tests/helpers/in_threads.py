@@ -1,4 +1,4 @@
-"""Learners as threads of the test's own process: a group whose calls meet by name, as Horovod's."""
+"""Learners as threads of the test's process: a group whose calls match by name, as in Horovod."""
 
 import threading
 
@@ -8,7 +8,7 @@ from impala_mm.distributed import group
 
 
 class Meeting:
-    """Where calls of one name meet, one round after the other."""
+    """A place where calls with the same name meet, round after round."""
 
     def __init__(self, size):
         self.size = size
@@ -17,7 +17,7 @@ class Meeting:
         self._values = {}  # by (name, round): {rank: value}
 
     def meet(self, name, rank, value):
-        """Every rank's value of this round, once all have come."""
+        """Return every rank's value of this round, after all have called."""
         with self._changed:
             number = self._rounds[name, rank] = self._rounds.get((name, rank), -1) + 1
             there = self._values.setdefault((name, number), {})
@@ -28,7 +28,7 @@ class Meeting:
 
 
 class InThreads(group.SingleLearner):
-    """One learner of several; its calls are for eager code."""
+    """One learner of several; its methods work in eager mode."""
 
     def __init__(self, rank, meeting):
         self.rank, self.size, self._meeting = rank, meeting.size, meeting
@@ -50,7 +50,7 @@ class InThreads(group.SingleLearner):
 
 
 def together(size, act):
-    """What `act(group)` returned, or raised, on each of `size` learners."""
+    """Return what `act(group)` returned or raised on each of `size` learners."""
     meeting, results = Meeting(size), [None] * size
 
     def run(rank):

@@ -1,7 +1,8 @@
-"""Kills -9 at random moments of saving: python tests/helpers/killed_saving.py FOLDER KILLS MIB.
+"""A program that kills saving at random: python tests/helpers/killed_saving.py FOLDER KILLS MIB.
 
-Each round a child goes on from the newest checkpoint, whose every value must be its number, and
-saves one after the other, until it is killed. Forked: TensorFlow takes seconds to import.
+In each round a child resumes from the newest checkpoint, in which every value must equal its
+number, and saves checkpoint after checkpoint until it receives SIGKILL. The child is forked,
+because TensorFlow takes seconds to import.
 """
 
 import os
@@ -19,7 +20,7 @@ from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints
 
 
 def save_for_ever(folder, mib, told):
-    """The child: writes the number of each checkpoint that was saved to the pipe `told`."""
+    """Save checkpoints in the child, and write the number of each to the pipe `told`."""
     size = mib * 2**18 // 2
     trained, carried = ([tf.Variable(tf.zeros([size]))] for _ in range(2))
     checkpoints = Checkpoints(folder, Variables(trained, carried, trained), keep=3)
@@ -39,7 +40,7 @@ def save_for_ever(folder, mib, told):
 
 
 def main(folder, kills, mib):
-    """Prints how it went; exit code 1 where a checkpoint that was saved is lost, or is torn."""
+    """Print each round; exit with code 1 if a saved checkpoint is lost or torn."""
     moment = random.Random(1)
     cut = 0
     for kill in range(kills):
@@ -50,7 +51,7 @@ def main(folder, kills, mib):
             save_for_ever(folder, mib, write)
         os.close(write)
         with os.fdopen(read) as told:
-            first = told.readline()  # it saves from here on
+            first = told.readline()  # the child has begun to save
             time.sleep(moment.uniform(0, 1.5))
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
@@ -58,15 +59,15 @@ def main(folder, kills, mib):
         cut += (folder / "checkpoints" / "saving").exists()
         path, about = checkpoint.find(folder)
         print(
-            f"kill {kill + 1}: saved {numbers[-1]}, newest that is whole {about.updates}",
+            f"kill {kill + 1}: saved {numbers[-1]}, newest complete checkpoint {about.updates}",
             flush=True,
         )
-        # One more may have got its name before it could be told.
+        # One more may have been completed before its number was written to the pipe.
         if numbers[-1] == "torn" or about.updates not in {int(numbers[-1]), int(numbers[-1]) + 1}:
             sys.exit(f"error: {path}")
         if len(checkpoint.all_in(folder / "checkpoints")) > 4:
-            sys.exit("error: old ones are left")
-    print(f"{kills} kills, {cut} of them within a save")
+            sys.exit("error: old checkpoints were not removed")
+    print(f"{kills} kills, {cut} of them during a save")
 
 
 if __name__ == "__main__":

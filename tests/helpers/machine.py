@@ -1,7 +1,4 @@
-"""What a host of a test's own is before it runs: a description, a disk, and its first script.
-
-`host` runs it.
-"""
+"""A simulated host before it runs: a description, a disk and its first script; `host` runs it."""
 
 import ctypes
 import os
@@ -15,47 +12,47 @@ from typing import NamedTuple
 from processes import ROOT
 
 PROGRAMS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_FOLDERS = ("/etc/ssh", "/home", "/root", "/tmp", "/var/log", "/var/tmp")  # of a host's own disk
-# Others may pass through root's: the Python of this project may lie in there.
+_FOLDERS = ("/etc/ssh", "/home", "/root", "/tmp", "/var/log", "/var/tmp")  # on the host's own disk
+# Other users may traverse root's home, because this project's Python may be in it.
 _MODES = {"root": 0o711, "tmp": 0o1777, "var/tmp": 0o1777, "etc/shadow": 0o600}
-_UID = 7000  # of a user who is not root
+_UID = 7000  # uid of a user other than root
 
 
 class Machine(NamedTuple):
-    """What a host is to be."""
+    """The description of a host."""
 
     name: str
-    nics: dict[str, str]  # network interface: address; the first is the host's own
-    port: int = 22  # of its sshd; 0: it has none
+    nics: dict[str, str]  # address by network interface; the first is the host's main address
+    port: int = 22  # port of its sshd; 0: no sshd
     username: str = "root"
-    password: str = ""  # of that user, who then has no other way in
-    loops: bool = False  # its own name is 127.0.1.1 to itself, as Debian's installer writes it
+    password: str = ""  # password of that user; if set, keys are not accepted
+    loops: bool = False  # its own name resolves to 127.0.1.1, as Debian's installer configures it
 
     @property
     def address(self) -> str:
-        """Its own."""
+        """The host's main address."""
         return next(iter(self.nics.values()))
 
 
 def mac(address: str) -> str:
-    """An interface's, from its address."""
+    """Return the MAC address of the interface with this address."""
     return "02:00:" + ":".join(f"{int(part):02x}" for part in address.split("."))
 
 
 def network(address: str) -> str:
-    """The bridge of those that reach each other without a router."""
+    """Return the bridge of the hosts that reach each other without a router."""
     return "net" + address.split(".")[2]
 
 
 def router(address: str) -> str:
-    """Of an address's network."""
+    """Return the router of an address's network."""
     return address.rpartition(".")[0] + ".1"
 
 
 def make_disk(
     root: Path, machine: Machine, machines: Sequence[Machine], keys: Sequence[Path]
 ) -> None:
-    """All that is a host's own, before it is booted; `keys` are its sshd's."""
+    """Create the host's own files before it boots; `keys` are its sshd's."""
     for folder in _FOLDERS:
         (root / folder[1:]).mkdir(parents=True)
     if machine.username != "root":
@@ -69,7 +66,7 @@ def make_disk(
         "hosts": _names(machine, machines),
         "machine-id": os.urandom(16).hex() + "\n",
         "passwd": _accounts(machine),
-        "resolv.conf": "",  # there is no other name to be found
+        "resolv.conf": "",  # no other names can be resolved
         "shadow": _secrets(machine),
         "ssh/sshd_config": _sshd_config(machine, keys),
     }
@@ -93,7 +90,7 @@ def _accounts(machine: Machine) -> str:
         own[machine.username] = f"x:{_UID}:{_UID}::/home/{machine.username}"
     lines = [f"{name}:{fields}:/bin/bash\n" for name, fields in own.items()]
     for line in Path("/etc/passwd").read_text().splitlines(keepends=True):
-        if line.partition(":")[0] not in own:  # sshd needs one of its own
+        if line.partition(":")[0] not in own:  # sshd needs its own account
             lines.append(line)
     return "".join(lines)
 
@@ -118,7 +115,7 @@ def _sshd_config(machine: Machine, keys: Sequence[Path]) -> str:
 
 
 def _hashed(password: str) -> str:
-    """As /etc/shadow has it, by the library that sshd compares it with."""
+    """Hash a password for /etc/shadow with the library that sshd uses."""
     crypt = ctypes.CDLL("libcrypt.so.1").crypt
     crypt.restype = ctypes.c_char_p
     return crypt(password.encode(), f"$6${os.urandom(8).hex()}$".encode()).decode()
@@ -127,10 +124,10 @@ def _hashed(password: str) -> str:
 def write_init(
     root: Path, machine: Machine, machines: Sequence[Machine], shared: Sequence[Path]
 ) -> None:
-    """Its first process: a script that stays until the test's end of its input closes."""
+    """Write the first process: a script that runs until the test's end of its input closes."""
     lines = [
         "set -eu",
-        "read -r pid rest </proc/self/stat  # as this machine counts, whose /proc it is still",
+        "read -r pid rest </proc/self/stat  # the pid in this machine's namespace",
         "mount -t proc proc /proc",
         "mount -t sysfs sysfs /sys",
         "mount -t devpts -o newinstance,ptmxmode=0666,mode=0620,gid=5 devpts /dev/pts",
@@ -149,17 +146,17 @@ def write_init(
     ]
     if machine.port:
         lines += [
-            # By its whole path: it starts itself again for every connection.
+            # By its full path, because it starts itself again for every connection.
             f"{shutil.which('sshd', path=PROGRAMS)} -D -E /var/log/sshd.log >/dev/null &",
             "until [ -s /run/sshd.pid ]; do kill -0 $!; sleep 0.02; done",
         ]
-    # While it waits for the one, the shell also buries whoever lost its parent.
+    # While the shell waits for this process, it also reaps orphans.
     lines += ["exec 3<&0", "cat <&3 >/dev/null &", "waited=$!", "echo up", 'wait "$waited"']
     (root / "init").write_text("\n".join(lines) + "\n")
 
 
 def _mounts(root: Path, shared: Sequence[Path]) -> list[str]:
-    """Its own folders and files over this machine's, and what is to be seen nevertheless."""
+    """Return shell lines that mount its own files over this machine's, and then shared folders."""
     lines = []
     kept = {path.resolve() for path in (ROOT, Path(sys.prefix), Path(sys.base_prefix), *shared)}
     for path in sorted(kept):
@@ -173,7 +170,7 @@ def _mounts(root: Path, shared: Sequence[Path]) -> list[str]:
         lines.append(f"mount --bind {shlex.quote(str(path))} {shlex.quote(str(place))}")
         if path == ROOT:
             lines.append(f"mount -o remount,bind,ro {shlex.quote(str(place))}")
-    # From the folder it is in, and by that alone: one of them hides the way there.
+    # By relative paths, because one of the mounts hides the path of this folder.
     own = "mount --no-canonicalize --rbind"
     lines += [f"{own} .{folder} {folder}" for folder in _FOLDERS]
     lines.append("for file in hosts hostname machine-id passwd resolv.conf shadow; do")
@@ -182,13 +179,13 @@ def _mounts(root: Path, shared: Sequence[Path]) -> list[str]:
 
 
 def _addresses(machine: Machine, machines: Sequence[Machine]) -> list[str]:
-    """Lines of `ip` that give it its addresses and its way to other networks."""
+    """Return lines of `ip` that set its addresses and its route to other networks."""
     lines = ["link set lo up"]
     for nic, address in machine.nics.items():
         lines += [f"link set {nic} up", f"address add {address}/24 dev {nic}"]
         for other in machines:
             for far in other.nics.values():
-                # Else a host that is gone would be noticed in 3 s: nobody says where it is.
+                # Without these, ARP would report a missing host after 3 s.
                 if other is not machine and network(far) == network(address):
                     lines.append(f"neigh add {far} lladdr {mac(far)} dev {nic} nud permanent")
     return [*lines, f"route add default via {router(machine.address)}"]

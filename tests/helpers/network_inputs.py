@@ -1,12 +1,10 @@
-"""What networks read, made at random: for tests."""
+"""Random inputs of networks, for tests."""
 
 import numpy as np
 import tensorflow as tf
 
 ACTIONS = 4
-
-
-SMALL = tf.TensorSpec([36, 40, 2], tf.uint8)  # the least height that every network reads
+SMALL = tf.TensorSpec([36, 40, 2], tf.uint8)  # the smallest height that every network accepts
 
 
 VECTOR = tf.TensorSpec([5], tf.float32)
@@ -17,7 +15,7 @@ def spec_for(name):
 
 
 def entries(spec, T, B, seed=0):
-    """Random (observation, reward, action) [T, B, ...] and first, false everywhere."""
+    """Return random (observation, reward, action) [T, B, ...], and `first` without resets."""
     random = np.random.default_rng(seed)
     shape = [T, B, *spec.shape]
     if spec.dtype == tf.uint8:
@@ -30,7 +28,7 @@ def entries(spec, T, B, seed=0):
 
 
 def traced_unroll(network, spec):
-    """In a graph that knows neither length nor batch."""
+    """Return the unroll as a graph function that fixes neither length nor batch."""
     state = network.initial_state(1)
     signature = [
         tf.TensorSpec([None, None, *spec.shape], spec.dtype),

@@ -1,4 +1,4 @@
-"""Real processes, for tests: run to their end, or watched; none outlives its test."""
+"""Real processes for tests, run to their end or watched; none outlives its test."""
 
 import contextlib
 import os
@@ -16,14 +16,15 @@ from typing import Any
 
 import pytest
 
+from launcher.node.procfs import start_time
+
 ROOT = Path(__file__).resolve().parents[2]
-
-
+EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 HOROVOD = (Path(sys.executable).parent / "horovodrun").exists()
 
 
 def run(*command: object, cwd: Path = ROOT, limit: int = 100, **env: str) -> tuple[int, str]:
-    """A real process, to its end: (exit code, what it printed). Its whole group is ended."""
+    """Run a command to its end, and return (exit code, output); kill its group at the limit."""
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -38,32 +39,37 @@ def run(*command: object, cwd: Path = ROOT, limit: int = 100, **env: str) -> tup
         text=True,
         start_new_session=True,
     )
+    printed, _ = finish(process, limit)
+    return process.returncode, printed
+
+
+def finish(process: subprocess.Popen, limit: float) -> tuple[str, str]:
+    """Wait for a process to exit, and return what it wrote; kill its group at the limit."""
     try:
-        printed, _ = process.communicate(timeout=limit)
+        return process.communicate(timeout=limit)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    return process.returncode, printed
 
 
-# What a learner and an actor answer to each signal that asks for their end.
+# The exit codes of a learner and an actor by the signal that stops them.
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 0}
-if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # under nohup it is to be ignored
+if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup makes processes ignore it
     EXIT_CODES[signal.SIGHUP] = 129
 
 
-needs_horovod = pytest.mark.skipif(not HOROVOD, reason="Horovod is not built here: make horovod")
+needs_horovod = pytest.mark.skipif(not HOROVOD, reason="Horovod is not built: make horovod")
 
 
 _given: set[int] = set()
-started: list["Process"] = []  # ended after each test
+started: list["Process"] = []  # killed after each test
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on.
+    """Return a port of the loopback interface on which no process listens.
 
-    Below those that the kernel gives to whoever asks for any, as mpirun does, a moment later.
+    It is below the range from which the kernel assigns ports to programs such as mpirun.
     """
     while True:
         port = random.SystemRandom().randrange(10000, 32000)
@@ -74,8 +80,19 @@ def free_port() -> int:
                 return port
 
 
+def catch_command(logdir: Path, *flags: str) -> tuple[str, ...]:
+    """Return the command of a run of Catch with its learner at a free port."""
+    address = f"--learner_hosts=127.0.0.1:{free_port()}"
+    return (*EXPERIMENT, "--level_name=catch", address, f"--logdir={logdir}", *flags)
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process exists and is not a zombie."""
+    return start_time(pid) != 0
+
+
 class Process:
-    """A real process that goes on while the test watches what it prints."""
+    """A real process that keeps running while the test watches its output."""
 
     def __init__(self, *command: str, **env: str):
         self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115
@@ -90,16 +107,16 @@ class Process:
         started.append(self)
 
     def begun(self, command: Sequence[str], env: dict[str, str], **how: Any) -> subprocess.Popen:
-        """Here, in the project's folder; others may begin it elsewhere."""
+        """Start the process in the project's folder; subclasses may start it elsewhere."""
         return subprocess.Popen(command, cwd=ROOT, env=os.environ | env, **how)
 
     def printed(self) -> str:
-        """All it has printed."""
+        """Return the complete output so far."""
         self._output.flush()
         return os.pread(self._output.fileno(), 1 << 20, 0).decode(errors="replace")
 
     def until(self, pattern: str, seconds: float = 60) -> re.Match:
-        """Waits for what it prints from here on; the match, after which the next search begins."""
+        """Wait for a match in the new output, and return it; the next search begins after it."""
         deadline = time.monotonic() + seconds
         while True:
             ended = self.process.poll() is not None
@@ -108,15 +125,15 @@ class Process:
             if found:
                 self._seen += found.end()
                 return found
-            assert not ended, f"it ended without printing {pattern!r}:\n{text}"
+            assert not ended, f"it exited without printing {pattern!r}:\n{text}"
             assert time.monotonic() < deadline, f"no {pattern!r} in {seconds} s:\n{text}"
             time.sleep(0.05)
 
     def skip(self) -> None:
-        """What it has printed so far is not searched any more."""
+        """Exclude the output so far from later searches."""
         self._seen = len(self.printed())
 
     def kill(self) -> None:
-        """kill -9."""
+        """Send SIGKILL, and wait for the end."""
         self.process.kill()
         self.process.wait()

@@ -1,6 +1,7 @@
-"""What each learner of a test does under mpirun: updates on its part of the same batches, written
-to a file. `python tests/helpers/ranks.py FOLDER NETWORK` learns every case; `test_exact` compares
-them.
+"""A program for learners under mpirun that make updates on their parts of the same batches.
+
+`python tests/helpers/ranks.py FOLDER NETWORK` trains in every case and writes the results to files,
+which `test_exact` compares.
 """
 
 import random
@@ -22,7 +23,7 @@ from impala_mm.distributed.gradients import GradientReducer
 
 T, B, UPDATES, LONG, CLIP = 5, 8, 20, 200, 0.02
 NETWORKS = ("MLPAgent", "MLPLSTMAgent")
-# Other ways to average, by the name of their case.
+# Other ways to average gradients, by case.
 OTHER_WAYS = {
     "grouped": {"allreduce": "grouped"},
     "halves": {"gradient_dtype": "float16"},
@@ -30,7 +31,7 @@ OTHER_WAYS = {
 
 
 class Recording(group.SingleLearner):
-    """The group of a run, which keeps what it averaged, and divides gradients first."""
+    """A run's group that divides gradients first and keeps their averages."""
 
     def __init__(self, learners, divisor):
         self._learners, self._divisor = learners, divisor
@@ -45,7 +46,7 @@ class Recording(group.SingleLearner):
 
 
 def batch_of(algorithm, number, columns):
-    """The columns of a batch of B unrolls that is the same for all, made from its number."""
+    """Return the given columns of batch `number`, which is the same for all learners."""
     generator = np.random.default_rng(number)
 
     def some(spec, lead):
@@ -69,7 +70,7 @@ def batch_of(algorithm, number, columns):
 
 
 def learn(learners, folder, name, updates=UPDATES, divisor=1.0, **settings):
-    """`updates` updates of one case; writes FOLDER/NAME-RANK.npz."""
+    """Make `updates` updates of one case, and write FOLDER/NAME-RANK.npz."""
     config = Config(
         level_name="catch", unroll_length=T, optimizer="rmsprop", learning_rate=0.01, **settings
     )
@@ -87,7 +88,7 @@ def learn(learners, folder, name, updates=UPDATES, divisor=1.0, **settings):
     context = Context(tf.constant(0.0), tf.constant(1e9), tf.constant(0.0))
 
     def update(batch):
-        # Eager: what was averaged and clipped can be read.
+        # Eager, so that averaged and clipped gradients can be read.
         algorithm.update(batch, context, GradientReducer(recording, config))
 
     mine = np.arange(B).reshape(learners.size, -1)[learners.rank]
@@ -106,7 +107,7 @@ def learn(learners, folder, name, updates=UPDATES, divisor=1.0, **settings):
 
 
 def talk(learners, folder, times=300):
-    """Two threads gather and sum under names of their own, at moments of their own."""
+    """Gather and sum in two threads under separate names, at random moments."""
     wrong = []
 
     def say(name):
@@ -135,7 +136,7 @@ def main(folder, network):
     common = {"agent_name": network, "gradients_clipping": CLIP}
     learn(learners, folder, "mean", loss_reduction="mean", **common)
     learn(learners, folder, "sum", loss_reduction="sum", **common)
-    if learners.size == 1:  # what one learner does that is to be like two, or four
+    if learners.size == 1:  # one learner imitates two or four
         for n in (2, 4):
             learn(learners, folder, f"sum-divided{n}", divisor=n, **common)
             times = common | {"gradients_clipping": CLIP * n}

@@ -22,11 +22,11 @@ from impala_mm.transport import messages
 from impala_mm.transport.server import Server
 
 TOKEN = "token"
-_KEPT = []  # TensorFlow's threads may come back to a server after its last call: none is freed
+_KEPT = []  # servers are never freed: TensorFlow's threads may use them after the last call
 
 
 class Random:
-    """Acts at random, and remembers nothing."""
+    """An algorithm that acts at random and has no state."""
 
     max_lag = None
 
@@ -39,12 +39,13 @@ class Random:
         return ()
 
     def act(self, entry, core_state, exploration):
+        """Return random actions."""
         shape = tf.shape(entry.reward)
         return tf.random.uniform(shape, 0, self._actions, tf.int32), (), ()
 
 
 class Remote:
-    """A server whose learner infers by `algorithm`, and what actors have it learn."""
+    """A server whose learner infers with `algorithm`, and the unrolls that it receives."""
 
     def __init__(self, algorithm, variables=(), capacity=100, identity=None, published=True):
         self.algorithm = algorithm
@@ -62,11 +63,11 @@ class Remote:
         self._codec, self._actors = UnrollCodec(algorithm.unroll), []
 
     def me(self, actor):
-        """The identity of an actor that is taken."""
+        """Return the identity of an actor that the server accepts."""
         return self.identity | {"protocol": messages.PROTOCOL, "actor": actor, "level": "L"}
 
     def act(self, level, sizes, actor=0, seed=0, pack=leave_uncompressed):
-        """An actor, playing, with groups of so many environments."""
+        """Start an actor with groups of these sizes."""
         groups = [
             (make_environments(level, size, seed=seed + sum(sizes[:i])), size)
             for i, size in enumerate(sizes)
@@ -77,7 +78,7 @@ class Remote:
         return self._actors[-1]
 
     def taken(self, count):
-        """So many unrolls of the queue: (entries [T+overlap, count, ...], start, versions)."""
+        """Return (entries [T+overlap, count, ...], start, versions) of `count` queued unrolls."""
         deadline = time.monotonic() + 60
         while int(self.server.queue.size()) < count:
             assert time.monotonic() < deadline, self.events
@@ -86,7 +87,7 @@ class Remote:
         return *self._codec.decode(contents), versions.numpy()
 
     def end(self):
-        """All of it."""
+        """Stop the server and all actors."""
         self.stop.set()
         self.server.close()
         for actor in self._actors:
@@ -97,8 +98,8 @@ class Remote:
 
 @contextlib.contextmanager
 def remote(algorithm, **options):
-    """A `Remote` that ends."""
-    gc.collect()  # calls that a failure's traceback kept: TensorFlow deletes them in graphs traced
+    """Yield a `Remote`, and stop it at the end."""
+    gc.collect()  # frees calls that an earlier traceback kept, before a graph is traced
     made = Remote(algorithm, **options)
     _KEPT.append(made)
     try:
@@ -108,7 +109,7 @@ def remote(algorithm, **options):
 
 
 def network(level_name, agent_name, **settings):
-    """(IMPALA for this level and network, its variables)."""
+    """Return (IMPALA for this level and network, its variables)."""
     config = Config(level_name=level_name, agent_name=agent_name, **settings)
     tf.random.set_seed(1)
     agreed = agent.make_agent(config, 0)

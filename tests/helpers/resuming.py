@@ -1,7 +1,7 @@
 """A learner on a recorded stream of unrolls: python tests/helpers/resuming.py LOGDIR UPDATES.
 
-It makes so many updates, saves after each, and then waits to be killed. Update u takes the stream's
-batch u, so that a run that was cut goes on with what an uncut one would have had.
+It makes UPDATES updates, saves after each, and then waits for SIGKILL. Update u uses batch u of the
+stream, so that a resumed run uses the same batches as an uninterrupted one.
 """
 
 import sys
@@ -40,7 +40,7 @@ CONFIG = Config(
 
 
 class Stream(QueueSource):
-    """Batch u for update u, up to a number of updates."""
+    """A source that returns batch u for update u, up to a number of updates."""
 
     def __init__(self, learner, contents, codec, updates):
         self._learner, self._contents, self._codec = learner, contents, codec
@@ -58,14 +58,14 @@ class Stream(QueueSource):
 
 
 def record():
-    """ALL batches of unrolls, by a policy that has learnt nothing."""
+    """Return ALL batches of unrolls, played by an untrained policy."""
     tf.random.set_seed(5)
     player = Player(_algorithm(), [(make_environments(CONFIG.level_name, BATCH, seed=5), BATCH)])
     return [player.play() for _ in range(ALL)]
 
 
 def train(logdir, updates, contents, say=print):
-    """A learner that resumes what is there and trains up to so many updates, and its Watch."""
+    """Return a learner that resumes and trains up to `updates` updates, and its monitor."""
     tf.random.set_seed(1)
     algorithm = _algorithm()
     address = f"127.0.0.1:{free_port()}"

@@ -1,9 +1,9 @@
-"""A run's folder with a checkpoint of a network that nobody trained, as a learner writes it."""
+"""A run's folder with a checkpoint of an untrained network, as a learner writes it."""
 
 import dataclasses
-import json
 
 import numpy as np
+from rows import read_rows
 
 from impala_mm.algorithms import agent
 from impala_mm.config.settings import Config
@@ -11,16 +11,16 @@ from impala_mm.records import checkpoint
 
 
 def save(logdir, updates=1, frames=1000.0, sure=False, **settings):
-    """The checkpoint's folder.
+    """Write a checkpoint, and return its folder.
 
-    `sure`: its weights are large, so that what the agent sees decides what it does.
+    With `sure` its weights are large, so that the observation determines the action.
     """
     config = Config(**settings)
     made = agent.make_agent(config, number=0)
     if sure:
         draws = np.random.default_rng(7)
         for variable in made.algorithm.variables.trained:
-            inputs = np.prod(variable.shape[:-1]) if variable.shape.rank > 1 else 400  # of biases
+            inputs = np.prod(variable.shape[:-1]) if variable.shape.rank > 1 else 400  # for biases
             variable.assign(draws.normal(0, 2 / np.sqrt(inputs), variable.shape))
     checkpoints = checkpoint.Checkpoints(logdir, made.algorithm.variables, keep=100)
     checkpoints.snapshot()
@@ -29,5 +29,5 @@ def save(logdir, updates=1, frames=1000.0, sure=False, **settings):
 
 
 def evaluations(logdir):
-    """What evaluations.jsonl holds."""
-    return [json.loads(line) for line in (logdir / "evaluations.jsonl").read_text().splitlines()]
+    """Return the records of evaluations.jsonl."""
+    return read_rows(logdir, "evaluations.jsonl")

@@ -1,4 +1,4 @@
-"""Catch as slow as a simulator, 2 ms a step: --level_name=tests.helpers.sleeping:Sleeping-v0."""
+"""Catch as slow as a simulator, 2 ms per step: --level_name=tests.helpers.sleeping:Sleeping-v0."""
 
 import time
 

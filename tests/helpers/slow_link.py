@@ -1,4 +1,4 @@
-"""A slow link, between an actor and its learner: a relay that lets so many bytes a second pass."""
+"""A slow link between an actor and its learner: a relay with a limited number of bytes/s."""
 
 import contextlib
 import socket
@@ -11,17 +11,17 @@ _PIECE = 4096  # bytes
 
 
 class SlowLink:
-    """Listens at `address`, leads to another; both ways together share its bytes a second."""
+    """A relay from `address` to another; both directions share its bytes/s."""
 
     def __init__(self, to: str, bytes_per_second: float):
         self.address = f"127.0.0.1:{free_port()}"
         self._to, self._rate = _split(to), bytes_per_second
-        self._free_at, self._lock = 0.0, threading.Lock()  # when the link has sent what it has
+        self._free_at, self._lock = 0.0, threading.Lock()  # time when the link has sent its bytes
         self._listener = socket.create_server(_split(self.address))
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Takes no more callers."""
+        """Accept no more connections."""
         self._listener.close()
 
     def _accept(self):
@@ -46,7 +46,7 @@ class SlowLink:
                 end.shutdown(socket.SHUT_RDWR)
 
     def _wait(self, size):
-        """Until the link has carried so many bytes more."""
+        """Wait until the link has carried `size` more bytes."""
         with self._lock:
             self._free_at = max(self._free_at, time.monotonic()) + size / self._rate
             until = self._free_at

@@ -1,4 +1,4 @@
-"""SSH servers for tests: a real sshd, one that does as it is told, and those that misbehave."""
+"""SSH servers for tests: a real sshd, a configurable one, and faulty ones."""
 
 import contextlib
 import os
@@ -18,11 +18,11 @@ SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
 class Sshd:
-    """A real one, on a port of the loopback interface."""
+    """A real sshd on a port of the loopback interface."""
 
     def __init__(self, folder, *options, kinds=("ed25519",)):
         if os.geteuid() == 0:
-            Path("/run/sshd").mkdir(exist_ok=True)  # it locks itself in there
+            Path("/run/sshd").mkdir(exist_ok=True)  # sshd changes its root to this folder
         folder.mkdir()
         self.port, self.keys = (
             free_port(),
@@ -51,23 +51,23 @@ class Sshd:
         _until_listens(self.port, self.process, self._log)
 
     def lets_in(self, *paths):
-        """The owners of these private keys."""
+        """Authorise the owners of these private keys."""
         self.authorized.write_text("".join(Path(f"{path}.pub").read_text() for path in paths))
 
     def listed(self, kind="ed25519"):
-        """Its key, as known_hosts has it, without a name."""
+        """Return its key in the format of known_hosts, without a name."""
         return " ".join(Path(f"{self.keys[kind]}.pub").read_text().split()[:2])
 
     def known(self, kind="ed25519", name=""):
-        """A line of known_hosts."""
+        """Return its line for known_hosts."""
         return f"{name or f'[127.0.0.1]:{self.port}'} {self.listed(kind)}\n"
 
     def log(self):
-        """All that it said."""
+        """Return the complete log."""
         return self._log.read_text()
 
     def end(self):
-        """Once its connections have: it reaps them, and nobody else might."""
+        """Stop it after its connections have ended, because no other process reaps them."""
         until = time.monotonic() + 3
         while procfs.descendants(self.process.pid) and time.monotonic() < until:
             time.sleep(0.01)
@@ -76,7 +76,7 @@ class Sshd:
 
 
 def key(path, kind="ed25519", passphrase=""):
-    """The path of a new private key; PATH.pub is beside it."""
+    """Create a private key at `path` with its public key at PATH.pub, and return `path`."""
     bits = ("-b", "1024") if kind == "rsa" else ()
     command = ["ssh-keygen", "-q", "-t", kind, *bits, "-N", passphrase, "-C", path.name, "-f", path]
     subprocess.run(command, check=True)
@@ -84,7 +84,7 @@ def key(path, kind="ed25519", passphrase=""):
 
 
 class Obedient(paramiko.ServerInterface):
-    """Lets in who it is told to, and remembers who tried."""
+    """A server that accepts the given credentials and records all attempts in `tried`."""
 
     def __init__(
         self, password="", methods="publickey,password", keys=(), most=99, prompts=1, port=0
@@ -100,7 +100,7 @@ class Obedient(paramiko.ServerInterface):
         threading.Thread(target=self._serve, daemon=True).start()
 
     def known(self):
-        """A line of known_hosts."""
+        """Return its line for known_hosts."""
         return f"[127.0.0.1]:{self.port} {self.host_key.get_name()} {self.host_key.get_base64()}\n"
 
     def get_allowed_auths(self, username):
@@ -124,7 +124,7 @@ class Obedient(paramiko.ServerInterface):
         return paramiko.OPEN_SUCCEEDED
 
     def end(self):
-        """With all its connections."""
+        """Close it and all its connections."""
         self._socket.close()
         for transport in self._transports:
             transport.close()
@@ -136,7 +136,7 @@ class Obedient(paramiko.ServerInterface):
     def _no(self):
         self._left -= 1
         if self._left <= 0:
-            self._transports[-1].sock.close()  # as sshd does after MaxAuthTries
+            self._transports[-1].sock.close()  # like sshd after MaxAuthTries
         return paramiko.AUTH_FAILED
 
     def _serve(self):
@@ -153,7 +153,7 @@ class Obedient(paramiko.ServerInterface):
 
 @contextlib.contextmanager
 def saying(words, then_close=False):
-    """The port of a server that takes connections, says some words, and is silent."""
+    """Yield the port of a server that accepts connections, sends these bytes, and then nothing."""
     held = []
 
     def serve():
@@ -175,7 +175,7 @@ def saying(words, then_close=False):
 
 @contextlib.contextmanager
 def agent(folder, *paths):
-    """The socket of a real ssh-agent that has these keys."""
+    """Yield the socket of a real ssh-agent with these keys."""
     address = folder / "agent.sock"
     process = subprocess.Popen(
         ["ssh-agent", "-D", "-a", address], stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL
@@ -202,6 +202,6 @@ def _until(good, process, log=None):
     until = time.monotonic() + 10
     while not good():
         said = log.read_text() if log else ""
-        assert process.poll() is None, f"it ended: {said}"
+        assert process.poll() is None, f"it exited: {said}"
         assert time.monotonic() < until, said
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""A user of SSH, for tests: with a configuration, known hosts and servers of their own."""
+"""A user of SSH for tests, with their own configuration, known hosts and servers."""
 
 import pytest
 from ssh_servers import SSHD, Obedient, Sshd, key
@@ -6,11 +6,11 @@ from ssh_servers import SSHD, Obedient, Sshd, key
 from launcher.ssh.connection import Settings, Target, connect
 
 STRANGE = 'it\'s "a" pass wörd; $(x) \\'
-needs_sshd = pytest.mark.skipif(not SSHD, reason="there is no sshd here: openssh-server has it")
+needs_sshd = pytest.mark.skipif(not SSHD, reason="sshd is missing: install openssh-server")
 
 
 class User:
-    """With an SSH configuration of their own, and servers that end with the test."""
+    """A user with their own SSH configuration, and servers that end with the test."""
 
     def __init__(self, folder):
         self.folder, self.known, self.config = folder, folder / "known hosts", folder / "config"
@@ -19,7 +19,7 @@ class User:
         self._ends = []
 
     def wants(self, *lines):
-        """In the configuration; what stands first in it counts."""
+        """Write these lines before the common ones into the configuration; the first one counts."""
         common = [
             "Host *",
             f'UserKnownHostsFile "{self.known}"',
@@ -30,19 +30,19 @@ class User:
         self.config.write_text("\n".join([*lines, *common]) + "\n")
 
     def knows(self, *lines):
-        """Hosts, besides those it knows."""
+        """Add lines to the known hosts."""
         with self.known.open("a") as file:
             file.writelines(lines)
 
     def sshd(self, *options, name="sshd", lets_in=(), **more):
-        """Known, until somebody changes that."""
+        """Start an sshd whose key the user knows."""
         server = self._to_end(Sshd(self.folder / name, *options, **more))
         server.lets_in(*lets_in)
         self.knows(server.known(next(iter(server.keys))))
         return server
 
     def obedient(self, *arguments, **more):
-        """Likewise."""
+        """Start an `Obedient` server whose key the user knows."""
         server = self._to_end(Obedient(*arguments, **more))
         self.knows(server.known())
         return server
@@ -51,14 +51,14 @@ class User:
         return key(self.folder / name, *arguments)
 
     def enters(self, server, path="", password="", ip="127.0.0.1", settings=None):
-        """The connection to a server; closed with the test."""
+        """Connect to a server, and return the connection, which is closed with the test."""
         target = Target(ip, server.port, "", password, str(path))
         connection = connect(target, settings or self.settings)
         self._ends.append(connection.client.close)
         return connection
 
     def is_refused(self, kind, server, *arguments, **more):
-        """What is said: one sentence, about the host."""
+        """Return the error of a refused connection; it must be one line."""
         with pytest.raises(kind) as caught:
             self.enters(server, *arguments, **more)
         said = str(caught.value)
@@ -75,5 +75,5 @@ class User:
 
 
 def says(client, command="echo hello"):
-    """What a command prints on the other side."""
+    """Return the output of a command on the other host."""
     return client.exec_command(command, timeout=10)[1].read().decode().strip()

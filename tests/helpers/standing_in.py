@@ -1,7 +1,8 @@
-"""Stands in for experiment.py where its processes themselves are not what is tested.
+"""A stand-in for experiment.py, for tests that do not test its processes themselves.
 
-It is given as the `python` of a row: called with experiment.py's path and flags. It says what it
-was told, and goes on until it is told to end; a learner "saves" on SIGUSR1. TOLD=fail: it fails.
+It is the `python` of a row, called with experiment.py's path and flags. It prints its flags, its
+folder and its environment, and runs until a signal stops it; SIGUSR1 stands for "save and stop". A
+learner writes one row of metrics. With TOLD=fail in the environment, an actor fails.
 """
 
 import json

@@ -15,16 +15,16 @@ from launcher.node.task import Task, read_json, write_json
 
 
 def until(holds, seconds=10.0):
-    """Waits until it holds; what it returned."""
+    """Wait until `holds()` is true, and return its value."""
     deadline = time.monotonic() + seconds
     while not (found := holds()):
-        assert time.monotonic() < deadline, "it never was so"
+        assert time.monotonic() < deadline, f"{holds} was not true within {seconds} s"
         time.sleep(0.02)
     return found
 
 
 class Supervised:
-    """A supervisor, in a run's state folder."""
+    """A supervisor in a run's state folder."""
 
     def __init__(self, folder: Path, command: list[str], **changes):
         name = changes.get("name", "learners")
@@ -62,29 +62,29 @@ class Supervised:
 
     @property
     def state(self):
-        """What it says of its process."""
+        """The state that the supervisor recorded."""
         return read_json(self.folder / "state.json")
 
     def shown(self):
-        """What its window shows."""
+        """Return what its window shows."""
         self._shown.seek(0)
         return self._shown.read()
 
     def until(self, state, seconds=10.0):
-        """Waits for a state; all that it says then."""
+        """Wait for a state, and return the complete record."""
         until(lambda: self.state.get("state") == state, seconds)
         return self.state
 
     def until_it_says(self, line):
-        """Waits for a line of its process."""
+        """Wait for a line of its process."""
         until(lambda: self.log.exists() and line in self.log.read_text().splitlines())
 
     def wait(self, seconds=15.0):
-        """Its exit code, once it has ended."""
+        """Return its exit code after it has exited."""
         return self.process.wait(seconds)
 
     def end(self):
-        """Whatever it does, with all that it started."""
+        """Kill it and all that it started."""
         recorded = self.state.get("process")
         with contextlib.suppress(OSError):
             self.process.kill()

@@ -1,5 +1,6 @@
-"""An environment whose observations tell which environment made them, in which life, after how
-many others; and a check that unrolls mix none of it. Actors load it as telling:Telling-v0.
+"""An environment whose observations identify it, and a check that unrolls mix none of them.
+
+Actors load it as telling:Telling-v0.
 """
 
 import secrets
@@ -9,7 +10,7 @@ import numpy as np
 
 
 class Telling(gymnasium.Env):
-    """Observation: (its number, a number of this life's own, how many observations before)."""
+    """An environment that observes (its number, its instance's number, earlier observations)."""
 
     observation_space = gymnasium.spaces.Box(0, np.inf, (3,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -37,17 +38,17 @@ gymnasium.register("Telling-v0", Telling)
 
 
 class Witness:
-    """Sees every unroll that is learnt from."""
+    """A checker of every unroll that is trained on."""
 
     def __init__(self):
-        self.unrolls, self.lives = 0, {}  # lives: the last observation of each
+        self.unrolls, self.lives = 0, {}  # lives: the last observation of each instance
 
     def sees(self, observation, first):
-        """Unrolls [T+1, B, 3], [T+1, B]: of one environment each, without a gap, each once."""
+        """Check unrolls [T+1, B, 3], [T+1, B]: each of one environment, without gaps, each once."""
         for column in range(observation.shape[1]):
             number, life, seen = observation[:, column].T
             assert (number == number[0]).all(), f"environments are mixed: {number}"
-            assert (life == life[0]).all(), f"lives are mixed: {life}"
+            assert (life == life[0]).all(), f"instances are mixed: {life}"
             assert (np.diff(seen) == 1).all(), f"a step is missing: {seen}"
             before = self.lives.get((number[0], life[0]), 0.0)
             assert seen[0] == before, f"after {before} comes {seen[0]}"

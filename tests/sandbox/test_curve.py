@@ -1,4 +1,4 @@
-"""sandbox/curve.py, with which `make train` ends."""
+"""Tests of sandbox/curve.py, which `make train` runs at its end."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ def test_a_runs_curve_is_drawn_beside_a_random_policys_and_nothing_else_is_said(
     assert lines[13].startswith("     0.00 ┤•")
     assert lines[15].split() == ["0", "900"]
     assert "mean return 0.90; random: -0." in printed
-    assert lines[-1].endswith("the same run, and more, in a browser")
+    assert lines[-1].endswith("this run in a browser, with more metrics")
 
 
 def test_a_run_without_a_game_is_told_so(tmp_path):
@@ -31,4 +31,4 @@ def test_a_run_without_a_game_is_told_so(tmp_path):
     (tmp_path / "settings.json").write_text(json.dumps({"level_name": "catch"}))
     code, printed = drawn(tmp_path)
     assert code == 1
-    assert printed.strip() == f"error: no game has ended yet in {tmp_path}"
+    assert printed.strip() == f"error: no game of the run in {tmp_path} has ended yet"

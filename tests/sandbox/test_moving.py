@@ -1,4 +1,4 @@
-"""sandbox/moving.md: what it says of flags, columns and commands is so."""
+"""Tests that sandbox/moving.md agrees with the program: its flags, columns and commands."""
 
 import dataclasses
 import re
@@ -16,7 +16,7 @@ from launcher.plan.workers_csv import COLUMNS
 
 PAGE = (ROOT / "sandbox" / "moving.md").read_text()
 OURS = {f.name: f for config in (LauncherConfig, Config) for f in dataclasses.fields(config)}
-# All that the predecessor's two programs defined, and one of its README.
+# All flags that the predecessor's two programs defined, and one that its README names.
 THEIRS = """
 workers_csv_path tmux_sess logdir mode test_num_episodes learner_host actor_hosts task job_name
 total_environment_frames batch_size unroll_length seed agent_name queue_capacity entropy_cost
@@ -24,11 +24,11 @@ baseline_cost discounting reward_clipping gradients_clipping level_name width he
 decay momentum epsilon num_action_repeats
 """.split()
 THEIR_COLUMNS = "job ip tf_port cuda_visible_devices ssh_port ssh_username ssh_password".split()
-UNSET = ("", 0, -1, "auto")  # another default takes their place, which the page says in words
+UNSET = ("", 0, -1, "auto")  # defaults that stand for another value, which the page describes
 
 
 def _table(*header):
-    """Its rows, as lists of cells."""
+    """Return the rows of the table with this header, as lists of cells."""
     lines = iter(PAGE.splitlines())
     begin = f"| {' | '.join(header)} |"
     assert begin in lines, f"there is no table {begin}"
@@ -46,19 +46,19 @@ def _blocks(kind):
 
 
 def _commands(program):
-    """The arguments of each command of this program, ranks of an mpirun one by one."""
+    """Return the arguments of each command of this program; an mpirun is split into its ranks."""
     lines = "\n".join(_blocks("sh")).replace("\\\n", " ").splitlines()
     ranks = [rank for line in lines for rank in line.split(" : ") if f"python {program} " in rank]
     return [shlex.split(rank.partition(program)[2]) for rank in ranks]
 
 
 def _literal(cell):
-    """What is between its backticks, if that is all of it."""
+    """Return the text between backticks if it is the complete cell."""
     return cell[1:-1] if re.fullmatch(r"`[^`]+`", cell) else ""
 
 
 def _flags():
-    """(the old name, its default there, what it is here, its default here, what is different)."""
+    """Yield (old name, old default, new name, new default, difference) of each flag."""
     for there, before, here, now, difference in _table(
         "flag", "its default", "impala_mm's flag", "default", "difference"
     ):

@@ -1,4 +1,4 @@
-"""sandbox/plot.py: seeds become one line, what a kill undid is left out, mistakes are sentences."""
+"""Tests of sandbox/plot.py: seeds form a line, replaced rows are left out, errors are sentences."""
 
 import dataclasses
 import json
@@ -11,7 +11,7 @@ from processes import ROOT, run
 
 from impala_mm.config.settings import Config
 
-sys.path.append(str(ROOT / "sandbox"))  # as its scripts find each other
+sys.path.append(str(ROOT / "sandbox"))  # the scripts import each other by their short names
 
 import run_series
 
@@ -19,7 +19,7 @@ REFERENCE = ROOT / "sandbox" / "reference"
 
 
 def recorded(folder, name, seed, **settings):
-    """A run's folder, as the recorded curve of that name and seed left it, with these settings."""
+    """Write a run's folder from the recorded curve of this name and seed, with these settings."""
     folder.mkdir(parents=True)
     kept = json.loads((REFERENCE / f"{name}-{seed}.json").read_text())
     rows = [
@@ -31,7 +31,7 @@ def recorded(folder, name, seed, **settings):
 
 
 def write(folder, rows, **settings):
-    """metrics.jsonl and settings.json; without settings only the first."""
+    """Write metrics.jsonl, and settings.json if settings are given."""
     folder.mkdir(exist_ok=True)
     lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
@@ -49,7 +49,7 @@ def plot(*words, cwd=ROOT):
 
 
 def _words(svg):
-    """All text of a picture."""
+    """Return all texts of an SVG."""
     root = xml.etree.ElementTree.parse(svg).getroot()
     return [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
 
@@ -69,8 +69,8 @@ def test_seeds_are_one_line_and_the_legend_says_in_what_the_others_differ(tmp_pa
     words = _words(tmp_path / "pictures" / "all.svg")
     assert "learning_rate=0.0008 (3 seeds)" in words
     assert "environment frames" in words
-    assert "time of training (s)" in words
-    assert {"Return", "Speed", "100k", "frames/s"} <= set(words)
+    assert "training time (s)" in words
+    assert {"Mean return", "Throughput", "100k", "frames/s"} <= set(words)
     assert "Policy lag" not in words, "no run has it"
 
 
@@ -79,7 +79,7 @@ def test_one_run_is_drawn_into_its_own_folder(tmp_path):
     code, printed = plot(folder, "--only=return")
     assert code == 0, printed
     words = _words(folder / "curves.svg")
-    assert {"19.74", "time of training (min)", "PongNoFrameskip-v4  (a run)"} <= set(words)
+    assert {"19.74", "training time (min)", "PongNoFrameskip-v4  (a run)"} <= set(words)
     assert (folder / "curves.png").exists()
 
 
@@ -88,12 +88,15 @@ def test_each_level_has_a_panel_of_its_own(tmp_path):
     b = recorded(tmp_path / "b", "catch", 1, level_name="catch")
     code, printed = plot(a, b, "--only=return", cwd=tmp_path)
     assert code == 0, printed
-    assert {"Return, CartPole-v1", "Return, catch"} <= set(_words(tmp_path / "curves.svg"))
+    assert {"Mean return, CartPole-v1", "Mean return, catch"} <= set(
+        _words(tmp_path / "curves.svg")
+    )
 
 
 def test_what_was_made_again_after_a_kill_replaces_what_it_undid(tmp_path):
     before = [row(0, 0, 1), row(100, 1, 2), row(200, 2, 3), row(300, 3, 4)]
-    first = '{"frames": 400, "seco' + json.dumps(row(150, 1.5, 5))  # after one that was cut off
+    # The first row after the resume follows one that the kill cut off, on the same line.
+    first = '{"frames": 400, "seco' + json.dumps(row(150, 1.5, 5))
     write(tmp_path, [*before, first, row(250, 2.5, 6), row(350, 3.5, 7), '{"frames": 450, "s'])
     found = run_series.read_run(tmp_path)
     assert found.columns["frames"].tolist() == [0, 100, 150, 250, 350]
@@ -101,7 +104,7 @@ def test_what_was_made_again_after_a_kill_replaces_what_it_undid(tmp_path):
     assert (found.superseded_rows, found.resumed_at) == (2, [150.0])
     code, printed = plot(tmp_path)
     assert code == 0, printed
-    assert "2 rows were made again after a resume; the newer are drawn" in printed
+    assert "2 rows were replaced after a resume; the newer values are drawn" in printed
 
 
 def test_losses_of_older_rows_are_drawn_per_step(tmp_path):
@@ -189,13 +192,16 @@ def test_what_cannot_be_drawn_is_said_in_a_sentence(tmp_path):
     write(empty, [])
     good = recorded(tmp_path / "good", "catch", 1)
     sentences = {
-        (none,): f"error: {none} is no folder: give that of a run, its --logdir",
-        (tmp_path,): f"error: {tmp_path} holds no metrics.jsonl that can be read",
+        (none,): f"error: {none} is not a folder: give a run's folder, its --logdir",
+        (tmp_path,): f"error: {tmp_path} contains no readable metrics.jsonl: give a run's",
         (empty,): f"error: {empty / 'metrics.jsonl'} has no row yet: a run writes the first",
-        (empty, none): "error: none of these folders can be drawn",
-        (good, "--only=returns"): "error: --only=returns: there is no 'returns'; there are return,",
+        (empty, none): "error: none of these folders contains a run that can be drawn",
+        (
+            good,
+            "--only=returns",
+        ): "error: --only=returns: unknown panel 'returns'; choose from return,",
         (good, "--only=rate"): "error: none of the runs has learning_rate yet",
-        (good, "--group=("): "error: --group=(: it is no regular expression",
+        (good, "--group=("): "error: --group=( is not a regular expression: ",
         (good, f"--out={good / 'metrics.jsonl' / 'x'}"): "cannot be written",
     }
     for words, sentence in sentences.items():
@@ -209,7 +215,7 @@ def test_a_run_that_cannot_be_drawn_is_left_out_beside_others(tmp_path):
     good = recorded(tmp_path / "good", "catch", 1)
     code, printed = plot(good, tmp_path / "none", f"--out={tmp_path / 'x'}", "--only=return")
     assert code == 0, printed
-    assert f"left out: {tmp_path / 'none'} is no folder" in printed
+    assert f"left out: {tmp_path / 'none'} is not a folder" in printed
 
 
 def test_the_recorded_pictures_are_what_their_script_draws_each_time_the_same(

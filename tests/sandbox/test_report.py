@@ -1,4 +1,4 @@
-"""sandbox/plot.py --report: one page that needs nothing else, whatever the folder holds."""
+"""Tests of sandbox/plot.py --report: the page is self-contained, whatever the folder contains."""
 
 import base64
 import html.parser
@@ -22,7 +22,7 @@ EVIL = "<script>alert('x')</script>&\""
 
 
 class _Page(html.parser.HTMLParser):
-    """What a browser would load and show."""
+    """A parser that collects what a browser would load and show."""
 
     def __init__(self, text):
         super().__init__()
@@ -52,7 +52,7 @@ def _page(folder):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A run with all that a folder may hold."""
+    """Write a run's folder that contains every kind of file."""
     folder = recorded(
         tmp_path / "a run", "pong", 1, level_name="PongNoFrameskip-v4", stop_at_return=20.0
     )
@@ -79,11 +79,11 @@ def folder(tmp_path):
 
 def test_the_page_has_all_that_the_folder_tells(folder):
     _, _, words = _page(folder)
-    assert "A mean return of 19.74 over the last 100 games after 6,079,892" in words
-    assert "The best was 19.83" in words
-    assert "Its goal, a mean return of 20, was not reached." in words
-    assert "Its last evaluation: 19.00, the mean of 2 whole games." in words
-    for part in ("Curves", "Evaluations", "Checkpoints", "Where it ran", "Settings", "Files"):
+    assert "Mean return 19.74 over the last 100 games after 6,079,892" in words
+    assert "The best mean return was 19.83" in words
+    assert "The run did not reach its goal, a mean return of 20." in words
+    assert "Last evaluation: mean return 19.00 over 2 complete games." in words
+    for part in ("Curves", "Evaluations", "Checkpoints", "Starts", "Settings", "Files"):
         assert part in words
     assert "18 to 20" in words
     assert "gpu7" in words
@@ -91,7 +91,7 @@ def test_the_page_has_all_that_the_folder_tells(folder):
     assert re.search(r"0000000300 +300 +192,000 +19\.25 +- +- +best", words)
     assert re.search(r"0000000100 +100 +64,000 +1\.50 +- +- +milestone", words)
     assert "--stop_at_return 20 inf" in words
-    assert re.search(r"\d+ flags as by default", words)
+    assert re.search(r"\d+ flags with their default", words)
     assert "--mode=test" in words
 
 
@@ -132,7 +132,7 @@ def test_small_videos_are_in_the_page_and_large_ones_beside_it(folder):
 def test_a_folder_with_nothing_but_rows_makes_a_page(tmp_path):
     write(tmp_path, [{"frames": 100.0, "seconds": 2.0}])
     _, _, words = _page(tmp_path)
-    assert "No hundred games had ended after 100 environment frames, 2 s of training." in words
+    assert "Fewer than 100 games ended in 100 environment frames, 2 s of training." in words
     assert "Evaluations" not in words
     assert "Settings" not in words
 
@@ -140,7 +140,7 @@ def test_a_folder_with_nothing_but_rows_makes_a_page(tmp_path):
 def test_a_resumed_run_says_where_it_was(tmp_path):
     write(tmp_path, [row(0, 0), row(5000, 5), row(3000, 3), row(6000, 6)])
     _, _, words = _page(tmp_path)
-    assert "It was resumed at 3k frames. 1 row was made again after that" in words
+    assert "The run was resumed at 3k frames. 1 row was replaced after that" in words
 
 
 def test_the_sentences_say_what_bound_it_and_whether_it_still_learnt(tmp_path):
@@ -148,7 +148,10 @@ def test_the_sentences_say_what_bound_it_and_whether_it_still_learnt(tmp_path):
     more["verdict"] = "of that row alone"
     write(tmp_path, [row(i, i, value=i) | more for i in range(100)])
     rising = run_series.read_run(tmp_path)
-    assert "It was still rising, by +5.00 of late." in run_summary.summarise(rising)
+    assert (
+        "The return was still rising: +5.00 in the last twentieth of the frames."
+        in run_summary.summarise(rising)
+    )
     said = (
         "bottleneck: actors (the learner waits 50% of its time); about 2.0 times as many actors "
         "needed"
@@ -156,7 +159,7 @@ def test_the_sentences_say_what_bound_it_and_whether_it_still_learnt(tmp_path):
     assert run_summary.describe_late_bottleneck(rising) == said
     write(tmp_path, [row(i, i, value=min(i, 50)) for i in range(100)])
     level = run_series.read_run(tmp_path)
-    assert "It had levelled off" in " ".join(run_summary.summarise(level))
+    assert "The return had levelled off" in " ".join(run_summary.summarise(level))
     assert run_summary.describe_late_bottleneck(level) == ""
 
 

@@ -1,4 +1,4 @@
-"""sandbox/verify.py: a curve like the recorded ones is within the band, others are named."""
+"""Tests of sandbox/verify.py: a curve like the recorded ones is within the band, others are not."""
 
 import json
 import sys
@@ -14,14 +14,17 @@ def _verify(*words):
 
 
 def _run_folder(folder, name, *, late=1.0, most=float("inf")):
-    """A run as recorded with seed 1, but so many times later; what is above `most` left out."""
+    """Write the run recorded with seed 1, `late` times as slow, without returns from `most` on."""
     curve = json.loads((REFERENCE / f"{name}-1.json").read_text())["curve"]
     rows = [
         {"frames": frames * late, "seconds": seconds * late, "episode_return": value}
         for frames, seconds, value in curve
         if value < most
     ]
-    lines = [json.dumps(row) for row in rows] + ['{"frames": 1', ""]  # the last cut off by a kill
+    lines = [json.dumps(row) for row in rows] + [
+        '{"frames": 1',
+        "",
+    ]  # the last row was cut off by a kill
     (folder / "metrics.jsonl").write_text("\n".join(lines))
     return f"--of={folder}"
 
@@ -54,4 +57,4 @@ def test_one_that_never_arrives_is_not_though_it_is_early(tmp_path):
 def test_a_return_that_no_recorded_seed_reached_is_refused_before_anything_runs():
     code, printed = _verify("catch", "--until=2")
     assert code == 2
-    assert "error: no curve of catch is recorded that far" in printed
+    assert "error: no recorded curve of catch reaches this return" in printed

@@ -1,4 +1,4 @@
-"""The step convention, from the environment's steps to the batch a learner reads."""
+"""The step convention, from an environment's steps to the batch that a learner reads."""
 
 import itertools
 import threading
@@ -48,7 +48,7 @@ class Counted(NamedTuple):
 
 
 class Scripted:
-    """Acts 1, 2, 3, 0, 1... and records what it read: the observation and the core state."""
+    """An algorithm that acts 1, 2, 3, 0, 1... and records the observation and core state."""
 
     max_lag = None
 
@@ -72,7 +72,7 @@ class Scripted:
 
 @pytest.fixture(params=["actor", "learner"])
 def unrolls(request):
-    """Of one environment, wherever its actions are chosen."""
+    """Return a function that plays one environment; the actor or the learner chooses actions."""
     return _unrolls if request.param == "actor" else _unrolls_from_afar
 
 
@@ -119,14 +119,14 @@ def test_entry_0_repeats_the_last_entry_of_the_unroll_before(unrolls, length):
 
 @pytest.mark.parametrize("length", [1, 2, 5])
 def test_start_is_the_core_state_before_entry_0_is_read(unrolls, length):
-    """In TABLE's terms: before row t, as many entries were read since the last first as here."""
+    """Before row t of TABLE, `before[t]` entries were read since the last first."""
     before = [0, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 1]
     for i, (_, start) in enumerate(unrolls(length, count=11 // length)):
         assert start.read.numpy() == [before[i * length]]
 
 
 def test_an_overlap_repeats_as_many_entries_and_starts_before_the_first_of_them(unrolls):
-    """Burn-in: 3 of 5 entries are the last of the unroll before."""
+    """With burn-in, 3 of 5 entries are the last ones of the previous unroll."""
     before = [0, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 1]
     for i, (entries, start) in enumerate(unrolls(2, count=5, overlap=3)):
         rows = range(2 * i - 2, 2 * i + 3)  # before row 0 there was nothing but the reset
@@ -143,7 +143,7 @@ def test_extras_stand_with_the_action_they_were_recorded_with(unrolls):
 
 
 def test_environments_of_one_actor_do_not_mix():
-    """Environment e begins with episode kind e, so each has a row of ends of its own."""
+    """Environment e begins with episode kind e, so the episodes of each end at other steps."""
     for entries, _ in _unrolls(4, count=3, num_envs=3):
         assert entries.reward.shape == (5, 3)
     first = np.concatenate([e.first.numpy()[1:] for e, _ in _unrolls(4, count=3, num_envs=3)])
@@ -190,7 +190,7 @@ def test_an_environment_that_cannot_be_made_anew_ends_the_actor_after_some_tries
 
         def __init__(self):
             Once.made += 1
-            if Once.made > 2:  # one to look at, one to play
+            if Once.made > 2:  # one to inspect, one to play
                 raise RuntimeError("there is no second one")
 
         def reset(self, *, seed=None, options=None):
@@ -200,7 +200,7 @@ def test_an_environment_that_cannot_be_made_anew_ends_the_actor_after_some_tries
             raise RuntimeError("the emulator is gone")
 
     class AtOnce:
-        """A link to a learner that takes everything."""
+        """A link whose learner accepts everything at once."""
 
         def __init__(self):
             self.newest = PulledParameters(1, 0, b"")
@@ -219,7 +219,7 @@ def test_an_environment_that_cannot_be_made_anew_ends_the_actor_after_some_tries
     vector = make_environments(level(Once), 1, seed=0)
     layout = ParameterLayout([], [], "float32")
     with pytest.raises(
-        TooManyFaults, match=r"10 faults .* made anew: RuntimeError: there is no second"
+        TooManyFaults, match=r"10 faults .* when rebuilt: RuntimeError: there is no second"
     ):
         run(Scripted(4), [(vector, 1)], layout, link, said.append, threading.Event(), Heartbeat())
     assert len(said) == 10

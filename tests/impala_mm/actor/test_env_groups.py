@@ -1,4 +1,4 @@
-"""An actor whose environments take turns: as if each group were an actor of its own, but sooner."""
+"""An actor whose groups of environments take turns: each plays as it would play alone."""
 
 import functools
 import itertools
@@ -29,7 +29,7 @@ class Counted(NamedTuple):
 
 
 class Obeys:
-    """Acts as its variable says, plus the number it sees; remembers how much it has read."""
+    """An algorithm that acts by its variable plus what it observes, and counts what it reads."""
 
     max_lag = None
 
@@ -66,7 +66,7 @@ def test_groups_play_what_each_would_play_alone(overlap):
         ended = together.episodes()
         played += len(ended)
         for_each = np.concatenate([one.episodes() for one in alone])
-        # A group that waits for the others has stepped once more by now.
+        # A group that waits for the others has stepped once more already.
         assert len(ended) >= len(for_each) - len(contents)
     assert played > 10
     together.close()
@@ -92,7 +92,7 @@ def test_no_unroll_is_acted_in_by_two_policies_and_each_is_called_by_its_own(cou
 
 
 def test_one_group_steps_while_the_network_acts_for_the_other():
-    """Steps that wait until the other group was acted for would wait for ever in one thread."""
+    """Each step waits until the other group has acted: a single thread would deadlock."""
     acted, changed = [0, 0], threading.Condition()
 
     class Waits:
@@ -147,7 +147,7 @@ def test_a_step_that_fails_aside_fails_the_actor():
 
 
 def test_environments_are_not_closed_while_a_thread_steps_them():
-    """As an actor ends: one group's step is still on its way when `run` returns."""
+    """One group still steps when the actor ends; `run` must wait for it before it returns."""
     running, sent, running_as_sent = threading.Event(), threading.Event(), []
 
     class Slow:
@@ -158,7 +158,7 @@ def test_environments_are_not_closed_while_a_thread_steps_them():
             self._steps += 1
             if self._steps <= LENGTH:
                 return self._environments.step(actions)
-            running.set()  # the first of the next unroll: it goes on while the last one is sent
+            running.set()  # the next unroll's first step runs while the last unrolls are sent
             assert sent.wait(20)
             time.sleep(0.2)
             step = self._environments.step(actions)
@@ -169,7 +169,7 @@ def test_environments_are_not_closed_while_a_thread_steps_them():
             return getattr(self._environments, name)
 
     class Ends:
-        """A link that has had enough of it."""
+        """A link that asks the actor to stop."""
 
         newest, failure, connected = PulledParameters(0, 1, b""), None, threading.Event()
         start = staticmethod(lambda: None)
@@ -202,5 +202,5 @@ def test_faults_of_all_groups_count_together():
         TooManyFaults, match="10 faults of environments, the last: group 1: environment 9"
     ):
         faults.after_unroll()
-    assert said[0] == "group 0: environment 0; it is made anew, its unroll dropped"
+    assert said[0] == "group 0: environment 0; it is rebuilt, and its unroll is dropped"
     assert len(said) == 10

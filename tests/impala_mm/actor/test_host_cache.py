@@ -1,4 +1,4 @@
-"""One pull serves all actors of a run on a host; nobody else reads it, and nothing stays behind."""
+"""The host cache: one pull serves all actors of a run, no other user reads it, no file remains."""
 
 import os
 import stat
@@ -14,7 +14,7 @@ from impala_mm.actor.host_cache import HostParameterCache
 
 @pytest.fixture
 def share(tmp_path):
-    """Actors of this host; those still there are closed."""
+    """Return a function that makes an actor of this host; close those that remain."""
     there = []
 
     def join(run_id="run"):
@@ -73,7 +73,7 @@ def test_a_folder_that_others_made_or_can_read_is_not_used(share, tmp_path):
     folder.chmod(0o700)
     if os.geteuid() == 0:
         os.chown(folder, 12345, 12345)
-        with pytest.raises(PermissionError, match="another user's"):
+        with pytest.raises(PermissionError, match="belongs to another user"):
             HostParameterCache("run", tmp_path)
         os.chown(folder, 0, 0)
 
@@ -102,7 +102,7 @@ def test_what_killed_actors_left_is_taken_away_by_the_next_of_any_run(share, tmp
 
 
 def test_many_that_come_and_go_at_once_never_read_half(tmp_path):
-    """40 threads join, pull, read and leave: every vector is whole, and no folder remains."""
+    """40 threads join, pull, read and leave: every vector is complete, and no folder remains."""
     torn, failures = [], []
 
     def live(number):

@@ -1,4 +1,4 @@
-"""An actor's connection to a real server: who pulls, who waits, and what is sent once."""
+"""An actor's connection to a real server: pulls, waiting, and unrolls that are sent once."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ NO_EPISODES = np.zeros([0, 3], np.float32)
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A server, and `join`, which connects an actor to it."""
+    """Return a server, and `join`, which connects an actor to it."""
     monkeypatch.setattr(
         learner_link, "HostParameterCache", lambda run_id: HostParameterCache(run_id, tmp_path)
     )
@@ -75,7 +75,7 @@ def _count_pulls(server):
 
 
 def test_actors_of_one_host_share_one_pull(here):
-    """Eight actors, five versions: each version crosses the wire once, and reaches all."""
+    """Five versions reach eight actors, and each version is downloaded once."""
     server, join = here
     server.publish(0, lambda: b"0")
     pulls = _count_pulls(server)
@@ -92,7 +92,7 @@ def test_actors_of_one_host_share_one_pull(here):
 
 
 def test_unrolls_are_sent_as_the_actor_packs_them(here):
-    """This server was not told how long an unroll is: it takes them as they come."""
+    """This server does not know the size of an unroll: it puts them into its queue as they are."""
     server, join = here
     server.publish(0, lambda: b"0")
     one, unroll = join(0, pack=compress_lz4), bytes(1000)
@@ -176,7 +176,10 @@ def test_without_shared_memory_each_actor_pulls_for_itself_and_says_so(here, mon
     pulls = _count_pulls(server)
     assert [join(actor).newest.vector for actor in range(3)] == [b"0"] * 3
     assert len(set(pulls)) == 3
-    assert "pulls its parameters for itself alone: /dev/shm is another user's" in server.said
+    assert (
+        "cannot share parameters with this host's other actors: /dev/shm is another user's"
+        in server.said
+    )
 
 
 def test_before_the_first_policy_an_actor_waits_and_says_so(here, monkeypatch):
@@ -189,20 +192,19 @@ def test_before_the_first_policy_an_actor_waits_and_says_so(here, monkeypatch):
 
 
 def test_an_actor_notices_that_another_learner_answers_without_any_call_having_failed(here):
-    """Its address is the same, and its policy older: the actor goes on with it at once."""
+    """Its address is the same, and its policy older: the actor continues with it at once."""
     server, join = here
     server.publish(7, lambda: b"seven")
     one = join(0)
-    # What a restart would have made:
-    server.nonce = server._identity["nonce"] = server.nonce + 1
-    server._identity["run_id"], server.run = "later", messages.run_number("later")
-    server._receiver.nonce, server._receiver.run = server.nonce, server.run
+    # As after a restart:
+    server.ledger.nonce = server._identity["nonce"] = server.ledger.nonce + 1
+    server._identity["run_id"], server.ledger.run = "later", messages.run_number("later")
     server.actors.clear()
     server._parameters.version = None
     server.publish(2, lambda: b"two")
     begun = _group(one, b"begun under the old one")
     one.send(begun)
-    _until(lambda: one.newest == (server.run, 2, b"two"))
+    _until(lambda: one.newest == (server.ledger.run, 2, b"two"))
     one.send(begun._replace(contents=[b"so was this"]))
     one.send(_group(one, b"new"))
     _until(lambda: int(server.queue.size()) == 1)
@@ -218,9 +220,9 @@ def test_a_queue_that_stays_full_is_no_learner_that_is_away(here, monkeypatch):
     monkeypatch.setattr(learner_link, "Client", lambda address, token: make(address, token, 1.0))
     server.publish(0, lambda: b"0")
     one = join(0)
-    server.queue.enqueue_many([[b"other"] * 100, [0] * 100])  # all there is room for
+    server.queue.enqueue_many([[b"other"] * 100, [0] * 100])  # the queue is full
     one.send(_group(one, b"mine"))
-    _until(lambda: "the learner's queue is full: waits for room" in server.said)
+    _until(lambda: "the learner's queue is full: waiting for room" in server.said)
     server.queue.dequeue_many(100)
     _until(lambda: int(server.queue.size()) == 1)
     time.sleep(1.5)
@@ -233,7 +235,7 @@ def test_a_queue_that_stays_full_is_no_learner_that_is_away(here, monkeypatch):
 
 
 class Run:
-    """Two learners of one run, and one that is not there."""
+    """Two learners of one run, and the address of a third that does not run."""
 
     def __init__(self, said):
         self.addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
@@ -248,7 +250,7 @@ class Run:
             server.publish(0, lambda: b"0")
 
     def starve(self, rank):
-        """The learners hear that this one waits for unrolls, and nobody feeds it."""
+        """Report to both learners that this one waits for unrolls and has no actors."""
         needs = [
             LearnerLoad(wait_share=0.0, queue_fill=1.0, actors=2, settled=True)
             for _ in self.servers
@@ -261,7 +263,7 @@ class Run:
 
 @pytest.fixture
 def several(tmp_path, monkeypatch):
-    """Two learners; and a function that connects an actor to addresses."""
+    """Return two learners, and a function that connects an actor to addresses."""
     monkeypatch.setattr(
         learner_link, "HostParameterCache", lambda run_id: HostParameterCache(run_id, tmp_path)
     )
@@ -316,7 +318,7 @@ def test_an_actor_that_is_alone_with_its_learner_stays(several):
 def test_an_actor_held_back_by_a_full_queue_is_sent_on_and_its_unroll_comes_in_once(
     several, monkeypatch
 ):
-    monkeypatch.setattr(learner_link, "_SECONDS", 0.5)
+    monkeypatch.setattr(learner_link, "_CALL_SECONDS", 0.5)
     learners, join = several
     full, starved = learners.servers
     one = join(*learners.addresses)
@@ -348,7 +350,7 @@ def test_an_actor_begins_with_its_own_learner(several):
 
 
 def test_while_all_are_away_each_round_begins_with_its_own(monkeypatch):
-    """Or all actors that wait for learners would meet at the first one."""
+    """Otherwise all actors that wait for learners would meet at the first one."""
     tried, stop = [], threading.Event()
 
     class Away:
@@ -370,7 +372,7 @@ def test_while_all_are_away_each_round_begins_with_its_own(monkeypatch):
 
 @pytest.fixture
 def unanswered(monkeypatch):
-    """The first call of enqueue comes to no answer, and the learner seems to be gone."""
+    """Let the first call of enqueue get no answer, and its learner appear unreachable."""
     calls = []
     enqueue, still_answers = Client.enqueue, Client.still_answers
 
@@ -403,11 +405,11 @@ def test_unrolls_whose_send_was_not_answered_go_to_no_other_learner_and_are_coun
     one.send(_group(one, b"next"))
     assert _taken(learners.servers[1]) == b"next"
     _until(lambda: learners.servers[1].dropped == 2)
-    assert "2 unrolls dropped: the learner did not say whether it has them" in learners.said
+    assert "2 unrolls dropped: the learner did not confirm that it has them" in learners.said
 
 
 def test_an_actor_that_may_not_lag_is_sent_on_and_plays_by_the_policy_there_is(several):
-    """The next policy waits for the learner that it is sent to: to wait for it were for ever."""
+    """The actor must not wait for a policy that needs its unrolls: they go to the other learner."""
     learners, join = several
     one = join(*learners.addresses, max_lag=0)
     learners.starve(1)

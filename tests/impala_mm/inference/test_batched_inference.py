@@ -1,6 +1,5 @@
-"""Inference at the learner, over real calls: what is repeated, who vanishes, and what is learnt."""
+"""Inference at the learner, over real calls: repeats, actors that vanish, and the unrolls."""
 
-import contextlib
 import threading
 import time
 
@@ -18,43 +17,45 @@ from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.environments.types import Step
 from impala_mm.inference import environment_group, state_tables
 from impala_mm.inference.environment_group import EnvironmentGroup
-from impala_mm.transport.client import (
-    Client,
-    GroupUnknown,
-    PendingInference,
-    Refused,
-    StillRunning,
-    Unreachable,
-)
-from impala_mm.transport.messages import TRY_BITS, InferenceRequest
+from impala_mm.transport.client import Client, Delivery, Refused, StreamLost, Unreachable
+from impala_mm.transport.messages import CONNECTION_BITS, Reply
 
 NO_EPISODES = np.zeros([0, 3], np.float32)
 
 
 class Hand:
-    """An actor made by hand: one group, whose observations are its steps' numbers."""
+    """An actor that a test controls: one group, whose observations are its steps' numbers."""
 
     def __init__(self, there, actor=0, incarnation=1, environments=2, pack=leave_uncompressed):
         self.client = Client(there.address, remotely.TOKEN, timeout=5)
         self.client.hello(there.me(actor) | {"incarnation": incarnation, "host": "h"})
         self._codec, self._pack = StepCodec(there.algorithm.unroll.step.observation), pack
-        nobody = InferenceRequest(
-            self.client.nonce, actor, incarnation, 0, 0, 0, 0, 0, 0, 0, environments
-        )
-        self.request = nobody
+        first = self.client.header(actor, incarnation, stream=0)
+        self.header = first._replace(environments=environments)
 
     def step(self, number, value=None):
-        """Step `number` on the wire, at which all environments show `value`."""
-        e = self.request.environments
+        """Return step `number` as bytes, in which all environments show `value`."""
+        e = self.header.environments
         no = np.zeros([e], bool)
         seen = np.full([e, 3], number if value is None else value, np.float32)
         step = Step(np.zeros([e]), no, no, seen, np.full([e], number == 0), no)
         return self._pack(self._codec.encode(step))
 
-    def ask(self, number, value=None, **changes):
-        """The actions after that step."""
-        request = self.request._replace(number=number, **changes)
-        return PendingInference(self.client, request, self.step(number, value), NO_EPISODES)
+    def ask(self, number, value=None, content=None, **changes):
+        """Send that step."""
+        header = self.header._replace(number=number, **changes)
+        content = self.step(number, value) if content is None else content
+        return Asked(self.client, header, [content], NO_EPISODES)
+
+
+class Asked(Delivery):
+    """A step of a `Hand` on its way."""
+
+    def wait_for_actions(self):
+        """Wait for one call and return its actions."""
+        reply = self.wait()
+        assert reply in {Reply.ACCEPTED, Reply.STALE}, reply
+        return np.frombuffer(self.answer, np.int32)
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def there():
 def test_a_call_that_is_repeated_gets_its_first_answer_and_counts_once(there):
     hand = Hand(there, environments=64)
     answers = [hand.ask(number).wait_for_actions() for number in range(3)]
-    # Its content is not looked at again: what came first is what is learnt.
+    # The content of a repeat is ignored: the first one is learnt from.
     again = [hand.ask(2, value=99).wait_for_actions() for _ in range(5)]
     for answer in again:
         np.testing.assert_array_equal(answer, answers[2])
@@ -84,34 +85,36 @@ def test_a_call_that_is_repeated_while_it_waits_for_room_waits_with_it():
         for number in range(2):  # their two unrolls fill the queue
             hand.ask(number).wait_for_actions()
         waits = [hand.ask(2), hand.ask(2)]
-        answers = []
+        answers, replies = [], []
 
         def patiently(call):
-            while True:
-                with contextlib.suppress(StillRunning):
-                    return answers.append(call.wait_for_actions())
+            while (reply := call.wait()) == Reply.RUNNING:
                 time.sleep(0.02)
+            replies.append(reply)
+            answers.append(call.answer)
 
         threads = [threading.Thread(target=patiently, args=[call]) for call in waits]
         for thread in threads:
             thread.start()
         time.sleep(0.5)
         assert not answers
-        other.ask(0).wait_for_actions()  # who brings no unroll is not held up
+        other.ask(0).wait_for_actions()  # a step that ends no unroll does not wait
         there.taken(2)
         for thread in threads:
             thread.join(10)
-        np.testing.assert_array_equal(answers[0], answers[1])
+        assert answers[0] == answers[1] != b""
+        assert sorted(replies) == [Reply.ACCEPTED, Reply.STALE]
         assert int(there.server.queue.size()) == 2
 
 
 def test_who_is_not_known_is_told_so_and_holds_up_nobody(there):
     hand = Hand(there)
     hand.ask(0).wait_for_actions()
-    with pytest.raises(GroupUnknown):
+    with pytest.raises(StreamLost):
         hand.ask(2).wait_for_actions()  # a step is missing
-    with pytest.raises(GroupUnknown):
-        hand.ask(1, nonce=hand.request.nonce + 1).wait_for_actions()  # of another learner's process
+    for foreign in ({"nonce": hand.header.nonce + 1}, {"run": hand.header.run + 1}):
+        assert hand.ask(1, **foreign).wait() == Reply.FOREIGN
+    assert there.server.stale == 2
     with pytest.raises(Refused, match="another process is this actor"):
         hand.ask(1, incarnation=2).wait_for_actions()
     stranger = Hand(there, actor=1)
@@ -119,8 +122,8 @@ def test_who_is_not_known_is_told_so_and_holds_up_nobody(there):
     with pytest.raises(Refused, match="token"):
         stranger.ask(0).wait_for_actions()
     hand.ask(1).wait_for_actions()
-    there.server.forget_silent(-1)  # it has left, as far as the learner knows
-    with pytest.raises(GroupUnknown):
+    there.server.forget_silent(-1)  # the learner forgets the actor
+    with pytest.raises(StreamLost):
         hand.ask(2).wait_for_actions()
 
 
@@ -128,10 +131,8 @@ def test_who_is_not_known_is_told_so_and_holds_up_nobody(there):
 def test_a_step_of_the_wrong_size_is_refused_alone(there, content):
     hand, other = Hand(there), Hand(there, actor=1)
     hand.ask(0).wait_for_actions()
-    with pytest.raises(GroupUnknown):
-        PendingInference(
-            hand.client, hand.request._replace(number=1), content, NO_EPISODES
-        ).wait_for_actions()
+    with pytest.raises(StreamLost):
+        hand.ask(1, content=content).wait_for_actions()
     other.ask(0).wait_for_actions()
 
 
@@ -149,7 +150,7 @@ def test_who_was_in_an_inference_that_failed_is_told_so_and_begins_anew(there, m
         hand.ask(1).wait_for_actions()
     monkeypatch.setattr(codec, "decode", decode)
     monkeypatch.setattr(environment_group, "_INFERENCE_SECONDS", 0.0)
-    with pytest.raises(GroupUnknown):
+    with pytest.raises(StreamLost):
         hand.ask(1).wait_for_actions()
     anew = Hand(there, incarnation=2)
     for number in range(4):
@@ -201,12 +202,12 @@ def test_what_fails_after_the_inference_is_lost_and_waited_for_by_nobody(there, 
     monkeypatch.setattr(group.writer, "take_unrolls", fails)
     with pytest.raises(Unreachable, match="no room for unrolls"):
         hand.ask(3).wait_for_actions()
-    with pytest.raises(GroupUnknown):
+    with pytest.raises(StreamLost):
         hand.ask(3).wait_for_actions()
 
 
 def test_a_hello_that_is_heard_late_displaces_nobody(there):
-    life = 5 << TRY_BITS
+    life = 5 << CONNECTION_BITS
     hand = Hand(there, incarnation=life + 2)
     hand.ask(0).wait_for_actions()
     Hand(there, incarnation=life + 1)
@@ -214,6 +215,18 @@ def test_a_hello_that_is_heard_late_displaces_nobody(there):
     Hand(there, incarnation=life + 3)
     with pytest.raises(Refused, match="another process is this actor"):
         hand.ask(2).wait_for_actions()
+
+
+def test_an_actor_whose_learner_became_another_process_starts_over(there):
+    there.act("telling:Telling-v0", [2])
+    there.taken(2)
+    there.server.ledger.nonce += 1  # what a restart would have made
+    there.server._identity["nonce"] += 1
+    while there.server.dropped < 2:  # it reports the unrolls that it had begun
+        there.taken(2)
+    assert "the learner no longer holds this actor's episodes: starting over" in there.said
+    assert there.server.stale == 1
+    there.taken(2)
 
 
 def test_rows_of_a_group_in_a_batch_are_given_to_no_other_in_it(there):
@@ -231,9 +244,9 @@ def test_rows_of_a_group_in_a_batch_are_given_to_no_other_in_it(there):
         return np.array(taken[-1], np.int32)
 
     acts._codec.decode, acts._states.allocate = joins_meanwhile, takes
-    two = np.array([list(hand.request._replace(number=1)), list(other.request)])
+    two = np.array([list(hand.header._replace(number=1)), list(other.header)])
     with acts._lock:
-        acts._groups[other.request.group_key] = EnvironmentGroup(there.algorithm.unroll, 2, [])
+        acts._groups[other.header.stream_key] = EnvironmentGroup(there.algorithm.unroll, 2, [])
     content = hand.step(1)
     acts._write_steps(two, np.array([content, content], object))
     assert taken == [[2, 3]]
@@ -275,12 +288,12 @@ def test_states_of_any_type_are_the_same_after_a_table():
 
 
 def test_who_begins_anew_has_no_part_in_what_was_begun_before(there):
-    """The second unroll of the first incarnation is half done when the second comes."""
+    """The second unroll of the second incarnation is half done when the third comes."""
     Hand(there).ask(0).wait_for_actions()
-    before = Hand(there)
+    before = Hand(there, incarnation=2)
     for number in range(5):
         before.ask(number).wait_for_actions()
-    after = Hand(there, incarnation=2)
+    after = Hand(there, incarnation=3)
     for number in range(4):
         after.ask(number, value=100 + number).wait_for_actions()
     with pytest.raises(Refused, match="another process is this actor"):
@@ -307,7 +320,7 @@ def test_environments_of_several_actors_and_groups_do_not_mix(there):
     [("memory", "MLPLSTMAgent"), ("PongNoFrameskip-v4", "ShallowConvLSTMAgent")],
 )
 def test_the_learner_reads_an_unroll_as_it_was_acted_on(level_name, agent_name):
-    """From its start, an update computes the logits that were recorded: states and frames, too."""
+    """From the start state, an update computes the recorded logits: states and frames agree."""
     algorithm, variables = remotely.network(level_name, agent_name, unroll_length=7)
     with remotely.remote(algorithm, variables=variables) as there:
         there.act(level_name, [2, 1])

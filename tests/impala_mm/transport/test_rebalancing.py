@@ -1,4 +1,4 @@
-"""Which learner an actor is sent to."""
+"""The choice of the learner that an actor feeds next."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Calls by TensorFlow's RPC: what they bring, how they fail, and that nothing of them is left."""
+"""Calls by TensorFlow's RPC: their results, their errors, and that their resources are freed."""
 
 import gc
 

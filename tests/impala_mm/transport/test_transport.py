@@ -1,4 +1,4 @@
-"""The data plane: each unroll trained once, parameters never torn, strangers kept out."""
+"""The data plane: each unroll is trained once, parameters stay intact, strangers are refused."""
 
 import os
 import socket
@@ -11,9 +11,9 @@ import tensorflow as tf
 from processes import free_port
 
 from impala_mm.data.compression import compress_lz4
-from impala_mm.transport import messages
+from impala_mm.transport import chunks, messages
 from impala_mm.transport.client import Client, Refused, Unreachable
-from impala_mm.transport.messages import Reply, UnrollHeader
+from impala_mm.transport.messages import Reply
 from impala_mm.transport.server import Server
 
 TOKEN = "a secret"
@@ -53,10 +53,9 @@ def _join(address, actor=0, incarnation=1, timeout=10.0, token=TOKEN, **changes)
     return client
 
 
-def _header(client, sequence, actor=0, incarnation=1):
+def _header(client, number, actor=0, incarnation=1):
     times = {"acting": 250_000, "stepping": 500_000, "waiting": 0, "playing": 1_000_000}
-    named = (client.nonce, client.run, actor, incarnation, sequence)
-    return UnrollHeader(*named, dropped=0, **times, version=7, chunks=0)
+    return client.header(actor, incarnation)._replace(number=number, **times, version=7)
 
 
 # -- unrolls
@@ -80,7 +79,7 @@ def test_unrolls_arrive_whole_with_their_version_and_episodes(serve):
 
 
 def test_an_unroll_far_above_the_message_limit_arrives_whole(serve):
-    """200 steps of 210x160x3 are 20 MB; gRPC takes 4."""
+    """An unroll of 200 steps of 210x160x3 has 20 MB; gRPC's limit is 4 MB."""
     server, address = serve(capacity=2)
     client = _join(address)
     large = os.urandom(201 * 210 * 160 * 3)
@@ -88,6 +87,29 @@ def test_an_unroll_far_above_the_message_limit_arrives_whole(serve):
     contents, _ = server.queue.dequeue_many(2)
     assert contents.numpy()[0] == large
     assert contents.numpy()[1] == b"small"
+    assert len(server._receiver.chunks) == 0
+
+
+def test_chunks_whose_sender_vanished_are_freed(serve, monkeypatch):
+    server, address = serve()
+    client = _join(address)
+    client._send_chunks(_header(client, 0), [b"the rest never comes"])
+    assert len(server._receiver.chunks) == 1
+    monkeypatch.setattr(chunks, "_KEPT_SECONDS", 0.0)
+    client._send_chunks(_header(client, 1), [b"another"])
+    assert server._receiver.chunks.count(_header(client, 0).message_key) == 0
+    assert server._receiver.chunks.count(_header(client, 1).message_key) == 1
+
+
+def test_chunks_of_another_learners_process_or_a_displaced_actor_are_not_kept(serve):
+    server, address = serve()
+    client = _join(address)
+    for header in (
+        _header(client, 0)._replace(nonce=client.nonce + 1),
+        _header(client, 0)._replace(run=client.run + 1),
+        _header(client, 0, incarnation=2),
+    ):
+        client._send_chunks(header, [b"lost"])
     assert len(server._receiver.chunks) == 0
 
 
@@ -132,7 +154,9 @@ def test_what_cannot_be_an_unroll_is_dropped_alone_and_said(serve, rubbish):
     assert server.queue.dequeue_many(2)[0].numpy().tolist() == [good, good]
     assert int(server.queue.size()) == 0
     assert server.dropped == 2
-    sentence = "actor 4 sent 1 unrolls that are neither 10000 bytes long nor compressed from"
+    sentence = (
+        "actor 4: dropped 1 unrolls that are neither 10000 bytes long nor compressed from 10000"
+    )
     assert [event.startswith(sentence) for event in events] == [False, True, True]
 
 
@@ -180,7 +204,7 @@ def test_calls_past_their_deadline_are_trained_exactly_once(serve):
     sender.start()
     trained = []
     for place in range(total):
-        # The queue is full, and the sender of the next unroll waits: until its deadline is past.
+        # The queue is full, and the sender of the next unroll waits until its deadline has passed.
         before, limit = late, time.monotonic() + 10
         while place < total - 1 and late == before and time.monotonic() < limit:
             time.sleep(0.01)
@@ -212,14 +236,13 @@ def test_a_call_again_asks_without_the_content_and_sends_it_only_where_it_is_not
     server, address = serve()
     client = _join(address)
     sent = []
-    call = client._call
+    start = client._rpc.start
 
-    def counted(function, *arguments, **options):
-        if function == "enqueue":
-            sent.append(int(tf.size(arguments[1])))
-        return call(function, *arguments, **options)
+    def counted(function, arguments, *options):
+        sent.append(int(tf.size(arguments[2])))
+        return start(function, arguments, *options)
 
-    client._call = counted
+    client._rpc.start = counted
     assert client.enqueue(_header(client, 0), [b"x"], NO_EPISODES, is_repeat=True) == Reply.ACCEPTED
     assert sent == [0, 1]
     assert client.enqueue(_header(client, 0), [b"x"], NO_EPISODES, is_repeat=True) == Reply.STALE
@@ -266,7 +289,7 @@ def test_parameters_are_never_torn(serve):
 
 
 def test_a_pull_brings_nothing_before_there_is_what_it_asks_for(serve):
-    """None yet, or none of the version that an algorithm's actors must wait for."""
+    """There is none yet, or none of the version for which an algorithm's actors must wait."""
     server, address = serve()
     client = _join(address)
     assert client.get_parameters() is None
@@ -287,7 +310,7 @@ def test_every_function_refuses_a_caller_without_the_token(serve):
     with pytest.raises(Refused, match="copy its token file to this host"):
         _join(address, token="guess")
     stranger = Client(address, "guess")
-    stranger.nonce, stranger.run = server.nonce, server.run
+    stranger.nonce, stranger.run = server.ledger.nonce, server.ledger.run
     with pytest.raises(Refused):
         stranger.enqueue(_header(stranger, 0), [b"x"], NO_EPISODES)
     assert stranger.get_parameters() is None
@@ -331,7 +354,7 @@ def test_a_second_process_with_an_actors_number_displaces_the_first(serve):
 
 
 def test_an_actor_that_waits_for_room_is_here_and_one_that_is_silent_has_left(serve):
-    """Who is held back longer than the silence that counts as leaving is still here."""
+    """A full queue may hold an actor back for longer than the silence that counts as leaving."""
     server, address = serve(capacity=1)
     client = _join(address, actor=3, timeout=1)
     other = _join(address, actor=4)

@@ -1,4 +1,4 @@
-"""sandbox/benchmarks/components.py: few points tell what a step costs, and what is left is said."""
+"""Tests of sandbox/benchmarks/components.py: few batches are measured; the time left is printed."""
 
 import sys
 
@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from processes import ROOT
 
-sys.path.append(str(ROOT / "sandbox" / "benchmarks"))  # as its scripts find each other
+sys.path.append(
+    str(ROOT / "sandbox" / "benchmarks")
+)  # the scripts import each other by short names
 
 import components
 import progress
@@ -18,8 +20,8 @@ from impala_mm.config.settings import Config
 @pytest.mark.parametrize(
     ("costs", "tried"),
     [
-        ([100, 90, 95, 10], 3),  # 32 is worse than 16
-        ([100, 90, 88.3, 10], 3),  # better, by 1.9%
+        ([100, 90, 95, 10], 3),  # 32 is more expensive than 16
+        ([100, 90, 88.3, 10], 3),  # cheaper by only 1.9%
         ([100, 90, 88.1, 87, 10], 4),
         ([100, 90, 80, 70, 60, 50], 6),
         ([100, 101, 80, 82], 4),
@@ -49,7 +51,7 @@ def test_what_is_found_costs_least_of_what_was_tried_and_is_measured_again(costs
 
 
 class FakeProcess:
-    """Its environments cost least at 16, its updates the less the larger; all else alike."""
+    """A measuring process whose environments cost least at 16 and whose updates get cheaper."""
 
     def __init__(self, config, threads, gpus=True):
         self.threads, self.asked = threads, []
@@ -63,7 +65,7 @@ class FakeProcess:
         if "measure_seconds" in message:
             dear = {"environment": 4 + (message["batch"] != 16), "training": 900 / message["batch"]}
             return {"cpu": dear.get(message["task"], 1.0) / self.threads, "steps": 1e6}
-        new = self.asked.count(message) == 1  # what is ready tells nothing
+        new = self.asked.count(message) == 1  # a prepared task reports nothing
         return {"precision": "float16"} if message.get("prepare") == "training" and new else {}
 
     def kill(self):
@@ -94,17 +96,19 @@ def test_few_emulators_are_started_and_none_when_measured_again(bench):
     for process in FAKES:
         assert prepared(process, "environment") == [8, 16, 32]
         assert prepared(process, "inference") == [8, 16, 32, 64, 128, 256]
-        assert prepared(process, "training") == [8, 16, 32, 64, 128, 12], "2,560 steps, and its own"
+        assert prepared(process, "training") == [8, 16, 32, 64, 128, 12], (
+            "up to 2,560 steps, and its own"
+        )
     assert (first.environment, first.inference) == pytest.approx((2e-6, 0.5e-6))
     assert first.training == pytest.approx(900 / 128 / 2 * 1e-6)
-    assert first.settings["precision"] == "float16", "what it computed in, of auto"
+    assert first.settings["precision"] == "float16", "the precision that auto became"
     before = [{part: set(prepared(p, part)) for part in components.PARTS} for p in FAKES]
     again = measuring.measure()
     assert (again.environment, again.training) == (first.environment, first.training)
     assert {m.batch for m in again.measured if m.part == "training"} == {64, 128}
     assert again.settings == first.settings
     after = [{part: set(prepared(p, part)) for part in components.PARTS} for p in FAKES]
-    assert after == before, "nothing but what is ready"
+    assert after == before, "only prepared tasks are measured"
     printed = components.format_table(first)
     assert "environment from 64/1t and 64/2t on, training from 256/1t and 256/2t on" in printed
     assert "2% cheaper" in printed
@@ -116,16 +120,16 @@ def test_what_is_ahead_is_told_by_how_guesses_held(monkeypatch):
     now = 100.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
     estimate = progress.TimeEstimate({"a": 10.0, "b": 20.0, "c": 30.0, "d": 10.0})
-    assert estimate.time_left() == "70 s left"
-    now = 120.0  # twice as long as was guessed
+    assert estimate.time_left() == "about 70 s left"
+    now = 120.0  # twice as long as estimated
     estimate.complete("a", 10.0)
     estimate.skip("d")
-    assert estimate.time_left() == "about 2 min left"
+    assert estimate.time_left() == "about 100 s left"
     estimate.skip("b")
-    assert estimate.time_left() == "60 s left"
+    assert estimate.time_left() == "about 60 s left"
     now = 126.0
     estimate.complete("more than was foreseen", 3.0)
-    assert estimate.time_left() == "60 s left"
+    assert estimate.time_left() == "about 60 s left"
 
 
 def test_without_a_terminal_a_line_comes_now_and_then(monkeypatch, capsys):

@@ -1,4 +1,4 @@
-"""What a run takes of memory: what is made of the looks at it, and one real look."""
+"""Tests of sandbox/benchmarks/memory.py: the summary of samples, and one real measurement."""
 
 import os
 import sys
@@ -6,7 +6,9 @@ import sys
 import pytest
 from processes import ROOT, run
 
-sys.path.append(str(ROOT / "sandbox" / "benchmarks"))  # as its scripts find each other
+sys.path.append(
+    str(ROOT / "sandbox" / "benchmarks")
+)  # the scripts import each other by short names
 import memory
 
 

@@ -1,4 +1,4 @@
-"""sandbox/benchmarks/plan.py: a CSV and measurements become figures and a sentence."""
+"""Tests of sandbox/benchmarks/plan.py: a CSV and measurements give figures and a sentence."""
 
 import itertools
 import json
@@ -9,7 +9,9 @@ import sys
 import pytest
 from processes import ROOT, run
 
-sys.path.append(str(ROOT / "sandbox" / "benchmarks"))  # as its scripts find each other
+sys.path.append(
+    str(ROOT / "sandbox" / "benchmarks")
+)  # the scripts import each other by short names
 
 import host_costs
 import plan
@@ -22,14 +24,14 @@ from launcher.plan.workers_csv import Worker
 
 BENCHMARKS = ROOT / "sandbox" / "benchmarks"
 FREE = HostCosts(*[0.0] * len(HostCosts._fields))
-# 500 steps/s an actor that has a core; a learner of 1,500, on a GPU.
+# An actor with a core of its own plays 500 steps/s; a learner on a GPU trains on 1,500.
 ACTOR = FREE._replace(cores=4, environment=0.0015, inference=0.0005)
 LEARNER = FREE._replace(cores=8, training=1e-5, training_secs=1 / 1500)
-SHAPE = RunShape(16, 20, 8, 160e3, 1e6, 1e6, 0.1)  # 8 kB a step, 1 MB a pull
+SHAPE = RunShape(16, 20, 8, 160e3, 1e6, 1e6, 0.1)  # 8 kB per step, 1 MB per pull
 
 
 def saved(folder, name, of, **more):
-    """A file as --save writes it, measured with these flags and the defaults."""
+    """Write a file as --save does, measured with the default flags and these."""
     path = folder / name
     settings = host_costs.relevant_settings(Config(level_name="catch")) | more
     host_costs.save(host_costs.HostMeasurement(of, SHAPE, settings, {"cores": of.cores}), str(path))
@@ -48,7 +50,7 @@ def planned(*words):
 
 @pytest.fixture
 def cluster(tmp_path):
-    """Two machines of four cores, and one with a GPU."""
+    """Make a plan of two hosts with four cores each, and one host with a GPU."""
     saved(tmp_path, "gpu.json", LEARNER)
     saved(tmp_path, "cpu.json", ACTOR)
     return (
@@ -59,17 +61,17 @@ def cluster(tmp_path):
 
 
 def test_a_plan_says_what_binds_and_how_many_actors_would_balance_it(cluster):
-    """2 x 500 of the 1,500 that 3 actors would feed; 0.1 Gbit/s are 12.5 MB/s of 8 kB a step."""
+    """2 actors supply 1,000 of the 1,500 steps/s that 3 could; the link carries 12.5 MB/s."""
     code, printed = planned(*cluster, "--gbit=0.1")
     assert code == 0, printed
     assert "worker set 0: a learner on gpu1, 2 actors on 2 hosts" in printed
     assert re.search(r"supply +1,000 steps/s\n.* train on +1,500 steps/s\n.* carry +1,562", printed)
-    assert "its actors bind; 3 actors would feed its learner (now 2)" in printed
-    assert "predicted, all together:           1,000 steps/s" in printed
+    assert "  bottleneck: actors; about 3 actors needed (2 now)" in printed
+    assert "predicted for all sets:            1,000 steps/s" in printed
     last = printed.strip().splitlines()[-1]
     assert last == (
-        "the actors bind: 3 with cores of their own (now 2) would reach the 1,500 steps/s that its "
-        "learner could train on"
+        "bottleneck: actors; 3 actors with cores of their own (2 now) would reach the 1,500 "
+        "steps/s that the learner can train on"
     )
 
 
@@ -81,7 +83,7 @@ def test_as_json_it_holds_the_same_and_says_which_limits_there_are_not(cluster):
     (own,) = found["sets"]
     assert (own["binds"], own["cores"], own["enough"]) == ("network", None, 2)
     assert own["actors"] == {"cpu1": 1, "cpu2": 1}
-    assert found["verdict"].startswith("the network binds: fewer bytes")
+    assert found["verdict"].startswith("bottleneck: network; fewer bytes")
 
 
 def test_a_fit_of_real_runs_is_applied(cluster, tmp_path):
@@ -95,16 +97,16 @@ def test_a_fit_of_real_runs_is_applied(cluster, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--measured=gpu.json"], "--measured=gpu.json: write HOST=FILE"),
+        (["--measured=gpu.json"], "--measured=gpu.json: it must have the form HOST=FILE"),
         (["--measured=*=nowhere.json"], "nowhere.json: No such file or directory"),
-        (["--measured=*=README.md"], "README.md: this is no measurement of a host"),
-        (["--num_envs=99"], "was measured with --num_envs=16, and this run has --num_envs=99"),
-        (["--env_groups=2"], "was measured with --env_groups=1, and this run has --env_groups=2"),
-        (["--num_envs=auto"], "--num_envs=auto: give the number that it becomes"),
-        (["--inference=auto"], "--inference=auto: give the place that it becomes"),
+        (["--measured=*=README.md"], "README.md is not a measurement of a host"),
+        (["--num_envs=99"], "was measured with --num_envs=16, but this run has --num_envs=99"),
+        (["--env_groups=2"], "was measured with --env_groups=1, but this run has --env_groups=2"),
+        (["--num_envs=auto"], "--num_envs=auto: give a number; auto means 32 for image"),
+        (["--inference=auto"], "--inference=auto: give actor or learner; a run's first"),
         (["--inference=learner"], "measured without --inference=learner: measure that host with"),
         (["--workers_csv_path=nowhere.csv"], "nowhere.csv: No such file"),
-        (["--fit=README.md"], "--fit=README.md: this holds no fit"),
+        (["--fit=README.md"], "--fit=README.md contains no fit"),
         (["--gbit=0"], "--gbit=0.0: it must be at least 0.001"),
         (["--gbits=1"], "there is no flag --gbits; did you mean --gbit?"),
     ],
@@ -151,7 +153,7 @@ def test_actors_are_dealt_as_the_frontend_deals_them():
 
 
 def test_two_shapes_are_fitted_and_foretell_the_others(monkeypatch):
-    """Runs that cost 1.2 and 1.1 times what their parts do, wherever they are run."""
+    """The factors of runs that cost 1.2 and 1.1 times their parts are found from two scenarios."""
     true, shapes, plans = CostFactors(1.2, 1.1), itertools.cycle(plan_check.SCENARIOS), {}
     costs = FREE._replace(cores=2, environment=4e-4, inference=2e-4)
 
@@ -176,7 +178,7 @@ def test_two_shapes_are_fitted_and_foretell_the_others(monkeypatch):
         "host": {"cores": 2, "processor": "a machine"}
     }
     factors = CostFactors(**record["fit"])
-    assert 1 < factors.actor < true.actor, "what was measured alone counts as much as a run"
+    assert 1 < factors.actor < true.actor, "the measured costs weigh as much as a run"
     assert 1.05 < factors.learner < true.learner
     assert [row["fitted"] for row in record["shapes"]] == [True] * 2 + [False] * 6
     for row in record["shapes"]:
@@ -186,7 +188,7 @@ def test_two_shapes_are_fitted_and_foretell_the_others(monkeypatch):
         assert 0 < row["error"] < 0.6 * alone
     json.dumps(record, allow_nan=False)
     worst = max(row["error"] for row in record["shapes"][2:])
-    said = f"largest error of those that were not fitted: {worst:.0%}"
+    said = f"largest error of the scenarios that were not fitted: {worst:.0%}"
     assert said in plan_check.format_table(record)
 
 
@@ -210,7 +212,7 @@ def test_a_check_that_is_interrupted_prints_and_saves_what_it_has(monkeypatch, t
     assert ended.value.code == 130
     assert [row["rates"] for row in json.loads(path.read_text())["shapes"]] == [[500.0], [800.0]]
     assert capsys.readouterr().out.count("| fitted |") == 2
-    with pytest.raises(SystemExit) as ended:  # where there is nothing yet
+    with pytest.raises(SystemExit) as ended:  # before the first run has finished
         plan_check.main()
     assert ended.value.code == 130
     assert capsys.readouterr().out == ""
@@ -223,13 +225,13 @@ def test_this_machine_is_measured_and_a_plan_made_of_it(tmp_path):
     assert code == 0, printed
     found = host_costs.load(str(path), Config(level_name="catch", inference="learner"))
     assert found.shape.parameter_bytes > 1000
-    assert found.shape.unroll_bytes > 20 * 50  # pictures of 10 x 5, 20 steps
+    assert found.shape.unroll_bytes > 20 * 50  # 20 steps with images of 10 x 5
     assert min(found.costs._replace(packing=1.0, turning=1.0, turning_secs=1.0)) > 0
     assert found.costs.training_secs < 0.01
     given = csv(tmp_path, "learner,a,,", "actor,a,2,"), f"--measured=*={path}"
     code, printed = planned(*given, "--inference=learner")
     assert code == 0, printed
-    assert "predicted, all together:" in printed
+    assert "predicted for all sets:" in printed
     code, printed = planned(*given)
     assert code == 2
     assert "was measured with --inference=learner: measure that host without it" in printed
@@ -237,7 +239,7 @@ def test_this_machine_is_measured_and_a_plan_made_of_it(tmp_path):
 
 @pytest.mark.slow
 def test_predictions_are_held_against_real_runs(tmp_path):
-    """How well they hold is not asked here: other tests share this machine."""
+    """The accuracy is not tested: other tests use this machine at the same time."""
     command = [sys.executable, BENCHMARKS / "plan_check.py", "--only=6", "--repeats=1"]
     command += ["--seconds=3", "--part_seconds=0.05", f"--save={tmp_path / 'check.json'}"]
     code, printed = run(*command, limit=110)

@@ -1,4 +1,4 @@
-"""sandbox/benchmarks/throughput.py: what is measured is attributed, counted, compared rightly."""
+"""Tests of sandbox/benchmarks/throughput.py: CPU time is attributed, rates are compared."""
 
 import json
 import os
@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from processes import ROOT, run
 
-sys.path.append(str(ROOT / "sandbox" / "benchmarks"))  # as its scripts find each other
+sys.path.append(
+    str(ROOT / "sandbox" / "benchmarks")
+)  # the scripts import each other by short names
 
 import components
 import peer_programs
@@ -25,11 +27,11 @@ BENCHMARKS = ROOT / "sandbox" / "benchmarks"
 TICK = os.sysconf("SC_CLK_TCK")
 
 
-# -- by stage
+# -- CPU time by stage
 
 
 def write_process(proc, number, parent, words, threads, ended=0.0, session=1):
-    """A process as /proc shows it; `threads`: (id, name, seconds)."""
+    """Write a process as /proc shows it; `threads` contains (id, name, seconds)."""
     folder = proc / str(number)
     (folder / "task").mkdir(parents=True, exist_ok=True)
     (folder / "cmdline").write_text("\0".join(words) + "\0")
@@ -50,7 +52,7 @@ def stat(number, name, parent, session, seconds):
 
 
 def write_run(proc, times, ended=0.0):
-    """A learner with an actor, whose threads took so many seconds, by their order; a stranger."""
+    """Write a learner with an actor and an unrelated process; `times` are the threads' seconds."""
     learner = [
         "python",
         "tf_intra",
@@ -72,13 +74,13 @@ def write_run(proc, times, ended=0.0):
 def test_each_threads_time_is_put_to_what_it_does_and_nothing_is_lost(tmp_path, place):
     write_run(tmp_path, [5.0] * 13, ended=1.0)
     before = thread_cpu.snapshot(10, tmp_path)
-    times = [5.0 + 2.0**i for i in range(13)]  # each sum of them is one of a kind
+    times = [5.0 + 2.0**i for i in range(13)]  # every sum of these identifies its terms
     write_run(tmp_path, times, ended=1.5)
     spent, unknown = thread_cpu.cpu_seconds_by_stage(
         before, thread_cpu.snapshot(10, tmp_path), place
     )
     # learner: main 1, intra 2, compute 4, prefetch 8, training 16, grpc 32, reports 64;
-    # actor: main 128, environment 256, compute 512, link 1024, stranger 2048, grpc 4096.
+    # actor: main 128, environment 256, compute 512, link 1024, unknown 2048, grpc 4096.
     assert spent == {
         "environment": 256,
         "inference": 512,
@@ -124,7 +126,7 @@ def test_the_stages_are_read_of_a_real_process():
     assert mine.total_seconds >= 0.99 * sum(seconds for _, seconds in mine.threads.values()) > 0
 
 
-# -- grid, middle, repetition
+# -- the grid, the median run, repeated sweeps
 
 
 def made(steps, **more):
@@ -160,9 +162,9 @@ def test_points_take_turns_and_none_comes_several_times_in_a_row():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"actors": "1,x"}, "--actors=1,x: numbers"),
-        ({"envs": "0"}, "--envs=0: numbers"),
-        ({"places": "moon"}, "moon is neither"),
+        ({"actors": "1,x"}, "--actors=1,x: give numbers"),
+        ({"envs": "0"}, "--envs=0: give numbers"),
+        ({"places": "moon"}, "--places=moon: 'moon' is neither"),
     ],
 )
 def test_a_grid_that_cannot_be_is_refused_in_a_sentence(wrong, said):
@@ -175,8 +177,8 @@ def test_a_grid_that_cannot_be_is_refused_in_a_sentence(wrong, said):
     [
         ([4.0, 4.3], 1, (4.0, 4.3)),  # by 7.5%
         ([4.0, 4.5, 4.4], 2, (4.5, 4.4)),
-        ([4.0, 5.0, 4.0, 5.0, 5.0], 3, (4.0, 5.0)),  # twice at most
-        ([4.0, 3.5, 3.5], 2, (3.5, 3.5)),  # faster is a change, too
+        ([4.0, 5.0, 4.0, 5.0, 5.0], 3, (4.0, 5.0)),  # repeated at most twice
+        ([4.0, 3.5, 3.5], 2, (3.5, 3.5)),  # a lower cost is a change, too
     ],
 )
 def test_a_sweep_is_made_again_while_components_change_by_more_than_a_tenth(
@@ -194,7 +196,7 @@ def test_a_sweep_is_made_again_while_components_change_by_more_than_a_tenth(
     )
     assert (found, count, len(made_so_far)) == (sweeps - 1, sweeps, sweeps)
     assert (1e4 * before.environment, 1e4 * after.environment) == pytest.approx(kept)
-    assert capsys.readouterr().out.count("made again") == sweeps - 1
+    assert capsys.readouterr().out.count("repeating the sweep") == sweeps - 1
 
 
 def test_any_component_that_changes_is_seen():
@@ -261,7 +263,7 @@ def test_all_of_it_is_kept_as_json_and_as_a_picture(tmp_path):
 def test_means_since_the_start_give_the_rate_of_the_last_seconds(
     start, update, seconds, first, seed
 ):
-    """As CleanRL prints them, rounded down; slower at first, and never quite even."""
+    """The lines are like CleanRL's: rounded down, slower at first, and never quite regular."""
     random = np.random.default_rng(seed)
     took = seconds * random.uniform(0.95, 1.05, size=60)
     took[:10] *= first
@@ -274,7 +276,7 @@ def test_means_since_the_start_give_the_rate_of_the_last_seconds(
     ]
     window = ends[-1] - ends[40]
     truth = update * 19 / (ends[-1] - ends[40])
-    if shown[-1] < 200:  # what is printed is too coarse
+    if shown[-1] < 200:  # the printed values are too coarse
         return
     assert peer_programs.recent_rate(lines, window + 1e-6) == pytest.approx(truth, rel=0.03)
 
@@ -308,8 +310,8 @@ def test_who_printed_too_little_is_not_guessed_at():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ((["a"], [], []), "NAME=VALUE"),
-        ((["a=x"], [r"b=(?P<steps>\d+)"], []), "name b"),
+        ((["a"], [], []), "--peer=a: it must have the form NAME=VALUE"),
+        ((["a=x"], [r"b=(?P<steps>\d+)"], []), "names b"),
         ((["a=x"], [r"a=(\d+)"], []), "needs a group"),
     ],
 )
@@ -335,14 +337,14 @@ def test_a_peer_is_run_measured_and_ended(tmp_path):
     assert 0 < ran.steps < 100 / 0.02 / 2
     assert ran.cores > 0, "its child's time is its own"
     child = Path("/proc", (tmp_path / "child").read_text())
-    for _ in range(100):  # killed, it is a zombie until whoever took it over looks
+    for _ in range(100):  # a killed process is a zombie until its new parent waits for it
         if not child.exists() or ") Z " in (child / "stat").read_text():
             return
         time.sleep(0.05)
-    pytest.fail("the peer's child goes on")
+    pytest.fail("the peer's child keeps running")
 
 
-# -- for real
+# -- real runs
 
 
 @pytest.mark.slow

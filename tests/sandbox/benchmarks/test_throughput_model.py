@@ -1,4 +1,4 @@
-"""What a plan of hosts can do: limits worked out by hand, and what must hold of any plan."""
+"""Tests of the throughput model: limits worked out by hand, and properties of any plan."""
 
 import itertools
 import math
@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from processes import ROOT
 
-sys.path.append(str(ROOT / "sandbox" / "benchmarks"))  # as its scripts find each other
+sys.path.append(
+    str(ROOT / "sandbox" / "benchmarks")
+)  # the scripts import each other by short names
 
 import throughput_model
 from cost_model import ClusterPlan, CostFactors, Host, HostCosts, RunShape, WorkerSet
@@ -23,8 +25,8 @@ from throughput_model import (
 )
 
 FREE = HostCosts(*[0.0] * len(HostCosts._fields))
-# An actor plays 500 steps/s (2.0 ms of its thread, 2.5 of cores), a learner trains on 1,000 with a
-# core and a half.
+# An actor plays 500 steps/s (2.0 ms of its main thread, 2.5 core-ms per step); a learner trains on
+# 1,000 steps/s with 1.5 cores.
 COSTS_OF_HOST = FREE._replace(
     cores=4,
     environment=0.0010,
@@ -36,7 +38,7 @@ COSTS_OF_HOST = FREE._replace(
     receiving=0.0003,
     asking=0.0002,
 )
-# 10 kB a step up, 1 MB a pull.
+# An unroll has 10 kB per step, a pull 1 MB.
 SHAPE = RunShape(
     num_envs=10,
     unroll_length=20,
@@ -50,7 +52,7 @@ ALONE = CostFactors()
 
 
 def plan(sets, shape=SHAPE, factors=ALONE, gbit=math.inf, **cores):
-    """Of sets written as (learner's host, {host: actors})."""
+    """Make a plan of sets written as (learner's host, {host: actors})."""
     names = {name for learner, actors in sets for name in (learner, *actors)}
     hosts = {
         n: Host(COSTS_OF_HOST._replace(cores=cores.get(n, COSTS_OF_HOST.cores)), gbit)
@@ -68,7 +70,7 @@ def test_actors_with_a_core_each_supply_what_their_thread_plays():
 
 
 def test_an_actor_whose_groups_take_turns_is_as_fast_as_was_measured_so():
-    """2 ms one after the other; in turns 1.4 ms, in which 2.4 of cores, and 0.5 to send."""
+    """2 ms one after another; in turns 1.4 ms elapsed and 2.4 core-ms, and 0.5 core-ms to send."""
 
     def supply(actors, env_groups, turning=0.0024, cpu=4):
         made = plan([("gpu", {"cpu": actors})], SHAPE._replace(env_groups=env_groups), cpu=cpu)
@@ -84,7 +86,7 @@ def test_an_actor_whose_groups_take_turns_is_as_fast_as_was_measured_so():
 
 
 def test_more_actors_than_cores_share_them():
-    """4 cores / 2.5 ms of cores per step."""
+    """4 cores / 2.5 core-ms per step."""
     found = predict(plan([("gpu", {"cpu": 7})]))
     assert found.limits[0].supply == pytest.approx(1600, rel=1e-4)
     assert found.limits[0].bottleneck == "learner"
@@ -92,7 +94,7 @@ def test_more_actors_than_cores_share_them():
 
 
 def test_actors_and_a_learner_of_one_host_share_its_cores():
-    """2 cores / (2.5 + 1.5 ms of cores per step); 1.0 ms of a core for actors of 2.0 ms a step."""
+    """2 cores / (2.5 + 1.5 core-ms per step); a learner's step takes 1.0 ms, an actor's 2.0."""
     found = predict(plan([("here", {"here": 3})], here=2))
     assert found.limits[0] == pytest.approx(RateLimits(800, 1000, math.inf, 500), rel=1e-4)
     assert found.limits[0].bottleneck == "cores"
@@ -101,8 +103,10 @@ def test_actors_and_a_learner_of_one_host_share_its_cores():
 
 
 def test_an_actor_stands_back_while_an_update_is_made_beside_it():
-    """Of 2 cores an update, 1 ms of a step, leaves a half, where the actor would use 1.25: for that
-    ms it plays at 0.4 of its speed, and then at all of it, 2.0 ms a step, with cores to spare.
+    """An actor with low priority is slowed down during updates.
+
+    An update takes 1 ms per step and leaves half a core of 2, of which the actor would use 1.25. So
+    for this ms it plays at 0.4 of its speed, and then at full speed, 2.0 ms per step.
     """
     found = predict(plan([("here", {"here": 1})], here=2))
     assert found.limits[0].supply == pytest.approx(500, rel=1e-4)
@@ -112,14 +116,16 @@ def test_an_actor_stands_back_while_an_update_is_made_beside_it():
 
 
 def test_learners_that_want_more_cores_than_there_are_hold_an_actor_back_for_longer():
-    """Two updates, 1.5 ms of cores each, take 1.5 ms on 2 cores and leave none to the actor."""
+    """Two updates of 1.5 core-ms take 1.5 ms on 2 cores and leave none to the actor."""
     made = plan([("here", {"here": 1}), ("here", {"there": 9})], here=2, there=64)
     assert predict(made).limits[0].cores == pytest.approx(1 / (0.0020 + 0.0015), rel=1e-4)
 
 
 def test_a_step_costs_more_where_a_learner_and_actors_use_the_same_cores():
-    """1.2 times 2.0 of an actor's 2.5 ms of cores, 1.5 times 1.2 of a learner's 1.5; its second is
-    half as long again. On hosts of their own all is as before.
+    """On a shared host 2.0 of an actor's 2.5 core-ms cost 1.2 times as much.
+
+    Of a learner's 1.5 core-ms, 1.2 cost 1.5 times as much; its elapsed time is 1.5 times as long.
+    On separate hosts the costs are unchanged.
     """
 
     def costs(sets, on_gpu=False, **cores):
@@ -138,7 +144,7 @@ def test_a_step_costs_more_where_a_learner_and_actors_use_the_same_cores():
     assert both.learner == pytest.approx(1 / 0.0015, rel=1e-4)
     apart = costs([("gpu", {"cpu": 3})])
     assert (apart.supply, apart.learner) == pytest.approx((1500, 1000), rel=1e-4)
-    # However many actors want more: at a rate r the share b of 64 cores is busy, with
+    # For any number of actors: at a rate r the share b of 64 cores is busy, with
     # 64 b = r (2.5 + 0.4 b + 1.5 + 0.6 b) ms, where
     # r (1 + 0.5 b) ms = 1 for the learner, r (2 + 0.4 b) ms for an actor.
     for actors in (1, 30):
@@ -147,13 +153,13 @@ def test_a_step_costs_more_where_a_learner_and_actors_use_the_same_cores():
         assert idle.learner == pytest.approx(1000 / (1 + 0.5 * busy), rel=1e-4)
         busy = (math.sqrt((64 - actors / 2) ** 2 + 4 * 12.8 * 2 * actors) - 64 + actors / 2) / 25.6
         assert idle.supply == pytest.approx(500 * actors / (1 + 0.2 * busy), rel=1e-4)
-    # Of an update's 1 ms on a GPU the cores have a part in 0.2.
+    # The cores compute 0.2 ms of an update's 1 ms on a GPU.
     gpu = costs([("here", {"here": 3})], on_gpu=True, here=2)
     assert gpu.learner == pytest.approx(1 / 0.0011, rel=1e-4)
 
 
 def test_so_is_the_time_of_an_actor_that_takes_turns_or_asks_for_actions():
-    """1.2 times 1.4 ms in turns, and 1.2 times 1.0 of environment besides 0.2 of asking."""
+    """1.2 times 1.4 ms in turns, or 1.2 times 1.0 ms of environment plus 0.2 ms of requests."""
 
     def supply(cores, **shape):
         made = plan([("here", {"here": 1})], SHAPE._replace(**shape), here=cores)
@@ -167,8 +173,10 @@ def test_so_is_the_time_of_an_actor_that_takes_turns_or_asks_for_actions():
 
 
 def test_what_is_done_once_a_policy_or_an_update_or_a_pull_is_part_of_a_step():
-    """A policy is loaded in 40 ms for 200 steps, published in 50 for 100; a pull, of 200 steps at
-    this rate, takes 20 ms of the one end and 10 of the other.
+    """Costs per policy, update and pull are divided among their steps.
+
+    Loading a policy takes 40 ms for 200 steps, publishing one 50 ms for 100; a pull, one per 200
+    steps at this rate, takes 20 ms at one end and 10 at the other.
     """
 
     def limits(sets, **cores):
@@ -193,18 +201,18 @@ def test_an_actor_that_leaves_its_host_idle_is_not_said_to_share_its_cores():
 
 
 def test_a_link_carries_unrolls_one_way_and_parameters_the_other():
-    """0.04 Gbit/s are 5 MB/s; unrolls of 10 kB a step: 500 steps/s, and 5 MB/s of pulls."""
+    """0.04 Gbit/s are 5 MB/s; with 10 kB per step they carry 500 steps/s, and 5 MB/s of pulls."""
     found = predict(plan([("gpu", {"cpu": 4})], gbit=0.04))
     assert found.limits[0].network == pytest.approx(500, rel=1e-4)
     assert found.limits[0].bottleneck == "network"
     assert found.actors_needed == [1]
-    # Two updates of 100 steps make 2 policies for 200 steps/s: 2 MB/s down, had they gone up too.
+    # At 200 steps/s, 2 updates per second of 100 steps cause 2 pulls: 2 MB/s the other way.
     slower = predict(plan([("gpu", {"cpu": 4})], gbit=0.016))
     assert slower.limits[0].network == pytest.approx(200, rel=1e-4)
 
 
 def test_learners_on_other_hosts_exchange_gradients():
-    """Each of 2 learners sends 1 MB for each 100 steps: as many bytes a step as unrolls here."""
+    """Each of 2 learners sends 1 MB per 100 steps: as many bytes per step as unrolls have here."""
     sets = [("gpu0", {"gpu0": 4}), ("gpu1", {"gpu1": 4})]
     assert predict(plan(sets, gbit=0.04)).limits[0].network == pytest.approx(500, rel=1e-4)
     together = [("gpu", {"gpu": 4}), ("gpu", {"gpu": 4})]
@@ -212,18 +220,18 @@ def test_learners_on_other_hosts_exchange_gradients():
 
 
 def test_one_pull_serves_all_actors_of_a_host():
-    """Down: at most 10 pulls/s x 1 MB. 40 actors on one host fit into 0.1 Gbit/s, on 40 not."""
+    """At most 10 pulls/s of 1 MB: 0.1 Gbit/s suffice for 40 actors on one host, not on 40 hosts."""
     shape = SHAPE._replace(unroll_bytes=0.0)
     assert predict(plan([("gpu", {"cpu": 40})], shape, gbit=0.1)).limits[0].network == math.inf
     apart = plan([("gpu", {f"cpu{i}": 1 for i in range(40)})], shape, gbit=0.1)
-    # Each pulls after each of its unrolls: rate / (10 x 20) pulls/s of all, 1 MB each, 12.5 MB/s.
+    # Each host pulls after each round of unrolls: rate / (10 x 20) pulls/s of 1 MB in 12.5 MB/s.
     assert predict(apart).limits[0].network == pytest.approx(2500, rel=1e-4)
 
 
 def test_inference_at_the_learner_pulls_nothing_and_spares_the_actors_network():
     shape = SHAPE._replace(inference="learner", unroll_bytes=0.0)
     found = predict(plan([("gpu", {f"cpu{i}": 1 for i in range(40)})], shape, gbit=0.1))
-    # 8 bytes a step of 12.5 MB/s.
+    # 8 bytes per step in 12.5 MB/s.
     assert found.limits[0].network == pytest.approx(12.5e6 / 8, rel=1e-4)
     assert found.limits[0].supply == pytest.approx(40 / 0.0012, rel=1e-4)
 
@@ -247,8 +255,10 @@ def test_learners_in_lockstep_go_as_the_slowest():
 
 
 def test_a_set_that_is_held_back_leaves_its_cores_to_the_others():
-    """Evenly shared, 5 cores would give 6 actors 333 steps/s each: two sets 667 and 1,333. At 1,000
-    each set takes 2.5 cores, and its learner all it can.
+    """A set that waits for the slowest does not use its share of the cores.
+
+    Shared evenly, 5 cores would give 6 actors 333 steps/s each: 667 and 1,333 for the two sets. At
+    1,000 each set takes 2.5 cores, and its learner is at its limit.
     """
     found = predict(plan([("gpu0", {"cpu": 2}), ("gpu1", {"cpu": 4})], cpu=5))
     assert found.limits[0].supply == pytest.approx(1000, rel=1e-4)
@@ -257,7 +267,7 @@ def test_a_set_that_is_held_back_leaves_its_cores_to_the_others():
 
 @pytest.mark.parametrize(("learners", "left"), [(1, 1.0), (2, 0.968), (4, 0.943), (8, 0.928)])
 def test_stragglers_cost_what_drawn_times_cost(learners, left):
-    """As sandbox/multi_learner.md has it, from draws."""
+    """The formula agrees with the simulation in sandbox/multi_learner.md."""
     assert straggler_efficiency(learners) == pytest.approx(left, abs=0.001)
 
 
@@ -265,17 +275,17 @@ def test_what_a_running_run_waits_says_what_it_could_do():
     found = infer_limits(100.0, learner_wait_share=0.5, actor_wait_share=0.2)
     assert (found.supply, found.learner) == pytest.approx((125.0, 200.0))
     assert count_actors_needed(found.learner, 125.0 / 5) == 8
-    assert count_actors_needed(300.0, 0.1 * 1000) == 3, "no fourth for a rounding error"
+    assert count_actors_needed(300.0, 0.1 * 1000) == 3, "a rounding error adds no fourth actor"
 
 
-# -- what holds of any plan
+# -- properties of any plan
 
 POSITIVE_COSTS = st.floats(1e-5, 1e-2)
 
 
 @st.composite
 def plans(draw):
-    """Two sets on hosts that they share, or not."""
+    """Draw a plan of one or two sets on hosts that they may share."""
     values = [draw(POSITIVE_COSTS) for _ in HostCosts._fields[1:]]
     names = ["a", "b", "c"]
     costs = HostCosts(1, *values)._replace(
@@ -307,7 +317,7 @@ def test_more_actors_never_supply_less(before, more):
     sets = [own._replace(actors={host: count + more}), *before.sets[1:]]
     one, other = predict(before), predict(before._replace(sets=sets))
     assert other.limits[0].supply >= one.limits[0].supply * (1 - 1e-6)
-    if len(sets) == 1:  # with two, more of one set's take cores from the other's
+    if len(sets) == 1:  # with two sets, more actors of one take cores from the other
         assert other.total_rate >= one.total_rate * (1 - 1e-4)
 
 
@@ -328,7 +338,7 @@ def test_a_prediction_keeps_to_its_limits_and_loses_nothing_without_a_reason(eac
         name: host._replace(costs=host.costs._replace(pulling=0.0, serving=0.0))
         for name, host in each.hosts.items()
     }
-    found = predict(each._replace(hosts=hosts))  # pulls take cores of no limit's name
+    found = predict(each._replace(hosts=hosts))  # no single limit includes the cost of pulls
     assert found.rate <= min(limits.rate for limits in found.limits) * (1 + 1e-4)
     assert found.total_rate == pytest.approx(found.rate * len(each.sets))
     assert found.rate > 0
@@ -336,14 +346,14 @@ def test_a_prediction_keeps_to_its_limits_and_loses_nothing_without_a_reason(eac
         assert found.rate >= 0.999 * found.limits[0].rate
 
 
-# -- against figures that others published
+# -- comparison with published figures
 
-# Steps/s by actors, one learner on a GPU, actors on machines of 4 cores: the predecessor's table.
+# The predecessor's table: steps/s by actors; one learner on a GPU, actors on machines of 4 cores.
 PUBLISHED = {15: 2300, 25: 4300, 35: 6000, 45: 6200, 50: 6200, 110: 6300}
 
 
 def predecessor(actors, factors=ALONE):
-    """Its two parameters are 200 an actor and 5,000 of the learner before the fit."""
+    """Make a plan with 200 steps/s per actor and 5,000 of the learner before the fit."""
     costs = FREE._replace(cores=1000, environment=5e-3, training_secs=2e-4)
     hosts = {"gpu": Host(costs), "cpu": Host(costs)}
     return ClusterPlan(hosts, [WorkerSet("gpu", {"cpu": actors})], SHAPE, factors)
@@ -352,11 +362,11 @@ def predecessor(actors, factors=ALONE):
 @pytest.mark.parametrize(
     ("points", "each", "most", "predicted"),
     [
-        # 2,300 / 15 = 153.3 an actor; x 25 = 3,833 and x 35 = 5,367; then 6,300.
+        # 2,300 / 15 = 153.3 per actor; x 25 = 3,833 and x 35 = 5,367; then 6,300.
         ((15, 110), 153.3, 6300, {25: 3833, 35: 5367, 45: 6300, 50: 6300}),
-        # 4,300 / 25 = 172 an actor; x 15 = 2,580 and x 35 = 6,020; then 6,200.
+        # 4,300 / 25 = 172 per actor; x 15 = 2,580 and x 35 = 6,020; then 6,200.
         ((25, 45), 172.0, 6200, {15: 2580, 35: 6020, 50: 6200, 110: 6200}),
-        # 6,000 / 35 = 171.4 an actor; x 15 = 2,571 and x 25 = 4,286; then 6,200.
+        # 6,000 / 35 = 171.4 per actor; x 15 = 2,571 and x 25 = 4,286; then 6,200.
         ((35, 50), 171.4, 6200, {15: 2571, 25: 4286, 45: 6200, 110: 6200}),
     ],
 )
@@ -373,7 +383,7 @@ def test_two_points_of_the_predecessors_table_predict_the_others(points, each, m
         assert found == pytest.approx(PUBLISHED[actors], rel=0.15)
 
 
-PAIRS = list(itertools.product((15, 25, 35), (45, 50, 110)))  # of its slope, and of its plateau
+PAIRS = list(itertools.product((15, 25, 35), (45, 50, 110)))  # points of its slope and plateau
 
 
 def test_any_point_of_the_slope_and_any_of_the_plateau_predict_the_table():
@@ -392,7 +402,7 @@ def test_any_point_of_the_slope_and_any_of_the_plateau_predict_the_table():
 
 @pytest.mark.parametrize(("power", "worst"), [(16, 0.18), (8, 0.33), (4, 0.69)])
 def test_a_minimum_that_is_rounded_off_predicts_it_worse(power, worst):
-    """rate^-p = (actors x each)^-p + most^-p is linear in what it is fitted by."""
+    """The smooth minimum rate^-p = (actors x each)^-p + most^-p is linear in the fitted values."""
     errors = []
     for points in PAIRS:
         rows = [[float(n) ** -power, 1.0] for n in points]
