@@ -125,7 +125,7 @@ def test_foreign_files_are_left_alone_and_the_reason_is_reported(project, lan):
     project.csv(ACTOR1)
     project.deploy()
     (lan.actor1.home / "impala_mm" / "experiment.py").write_text("mended here\n")
-    assert "changed since they came, in the way (experiment.py)" in project.deploy()[1]
+    assert "not deployed, or were changed since (experiment.py)" in project.deploy()[1]
     assert (lan.actor1.home / "impala_mm" / "experiment.py").read_text() == "mended here\n"
 
 
