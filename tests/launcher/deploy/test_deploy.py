@@ -331,7 +331,7 @@ def test_the_frontend_starts_nothing_where_a_host_is_not_ready(lan):
         ran.stderr
         == "error: no process was started: --deploy did not succeed on all hosts (see above)\n"
     )
-    assert "10.77.1.21 FAILED: /root/impala_mm has files of its own" in ran.stdout
+    assert "10.77.1.21 FAILED: /root/impala_mm has files that were not deployed" in ran.stdout
     assert "10.77.1.11 FAILED: /root/impala_mm: " in ran.stdout
     ran = lan.laptop.run("bash", "-c", f"cd /root; {command} --wheelhouse=no", check=False)
     assert "error: --wheelhouse=no: there is no such folder" in ran.stderr
