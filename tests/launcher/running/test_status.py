@@ -186,7 +186,7 @@ def test_an_unreadable_record_is_reported_and_its_name_is_not_free(run, tmp_path
     (run.folder / "run.json").write_text(content)
     for ask in (lambda: status.snapshot(run), run.create_state):
         with pytest.raises(
-            UnreadableRecord, match=f"{run.folder}/run.json cannot be read, or is of anoth"
+            UnreadableRecord, match=f"{run.folder}/run.json cannot be read, or was written by anoth"
         ):
             ask()
     ended = LEARNERS | {"supervisor": [ME[0], ME[1] + 1]}
@@ -263,7 +263,7 @@ def test_the_state_of_a_run_is_private_to_its_owner(run, tmp_path):
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "..", "a.b", "a:b", "x" * 65])
 def test_names_that_folders_and_tmux_could_not_have_are_refused(name):
-    with pytest.raises(InvalidRunName, match="letters, digits, - and _ make one"):
+    with pytest.raises(InvalidRunName, match="is not a valid name: use letters, digits, - and _"):
         Run(name)
 
 
