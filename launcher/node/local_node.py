@@ -1,4 +1,4 @@
-"""This machine's part of a run; a frontend calls it directly, or over SSH through `agent_main`.
+"""One machine's part of a run; a frontend calls it directly, or over SSH through `agent_main`.
 
 Arguments and results consist of JSON types.
 """
