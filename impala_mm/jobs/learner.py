@@ -1,6 +1,5 @@
 """A learner's process: training from the flags to the exit code."""
 
-import signal
 import time
 import traceback
 from pathlib import Path
@@ -91,7 +90,7 @@ def _train(
 
         def meanwhile() -> None:
             if ending:
-                learner.stop(f"stopped by {signal.Signals(ending[0]).name}")
+                learner.stop(lifecycle.end_reason(ending))
 
         if monitor.finished:
             result, code = f"the run in {path} is finished: {monitor.finished}", 0
