@@ -105,7 +105,8 @@ def _train(
             say("error: the last checkpoint could not be written")
         event_hook.call("end", result)
     except LearnerLost as error:
-        say(f"error: {error}; the last checkpoint is intact, and the same command resumes from it")
+        resume = f"the same flags with --logdir={config.logdir or path} resume from it"
+        say(f"error: {error}; the last checkpoint is intact: {resume}")
         event_hook.call("end", f"error: {error}")
         return 1
     except setup.FAILURES as error:
