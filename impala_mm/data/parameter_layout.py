@@ -38,7 +38,7 @@ class ParameterLayout:
     def values(self) -> list[tf.Tensor]:
         """Return the variables' current values; call it between two updates.
 
-        Later updates do not change them: they write to new memory while a value is in use.
+        Later updates do not change the values: they write to new memory while a value is in use.
         """
         return [variable.read_value() for variable in self._variables]
 
@@ -64,6 +64,6 @@ class ParameterLayout:
         self._assign(raw)
 
     def _assign_packed(self, raw: tf.Tensor) -> None:
-        """Assign its part of the bytes to each variable."""
+        """Assign to each variable its part of the bytes."""
         for variable, value in zip(self._variables, unpack(raw, self._specs), strict=True):
             variable.assign(tf.cast(value, variable.dtype))

@@ -1,4 +1,4 @@
-"""The descriptions of all metrics, by their keys in metrics.jsonl: the only place with them.
+"""The descriptions of all metrics, by their keys in metrics.jsonl.
 
 `metrics_writer` shows the descriptions in TensorBoard, and `sandbox/metrics.md` is this table as a
 page. After a change here, write the page again:
@@ -76,8 +76,8 @@ GROUPS = (
             ),
             "human_normalised": _M(
                 "share, 0 to 1 and above",
-                "The return on a scale where 0 is a random policy and 1 a human; of several games "
-                "the median, and one for each. Only for games whose scores are known.",
+                "The return on a scale where 0 is a random policy and 1 a human; with several "
+                "games the median, and a value for each. Only for games whose scores are known.",
                 "high",
                 parts="level",
             ),
@@ -141,8 +141,8 @@ GROUPS = (
             ),
             "clipped_share": _M(
                 "share of updates, 0 to 1",
-                "Updates whose gradient was clipped (`--gradients_clipping`).",
-                "below 1; at 1 the learning rate is in effect a lower one",
+                "Share of updates whose gradient was clipped (`--gradients_clipping`).",
+                "below 1; at 1 every step is smaller than the learning rate asks for",
             ),
             "policy_lag": _M(
                 "updates",
@@ -180,13 +180,14 @@ GROUPS = (
                 parts="learner",
             ),
             "actor/acting_share": _M(
-                _SHARE, "The actors compute actions, or wait for those of the learner's inference."
+                _SHARE,
+                "The actors compute actions, or wait for actions (`--inference=learner`).",
             ),
             "actor/stepping_share": _M(_SHARE, "The actors step their environments.", "high"),
             "actor/waiting_share": _M(
                 _SHARE,
                 "The actors wait until the learner has taken their previous unrolls.",
-                "below 0.3, else learner or network are too slow for so many actors",
+                "below 0.3, else the learner or the network is too slow for this number of actors",
             ),
             "inference_batch": _M(
                 "environments",
@@ -199,7 +200,7 @@ GROUPS = (
             ),
             "idle_cores": _M(
                 "cores",
-                "Idle CPU cores of the learners' hosts; of several hosts, the most.",
+                "Idle CPU cores of the learners' host; with several hosts, the largest number.",
                 "near 0 if the actors run on the same host",
             ),
             "verdict": _M(
