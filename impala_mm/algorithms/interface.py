@@ -58,11 +58,11 @@ class Algorithm(Protocol):
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Learn from one batch; return (metrics, priorities float32 [B] for the batch's source).
 
-        It is traced as part of one tf.function without AutoGraph: for a condition on
-        a tensor, use `tf.cond` instead of `if`, or a tf.function of your own. It may make any number
-        of optimizer steps. Compute the losses in the function that is passed to `exchange.differentiate`, which
-        is what --xla compiles. The metrics become columns of metrics.jsonl. One of them must be
-        `grad_norm`: an update in which it is not finite ends the run.
+        It is traced as part of one tf.function without AutoGraph: for a condition on a tensor, use
+        `tf.cond` instead of `if`, or a tf.function of your own. It may make any number of optimizer
+        steps. Compute the losses in the function that is passed to `exchange.differentiate`, which
+        --xla compiles. The metrics become keys of metrics.jsonl. One of them must be `grad_norm`:
+        an update in which it is not finite ends the run.
         """
 
 

@@ -24,7 +24,7 @@ class ParameterLayout:
         self._variables = list(acting)
         halved = {id(v) for v in trained} if wire_dtype != "float32" else set()
         half = tf.as_dtype(wire_dtype)
-        self._specs = [  # as the variables are sent
+        self._specs = [  # of the variables in the form in which they are sent
             tf.TensorSpec(v.shape, half if id(v) in halved and v.dtype == tf.float32 else v.dtype)
             for v in acting
         ]

@@ -5,9 +5,9 @@
              one small sum over learners per step: whether one stops, steps, mean return
 
 `next` returns a learner's batch once every learner has one. Learners agree on the next step while
-the current one runs, so this takes no extra time if batches are available. A learner that
-has to stop, because of a signal or a failed source, reports that for the next step without a
-batch, and all end after the same step. A single learner has nothing to agree on and needs no thread for it.
+the current one runs, so this takes no extra time if batches are available. A learner that has to
+stop, because of a signal or a failed source, takes part in the next agreement without a batch, and
+all learners stop before that step. A single learner has nothing to agree on and needs no thread.
 """
 
 import math

@@ -85,7 +85,7 @@ class LearnerMonitor:
         self._heartbeat, self._cores = heartbeat.of_learner(), IdleCores()
         self._updates_at_beat: int | None = None
         self._reported_at = math.inf  # time.monotonic()
-        self.seconds = 0.0  # of training, including those before a resume
+        self.seconds = 0.0  # seconds of training, including those before a resume
         self.finished = ""  # why a resumed run has nothing left to do
 
     def resume(self) -> None:

@@ -160,7 +160,7 @@ def _variables_by_kind(variables: Variables) -> dict[str, list[tf.Variable]]:
 
 
 def load(path: Path, by_name: dict[str, tf.Variable]) -> None:
-    """Assign a checkpoint's values to variables; raise Mismatch, and assign none, if one misfits."""
+    """Assign a checkpoint's values to variables; raise Mismatch, and assign none, if one fails."""
     try:
         reader = tf.train.load_checkpoint(str(path / "variables"))
         shapes = reader.get_variable_to_shape_map()

@@ -19,7 +19,7 @@ from impala_mm.records.settings_table import render_markdown
 from impala_mm.records.wandb_tracking import WandbTracking
 from impala_mm.runtime.log import Say
 
-_BUCKETS = 30  # of a histogram
+_BUCKETS = 30  # buckets of a histogram
 _HISTOGRAM = metadata.create_summary_metadata(display_name=None, description=None)
 
 
