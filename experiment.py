@@ -1,15 +1,24 @@
-"""One process of an experiment: a learner, an actor, or both roles on this machine.
+"""Runs an experiment on this machine, or one process of it: a learner, an actor or an evaluator.
 
-python experiment.py --level_name=CartPole-v1                learner and actors, here
-python experiment.py --level_name=CartPole-v1 --num_learners=2 --num_actors=3
-python experiment.py --job_name=learner --learner_hosts=localhost:8001 ...
-python experiment.py --job_name=actor --task=0 --learner_hosts=localhost:8001 ...
-mpirun -np 2 python experiment.py --job_name=learner --learner_hosts=a:8001,b:8001 ...
-python experiment.py --validate ...                          would this start? starts nothing
-python experiment.py --mode=test --logdir=RUN                plays whole games, says how well
-python experiment.py --job_name=evaluator --logdir=RUN       tests each new checkpoint of a run
-python experiment.py --mode=export --logdir=RUN              writes what it has learnt, to serve
-mpirun -np 2 python experiment.py --mode=rehearsal           checks the all-reduce of two learners
+A learner and two actors on this machine, then two learners and three actors:
+    python experiment.py --level_name=CartPole-v1
+    python experiment.py --level_name=CartPole-v1 --num_learners=2 --num_actors=3
+
+Single processes, on any host:
+    python experiment.py --job_name=learner --learner_hosts=localhost:8001 ...
+    python experiment.py --job_name=actor --task=0 --learner_hosts=localhost:8001 ...
+    mpirun -np 2 python experiment.py --job_name=learner --learner_hosts=a:8001,b:8001 ...
+
+Check the flags without starting anything:
+    python experiment.py --validate ...
+
+Test the agent of a run, test each of its new checkpoints, or export it as a SavedModel:
+    python experiment.py --mode=test --logdir=RUN
+    python experiment.py --job_name=evaluator --logdir=RUN
+    python experiment.py --mode=export --logdir=RUN
+
+Check the all-reduce of two learners:
+    mpirun -np 2 python experiment.py --mode=rehearsal
 """
 
 import signal
