@@ -82,7 +82,7 @@ def test_an_actor_that_hangs_is_restarted(cluster):
     frontend = cluster.start(rows, "--level_name=catch", "--stop_at_return=2", "--stall_secs=8")
     frontend.until(r"\d frames \|", 60)
     # A process that is starting has a longer timeout.
-    until((cluster.state / "actor-0" / "beat").exists)
+    until((cluster.state / "actor-0" / "beat").exists, 40)
     actor = read_json(cluster.state / "actor-0" / "state.json")["process"]
     os.kill(actor[0], signal.SIGSTOP)
     frontend.until(

@@ -129,7 +129,9 @@ def two(tmp_path, request):
 def test_with_fixed_actors_a_learner_whose_actors_die_is_named_and_all_stop_while_it_starves(two):
     learners, actors, logdir = two
     actors[1].kill()
-    learners.until("learner 1 has no unrolls, and the others wait for it: give it actors")
+    learners.until(
+        r"bottleneck: learner 1 \(no unrolls, the other learners wait for it\); assign actors to it"
+    )
     begin, used = time.monotonic(), _cpu_seconds(ranks := _ranks(learners))
     assert _steps_per_second(logdir, 4) == 0
     # Horovod as released would spin; our build uses a tenth of a core for its thread.
