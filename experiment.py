@@ -1,38 +1,47 @@
-"""One process of an experiment: a learner, an actor, or both roles on this machine.
+"""Runs an experiment on this machine, or one process of it: a learner, an actor or an evaluator.
 
-python experiment.py --level_name=CartPole-v1                learner and actors, here
-python experiment.py --level_name=CartPole-v1 --num_learners=2 --num_actors=3
-python experiment.py --job_name=learner --learner_hosts=localhost:8001 ...
-python experiment.py --job_name=actor --task=0 --learner_hosts=localhost:8001 ...
-mpirun -np 2 python experiment.py --job_name=learner --learner_hosts=a:8001,b:8001 ...
-python experiment.py --validate ...                          would this start? starts nothing
-python experiment.py --mode=test --logdir=RUN                plays whole games, says how well
-python experiment.py --job_name=evaluator --logdir=RUN       tests each new checkpoint of a run
-python experiment.py --mode=export --logdir=RUN              writes what it has learnt, to serve
-mpirun -np 2 python experiment.py --mode=rehearsal           checks the all-reduce of two learners
+A learner and two actors on this machine, then two learners and three actors:
+    python experiment.py --level_name=CartPole-v1
+    python experiment.py --level_name=CartPole-v1 --num_learners=2 --num_actors=3
+
+Single processes, on any host:
+    python experiment.py --job_name=learner --learner_hosts=localhost:8001 ...
+    python experiment.py --job_name=actor --task=0 --learner_hosts=localhost:8001 ...
+    mpirun -np 2 python experiment.py --job_name=learner --learner_hosts=a:8001,b:8001 ...
+
+Check the flags without starting anything:
+    python experiment.py --validate ...
+
+Test the agent of a run, test each of its new checkpoints, or export it as a SavedModel:
+    python experiment.py --mode=test --logdir=RUN
+    python experiment.py --job_name=evaluator --logdir=RUN
+    python experiment.py --mode=export --logdir=RUN
+
+Check the all-reduce of two learners:
+    mpirun -np 2 python experiment.py --mode=rehearsal
 """
 
 import signal
 import sys
+from typing import NoReturn
 
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
 
 
 def main(argv: list[str]) -> None:
-    """Parses the flags and calls the library."""
-    # Until TensorFlow is loaded nobody could save: later the learner takes these over.
+    """Parse the flags and run the kind of process that they name."""
+    # Nothing can be saved before TensorFlow is loaded; later the learner handles these signals.
     signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
     (config,), given = flags.parse(argv, __doc__ or "", Config)
-    # Below the flags, so that --help and a misspelt flag answer at once.
+    # Imported after the flags are parsed, so that --help and a misspelt flag answer at once.
     from impala_mm.jobs import (  # noqa: PLC0415
         actor,
         evaluate,
         evaluator,
         export,
         learner,
-        local_cluster,
         rehearse,
         validate,
     )
@@ -50,9 +59,35 @@ def main(argv: list[str]) -> None:
         evaluator.run(config, given)
     if config.job_name == "actor":
         actor.run(config)
-    if config.num_learners > 1 and not config.job_name and rank.process_rank().size == 1:
-        local_cluster.run(config, argv)
-    learner.run(config, argv)
+    if not config.job_name and rank.process_rank().size == 1:
+        run_locally(config, argv, given)
+    learner.run(config)
+
+
+def run_locally(config: Config, argv: list[str], given: list[str]) -> NoReturn:
+    """Run learners and actors on this machine, each under a supervisor of the launcher."""
+    from impala_mm.jobs import local_run  # noqa: PLC0415
+    from impala_mm.runtime import lifecycle  # noqa: PLC0415
+    from launcher.node import foreground, mpirun  # noqa: PLC0415
+
+    program = mpirun.find(sys.executable)
+    processes = local_run.prepare(config, argv, given, has_mpirun=bool(program))
+    learners = processes.learner
+    if config.num_learners > 1:
+        learners = mpirun.local_command(program, config.num_learners, learners)
+    signals: list[int] = []
+    lifecycle.handle_end_signals(lambda number, _: signals.append(number))
+    code = foreground.run(
+        foreground.LocalRun(
+            learners,
+            processes.actors,
+            processes.environment | mpirun.environment(as_root=True),
+            processes.folder,
+            config.log_max_mb,
+        ),
+        signals,
+    )
+    sys.exit(lifecycle.exit_code(signals) if code is None else code)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,11 @@ def main(argv: list[str]) -> None:
     request = Request(
         launcher=launcher,
         given=given,
-        flags={name: _text(getattr(config, name)) for name in given if hasattr(config, name)},
+        flags={
+            name: flags.format_value(getattr(config, name))
+            for name in given
+            if hasattr(config, name)
+        },
         logdir=config.logdir,
         log_max_mb=config.log_max_mb,
         make_logdir=lambda: run_folder.make_folder(config),
@@ -52,11 +56,6 @@ def main(argv: list[str]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = 128 + signal.SIGPIPE
     sys.exit(code)
-
-
-def _text(value: object) -> str:
-    """Return a value in the format of the command line."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 if __name__ == "__main__":

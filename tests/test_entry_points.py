@@ -71,8 +71,8 @@ def test_the_frontend_lists_every_mistake_of_a_csv_and_starts_nothing(tmp_path):
     csv.write_text("job,ip,tf_port\nlerner,a,1\nlearner,b,99999\n")
     code, printed = run(sys.executable, "run_experiment_mm_raw.py", f"--workers_csv_path={csv}")
     assert code == 2
-    assert "row 2, column job: 'lerner' is no job (did you mean learner?)" in printed
-    assert "row 3, column tf_port: '99999' is no port" in printed
+    assert "row 2, column job: 'lerner' is not a job (did you mean learner?)" in printed
+    assert "row 3, column tf_port: '99999' is not a valid port" in printed
     assert "Traceback" not in printed
 
 

@@ -69,14 +69,14 @@ def test_a_run_is_shown_followed_and_stopped_from_another_terminal(cluster):
     processes = [cluster.process(name) for name in ("learners", "actor-0", "actor-1")]
     code, printed = cluster.run(rows, "--skip_check")
     assert (code, printed.count("\n")) == (2, 1)
-    assert "error: a run called impala goes on: --status shows it, --stop ends it" in printed
+    assert "error: a run named impala is running: --status shows it, --stop ends it" in printed
 
     os.kill(processes[1][0], signal.SIGKILL)
     killed = time.monotonic()
     while (known := cluster.status("actor-0"))["restarts"] < 1:
         assert time.monotonic() - killed < 5
-    assert known["failure"]["why"] == "it was ended by SIGKILL"
-    frontend.until(r"actor-0 on localhost failed: it was ended by SIGKILL\n", 5)
+    assert known["failure"]["why"] == "it was killed by SIGKILL"
+    frontend.until(r"actor-0 on localhost failed: it was killed by SIGKILL\n", 5)
     until(lambda: cluster.status("actor-0")["state"] == "running")
 
     known = cluster.status()
@@ -115,14 +115,16 @@ def test_a_run_is_shown_followed_and_stopped_from_another_terminal(cluster):
 def test_the_error_of_each_process_is_printed_by_the_frontend(cluster):
     frontend = cluster.start(cluster.rows(actors=1), "--max_restarts=1", TOLD="fail")
     frontend.until(
-        r"actor-0 on localhost failed: it ended with exit code 1\n"
+        r"actor-0 on localhost failed: it exited with code 1\n"
         r"    Traceback \(most recent call last\):\n(    .*\n)+"
         r"    ValueError: an actor that fails\n"
-        r"  it starts again in 0\.5 s; log: .*actor-0\.log\n",
+        r"  it will be restarted in 0\.5 s; log: .*actor-0\.log\n",
         10,
     )
     frontend.until(
-        r"actor-0 on localhost failed 2 times: .*\n(    .*\n)+  it stays away, after 2", 10
+        r"actor-0 on localhost failed 2 times: .*\n(    .*\n)+  it crashed 2 times and will "
+        r"not be restarted; log: ",
+        10,
     )
 
 
@@ -210,7 +212,10 @@ def test_a_tmux_session_that_no_run_created_is_left_alone(cluster):
     subprocess.run(["tmux", "new-session", "-d", "-s", "impala"], env=environment, check=True)
     code, printed = cluster.run(cluster.rows(), "--skip_check", f"--logdir={cluster.logdir}")
     assert code == 2
-    assert "error: tmux has a session called impala that no run made: --tmux_sess=NAME" in printed
+    assert (
+        "error: tmux has a session named impala that no run made: choose another name with"
+        in printed
+    )
     assert cluster.tmux("list-windows", "-t", "impala")
 
 
@@ -218,7 +223,7 @@ def test_without_horovod_the_example_csv_is_one_learner_with_all_actors(monkeypa
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     asked = Request(LauncherConfig(), [], {}, "", 20.0, None, None)
     assert [worker.job for worker in read_workers(asked)] == ["learner", "actor", "actor", "actor"]
-    assert "there is no Horovod here (`make horovod` builds it): one learner trains" in (
+    assert "Horovod is not installed (`make horovod` builds it): one learner trains" in (
         capsys.readouterr().out
     )
     named = asked._replace(given=["workers_csv_path"])
@@ -338,8 +343,8 @@ def test_a_learner_that_other_hosts_cannot_reach_is_refused(cluster):
             "--num_actors is not for the frontend: the CSV has a row for each actor",
         ),
         ("--mode=test", "--mode=test is one process: give it to experiment.py itself"),
-        ("--level_name=a\nb", "--level_name holds a line's end; no process can be told that"),
-        ("--tmux_sess=a b", "--tmux_sess: 'a b' is no name: letters, digits, - and _ make one"),
+        ("--level_name=a\nb", "--level_name contains a line break, which no process can get"),
+        ("--tmux_sess=a b", "--tmux_sess: 'a b' is not a valid name: use letters, digits, - and _"),
         ("--apply", "there is no run named impala"),
         ("--env=SECRET hunter2", "--env=...: write NAME=value"),
     ],

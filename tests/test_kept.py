@@ -63,7 +63,7 @@ def test_what_cannot_go_on_says_why_and_a_damaged_checkpoint_is_passed_over(tmp_
     assert code == 0, printed
     assert f"{data} is cut short since it was written; trying the previous checkpoint" in printed
     assert re.search(r"resumed at 1?\d,\d{3} frames", printed)
-    assert "ended: reached 20,000 frames" in printed
+    assert "finished: reached 20,000 frames" in printed
 
 
 @pytest.mark.slow

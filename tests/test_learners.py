@@ -85,12 +85,12 @@ def test_two_learners_here_train_by_an_algorithm_of_our_own_and_ctrl_c_saves(tmp
         assert time.monotonic() < deadline, read_rows(tmp_path)[-1]
         time.sleep(0.2)
     processes = descendants(cluster.process.pid)
-    assert len(processes) >= 5, "mpirun, two learners, two actors"
+    assert len(processes) >= 8, "mpirun, two learners, two actors, and three supervisors"
     cluster.process.send_signal(signal.SIGINT)
     assert cluster.process.wait(timeout=20) == 130
     _until_gone(processes)
     printed = cluster.printed()
-    assert "ended: asked to by SIGUSR1" in printed
+    assert "finished: stopped by SIGUSR1" in printed
     assert "error" not in printed
     row = read_rows(tmp_path)[-1]
     saved = sorted((tmp_path / "checkpoints").glob("[0-9]*"))[-1]
@@ -137,7 +137,7 @@ def test_with_fixed_actors_a_learner_whose_actors_die_is_named_and_all_stop_whil
     assert spent < 0.35 * len(ranks)
     asked = time.monotonic()
     learners.process.send_signal(signal.SIGUSR1)
-    learners.until("ended: asked to by SIGUSR1", seconds=10)
+    learners.until("finished: stopped by SIGUSR1", seconds=10)
     assert learners.process.wait(timeout=10) == 0, learners.printed()
     assert time.monotonic() - asked < 10
     row = read_rows(logdir)[-1]
@@ -267,7 +267,7 @@ def test_without_mpi_two_learners_train_under_horovodrun(tmp_path):
     command += ["--total_environment_frames=60000"]
     code, printed = run("horovodrun", "--gloo", "-np", 2, *command, limit=200)
     assert code == 0, printed
-    assert "ended: reached 60,000 frames" in printed
+    assert "finished: reached 60,000 frames" in printed
     row = read_rows(tmp_path)[-1]
     assert row["frames"] >= 60000
     assert min(row["steps/learner0"], row["steps/learner1"]) > 0
@@ -297,7 +297,10 @@ def test_more_learners_than_addresses_are_refused(tmp_path):
     addresses = ",".join(f"127.0.0.1:{free_port()}" for _ in range(2))
     code, printed = _start(tmp_path, 3, f"--learner_hosts={addresses}")
     assert code == 2, printed
-    assert "3 learners were started, and --learner_hosts names 2: name one for each" in printed
+    assert (
+        "3 learners were started, but --learner_hosts names 2: give one address for each learner"
+        in printed
+    )
     assert "Traceback" not in printed
 
 
@@ -310,4 +313,4 @@ def test_mpirun_without_a_role_is_refused(tmp_path):
 def test_as_many_addresses_as_learners_are_asked_for():
     code, printed = run(*EXPERIMENT, "--num_learners=3", "--learner_hosts=localhost:1,localhost:2")
     assert code == 2
-    assert "--num_learners=3, and --learner_hosts names 2: give the first alone, or all" in printed
+    assert "--num_learners=3, but --learner_hosts names 2: give only the first address" in printed

@@ -127,8 +127,9 @@ def test_the_first_error_of_a_remote_process_is_printed_within_seconds(far):
     begin = time.monotonic()
     frontend = far.start(far.of(["learner1"], ACTORS), "--env=TOLD=fail", "--max_restarts=1")
     frontend.until(
-        r"actor-2 on actor3 failed: it ended with exit code 1\n(.*\n)*?"
-        r" +ValueError: an actor that fails\n.*it starts again in 0.5 s; log: /root/\.local/",
+        r"actor-2 on actor3 failed: it exited with code 1\n(.*\n)*?"
+        r" +ValueError: an actor that fails\n.*it will be restarted in 0.5 s; "
+        r"log: /root/\.local/",
         15,
     )
     assert time.monotonic() - begin < 15
@@ -156,7 +157,7 @@ def test_each_unusable_host_is_reported_with_how_to_fix_it(far):
     )
     code, printed = far.run("--check", "--workers_csv_path=/root/workers.csv")
     assert code == 2
-    assert "row 7, column ip: '10.77.1.12:' is no address or host name" in printed
+    assert "row 7, column ip: '10.77.1.12:' is not an address or host name" in printed
     csv.write_text(right.replace('""tell""', "tell") + "actor,10.77.1.99,,,,,,\n")
     begin = time.monotonic()
     code, printed = far.run(
@@ -267,7 +268,7 @@ def test_a_run_name_that_another_frontend_uses_on_a_host_is_refused(far):
     state.rename(state.with_name("elsewhere"))  # as if another laptop connected
     code, printed = far.run(rows, "--skip_check", "--level_name=catch", "--logdir=/root/run")
     assert code == 2
-    assert "a run called impala goes on there, started from laptop: --tmux_sess=NAME" in printed
+    assert "a run named impala is running on that host, started from laptop: --tmux_sess" in printed
     assert "there is no run named impala" in far.run("--stop")[1], "no part of it was started"
     state.rename(state.with_name("refused"))
     state.with_name("elsewhere").rename(state)

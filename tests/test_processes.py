@@ -1,9 +1,11 @@
 """Learner and actors as real processes that a user starts, kills and restarts."""
 
+import json
 import os
 import re
+import shlex
 import signal
-import subprocess
+import socket
 import sys
 import time
 from pathlib import Path
@@ -12,6 +14,13 @@ import pytest
 from processes import EXIT_CODES, EXPERIMENT, Process, free_port, is_running, run, started
 from rows import read_rows
 from supervising import until
+
+from launcher.node.procfs import descendants
+
+
+def _command(pid):
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+
 
 _MEASURED = set(
     "frames steps updates seconds frames_per_second episode_return episode_length "
@@ -37,7 +46,7 @@ def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path, 
     code, printed = run(*command, "--max_seconds=60", TMPDIR=str(leftovers))
     assert code == 0, printed
     assert not list(leftovers.iterdir())
-    assert "ended: the mean return reached 0.9" in printed
+    assert "finished: the mean return reached 0.9" in printed
     assert all(line.startswith("[learner] ") for line in printed.splitlines()), "no noise"
     rows = read_rows(tmp_path)
     returns = [row["episode_return"] for row in rows if "episode_return" in row]
@@ -59,7 +68,7 @@ def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path, 
     assert all(line in logged for line in printed.splitlines())
     told = (tmp_path / "on_event.log").read_text()
     assert told.count("save: checkpoint at update") == 1
-    assert "end: ended: the mean return reached 0.9" in told
+    assert "end: finished: the mean return reached 0.9" in told
 
     code, printed = run(*command)
     assert code == 0, printed
@@ -111,7 +120,7 @@ def test_an_actor_started_first_outlives_its_learner_and_works_with_the_next(by_
     assert time.monotonic() - listening < 20
     second.process.send_signal(signal.SIGINT)
     assert second.process.wait(timeout=10) == 130, "saved, and said by the exit code"
-    ended = re.search(r"ended: asked to by SIGINT", second.printed())
+    ended = re.search(r"finished: stopped by SIGINT", second.printed())
     assert ended
     rows = read_rows(logdir)
     assert rows[-1]["updates"] > min(updates, int(resumed[2]))
@@ -142,7 +151,7 @@ def test_a_learner_without_unrolls_ends_at_once_when_asked(tmp_path):
         learner.process.send_signal(number)
     for number, learner in learners.items():
         assert learner.process.wait(timeout=10) == EXIT_CODES[number]
-        assert f"ended: asked to by {number.name}" in learner.printed()
+        assert f"finished: stopped by {number.name}" in learner.printed()
         assert list((tmp_path / number.name / "checkpoints").iterdir()), "saved"
 
 
@@ -222,33 +231,24 @@ def test_no_actor_outlives_a_learner_that_was_killed_and_dead_actors_come_back(t
         "--num_actors=2",
     )
     learner.until("actor 1 on .* joined")
-    children = subprocess.run(
-        ["ps", "-o", "pid=", "--ppid", str(learner.process.pid)],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
-    actors = [int(pid) for pid in children if is_running(int(pid))]
-    assert len(actors) >= 2
-    os.kill(actors[0], signal.SIGKILL)
-    learner.until(r"actor \d ended with code -9; it starts again")
-    learner.until(r"actor \d on .* joined")
+    processes = descendants(learner.process.pid)
+    assert len(processes) >= 6, "a supervisor for each of three"
+    actor = next(pid for pid in processes if "--task=1" in _command(pid))
+    os.kill(actor, signal.SIGKILL)
+    learner.until(r"actor-1 failed: it was killed by SIGKILL; it will be restarted in 0\.5 s")
+    learner.until(r"actor 1 on .* joined")
     learner.until(r"return -?[0-9]")
     both = {"episode_return/catch", "episode_return/Catch"}
     deadline = time.monotonic() + 20
     while not both <= read_rows(tmp_path)[-1].keys() and time.monotonic() < deadline:
         time.sleep(0.2)
     assert both <= read_rows(tmp_path)[-1].keys()
+    processes = descendants(learner.process.pid)
     learner.kill()
-    deadline = time.monotonic() + 5
-    while any(map(is_running, actors)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not any(map(is_running, actors))
+    until(lambda: not any(map(is_running, processes)), 5)
 
 
 def test_a_port_that_is_taken_ends_the_learner_with_the_holders_name(tmp_path):
-    import socket  # noqa: PLC0415
-
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
@@ -277,7 +277,7 @@ def test_a_dqn_like_algorithm_trains_through_the_same_actors_and_transport(tmp_p
         "--max_seconds=60",
     )
     assert code == 0, printed
-    assert "ended: the mean return reached 0.3" in printed
+    assert "finished: the mean return reached 0.3" in printed
 
 
 @pytest.mark.slow
@@ -318,3 +318,41 @@ def test_a_wrong_name_ends_with_one_sentence_that_says_what_is_right(flag, sente
     assert code == 2, printed
     assert sentence in printed
     assert "Traceback" not in printed
+
+
+def test_a_mistake_that_only_the_learner_can_find_is_printed_once_and_ends_all(tmp_path):
+    command = (*EXPERIMENT, "--level_name=CartPol-v1", f"--learner_hosts=localhost:{free_port()}")
+    code, printed = run(*command, f"--logdir={tmp_path}", "--num_actors=1")
+    assert code == 2, printed
+    assert printed.count("error: ") == printed.count("did you mean CartPole-v1") == 1
+    assert "supervisor" not in printed
+
+
+def test_without_a_role_a_taken_port_starts_nothing_and_leaves_no_folder(tmp_path):
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        address = f"127.0.0.1:{holder.getsockname()[1]}"
+        command = (*EXPERIMENT, "--level_name=catch", f"--learner_hosts={address}")
+        code, printed = run(*command, f"--logdir={tmp_path / 'run'}")
+    assert code == 2
+    assert printed.startswith(f"error: the learner cannot listen: {address}")
+    assert len(printed.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_old_names_of_flags_are_noted_once_and_the_users_own_command_is_recorded(tmp_path):
+    address = f"localhost:{free_port()}"
+    command = ("--level_name=catch", f"--learner_host={address}", f"--logdir={tmp_path}")
+    begun = Process(*EXPERIMENT, *command, "--total_environment_frames=1e9", "--num_actors=1")
+    begun.until(r"[1-9][0-9,]* frames \|")
+    begun.process.send_signal(signal.SIGINT)
+    assert begun.process.wait(timeout=15) == 130
+    printed = begun.printed()
+    assert printed.count("note: --learner_host is an old name of --learner_hosts") == 1
+    assert "by SIGUSR1" in printed
+    start = json.loads((tmp_path / "starts.jsonl").read_text())
+    assert shlex.split(start["command"])[2:5] == list(command)
+    assert "--job_name" not in start["command"]
+    saved = sorted((tmp_path / "checkpoints").glob("[0-9]*"))[-1]
+    assert int(saved.name) == read_rows(tmp_path)[-1]["updates"], "Ctrl-C loses no update"

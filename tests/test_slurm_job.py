@@ -189,7 +189,7 @@ def test_a_job_trains_to_its_end_and_leaves_nothing_but_its_folder(slurm):
     until(lambda: slurm.state(job) not in ("PENDING", "RUNNING", "COMPLETING"), 180)
     printed = slurm.printed(job)
     assert slurm.state(job) == "COMPLETED", printed
-    assert re.search(r"ended: reached 30,000 frames; .*all of it in .*a 'b\n", printed)
+    assert re.search(r"finished: reached 30,000 frames; .*results: .*a 'b\n", printed)
     start = json.loads((logdir / "starts.jsonl").read_text())
     assert len(set(start["learners"])) == 2
     for number in range(2):
@@ -219,10 +219,10 @@ def test_a_job_whose_time_is_over_saves_and_goes_on_when_slurm_starts_it_again(s
     assert token.stat().st_mode & 0o777 == 0o600
     assert first not in slurm.printed(job)
     slurm.ask("scontrol", "update", f"JobId={job}", "TimeLimit=2")
-    until(lambda: "saved, for this job's time is over" in slurm.printed(job), 150)
+    until(lambda: "saved, since this job's time is over" in slurm.printed(job), 150)
     slurm.ask("scontrol", "update", f"JobId={job}", "TimeLimit=20")
     saved = frames()
-    assert "ended: asked to by SIGUSR1" in slurm.printed(job)
+    assert "finished: stopped by SIGUSR1" in slurm.printed(job)
 
     starts = logdir / "starts.jsonl"
 
@@ -240,6 +240,6 @@ def test_a_job_whose_time_is_over_saves_and_goes_on_when_slurm_starts_it_again(s
     slurm.ask("scancel", *([] if pmix else ["--batch", "--signal=TERM"]), job)
     until(lambda: slurm.state(job) in ("CANCELLED", "COMPLETED"), 60)
     until(lambda: not token.exists(), 40)
-    assert re.search(r"ended: asked to by SIG(TERM|USR1)", slurm.printed(job)[-1000:])
+    assert re.search(r"finished: stopped by SIG(TERM|USR1)", slurm.printed(job)[-1000:])
     assert f"after {frames():,.0f} frames" in slurm.printed(job)
     until(lambda: set(slurm.processes()) <= slurm.own, 40)

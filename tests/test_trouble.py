@@ -41,7 +41,7 @@ def test_a_disk_that_is_full_costs_rows_and_checkpoints_but_not_the_run(tmp_path
     assert code == 1, "the exit code says that nothing was saved"
     assert printed.count("metrics cannot be written ([Errno 28] No space left on device)") == 1
     assert printed.count("checkpoints cannot be written (File too large); earlier ones") == 1
-    assert "ended: reached 20,000 frames" in printed
+    assert "finished: reached 20,000 frames" in printed
     assert "error: the last checkpoint could not be written" in printed
     assert not list((tmp_path / "checkpoints").iterdir()), "nothing half-written is left"
 
@@ -58,9 +58,11 @@ def test_neither_a_proxy_nor_a_clock_that_jumps_disturbs_a_run(tmp_path):
     python, *rest = catch_command(tmp_path, "--total_environment_frames=20000", "--actor_hosts=b:1")
     rest = [part.replace("--learner_hosts", "--learner_host") for part in rest]
     proxy = "http://127.0.0.1:9"  # the port of `discard`: no process listens
-    code, printed = run(python, "-c", jumping, *rest, http_proxy=proxy, https_proxy=proxy)
+    Process(python, *rest, "--job_name=actor", http_proxy=proxy, https_proxy=proxy)
+    learner = (python, "-c", jumping, *rest, "--job_name=learner")
+    code, printed = run(*learner, http_proxy=proxy, https_proxy=proxy)
     assert code == 0, printed
-    assert "ended: reached 20,000 frames" in printed
+    assert "finished: reached 20,000 frames" in printed
     assert "note: --learner_host is an old name of --learner_hosts" in printed
     assert "note: --actor_hosts is an old flag without effect" in printed
     seconds = [row["seconds"] for row in read_rows(tmp_path)]
@@ -78,7 +80,7 @@ def test_an_actor_without_a_learner_ends_at_once_when_asked(tmp_path):
         actor.process.send_signal(number)
     for number, actor in actors.items():
         assert actor.process.wait(timeout=10) == EXIT_CODES[number]
-        assert f"ended: asked to by {number.name}" in actor.printed()
+        assert f"finished: stopped by {number.name}" in actor.printed()
 
 
 @pytest.mark.slow

@@ -107,6 +107,16 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     return objects, [name for name in fields if values[name].present]
 
 
+def arguments(config: Any, names: Sequence[str]) -> list[str]:
+    """Return the command-line arguments that give these fields of `config` their values."""
+    return [f"--{name}={format_value(getattr(config, name))}" for name in names]
+
+
+def format_value(value: Any) -> str:
+    """Return a value in the format of the command line."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def nearest(name: str, names: Any) -> str:
     """Return "; did you mean --X?" for the most similar name, or a reference to --help."""
     close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)

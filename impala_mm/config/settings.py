@@ -38,7 +38,7 @@ class Config:
     mode: str = flag(
         "train", group="Run", choices=("train", "train_from", "test", "export", "rehearsal"),
         text="What to do. train: train a policy, or resume the run in --logdir. train_from: "
-             "start a new run from the weights of --checkpoint. test: play whole games with the "
+             "start a new run from the weights of --checkpoint. test: play complete games with the "
              "newest checkpoint in --logdir and print the returns. export: write that "
              "checkpoint's policy as a SavedModel. rehearsal: train a tiny network on generated "
              "data through the all-reduce of a real run and compare the variables of all "
@@ -64,7 +64,7 @@ class Config:
              "threshold (see stop_at_return).")
     stop_at_return: float = flag(
         float("inf"), group="Run",
-        text="Mean return (sum of raw rewards) over 100 whole games at which the run ends. inf: "
+        text="Mean return (sum of raw rewards) over 100 complete games at which the run ends. inf: "
              "the level's own reward threshold if there is one level and "
              "total_environment_frames is 0, otherwise never.")
     max_seconds: float = flag(
@@ -102,7 +102,7 @@ class Config:
     # -- Test
     test_num_episodes: int = flag(
         10, group="Test", least=1, own=True,
-        text="Number of whole games that --mode=test and an evaluator play on each level.")
+        text="Number of complete games that --mode=test and an evaluator play on each level.")
     test_levels: str = flag(
         "", group="Test", own=True,
         text="Levels that --mode=test plays one after the other: ids separated by commas, or the "

@@ -1,4 +1,4 @@
-"""An actor's process, from its flags to its exit code."""
+"""An actor's process: acting, from the flags to the exit code."""
 
 import dataclasses
 import itertools
@@ -11,20 +11,18 @@ from typing import Any, NamedTuple, NoReturn
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.data import compression
-from impala_mm.jobs import child_actors
-from impala_mm.runtime import heartbeat, lifecycle, log, ports, run_token
+from impala_mm.runtime import heartbeat, lifecycle, log, ports, provenance, run_token
 from impala_mm.runtime.heartbeat import Heartbeat
 
 
 def run(config: Config) -> NoReturn:
-    """Plays until the run or the user ends it."""
-    ours = child_actors.die_with_parent()
+    """Act until the run or the user ends it."""
     say = log.ProcessLogger(f"actor {config.task}")
     stop, ending = threading.Event(), []
 
     def end(number: int, _: Any) -> None:
         ending.append(number)
-        if not stop.is_set():  # a second one may come while the first is being heard
+        if not stop.is_set():  # a second signal may arrive while the first is handled
             stop.set()
 
     lifecycle.handle_end_signals(end)
@@ -44,7 +42,7 @@ def run(config: Config) -> NoReturn:
     if config.actor_device == "gpu":
         say(f"acts on {device}")
     alive, token = heartbeat.of_this_process(), run_token.read_token(config)
-    setup = _ActorSetup(config, ours, learners, start, token, say, stop, alive)
+    setup = _ActorSetup(config, learners, start, token, say, stop, alive)
     if config.inference == "auto":
         setup = setup._replace(
             config=dataclasses.replace(config, inference=_ask_inference_place(setup))
@@ -58,7 +56,7 @@ def run(config: Config) -> NoReturn:
     try:
         prepared.run()
         code = lifecycle.exit_code(ending)
-        say(f"ended: asked to by {signal.Signals(ending[0]).name}")
+        say(f"finished: stopped by {signal.Signals(ending[0]).name}")
     except (Refused, TooManyFaults) as error:
         say(f"error: {error}")
     except Exception:
@@ -69,12 +67,11 @@ def run(config: Config) -> NoReturn:
 
 
 class _ActorSetup(NamedTuple):
-    """What an actor of either kind is made of."""
+    """The parts that an actor with a network and one without both need."""
 
     config: Config
-    ours: bool  # experiment.py started it, and others beside it
     learners: list[str]  # addresses
-    start: int  # of these, that with which it begins
+    start: int  # index of the learner that it connects to first
     token: str
     say: log.ProcessLogger
     stop: threading.Event
@@ -82,7 +79,7 @@ class _ActorSetup(NamedTuple):
 
 
 def _ask_inference_place(setup: _ActorSetup) -> str:
-    """Where actions are chosen, as the first learner that answers says."""
+    """Return --inference of the first learner that answers: "actor" or "learner"."""
     from impala_mm.runtime.backoff import Backoff  # noqa: PLC0415
     from impala_mm.transport.client import Client, Refused, Unreachable  # noqa: PLC0415
 
@@ -104,14 +101,14 @@ def _ask_inference_place(setup: _ActorSetup) -> str:
 
 
 class _PreparedActor(NamedTuple):
-    """An actor that is put together."""
+    """An actor that is ready to run."""
 
-    run: Callable[[], None]  # until told to stop
-    end: Callable[[], None]  # frees what it holds
+    run: Callable[[], None]  # returns after a stop request
+    end: Callable[[], None]  # closes connections and environments
 
 
 def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
-    """One that has the network."""
+    """Return an actor that has the network and chooses actions itself."""
     from impala_mm.actor import actor  # noqa: PLC0415
     from impala_mm.actor.learner_link import LearnerLink  # noqa: PLC0415
     from impala_mm.algorithms import agent  # noqa: PLC0415
@@ -125,7 +122,7 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     count = auto.num_envs(config, observation)
     lag = algorithm.max_lag
     try:
-        sizes = auto.group_sizes(config, count, observation, setup.ours, lag)
+        sizes = auto.group_sizes(config, count, observation, provenance.is_local_run(), lag)
     except ValueError as error:
         flags.refuse(str(error))
     groups = _make_groups(config, level, sizes)
@@ -147,7 +144,7 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
 
 
 def _prepare_stepping(setup: _ActorSetup) -> _PreparedActor:
-    """One that only steps environments: its learner infers."""
+    """Return an actor that only steps environments, while its learner chooses actions."""
     from impala_mm.actor import stepping_actor  # noqa: PLC0415
     from impala_mm.algorithms import agent  # noqa: PLC0415
     from impala_mm.environments import from_flags  # noqa: PLC0415
@@ -173,7 +170,7 @@ def _prepare_stepping(setup: _ActorSetup) -> _PreparedActor:
 
 
 def _make_groups(config: Config, level: str, sizes: list[int]) -> list[tuple[Any, int]]:
-    """This actor's environments, in groups of so many: (Environments, size)."""
+    """Return this actor's environments in groups of these sizes, as (Environments, size)."""
     from impala_mm.environments import from_flags  # noqa: PLC0415
     from impala_mm.environments.make import make_environments  # noqa: PLC0415
 
@@ -190,17 +187,17 @@ def _close_groups(groups: list[tuple[Any, int]]) -> None:
 
 
 def _level_of_task(config: Config, levels: dict[str, Any]) -> str:
-    """The one of those of --level_name that this actor plays."""
+    """Return the level of --level_name that this actor plays."""
     return list(levels)[config.task % len(levels)]
 
 
 def _first_seed(config: Config) -> int:
-    """Of its first environment: apart for each environment of each actor."""
+    """Return the seed of the first environment; no two environments of a run share a seed."""
     return config.seed * 1_000_003 + config.task * 10_007
 
 
 def first_learner(config: Config, count: int) -> int:
-    """The number of that which it begins with, of so many."""
+    """Return which of `count` learners the actor connects to first, counted from 0."""
     if config.learner >= count:
         flags.refuse(f"--learner={config.learner}: --learner_hosts names {count}, counted from 0")
     return config.learner if config.learner >= 0 else config.task % count

@@ -1,4 +1,4 @@
-"""A learner's process, from its flags to its exit code."""
+"""A learner's process: training from the flags to the exit code."""
 
 import signal
 import time
@@ -6,21 +6,21 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from impala_mm.config import auto, flags
+from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.distributed.agreement import Agreement
-from impala_mm.jobs import child_actors
 from impala_mm.records import wandb_tracking
 from impala_mm.records.outputs import RunOutputs, make_outputs
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import lifecycle, ports
+from impala_mm.runtime.durations import format_duration
 from impala_mm.runtime.log import BoundedLog, ProcessLogger
 from impala_mm.runtime.rank import process_rank, widen_core_binding
 from impala_mm.transport.messages import PROTOCOL
 
 
-def run(config: Config, argv: list[str]) -> NoReturn:
-    """Train; without --job_name with actors of its own, which end with it."""
+def run(config: Config) -> NoReturn:
+    """Train until the run or the user ends it."""
     lifecycle.use_one_malloc_arena()
     began, here = time.monotonic(), process_rank()
     if config.track and here.rank == 0:
@@ -33,33 +33,25 @@ def run(config: Config, argv: list[str]) -> NoReturn:
         )
     address = _address(config, here.rank)
     refuse_bad_flags(config)
-    try:  # before there are actors, who would dial whoever listens there
-        ports.check_free(config.bind_address or address)
-    except OSError as error:
-        flags.refuse(f"the learner cannot listen: {error}")
-    ending: list[int] = []  # the signals that asked for an end
+    refuse_taken_address(config.bind_address or address)
+    ending: list[int] = []  # the signals that requested a stop
     lifecycle.handle_end_signals(lambda number, _: ending.append(number))
     agreement = Agreement(config, PROTOCOL, address)
     agreement.reach_through_mpi(say)
     if freed := widen_core_binding():
         say(freed)
-    folder = RunFolder(config) if here.rank == 0 else None  # the others write nothing
+    folder = RunFolder(config) if here.rank == 0 else None  # the other learners write nothing
     if folder:
         say.log = BoundedLog(folder.path / "learner.log", config.log_max_mb)
-    count = 0 if config.job_name or not folder else auto.num_actors(config)
-    actors = child_actors.ChildActors(
-        argv, count, folder.path if folder else Path(), config.log_max_mb
-    )
     outputs = make_outputs(config, folder, say)
     try:
-        code = _train(config, agreement, folder, actors, began, outputs, ending)
+        code = _train(config, agreement, folder, began, outputs, ending)
     except Exception as error:
         if say.log:
             say.log.write(traceback.format_exc())
         outputs.event_hook.call("end", f"error: {error}")
         raise
     finally:
-        actors.end()
         if outputs.tracked:
             outputs.tracked.end()
     lifecycle.exit_now(code)
@@ -69,7 +61,6 @@ def _train(
     config: Config,
     agreement: Agreement,
     folder: RunFolder | None,
-    actors: child_actors.ChildActors,
     began: float,
     outputs: RunOutputs,
     ending: list[int],
@@ -77,7 +68,7 @@ def _train(
     """Train until the run or the user ends it; return the exit code."""
     say, event_hook, _ = outputs
     if folder:
-        say(f"logs to {folder.path}; {_tensorboard_hint(folder.path)}")
+        say(f"writes to {folder.path}; {_tensorboard_hint(folder.path)}")
     lifecycle.load_tensorflow()
     from impala_mm.distributed.group import join_group  # noqa: PLC0415
     from impala_mm.learner import setup  # noqa: PLC0415
@@ -99,9 +90,8 @@ def _train(
         )
 
         def meanwhile() -> None:
-            actors.watch(say)
             if ending:
-                learner.stop(f"asked to by {signal.Signals(ending[0]).name}")
+                learner.stop(f"stopped by {signal.Signals(ending[0]).name}")
 
         if monitor.finished:
             result, code = f"the run in {path} is finished: {monitor.finished}", 0
@@ -128,6 +118,14 @@ def _train(
     return code
 
 
+def refuse_taken_address(address: str) -> None:
+    """End the program with one sentence if another process listens on `address`."""
+    try:
+        ports.check_free(address)
+    except OSError as error:
+        flags.refuse(f"the learner cannot listen: {error}")
+
+
 def refuse_bad_flags(config: Config) -> None:
     """Exit with code 2 if flags contradict each other; call it before anything is started."""
     begin, _, end = config.profile.partition(":")
@@ -146,23 +144,28 @@ def _address(config: Config, rank: int) -> str:
         return addresses[0]
     if rank >= len(addresses):
         flags.refuse(
-            f"{process_rank().size} learners were started, and --learner_hosts names "
-            f"{len(addresses)}: name one for each"
+            f"{process_rank().size} learners were started, but --learner_hosts names "
+            f"{len(addresses)}: give one address for each learner"
         )
     return addresses[rank]
 
 
-def _describe_result(row: dict[str, Any], ended: str, logdir: Path) -> str:
-    result = f"mean return {row['episode_return']:.2f}" if "episode_return" in row else "no games"
+def _describe_result(row: dict[str, Any], reason: str, logdir: Path) -> str:
+    """Return the last line of a run; only rank 0 has a row of metrics."""
+    result = (
+        f"mean return {row['episode_return']:.2f}"
+        if "episode_return" in row
+        else "no finished episodes"
+    )
     return (
-        f"ended: {ended}; {result} after {row['frames']:,.0f} frames in "
-        f"{row['seconds']:.0f} s; all of it in {logdir}"
-        if row  # rank 0's
-        else f"ended: {ended}"
+        f"finished: {reason}; {result} after {row['frames']:,.0f} frames in "
+        f"{format_duration(row['seconds'])}; results: {logdir}"
+        if row
+        else f"finished: {reason}"
     )
 
 
 def _tensorboard_hint(logdir: Path) -> str:
     here = Path("runs").resolve() in logdir.resolve().parents
     command = "make tensorboard" if here else f"tensorboard --logdir={logdir}"
-    return f"`{command}` shows it at http://localhost:6006"
+    return f"`{command}` shows the curves at http://localhost:6006"

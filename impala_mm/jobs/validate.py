@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
-from impala_mm.jobs import actor, evaluate, evaluator, export, learner, local_cluster
+from impala_mm.jobs import actor, evaluate, evaluator, export, learner, local_run
 from impala_mm.runtime import lifecycle, ports
 
 if TYPE_CHECKING:
@@ -36,9 +36,7 @@ def _check_training(config: Config) -> str:
     """Check the flags of an actor, of learners, or of both; return what they would start."""
     several = config.num_learners > 1 and not config.job_name
     hosts = (
-        local_cluster.local_learner_addresses(config)
-        if several
-        else ports.parse_learner_hosts(config)
+        local_run.local_learner_addresses(config) if several else ports.parse_learner_hosts(config)
     )
     if config.job_name != "learner":
         actor.first_learner(config, len(hosts))

@@ -169,7 +169,7 @@ def _listen(
     unroll_bytes: int,
 ) -> Server:
     bind_address = config.bind_address or address
-    warning = ports.loopback_warning(bind_address) if config.job_name else ""
+    warning = ports.loopback_warning(bind_address) if not provenance.is_local_run() else ""
     if warning:
         say(warning)
     inference = None

@@ -77,7 +77,7 @@ GROUPS = (
             "human_normalised": _M(
                 "share, 0 to 1 and above",
                 "The return on a scale where 0 is a random policy and 1 a human; of several games "
-                "the median, and one for each. Only for games whose scores are known.",
+                "the median, and the value of each. Only for games whose scores are known.",
                 "high",
                 parts="level",
             ),
@@ -158,18 +158,18 @@ GROUPS = (
         {
             "wait_share": _M(
                 _SHARE,
-                "The learners wait for unrolls of their own.",
+                "Time in which the learners wait for unrolls from their actors.",
                 "below 0.1, else add actors",
                 parts="learner",
             ),
             "exchange_share": _M(
                 _SHARE,
-                "The learners wait for each other: for the slowest one's batch, and for the "
-                "all-reduce of gradients.",
+                "Time in which the learners wait for each other: for the slowest one's batch, and "
+                "for the all-reduce of gradients.",
                 "below 0.3",
                 parts="learner",
             ),
-            "train_share": _M(_SHARE, "The learners train.", "high", parts="learner"),
+            "train_share": _M(_SHARE, "Time in which the learners train.", "high", parts="learner"),
             "rest_share": _M(
                 _SHARE, "The rest of the learners' time: bookkeeping.", "near 0", parts="learner"
             ),
@@ -180,13 +180,17 @@ GROUPS = (
                 parts="learner",
             ),
             "actor/acting_share": _M(
-                _SHARE, "The actors compute actions, or wait for those of the learner's inference."
+                _SHARE,
+                "Time in which the actors compute actions, or wait for the actions that the "
+                "learner computes.",
             ),
-            "actor/stepping_share": _M(_SHARE, "The actors step their environments.", "high"),
+            "actor/stepping_share": _M(
+                _SHARE, "Time in which the actors step their environments.", "high"
+            ),
             "actor/waiting_share": _M(
                 _SHARE,
-                "The actors wait until the learner has taken their previous unrolls.",
-                "below 0.3, else learner or network are too slow for so many actors",
+                "Time in which the actors wait until the learner has taken their previous unrolls.",
+                "below 0.3, else the learner or the network is too slow for this number of actors",
             ),
             "inference_batch": _M(
                 "environments",
@@ -199,7 +203,8 @@ GROUPS = (
             ),
             "idle_cores": _M(
                 "cores",
-                "Idle CPU cores of the learners' hosts; of several hosts, the most.",
+                "Idle CPU cores of the learners' host; with several hosts, the largest number "
+                "among them.",
                 "near 0 if the actors run on the same host",
             ),
             "verdict": _M(

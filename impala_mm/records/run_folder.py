@@ -7,9 +7,7 @@ import itertools
 import json
 import os
 import re
-import shlex
 import socket
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -73,7 +71,7 @@ class RunFolder:
         (self.path / "README.txt").write_text(_README)
         start: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "command": shlex.join(["python", *sys.argv]),
+            "command": provenance.command(),
             "host": socket.gethostname(),
             "machine": provenance.machine(),
             "learners": learners,

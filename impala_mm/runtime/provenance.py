@@ -4,7 +4,9 @@ import importlib.metadata
 import os
 import platform
 import re
+import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 _PACKAGES = (
@@ -12,6 +14,18 @@ _PACKAGES = (
     *("gymnasium", "gym", "ale-py", "opencv-python-headless"),
 )
 _ROOT = Path(__file__).resolve().parents[2]
+# In the environment of processes that `experiment.py` started on this machine: the user's command.
+COMMAND_VARIABLE = "IMPALA_MM_COMMAND"
+
+
+def command() -> str:
+    """Return the command by which the user started this process, or the run on this machine."""
+    return os.environ.get(COMMAND_VARIABLE) or shlex.join(["python", *sys.argv])
+
+
+def is_local_run() -> bool:
+    """Return whether `experiment.py` started this process, with all others on this machine."""
+    return COMMAND_VARIABLE in os.environ
 
 
 def versions() -> dict[str, str]:

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Sequence
 
 from launcher.checks.finding import Finding
+from launcher.node import mpirun
 from launcher.node.task import LEARNERS_VARIABLE
 from launcher.plan import process_plan
 from launcher.plan.host_environment import InstallationOf
@@ -163,7 +164,8 @@ class NetworkChecks:
             command=process_plan.with_setup(self._learners[0], self._config, command),
             agent=start.mpirun_agent_command(first),
             credentials=start.mpirun_credentials(self._hosts, first, others, "check"),
-            environment=process_plan.mpirun_environment(environment, first)
+            environment=environment
+            | mpirun.environment(first.as_root)
             | {LEARNERS_VARIABLE: "check"},
             workdir=first.workdir,
             seconds=_ALL_REDUCE_SECONDS,

@@ -1,5 +1,6 @@
-"""What runs on every machine of a run: supervisors, and the agent that answers for them.
+"""The programs on every machine of a run: supervisors, and the agent that reports on them.
 
-The frontend calls it here, and over SSH on other hosts, which get it as one archive.
-Must import nothing but itself and the standard library: a host may have no more of this project.
+The frontend calls this package on its own machine, and over SSH on other hosts, which receive it as
+one archive. `experiment.py` runs the processes of one machine with it. It must not import anything
+but itself and the standard library, since a host may have nothing else of this project.
 """

@@ -1,10 +1,10 @@
-"""What a frontend runs on another host, over SSH: it answers there for this host's part of a run.
+"""The program that a frontend runs on another host over SSH, to control the run's part there.
 
-Lines of JSON come and go: `{"id": 7, "op": "request_stop", "mode": "save"}` calls a method of
-`LocalNode`, `MachineProbe` or `ChangeReporter`; `{"id": 7, "result": ...}` or
-`{"id": 7, "error": sentence}` is its answer, `{"id": 7, "said": line}` what it prints meanwhile.
-Without being asked it reports how the processes are, and what their files say. It ends with the
-connection: what it started goes on.
+Both sides send lines of JSON. `{"id": 7, "op": "request_stop", "mode": "save"}` calls a method of
+`LocalNode`, `MachineProbe` or `ChangeReporter`; the reply is `{"id": 7, "result": ...}` or
+`{"id": 7, "error": sentence}`, and `{"id": 7, "said": line}` for each line that a program prints
+before that. On its own it reports the states of processes and what is appended to their files. It
+exits when the connection ends; the processes that it started keep running.
 """
 
 import base64
@@ -28,35 +28,41 @@ from launcher.node.run_registry import (
 )
 from launcher.node.tmux import TmuxError
 
-READY_LINE = "impala_mm is here"  # its first line: before it, a login may have said anything
-_CHECK_SECONDS = 0.5
-_REPORT_SECONDS = 2.0  # a message is sent at least so often: silence means that we are gone
-_SILENT_SECONDS = 30.0  # without a word of the frontend, its connection is dead
+READY_LINE = "impala_mm is here"  # its first line; before it, the login may print anything
+_CHECK_SECONDS = 0.5  # seconds between two looks for changes
+_REPORT_SECONDS = 2.0  # seconds between messages, at most; the frontend takes silence for a failure
+_SILENT_SECONDS = 30.0  # seconds without a message of the frontend before this program exits
 _MAX_BYTES = 1 << 18  # bytes of a file that are sent at once
 
 SendMessage = Callable[[dict[str, Any]], None]
 
 
 class ChangeReporter(threading.Thread):
-    """Sends what changed: `{"states": {...}}`, `{"file": path, "offset": n, "data": base64}`."""
+    """A thread that sends changes.
+
+    Its messages are `{"states": {...}}` and `{"file": path, "offset": n, "data": base64}`.
+    """
 
     def __init__(self, node: LocalNode, send: SendMessage):
         super().__init__(name="watch", daemon=True)
         self._node, self._send = node, send
-        self._offsets: dict[str, int] = {}  # how much of each is known
+        self._offsets: dict[str, int] = {}  # bytes of each file that the frontend has
         self._states: dict[str, Any] = {}
         self._reported = 0.0
-        self._followed = False  # somebody asked for it
-        self._send_all = False  # all states are sent next: what is not among them is not there
+        self._followed = False  # a frontend has called `follow`
+        self._send_all = False  # the next message has all states: others no longer exist
 
     def follow(self, start: str, files: dict[str, int]) -> None:
-        """From now on these, each from so many bytes on; and all states of that start once more."""
+        """Report on this start of the run from now on: all its states, and what files append.
+
+        `files`: the bytes that the frontend has of each file.
+        """
         self._node.select_start(start)
         self._offsets, self._states, self._reported = dict(files), {}, 0.0
         self._send_all = self._followed = True
 
     def run(self) -> None:
-        """To the end of the process."""
+        """Send changes until this program exits."""
         while True:
             send_all, self._send_all = self._send_all, False
             states = self._node.states()
@@ -73,7 +79,7 @@ class ChangeReporter(threading.Thread):
     def _send_appended(self, path: str) -> None:
         with contextlib.suppress(OSError), open(path, "rb") as file:
             sent = self._offsets.get(path, 0)
-            if os.fstat(file.fileno()).st_size < sent:  # begun anew
+            if os.fstat(file.fileno()).st_size < sent:  # the log was begun anew
                 sent = 0
             file.seek(sent)
             if data := file.read(_MAX_BYTES):
@@ -93,14 +99,14 @@ class Agent:
         self._last_received = time.monotonic()
 
     def send(self, message: dict[str, Any]) -> None:
-        """One line."""
+        """Send a message as one line."""
         line = json.dumps(message).encode() + b"\n"
         with self._writing:
             sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()
 
     def serve(self) -> None:
-        """To the end of the connection."""
+        """Answer calls until the connection ends."""
         threading.Thread(target=self._exit_when_silent, daemon=True).start()
         print(READY_LINE, flush=True)
         self._reporter.start()
@@ -132,7 +138,7 @@ class Agent:
             self.send({"id": number, "error": sentence})
         except (RunInUse, UnreadableRecord, InvalidRunName, TmuxError) as error:
             self.send({"id": number, "error": str(error)})
-        except Exception as error:  # ours: whoever reads it should see what it was
+        except Exception as error:  # a bug: its type helps to find it
             self.send({"id": number, "error": f"{type(error).__name__}: {error}"})
 
     def _exit_when_silent(self) -> None:
@@ -141,7 +147,7 @@ class Agent:
         self.exit()
 
     def exit(self) -> None:
-        """At once: threads of calls that go on would hold it up."""
+        """Exit at once, without waiting for the threads of unfinished calls."""
         self._probe.kill_programs()
         os._exit(0)
 
@@ -151,7 +157,7 @@ def _encoded(data: bytes) -> str:
 
 
 def main(name: str) -> None:
-    """To the end of the connection."""
+    """Serve the run of this name until the connection ends."""
     agent = Agent(name)
     agent.serve()
     agent.exit()

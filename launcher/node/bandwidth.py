@@ -1,6 +1,6 @@
-"""How fast one host reaches another: bytes are sent to its port for a moment, and counted.
+"""Measures the bandwidth between two hosts: one sends bytes to a port of the other for a moment.
 
-Python's own library is all that it needs: it runs on the hosts themselves (`local_node`).
+It runs on the hosts themselves (`machine_probe` calls it).
 """
 
 import contextlib
@@ -8,15 +8,15 @@ import socket
 import threading
 import time
 
-_SECONDS = 10.0  # for a connection, and for a listener nobody comes to
+_SECONDS = 10.0  # seconds until a connection times out
 _CHUNK = bytes(1 << 16)
 
 
 class BandwidthServer:
-    """Swallows what is sent to a port, and answers how much it was; for a minute at most."""
+    """A server that discards what it receives, and replies with the number of bytes."""
 
     def __init__(self, address: str, port: int):
-        """Raises OSError where it cannot listen."""
+        """Listen on a port, 0 for any. Raises OSError if that is not possible."""
         family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -26,7 +26,7 @@ class BandwidthServer:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Nobody is let in any more."""
+        """Stop listening."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -48,7 +48,7 @@ def _count_bytes(connection: socket.socket) -> None:
 
 
 def measure(host: str, port: int, seconds: float) -> float:
-    """Returns the Mbit/s to a `BandwidthServer`. Raises OSError where it cannot be reached."""
+    """Return the Mbit/s to a `BandwidthServer`. Raises OSError if it cannot be reached."""
     with socket.create_connection((host, port), timeout=_SECONDS) as connection:
         started = time.monotonic()
         while time.monotonic() - started < seconds:

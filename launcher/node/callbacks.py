@@ -3,4 +3,4 @@
 from collections.abc import Callable
 
 Say = Callable[[str], None]  # shows the user a line
-OnLine = Callable[[str], None]  # is called with each line that a program prints
+OnLine = Callable[[str], None]  # receives each line that a program prints

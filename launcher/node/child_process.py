@@ -1,4 +1,4 @@
-"""A supervisor's process, started so that nothing of it outlives the supervisor."""
+"""Starts and kills a supervisor's process, so that nothing of it outlives the supervisor."""
 
 import contextlib
 import ctypes
@@ -12,16 +12,16 @@ from launcher.node import procfs
 from launcher.node.task import Task
 
 _LIBC = ctypes.CDLL(None)
-_REAP_SECONDS = 2.0
+_REAP_SECONDS = 2.0  # seconds that killed processes have to vanish
 
 
 def adopt_orphans() -> None:
-    """From here on what its processes leave behind is the supervisor's own."""
+    """Make this process the parent of all orphans that its descendants leave from now on."""
     _LIBC.prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
 
 
 def start(task: Task) -> subprocess.Popen:
-    """Raises OSError. What it prints comes through its `stdout`."""
+    """Start the command of a task; its output comes through `stdout`. Raises OSError."""
     return subprocess.Popen(
         task.command,
         stdin=subprocess.DEVNULL,
@@ -29,20 +29,20 @@ def start(task: Task) -> subprocess.Popen:
         stderr=subprocess.STDOUT,
         cwd=task.workdir,
         env=task.environment | _terminal_variables(),
-        start_new_session=True,  # Ctrl-C in the window is the supervisor's to act on
+        start_new_session=True,  # the supervisor handles Ctrl-C in the window
         preexec_fn=_signal_on_parent_death(task),  # noqa: PLW1509 - there is no other thread
     )
 
 
 def kill_tree(process: subprocess.Popen) -> None:
-    """And all that it started."""
+    """Kill a process and all its descendants."""
     for pid in [process.pid, *procfs.descendants(process.pid)]:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
 
 
 def kill_orphans() -> None:
-    """Once the process itself has ended."""
+    """Kill what a process has left behind; called once the process itself has ended."""
     for pid in procfs.descendants(os.getpid()):
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
@@ -55,25 +55,28 @@ def kill_orphans() -> None:
 
 
 def exit_code(process: subprocess.Popen) -> int:
-    """As shells have it."""
+    """Return the exit code in the format of shells: 128 + N after signal N."""
     code = process.returncode
     return code if code >= 0 else 128 - code
 
 
 def describe_exit(code: int) -> str:
-    """An exit code in words."""
+    """Return an exit code in words, without a subject: "exited with code 1"."""
     if code > 128:
         with contextlib.suppress(ValueError):
-            return f"it was ended by {signal.Signals(code - 128).name}"
-    return f"it ended with exit code {code}"
+            return f"was killed by {signal.Signals(code - 128).name}"
+    return f"exited with code {code}"
 
 
 def _signal_on_parent_death(task: Task) -> Any:
-    """mpirun is asked to end, so that it takes its ranks along; others are ended."""
+    """Return a function that makes the kernel signal this process when its supervisor ends.
+
+    Learners get SIGTERM: they may run under mpirun, which must end its ranks. Others get SIGKILL.
+    """
     number = signal.SIGTERM if task.rows else signal.SIGKILL
     return lambda: _LIBC.prctl(1, number)  # PR_SET_PDEATHSIG
 
 
 def _terminal_variables() -> dict[str, str]:
-    """Of the window, not of whoever started the run."""
+    """Return the variables of the window's terminal, which replace those of the frontend's."""
     return {name: os.environ[name] for name in ("TERM", "TMUX", "TMUX_PANE") if name in os.environ}

@@ -1,12 +1,12 @@
-"""A folder of this host that a frontend copies files to: what it lacks, and how it gets them.
+"""A folder of this host to which a frontend copies the project: compares and receives files.
 
-`.deployed.json` in it says which files came that way; no other file is ever touched:
+`.deployed.json` in the folder lists the files that were copied; no other file is ever changed:
 
-    {"mark": of this folder, on whichever host it is seen,
-     "files": {name: [the digests that it came with]}}
+    {"mark": a random name of this folder, the same on all hosts that share it,
+     "files": {name: [digests of the file as it was copied]}}
 
-What comes is a tar: a `.deployed.json`, then files. All of them take their places at the end, or,
-where the connection broke or the disk is full, none of them does.
+The transfer is a tar archive: a `.deployed.json`, then files. All of them are moved into place at
+the end; if the connection breaks or the disk is full, none is.
 """
 
 import contextlib
@@ -27,23 +27,28 @@ from pathlib import Path
 from typing import IO, Any
 
 MANIFEST = ".deployed.json"
-_CODE_ROOT = Path(__file__).resolve().parents[2]  # the project's clone, or what was sent of it
+_CODE_ROOT = (
+    Path(__file__).resolve().parents[2]
+)  # the project's clone, or the archive of this package
 _WORK_PREFIX = ".deploying-"
 _CHUNK = 1 << 20
-_SILENT_SECONDS = 60  # after which nobody sends any more
+_SILENT_SECONDS = 60  # seconds without data before the transfer fails
 _RECEIVE_PROGRAM = (
     "import sys; sys.path.insert(0, {code!r}); "
     "from launcher.node import deployed_files; deployed_files.main()"
 )
-_MAX_NAMED = 3  # files that a sentence names
+_MAX_NAMED = 3  # files that an error message names
 
 
 class IncompleteTransfer(Exception):
-    """Not all of it came, or not as it was sent."""
+    """An error: files are missing, or arrived damaged."""
 
 
 def digest(path: Path) -> str:
-    """Of a file, with an x at its end where it is a program; empty where there is none."""
+    """Return the digest of a file, with an x appended if it is executable; empty if it is missing.
+
+    The digest of a link is "-> TARGET".
+    """
     try:
         status = path.lstat()
     except OSError:
@@ -60,7 +65,7 @@ def digest(path: Path) -> str:
 
 
 def file_identity(path: Path) -> list[int]:
-    """The same for a file on whichever host it is seen; no two files have the same."""
+    """Return what identifies a file, also on another host that shares its file system."""
     try:
         status = path.stat()
     except OSError:
@@ -69,9 +74,10 @@ def file_identity(path: Path) -> list[int]:
 
 
 def compare(folder: str, wanted: dict[str, str], clone: list[int]) -> dict[str, Any]:
-    """What a folder lacks of the `wanted` files (digests by name), or why it is to stay as it is.
+    """Compare a folder with the `wanted` files (digests by name).
 
-    `clone`: the identity of the first of them where the frontend has it.
+    Return the missing files and how to send them, or under "why" the reason not to change the
+    folder. `clone`: the identity of the first wanted file on the frontend's machine.
     """
     base = Path(Path.home(), os.path.expanduser(folder))
     present = {name: digest(base / name) for name in wanted}
@@ -95,14 +101,14 @@ def _refusal(
     base: Path, present: Mapping[str, str], wanted: Mapping[str, str], clone: list[int]
 ) -> str:
     if clone and file_identity(base / next(iter(wanted))) == clone:
-        return f"{base} is the very clone that you start from: it needs no --deploy"
+        return f"{base} is the clone that this frontend runs from: it needs no --deploy"
     if (base / ".git").exists():
         return (
-            f"{base} is a git clone, which --deploy leaves alone: `git pull` there and start "
-            f"without it, or name another workdir in the CSV"
+            f"{base} is a git clone, which --deploy leaves alone: run `git pull` in it and start "
+            f"without --deploy, or name another workdir in the CSV"
         )
     if base in (Path.home(), Path("/")):
-        return f"{base} is no folder for a project alone: name another workdir in the CSV"
+        return f"{base} is not a folder for one project: name another workdir in the CSV"
     deployed = _read_manifest(base).get("files", {})
     own = [
         name
@@ -114,7 +120,7 @@ def _refusal(
         return ""
     more = f" and {len(own) - _MAX_NAMED} more" if len(own) > _MAX_NAMED else ""
     return (
-        f"{base} has files of its own, or changed since they came, in the way "
+        f"{base} has files that were not deployed, or were changed since "
         f"({', '.join(own[:_MAX_NAMED])}{more}): move them away, or name another workdir in the CSV"
     )
 
@@ -124,21 +130,21 @@ def _without_mode(digest: str) -> str:
 
 
 def _read_manifest(base: Path) -> dict[str, Any]:
-    """What came before; empty where nothing ever did."""
+    """Return the list of deployed files; empty if nothing was deployed."""
     with contextlib.suppress(OSError, ValueError):
         return json.loads((base / MANIFEST).read_text())
     return {}
 
 
 def _create_manifest(base: Path) -> dict[str, Any]:
-    """A new list, or that of whoever was first: hosts may share the folder."""
+    """Write an empty list of files, unless another host that shares the folder has just done so."""
     work = base / f"{MANIFEST}.{secrets.token_hex(4)}"
     work.write_text(json.dumps({"mark": secrets.token_hex(8), "files": {}}))
     try:
         os.link(work, base / MANIFEST)
     except FileExistsError:
         pass
-    except OSError:  # there are file systems without links
+    except OSError:  # some file systems have no links
         work.replace(base / MANIFEST)
     finally:
         work.unlink(missing_ok=True)
@@ -149,7 +155,10 @@ def _create_manifest(base: Path) -> dict[str, Any]:
 
 
 def receive(base: Path, source: IO[bytes]) -> None:
-    """Raises IncompleteTransfer, OSError, and what tarfile does; the folder is then as it was."""
+    """Receive an archive into the folder `base`.
+
+    Raises IncompleteTransfer, OSError and tarfile's exceptions; the folder is then unchanged.
+    """
     with _work_folder(base) as work, tarfile.open(fileobj=source, mode="r|gz") as archive:
         members = iter(archive)
         first = archive.extractfile(next(members))
@@ -162,7 +171,7 @@ def receive(base: Path, source: IO[bytes]) -> None:
         for name in header["sent"]:
             if name not in received or digest(received[name]) != header["files"][name]:
                 raise IncompleteTransfer(
-                    f"{name} did not come whole, or changed while it was sent: once more"
+                    f"{name} arrived incomplete, or changed while it was sent: try again"
                 )
         _install(base, header["files"], received)
 
@@ -173,18 +182,18 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> N
         return
     content = archive.extractfile(member)
     assert content
-    # Whose umask is stricter than the sender's keeps it so.
+    # A receiver's stricter umask is kept.
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, member.mode)
     with os.fdopen(handle, "wb") as file:
         shutil.copyfileobj(content, file, _CHUNK)
 
 
 def _install(base: Path, wanted: dict[str, str], received: dict[str, Path]) -> None:
-    """Each in its place; what is wanted no longer is removed."""
+    """Move the received files into place, and remove deployed files that are no longer wanted."""
     manifest = _read_manifest(base)
     before: dict[str, list[str]] = manifest["files"]
     after = {name: [each] for name, each in wanted.items()}
-    # Whatever interrupts the rest, nothing that came is taken for the user's own.
+    # If the rest is interrupted, no deployed file is taken for one of the user's own.
     both = {name: before.get(name, []) + after.get(name, []) for name in before | after}
     _write_manifest(base, manifest | {"files": both})
     for name in before.keys() - wanted.keys():
@@ -198,7 +207,7 @@ def _install(base: Path, wanted: dict[str, str], received: dict[str, Path]) -> N
 
 
 def _remove_file(base: Path, name: str) -> None:
-    """With what Python compiled of it, and folders that are empty then."""
+    """Remove a file, its compiled Python code, and folders that are then empty."""
     path = base / name
     path.unlink()
     compiled = path.parent / "__pycache__"
@@ -222,7 +231,7 @@ def _write_manifest(base: Path, manifest: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _work_folder(base: Path) -> Iterator[Path]:
-    """An empty folder in it; those that were left behind go, and so does this one."""
+    """Provide an empty folder in `base`; remove it afterwards, and those left by others."""
     for left in base.glob(f"{_WORK_PREFIX}*"):
         with contextlib.suppress(OSError), _locked(left):
             shutil.rmtree(left)
@@ -236,7 +245,7 @@ def _work_folder(base: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Raises OSError where somebody else holds it."""
+    """Lock a folder. Raises OSError if another process holds the lock."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -246,7 +255,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 class _TimeoutInput:
-    """What is sent to this process; not for ever."""
+    """The standard input, with a timeout."""
 
     def read(self, size: int) -> bytes:
         signal.alarm(_SILENT_SECONDS)
@@ -254,10 +263,10 @@ class _TimeoutInput:
 
 
 def main(arguments: Sequence[str] = sys.argv) -> None:
-    """Receives into a folder what comes on the standard input."""
+    """Receive an archive on the standard input into the folder that is named."""
 
     def give_up(*_: object) -> None:
-        raise IncompleteTransfer(f"nothing came for {_SILENT_SECONDS} s")
+        raise IncompleteTransfer(f"nothing was received for {_SILENT_SECONDS} s")
 
     signal.signal(signal.SIGALRM, give_up)
     try:
@@ -272,4 +281,4 @@ def main(arguments: Sequence[str] = sys.argv) -> None:
         ValueError,
         zlib.error,
     ) as error:
-        sys.exit(f"{arguments[1]}: {str(error) or 'nothing came'}")
+        sys.exit(f"{arguments[1]}: {str(error) or 'nothing was received'}")

@@ -1,8 +1,8 @@
-"""Files of one machine, for copies of them on another: what there is, what differs, their bytes.
+"""Access to the files of one machine, so that a frontend can copy them: lists, digests, contents.
 
-Like `local_node`, it is called on this machine, or on another: there it is a program of its own
-(`serve`), on a channel of its own, so that a long file holds nobody up. Frames come and go: four
-bytes say how long one is, then comes JSON, or part of a file; an empty frame ends a file.
+On the frontend's own machine it is called directly. On another host it is a program of its own
+(`serve`) with an SSH channel of its own, so that a long file delays no other call. Both sides send
+frames: a length of four bytes, then JSON or a piece of a file; an empty frame ends a file.
 """
 
 import contextlib
@@ -19,53 +19,56 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, Protocol
 
 _CHUNK = 1 << 18
-_SILENT_SECONDS = 300  # without a word of the other end, it is gone
-# Of a run's folder nobody else needs these; nor hidden ones, which are not finished.
+_SILENT_SECONDS = 300  # seconds without data before the program exits
+# Files of a run's folder that are not copied; nor are hidden ones, which are incomplete.
 _EXCLUDED = ("lock", "checkpoints/saving")
 _DAMAGED = "checkpoints/damaged-"
-FOLDER = "/"  # instead of what a link leads to: it is a folder
+FOLDER = "/"  # stands in for a link's target: this is a folder
 
 
 class Stream(Protocol):
-    """One direction of a channel, or both."""
+    """A channel, for one direction or for both."""
 
     def read(self, size: int, /) -> bytes:
-        """Less at its end alone."""
+        """Read `size` bytes; fewer only at the end."""
 
     def write(self, data: bytes, /) -> Any:
-        """All of it."""
+        """Write all of `data`."""
 
     def flush(self) -> None:
-        """What was written is on its way."""
+        """Send what was written."""
 
 
-FileInfo = list[Any]  # bytes, time of change in ns, inode, what it links to
+FileInfo = list[Any]  # [bytes, time of change in ns, inode, target of the link]
 
 
 class LocalFiles:
-    """Paths are absolute. Every method raises OSError."""
+    """The files of this machine. Paths are absolute; every method can raise OSError."""
 
     def list_files(self, folder: str) -> dict[str, FileInfo]:
-        """Every file under a run's folder, by relative path.
+        """Return every file under a run's folder, by relative path.
 
-        A link to what is in the folder, too, is a link; any other is what it leads to.
+        A link to something in the folder is listed as a link; any other link as its target.
         """
         found: dict[str, FileInfo] = {}
         _walk(os.path.realpath(folder), folder, "", frozenset(), found)
         return found
 
     def file_infos(self, paths: Sequence[str]) -> list[FileInfo | None]:
-        """Of each, or that it is not there; links are not followed."""
+        """Return the information on each path, None if it does not exist; follow no links."""
         return [_file_info(path) for path in paths]
 
     def digests(self, parts: Sequence[Any]) -> list[str]:
-        """SHA-256 of parts of files, each [path, [[offset, bytes], ...]]; empty where none is."""
+        """Return the SHA-256 of parts of files, each [path, [[offset, bytes], ...]].
+
+        It is empty for a part that does not exist.
+        """
         return [_digest(path, spans) for path, spans in parts]
 
     def read(self, parts: Sequence[Any]) -> Iterator[bytes]:
-        """Parts of files, each [path, inode, offset, bytes], in pieces; an empty one ends each.
+        """Yield parts of files, each [path, inode, offset, bytes], in pieces; an empty one ends it.
 
-        Less comes of a file that was cut meanwhile, and nothing of one that was replaced.
+        A file that was truncated since yields less, one that was replaced nothing.
         """
         for path, inode, offset, size in parts:
             with contextlib.suppress(OSError), open(path, "rb") as file:
@@ -74,7 +77,10 @@ class LocalFiles:
             yield b""
 
     def write(self, path: str, offset: int, chunks: Iterable[bytes]) -> None:
-        """To a file that has so many bytes, or at 0 may not be there; it is on the disk then."""
+        """Write to a file from `offset` on, and make sure that it is on the disk.
+
+        At offset 0 the file is created if it does not exist.
+        """
         make_folder(os.path.dirname(path))
         number = os.open(path, os.O_WRONLY | (0 if offset else os.O_CREAT), 0o666)
         with os.fdopen(number, "wb") as file:
@@ -85,18 +91,18 @@ class LocalFiles:
             os.fsync(number)
 
     def rename(self, old: str, new: str) -> None:
-        """A file replaces what was there; what of another kind is there is put aside."""
+        """Rename a file; it replaces a file, while a folder in its place is moved aside."""
         make_folder(os.path.dirname(new))
         if os.path.isdir(new) and not os.path.islink(new):
             move_aside(new)
         os.replace(old, new)
 
     def move_aside(self, path: str) -> str:
-        """Under a name that is free: that name."""
+        """Rename a path to a free name; return that name."""
         return move_aside(path)
 
     def make_link(self, path: str, to: str) -> None:
-        """Instead of what is there."""
+        """Make a link that replaces what is at `path`."""
         work = f"{os.path.dirname(path)}/.{os.path.basename(path)}.coming"
         make_folder(os.path.dirname(path))
         self.remove(work)
@@ -104,7 +110,7 @@ class LocalFiles:
         self.rename(work, path)
 
     def remove(self, path: str) -> None:
-        """A file, a link or a folder, if it is there."""
+        """Remove a file, a link or a folder, if it exists."""
         if os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path)
         else:
@@ -113,7 +119,7 @@ class LocalFiles:
 
 
 def move_aside(path: str) -> str:
-    """Out of the way of what comes, under a name that is free."""
+    """Rename a path to a free name, so that a download can take its place; return the name."""
     for number in itertools.count(1):
         free = f"{path}.here" + (f"-{number}" if number > 1 else "")
         if not os.path.lexists(free):
@@ -123,7 +129,7 @@ def move_aside(path: str) -> str:
 
 
 def make_folder(folder: str) -> None:
-    """Makes a folder; a file in its place, or in that of one above it, is put aside."""
+    """Make a folder and those above it; move files that are in their places aside."""
     existing = folder
     while not os.path.lexists(existing):
         existing = os.path.dirname(existing)
@@ -143,14 +149,14 @@ def _walk(
         with os.scandir(folder) as scanned:
             entries = sorted(scanned, key=lambda entry: entry.name)
             own = os.stat(folder)
-    except FileNotFoundError:  # not yet, or no longer
+    except FileNotFoundError:  # it does not exist yet, or was removed
         return
     above = above | {(own.st_dev, own.st_ino)}
     for entry in entries:
         name = f"{under}{entry.name}"
         if entry.name.startswith(".") or name in _EXCLUDED or name.startswith(_DAMAGED):
             continue
-        with contextlib.suppress(OSError):  # it has just gone, or links to nothing
+        with contextlib.suppress(OSError):  # it was just removed, or is a broken link
             status = entry.stat()
             if entry.is_symlink() and (to := _target_inside(base, entry.path, name)):
                 found[name] = [0, 0, 0, os.path.relpath(to, os.path.dirname(name) or ".")]
@@ -161,12 +167,12 @@ def _walk(
 
 
 def _target_inside(base: str, path: str, name: str) -> str:
-    """What a link leads to, relative to the folder; empty where that is outside."""
+    """Return the target of a link, relative to the folder; empty if it is outside."""
     real, text = os.path.realpath(path), os.readlink(path)
     target = os.path.normpath(os.path.join(os.path.dirname(name), text))
     if (
         target[0] != "/" and os.path.realpath(os.path.join(base, target)) == real
-    ):  # by folders that are links, too
+    ):  # also if folders on the way are links
         to = target
     else:
         to = os.path.relpath(real, base)
@@ -201,7 +207,7 @@ def _digest(path: str, spans: Sequence[tuple[int, int]]) -> str:
 
 
 def _read_chunks(file: BinaryIO, offset: int, size: int) -> Iterator[bytes]:
-    """Less, where it ends before."""
+    """Yield `size` bytes from `offset` on in pieces; fewer if the file ends earlier."""
     file.seek(offset)
     left = size
     while left > 0 and (piece := file.read(min(left, _CHUNK))):
@@ -213,12 +219,12 @@ def _read_chunks(file: BinaryIO, offset: int, size: int) -> Iterator[bytes]:
 
 
 def send_frame(out: Stream, data: bytes) -> None:
-    """A frame; who writes the last of several flushes."""
+    """Write a frame; the caller flushes after the last of several."""
     out.write(struct.pack(">I", len(data)) + data)
 
 
 def receive_frame(source: Stream) -> bytes:
-    """A frame. Raises EOFError."""
+    """Return the content of the next frame. Raises EOFError at the end of the channel."""
     head = source.read(4)
     if len(head) < 4:
         raise EOFError
@@ -230,13 +236,13 @@ def receive_frame(source: Stream) -> bytes:
 
 
 def receive_chunks(source: Stream) -> Iterator[bytes]:
-    """Parts of one file."""
+    """Yield the pieces of one file."""
     while piece := receive_frame(source):
         yield piece
 
 
 def serve(source: Stream, out: Stream) -> None:
-    """Answers calls of `LocalFiles`, to the end of the channel."""
+    """Answer calls of `LocalFiles` until the end of the channel."""
     files = LocalFiles()
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
@@ -260,13 +266,13 @@ def _answer_call(
         method: Callable[..., Any] = getattr(files, op)
         return {"result": method(*arguments)}
     except OSError as error:
-        for _ in chunks:  # what comes all the same is not the next call
+        for _ in chunks:  # skip the content, which is not the next call
             pass
         return {"error": f"{error.filename}: {error.strerror}" if error.filename else str(error)}
 
 
 class _TimeoutStream:
-    """A file whose use says that the other end is there; its silence ends the process."""
+    """A file with a timeout: the process exits if the other end is silent for too long."""
 
     def __init__(self, file: Stream):
         self._file = file
@@ -284,12 +290,12 @@ class _TimeoutStream:
 
 
 def main() -> None:
-    """Serves on its input and output."""
+    """Serve on the standard input and output."""
     serve(_TimeoutStream(sys.stdin.buffer), _TimeoutStream(sys.stdout.buffer))
 
 
 def serve_command() -> list[str]:
-    """That serves on this machine; this package may be in a bundle."""
+    """Return the command that serves this machine's files; this package may be in an archive."""
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     code = (
         f"import sys; sys.path.insert(0, {package!r}); from launcher.node import file_service; "

@@ -1,10 +1,10 @@
-"""What a supervisor of learners knows of other hosts' credentials: in its memory, nowhere else.
+"""Other hosts' credentials, which the learners' supervisor keeps in its memory and nowhere else.
 
-The frontend gives them through a socket in the process's folder, which is its owner's alone; the
-agent that mpirun calls for each other host asks for that host's (`mpirun_ssh`).
+The frontend sends them through a socket in the process's folder, which only its owner can open. The
+agent that mpirun calls for each other host (`mpirun_ssh`) requests the credential of that host.
 
-    {"give": {host: credential, ...}}   is answered by {}
-    {"want": host}                      is answered by its credential, or by {}
+    {"give": {host: credential, ...}}   the reply is {}
+    {"want": host}                      the reply is its credential, or {}
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-_SECONDS = 10.0
+_SECONDS = 10.0  # seconds until a connection times out
 _SOCKET_NAME = "keys"
 
 
@@ -25,7 +25,7 @@ class Keyring:
     """The credentials that one supervisor holds."""
 
     def __init__(self, folder: Path):
-        """Listens in `folder`."""
+        """Listen on a socket in `folder`."""
         self._credentials: dict[str, Any] = {}
         (folder / _SOCKET_NAME).unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -34,14 +34,14 @@ class Keyring:
         self._socket.listen(64)
 
     def add(self, credentials: dict[str, Any]) -> None:
-        """By host."""
+        """Add credentials by host."""
         self._credentials |= credentials
 
     def __bool__(self) -> bool:
         return bool(self._credentials)
 
     def serve(self, seconds: float = 0.0) -> None:
-        """Whoever comes within so many seconds."""
+        """Answer all connections that arrive within `seconds`."""
         while select.select([self._socket], [], [], seconds)[0]:
             connection, _ = self._socket.accept()
             with contextlib.suppress(OSError, ValueError), connection:
@@ -55,7 +55,7 @@ class Keyring:
 
 
 def write_agent_script(folder: Path, command: list[str]) -> Path:
-    """The program that mpirun calls for each other host."""
+    """Write the program that mpirun calls for each other host; return its path."""
     agent = folder / "agent"
     agent.write_text(f'#!/bin/sh\nexec {shlex.join([*command, str(folder)])} "$@"\n')
     agent.chmod(0o700)
@@ -63,12 +63,12 @@ def write_agent_script(folder: Path, command: list[str]) -> Path:
 
 
 def send_credentials(folder: Path, credentials: dict[str, Any]) -> None:
-    """To the supervisor of `folder`. Raises OSError."""
+    """Send credentials to the supervisor of `folder`. Raises OSError."""
     _call(folder, {"give": credentials})
 
 
 def request_credential(folder: Path, host: str) -> dict[str, Any]:
-    """A host's credential, empty where there is none. Raises OSError."""
+    """Return a host's credential, empty if there is none. Raises OSError."""
     return _call(folder, {"want": host})
 
 
@@ -93,7 +93,7 @@ def _receive(connection: socket.socket) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _short_path(folder: Path) -> Iterator[str]:
-    """The socket's path; one of more than 107 characters could not be used."""
+    """Provide a short path of the socket, since a path of over 107 characters cannot be used."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{descriptor}/{_SOCKET_NAME}"

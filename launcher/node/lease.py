@@ -1,7 +1,7 @@
-"""How a process ends whose learners are on another host, where their end cannot be seen.
+"""Ends a process whose learners are on another host, where their end cannot be seen.
 
-It goes on while it gets on, or while a frontend is connected to this host. A learner that is gone
-leaves its actors waiting, so neither lasts.
+The process keeps running while it makes progress, or while a frontend is connected to this host.
+Actors whose learner is gone make no progress, so without a frontend their lease expires.
 """
 
 import contextlib
@@ -11,16 +11,19 @@ from typing import Any
 
 
 class Lease:
-    """The lease of one process."""
+    """The lease of one process: it expires without progress and without a frontend."""
 
     def __init__(self, news: Path, seconds: float):
-        """`news` is updated by whoever is connected; 0 seconds: the lease never ends."""
+        """Begin a lease; connected frontends touch the file `news`. 0 seconds: it never expires."""
         self._news, self._seconds = news, seconds
         self._last_seen: tuple[Any, float | None] = (None, None)
         self._renewed = time.monotonic()
 
     def has_expired(self, frames: float | None) -> bool:
-        """`frames`: that the process has made by now. Judged by our clock alone."""
+        """Return whether the lease has expired; `frames`: environment frames so far.
+
+        Only our own monotonic clock counts.
+        """
         if not self._seconds:
             return False
         touched = None

@@ -1,4 +1,4 @@
-"""Whether a process gets on: the files that it touches while it does, and the frames they count."""
+"""Progress of a process, from the heartbeat files that it writes and the frames in them."""
 
 import collections
 import contextlib
@@ -7,20 +7,21 @@ from pathlib import Path
 
 from launcher.node.task import read_json
 
-_FIRST_BEAT_FACTOR = 5  # times as long as later ones: TensorFlow is loaded, networks are made
+# The timeout of the first heartbeat, in timeouts of later ones: TensorFlow has to be loaded first.
+_FIRST_BEAT_FACTOR = 5
 
 
 class HeartbeatMonitor:
-    """The file that a process touches while it gets on, one for each of several learners."""
+    """The heartbeat file of a process, or one file for each of several learners."""
 
     def __init__(self, path: Path):
         self._path = path
-        self._beats: dict[Path, tuple[float, float]] = {}  # (time of the file, when we saw it)
+        self._beats: dict[Path, tuple[float, float]] = {}  # (time of the file, our clock then)
         self._counts: collections.deque[tuple[float, float]] = collections.deque(maxlen=6)
         self.reset()
 
     def reset(self) -> None:
-        """Of a process that is about to start."""
+        """Forget all heartbeats, since the process is about to start."""
         for path in self._files():
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -29,9 +30,9 @@ class HeartbeatMonitor:
         self._started = time.monotonic()
 
     def longest_silence(self) -> tuple[float, str]:
-        """Seconds since the longest silence began, and whose it is; of our clock alone.
+        """Return the seconds since the oldest heartbeat, and whose it is ("learner 1" or "").
 
-        The files' own times jump when somebody sets the clock, or the machine slept.
+        Only our own monotonic clock counts: the files' times jump when the clock is set.
         """
         now = time.monotonic()
         for path in self._files():
@@ -46,7 +47,7 @@ class HeartbeatMonitor:
         return now - seen, f"learner {which}" if which else ""
 
     def frames_per_second(self) -> float | None:
-        """Over the last calls; None where it says nothing of frames."""
+        """Return the frames per second over the last calls; None if no frames are reported."""
         frames = self.frames()
         if frames is None:
             return None
@@ -59,10 +60,10 @@ class HeartbeatMonitor:
         )
 
     def frames(self) -> float | None:
-        """So far."""
+        """Return the frames reported so far; None if there are none."""
         frames = [read_json(path).get("frames") for path in self._files()]
         return max((float(count) for count in frames if count is not None), default=None)
 
     def _files(self) -> list[Path]:
         found = self._path.parent.glob(f"{self._path.name}*")
-        return [path for path in found if path.suffix != ".part"]  # is being written
+        return [path for path in found if path.suffix != ".part"]  # still being written

@@ -1,6 +1,6 @@
-"""This machine's part of a run, called by a frontend here, or over SSH through `agent_main`.
+"""One machine's part of a run; a frontend calls it directly, or over SSH through `agent_main`.
 
-Arguments and results are made of what JSON has, and nothing but Python's own library is needed.
+Arguments and results consist of JSON types.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from launcher.node import keyring, tmux
 from launcher.node.run_registry import Record, Run, RunInUse, boot_id
 from launcher.node.task import LEARNERS, LEARNERS_VARIABLE, RANK_BEATS_FOLDER, Task, write_json
 
-_END_SECONDS = 15.0  # that what an earlier start left has to end
+_END_SECONDS = 15.0  # seconds that processes of an earlier start have to end
 
 
 class LocalNode:
@@ -27,15 +27,16 @@ class LocalNode:
         make_tmux: Callable[[str], tmux.RunTmux] = tmux.tmux_program,
         start: str | None = None,
     ):
-        """`make_tmux`: by the socket of a server, how to ask it.
+        """Represent the part of `run` on this machine.
 
-        `start`: only this start of the run is meant, for there may be another's of that name; it
-        is said by `select_start` or `begin_run`. None: any.
+        `make_tmux` returns the function that calls the tmux server of a socket. `start`: the id of
+        the only start of the run that is meant, since another frontend may have a run of the same
+        name; `select_start` and `begin_run` set it. None: any start.
         """
         self.run, self._make_tmux, self._start = run, make_tmux, start
 
     def select_start(self, start: str) -> None:
-        """Only this start is meant."""
+        """Restrict all calls to this start of the run."""
         self._start = start
 
     def _is_selected(self) -> bool:
@@ -43,9 +44,9 @@ class LocalNode:
         return record is not None and self._start in (None, record.id)
 
     def begin_run(self, record: dict[str, Any], token: str, starts_to_end: list[str]) -> None:
-        """Begins a start of the run, which has processes here, once `starts_to_end` have ended."""
+        """Begin a start of the run on this machine, after ending the starts `starts_to_end`."""
         with self.run.locked(wait=True):
-            if not self.has_start(record["id"]):  # it may be reached by another name, too
+            if not self.has_start(record["id"]):  # the same host may be reached by two names
                 self._replace_run(record, token, starts_to_end)
         self.select_start(record["id"])
 
@@ -62,29 +63,33 @@ class LocalNode:
         self.run.write_record(Record(**record | {"boot": boot_id(), "socket": socket_path}))
 
     def _refuse_running(self) -> None:
-        """Raises RunInUse where another frontend's goes on here."""
+        """Raise RunInUse if another frontend's run of this name is running on this machine."""
         record = self.run.record
         if record and self.run.is_running():
             raise RunInUse(
-                f"a run called {self.run.name} goes on there, started from {record.started_from}: "
-                f"--tmux_sess=NAME starts another beside it, `tmux kill-session -t "
+                f"a run named {self.run.name} is running on that host, started from "
+                f"{record.started_from}: "
+                f"--tmux_sess=NAME starts another run, `tmux kill-session -t "
                 f"{self.run.name}` on that host ends its part"
             )
 
     def has_start(self, start: str) -> bool:
-        """Whether this start of the run was begun here, since the machine was."""
+        """Return whether this start of the run was begun here since the machine was booted."""
         record = self.run.record
         return record is not None and (record.id, record.boot) == (start, boot_id())
 
     def rank_silence(self) -> float | None:
-        """Seconds since a learner here that is supervised elsewhere got on; None: there is none."""
+        """Return the seconds since the last heartbeat of a learner supervised on another host.
+
+        The result is None if there is no such learner on this machine.
+        """
         beats = [
             path.stat().st_mtime for path in (self.run.folder / RANK_BEATS_FOLDER).glob("beat*")
         ]
         return time.time() - max(beats) if beats else None
 
     def end_starts(self, starts: list[str]) -> bool:
-        """Ends these starts now, whatever their runs are called; True: nothing of them is left."""
+        """End these starts now, whatever the names of their runs; return True once all ended."""
         for path in self.run.folder.parent.glob("*/run.json"):
             run = Run(path.parent.name, path.parent.parent)
             record = run.record
@@ -100,17 +105,17 @@ class LocalNode:
         return True
 
     def start_processes(self, tasks: list[dict[str, Any]], entries: list[dict[str, Any]]) -> None:
-        """Starts processes; `entries`: how a record has them, of those that it does not have yet.
+        """Start processes; each task's environment is added to that of this process.
 
-        A task's environment comes on top of this one.
+        `entries`: the processes that the run's record does not contain yet, in its format.
         """
         record = self.run.record
         if record is None or not self._is_selected():
-            raise RunInUse(f"{self.run.name} was not begun there")
+            raise RunInUse(f"{self.run.name} was not begun on that host")
         if not entries:
             self._open_windows(tasks, record)
             return
-        with self.run.locked(wait=True):  # a host may be reached by two names
+        with self.run.locked(wait=True):  # the same host may be reached by two names
             record = self.run.record or record
             names = {process["name"] for process in entries}
             record.processes[:] = [p for p in record.processes if p["name"] not in names] + entries
@@ -124,31 +129,34 @@ class LocalNode:
             folder.mkdir(mode=0o700, exist_ok=True)
             Path(each["log"]).parent.mkdir(parents=True, exist_ok=True)
             task = Task(**each | {"environment": os.environ | each["environment"]})
-            write_json(folder / "task.json", task._asdict())  # first: it is never seen as lost
-            for old in folder.iterdir():  # of one that was there before
+            write_json(
+                folder / "task.json", task._asdict()
+            )  # first, so that it never counts as lost
+            for old in folder.iterdir():  # left by a process of the same name
                 if old.name not in ("task.json", "lock"):
                     old.unlink()
             paths[task.name] = folder / "task.json"
         if record.socket:
             tmux.Session(self.run.name, self._make_tmux(record.socket)).open_windows(paths)
         else:
-            tmux.open_in_background(paths)
+            for path in paths.values():
+                tmux.start_in_background(path)
 
     def states(self) -> dict[str, dict[str, Any]]:
-        """Of its processes here."""
+        """Return the states of its processes on this machine, by name."""
         return self.run.states() if self._is_selected() else {}
 
     def request_stop(self, mode: str, name: str = "") -> None:
-        """To one process or to all of them."""
+        """Request a stop of one process, or of all: "save" or "now"."""
         if self._is_selected():
             self.run.request_stop(mode, name)
 
     def kill(self, lost_only: bool = False) -> int:
-        """What did not obey, or only what lost its supervisor; how many."""
+        """Kill all processes, or only those that lost their supervisor; return their number."""
         return self.run.kill(lost_only) if self._is_selected() else 0
 
     def give_credentials(self, credentials: dict[str, Any]) -> None:
-        """To the learners' supervisor, once it is there."""
+        """Send credentials to the learners' supervisor, as soon as it listens."""
         until = time.monotonic() + _END_SECONDS
         while True:
             try:
@@ -159,7 +167,7 @@ class LocalNode:
             time.sleep(0.1)
 
     def kill_learners(self, start: str) -> int:
-        """Ranks of a start of the run, and what started them, that nobody here supervises."""
+        """Kill this machine's ranks of a start and their mpirun daemon; return their number."""
         mark = f"{LEARNERS_VARIABLE}={start}".encode()
         killed = 0
         for path in Path("/proc").glob("[0-9]*/environ"):
@@ -170,7 +178,7 @@ class LocalNode:
         return killed
 
     def forget(self, start: str = "") -> None:
-        """That it was ever there, its windows included; only of that start, if one is named."""
+        """Remove the run's record and windows; if `start` is given, only of that start."""
         record = self.run.record
         if record and start in ("", record.id):
             self.run.forget()

@@ -1,6 +1,6 @@
-"""What a frontend asks of a machine whether or not a run is there: facts, programs, links.
+"""Facts, programs and links of a machine, which a frontend needs with or without a run there.
 
-Like `local_node`, it is called on this machine, or by `agent_main` on another: with what JSON has.
+Like `local_node` it is called directly, or through `agent_main` on another host, with JSON types.
 """
 
 import contextlib
@@ -23,6 +23,7 @@ from launcher.node import (
     deployed_files,
     file_service,
     keyring,
+    mpirun,
     run_registry,
     tmux,
 )
@@ -30,24 +31,23 @@ from launcher.node.callbacks import OnLine
 
 
 class MachineProbe:
-    """This machine, whether or not a run is there: facts, programs, files, links."""
+    """A machine: its facts, programs, files and links to others."""
 
     def __init__(self, run: run_registry.Run):
-        """`run`: that is meant, there or not."""
+        """Probe this machine for `run`, which need not exist."""
         self._run = run
         self._servers: list[bandwidth.BandwidthServer] = []
         self._programs: set[subprocess.Popen] = set()
 
     def facts(self, roots: list[str], pythons: list[str]) -> dict[str, Any]:
-        """Of the machine, and of the project's clone in the first of `roots` that has one.
+        """Return facts of the machine, and of the project's clone in the first of `roots` with one.
 
-        A path that does not begin at the root begins at the user's home.
+        Relative paths begin at the user's home.
         """
         bases = [os.path.join(Path.home(), os.path.expanduser(root)) for root in roots]
         base = next((each for each in bases if _has_project(each)), bases[0] if bases else "")
         named = [each if "/" not in each else os.path.join(base, each) for each in pythons]
         python = next(filter(None, map(shutil.which, named)), "")
-        beside = f"{Path(python).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         return {
             "host": socket.gethostname(),
             "user": getpass.getuser(),
@@ -55,7 +55,7 @@ class MachineProbe:
             "root": base,
             "project": _has_project(base),
             "python": python,
-            "mpirun": shutil.which("mpirun", path=beside) or "",
+            "mpirun": mpirun.find(python),
             "folder": str(self._run.folder),
             "own_python": [sys.executable, platform.python_version()],
             "tmux": bool(tmux.default_socket()),
@@ -71,9 +71,9 @@ class MachineProbe:
         seconds: float = 60.0,
         on_line: OnLine | None = None,
     ) -> tuple[int, str]:
-        """A program's exit code and all that it printed, or why there is none; lines as they come.
+        """Run a program; return its exit code and output, or an error as its output.
 
-        Nothing of it goes on after that.
+        `on_line` receives each line as it is printed. What the program left behind is killed.
         """
         try:
             program = subprocess.Popen(
@@ -111,52 +111,52 @@ class MachineProbe:
             child_process.kill_tree(program)
             self._programs.discard(program)
         if timed_out.is_set():
-            return 124, f"{command[0]} gave no answer in {seconds:g} s\n"
+            return 124, f"{command[0]} did not finish within {seconds:g} s\n"
         return (code if code >= 0 else 128 - code), "".join(printed)
 
     def kill_programs(self) -> None:
-        """What was asked and is not answered yet: nobody waits for it any more."""
+        """Kill the programs that are still running: their caller is gone."""
         for program in list(self._programs):
             child_process.kill_tree(program)
 
     def compare_files(
         self, folder: str, wanted: dict[str, str], clone: list[int]
     ) -> dict[str, Any]:
-        """What a folder lacks of the frontend's files (`deployed_files`)."""
+        """Return what a folder lacks of the frontend's files (see `deployed_files.compare`)."""
         return deployed_files.compare(folder, wanted, clone)
 
     def disk_space(self, path: str) -> tuple[str, int, bool]:
-        """The nearest folder that is there, its free bytes, and whether it can be written."""
+        """Return the nearest existing folder, its free bytes, and whether it can be written to."""
         base = Path(path)
         existing = next(each for each in (base, *base.parents) if each.exists())
         return str(existing), shutil.disk_usage(existing).free, os.access(existing, os.W_OK)
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file or folder."""
+        """Return whether a file or folder exists."""
         return Path(path).exists()
 
     def file_service_command(self) -> list[str]:
-        """The command that serves this machine's files."""
+        """Return the command that serves this machine's files."""
         return file_service.serve_command()
 
     def resolve(self, host: str) -> list[str]:
-        """Of a name, as this machine knows it."""
+        """Return the IPv4 addresses of a host name, looked up on this machine."""
         with contextlib.suppress(OSError):
             return [str(each[4][0]) for each in socket.getaddrinfo(host, 0, socket.AF_INET)]
         return []
 
     def start_bandwidth_server(self, address: str, port: int) -> None:
-        """For `measure_bandwidth`, for a moment. Raises OSError."""
+        """Listen for `measure_bandwidth` of another host. Raises OSError."""
         self._servers.append(bandwidth.BandwidthServer(address, port))
 
     def stop_bandwidth_servers(self) -> None:
-        """At all that it listens to."""
+        """Stop all servers that `start_bandwidth_server` started."""
         for listener in self._servers:
             listener.close()
         self._servers.clear()
 
     def measure_bandwidth(self, host: str, port: int, seconds: float) -> float:
-        """Mbit/s to another that listens. Raises OSError."""
+        """Return the Mbit/s to a host that listens. Raises OSError."""
         return bandwidth.measure(host, port, seconds)
 
     def run_mpirun(
@@ -168,7 +168,10 @@ class MachineProbe:
         workdir: str,
         seconds: float,
     ) -> tuple[int, str]:
-        """An mpirun whose part "AGENT" reaches other hosts, as the learners' will."""
+        """Run an mpirun that reaches other hosts the way the learners' mpirun will.
+
+        In `command`, "AGENT" stands for the program that mpirun calls for other hosts.
+        """
         with tempfile.TemporaryDirectory(
             prefix="impala_mm-", dir=run_registry.runs_folder().parent
         ) as name:

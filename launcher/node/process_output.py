@@ -1,4 +1,4 @@
-"""What a process prints: into its window, into its log, and the last of it remembered."""
+"""The output of a process: copied to its window and its log, with the last lines in memory."""
 
 import collections
 import contextlib
@@ -7,45 +7,56 @@ import re
 import time
 from pathlib import Path
 
-_MAX_LINES = 400  # lines that are remembered
-_MAX_LINE_BYTES = 1 << 16  # bytes without an end of a line
+_MAX_LINES = 400  # lines that are kept in memory
+_MAX_LINE_BYTES = 1 << 16  # bytes after which text without a newline counts as a line
 
 
 class ProcessOutput:
-    """What a process prints: into the window, into its log, and its last lines remembered."""
+    """The output of a process: copied to its window and its log, with the last lines in memory."""
 
-    def __init__(self, log: Path, max_mb: float):
-        self._log, self._max_bytes = log, max_mb * 2**20
+    def __init__(self, log: str, max_mb: float):
+        """Begin an empty output.
+
+        `log` is a file; empty: there is none, and the window is the user's own terminal.
+        """
+        self._log, self._max_bytes = Path(log) if log else None, max_mb * 2**20
         self._partial_line = b""
         self.lines: collections.deque[str] = collections.deque(maxlen=_MAX_LINES)
 
     def write(self, content: bytes) -> None:
-        """As it came."""
+        """Write output to the window and the log, unchanged."""
         with contextlib.suppress(OSError):  # the window was closed
             os.write(1, content)
-        with contextlib.suppress(OSError):  # the disk is full, perhaps
-            if self._log.exists() and self._log.stat().st_size > self._max_bytes:
-                self._log.replace(self._log.with_name(f"{self._log.name}.1"))
-            with self._log.open("ab") as file:
-                file.write(content)
+        if self._log:
+            with contextlib.suppress(OSError):  # the disk may be full
+                self._append(self._log, content)
         *lines, self._partial_line = (self._partial_line + content).split(b"\n")
-        if len(self._partial_line) > _MAX_LINE_BYTES:  # no line at all, it seems
+        if len(self._partial_line) > _MAX_LINE_BYTES:  # probably not text
             lines, self._partial_line = [*lines, self._partial_line], b""
         self.lines.extend(line.decode(errors="replace").rstrip("\r") for line in lines)
 
+    def _append(self, log: Path, content: bytes) -> None:
+        """Append to the log; begin a new one first if it has grown too long."""
+        if log.exists() and log.stat().st_size > self._max_bytes:
+            log.replace(log.with_name(f"{log.name}.1"))
+        with log.open("ab") as file:
+            file.write(content)
+
     def end_line(self) -> None:
-        """Where the process did not: what comes next is another's."""
+        """End the current line if the process did not: other text follows."""
         if self._partial_line:
             self.write(b"\n")
 
     def write_message(self, message: str) -> None:
-        """Of the supervisor itself."""
+        """Write a message of the supervisor itself; the user's own terminal is left alone."""
+        if not self._log:
+            return
         self.end_line()
         self.write(f"{time.strftime('%H:%M:%S')} {message}\n".encode())
 
 
 def error_lines(lines: list[str]) -> list[str]:
-    """Of a process that failed: its first error among the last lines, where one can be told."""
+    """Return the lines that explain a failure: the first traceback or error, or the last five."""
     for i, line in enumerate(lines):
         if line.startswith("Traceback (most recent call last)"):
             end = i + 1

@@ -1,4 +1,4 @@
-"""What the kernel knows of processes: whether one is who it was, what it started, what it uses."""
+"""Facts about processes from /proc: identity, descendants, use of CPU and memory."""
 
 import contextlib
 import os
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def start_time(pid: int) -> int:
-    """When a process was started, in the kernel's ticks; 0 where there is none.
+    """Return when a process was started, in the kernel's ticks; 0 if there is no such process.
 
-    A number that was recorded may belong to another process by now: this tells them apart.
+    A recorded pid may belong to another process by now; the start time tells them apart.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -19,12 +19,12 @@ def start_time(pid: int) -> int:
 
 
 def is_alive(process: list[int] | None) -> bool:
-    """Whether a recorded [pid, start] is that process still."""
+    """Return whether a recorded [pid, start time] is still running."""
     return process is not None and start_time(process[0]) == process[1] != 0
 
 
 def descendants(pid: int) -> list[int]:
-    """Children, and theirs."""
+    """Return the pids of a process's children, their children, and so on."""
     found = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
@@ -34,14 +34,14 @@ def descendants(pid: int) -> list[int]:
 
 
 class Usage:
-    """Of a process and all that it started: CPU in percent of a core, memory in MiB."""
+    """The CPU time and memory that all descendants of this process use."""
 
     def __init__(self) -> None:
         self._ticks: dict[int, int] = {}
         self._measured = time.monotonic()
 
     def measure(self) -> tuple[float, float]:
-        """Since the last call."""
+        """Return (CPU in percent of a core since the last call, resident memory in MiB)."""
         ticks, memory = {}, 0
         for pid in descendants(os.getpid()):
             with contextlib.suppress(OSError, ValueError, IndexError):

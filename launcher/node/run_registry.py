@@ -1,16 +1,16 @@
-"""The runs of this user on this machine, each known by its name.
+"""The runs of this user on this machine, by name.
 
-On the machine of the frontend all of a run is known; on another host its own processes are, in
+The frontend's machine records the complete run; another host records only its own processes, in
 `hosts/HOSTNAME/runs` instead.
 
     ~/.local/state/impala_mm/runs/NAME/      ($XDG_STATE_HOME, where it is set); mode 0700
         run.json     what was started (`Record`); mode 0600
-        token        the secret that its actors show to its learners; mode 0600
-        ...          what its supervisors write and read (`task`); those of processes elsewhere
-                     are copies, which a frontend that is connected to their hosts keeps
-        seen/PLACE   updated while a frontend is connected to that host; says why, if it is not
+        token        the secret that actors send to learners; mode 0600
+        ...          the files of supervisors (see `task`); those of processes on other hosts are
+                     copies, which a connected frontend updates
+        seen/PLACE   updated while a frontend is connected to that host; holds the error otherwise
 
-Whoever asks after a run reads this and nothing else, from any terminal: no CSV is needed.
+Commands about a run read only these files, so they work from any terminal and without the CSV.
 """
 
 import contextlib
@@ -30,63 +30,65 @@ from typing import Any
 from launcher.node import procfs
 from launcher.node.task import FINAL_STATES, HEARTBEAT, LEARNERS, read_json, write_json
 
-_TASK_SECONDS = 60.0  # within which a supervisor takes its task
-_CONTACT_SECONDS = 15.0  # without any news of a host
+_TASK_SECONDS = 60.0  # seconds within which a supervisor must read its task
+_CONTACT_SECONDS = 15.0  # seconds without contact after which a host counts as unreachable
 
 
 class InvalidRunName(Exception):
-    """Says what a name must be."""
+    """An error: a run cannot have this name."""
 
 
 class RunInUse(Exception):
-    """A run of this name goes on; says what to do."""
+    """An error: a run of this name is running; its message says what to do."""
 
 
 class UnreadableRecord(Exception):
-    """What is kept of a run cannot be read; says what to do."""
+    """An error: a run's record cannot be read; its message says what to do."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What was started."""
+    """A run as it was started."""
 
     name: str
-    id: str  # of this start of it
-    time: float
-    boot: str  # of the machine: after another one nothing of the run is left
+    id: str  # of this start of the run
+    time: float  # when it was started, in seconds since 1970
+    boot: str  # id of the machine's boot: after a reboot no process of the run is left
     logdir: str
-    socket: str  # of the tmux server that has its session; empty where there is none
-    # Of each: name, job, host, place (its host's id), kind (what makes two rows alike), log.
+    socket: str  # of the tmux server of its session; empty without tmux
+    # For each: name, job, host, place (the host's id), kind (equal for identical rows), log.
     processes: list[dict[str, Any]]
-    flags: dict[str, str]  # of every process, for more of them
-    learners: list[str]  # their command
-    next_actor: int  # the number of the next; one that was used is never used again
-    shared: bool = False  # that folder is the learners' own, wherever they are
-    # By host id: how a host is reached, without any password.
+    flags: dict[str, str]  # common to all processes; used to add actors
+    learners: list[str]  # the learners' command
+    next_actor: int  # the number of the next new actor; numbers are not used twice
+    shared: bool = False  # all learners' hosts share the folder `logdir`
+    # By host id: how to reach the host, without passwords.
     targets: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
-    learner_places: list[str] = dataclasses.field(default_factory=list)  # the first learner's first
-    pythons: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # by host id
-    csvs: list[str] = dataclasses.field(default_factory=list)  # of its rows, the newest first
-    started_from: str = ""  # the machine of its frontend
+    learner_places: list[str] = dataclasses.field(
+        default_factory=list
+    )  # host ids, the first learner's first
+    pythons: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # candidates by host id
+    csvs: list[str] = dataclasses.field(default_factory=list)  # CSV files, the newest first
+    started_from: str = ""  # host name of its frontend
 
     def host_id_of(self, name: str) -> str:
-        """Returns where a process runs; "" where it is none of this run's."""
+        """Return the id of a process's host; "" if the run has no such process."""
         return next((p.get("place", "") for p in self.processes if p["name"] == name), "")
 
 
 class Run:
-    """A run by its name, whether there is one or not: its record, states, requests to stop."""
+    """A run of a name, existing or not: its record, states and stop requests."""
 
     def __init__(self, name: str, folder: Path | None = None):
-        """`folder`: of all runs, if it is not this user's own."""
+        """Represent the run `name`; `folder` holds all runs, by default those of this user."""
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
-            raise InvalidRunName(f"{name!r} is no name: letters, digits, - and _ make one")
+            raise InvalidRunName(f"{name!r} is not a valid name: use letters, digits, - and _")
         self.name = name
         self.folder = (folder or runs_folder()) / name
 
     @property
     def record(self) -> Record | None:
-        """None where there is no such run. Raises UnreadableRecord."""
+        """The record; None if there is no such run. Raises UnreadableRecord."""
         path = self.folder / "run.json"
         if not path.exists():
             return None
@@ -95,19 +97,22 @@ class Run:
         except TypeError:
             states = [read_json(path) for path in self.folder.glob("*/state.json")]
             recorded = [state.get(name) for state in states for name in ("supervisor", "process")]
-            if not any(map(procfs.is_alive, recorded)):  # nothing of it is left
+            if not any(map(procfs.is_alive, recorded)):  # no process of it is left
                 return None
             raise UnreadableRecord(
-                f"{path} cannot be read, or is of another version of this program: end what it "
-                f"started (tmux kill-session -t {self.name}), and remove {self.folder}"
+                f"{path} cannot be read, or was written by another version of this program: end "
+                f"its processes (tmux kill-session -t {self.name}), and remove {self.folder}"
             ) from None
 
     def write_record(self, record: Record) -> None:
-        """Tells everybody."""
+        """Write the record, which makes the run known to all frontends."""
         write_json(self.folder / "run.json", dataclasses.asdict(record))
 
     def states(self) -> dict[str, dict[str, Any]]:
-        """Of each process, by name, in the order of the record; `lost`: its supervisor is gone."""
+        """Return the state of each process by name, in the order of the record.
+
+        The state is "lost" if the process's supervisor is gone, "away" if its host is unreachable.
+        """
         record = self.record
         if record is None:
             return {}
@@ -125,7 +130,7 @@ class Run:
         if rebooted:
             return process | state | {"state": "lost"}
         if not state:
-            try:  # a supervisor is to take it; it writes a state first
+            try:  # a supervisor that reads the task writes a state first
                 late = time.time() - (folder / "task.json").stat().st_mtime > _TASK_SECONDS
             except OSError:
                 late = True
@@ -135,21 +140,25 @@ class Run:
         return state
 
     def why_away(self, host_id: str) -> str:
-        """Why nothing is known of a host now; empty while it is connected."""
+        """Return why a host is unreachable; empty while a frontend is connected to it."""
         seen = self.folder / "seen" / host_id
         try:
             why, silent = seen.read_text(), time.time() - seen.stat().st_mtime
         except OSError:
-            return "nobody asked it yet"
-        return why or ("" if silent < _CONTACT_SECONDS else f"nobody asked it for {silent:.0f} s")
+            return "no frontend has connected to it yet"
+        return why or (
+            ""
+            if silent < _CONTACT_SECONDS
+            else f"no frontend has been connected to it for {silent:.0f} s"
+        )
 
     def record_contact(self, host_id: str, error: str = "") -> None:
-        """A host is connected, or why it is not."""
+        """Record that a host is connected, or the error because of which it is not."""
         with contextlib.suppress(OSError):
             (self.folder / "seen" / host_id).write_text(error)
 
     def is_running(self) -> bool:
-        """Whether any of its processes does, or may yet."""
+        """Return whether any of its processes is running, or may still start."""
         return any(
             state["state"] not in (*FINAL_STATES, "lost")
             or (not state.get("place") and procfs.is_alive(state.get("process")))
@@ -157,22 +166,25 @@ class Run:
         )
 
     def request_stop(self, mode: str, name: str = "") -> None:
-        """ "save" or "now", to one process or to all; those that nobody runs yet nobody will."""
+        """Request a stop of one process, or of all: "save" or "now".
+
+        Tasks that no supervisor has read yet are removed.
+        """
         for process, state in self._local_states().items():
             if state["state"] == "starting" and name in ("", process):
                 (self.folder / process / "task.json").unlink(missing_ok=True)
         try:
             (self.folder / name / "stop").write_text(mode)
-        except OSError:  # the disk is full: supervisors understand signals, too
+        except OSError:  # the disk may be full; supervisors react to signals, too
             for process, state in self._local_states().items():
                 if name in ("", process) and (mode == "now" or LEARNERS in (name, process)):
                     _signal_supervisor(state, signal.SIGTERM, times=1 if mode == "save" else 2)
 
     def kill(self, lost_only: bool = False) -> int:
-        """Ends what did not obey, or only what a supervisor that is gone left; how many.
+        """Kill all processes, or only those whose supervisor is gone; return their number.
 
-        Nobody but who was recorded, whose start time is compared, and who was started by them: the
-        heartbeat file is in their environment.
+        Only recorded processes whose start time matches are killed, and their descendants, which
+        have the process's heartbeat file in their environment.
         """
         killed = 0
         for name, state in self._local_states().items():
@@ -188,35 +200,37 @@ class Run:
 
     @contextlib.contextmanager
     def locked(self, wait: bool = False) -> Iterator[None]:
-        """By one frontend at a time. Raises RunInUse, unless it waits."""
+        """Lock the run against other frontends. Raises RunInUse if it is locked, unless `wait`."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = os.open(self.folder.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             os.close(lock)
-            raise RunInUse(f"another frontend starts or changes {self.name} right now") from None
+            raise RunInUse(
+                f"another frontend is starting or changing {self.name} right now"
+            ) from None
         try:
             yield
         finally:
             os.close(lock)
 
     def refuse_running(self) -> None:
-        """Raises RunInUse where it goes on."""
+        """Raise RunInUse if the run is running."""
         if self.is_running():
             raise RunInUse(
-                f"a run called {self.name} goes on: --status shows it, --stop ends it, "
-                f"--tmux_sess=NAME starts another beside it"
+                f"a run named {self.name} is running: --status shows it, --stop ends it, "
+                f"--tmux_sess=NAME starts another run"
             )
 
     def _local_states(self) -> dict[str, dict[str, Any]]:
-        """States of those of its processes that are on this machine."""
+        """Return the states of its processes on this machine, by name."""
         record = self.record
         host_ids = {p["name"]: p.get("place", "") for p in record.processes} if record else {}
         return {name: state for name, state in self.states().items() if not host_ids[name]}
 
     def create_state(self, token: str = "") -> None:
-        """An empty state folder with a new token, or the one that is given. Raises RunInUse."""
+        """Create an empty state folder with the given token, or a new one. Raises RunInUse."""
         self.refuse_running()
         self.forget()
         self.folder.mkdir(parents=True, mode=0o700)
@@ -226,37 +240,37 @@ class Run:
             file.write(token or secrets.token_hex(32))
 
     def forget(self) -> None:
-        """Removes the run's record and states; what it wrote to its --logdir stays."""
-        (self.folder / "run.json").unlink(missing_ok=True)  # first: then nobody takes it for lost
+        """Remove the run's record and states; the files in its --logdir stay."""
+        (self.folder / "run.json").unlink(missing_ok=True)  # first, so that it never counts as lost
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def run_names() -> list[str]:
-    """Of all runs that left something."""
+    """Return the names of all runs that have a record."""
     with contextlib.suppress(OSError):
         return sorted(path.parent.name for path in runs_folder().glob("*/run.json"))
     return []
 
 
 def boot_id() -> str:
-    """Of this machine's present life."""
+    """Return the id of this machine's current boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def _signal_supervisor(state: dict[str, Any], number: int, times: int = 1) -> int:
-    """To a process's supervisor, if it lives: how many it was."""
+    """Signal a process's supervisor if it is running; return 1 if so, else 0."""
     supervisor = state.get("supervisor")
     if not supervisor or not procfs.is_alive(supervisor):
         return 0
     for i in range(times):
         with contextlib.suppress(OSError):
             os.kill(supervisor[0], number)
-        time.sleep(0.01 * (i + 1 < times))  # two at once are one
+        time.sleep(0.01 * (i + 1 < times))  # two signals at the same moment would count as one
     return 1
 
 
 def _started_in(folder: Path) -> Iterator[list[int]]:
-    """[pid, start] of those whose heartbeat file is in `folder`: a process, and all it started."""
+    """Yield [pid, start time] of a process and its descendants: their heartbeat is in `folder`."""
     mark = f"{HEARTBEAT}={folder}/".encode()
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
@@ -266,11 +280,11 @@ def _started_in(folder: Path) -> Iterator[list[int]]:
 
 
 def remote_runs_folder() -> Path:
-    """Of parts of runs that a frontend elsewhere has here. Hosts may share a home."""
+    """Return the folder of runs of frontends on other hosts; hosts may share a home folder."""
     return runs_folder().parent / "hosts" / socket.gethostname() / "runs"
 
 
 def runs_folder() -> Path:
-    """Of all runs."""
+    """Return the folder of all runs."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "impala_mm" / "runs"

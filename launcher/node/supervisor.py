@@ -2,8 +2,9 @@
 
     python -m launcher.node.supervisor TASK.json
 
-It is the program of the process's window. Files in the run's state folder are all that it shares
-with others (`task` lists them), so whoever reads them may come and go.
+It is the program of the process's window, or a process in the background; `experiment.py` starts
+one for each of its own processes (`foreground`). It communicates with other programs only through
+files in the run's state folder (listed in `task`), so frontends can come and go.
 """
 
 import contextlib
@@ -24,14 +25,14 @@ from launcher.node.liveness import HeartbeatMonitor
 from launcher.node.process_output import ProcessOutput, error_lines
 from launcher.node.task import FINAL_STATES, USER_ERROR, Task, read_json, write_json
 
-_STABLE_SECONDS = 600.0  # seconds: who lived so long has not died again and again
-_LEADER_SECONDS = 60.0  # that a process waits for its leader to be started
-_STATE_SECONDS = 2.0
-_CHECK_SECONDS = 0.4  # between looks for orders: a machine may have hundreds of supervisors
-_READ_BYTES = 1 << 16  # bytes of output
-_LOST_MESSAGE = "lost communication with a remote daemon"  # as Open MPI 5 says it
-_CREDENTIALS_SECONDS = 60.0  # that a frontend has for giving credentials
-_KILL_SECONDS = 5.0  # between SIGTERM and SIGKILL
+_STABLE_SECONDS = 600.0  # seconds that a process must run for its count of crashes to restart
+_LEADER_SECONDS = 60.0  # seconds that a process waits for its leader to be started
+_STATE_SECONDS = 2.0  # seconds between two writes of an unchanged state
+_CHECK_SECONDS = 0.4  # seconds between checks; one machine may have hundreds of supervisors
+_READ_BYTES = 1 << 16  # bytes of output that are read at once
+_LOST_MESSAGE = "lost communication with a remote daemon"  # part of a message of Open MPI 5
+_CREDENTIALS_SECONDS = 60.0  # seconds that a frontend has for sending credentials
+_KILL_SECONDS = 5.0  # seconds between SIGTERM and SIGKILL
 
 
 class Supervisor:
@@ -40,7 +41,7 @@ class Supervisor:
     def __init__(self, task: Task):
         self._task, self._run_folder = task, Path(task.folder)
         self._process_folder = self._run_folder / task.name
-        self._output = ProcessOutput(Path(task.log), task.log_max_mb)
+        self._output = ProcessOutput(task.log, task.log_max_mb)
         self._heartbeat, self._usage = (
             HeartbeatMonitor(self._process_folder / "beat"),
             procfs.Usage(),
@@ -53,10 +54,10 @@ class Supervisor:
         self._stop_mode = ""  # "save" or "now"
         self._stop_signals: list[
             tuple[signal.Signals, float]
-        ] = []  # to come: (signal, seconds to obey)
+        ] = []  # still to be sent: (signal, seconds until the next one)
         self._next_signal_time = 0.0
-        self._deaths = 0  # one soon after the other
-        self._kill_reason = ""  # it was ended by us, for this reason
+        self._crashes = 0  # crashes in a row
+        self._kill_reason = ""  # why this supervisor killed the process; empty if it did not
         self._written = self._checked = 0.0
         self._state: dict[str, Any] = {
             "name": task.name,
@@ -71,14 +72,16 @@ class Supervisor:
         }
 
     def run(self) -> int:
-        """To the end; the exit code."""
+        """Run the process, with restarts, until it ends for good; return its last exit code."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
             signal.signal(number, lambda number, _: self._signals.append(number))
-        self._write_state()  # first: whoever sees neither task nor state knows that nobody comes
+        # The state is written before the task is removed: a process without both counts as lost.
+        self._write_state()
         (self._process_folder / "task.json").unlink(missing_ok=True)
         child_process.adopt_orphans()
         self._wait_for_credentials()
-        _disable_flow_control()
+        if self._task.log:
+            _disable_flow_control()
         while True:
             self._start()
             code = self._run_to_end()
@@ -86,15 +89,19 @@ class Supervisor:
             if wait is None or self._wait_for_restart(wait):
                 break
         state = self._state
-        if state["state"] == "waits":  # told to end meanwhile
+        if state["state"] == "waits":  # a stop request came before the restart
             self._write_state(state="stopped")
         self._output.write_message(
             f"-- {self._task.name}: {state['state']}, exit code {state['code']} --"
         )
+        if self._has_parent_ended():  # it would have removed this folder
+            import shutil  # noqa: PLC0415 - it is needed by few and would delay all
+
+            shutil.rmtree(self._run_folder, ignore_errors=True)
         return int(state["code"])
 
     def _wait_for_credentials(self) -> None:
-        """Of other learners' hosts, and writes down how mpirun asks for them."""
+        """Write the program that mpirun calls for other hosts; wait for their credentials."""
         if self._keyring is None:
             return
         keyring.write_agent_script(self._process_folder, self._task.agent)
@@ -102,7 +109,7 @@ class Supervisor:
         while not self._keyring and not self._requested_stop() and time.monotonic() < until:
             self._keyring.serve(_CHECK_SECONDS)
 
-    # -- one life of the process
+    # -- one run of the process
 
     def _start(self) -> None:
         self._heartbeat.reset()
@@ -129,11 +136,11 @@ class Supervisor:
         pipe = process.stdout.fileno()
         open_still = True
         while process.poll() is None:
-            if not open_still:  # it closed what it prints to, and goes on
+            if not open_still:  # the process closed its output but keeps running
                 time.sleep(_CHECK_SECONDS)
             elif _is_readable(pipe, _CHECK_SECONDS):
                 open_still = self._read_output(pipe)
-            if time.monotonic() - self._checked > _CHECK_SECONDS:  # it may print without end
+            if time.monotonic() - self._checked > _CHECK_SECONDS:  # also while output never stops
                 self._checked = time.monotonic()
                 if self._keyring is not None:
                     self._keyring.serve()
@@ -145,47 +152,59 @@ class Supervisor:
             open_still = self._read_output(pipe)
         process.stdout.close()
         code = child_process.exit_code(process)
-        # mpirun calls it well when a host of other learners is lost.
+        # mpirun exits with 0 even if it lost a host of other learners.
         lost = self._task.agent and any(_LOST_MESSAGE in line for line in self._output.lines)
         return 1 if code == 0 and lost else code
 
     def _read_output(self, pipe: int) -> bool:
-        """Some of what is there, for it may never end; False at its end."""
+        """Read one piece of the output, which may never end; return False at its end."""
         content = os.read(pipe, _READ_BYTES)
         self._output.write(content)
         return bool(content)
 
     def _send_stop_signals(self, process: subprocess.Popen) -> None:
-        """Hands an order on, and more firmly where it is not followed."""
-        order = self._requested_stop()
-        if order != self._stop_mode:
-            self._stop_mode, self._next_signal_time = order, 0.0
+        """Pass a stop request on to the process, with stronger signals if it does not end."""
+        requested = self._requested_stop()
+        if requested != self._stop_mode:
+            self._stop_mode, self._next_signal_time = requested, 0.0
             self._stop_signals = [(signal.SIGTERM, _KILL_SECONDS), (signal.SIGKILL, _KILL_SECONDS)]
-            saves = order == "save" and _file_size(self._task.rows) > self._initial_rows_size
+            if self._has_parent_ended():
+                del self._stop_signals[0]
+            saves = requested == "save" and _file_size(self._task.rows) > self._initial_rows_size
             if saves:
                 self._stop_signals.insert(0, (signal.SIGUSR1, self._task.grace_secs))
             self._write_state(state="saving" if saves else "ending")
-        if not order or not self._stop_signals or time.monotonic() < self._next_signal_time:
+        if not requested or not self._stop_signals or time.monotonic() < self._next_signal_time:
             return
-        number, patience = self._stop_signals.pop(0)
-        self._next_signal_time = time.monotonic() + patience
+        number, timeout = self._stop_signals.pop(0)
+        self._next_signal_time = time.monotonic() + timeout
         if number == signal.SIGKILL:
             child_process.kill_tree(process)
         else:
             process.send_signal(number)
 
     def _requested_stop(self) -> str:
-        """What was ordered by now: by a file, by a signal, or by the end of the leader."""
-        orders = [_read_text(self._process_folder / "stop"), _read_text(self._run_folder / "stop")]
-        if self._task.leader and orders[1] == "save":
-            orders[1] = ""  # the learners save first, and their end is ours
+        """Return the stop request so far: "save", "now", or "" if there is none.
+
+        A file requests it, a signal, or the end of the leader or of the parent.
+        """
+        requests = [
+            _read_text(self._process_folder / "stop"),
+            _read_text(self._run_folder / "stop"),
+        ]
+        if self._task.leader and requests[1] == "save":
+            requests[1] = ""  # the learners save first; then this process ends because they ended
         if self._signals:
-            orders.append("save" if len(self._signals) == 1 else "now")
-        if "now" in orders or self._stop_mode == "now":
+            requests.append("save" if len(self._signals) == 1 else "now")
+        if "now" in requests or self._stop_mode == "now" or self._has_parent_ended():
             return "now"
-        has_ended = "save" in orders or self._has_leader_ended()
-        # Without its folder no request could reach it any more.
+        has_ended = "save" in requests or self._has_leader_ended()
+        # Without its folder no request could reach this supervisor any more.
         return "save" if has_ended or not self._process_folder.exists() else self._stop_mode
+
+    def _has_parent_ended(self) -> bool:
+        parent = self._task.parent
+        return parent is not None and not procfs.is_alive(parent)
 
     def _has_leader_ended(self) -> bool:
         if not self._task.leader:
@@ -193,12 +212,12 @@ class Supervisor:
         if self._task.lease_secs:
             return self._lease.has_expired(self._heartbeat.frames())
         leader = read_json(self._run_folder / self._task.leader / "state.json")
-        if not leader:  # not there yet, or never
+        if not leader:  # it has not been started yet, or never will be
             return time.monotonic() - self._created > _LEADER_SECONDS
         return leader["state"] in FINAL_STATES or not procfs.is_alive(leader["supervisor"])
 
     def _check_heartbeat(self, process: subprocess.Popen) -> None:
-        silent, who = self._heartbeat.longest_silence()
+        silent, learner = self._heartbeat.longest_silence()
         if (
             not self._task.stall_secs
             or silent < self._task.stall_secs
@@ -206,27 +225,24 @@ class Supervisor:
             or self._kill_reason
         ):
             return
-        which = f"{who} of it" if who else "it"
         self._kill_reason = (
-            f"{which} hangs: nothing was heard from it for {self._task.stall_secs:g} s"
+            f"{learner or 'it'} was killed: no heartbeat for {self._task.stall_secs:g} s"
         )
         self._output.write_message(self._kill_reason)
         child_process.kill_tree(process)
 
-    # -- between two lives
+    # -- between two runs of the process
 
     def _seconds_to_restart(self, code: int) -> float | None:
-        """Returns the seconds until the process starts again, or None if it does not."""
-        lived = time.monotonic() - self._started
+        """Return the seconds until the process is restarted, or None if it is not restarted."""
+        duration = time.monotonic() - self._started
         self._output.end_line()
         unsaved = self._state["state"] == "saving" and self._stop_mode == "save" and code != 0
         self._write_state(process=None, code=code)
         if unsaved:
             ended = child_process.describe_exit(code)
-            self._kill_reason = f"it was to save, and {ended}; what was saved before is good"
-            self._write_state(
-                state="failed", failure=self._describe_failure(code, "the run ends with it")
-            )
+            self._kill_reason = f"it was asked to save, but {ended}; the last checkpoint is intact"
+            self._write_state(state="failed", failure=self._describe_failure(code, "the run ends"))
             return None
         if self._stop_mode:
             self._write_state(state="stopped")
@@ -234,11 +250,13 @@ class Supervisor:
         if code == 0 and not self._task.leader:
             self._write_state(state="ended")
             return None
-        self._deaths = 1 if lived > _STABLE_SECONDS else self._deaths + 1
-        restarts_again = self._deaths <= self._task.restarts and code != USER_ERROR
-        wait = min(0.5 * 2 ** min(self._deaths - 1, 6), 30.0)
+        self._crashes = 1 if duration > _STABLE_SECONDS else self._crashes + 1
+        restarts_again = self._crashes <= self._task.restarts and code != USER_ERROR
+        wait = min(0.5 * 2 ** min(self._crashes - 1, 6), 30.0)
         follows = (
-            f"it starts again in {wait:g} s" if restarts_again else self._describe_no_restart(code)
+            f"it will be restarted in {wait:g} s"
+            if restarts_again
+            else self._describe_no_restart(code)
         )
         failure = self._describe_failure(code, follows)
         restarts = self._state["restarts"] + restarts_again
@@ -248,11 +266,11 @@ class Supervisor:
         return wait if restarts_again else None
 
     def _describe_failure(self, code: int, follows: str) -> dict[str, Any]:
-        """For where the user sits; said here, too."""
+        """Return a failure in the format of `state.json`, for frontends; log it too."""
         failure = {
             "time": time.time(),
             "code": code,
-            "why": self._kill_reason or child_process.describe_exit(code),
+            "why": self._kill_reason or f"it {child_process.describe_exit(code)}",
             "lines": error_lines(list(self._output.lines)),
             "next": follows,
         }
@@ -261,13 +279,14 @@ class Supervisor:
 
     def _describe_no_restart(self, code: int) -> str:
         if not self._task.leader:
-            return "the run ends with it"
+            return "the run ends"
         if code == USER_ERROR:
-            return "it stays away: starting it again would not help"
-        return f"it stays away, after {self._deaths} deaths one soon after the other"
+            return "it will not be restarted, since a restart would not help"
+        times = "once" if self._crashes == 1 else f"{self._crashes} times"
+        return f"it crashed {times} and will not be restarted"
 
     def _wait_for_restart(self, seconds: float) -> bool:
-        """Waits; returns whether it was told to stop meanwhile."""
+        """Wait for the restart; return whether a stop request came first."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             if self._requested_stop():
@@ -276,7 +295,7 @@ class Supervisor:
             self._write_state_if_due()
         return False
 
-    # -- what others read
+    # -- the state, which frontends read
 
     def _write_state_if_due(self) -> None:
         if time.monotonic() - self._written > _STATE_SECONDS:
@@ -291,7 +310,7 @@ class Supervisor:
         last = self._output.lines[-1][:300] if self._output.lines else ""
         self._state |= news | {"last": last, "time": time.time()}
         self._written = time.monotonic()
-        with contextlib.suppress(OSError):  # a full disk costs news, not the process
+        with contextlib.suppress(OSError):  # a full disk costs this update, not the process
             write_json(self._process_folder / "state.json", self._state)
 
 
@@ -300,7 +319,7 @@ def _is_readable(pipe: int, seconds: float = 0.0) -> bool:
 
 
 def _disable_flow_control() -> None:
-    """Ctrl-S in the window would stop what writes to it: this process, and training with it."""
+    """Disable Ctrl-S in the window: it would stop this process's writes, and training with them."""
     with contextlib.suppress(termios.error, OSError):
         settings = termios.tcgetattr(1)
         settings[0] &= ~termios.IXON
@@ -320,17 +339,17 @@ def _file_size(path: str) -> int:
 
 
 def main(path: Path) -> int:
-    """Of the task in `path`; there is never a second supervisor of the same name."""
+    """Run the task in `path`; refuse it if a process of that name has a supervisor already."""
     content = read_json(path)
     if not content:
-        print(f"{path} is no task (or was taken)", file=sys.stderr)
+        print(f"{path} holds no task, or a supervisor has already taken it", file=sys.stderr)
         return USER_ERROR
     task = Task(**content)
     lock = os.open(path.with_name("lock"), os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        print(f"{task.name} has a supervisor already", file=sys.stderr)
+        print(f"{task.name} already has a supervisor", file=sys.stderr)
         return USER_ERROR
     return Supervisor(task).run()
 

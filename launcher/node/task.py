@@ -1,17 +1,17 @@
-"""One process of a run as its supervisor reads it, and the files by which they all talk.
+"""The task of a supervisor, and the files by which supervisors and frontends communicate.
 
-In the run's state folder, which is its owner's alone:
+In the run's state folder, which only its owner can read:
 
-    NAME/task.json     what is to be run (`Task`); removed once read, for it holds an environment
-    NAME/state.json    how it is (`Supervisor` lists what): written on every change and every 2 s
-    NAME/stop, stop    orders to end, to this one and to all: "save", or "now"
-    NAME/beat          touched by the process itself while it gets on; of several learners each its
-                       own, NAME/beat-RANK
-    ranks/             beats of learners whose supervisor is on another host
-    news               updated while a frontend on another host is connected to this one
+    NAME/task.json     the process to run (`Task`); removed once read, since it holds an environment
+    NAME/state.json    its state (fields: see `Supervisor`), written on every change and every 2 s
+    NAME/stop, stop    a stop request, to this process and to all: "save", or "now"
+    NAME/beat          the heartbeat, written by the process itself while it makes progress; with
+                       several learners each writes its own, NAME/beat-RANK
+    ranks/             heartbeats of learners whose supervisor is on another host
+    news               touched while a frontend on another host is connected to this one
 
-Nothing but Python's own library is imported here and in what else is sent to hosts that may have no
-more of this project (`launcher/node`).
+This package (`launcher/node`) imports only Python's standard library, since it is sent to hosts
+that may have nothing else of this project.
 """
 
 import contextlib
@@ -20,38 +20,46 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-FINAL_STATES = ("ended", "failed", "stopped")  # states that nothing comes after
-LEARNERS = "learners"  # the name of the process that all of them are
-RANK_BEATS_FOLDER = "ranks"  # folder of the beats of learners on other hosts than the first's
-LEARNERS_VARIABLE = "IMPALA_MM_LEARNERS"  # in the environment of all ranks of a run: its id
-HEARTBEAT = "IMPALA_MM_HEARTBEAT"  # in a process's environment: the file that it touches
-USER_ERROR = 2  # exit code of a process that its user must mend: starting it again helps nobody
+FINAL_STATES = ("ended", "failed", "stopped")  # states that no other state follows
+LEARNERS = "learners"  # the name of the process of all learners
+RANK_BEATS_FOLDER = (
+    "ranks"  # folder of heartbeats of learners that are not on the first learner's host
+)
+LEARNERS_VARIABLE = (
+    "IMPALA_MM_LEARNERS"  # environment variable of all ranks: the id of the run's start
+)
+HEARTBEAT = "IMPALA_MM_HEARTBEAT"  # environment variable of a process: its heartbeat file
+USER_ERROR = 2  # exit code after a user's mistake: a restart would not help
 
 
 class Task(NamedTuple):
-    """One process and how it is to be kept."""
+    """One process, and how its supervisor treats it."""
 
     name: str
     job: str
     host: str
     command: list[str]
-    environment: dict[str, str]  # all of it
+    environment: dict[str, str]  # all variables
     workdir: str
     folder: str  # the run's state folder
-    log: str
-    log_max_mb: float
-    leader: str  # the process whose end ends this one; "" for the learners themselves
-    lease_secs: float  # of one whose leader is on another host: without news of it and without
-    # getting on for so long, it ends; 0: its leader is here
-    rows: str  # file that grows once there is something to save by SIGUSR1; "" where there never is
-    agent: list[str]  # by which learners' mpirun reaches other hosts; empty: it needs none
-    restarts: int  # deaths, one soon after the other, that are mended
-    stall_secs: float  # without a beat of its heartbeat; 0: for ever
-    grace_secs: float  # that it has for saving
+    log: str  # the file of its output; "": none, its output is shown on the user's own terminal
+    log_max_mb: float  # size of the log in MiB before a new one is begun
+    leader: str  # the process whose end ends this one; "" for the learners
+    # If the leader is on another host: seconds without progress and without a connected frontend
+    # after which this process ends. 0: the leader is on this machine.
+    lease_secs: float
+    rows: str  # file that grows once there is something to save by SIGUSR1; "": there never is
+    agent: list[str]  # command by which mpirun reaches other hosts; empty: it needs none
+    restarts: int  # crashes in a row after which the process is restarted
+    stall_secs: float  # seconds without a heartbeat before the process is killed; 0: no limit
+    grace_secs: float  # seconds between a request to save and SIGTERM
+    # [pid, start time] of a process that owns `folder`: if it ends first, this one is killed and
+    # `folder` is removed. None: there is none.
+    parent: list[int] | None = None
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Whole or not at all, and for its owner alone."""
+    """Write a JSON file that only its owner can read; readers see the old or the new content."""
     work = path.with_name(f"{path.name}.{os.getpid()}")
     with os.fdopen(os.open(work, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         json.dump(content, file)
@@ -59,7 +67,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Empty where there is none yet."""
+    """Return the content of a JSON file; empty if it does not exist or cannot be read."""
     with contextlib.suppress(OSError, ValueError):
         return json.loads(path.read_text())
     return {}

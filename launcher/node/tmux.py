@@ -1,8 +1,8 @@
-"""Where supervisors run: in a tmux session of the run's name, a window each; or in the background.
+"""Starts supervisors: each in a window of the run's tmux session, or in the background.
 
-A window's program is the supervisor itself, never something typed into a shell. tmux servers keep
-the environment of whoever started them first: a process's comes in its task's file instead. Which
-server it is, by its socket, is recorded with a run: another terminal may look at another.
+The program of a window is the supervisor itself; nothing is typed into a shell. A tmux server keeps
+the environment of the program that started it, so a process's environment is in its task's file.
+The server's socket is recorded with the run, since another terminal may use another server.
 """
 
 import os
@@ -14,35 +14,39 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
-_CODE_ROOT = Path(__file__).resolve().parents[2]  # the project's clone, or what was sent of it
+_CODE_ROOT = (
+    Path(__file__).resolve().parents[2]
+)  # the project's clone, or the archive of this package
 _BATCH = 20  # windows that one call of tmux opens
-_END_SECONDS = 3.0  # that processes which have ended may still be seen
-_SECONDS = 30.0  # for an answer of tmux
-# The output of a program that ended is kept, and its window keeps its name.
+_END_SECONDS = 3.0  # seconds that tmux may take to notice that processes have ended
+_SECONDS = 30.0  # seconds until a call of tmux times out
+# Keep the output of a program that has ended, and the name of its window.
 _WINDOW_OPTIONS = (("remain-on-exit", "on"), ("automatic-rename", "off"), ("allow-rename", "off"))
-_SESSION_OPTION = "@impala_mm"  # option of a session that a run made
+_SESSION_OPTION = "@impala_mm"  # option that marks a session as made by a run
 
-RunTmux = Callable[..., tuple[list[str], list[str]]]  # its arguments: what it printed, its errors
+RunTmux = Callable[
+    ..., tuple[list[str], list[str]]
+]  # from arguments of tmux to (its output, its errors), as lines
 
 
 class TmuxError(Exception):
-    """tmux would not; says why."""
+    """An error of tmux; the message says what failed."""
 
 
 def supervisor_command(task: Path) -> list[str]:
-    """The command that runs a task, in `supervisor_folder()`."""
-    # Without the site's packages, of which it needs none, it starts in half the time.
+    """Return the command that runs a task; its working directory is `supervisor_folder()`."""
+    # It needs no installed packages; without them Python starts in half the time.
     what = ["-m", "launcher.node.supervisor"] if _CODE_ROOT.is_dir() else [str(_CODE_ROOT)]
     return [sys.executable, "-ES", *what, str(task)]
 
 
 def supervisor_folder() -> Path:
-    """That supervisors are started in."""
+    """Return the working directory of supervisors."""
     return _CODE_ROOT if _CODE_ROOT.is_dir() else _CODE_ROOT.parent
 
 
 def default_socket() -> str:
-    """The socket of the server that `tmux attach` would find; empty without tmux."""
+    """Return the socket of the server that `tmux attach` uses; empty without tmux."""
     if not shutil.which("tmux"):
         return ""
     if inside := os.environ.get("TMUX"):
@@ -54,7 +58,7 @@ def default_socket() -> str:
 
 
 def tmux_program(socket: str) -> RunTmux:
-    """The server of this socket, asked by tmux's own program."""
+    """Return a function that calls the tmux server of this socket."""
 
     def run_tmux(*arguments: str) -> tuple[list[str], list[str]]:
         try:
@@ -74,28 +78,28 @@ def tmux_program(socket: str) -> RunTmux:
 
 
 class Session:
-    """A run's windows."""
+    """The tmux session of a run, with a window for each process."""
 
     def __init__(self, name: str, run_tmux: RunTmux):
         self._name, self._run_tmux = name, run_tmux
 
     def exists(self) -> bool:
-        """Whether tmux has one of this name."""
+        """Return whether tmux has a session of this name."""
         is_installed = shutil.which("tmux") is not None
         return is_installed and not self._run_tmux("has-session", "-t", f"={self._name}")[1]
 
     def refuse_foreign(self) -> None:
-        """Raises TmuxError where it is there and was not made by a run."""
+        """Raise TmuxError if the session exists but was not made by a run."""
         if self.exists() and not self._run(
             "show-options", "-qv", "-t", f"={self._name}:", _SESSION_OPTION
         ):
             raise TmuxError(
-                f"tmux has a session called {self._name} that no run made: --tmux_sess=NAME names "
-                f"another"
+                f"tmux has a session named {self._name} that no run made: choose another name with "
+                f"--tmux_sess=NAME"
             )
 
     def close_ended(self) -> None:
-        """Windows of a run before are closed. Raises TmuxError where it is somebody's still."""
+        """Close the session of an earlier run. Raises TmuxError if its processes are running."""
         until = time.monotonic() + _END_SECONDS
         while self.exists():
             self.refuse_foreign()
@@ -108,26 +112,26 @@ class Session:
                 return
             if time.monotonic() > until:
                 raise TmuxError(
-                    f"tmux has a session called {self._name} whose processes go on: "
-                    f"--tmux_sess=NAME names another"
+                    f"tmux has a session named {self._name} whose processes are running: "
+                    f"choose another name with --tmux_sess=NAME"
                 )
             time.sleep(0.1)
 
     def close(self) -> None:
-        """With all its windows, if it is there still."""
+        """Close the session with all its windows, if it exists."""
         self.refuse_foreign()
         self._run_tmux("kill-session", "-t", f"={self._name}")
 
     def open_windows(self, tasks: dict[str, Path]) -> None:
-        """A window for each, by name; the session is made where there is none."""
+        """Open a window for each task, by name; make the session if there is none."""
         existing = self._window_names() if self.exists() else set()
-        for name in existing & set(tasks):  # of a process that was there before
+        for name in existing & set(tasks):  # the process ran before
             program = supervisor_command(tasks[name])
             self._run("respawn-window", "-k", "-t", f"={self._name}:={name}", *program)
         windows = iter([(name, task) for name, task in tasks.items() if name not in existing])
         if not existing:
             name, task = next(windows)
-            # Wide from the start: what nobody looks at yet is not to be wrapped at 80 columns.
+            # Wide from the start, so that early output is not wrapped at 80 columns.
             size = ("-x", "200", "-y", "50")
             ours = (";", "set-option", "-t", f"={self._name}:", _SESSION_OPTION, "1")
             window, options = self._window_arguments(name, task)
@@ -141,7 +145,7 @@ class Session:
             self._run(*call)
 
     def _window_arguments(self, name: str, task: Path) -> tuple[list[str], list[str]]:
-        """Its name, folder and program, without any shell; and what is asked of tmux after it."""
+        """Return the arguments of a new window (no shell is involved), and its options."""
         options = []
         for option, value in _WINDOW_OPTIONS:
             target = f"={self._name}:={name}"
@@ -158,17 +162,20 @@ class Session:
         return printed
 
 
-def open_in_background(tasks: dict[str, Path]) -> None:
-    """Where there is no tmux."""
-    for task in tasks.values():
-        subprocess.Popen(
-            supervisor_command(task),
-            cwd=supervisor_folder(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+def start_in_background(task: Path, shows_output: bool = False) -> subprocess.Popen:
+    """Start the supervisor of a task without a window.
+
+    Its output is lost, unless `shows_output`: then it goes to the terminal of this process.
+    """
+    output = None if shows_output else subprocess.DEVNULL
+    return subprocess.Popen(
+        supervisor_command(task),
+        cwd=supervisor_folder(),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,  # Ctrl-C in the terminal is for the process that follows the run
+    )
 
 
 def _batches(windows: Iterator[tuple[str, Path]]) -> Iterator[list[tuple[str, Path]]]:

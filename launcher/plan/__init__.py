@@ -1,5 +1,5 @@
-"""From the flags and the CSV of hosts to the processes of a run: names, commands, environments.
+"""The plan of a run: reads flags and the CSV of hosts, and makes names, commands, environments.
 
-Every command of the frontend begins here.
-Starts nothing and asks no host: it must not import `remote` or anything above.
+Every command of the frontend begins with this package. It starts nothing and connects to no host:
+it must not import `remote` or anything above.
 """

@@ -1,41 +1,41 @@
-"""What a process finds on the machine of its row: the project, a Python, an mpirun.
+"""The installation on the machine of a row: the project's clone, a Python, an mpirun.
 
-Here it is looked up, elsewhere the host is asked; for a dry run it is supposed.
+It is looked up on this machine and requested from other hosts; a dry run assumes defaults.
 """
 
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from launcher.node import mpirun
 from launcher.plan.workers_csv import Worker
 
 ROOT = Path(__file__).resolve().parents[2]
-DEPLOY_FOLDER = "impala_mm"  # in the home of a host, where no row says otherwise
+DEPLOY_FOLDER = "impala_mm"  # in the home folder of a host, unless its row has a workdir
 
 
 class Installation(NamedTuple):
-    """Where the project, its Python and its mpirun are on the machine of a row."""
+    """The paths of the project, its Python and its mpirun on the machine of a row."""
 
     host_id: str  # empty: this machine
-    address: str  # by which others reach it
+    address: str  # by which other hosts reach the machine
     root: str  # the project's clone
-    workdir: str  # that its processes run in
+    workdir: str  # working directory of its processes
     python: str
     mpirun: str  # beside that Python, or the system's
-    folder: str  # of the run's state
+    folder: str  # the run's state folder
     as_root: bool
-    missing: str = ""  # what is not there
+    missing: str = ""  # an error: the part that is missing
 
     @property
     def experiment(self) -> str:
-        """The program that each process is."""
+        """The path of the program that every process runs."""
         return str(Path(self.root) / "experiment.py")
 
     def absolute_path(self, relative: str) -> str:
-        """Of what is not absolute: in the working directory."""
+        """Return a relative path as an absolute one, starting at the working directory."""
         return str(Path(self.workdir) / relative)
 
 
@@ -43,37 +43,39 @@ InstallationOf = Callable[[Worker], Installation]
 
 
 def local_installation(worker: Worker, folder: str) -> Installation:
-    """This machine, as it is."""
+    """Return the installation on this machine; `folder` is the run's state folder."""
     python = worker.python or sys.executable
-    beside = f"{Path(python).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     return Installation(
         host_id="",
         address=worker.ip,
         root=str(ROOT),
         workdir=worker.workdir or str(Path.cwd()),
         python=python,
-        mpirun=shutil.which("mpirun", path=beside) or "mpirun",
+        mpirun=mpirun.find(python) or "mpirun",
         folder=folder,
         as_root=os.geteuid() == 0,
     )
 
 
 def candidate_roots(worker: Worker, deploys: bool) -> list[str]:
-    """Where the project may be on another host: the first that is there."""
+    """Return where the project may be on another host; the first existing path counts."""
     if worker.workdir or deploys:
         return [worker.workdir or DEPLOY_FOLDER]
     return [str(ROOT), DEPLOY_FOLDER]
 
 
 def candidate_pythons(worker: Worker) -> list[str]:
-    """Of another host: the row's own, else that of the clone's environment."""
+    """Return which Pythons another host may have: the row's own, or the clone's environment."""
     return [worker.python] if worker.python else [".venv/bin/python", sys.executable]
 
 
 def remote_installation(
     worker: Worker, host_id: str, address: str, facts: dict[str, Any]
 ) -> Installation:
-    """Uses the facts of its host (`MachineProbe.facts`), or the defaults where there are none."""
+    """Return the installation on another host.
+
+    `facts` come from `MachineProbe.facts`; if they are empty, defaults are assumed.
+    """
     root = facts.get("root") or candidate_roots(worker, deploys=False)[0]
     default_python = candidate_pythons(worker)[0]
     python = facts.get("python") or (

@@ -1,7 +1,7 @@
-"""From the rows of a CSV to the processes of a run: their names, commands and environments.
+"""The processes of a run, made from the rows of a CSV: names, commands and environments.
 
-Nothing is started here, so `--dry_run` prints what would be. All learners are one process, their
-mpirun; where there is one learner it needs none.
+Nothing is started here; `--dry_run` prints the result. All learners together are one process, their
+mpirun; a single learner runs without mpirun.
 """
 
 import dataclasses
@@ -10,47 +10,44 @@ import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from launcher.node import mpirun
 from launcher.node.task import HEARTBEAT, LEARNERS, LEARNERS_VARIABLE, RANK_BEATS_FOLDER
 from launcher.plan.host_environment import Installation, InstallationOf
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import ANY_LEARNER, Worker
 
-_RUN_AS_ROOT_VARIABLES = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
-# Our names for Open MPI's: more ranks than cores are fine, none is bound to one, none spins.
-MPIRUN_ARGUMENTS = ("--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1")
-
-# Seconds, so that ranks whose mpirun's host lost its power end within a minute.
+# In seconds; with these values ranks end within a minute if their mpirun's host loses power.
 _TCP_KEEPALIVE = {"time": "30", "intvl": "10", "probes": "3"}
 
 
 class PlanError(Exception):
-    """What cannot be started as it is asked; says why."""
+    """An error: a process cannot be started as requested; its message says why."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Process:
-    """One, as it would be typed on its host."""
+    """A process, with the command that a user would type on its host."""
 
     name: str
     job: str
-    worker: Worker  # its row; of the learners the first's
-    installation: Installation  # of that row
+    worker: Worker  # its row; for the learners the first learner's row
+    installation: Installation  # on the machine of that row
     command: list[str]
-    environment: dict[str, str]  # besides the user's own
+    environment: dict[str, str]  # in addition to the user's own variables
     workdir: str
-    logdir: str  # of the run, on its machine
+    logdir: str  # the run's folder on its machine
     other_installations: tuple[
         Installation, ...
-    ] = ()  # of learners: those on other machines than the first
+    ] = ()  # for the learners: those on other machines than the first learner's
 
     def shell_line(self) -> str:
-        """Its command and environment, as a shell reads them; secrets are masked."""
+        """Return the environment and command as a line of shell; secrets are masked."""
         variables = [f"{name}={_masked(name, value)}" for name, value in self.environment.items()]
         return " ".join([*variables, shlex.join(self.command)])
 
 
 def row_signature(row: Worker) -> dict[str, str | int]:
-    """What is the same in two rows whose processes could stand for each other."""
+    """Return the columns that are equal in two rows with interchangeable processes."""
     names = ("ip", "cuda_visible_devices", "num_envs", "workdir", "python", "setup", "learner")
     return {name: getattr(row, name) for name in ("job", *names)}
 
@@ -61,9 +58,9 @@ def make_processes(
     flags: dict[str, str],
     installation_of: InstallationOf,
 ) -> list[Process]:
-    """The learners first, then actors and evaluators in the order of their rows.
+    """Return all processes: the learners, then actors and evaluators in the order of their rows.
 
-    `flags`: that were given, by name.
+    `flags`: the user's flags, by name.
     """
     environment = common_environment(config)
     learners = [worker for worker in workers if worker.job == "learner"]
@@ -88,7 +85,7 @@ def make_process(
     common_flags: dict[str, str],
     installation_of: InstallationOf,
 ) -> Process:
-    """An actor or evaluator of that name."""
+    """Return an actor or evaluator of that name."""
     if worker.job == "actor":
         return make_actor(
             worker, int(name.rpartition("-")[2]), config, common_flags, installation_of
@@ -102,7 +99,7 @@ def make_process(
 def join_common_flags(
     workers: Sequence[Worker], flags: dict[str, str], installation_of: InstallationOf
 ) -> dict[str, str]:
-    """The flags of every process: those that were given, and where the learners are."""
+    """Return the flags of every process: the user's flags and the learners' addresses."""
     learners = [worker for worker in workers if worker.job == "learner"]
     host_ids = {installation_of(worker).host_id for worker in workers}
     addresses = []
@@ -111,7 +108,7 @@ def join_common_flags(
         if len(host_ids) > 1 and (address == "localhost" or address.startswith("127.")):
             raise PlanError(
                 f"row {worker.line}: hosts of other rows cannot reach a learner at {address}: "
-                f"write the name or address by which they reach this machine"
+                f"use the name or address by which they reach this machine"
             )
         addresses.append(f"{address}:{worker.tf_port}")
     return flags | {"learner_hosts": ",".join(addresses)}
@@ -125,7 +122,7 @@ def make_actor(
     installation_of: InstallationOf,
     environment: dict[str, str] | None = None,
 ) -> Process:
-    """Number `task`; `common_flags`: as `join_common_flags` has them."""
+    """Return actor number `task`; `common_flags` come from `join_common_flags`."""
     own = {"job_name": "actor", "task": str(task)} | row_flags(worker)
     variables = common_environment(config) if environment is None else environment
     return _make_single(
@@ -134,7 +131,7 @@ def make_actor(
 
 
 def row_flags(worker: Worker) -> dict[str, str]:
-    """The flags that an actor's row says."""
+    """Return the flags that an actor's row sets."""
     own = {}
     if worker.num_envs:
         own["num_envs"] = str(worker.num_envs)
@@ -164,7 +161,7 @@ def _make_learners(
         _agent_path(installation) if others else "",
         lambda own: _experiment_command(own, flags),
     )
-    variables = mpirun_environment(environment, installation)
+    variables = environment | mpirun.environment(installation.as_root)
     full_command, logdir = with_setup(first, config, command), flags["logdir"]
     return Process(
         LEARNERS,
@@ -182,7 +179,7 @@ def _make_learners(
 def make_single_learners(
     learners: Sequence[Worker], config: LauncherConfig, installation_of: InstallationOf
 ) -> list[Process]:
-    """Each as if it were the only one."""
+    """Return a process for each learner, as if it were the only one."""
     environment = common_environment(config)
     return [
         _make_single(LEARNERS, w, config, {"logdir": ""}, environment, installation_of(w))
@@ -193,7 +190,7 @@ def make_single_learners(
 def other_installations(
     learners: Sequence[Worker], installation_of: InstallationOf
 ) -> tuple[Installation, ...]:
-    """Of learners that are on other machines than the first."""
+    """Return the installations of learners that are on other machines than the first learner."""
     first = installation_of(learners[0]).host_id
     return tuple(
         installation for w in learners if (installation := installation_of(w)).host_id != first
@@ -208,25 +205,29 @@ def mpirun_command(
     agent: str,
     make_command: Callable[[Installation], list[str]],
 ) -> list[str]:
-    """Returns an mpirun with one rank for each learner.
+    """Return an mpirun command with one rank for each learner.
 
-    `variable_names`: of the environment that they get. `agent`: the program by which mpirun reaches
-    other hosts; empty: there are none.
+    `variable_names`: variables of mpirun's environment that the ranks receive. `agent`: the program
+    by which mpirun reaches other hosts; empty if there are none.
     """
     first = installation_of(learners[0])
-    parts = [first.mpirun, *MPIRUN_ARGUMENTS]
+    parts = [first.mpirun, *mpirun.OPTIONS]
     if agent:
         parts += ["--prtemca", "plm_ssh_agent", agent]
-        parts += ["--prtemca", "plm_ssh_no_tree_spawn", "1"]  # only here are credentials known
+        parts += [
+            "--prtemca",
+            "plm_ssh_no_tree_spawn",
+            "1",
+        ]  # only this machine has the credentials
         for name, value in _TCP_KEEPALIVE.items():
             parts += ["--prtemca", f"oob_tcp_keepalive_{name}", value]
         parts += ["--prefix", mpi_prefix(first)] if mpi_prefix(first) else []
     parts += split_arguments(config.mpirun_args)
     for i, worker in enumerate(learners):
         own = installation_of(worker)
-        # By name alone: a value may be secret, and `ps` shows commands.
+        # Variables are passed by name: a value may be secret, and `ps` shows commands.
         names = [*variable_names, *([LEARNERS_VARIABLE] if agent else [])]
-        if own.host_id != first.host_id:  # where nobody supervises it
+        if own.host_id != first.host_id:  # its supervisor is on another host
             names.append(f"{HEARTBEAT}={own.folder}/{RANK_BEATS_FOLDER}/beat")
         if worker.cuda_visible_devices:
             names.append(f"CUDA_VISIBLE_DEVICES={worker.cuda_visible_devices}")
@@ -238,23 +239,19 @@ def mpirun_command(
     return parts
 
 
-def mpirun_environment(environment: dict[str, str], installation: Installation) -> dict[str, str]:
-    """Its environment."""
-    return environment | (
-        dict.fromkeys(_RUN_AS_ROOT_VARIABLES, "1") if installation.as_root else {}
-    )
-
-
 def _agent_path(installation: Installation) -> str:
-    """By which mpirun reaches other hosts; the learners' supervisor makes it."""
+    """Return the path of the program that mpirun calls for other hosts.
+
+    The learners' supervisor writes it.
+    """
     path = f"{installation.folder}/{LEARNERS}/agent"
     if re.search(r"[\s:]", path):
-        raise PlanError(f"mpirun cannot start {path}: its name holds a space or a colon")
+        raise PlanError(f"mpirun cannot start {path}: the path contains a space or a colon")
     return path
 
 
 def mpi_prefix(installation: Installation) -> str:
-    """Where Open MPI lies, if it is not the system's."""
+    """Return the folder of Open MPI; empty if it is the system's."""
     return str(Path(installation.mpirun).parent.parent) if "/" in installation.mpirun else ""
 
 
@@ -292,18 +289,21 @@ def _masked(name: str, value: str) -> str:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Where the name says so, or an address holds a password."""
+    """Return whether a variable is secret, by its name or by a password in a URL."""
     by_name = re.search(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL", name, re.IGNORECASE)
     return bool(by_name or re.search(r"://[^/]*:[^/]*@", value))
 
 
 def flag_arguments(flags: dict[str, str]) -> list[str]:
-    """As a command line has them."""
+    """Return flags in the format of a command line."""
     return [f"--{name}={value}" for name, value in flags.items()]
 
 
 def with_setup(worker: Worker, config: LauncherConfig, command: list[str]) -> list[str]:
-    """After shell commands; the shell makes room, for signals are the process's own."""
+    """Return a command that runs after the row's set-up commands.
+
+    The shell replaces itself by the process, so that the process receives signals directly.
+    """
     setup = worker.setup or config.setup
     if not setup:
         return command
@@ -312,7 +312,7 @@ def with_setup(worker: Worker, config: LauncherConfig, command: list[str]) -> li
 
 
 def common_environment(config: LauncherConfig) -> dict[str, str]:
-    """What --env says. Raises PlanError."""
+    """Return the variables of --env. Raises PlanError."""
     variables = {}
     for pair in config.env:
         name, equals, value = pair.partition("=")
@@ -320,14 +320,14 @@ def common_environment(config: LauncherConfig) -> dict[str, str]:
             raise PlanError(f"--env={name if equals else '...'}: write NAME=value")
         if "\n" in value:
             raise PlanError(
-                f"--env={name}: its value holds a line's end; no process can be told that"
+                f"--env={name}: its value contains a line break, which no process can get"
             )
         variables[name] = value
     return variables
 
 
 def split_arguments(arguments: str) -> list[str]:
-    """--mpirun_args as a shell would. Raises PlanError."""
+    """Split --mpirun_args as a shell would. Raises PlanError."""
     try:
         return shlex.split(arguments)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What the user wrote, and what is refused of it, in a sentence that is all that is printed."""
+"""The user's request, and checks that refuse a wrong one with a single sentence."""
 
 import dataclasses
 import importlib.util
@@ -11,42 +11,42 @@ from launcher.plan.workers_csv import ANY_LEARNER, Worker, read
 from launcher.ssh.ssh_config import Settings
 
 _EXAMPLE = Path(__file__).resolve().parents[2] / "workers.csv.example"
-# What the CSV and the frontend itself say to each process.
+# Flags that the frontend sets for each process, and why the user cannot.
 _LAUNCHER_FLAGS = {
-    "job_name": "the column job of the CSV says it",
+    "job_name": "the CSV's column job sets it",
     "task": "actors are numbered in the order of their rows",
-    "learner": "the column learner of the CSV says it",
-    "learner_hosts": "the learners' rows of the CSV say it",
+    "learner": "the CSV's column learner sets it",
+    "learner_hosts": "the learners' rows of the CSV set it",
     "num_learners": "the CSV has a row for each learner",
     "num_actors": "the CSV has a row for each actor, or its column count",
-    "token_file": "each run has a secret of its own",
+    "token_file": "each run has its own token",
     "validate": "--check does that",
 }
 
 
 class UserError(Exception):
-    """Says what the user is to mend."""
+    """An error that the user has to fix; its message says how."""
 
 
 class Request(NamedTuple):
     """The user's flags, and the functions of `impala_mm` that the launcher needs."""
 
     launcher: LauncherConfig
-    given: list[str]  # names of the flags that were written
-    flags: dict[str, str]  # those of experiment.py among them, with their values
-    logdir: str  # that was given
+    given: list[str]  # names of the user's flags
+    flags: dict[str, str]  # the flags of experiment.py among them, with their values
+    logdir: str  # --logdir; empty if it was not given
     log_max_mb: float
     make_logdir: Callable[[], Path]
-    check_free: Callable[[str], None]  # raises OSError where an address is taken
+    check_free: Callable[[str], None]  # raises OSError if an address is taken
 
     @property
     def settings(self) -> Settings:
-        """Of SSH."""
+        """The settings of SSH."""
         return Settings(self.launcher.ssh_config, self.launcher.ssh_accept_new_hosts)
 
 
 def refuse_launcher_flags(request: Request) -> None:
-    """Flags that the CSV or the frontend itself says to each process."""
+    """Refuse flags that the frontend sets for each process, and values that cannot be passed on."""
     for name, why in _LAUNCHER_FLAGS.items():
         if name in request.flags:
             raise UserError(f"--{name} is not for the frontend: {why}")
@@ -56,11 +56,14 @@ def refuse_launcher_flags(request: Request) -> None:
         )
     for name, value in request.flags.items():
         if "\n" in value or "\0" in value:
-            raise UserError(f"--{name} holds a line's end; no process can be told that")
+            raise UserError(f"--{name} contains a line break, which no process can get")
 
 
 def read_workers(request: Request) -> list[Worker]:
-    """Of the CSV; of the example where none is named, as far as this machine can be it."""
+    """Read the workers from the CSV, by default from the example.
+
+    Without Horovod the example's second learner is left out.
+    """
     path = request.launcher.workers_csv_path
     named = "workers_csv_path" in request.given
     if not named and not Path(path).exists():
@@ -71,7 +74,7 @@ def read_workers(request: Request) -> list[Worker]:
     learners = [worker for worker in workers if worker.job == "learner"]
     has_horovod = importlib.util.find_spec("horovod") is not None
     if not named and len(learners) > 1 and not has_horovod:
-        why = "there is no Horovod here (`make horovod` builds it)"
+        why = "Horovod is not installed (`make horovod` builds it)"
         print(f"{why}: one learner trains, with all actors")
         workers = [
             dataclasses.replace(worker, learner=ANY_LEARNER)

@@ -1,8 +1,8 @@
-"""--emit=slurm: the same processes as one heterogeneous job of Slurm, as the text of its script.
+"""--emit=slurm: the script of a heterogeneous Slurm job with the processes of the CSV.
 
-A component for each kind of process: learners, actors, evaluators. sbatch runs the script without
-arguments; srun or mpirun run it once more for each process, which finds its row by its number. What
-it does then is in `slurm_job.sh`. Nothing is asked or started here.
+The job has a component for each kind of process: learners, actors, evaluators. sbatch runs the
+script without arguments; srun or mpirun runs it again for each process, which finds its row by its
+number and continues with `slurm_job.sh`. This module connects to no host and starts nothing.
 """
 
 import os
@@ -10,17 +10,18 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from launcher.node import mpirun
 from launcher.plan import host_environment, process_plan
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
 
 _JOB_SCRIPT = Path(__file__).with_name("slurm_job.sh")
 _JOBS = ("learner", "actor", "evaluator")  # in the order of their components
-_CPUS = {"learner": 4, "actor": 1, "evaluator": 1}  # of a process, until the user says otherwise
+_CPUS = {"learner": 4, "actor": 1, "evaluator": 1}  # default number of cores of a process
 _HEADER = """\
 #!/bin/bash
 # {what}: written by run_experiment_mm_raw.py --emit=slurm.
-# sbatch's own options go before what stands here; of each component, between colons:
+# Options on sbatch's command line take precedence; those of each component go between colons:
 #   sbatch --time=8:00:00 --partition=gpu --cpus-per-task=8 : --partition=cpu THIS_FILE
 #SBATCH --job-name={name}
 #SBATCH --time=1-00:00:00
@@ -28,11 +29,11 @@ _HEADER = """\
 #SBATCH --requeue
 #SBATCH --open-mode=append
 """
-_UNUSED_FLAGS = {  # flags that are of the frontend's own supervisors
-    "restart_learners": "`scontrol requeue JOB` starts learners again",
-    "max_restarts": "an actor that dies is always started again",
-    "stall_secs": "nobody watches for processes that hang",
-    "stop_secs": "the script's --signal and Slurm's KillWait say how long saving may take",
+_UNUSED_FLAGS = {  # flags for the supervisors of the frontend
+    "restart_learners": "`scontrol requeue JOB` restarts learners",
+    "max_restarts": "an actor that crashes is always restarted",
+    "stall_secs": "processes that hang are not detected",
+    "stop_secs": "the script's --signal and Slurm's KillWait limit the time for saving",
     "skip_check": "nothing is checked",
     "detach": "sbatch returns at once",
 }
@@ -41,28 +42,30 @@ _UNUSED_FLAGS = {  # flags that are of the frontend's own supervisors
 def list_notes(
     workers: Sequence[Worker], config: LauncherConfig, given: Sequence[str]
 ) -> list[str]:
-    """What was asked for and is not in the script."""
+    """Return a note on each request of the user that the script ignores."""
     found = [
         f"--{name} is not used under Slurm: {_UNUSED_FLAGS[name]}"
         for name in _UNUSED_FLAGS
         if name in given
     ]
     found += [
-        f"--env={name} may be secret and is not in the script: export it where you call sbatch"
+        f"--env={name} may be secret and is not in the script: export it before you call sbatch"
         for name in _secrets(config)
     ]
     gpu_counts = {_gpu_count(worker) for worker in workers if worker.job == "learner"}
     if len(gpu_counts) > 1:
-        found.append(f"every learner gets {max(gpu_counts)} GPUs: Slurm gives all of them as many")
+        found.append(
+            f"every learner gets {max(gpu_counts)} GPUs: Slurm gives all learners the same number"
+        )
     if config.mpirun_args:
-        found.append("--mpirun_args are used where the learners are started by mpirun, not srun")
+        found.append("--mpirun_args is used only if mpirun starts the learners, not srun")
     return found
 
 
 def make_script(
     name: str, workers: Sequence[Worker], config: LauncherConfig, flags: dict[str, str]
 ) -> str:
-    """The whole of it. `name`: the run's; `flags`: that were given. Raises PlanError."""
+    """Return the script. `name`: the run's; `flags`: the user's flags. Raises PlanError."""
     rows = {job: [w for w in workers if w.job == job] for job in _JOBS}
     rows = {job: of_job for job, of_job in rows.items() if of_job}
     counts = {job: sum(worker.count for worker in of_job) for job, of_job in rows.items()}
@@ -85,7 +88,7 @@ def make_script(
 
 
 def choose_ports(learners: Sequence[Worker]) -> list[int]:
-    """Those of the rows, but no two the same: Slurm may put any two learners on one node."""
+    """Return a different port for each learner: Slurm may place any two on the same node."""
     taken: list[int] = []
     for worker in learners:
         port = worker.tf_port
@@ -100,17 +103,17 @@ def _component(job: str, rows: Sequence[Worker]) -> str:
     tasks = f"#SBATCH --ntasks={sum(worker.count for worker in rows)} --cpus-per-task={_CPUS[job]}"
     lines = [tasks + (f" --gpus-per-task={gpus}" if gpus else "")]
     if job != "learner":
-        lines.append("#SBATCH --no-kill")  # a node that is lost takes only its own along
+        lines.append("#SBATCH --no-kill")  # a lost node ends only its own processes
     return "".join(f"{line}\n" for line in lines)
 
 
 def _gpu_count(worker: Worker) -> int:
-    """How many it names; which ones is Slurm's to say."""
+    """Return the number of GPUs that a row names; Slurm chooses which ones."""
     return sum(bool(gpu.strip()) for gpu in worker.cuda_visible_devices.split(","))
 
 
 def _logdir(name: str, flags: dict[str, str]) -> str:
-    """The same at each start of the job: so it goes on after a requeue."""
+    """Return the line that sets the run's folder, which stays the same after a requeue."""
     if given := flags.get("logdir"):
         found = _quoted_path(given)
     else:
@@ -131,7 +134,7 @@ def _secrets(config: LauncherConfig) -> list[str]:
 
 
 def _bash_function(job: str, rows: Sequence[Worker], config: LauncherConfig) -> str:
-    """Of bash: goes to the folder of process number $1 and sets `command`, as its row says."""
+    """Return a bash function: it enters process $1's folder and sets `command` from its row."""
     lines, end = [f"{job}() {{"], 0
     for worker in rows:
         end += worker.count
@@ -151,27 +154,27 @@ def _bash_function(job: str, rows: Sequence[Worker], config: LauncherConfig) -> 
 
 
 def _settings(learners: Sequence[Worker], counts: dict[str, int], config: LauncherConfig) -> str:
-    mpirun = [
+    words = [
         host_environment.local_installation(learners[0], "").mpirun,
-        *process_plan.MPIRUN_ARGUMENTS,
+        *mpirun.OPTIONS,
         *process_plan.split_arguments(config.mpirun_args),
     ]
-    mpirun += [part for name in _secrets(config) for part in ("-x", name)]
+    words += [part for name in _secrets(config) for part in ("-x", name)]
     return "\n".join(
         [
             "set -o pipefail",
             f"jobs=({' '.join(counts)})",
             f"ports=({' '.join(map(str, choose_ports(learners)))})",
-            _bash_array("mpirun", mpirun),
+            _bash_array("mpirun", words),
         ]
     )
 
 
 def _quoted_path(path: str) -> str:
-    """As every node knows it."""
+    """Return an absolute path, quoted for the shell."""
     return shlex.quote(os.path.abspath(path))
 
 
 def _bash_array(name: str, words: Sequence[str]) -> str:
-    """Of bash, a word a line."""
+    """Return a bash array, one word in each line."""
     return "\n".join([f"{name}=(", *(f"  {shlex.quote(word)}" for word in words), ")\n"])

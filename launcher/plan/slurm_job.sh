@@ -1,8 +1,8 @@
-# What the script of a Slurm job does once it knows its rows, which `slurm.py` writes before this:
-# new_logdir, flags, jobs, ports, mpirun, and the functions learner, actor and evaluator. In
-# LOGDIR/slurm, which all nodes share, processes find this script, the run's token and the learners.
+# The part of a Slurm job's script that is the same for all runs. `slurm.py` writes the variables
+# new_logdir, flags, jobs, ports and mpirun and the functions learner, actor and evaluator before it.
+# All nodes share LOGDIR/slurm, which holds this script, the run's token and the learners' addresses.
 
-# Waits for process $1, however many signals come in between; its exit code is in `code`.
+# Wait for process $1, however many signals arrive meanwhile; set `code` to its exit code.
 await() {
   while :; do
     signalled=''
@@ -16,7 +16,7 @@ await() {
 
 process() {
   job=$1 logdir=$2 number=${OMPI_COMM_WORLD_RANK:-${SLURM_PROCID:-0}}
-  trap 'exit 0' USR1 # nothing was learnt yet
+  trap 'exit 0' USR1 # there is nothing to save yet
   "$job" "$number"
   command+=("--learner_hosts=$(cat "$logdir/slurm/learner_hosts")")
   command+=("--logdir=$logdir" "--token_file=$logdir/slurm/token")
@@ -26,11 +26,11 @@ process() {
   if [ "$job" = actor ]; then
     command+=("--task=$number")
   fi
-  again
+  restart_after_crashes
 }
 
-# Who dies is started again; what it says is in a file of its own.
-again() {
+# Run `command` with its own log, and restart it after crashes.
+restart_after_crashes() {
   local log=$logdir/$job-$number.log pause=1 began child='' ended=''
   trap 'signalled=1 ended=1; [ -z "$child" ] || kill -USR1 "$child" 2>/dev/null' USR1 TERM
   while [ -z "$ended" ]; do
@@ -46,10 +46,10 @@ again() {
       pause=1
     fi
     if [ "$pause" = 1 ] || [ "$code" = 2 ]; then
-      echo "$job $number on ${SLURMD_NODENAME:-this node} ended with exit code $code; its log" \
-        "$log ends: $(tail -n 1 -- "$log")"
+      echo "$job $number on ${SLURMD_NODENAME:-this node} exited with code $code; the last line" \
+        "of its log $log: $(tail -n 1 -- "$log")"
     fi
-    if [ "$code" = 2 ]; then # what it was told is wrong: starting it again helps nobody
+    if [ "$code" = 2 ]; then # a mistake in its flags: a restart would not help
       exit 2
     fi
     sleep "$pause"
@@ -67,9 +67,9 @@ fail() {
 
 job() {
   logdir=$new_logdir state=$new_logdir/slurm asked='' learners=''
-  # Before its time ends (--signal) Slurm sends USR1; TERM is the user's wish, or scancel's.
-  trap 'signalled=1 asked=requeue; order' USR1
-  trap 'signalled=1 asked=stop; order' TERM
+  # Slurm sends USR1 before the job's time ends (--signal); TERM comes from the user or scancel.
+  trap 'signalled=1 asked=requeue; save' USR1
+  trap 'signalled=1 asked=stop; save' TERM
   share
   find_learners
   start_learners
@@ -80,25 +80,26 @@ job() {
       others+=("$!")
     fi
   done
-  echo "job $SLURM_JOB_ID: learners at $(cat "$state/learner_hosts"); all of it in $logdir"
+  echo "job $SLURM_JOB_ID: learners at $(cat "$state/learner_hosts"); results: $logdir"
   await "$learners"
   end_others
   rm -rf -- "$state"
   if [ "$asked" = requeue ] && [ "$code" = 0 ]; then
-    echo "saved, for this job's time is over; it goes on when Slurm starts it again"
-    scontrol requeue "$SLURM_JOB_ID" || fail "Slurm does not start it again: a job of the \
-same flags and --logdir=$logdir goes on from there"
+    echo "saved, since this job's time is over; it resumes when Slurm starts the job again"
+    scontrol requeue "$SLURM_JOB_ID" || fail "Slurm cannot requeue the job: a job with \
+the same flags and --logdir=$logdir resumes the run"
   fi
   exit "$code"
 }
 
-order() {
+# Ask the learners to save and end.
+save() {
   if [ -n "$learners" ]; then
     kill -USR1 "$learners" 2>/dev/null
   fi
 }
 
-# What all processes are to find. The token is new at each start, and its owner's alone.
+# Write the files that all processes need. The token is new at each start; only its owner can read it.
 share() {
   mkdir -p -- "$logdir" && rm -rf -- "$state" && mkdir -m 700 -- "$state" &&
     cp -- "$0" "$state/job.sh" &&
@@ -106,7 +107,7 @@ share() {
     fail "$logdir cannot be written on $(hostname); it must be a folder that all nodes share"
 }
 
-# Where Slurm puts the learners is where actors reach them.
+# Write the addresses of the nodes on which Slurm has placed the learners.
 find_learners() {
   local rank node address found=''
   placed=$(step 0 --mpi=none bash -c 'echo "$SLURM_PROCID $SLURMD_NODENAME"' | sort -n) ||
@@ -119,8 +120,8 @@ find_learners() {
   echo "${found#,}" > "$state/learner_hosts"
 }
 
-# Several learners are ranks of MPI. srun joins them where this Slurm was built with PMIx; else the
-# mpirun that Horovod was built with does.
+# Start the learners. Several learners are MPI ranks: srun starts them if this Slurm was built with
+# PMIx, otherwise the mpirun that Horovod was built with.
 start_learners() {
   local by=${LEARNERS_BY:-mpirun}
   if [ -z "${LEARNERS_BY:-}" ] && srun --mpi=list 2>&1 | grep -qw pmix; then
@@ -142,7 +143,8 @@ start() {
   step "$@" bash "$state/job.sh" "${jobs[component]}" "$logdir" &
 }
 
-# srun on a component of the job: COMPONENT WORDS... Becomes it: signals are srun's own.
+# Run srun on a component of the job: step COMPONENT WORDS... It replaces this shell, so that signals
+# reach srun.
 step() {
   local component=$1 cpus=SLURM_CPUS_PER_TASK_HET_GROUP_$1 group=()
   if [ "${#jobs[@]}" -gt 1 ]; then

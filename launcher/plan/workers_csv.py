@@ -1,6 +1,6 @@
-"""The CSV of hosts: read, checked row by row, and each mistake named by row and column.
+"""The CSV of hosts: reads it and reports every mistake by row and column.
 
-One row is one process, or `count` actors. What becomes of them `process_plan` decides.
+One row is one process, or `count` actors. `process_plan` makes the processes of a run from them.
 """
 
 import csv
@@ -12,38 +12,38 @@ from collections.abc import Iterator
 from pathlib import Path
 
 JOBS = ("learner", "actor", "evaluator", "ps")
-ANY_LEARNER = -1  # an actor that names none: learners are taken in turn
-_FIRST_PORT = 8001  # of a host's learners that name none
+ANY_LEARNER = -1  # the row of an actor names no learner: actors take the learners in turn
+_FIRST_PORT = 8001  # port of a host's first learner whose row names none
 
 
 class BadCsv(Exception):
-    """All that is wrong with a CSV, one line per mistake."""
+    """An error in a CSV; its message has a line for each mistake."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Worker:
-    """One row. Its fields, but for the first, are the CSV's columns."""
+    """A row. All fields except the first are columns of the CSV."""
 
-    line: int  # in the file, for messages
+    line: int  # line number in the file, for messages
     job: str  # "learner", "actor" or "evaluator"
     ip: str
-    tf_port: int = 0  # where a learner listens; actors listen nowhere
+    tf_port: int = 0  # port at which a learner listens; actors do not listen
     cuda_visible_devices: str = ""
-    ssh_port: int = 0  # 0: as the SSH configuration says, else 22
+    ssh_port: int = 0  # 0: the port in the SSH configuration, by default 22
     ssh_username: str = ""
     # Never printed, not even in a traceback.
     ssh_password: str = dataclasses.field(default="", repr=False)
     ssh_key_path: str = ""
-    count: int = 1  # so many actors
-    num_envs: int = 0  # of an actor; 0: as the flag says
+    count: int = 1  # number of identical actors
+    num_envs: int = 0  # environments of each actor; 0: use the flag
     workdir: str = ""
     python: str = ""
-    setup: str = ""  # shell commands before its process
-    learner: int = ANY_LEARNER  # that an actor begins with
+    setup: str = ""  # shell commands that run before the process
+    learner: int = ANY_LEARNER  # number of the learner that an actor connects to first
 
 
 COLUMNS = tuple(f.name for f in dataclasses.fields(Worker) if f.name != "line")
-# Least and most of what is a number.
+# Minimum and maximum of numeric columns.
 _NUMBER_RANGES = {
     "tf_port": (1, 65535),
     "ssh_port": (1, 65535),
@@ -55,7 +55,10 @@ _JOB_OF_COLUMN = {"count": "actor", "num_envs": "actor", "learner": "actor", "tf
 
 
 def read(path: str) -> tuple[list[Worker], list[str]]:
-    """The workers of a CSV file and notes on what it says in vain; BadCsv lists every mistake."""
+    """Return the workers of a CSV file and notes on cells without effect.
+
+    Raises BadCsv, which lists every mistake.
+    """
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8-sig")  # spreadsheets write a byte-order mark
@@ -63,7 +66,7 @@ def read(path: str) -> tuple[list[Worker], list[str]]:
     except OSError as error:
         raise BadCsv(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise BadCsv(f"{path}: this is no UTF-8 text; save it as CSV (UTF-8)") from None
+        raise BadCsv(f"{path}: the file is not UTF-8 text; save it as CSV (UTF-8)") from None
     try:
         rows = iter(list(_split_rows(text)))
     except csv.Error as error:
@@ -74,12 +77,14 @@ def read(path: str) -> tuple[list[Worker], list[str]]:
     notes: list[str] = []
     for line, cells in [] if mistakes else rows:
         if len(cells) > len(header):
-            mistakes.append(f"row {line}: {len(cells)} cells, and the header names {len(header)}")
+            mistakes.append(f"row {line}: {len(cells)} cells, but the header has {len(header)}")
             continue
         worker, wrong = _parse_row(line, dict(zip(header, cells, strict=False)))
         mistakes += [f"row {line}, column {column}: {what}" for column, what in wrong]
         if worker.job == "ps":
-            notes.append(f"row {line}: a ps row, which starts nothing: parameters stay at learners")
+            notes.append(
+                f"row {line}: a ps row is ignored: learners hold the parameters themselves"
+            )
         else:
             notes += _unused_columns(worker)
             workers.append(worker)
@@ -88,15 +93,17 @@ def read(path: str) -> tuple[list[Worker], list[str]]:
         bad = {int(found[1]) for each in mistakes if (found := re.match(r"row (\d+)", each))}
         mistakes += _mistakes_between_rows(workers, bad)
     if any(worker.ssh_password for worker in workers) and mode & (stat.S_IRWXG | stat.S_IRWXO):
-        mistakes.append(f"it holds passwords, and others can read it: chmod 600 {path}")
+        mistakes.append(
+            f"the file contains passwords and other users can read it: chmod 600 {path}"
+        )
     if mistakes:
         raise BadCsv("\n".join(f"{path}: {mistake}" for mistake in mistakes))
     return workers, notes
 
 
 def _split_rows(text: str) -> Iterator[tuple[int, list[str]]]:
-    """(line number, stripped cells) of every row that is neither blank nor a comment."""
-    # A quote in a comment opens nothing.
+    """Yield (line number, stripped cells) of every row that is not blank or a comment."""
+    # Comments are removed first, since a quote in one would begin a quoted cell.
     lines = ["\n" if line.lstrip().startswith("#") else line for line in text.splitlines(True)]
     reader = csv.reader(lines, skipinitialspace=True)
     for row in reader:
@@ -107,7 +114,7 @@ def _split_rows(text: str) -> Iterator[tuple[int, list[str]]]:
 
 def _header_mistakes(header: list[str]) -> list[str]:
     if not header:
-        return [f"empty; its first row must name the columns: {','.join(COLUMNS)}"]
+        return [f"the file is empty; its first row must name the columns: {','.join(COLUMNS)}"]
     mistakes = []
     for column in header:
         if column not in COLUMNS:
@@ -117,25 +124,25 @@ def _header_mistakes(header: list[str]) -> list[str]:
     mistakes += [
         f"column {column!r} is missing" for column in ("job", "ip") if column not in header
     ]
-    mistakes += [f"column {c!r} stands twice" for c in COLUMNS if header.count(c) > 1]
+    mistakes += [f"column {c!r} occurs twice" for c in COLUMNS if header.count(c) > 1]
     return mistakes
 
 
 def _parse_row(line: int, cells: dict[str, str]) -> tuple[Worker, list[tuple[str, str]]]:
-    """The worker of one row, and (column, what is wrong) for each of its mistakes."""
+    """Return the worker of one row, and (column, error) for each of its mistakes."""
     wrong = []
     job, ip = cells.get("job", ""), cells.get("ip", "")
     if job not in JOBS:
         close = difflib.get_close_matches(job, JOBS, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
-        wrong.append(("job", f"{job!r} is no job{hint}; write learner, actor or evaluator"))
+        wrong.append(("job", f"{job!r} is not a job{hint}; use learner, actor or evaluator"))
     if not re.fullmatch(r"[^\s,:/@]+", ip):
-        also = "; of IPv6 hosts, give the name" if ":" in ip else ""
-        wrong.append(("ip", f"{ip!r} is no address or host name{also}"))
+        also = "; for an IPv6 host use its name" if ":" in ip else ""
+        wrong.append(("ip", f"{ip!r} is not an address or host name{also}"))
     given: dict[str, str | int] = {}
     for column, value in cells.items():
         if "\n" in value or "\r" in value or "\0" in value:
-            wrong.append((column, f"{value!r} holds a line's end; no process can be told that"))
+            wrong.append((column, f"{value!r} contains a line break, which no process can get"))
         if not value:
             continue
         given[column] = value
@@ -146,25 +153,25 @@ def _parse_row(line: int, cells: dict[str, str]) -> tuple[Worker, list[tuple[str
             given[column] = int(value)
             continue
         del given[column]
-        what = "port" if column.endswith("port") else "such number"
-        wrong.append((column, f"{value!r} is no {what}; write a number from {least} to {most}"))
+        what = "port" if column.endswith("port") else "number"
+        wrong.append((column, f"{value!r} is not a valid {what}; use {least} to {most}"))
     return Worker(**{"line": line, "job": job, "ip": ip} | given), wrong  # type: ignore[arg-type]
 
 
 def _unused_columns(worker: Worker) -> list[str]:
-    """What a row says that is of another job."""
+    """Return a note on each cell that belongs to another job."""
     empty = Worker(0, "", "")
     notes = []
     for column, job in _JOB_OF_COLUMN.items():
         value = getattr(worker, column)
         if worker.job != job and value != getattr(empty, column):
-            why = "only learners listen" if column == "tf_port" else f"it is of {job}s"
+            why = "only learners listen" if column == "tf_port" else f"it is for {job}s"
             notes.append(f"row {worker.line}: {column} {value} is not used: {why}")
     return notes
 
 
 def _with_ports(workers: list[Worker]) -> list[Worker]:
-    """Learners that name none take the next that is free on their host."""
+    """Return the workers; learners without a port get the next free one of their host."""
     taken = {(worker.ip, worker.tf_port) for worker in workers}
     found = []
     for worker in workers:
@@ -179,7 +186,7 @@ def _with_ports(workers: list[Worker]) -> list[Worker]:
 
 
 def _mistakes_between_rows(workers: list[Worker], bad_lines: set[int]) -> list[str]:
-    """Finds rows that exclude each other; says nothing of `bad_lines` twice."""
+    """Return mistakes between rows, except on `bad_lines`, which are reported already."""
     learners = [worker for worker in workers if worker.job == "learner"]
     if not learners:
         return [] if bad_lines else ["no learner: at least one row needs job=learner"]
@@ -190,13 +197,13 @@ def _mistakes_between_rows(workers: list[Worker], bad_lines: set[int]) -> list[s
         other = rows.setdefault((host, worker.tf_port), worker.line)
         if other != worker.line and worker.line not in bad_lines:
             mistakes.append(
-                f"row {worker.line}, column tf_port: {worker.ip}:{worker.tf_port} is taken by "
-                f"row {other}; each learner of a host needs a port of its own"
+                f"row {worker.line}, column tf_port: row {other} already uses "
+                f"{worker.ip}:{worker.tf_port}; each learner of a host needs its own port"
             )
     for worker in workers:
         if worker.job == "actor" and worker.learner >= len(learners):
             mistakes.append(
-                f"row {worker.line}, column learner: there is no learner {worker.learner}; there "
-                f"are {len(learners)}, counted from 0"
+                f"row {worker.line}, column learner: there is no learner {worker.learner}; the CSV "
+                f"has {len(learners)}, counted from 0"
             )
     return mistakes

@@ -130,8 +130,9 @@ def test_commands_of_the_frontend_are_accepted():
             name, _, value = argument.partition("=")
             if name.removeprefix("--") in {f.name for f in dataclasses.fields(Config)}:
                 assert all(f"{name}={value or 'true'}" in line for line in told), argument
-    said = _blocks("")[0].strip()
-    assert said in _dry_run(*commands[0])[1].splitlines()
+    notes = _blocks("")[0].strip().splitlines()
+    assert notes == _dry_run(*commands[0])[1].splitlines()[: len(notes)]
+    assert len(notes) == 3
 
 
 def test_commands_of_single_processes_are_accepted(capsys):

@@ -90,8 +90,11 @@ def test_what_can_be_is_said_in_a_line(catch, tmp_path, capsys, settings, said):
         ({"sticky_actions": 0.1}, "catch is not an Atari game, and sticky_actions works only with"),
         ({"learner_hosts": "localhost"}, "'localhost' is not host:port"),
         ({"bind_address": "x"}, "'x' is not host:port"),
-        ({"num_learners": 3, "learner_hosts": "a:1,b:1"}, "--learner_hosts names 2: give the firs"),
-        ({"num_learners": 2, "bind_address": "b:1"}, "--bind_address is of one learner"),
+        (
+            {"num_learners": 3, "learner_hosts": "a:1,b:1"},
+            "--learner_hosts names 2: give only the ",
+        ),
+        ({"num_learners": 2, "bind_address": "b:1"}, "--bind_address is for one learner"),
         ({"job_name": "actor", "learner": 1}, "--learner=1: --learner_hosts names 1"),
         ({"profile": "9:3"}, "--profile=9:3: it must be two numbers of updates"),
         ({"mode": "train_from"}, "--mode=train_from and --checkpoint=FOLDER belong together"),

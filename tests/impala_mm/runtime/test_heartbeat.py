@@ -11,7 +11,6 @@ import pytest
 
 from impala_mm.actor import learner_link
 from impala_mm.config.settings import Config
-from impala_mm.jobs import child_actors
 from impala_mm.learner import monitor
 from impala_mm.runtime import heartbeat
 from impala_mm.runtime.heartbeat import Heartbeat
@@ -59,16 +58,6 @@ def test_each_of_several_learners_has_a_file_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
     heartbeat.of_learner().beat()
     assert {path.name for path in tmp_path.iterdir()} == {"beat", "beat-1"}
-
-
-def test_the_actors_that_a_process_starts_do_not_beat_for_it(tmp_path, monkeypatch):
-    monkeypatch.setenv(heartbeat.VARIABLE, str(tmp_path / "beat"))
-    says = "import os; print(os.environ.get('IMPALA_MM_HEARTBEAT', 'nothing'))"
-    script = tmp_path / "script.py"
-    script.write_text(says)
-    actors = child_actors.ChildActors([str(script)], 1, tmp_path, 1)
-    next(iter(actors._processes.values())).wait(10)
-    assert (tmp_path / "actor-0.log").read_text() == "nothing\n"
 
 
 def test_an_actor_that_waits_to_send_calls_its_callback():

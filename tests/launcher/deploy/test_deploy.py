@@ -109,23 +109,23 @@ def test_foreign_files_are_left_alone_and_the_reason_is_reported(project, lan):
     project.csv(ON_ACTOR1.format("own"))
     failed, _ = project.deploy()
     assert re.fullmatch(
-        r"/root/own has files of its own, or changed since they came, in the way "
+        r"/root/own has files that were not deployed, or were changed since "
         r"\(experiment\.py\): move them away, or name another workdir in the CSV",
         failed["10.77.1.21"],
     )
     assert under(own) == {"experiment.py": "of somebody\n"}
     project.csv(ON_ACTOR1.format("/root/git"))
     assert (
-        "is a git clone, which --deploy leaves alone: `git pull` there"
+        "is a git clone, which --deploy leaves alone: run `git pull` in it"
         in (project.deploy()[0]["10.77.1.21"])
     )
     project.csv(ON_ACTOR1.format("/root"))
-    assert "is no folder for a project alone" in project.deploy()[0]["10.77.1.21"]
+    assert "is not a folder for one project" in project.deploy()[0]["10.77.1.21"]
 
     project.csv(ACTOR1)
     project.deploy()
     (lan.actor1.home / "impala_mm" / "experiment.py").write_text("mended here\n")
-    assert "changed since they came, in the way (experiment.py)" in project.deploy()[1]
+    assert "not deployed, or were changed since (experiment.py)" in project.deploy()[1]
     assert (lan.actor1.home / "impala_mm" / "experiment.py").read_text() == "mended here\n"
 
 
@@ -161,7 +161,7 @@ def test_a_clone_that_the_host_shares_with_us_is_not_deployed_over_itself(tmp_pa
         lan.laptop.path("/root/clone").symlink_to(tmp_path / "clone")
         project.csv(ON_ACTOR1.format(tmp_path / "clone"))
         assert project.deploy()[0]["10.77.1.21"] == (
-            f"{tmp_path}/clone is the very clone that you start from: it needs no --deploy"
+            f"{tmp_path}/clone is the clone that this frontend runs from: it needs no --deploy"
         )
         assert not (tmp_path / "clone" / ".deployed.json").exists()
 
@@ -331,7 +331,7 @@ def test_the_frontend_starts_nothing_where_a_host_is_not_ready(lan):
         ran.stderr
         == "error: no process was started: --deploy did not succeed on all hosts (see above)\n"
     )
-    assert "10.77.1.21 FAILED: /root/impala_mm has files of its own" in ran.stdout
+    assert "10.77.1.21 FAILED: /root/impala_mm has files that were not deployed" in ran.stdout
     assert "10.77.1.11 FAILED: /root/impala_mm: " in ran.stdout
     ran = lan.laptop.run("bash", "-c", f"cd /root; {command} --wheelhouse=no", check=False)
     assert "error: --wheelhouse=no: there is no such folder" in ran.stderr

@@ -65,12 +65,12 @@ def test_one_that_dies_starts_again_later_and_later_and_then_no_more(supervise):
     assert told.wait() == 7
     state = told.state
     assert (state["state"], state["restarts"], state["code"]) == ("failed", 2, 7)
-    assert state["failure"]["why"] == "it ended with exit code 7"
-    assert state["failure"]["next"] == "the run ends with it"
+    assert state["failure"]["why"] == "it exited with code 7"
+    assert state["failure"]["next"] == "the run ends"
     log = told.log.read_text()
     assert len(set(re.findall(r"^\d+$", log, re.MULTILINE))) == 3, "a new one each time"
-    assert "it starts again in 0.5 s" in log
-    assert "it starts again in 1 s" in log
+    assert "it will be restarted in 0.5 s" in log
+    assert "it will be restarted in 1 s" in log
 
 
 def test_kill_9_is_seen_and_mended_within_seconds(supervise):
@@ -80,7 +80,7 @@ def test_kill_9_is_seen_and_mended_within_seconds(supervise):
     until(lambda: told.state.get("restarts") == 1, 5)
     state = told.until("running", 5)
     assert state["process"] != first
-    assert state["failure"]["why"] == "it was ended by SIGKILL"
+    assert state["failure"]["why"] == "it was killed by SIGKILL"
 
 
 def test_one_that_refuses_its_flags_is_not_started_again(supervise):
@@ -90,7 +90,7 @@ def test_one_that_refuses_its_flags_is_not_started_again(supervise):
     assert told.wait() == 2
     failure = told.state["failure"]
     assert failure["lines"] == ["error: there is no flag --x"]
-    assert failure["next"] == "it stays away: starting it again would not help"
+    assert failure["next"] == "it will not be restarted, since a restart would not help"
     assert told.state["restarts"] == 0
 
 
@@ -114,7 +114,7 @@ def test_one_whose_heart_stops_is_killed_and_started_again(supervise):
     )
     until(lambda: (told.state.get("frames_per_second") or 0) > 100)
     state = until(lambda: told.state if told.state.get("restarts") else None, 20)
-    assert state["failure"]["why"] == "it hangs: nothing was heard from it for 2 s"
+    assert state["failure"]["why"] == "it was killed: no heartbeat for 2 s"
     assert "hangs now" in state["failure"]["lines"]
 
 
@@ -128,9 +128,7 @@ def test_of_several_hearts_the_one_that_stops_is_named(supervise):
     )
     told = supervise([*PYTHON, beats], stall_secs=2.0)
     assert told.wait() == 137
-    assert told.state["failure"]["why"] == (
-        "learner 1 of it hangs: nothing was heard from it for 2 s"
-    )
+    assert told.state["failure"]["why"] == ("learner 1 was killed: no heartbeat for 2 s")
 
 
 def test_before_its_first_beat_it_has_five_times_as_long(supervise):
@@ -170,7 +168,7 @@ def test_one_that_obeys_nothing_is_killed_when_its_patience_is_over(supervise, t
     assert told.wait() == 137
     assert told.state["state"] == "failed"
     assert told.state["failure"]["why"] == (
-        "it was to save, and it was ended by SIGKILL; what was saved before is good"
+        "it was asked to save, but was killed by SIGKILL; the last checkpoint is intact"
     )
 
 
@@ -265,7 +263,7 @@ def test_a_second_supervisor_of_the_same_process_goes_away(supervise, tmp_path):
     first.until_it_says("up")
     second = supervise(STAYS)
     assert second.wait() == 2
-    assert "learners has a supervisor already" in second.shown()
+    assert "learners already has a supervisor" in second.shown()
     assert first.process.poll() is None
 
 

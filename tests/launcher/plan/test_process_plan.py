@@ -149,7 +149,7 @@ def test_a_line_can_be_pasted_into_a_shell_and_holds_no_secret():
     [
         (LauncherConfig(env=("SECRET",)), "--env=...: write NAME=value"),
         (LauncherConfig(env=("A B=1",)), "--env=A B: write NAME=value"),
-        (LauncherConfig(env=("A=1\n2",)), "--env=A: its value holds a line's end"),
+        (LauncherConfig(env=("A=1\n2",)), "--env=A: its value contains a line break"),
         (LauncherConfig(mpirun_args="'x"), "--mpirun_args='x: No closing quotation"),
     ],
 )

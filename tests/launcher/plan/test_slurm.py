@@ -99,7 +99,7 @@ def test_gpus_are_counted_and_learners_that_want_fewer_are_noted():
         "#SBATCH hetjob",
     ]
     assert slurm.list_notes(rows, LauncherConfig(), []) == [
-        "every learner gets 2 GPUs: Slurm gives all of them as many"
+        "every learner gets 2 GPUs: Slurm gives all learners the same number"
     ]
 
 
@@ -156,7 +156,10 @@ def test_an_actor_has_its_own_number_wherever_it_runs(tmp_path):
         )
         log = tmp_path / f"actor-{number}.log"
         assert ran.returncode == 2
-        assert f"actor {number} on n7 ended with exit code 2; its log {log} ends: " in ran.stdout
+        assert (
+            f"actor {number} on n7 exited with code 2; the last line of its log {log}: "
+            in ran.stdout
+        )
         assert log.read_text() == (
             f"{EXPERIMENT} --seed=7 --job_name=actor {own} --learner_hosts=a:1 "
             f"--logdir={tmp_path} --token_file={tmp_path}/slurm/token --task={number}\n"
@@ -185,7 +188,7 @@ def test_an_actor_that_dies_starts_again_until_it_is_told_to_end(tmp_path):
     finally:
         process.kill()
     assert log.read_text() == "died of it\nup\nasked\n"
-    assert "ended with exit code 1; its log " in process.stdout.read()
+    assert "exited with code 1; the last line of its log " in process.stdout.read()
 
 
 @settings(
@@ -219,7 +222,7 @@ def test_what_may_be_secret_is_not_in_the_script():
 def test_what_only_the_frontend_itself_does_is_noted():
     found = slurm.list_notes([_learner()], LauncherConfig(), ["restart_learners", "seed"])
     assert found == [
-        "--restart_learners is not used under Slurm: `scontrol requeue JOB` starts learners again"
+        "--restart_learners is not used under Slurm: `scontrol requeue JOB` restarts learners"
     ]
 
 

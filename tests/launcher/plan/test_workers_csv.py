@@ -77,7 +77,7 @@ def test_an_evaluator_has_a_row_of_its_own(write):
     assert [r.job for r in rows] == ["learner", "evaluator", "actor"]
     assert notes == ["row 3: tf_port 5 is not used: only learners listen"]
     with pytest.raises(
-        workers_csv.BadCsv, match=r"'evaluater' is no job \(did you mean evaluator\?\)"
+        workers_csv.BadCsv, match=r"'evaluater' is not a job \(did you mean evaluator\?\)"
     ):
         workers_csv.read(write("job,ip\nlearner,x\nevaluater,e\n"))
 
@@ -88,7 +88,7 @@ def test_what_the_csv_says_in_vain_is_noted(write):
     )
     assert [r.job for r in rows] == ["learner", "actor"]
     assert "row 2: a ps row" in notes[0]
-    assert notes[1] == "row 3: count 3 is not used: it is of actors"
+    assert notes[1] == "row 3: count 3 is not used: it is for actors"
     assert "row 4: tf_port 9001 is not used" in notes[2]
 
 
@@ -97,50 +97,50 @@ def test_what_the_csv_says_in_vain_is_noted(write):
     [
         ("", ["its first row must name the columns: job,ip,tf_port"]),
         ("job,ipp\n", ["unknown column 'ipp'; did you mean ip?", "column 'ip' is missing"]),
-        ("job,ip,job\n", ["column 'job' stands twice"]),
+        ("job,ip,job\n", ["column 'job' occurs twice"]),
         ("job,ip\nactor,a\n", ["no learner: at least one row needs job=learner"]),
         (
             "job,ip,count,learner\nlearner,a,,\nactor,a,0,\nactor,b,1,1\nactor,c,x,\n",
             [
-                "row 3, column count: '0' is no such number; write a number from 1 to 10000",
-                "row 5, column count: 'x' is no such number",
-                "row 4, column learner: there is no learner 1; there are 1, counted from 0",
+                "row 3, column count: '0' is not a valid number; use 1 to 10000",
+                "row 5, column count: 'x' is not a valid number",
+                "row 4, column learner: there is no learner 1; the CSV has 1, counted from 0",
             ],
         ),
         (
             "job,ip,learner\nlearner,a,\nactor,b,1\n",
-            ["row 3, column learner: there is no learner 1; there are 1, counted from 0"],
+            ["row 3, column learner: there is no learner 1; the CSV has 1, counted from 0"],
         ),
         (
             'job,ip,workdir\nlearner,a,"x\ny"\n',
-            ["row 3, column workdir: 'x\\ny' holds a line's end"],
+            ["row 3, column workdir: 'x\\ny' contains a line break"],
         ),
-        ("job,ip,tf_port\nlearner,,8\n", ["row 2, column ip: '' is no address"]),
-        ("job,ip,tf_port\nlearner,a,8,9\n", ["row 2: 4 cells, and the header names 3"]),
+        ("job,ip,tf_port\nlearner,,8\n", ["row 2, column ip: '' is not an address"]),
+        ("job,ip,tf_port\nlearner,a,8,9\n", ["row 2: 4 cells, but the header has 3"]),
         (
             "job,ip,tf_port,ssh_port\nlearner,a,0,x\nactr,b,,\n",
             [
-                "row 2, column tf_port: '0' is no port",
-                "row 2, column ssh_port: 'x' is no port",
-                "row 3, column job: 'actr' is no job (did you mean actor?)",
+                "row 2, column tf_port: '0' is not a valid port",
+                "row 2, column ssh_port: 'x' is not a valid port",
+                "row 3, column job: 'actr' is not a job (did you mean actor?)",
             ],
         ),
         (
             "job,ip,tf_port\nlearner,a,8001\nlearner,b,8001\nlearner,a,8001\n",
-            ["row 4, column tf_port: a:8001 is taken by row 2"],
+            ["row 4, column tf_port: row 2 already uses a:8001"],
         ),
         (
             "job,ip,tf_port\nlernaer,a,1\nlearner,localhost,8001\nlearner,127.0.0.1,8001\n"
             'learner,b,x\nactor,::1,\nactor,"a,b",\n',
             [
-                "row 2, column job: 'lernaer' is no job (did you mean learner?)",
-                "row 4, column tf_port: 127.0.0.1:8001 is taken by row 3",
-                "row 5, column tf_port: 'x' is no port",
-                "row 6, column ip: '::1' is no address or host name; of IPv6 hosts, give the name",
-                "row 7, column ip: 'a,b' is no address or host name",
+                "row 2, column job: 'lernaer' is not a job (did you mean learner?)",
+                "row 4, column tf_port: row 3 already uses 127.0.0.1:8001",
+                "row 5, column tf_port: 'x' is not a valid port",
+                "row 6, column ip: '::1' is not an address or host name; for an IPv6 host use",
+                "row 7, column ip: 'a,b' is not an address or host name",
             ],
         ),
-        (b"job,ip\n\xff\xfe", ["this is no UTF-8 text"]),
+        (b"job,ip\n\xff\xfe", ["the file is not UTF-8 text"]),
     ],
 )
 def test_every_mistake_is_named_by_row_and_column(write, content, mistakes):
@@ -170,7 +170,7 @@ def test_passwords_that_others_can_read_are_refused_until_the_mode_is_mended(wri
     with pytest.raises(workers_csv.BadCsv) as caught:
         workers_csv.read(str(path))
     assert str(caught.value) == (
-        f"{path}: it holds passwords, and others can read it: chmod 600 {path}"
+        f"{path}: the file contains passwords and other users can read it: chmod 600 {path}"
     )
     path.chmod(0o600)
     assert workers_csv.read(str(path))

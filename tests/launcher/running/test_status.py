@@ -91,7 +91,7 @@ def test_each_process_is_a_row_and_failing_ones_come_first_if_not_all_fit(run, t
         {"name": f"actor-{i}", "state": "running", "since": time.time() - 200} for i in range(9)
     ]
     actors[3] |= more
-    actors[7] |= {"state": "waits", "restarts": 4, "last": "it starts again in 4 s"}
+    actors[7] |= {"state": "waits", "restarts": 4, "last": "it will be restarted in 4 s"}
     learners = LEARNERS | {"last": "a long line " * 40, "since": time.time() - 50}
     _write(run, tmp_path, learners, *actors)
     table = _table(run)
@@ -151,12 +151,12 @@ def test_a_run_from_before_a_reboot_is_stale_and_its_name_is_free(run, tmp_path)
 
 def test_a_running_run_keeps_its_name_and_one_frontend_changes_it_at_a_time(run, tmp_path):
     _write(run, tmp_path, LEARNERS)
-    with pytest.raises(RunInUse, match="a run called night-1 goes on: --status shows it, --stop"):
+    with pytest.raises(RunInUse, match="a run named night-1 is running: --status shows it, --stop"):
         run.create_state()
     assert run_names() == ["night-1"]
     with (
         run.locked(),
-        pytest.raises(RunInUse, match="another frontend starts or changes night-1 right now"),
+        pytest.raises(RunInUse, match="another frontend is starting or changing night-1 right now"),
         Run("night-1").locked(),
     ):
         pass
@@ -186,7 +186,7 @@ def test_an_unreadable_record_is_reported_and_its_name_is_not_free(run, tmp_path
     (run.folder / "run.json").write_text(content)
     for ask in (lambda: status.snapshot(run), run.create_state):
         with pytest.raises(
-            UnreadableRecord, match=f"{run.folder}/run.json cannot be read, or is of anoth"
+            UnreadableRecord, match=f"{run.folder}/run.json cannot be read, or was written by anoth"
         ):
             ask()
     ended = LEARNERS | {"supervisor": [ME[0], ME[1] + 1]}
@@ -263,7 +263,7 @@ def test_the_state_of_a_run_is_private_to_its_owner(run, tmp_path):
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "..", "a.b", "a:b", "x" * 65])
 def test_names_that_folders_and_tmux_could_not_have_are_refused(name):
-    with pytest.raises(InvalidRunName, match="letters, digits, - and _ make one"):
+    with pytest.raises(InvalidRunName, match="is not a valid name: use letters, digits, - and _"):
         Run(name)
 
 

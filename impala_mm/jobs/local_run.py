@@ -1,0 +1,95 @@
+"""A run on this machine: which processes `experiment.py` starts when no --job_name is given.
+
+Nothing is started here. `experiment.py` passes the result to the supervisors, which this package
+does not know. The process that calls this stays light: TensorFlow is not loaded.
+"""
+
+import importlib.util
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from impala_mm.config import auto, flags
+from impala_mm.config.settings import Config
+from impala_mm.jobs import learner
+from impala_mm.records import wandb_tracking
+from impala_mm.records.run_folder import RunFolder
+from impala_mm.runtime import log, ports, provenance
+
+
+class LocalProcesses(NamedTuple):
+    """The processes of a run on this machine."""
+
+    learner: list[str]  # the command of each learner
+    actors: list[list[str]]  # a command for each
+    environment: dict[str, str]  # all variables of every process
+    folder: Path  # the run's folder, which exists
+
+
+def prepare(
+    config: Config, argv: Sequence[str], given: Sequence[str], has_mpirun: bool
+) -> LocalProcesses:
+    """Check what can be checked before anything starts; return the commands of all processes.
+
+    `given` names the flags on the command line `argv`. What is wrong with the flags, an address or
+    the run's folder ends the program with exit code 2 and one sentence.
+    """
+    several = config.num_learners > 1
+    if several and not (has_mpirun and importlib.util.find_spec("horovod")):
+        flags.refuse(
+            f"--num_learners={config.num_learners} needs mpirun and Horovod: `make horovod` "
+            f"installs them; one learner needs neither"
+        )
+    addresses = local_learner_addresses(config) if several else ports.parse_learner_hosts(config)
+    if config.track:
+        wandb_tracking.refuse_without_wandb()
+    learner.refuse_bad_flags(config)
+    for address in addresses if several else [config.bind_address or addresses[0]]:
+        learner.refuse_taken_address(address)
+    num_actors = auto.num_actors(config)
+    if several and num_actors < config.num_learners:
+        _check_actors(config, num_actors)
+    folder = RunFolder(config)
+    folder.leave_to_others()
+    # A later flag replaces an earlier one.
+    common = [sys.executable, argv[0], *flags.arguments(config, given)]
+    common += [f"--learner_hosts={','.join(addresses)}", f"--logdir={folder.path}"]
+    return LocalProcesses(
+        [*common, "--job_name=learner", "--num_learners=1"],  # each is one
+        [[*common, "--job_name=actor", f"--task={task}"] for task in range(num_actors)],
+        os.environ | {provenance.COMMAND_VARIABLE: shlex.join(["python", *argv])},
+        folder.path,
+    )
+
+
+def _check_actors(config: Config, num_actors: int) -> None:
+    """Refuse too few actors for several learners, or print what follows from their number."""
+    if config.inference == "learner":
+        flags.refuse(
+            f"--inference=learner: {num_actors} actors cannot feed {config.num_learners} learners, "
+            f"since each stays with its own: --num_actors={config.num_learners} or more"
+        )
+    log.ProcessLogger("supervisor")(
+        f"{config.num_learners} learners and {num_actors} actors: a learner without an actor "
+        f"waits until one moves to it, every 5 s; --num_actors={config.num_learners} gives each "
+        f"learner its own"
+    )
+
+
+def local_learner_addresses(config: Config) -> list[str]:
+    """Return one address for each learner: those given, or successive ports from the one given."""
+    if config.bind_address:
+        flags.refuse("--bind_address is for one learner, but --num_learners starts several")
+    given = ports.parse_learner_hosts(config)
+    if len(given) == 1:
+        host, port = ports.split_address(given[0])
+        given = [f"{host}:{port + rank}" for rank in range(config.num_learners)]
+    if len(given) != config.num_learners:
+        flags.refuse(
+            f"--num_learners={config.num_learners}, but --learner_hosts names {len(given)}: give "
+            f"only the first address, or all of them"
+        )
+    return given

@@ -1,0 +1,182 @@
+"""Runs learners and actors of this machine in the foreground of a terminal.
+
+`experiment.py` calls it when no --job_name is given. Each process has a supervisor of its own
+(`supervisor`), as in a run of the frontend; their state folder is temporary and belongs to this run
+alone. No process of the run outlives the calling process: its supervisors watch it, and kill what
+they run when it is gone.
+"""
+
+import contextlib
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from launcher.node import child_process, procfs, tmux
+from launcher.node.task import (
+    FINAL_STATES,
+    HEARTBEAT,
+    LEARNERS,
+    USER_ERROR,
+    Task,
+    read_json,
+    write_json,
+)
+
+MAX_CRASHES = 20  # crashes in a row after which an actor is not restarted
+_CHECK_SECONDS = 0.2  # seconds between two looks at signals and learners
+_STATE_SECONDS = 0.5  # seconds between two looks at the actors' states
+_END_SECONDS = 3.0  # seconds that actors have for their end once the learners have ended
+_ACTOR_SECONDS = 5.0  # seconds between an actor's SIGTERM and its SIGKILL
+
+
+class LocalRun(NamedTuple):
+    """The processes of a run on this machine."""
+
+    learners: list[str]  # the command of the learner, or of the mpirun of several learners
+    actors: list[list[str]]  # a command for each
+    environment: Mapping[str, str]  # all variables of every process
+    folder: Path  # the run's folder: actors' logs, and metrics.jsonl
+    log_max_mb: float  # size of an actor's log in MiB before a new one is begun
+
+
+def run(local_run: LocalRun, signals: Sequence[int]) -> int | None:
+    """Run learners and actors until the learners have ended; return the learners' exit code.
+
+    `signals` is a list to which the caller's signal handlers append: the first signal saves and
+    stops the run, the second ends it at once. The result is None if the run ended as they asked.
+    """
+    child_process.adopt_orphans()
+    with tempfile.TemporaryDirectory(prefix="impala_mm-") as folder:
+        try:
+            return _Foreground(local_run, Path(folder), signals).run()
+        finally:
+            child_process.kill_orphans()
+
+
+class _Foreground:
+    """A run on this machine, as the process in the foreground of its terminal sees it."""
+
+    def __init__(self, local_run: LocalRun, folder: Path, signals: Sequence[int]):
+        self._local_run, self._folder, self._signals = local_run, folder, signals
+        self._names = [LEARNERS, *(f"actor-{task}" for task in range(len(local_run.actors)))]
+        self._heartbeat = Path(local_run.environment.get(HEARTBEAT) or folder / LEARNERS / "beat")
+        self._reported: dict[str, float] = {}  # by process: the time of its last reported failure
+        self._stop_requests = 0
+
+    def run(self) -> int | None:
+        """Start all supervisors and wait for the learners' supervisor."""
+        commands = [self._local_run.learners, *self._local_run.actors]
+        supervisors = [
+            self._start(name, command) for name, command in zip(self._names, commands, strict=True)
+        ]
+        next_look = 0.0
+        while supervisors[0].poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                supervisors[0].wait(_CHECK_SECONDS)
+            if len(self._signals) > self._stop_requests:
+                self._request_stop()
+            if not self._stop_requests and time.monotonic() >= next_look:
+                next_look = time.monotonic() + _STATE_SECONDS
+                self._report_actors()
+        until = time.monotonic() + _END_SECONDS
+        for supervisor in supervisors[1:]:  # they end because their leader has ended
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                supervisor.wait(max(until - time.monotonic(), 0.0))
+        return self._result(child_process.exit_code(supervisors[0]))
+
+    def _start(self, name: str, command: list[str]) -> subprocess.Popen:
+        """Write a process's task and start its supervisor."""
+        is_learners = name == LEARNERS
+        (self._folder / name).mkdir(mode=0o700)
+        beat = str(self._heartbeat if is_learners else self._folder / name / "beat")
+        task = Task(
+            name=name,
+            job="learner" if is_learners else "actor",
+            host="localhost",
+            command=command,
+            environment={**self._local_run.environment, "PYTHONUNBUFFERED": "1", HEARTBEAT: beat},
+            workdir=os.getcwd(),
+            folder=str(self._folder),
+            log="" if is_learners else str(self._log(name)),  # a learner keeps its own log
+            log_max_mb=self._local_run.log_max_mb,
+            leader="" if is_learners else LEARNERS,
+            lease_secs=0.0,
+            rows=str(self._local_run.folder.absolute() / "metrics.jsonl") if is_learners else "",
+            agent=[],
+            restarts=0 if is_learners else MAX_CRASHES - 1,
+            stall_secs=0.0,
+            # A save takes as long as it takes: the user can always ask a second time.
+            grace_secs=float("inf") if is_learners else _ACTOR_SECONDS,
+            parent=[os.getpid(), procfs.start_time(os.getpid())],
+        )
+        path = self._folder / name / "task.json"
+        write_json(path, task._asdict())
+        return tmux.start_in_background(path, shows_output=is_learners)
+
+    def _log(self, name: str) -> Path:
+        return self._local_run.folder.absolute() / f"{name}.log"
+
+    def _request_stop(self) -> None:
+        """Pass a stop request of the user on to the supervisors."""
+        self._stop_requests = len(self._signals)
+        first = self._stop_requests == 1
+        (self._folder / "stop").write_text("save" if first else "now")
+        _print(
+            "the run saves and stops; Ctrl-C again ends it at once"
+            if first
+            else "all processes end now"
+        )
+
+    def _report_actors(self) -> None:
+        """Print the failures of actors that were not printed yet.
+
+        Before the first heartbeat of a learner none is printed: what is wrong with the flags of
+        all processes is printed once, by the learner.
+        """
+        if not any(self._heartbeat.parent.glob(f"{self._heartbeat.name}*")):
+            return
+        for name in self._names[1:]:
+            state = read_json(self._folder / name / "state.json")
+            failure = state.get("failure")
+            if failure and failure["time"] != self._reported.get(name):
+                self._reported[name] = failure["time"]
+                _print(_describe_failure(name, state, self._log(name)))
+
+    def _result(self, code: int) -> int | None:
+        """Return the learners' exit code; None if they ended because of a stop request."""
+        state = read_json(self._folder / LEARNERS / "state.json")
+        if state.get("state") == "stopped" or (self._signals and not state):
+            return None
+        if state.get("state") not in FINAL_STATES:
+            _print(
+                f"the learners' supervisor {child_process.describe_exit(code)}; "
+                f"the same command resumes from the last checkpoint"
+            )
+            return code or 1
+        why = state["failure"]["why"] if state["failure"] else ""
+        if self._stop_requests:
+            _print(f"learners failed: {why}")
+        elif state["code"] > 128:  # no learner could print the reason
+            _print(f"learners failed: {why}; the same command resumes from the last checkpoint")
+        return int(state["code"])
+
+
+def _describe_failure(name: str, state: dict[str, Any], log: Path) -> str:
+    """Return a line about an actor that crashed."""
+    failure = state["failure"]
+    last = failure["lines"][-1].strip()[:200] if failure["lines"] else "it printed nothing"
+    if state["state"] != "failed":
+        return f"{name} failed: {failure['why']}; {failure['next']} (last line: {last})"
+    if failure["code"] == USER_ERROR:
+        return f"{name} failed: {last}; {failure['next']}; log: {log}"
+    return f"{name} {failure['next'].removeprefix('it ')}; log: {log}"
+
+
+def _print(message: str) -> None:
+    """Print a line; a terminal that is gone does not end the run."""
+    with contextlib.suppress(OSError):
+        print(f"[supervisor] {message}", flush=True)
