@@ -3,6 +3,7 @@
 python sandbox/curve.py [LOGDIR]        without LOGDIR: the newest folder in runs/
 """
 
+import argparse
 import json
 import sys
 from pathlib import Path
@@ -54,13 +55,18 @@ def random_policy_return(level_name: str, options: dict) -> float:
 
 def main() -> None:
     """Print the chart, the result and suggestions for what to do next."""
-    if len(sys.argv) > 1:
-        logdir = Path(sys.argv[1])
-    else:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("logdir", nargs="?", type=Path, help="the run's folder")
+    logdir = parser.parse_args().logdir
+    if logdir is None:
         logdirs = sorted(Path("runs").glob("*/metrics.jsonl"), key=lambda p: p.stat().st_mtime)
         if not logdirs:
             sys.exit("error: runs/ contains no run; `make train` starts one")
         logdir = logdirs[-1].parent
+    elif not (logdir / "metrics.jsonl").exists():
+        parser.error(f"{logdir} is not the folder of a run: it has no metrics.jsonl")
     rows = read_metrics(logdir)
     settings = json.loads((logdir / "settings.json").read_text())
     known = [row for row in rows if "episode_return" in row]

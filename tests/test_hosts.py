@@ -171,7 +171,7 @@ def test_a_program_on_a_host_receives_signals_and_has_a_timeout(lan):
     program.until("told")
     with pytest.raises(subprocess.TimeoutExpired):
         lan.laptop.run("sh", "-c", "sleep 1234 & sleep 1234", timeout=0.5)
-    with pytest.raises(AssertionError, match="on laptop ended with 3:\nwhy"):
+    with pytest.raises(AssertionError, match="on laptop exited with code 3:\nwhy"):
         lan.laptop.run("sh", "-c", "echo why; exit 3")
     until(lambda: lan.laptop.processes() == [])
 

@@ -90,7 +90,7 @@ def test_two_learners_here_train_by_an_algorithm_of_our_own_and_ctrl_c_saves(tmp
     assert cluster.process.wait(timeout=20) == 130
     _until_gone(processes)
     printed = cluster.printed()
-    assert "finished: stopped by SIGUSR1" in printed
+    assert "finished: a stop was requested" in printed
     assert "error" not in printed
     row = read_rows(tmp_path)[-1]
     saved = sorted((tmp_path / "checkpoints").glob("[0-9]*"))[-1]
@@ -137,7 +137,7 @@ def test_with_fixed_actors_a_learner_whose_actors_die_is_named_and_all_stop_whil
     assert spent < 0.35 * len(ranks)
     asked = time.monotonic()
     learners.process.send_signal(signal.SIGUSR1)
-    learners.until("finished: stopped by SIGUSR1", seconds=10)
+    learners.until("finished: a stop was requested", seconds=10)
     assert learners.process.wait(timeout=10) == 0, learners.printed()
     assert time.monotonic() - asked < 10
     row = read_rows(logdir)[-1]
@@ -252,7 +252,7 @@ def test_an_update_that_fails_on_one_learner_ends_all_and_rank_0_says_why(faulty
     learners, _ = faulty("25:error")
     learners.until(
         r"\[learner 0\] error: learner 1 failed: UnknownError: RuntimeError: a fault of learner 1 "
-        r"alone; the last checkpoint is intact, and the same command resumes from it\n"
+        r"alone; the last checkpoint is intact: the same flags with --logdir=/\S+ resume from it\n"
     )
     assert learners.process.wait(timeout=20) != 0
 

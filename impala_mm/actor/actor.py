@@ -2,8 +2,8 @@
 
 The path of an unroll begins here: `Player.play` steps the environments and writes their unrolls.
 `LearnerLink` sends these while the next ones are played, and downloads newer parameters. An actor
-whose learner is unreachable logs this, waits, and continues with the next learner that answers; it
-never ends because of it.
+whose learner is unreachable logs this, waits, and continues with the next learner that answers;
+it does not exit.
 """
 
 import threading
@@ -58,7 +58,7 @@ class Player:
         ]
         self._turn = 0  # index of the group that acts next
         self._loaded_policy: Any = None
-        self.policy: Any = None  # the result of `load_policy` when the last unrolls began
+        self.policy: Any = None  # the result of `load_policy` for the unrolls returned last
         self.acting = self.stepping = 0.0  # seconds that each took during the last unrolls
 
     def play(self, load_policy: Callable[[], Any] = lambda: None) -> list[bytes]:

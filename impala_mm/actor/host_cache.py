@@ -1,8 +1,8 @@
 """The newest parameters in shared memory: one download serves all actors of a run on a host.
 
-`learner_link` looks here before it asks the learner: if a few hundred actors each downloaded the
-parameters, these would fill the learner's network. The actor that has the turn downloads them
-("pulls") and stores the vector in a folder that only this user can read; the others read it there.
+`learner_link` reads this cache before it asks the learner: downloads by a few hundred actors would
+saturate the learner's network link. One actor at a time has the turn: it downloads ("pulls") the
+parameters and stores them in a folder that only this user can read; the other actors read them.
 
     /dev/shm/impala_mm-<uid>-<run>/    mode 0700; its owner is checked
         vector       mode 0600: version and time of the pull, then the bytes; replaced as a file
@@ -35,7 +35,7 @@ class HostParameterCache:
         prefix = f"impala_mm-{os.geteuid()}-"
         for old in shared_memory.glob(f"{prefix}*"):
             _remove_if_unused(old)
-        # The learner chose the id: hash it, so that it cannot lead to another path.
+        # The id comes from the learner. Its hash cannot contain a path to another folder.
         name = prefix + hashlib.sha256(run_id.encode()).hexdigest()[:16]
         self._folder = shared_memory / name
         self._vector = self._folder / "vector"
@@ -52,7 +52,7 @@ class HostParameterCache:
 
     @contextlib.contextmanager
     def pull_turn(self, at_least_secs: float) -> Iterator[bool]:
-        """Yield whether this actor may pull now: no other does, or did within `at_least_secs`."""
+        """Yield whether this actor may pull: no other is pulling, or has within `at_least_secs`."""
         try:
             fcntl.flock(self._turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -85,7 +85,7 @@ class HostParameterCache:
         return -math.inf
 
     def _join(self) -> int:
-        """Create or find the folder and check it; return the descriptor of our lock."""
+        """Create or find the folder and check it; return the descriptor of this actor's lock."""
         while True:
             with contextlib.suppress(FileExistsError):
                 self._folder.mkdir(mode=0o700)
@@ -94,10 +94,12 @@ class HostParameterCache:
                 path = self._folder / "members"
                 members = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
                 fcntl.flock(members, fcntl.LOCK_SH)
-                if os.fstat(members).st_nlink:  # else another actor has just removed the folder
+                if os.fstat(
+                    members
+                ).st_nlink:  # otherwise another actor has just removed the folder
                     return members
                 os.close(members)
-            except FileNotFoundError:  # the last actor before us has just removed the folder
+            except FileNotFoundError:  # the last other actor has just removed the folder
                 continue
 
     def _check_ours(self) -> None:

@@ -2,7 +2,7 @@
 
 `actor.run` hands over the unrolls of each round and continues to play; the newest downloaded
 parameters are in `newest`. All learners of a run hold the same weights, so an actor may feed any of
-them: it changes to another when its learner tells it to, or when its learner is unreachable.
+them: it changes to another one when its learner redirects it or is unreachable.
 """
 
 import math
@@ -76,20 +76,24 @@ class LearnerLink(threading.Thread):
     ):
         """Connect to one of the learners at `addresses`, trying number `start` first."""
         super().__init__(name="link", daemon=True)
-        self._addresses, self._learner = list(addresses), start  # index of the one it feeds
+        self._addresses, self._learner = (
+            list(addresses),
+            start,
+        )  # index of the learner that it feeds
         self._identity, self._token = identity, token
         self._pull_secs, self._max_lag = pull_secs, max_lag
         self._say, self._stop_asked, self._compress = say, stop, compress
         self._batches: queue.Queue[UnrollBatch] = queue.Queue(maxsize=1)
         self._incarnation = new_incarnation()
-        self._number = 0  # of the next message
+        self._number = 0  # number of the next message
         self._client: Client | None = None
-        self._unconfirmed: int | None = None  # nonce of a learner that may have this batch
+        # Nonce of a learner that has not confirmed the current batch, but may have received it.
+        self._unconfirmed: int | None = None
         self._dropped = 0  # unrolls that reached no learner, not yet reported
-        self._timeout = _CALL_SECONDS  # of the calls with the current batch
-        self._run_id = ""  # of the run to which the cache belongs
+        self._timeout = _CALL_SECONDS  # for the calls that send the current batch
+        self._run_id = ""  # the run to which the cache belongs
         self._cache: HostParameterCache | None = None
-        self._pulled_at = -math.inf  # when this actor itself last asked the learner
+        self._pulled_at = -math.inf  # when this actor last downloaded from the learner
         # Set when the batch was sent and `newest` is the policy that may act next.
         self._batch_done = threading.Event()
         self.newest: PulledParameters | None = None
@@ -142,9 +146,10 @@ class LearnerLink(threading.Thread):
                     batch = batch or (None if sent else self._next_batch())
                     if batch:
                         self._send(client, batch)
-                        batch, sent = None, batch  # whatever fails now, it is not sent again
+                        batch, sent = None, batch  # it is not sent again, whatever fails now
                     if sent and self._follow_redirect(client):
-                        # Do not wait for the next policy: it may need this actor's unrolls.
+                        # Do not wait for the next policy version: it may need this actor's
+                        # unrolls at the other learner.
                         sent = sent._replace(run=None)
                     if self._client:
                         self._pull(client, sent)
@@ -159,7 +164,7 @@ class LearnerLink(threading.Thread):
         except BaseException as error:
             self.failure = error
 
-    # -- unrolls up
+    # -- sending unrolls
 
     def _next_batch(self) -> UnrollBatch | None:
         try:
@@ -178,7 +183,7 @@ class LearnerLink(threading.Thread):
             version=batch.version,
         )
         is_repeat, self._unconfirmed = self._unconfirmed == client.nonce, client.nonce
-        # If there are several learners, another one, whose queue is not full, may need this actor.
+        # If there are several learners, another one whose queue is not full may need this actor.
         timeout = self._timeout if len(self._addresses) > 1 else None
         reply = client.enqueue(header, batch.contents, batch.episodes, is_repeat, timeout)
         self._unconfirmed, self._dropped, self._timeout = None, 0, _CALL_SECONDS
@@ -190,9 +195,9 @@ class LearnerLink(threading.Thread):
             self._client = None
 
     def _drop(self, batch: UnrollBatch) -> UnrollBatch:
-        """Drop a batch that another learner may have, so that no two learners train on it.
+        """Drop a batch that another learner may have received, so that it is not trained on twice.
 
-        Return it as a batch that was sent, but for no run: the actor continues with any policy.
+        Return the batch marked as sent, with `run` None: the actor continues with any policy.
         """
         self._unconfirmed = None
         self._number += 1
@@ -210,7 +215,7 @@ class LearnerLink(threading.Thread):
         self._learner, self._client = to, None
         return True
 
-    # -- parameters down
+    # -- downloading parameters
 
     def _pull(self, client: Client, sent: UnrollBatch | None) -> None:
         """Download the newest parameters, if there are newer ones and the algorithm wants them."""
@@ -244,7 +249,7 @@ class LearnerLink(threading.Thread):
         with self._cache.pull_turn(pull_secs) as ours:
             if not ours:
                 return None
-            found = self._cache.newest(after=have)  # another actor may have pulled since we looked
+            found = self._cache.newest(after=have)  # another actor may have downloaded it since
             if found and (client.version is None or found[0] >= client.version):
                 return found
             self._pulled_at = time.monotonic()
@@ -312,7 +317,7 @@ class LearnerLink(threading.Thread):
     def _hello(self, client: Client) -> None:
         own = {"incarnation": self._incarnation, "learners": self._addresses}
         answer = client.hello(self._identity | own)
-        if client.learners:  # in the order of ranks, to which replies refer
+        if client.learners:  # in the order of ranks, since replies name learners by rank
             address = self._addresses[self._learner]
             self._addresses, self._learner = client.learners, client.learners.index(address)
         if self._cache is None or answer["run_id"] != self._run_id:

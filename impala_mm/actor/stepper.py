@@ -1,6 +1,7 @@
-"""Steps environments, for both kinds of actor: its own network or the learner chooses the actions.
+"""Stepping environments, for an actor with its own network and for one that asks its learner.
 
-Broken environments are rebuilt when an unroll ends: their newest entry is then the reset.
+Environments that broke during an unroll are rebuilt at its end; the unroll's last entry is then
+the reset.
 """
 
 import time
@@ -31,7 +32,7 @@ class EnvironmentStepper:
     ):
         """Step `environments` in unrolls of `length` steps.
 
-        With `threaded` they step in their own thread, while the caller does other work.
+        With `threaded`, they step in a thread, so that the caller can do other work.
         """
         self._pool: ThreadPoolExecutor | None = None
         if threaded:
@@ -41,7 +42,9 @@ class EnvironmentStepper:
         self._environments, self._length, self._heartbeat = environments, length, heartbeat
         self._repeats = environments.spec.action_repeats
         self._steps = 0  # in this unroll
-        self._broken = np.zeros([], bool)  # [E]: had a fault in this unroll; first: []
+        self._broken = np.zeros(
+            [], bool
+        )  # [E]: had a fault in this unroll; [] before its first step
         self.seconds = 0.0  # total duration of all steps
 
     def reset(self) -> Step:
@@ -116,7 +119,7 @@ class EnvironmentStepper:
 
 
 class FaultCounter:
-    """A log of the faults in groups of environments, which ends the actor if there are too many."""
+    """A log of faults in groups of environments, which raises an error if there are too many."""
 
     def __init__(self, groups: Sequence[Environments], say: Say):
         self._groups, self._say = groups, say

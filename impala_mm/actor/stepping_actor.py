@@ -34,7 +34,7 @@ from impala_mm.transport.messages import (
 
 
 def group_sizes(num_envs: int, observation: tf.TensorSpec) -> list[int]:
-    """Return the sizes of the groups: two, or more if a step of a group must fit into a message.
+    """Return the sizes of the groups: two, or more groups if a step would not fit into a message.
 
     Raises ValueError if a single observation does not fit.
     """
@@ -57,7 +57,8 @@ class _Connection(NamedTuple):
 class SteppingActor(threading.Thread):
     """The playing thread of an actor that only steps.
 
-    It is not the main thread, since Python handles no signals while that waits for a call.
+    It is not the main thread, since Python handles no signals while the main thread waits for a
+    call.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class SteppingActor(threading.Thread):
         self._identity, self._token, self._say, self._stop_asked = identity, token, say, stop
         self._groups, self._compress = groups, compress
         self._heartbeat = heartbeat
-        self._dropped = 0  # unrolls that were begun but lost, not yet reported to a learner
+        self._dropped = 0  # unfinished unrolls that were lost, not yet reported to a learner
         self.waits = True  # whether it waits for a learner, not for an environment
         self.failure: BaseException | None = None
 
@@ -110,7 +111,7 @@ class SteppingActor(threading.Thread):
         ]
         clock = _Clock()
         try:
-            for group in groups:  # the first message reports what was dropped
+            for group in groups:  # the first message reports the dropped unrolls
                 self.waits = False
                 step = group.stepper.reset()
                 self.waits = True
@@ -164,7 +165,8 @@ class SteppingActor(threading.Thread):
         """Wait for a learner that accepts this actor; return None if asked to stop."""
         backoff = Backoff(f"for the learner at {self._address}", self._say, self._stop_asked)
         while not self._stop_asked.is_set():
-            # A hello whose caller gave up may arrive after the next one: later numbers are greater.
+            # A hello that timed out may still arrive after the next one; the learner ignores it,
+            # since its incarnation is smaller.
             self._incarnation += 1
             try:
                 client = Client(self._address, self._token)
@@ -189,7 +191,7 @@ class _SteppedGroup:
         codec: StepCodec,
         compress: compression.Compress,
     ):
-        """Send the group's steps with `header`, which is that of its first message."""
+        """Send the group's steps; `header` is the header of its first message."""
         self.stepper, self._header = stepper, header
         self._codec, self._compress = codec, compress
 

@@ -8,7 +8,7 @@ import importlib
 import warnings
 from typing import Any
 
-# Names that users' modules may still import from here, for one more version: their module and name.
+# Names that users' modules may import from this package for one more version: where they are now.
 _MOVED = {
     "Algorithm": ("interface", "Algorithm"),
     "Context": ("interface", "Context"),

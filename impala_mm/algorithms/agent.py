@@ -92,7 +92,7 @@ def stepping_identity(config: Config, levels: dict[str, EnvironmentSpec]) -> dic
         "inference": config.inference,
         "level_name": ",".join(levels),
         "algorithm": config.algorithm,
-        "reward_clipping": config.reward_clipping,  # of the rewards that the network reads
+        "reward_clipping": config.reward_clipping,  # clipping of the rewards that the network reads
         "options": ", ".join(
             f"--{n}={v}" for n, v in from_flags.environment_options(config).items()
         ),

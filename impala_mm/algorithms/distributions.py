@@ -25,7 +25,7 @@ class Categorical:
         return tf.ensure_shape(drawn, self.logits.shape[:-1])
 
     def mode(self) -> tf.Tensor:
-        """Return the most likely action, int32 [...]; the first one of equals."""
+        """Return the most likely action, int32 [...]; the first one if several are equal."""
         return tf.argmax(self.logits, axis=-1, output_type=tf.int32)
 
     def log_prob(self, actions: tf.Tensor) -> tf.Tensor:

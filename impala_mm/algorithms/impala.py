@@ -1,12 +1,12 @@
 """IMPALA: actor-critic with V-trace (arXiv 1802.01561), for discrete actions.
 
-The actor records the logits by which it chose each action; the learner corrects for the updates
-made since then.
+The actor records the logits from which it sampled each action; V-trace corrects for the updates
+that the learner has made since then.
 
 The baseline's squared errors are divided by their own running mean where that is above 1. Where
 returns are large (up to 500 in CartPole), their gradient would otherwise be much larger than the
-policy's in the weights that both share, and change the policy at random: in CartPole by 0.3 nats
-per action between acting and learning, and by 0.01 with the division.
+policy's in the weights that both share, and would change the policy at random. In CartPole, the
+off-policyness is 0.3 nats per action without this division, and 0.01 with it.
 """
 
 from typing import Any, NamedTuple
@@ -102,11 +102,11 @@ class Impala:
             optimizers.linear_decay(config.learning_rate, context.frames, context.total)
         )
         applied = exchange.apply(self._optimizer, gradients, trained)
-        # The losses are sums over this many steps, or, with "mean", averages already.
-        summed = tf.size(batch.unrolls.reward[1:]) if config.loss_reduction == "sum" else 1
-        summed = tf.cast(summed, tf.float32)
-        per_step = Losses(*(value / summed for value in loss))
-        error = 2.0 * exchange.mean(loss.baseline, name="squared_error") / summed
+        # The number of steps over which each loss is a sum; with "mean" it is already an average.
+        num_summed = tf.size(batch.unrolls.reward[1:]) if config.loss_reduction == "sum" else 1
+        num_summed = tf.cast(num_summed, tf.float32)
+        per_step = Losses(*(value / num_summed for value in loss))
+        error = 2.0 * exchange.mean(loss.baseline, name="squared_error") / num_summed
         change = _PACE * (error - self._squared_error)
         self._squared_error.assign_add(tf.where(tf.math.is_finite(change), change, 0.0))
         metrics = {
@@ -161,8 +161,8 @@ class Losses(NamedTuple):
     policy: tf.Tensor
     baseline: tf.Tensor
     entropy: tf.Tensor  # the negative entropy, so that minimising it means exploring
-    # Off-policyness: log-probability of the actions when they were chosen, minus that of now. It is
-    # a metric and not part of the total.
+    # Off-policyness: log-probability of the actions under the behaviour policy, minus that under
+    # the current policy. It is a metric and not part of the total.
     shift: tf.Tensor
 
 
@@ -197,8 +197,8 @@ def impala_loss(
     NaN: it adds 0 to every loss and to every gradient.
     """
     policy_logits, values = tf.cast(policy_logits, tf.float32), tf.cast(values, tf.float32)
-    # Masked before anything is computed from it: if it were masked afterwards, its gradient would
-    # still be NaN.
+    # Masked before anything is computed from it, since the gradient of a value that is masked
+    # afterwards would still be NaN.
     values = tf.where(weight > 0, values, 0.0)
     steps = losses.transitions(
         values=values,

@@ -35,8 +35,8 @@ class Algorithm(Protocol):
     """An algorithm: it chooses actions and learns from unrolls."""
 
     unroll: UnrollSpec
-    # Largest policy lag of an actor, in versions. 0: it waits for the next version after each
-    # unroll; None: any lag.
+    # Largest policy lag of an actor, in policy versions. 0: the actor waits for the next version
+    # after each unroll. None: no limit.
     max_lag: int | None
     variables: Variables
 
@@ -51,18 +51,18 @@ class Algorithm(Protocol):
         """
 
     def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
-        """Return the policy and value for entries [B, ...], of which it reads what `act` may."""
+        """Return the policy and value for entries [B, ...]; it reads the same fields as `act`."""
 
     def update(
         self, batch: Batch, context: Context, exchange: GradientReducer
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Learn from one batch; return (metrics, priorities float32 [B] for the batch's source).
 
-        It is traced as part of one tf.function without AutoGraph: where a tensor decides, use
+        It is traced as part of one tf.function without AutoGraph: for a condition on a tensor, use
         `tf.cond` instead of `if`, or a tf.function of your own. It may make any number of optimizer
         steps. Compute the losses in the function that is passed to `exchange.differentiate`, which
-        is what --xla compiles. The metrics become columns of metrics.jsonl. One of them must be
-        `grad_norm`: an update in which it is not finite ends the run.
+        --xla compiles. The metrics become keys of metrics.jsonl. One of them must be `grad_norm`:
+        an update in which it is not finite ends the run.
         """
 
 

@@ -32,7 +32,7 @@ def make(
 
 
 def linear_decay(initial: float, frames: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
-    """Return, float32 [], `initial` at frame 0, falling linearly to 0 at `total`, then 0."""
+    """Return `initial` x (1 - `frames` / `total`), at least 0, as float32 []."""
     left = 1.0 - tf.cast(frames, tf.float64) / tf.cast(total, tf.float64)
     return tf.cast(tf.maximum(initial * left, 0.0), tf.float32)
 

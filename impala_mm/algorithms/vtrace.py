@@ -2,8 +2,8 @@
 
 Actors choose actions with parameters that are a few updates old. V-trace (Espeholt et al. 2018,
 arXiv 1802.01561, section 4.1) corrects for that with truncated importance weights.
-`impala.impala_loss` calls it with the outputs of the learner's network for a batch of unrolls. The
-transitions between two episodes are made neutral before, by `losses.transitions`.
+`impala.impala_loss` calls it with the outputs of the learner's network for a batch of unrolls.
+`losses.transitions` first masks the transitions between two episodes.
 
 With rho_t = pi(a_t | o_t) / mu(a_t | o_t), pi the target policy and mu the behaviour policy:
 
@@ -99,7 +99,7 @@ def from_importance_weights(
 
     Inputs are [T, B, ...] and `bootstrap_value` is [B, ...]; their further axes have equal sizes or
     size 1. A threshold of None means no clipping, and a ratio too large for float32 is then
-    infinite. With thresholds, results are finite for every log-ratio but NaN, even infinite ones.
+    infinite. With thresholds, results are finite for all log-ratios but NaN, even infinite ones.
     """
     with tf.name_scope(name):
         # The results have no gradient, so nothing needs to be stored for one.

@@ -1,9 +1,9 @@
-"""Compression of unrolls and steps before they are sent; the frames of a game repeat themselves.
+"""Compression of unrolls and steps before they are sent; frames of a game compress well.
 
-An actor compresses what it sends as --compression says. The learner (`transport.endpoints`,
-`inference`) knows the size that the content has when it is not compressed: content of that size is
-used as it is, shorter content is decompressed. So each actor may choose for itself, and no content,
-however it was made, takes more memory than that size when it is decompressed.
+--compression names how an actor compresses what it sends. The learner (`transport.endpoints`,
+`inference`) knows the uncompressed size: it uses content of that size as it is, and decompresses
+shorter content. So each actor may use another compression, and no content, not even a malicious
+one, takes more memory than that size when it is decompressed.
 """
 
 from collections.abc import Callable
@@ -24,14 +24,12 @@ def compress_lz4(content: bytes) -> bytes:
     return packed if len(packed) < len(content) else content
 
 
-COMPRESSORS: dict[str, Compress] = {
-    "none": leave_uncompressed,
-    "lz4": compress_lz4,
-}  # by --compression
+# By the values of --compression.
+COMPRESSORS: dict[str, Compress] = {"none": leave_uncompressed, "lz4": compress_lz4}
 
 
 def decompress(content: bytes, size: int) -> bytes | None:
-    """Return the `size` bytes that an actor compressed; None if the content is not that."""
+    """Return the `size` bytes that an actor compressed; None if the content is something else."""
     if len(content) == size:
         return content
     try:

@@ -24,7 +24,7 @@ class ParameterLayout:
         self._variables = list(acting)
         halved = {id(v) for v in trained} if wire_dtype != "float32" else set()
         half = tf.as_dtype(wire_dtype)
-        self._specs = [  # as the variables are sent
+        self._specs = [  # of the variables in the form in which they are sent
             tf.TensorSpec(v.shape, half if id(v) in halved and v.dtype == tf.float32 else v.dtype)
             for v in acting
         ]
@@ -38,7 +38,7 @@ class ParameterLayout:
     def values(self) -> list[tf.Tensor]:
         """Return the variables' current values; call it between two updates.
 
-        Later updates do not change them: they write to new memory while a value is in use.
+        Later updates do not change the values: they write to new memory while a value is in use.
         """
         return [variable.read_value() for variable in self._variables]
 
@@ -64,6 +64,6 @@ class ParameterLayout:
         self._assign(raw)
 
     def _assign_packed(self, raw: tf.Tensor) -> None:
-        """Assign its part of the bytes to each variable."""
+        """Assign to each variable its part of the bytes."""
         for variable, value in zip(self._variables, unpack(raw, self._specs), strict=True):
             variable.assign(tf.cast(value, variable.dtype))

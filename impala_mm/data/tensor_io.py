@@ -2,8 +2,9 @@
 
 `pack` brings several arrays into TensorFlow with one copy and one operation. `tf.constant` copies
 each array, and copies it again if the copy does not start at a multiple of 64 bytes; and each call
-takes a third of a millisecond, whatever the size, if the processor's caches held something else
-before. Calling a tf.function takes longer than a small network does; `as_operation` avoids that.
+takes a third of a millisecond, whatever the size, if its code and data are not in the processor's
+caches. The overhead of calling a tf.function exceeds the time of a small network; `as_operation`
+avoids it.
 """
 
 import itertools

@@ -133,6 +133,6 @@ class UnrollCodec:
 
 
 def structure_digest(nest_of_specs: Any) -> str:
-    """Short name of a structure of tensors: equal where structure, shapes and dtypes are."""
+    """Return a short digest of a structure of tensor specs: equal if all shapes and dtypes are."""
     described = tf.nest.map_structure(lambda s: f"{list(s.shape)} {s.dtype.name}", nest_of_specs)
     return hashlib.sha256(repr(described).encode()).hexdigest()[:12]

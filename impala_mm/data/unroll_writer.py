@@ -32,16 +32,17 @@ class UnrollWriter:
         codec = UnrollCodec(spec)
         self._rows = np.zeros([num_envs, codec.size], np.uint8)
         self._entries, start = codec.arrays(self._rows)  # [E, T+overlap, ...], [E, ...]
-        self._timed: list[np.ndarray] = tf.nest.flatten(self._entries)
+        self._timed_arrays: list[np.ndarray] = tf.nest.flatten(self._entries)
         self._extras: list[np.ndarray] = tf.nest.flatten(self._entries.extras)
         self._start: list[np.ndarray] = tf.nest.flatten(start)
         self._broken = np.zeros([num_envs], bool)
         self._written = 0  # entries of this unroll that are written
-        self._read = spec.overlap - 1  # the number of the newest entry, counted from the first one
-        # The network's states before the entries at which unrolls start (numbers 0, T, 2T, ...): of
-        # this unroll and of those that overlap with its end. Entries before the first step are
-        # copies of the reset, which the network does not read, so their state is the initial one.
-        begun = len(range(0, self._read, spec.length))
+        self._newest_number = spec.overlap - 1  # counted from the first entry of all
+        # The network's states before the entries at which unrolls start (numbers 0, T, 2T, ...):
+        # for this unroll, and for the next ones whose first entries are already written. Entries
+        # before the first step are copies of the reset, which the network does not read, so their
+        # state is the initial one.
+        begun = len(range(0, self._newest_number, spec.length))
         self._starts = deque([tf.nest.flatten(initial_state)] * begun)
 
     def write_reset(self, step: Step) -> None:
@@ -54,7 +55,7 @@ class UnrollWriter:
     @property
     def at_unroll_start(self) -> bool:
         """Whether an unroll starts at the newest entry; then `set_start_state` must be called."""
-        return self._read % self._length == 0
+        return self._newest_number % self._length == 0
 
     def set_start_state(self, state: Sequence[Any]) -> None:
         """Store the network's state before it reads the newest entry: a flat list of [E, ...]."""
@@ -72,23 +73,23 @@ class UnrollWriter:
             array[:, t] = value
         self._broken |= step.fault
         self._written += 1
-        self._read += 1
+        self._newest_number += 1
         return self._written == self._length + self._overlap
 
     def take_unrolls(self) -> list[bytes]:
-        """Return the complete unrolls as bytes for `UnrollCodec`, and begin the next ones.
+        """Return the complete unrolls as bytes for `UnrollCodec`, and start the next ones.
 
         The unrolls of environments that had a fault are left out.
         """
         for array, value in zip(self._start, self._starts.popleft(), strict=True):
             array[...] = value
         contents = [self._rows[e].tobytes() for e in np.flatnonzero(~self._broken)]
-        for array in self._timed:
+        for array in self._timed_arrays:
             array[:, : self._overlap] = array[:, self._length :]
         if self._broken.any():
             # The newest entry is the reset after the fault. It replaces the other entries that the
             # next unroll would repeat from before the fault.
-            for array in self._timed:
+            for array in self._timed_arrays:
                 reset = array[self._broken, self._overlap - 1, None]
                 array[self._broken, : self._overlap - 1] = reset
             self._broken[:] = False

@@ -1,8 +1,8 @@
-"""The comparison of what learners must share: settings and versions, but no address.
+"""The comparison of learners: equal settings and versions, and a different address for each.
 
 `jobs.learner` and `jobs.rehearse` compare these through MPI before TensorFlow is loaded, so that a
 mistake is refused at once. Under Gloo there is no MPI, and the same values are compared through
-Horovod. `learner.setup` compares what is known later: the network, the environments and the like.
+Horovod. `learner.setup` compares what is known only later, such as the network and environments.
 """
 
 import dataclasses
@@ -19,14 +19,14 @@ _PACKAGES = ("dm-sonnet", "horovod", "numpy")
 
 
 class SettingsDiffer(Exception):
-    """The learners of one run differ in what they must have in common; the message names it."""
+    """The learners of one run differ in something that they must share; the message names it."""
 
 
 class Agreement:
     """One learner's part in the comparison of all learners, which is made once."""
 
     def __init__(self, config: Config, protocol: int = 0, address: str = ""):
-        """Collect what to compare. `address`: where this learner listens; empty: it does not."""
+        """Collect what to compare. `address` is where this learner listens, or empty."""
         self._mine = _settings(config, protocol), address
         self._addresses: list[str] = []
 
@@ -48,8 +48,8 @@ class Agreement:
     def reach(self, gather: Callable[[Any, str], list[Any]]) -> list[str]:
         """Return the addresses of all learners, in the order of ranks.
 
-        Unless the learners were compared through MPI, they are compared now through `gather`, a
-        `LearnerGroup`'s; then it raises SettingsDiffer, on all ranks alike.
+        If the learners were not compared through MPI, compare them through `gather`, the method of
+        a `LearnerGroup`; if they differ, raise SettingsDiffer on all ranks.
         """
         if not self._addresses:
             self._addresses = _compare(gather(self._mine, "agreement"))
@@ -59,7 +59,7 @@ class Agreement:
 def check_equal(settings: Sequence[Mapping[str, Hashable]]) -> None:
     """Raise SettingsDiffer if `settings`, one mapping per rank, differ; name the first difference.
 
-    Every rank that compares the same mappings raises the same.
+    Every rank that compares the same mappings raises the same message.
     """
     for name in dict.fromkeys(name for mapping in settings for name in mapping):
         ranks: dict[Hashable, list[str]] = {}

@@ -2,7 +2,7 @@
 
 Each learner applies the same averaged gradient to equal variables, so they stay equal. On hardware
 that rounds differently, or is faulty, they would drift apart unnoticed. `learner` calls
-`check_variables` between two updates, on all ranks at the same update.
+`check_variables` after the same update on all ranks, every --check_sync_every updates.
 """
 
 import hashlib
@@ -33,9 +33,9 @@ def check_variables(group: LearnerGroup, variables: Sequence[tf.Variable]) -> in
         return 0
     theirs = group.gather([values[i] for i in differing] if group.rank == 0 else None, "sync.0")[0]
     distances = [_distance(values[i], right) for i, right in zip(differing, theirs, strict=True)]
-    of_all = group.gather(distances, "sync.distances")
+    all_distances = group.gather(distances, "sync.distances")
     for place, i in enumerate(differing):
-        distance, rank = max((d[place], rank) for rank, d in enumerate(of_all))
+        distance, rank = max((d[place], rank) for rank, d in enumerate(all_distances))
         if distance > _ROUNDING:
             raise VariablesDiffer(
                 f"{variables[i].name} of learner {rank} differs from learner 0's by {distance:.1g} "

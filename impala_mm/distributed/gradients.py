@@ -35,10 +35,11 @@ class GradientReducer:
     def differentiate(
         self, compute: Callable[[], Any], variables: Sequence[tf.Variable]
     ) -> tuple[Any, list[tf.Tensor]]:
-        """Return (what `compute` returns, the gradients of its first item, which is a loss).
+        """Return what `compute` returns, and the gradients of its first item, which is a loss.
 
-        With --xla both passes are compiled together. What follows is not compiled: Horovod does not
-        work within XLA, and each variable's optimizer step is one kernel anyway.
+        With --xla, the forward and backward pass are compiled together. The averaging and the
+        optimizer are not: Horovod does not work within XLA, and the optimizer's step is already
+        one kernel for each variable.
         """
 
         def passes() -> tuple[Any, list[tf.Tensor]]:
@@ -86,10 +87,10 @@ class GradientReducer:
         return AppliedGradient(norm, tf.cast(changed, tf.float32))
 
     def wait_seconds(self) -> tf.Tensor:
-        """Return, float32 [], the seconds from this update's gradients to their averages.
+        """Return the seconds, float32 [], from this update's gradients to their averages.
 
         It is nearly 0 on the slowest learner, for which the others wait. On a GPU it includes the
-        rest of the backward pass, whose operations were only started before.
+        rest of the backward pass, whose kernels may have been started but not finished.
         """
         return tf.cast(tf.add_n(self._waits), tf.float32) if self._waits else tf.zeros([])
 

@@ -21,7 +21,7 @@ from impala_mm.runtime.rank import process_rank
 
 
 class LearnerGroup(Protocol):
-    """The learners of a run, as one of them calls the others.
+    """The learners of a run, as seen from one of them.
 
     Methods with a `name` may be called in any order and from any thread: a call is matched with the
     calls of the same name on the other ranks.
@@ -82,9 +82,9 @@ class HorovodGroup:
             ("HOROVOD_CYCLE_TIME", config.cycle_ms),
         ):
             os.environ.setdefault(name, str(value))
-        # A learner without unrolls is no stall to warn about: the progress line names it.
+        # Horovod need not warn of a learner without unrolls: the progress line reports it.
         os.environ.setdefault("HOROVOD_STALL_CHECK_DISABLE", "1")
-        # Not at the top: one learner must work without Horovod.
+        # Not at the top of the file: a single learner must work without Horovod.
         import horovod.tensorflow as hvd  # noqa: PLC0415
 
         hvd.init()
@@ -119,7 +119,7 @@ class HorovodGroup:
         self._hvd.broadcast_variables(list(variables), root_rank=0)
 
     def gather(self, value: Any, name: str) -> list[Any]:
-        """Return every rank's value; they travel pickled."""
+        """Return every rank's value, sent as a pickle."""
 
         def graph(content: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             sizes = self._hvd.allgather(tf.shape(content), name=f"{name}.sizes")
@@ -150,7 +150,7 @@ class HorovodGroup:
             return self._graphs[name]
 
     def leave(self) -> None:
-        """End Horovod and MPI; mpirun would take a rank that exits without for a failed one."""
+        """End Horovod and MPI; mpirun regards a rank that exits without it as failed."""
         self._hvd.shutdown()
         mpi.finalize()
 

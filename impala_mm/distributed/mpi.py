@@ -1,7 +1,8 @@
 """The MPI world of learners that one mpirun started: the only file that calls mpi4py.
 
 `agreement` compares the learners through it before any of them loads TensorFlow, which takes
-seconds. Horovod later finds MPI initialised, uses it, and leaves its end to `finalize`.
+seconds. Horovod later uses the MPI that is already initialised, and leaves it to `finalize` to
+end it.
 """
 
 import os
@@ -33,7 +34,7 @@ def gather(value: Any) -> list[Any]:
 def finalize() -> None:
     """Wait for all ranks and finalise MPI, unless mpi4py was not used or MPI is already finalised.
 
-    mpirun takes a process that exits without it for one that has failed, and kills the others. So a
+    If a process exits without this call, mpirun regards it as failed and kills the other ones. So a
     process that fails alone must not call it.
     """
     mpi = sys.modules.get("mpi4py.MPI")
@@ -49,12 +50,12 @@ def _initialize() -> Any:
     # network cards takes a second of each start.
     os.environ.setdefault("OMPI_MCA_btl", "^ofi")
     try:
-        # Not at the top: one learner needs no MPI.
+        # Not at the top of the file: a single learner needs no MPI.
         import mpi4py  # noqa: PLC0415
 
-        mpi4py.rc.finalize = False  # at exit it would wait for ranks that wait for this one
+        mpi4py.rc.finalize = False  # otherwise its exit would wait for ranks that wait for this one
         from mpi4py import MPI  # noqa: PLC0415
-    except (ImportError, RuntimeError) as error:  # RuntimeError: it finds no MPI library
+    except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI library
         flags.refuse(
             f"{size} learners were started, and mpi4py, through which they compare their settings, "
             f"does not load ({error}): install it with `make horovod`, or start one learner"
@@ -70,7 +71,7 @@ def _initialize() -> Any:
 
 
 def _wait_for_all(world: Any) -> None:
-    """Wait, by polling, until every rank calls this; waiting within MPI would use a whole core."""
+    """Wait, by polling, until every rank calls this; waiting within MPI would keep a core busy."""
     request = world.Ibarrier()
     while not request.Test():
         time.sleep(_POLL_SECONDS)

@@ -41,8 +41,8 @@ class GymVector:
     ):
         """Open `num_envs` environments with `open_one`; number i is seeded with `seed` + i.
 
-        `open_one(True)` makes an environment that draws pictures, if it can. `renders` says
-        whether environment 0 is made so.
+        `open_one(True)` makes an environment that draws pictures, if it can. With `renders`,
+        environment 0 is made this way.
         """
         self.spec = spec
         self.faults: list[str] = []
@@ -128,7 +128,7 @@ class GymVector:
     def episodes(self) -> list[Episode]:
         """Return the episodes that ended since the last call.
 
-        Each appears twice: as a training episode and as a whole game.
+        Each appears twice: as a training episode and as a complete game.
         """
         finished, self._finished = self._finished, []
         return finished
@@ -158,7 +158,7 @@ class GymVector:
         return observation
 
     def _read(self, raw: Any) -> np.ndarray:
-        """Convert an observation as `SpaceConversion` says; refuse one of the wrong shape."""
+        """Return an observation, converted; raise ValueError if its shape is wrong."""
         conversion = self._conversion
         if raw.__class__ is not np.ndarray:
             raw = np.asarray(raw)

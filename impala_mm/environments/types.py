@@ -75,7 +75,7 @@ class Episode(NamedTuple):
     """A finished episode."""
 
     environment: int
-    whole_game: bool  # a whole game; otherwise a training episode, such as one life in Atari
+    whole_game: bool  # a complete game; otherwise a training episode, such as one life in Atari
     episode_return: float  # sum of the raw rewards
     length: int  # steps, without resets
 

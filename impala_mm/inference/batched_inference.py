@@ -2,14 +2,14 @@
 
 The path of a step: an actor's call carries a step of a group of environments. Calls that wait at
 the same time become one batch: each group's step is written into its unroll (`UnrollWriter`), the
-network reads all newest entries, from core states that stay on its device (`StateTables`), and each
-call is answered with its group's actions. Unrolls that end go into the same queue that other actors
-fill themselves; the call that ended one is answered once the queue has room.
-`transport.endpoints` registers `answer`.
+network reads the newest entries of all groups, with core states that stay on its device
+(`StateTables`), and each call is answered with its group's actions. Complete unrolls enter the
+queue from which the learner takes its batches; the call that completed them is answered once the
+queue has room. `transport.endpoints` registers `answer`.
 
-The ledger (`transport.delivery`) decides which calls are new: a repeated call gets its first answer
-again, and an actor that joins again begins with resets. The acting variables are copies, renewed
-between two batches.
+The ledger (`transport.delivery`) decides which calls are new: a repeated call gets the answer
+of the first one, and an actor that joins again begins with resets. The network here is a copy of
+the learner's, whose variables are updated between two batches.
 """
 
 import secrets
@@ -47,10 +47,10 @@ class BatchedInference:
         self._lock = threading.Lock()  # guards the table of groups, and what calls change in groups
         self._groups: dict[tuple[int, int, int], EnvironmentGroup] = {}  # by header.stream_key
         self._published: tuple[int | None, Sequence[tf.Tensor]] = None, ()
-        self._version: int | None = None  # of the variables that act
+        self._version: int | None = None  # policy version of this copy's variables
         initial = algorithm.initial_state(1)
         self._states = StateTables(initial, device)
-        # Computed now: computing it within a call could wait for the thread that runs the call.
+        # Computed here, since computing it within a call could wait for the thread of that call.
         self._initial_state = [np.asarray(part) for part in tf.nest.flatten(initial)]
         # The group of each call in the current batch; None: the group is gone.
         self._batch: list[EnvironmentGroup | None] = []
@@ -60,7 +60,7 @@ class BatchedInference:
         )
         self._name = f"inference-{secrets.token_hex(8)}"  # objects with one name share batches
         self._closed = False
-        self.calls = self.batches = 0  # so far
+        self.calls = self.batches = 0  # numbers since the start
         self._steps, self._counted = 0, (0, 0)  # steps so far; batches and steps at the last count
 
     def attach(self, ledger: DeliveryLedger, queue: tf.queue.QueueBase) -> None:
@@ -76,7 +76,7 @@ class BatchedInference:
         self._published = version, values
 
     def forget(self, actor: int) -> None:
-        """Drop the actor's groups and their unfinished unrolls: it has left, or joins again."""
+        """Drop the groups and unfinished unrolls of an actor that has left or joins again."""
         with self._lock:
             for key in [key for key in self._groups if key[0] == actor]:
                 self._ledger.forget(key)
@@ -96,8 +96,8 @@ class BatchedInference:
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Take a step of a group of environments; see `endpoints.TakeMessage`.
 
-        The answer is its next actions, int32 as bytes; `contents`: the step as bytes, [1]. The call
-        waits until the unrolls that the step ended are in the queue.
+        `contents`, string [1], is the step; the answer is the group's next actions, int32 as bytes.
+        The call waits until the unrolls that the step ended are in the queue.
         """
 
         def act() -> tuple[tf.Tensor, tf.Tensor]:
@@ -138,7 +138,7 @@ class BatchedInference:
     def _try_accept(self, numbers: np.ndarray) -> tuple[np.bool_, np.ndarray, np.ndarray]:
         """Return whether to infer for a call; if not, the reply and a repeated call's answer."""
         if self._closed:
-            raise RuntimeError("the run has ended")  # for the caller the learner is unreachable
+            raise RuntimeError("the run has ended")  # the caller raises Unreachable
         header = MessageHeader.decode(numbers)
         with self._lock:
             reply, answer = self._ledger.try_accept(header)
@@ -160,7 +160,7 @@ class BatchedInference:
         try:
             contents, version = group.take_unrolls() if group else ([], 0)
         except BaseException:
-            self.forget(header.actor)  # else repeats of this call would wait for it for ever
+            self.forget(header.actor)  # otherwise repeats of this call would wait for it for ever
             raise
         versions = np.full([len(contents)], version, np.int64)
         return np.array(contents, object), versions

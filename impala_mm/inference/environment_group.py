@@ -1,4 +1,4 @@
-"""A group of an actor's environments at the learner that acts for it.
+"""A group of an actor's environments, on the learner that chooses their actions.
 
 `batched_inference` holds the groups, and makes sure that their steps come in order and once.
 """
@@ -31,7 +31,9 @@ class EnvironmentGroup:
         starts = [np.repeat(part, environments, axis=0) for part in initial_state]
         self.writer = UnrollWriter(unroll, environments, starts)
         self.size = environments
-        self.rows: np.ndarray | None = None  # of the state tables, int32 [E], after the first step
+        self.rows: np.ndarray | None = (
+            None  # int32 [E]: rows of the state tables; None before a step
+        )
         self._chosen: _Chosen | None = None  # most recently
         self._inferring_since: float | None = None  # time.monotonic(); None: no inference runs
         self._oldest = self._next = 0  # versions: the oldest that acted in this unroll, the newest

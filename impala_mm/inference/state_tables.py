@@ -1,4 +1,4 @@
-"""The core states of all environments for which a learner acts, in tables on its device.
+"""The core states of all environments for which a learner chooses actions, in tables on a device.
 
 `batched_inference` reads and writes the rows of the environments in a batch.
 """
@@ -21,23 +21,23 @@ class StateTables:
                 for part in self._like
             ]
         self._free: list[int] = []
-        self._released: list[np.ndarray] = []  # rows that the batch which runs may still write
+        self._released: list[np.ndarray] = []  # rows that the running batch may still write
         self.rows = 0  # rows in use or free
 
     def __len__(self) -> int:
         return len(self._tables)
 
-    def allocate(self, many: int) -> np.ndarray:
-        """Return `many` free rows, int32, new ones if needed; call `grow` before they are used."""
-        more = many - len(self._free)
+    def allocate(self, count: int) -> np.ndarray:
+        """Return `count` free rows, int32, some of them new; call `grow` before they are used."""
+        more = count - len(self._free)
         if more > 0:
             self._free += range(self.rows, self.rows + more)
             self.rows += more
-        rows, self._free = self._free[:many], self._free[many:]
+        rows, self._free = self._free[:count], self._free[count:]
         return np.array(rows, np.int32)
 
     def release(self, rows: np.ndarray) -> None:
-        """Give up rows, also while a batch runs that writes them: the next one may use them."""
+        """Give up rows, even if the running batch may write them; `recycle` makes them free."""
         self._released.append(rows)
 
     def recycle(self) -> None:

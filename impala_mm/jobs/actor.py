@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import signal
 import threading
 import traceback
 from collections.abc import Callable
@@ -56,7 +55,7 @@ def run(config: Config) -> NoReturn:
     try:
         prepared.run()
         code = lifecycle.exit_code(ending)
-        say(f"finished: stopped by {signal.Signals(ending[0]).name}")
+        say(f"finished: {lifecycle.end_reason(ending)}")
     except (Refused, TooManyFaults) as error:
         say(f"error: {error}")
     except Exception:

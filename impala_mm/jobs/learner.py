@@ -1,6 +1,5 @@
 """A learner's process: training from the flags to the exit code."""
 
-import signal
 import time
 import traceback
 from pathlib import Path
@@ -91,7 +90,7 @@ def _train(
 
         def meanwhile() -> None:
             if ending:
-                learner.stop(f"stopped by {signal.Signals(ending[0]).name}")
+                learner.stop(lifecycle.end_reason(ending))
 
         if monitor.finished:
             result, code = f"the run in {path} is finished: {monitor.finished}", 0
@@ -106,7 +105,8 @@ def _train(
             say("error: the last checkpoint could not be written")
         event_hook.call("end", result)
     except LearnerLost as error:
-        say(f"error: {error}; the last checkpoint is intact, and the same command resumes from it")
+        resume = f"the same flags with --logdir={config.logdir or path} resume from it"
+        say(f"error: {error}; the last checkpoint is intact: {resume}")
         event_hook.call("end", f"error: {error}")
         return 1
     except setup.FAILURES as error:

@@ -67,7 +67,7 @@ class QueueSource:
             # In one graph with the copy, TensorFlow places the data to copy in pinned memory.
             with tf.device(device):
                 entries, start = tf.nest.map_structure(tf.identity, unrolls)
-            # `first` stays on the CPU, else counting steps by it would wait for the GPU.
+            # `first` stays on the CPU; otherwise counting the steps by it would wait for the GPU.
             entries = entries._replace(first=unrolls[0].first)
             return Batch(entries, start, keys, weight, versions, fresh)
 
@@ -80,4 +80,4 @@ class QueueSource:
                 self._failure = error
                 return
             self._ready.put(batch)
-            self._ready.join()  # only one batch ahead: the policy lag grows while unrolls wait
+            self._ready.join()  # one batch ahead at most: policy lag grows while unrolls wait

@@ -19,7 +19,7 @@ from impala_mm.runtime.log import Say
 
 
 class Checkpointing:
-    """The checkpoints of one run, and what their descriptions have in common."""
+    """The checkpoints of one run."""
 
     def __init__(
         self,
@@ -75,8 +75,8 @@ class Checkpointing:
         if learner.updates <= self._newest.updates and not last:
             return True
         begin = time.monotonic()
-        with between_updates(learner) as still:
-            if not still:
+        with between_updates(learner) as paused:
+            if not paused:
                 return False
             self._checkpoints.snapshot()
             updates, steps, frames = learner.updates, learner.steps, learner.frames

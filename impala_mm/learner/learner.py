@@ -60,7 +60,7 @@ class Learner(threading.Thread):
         self._asked_to_end = threading.Event()
         self._lockstep: Lockstep | None = None
         self.meter = Meter()
-        self.variables_lock = threading.Lock()  # held while variables change; a save waits for it
+        self.variables_lock = threading.Lock()  # held while variables change; saving waits for it
         self.steps, self.updates = 0, 0  # steps of all learners; updates, the same on each
         self.sync_checks, self.sync_repairs = 0, 0
         self.actions: tf.Tensor | None = None  # int32 [T+overlap, B], of the last batch
@@ -116,7 +116,7 @@ class Learner(threading.Thread):
     def _wait_times(
         self, asked_at: float, received_at: float, agreed: AgreedStep | None
     ) -> dict[str, float]:
-        """Return the seconds of that time spent waiting for own unrolls and for other learners."""
+        """Return the seconds between these times spent on own unrolls and on other learners."""
         if self._group.size == 1:
             return {"wait": received_at - asked_at}
         assert self._lockstep
@@ -171,7 +171,7 @@ class Learner(threading.Thread):
         return repaired
 
     def _limit_reached(self, episode_return: float) -> bool:
-        """Return whether a limit is reached, which all learners find alike; set `end_reason`."""
+        """Return whether a limit is reached, equally on all learners; if so, set `end_reason`."""
         limits = self._limits
         if self.frames >= limits.frames:
             self.end_reason = f"reached {limits.frames:,.0f} frames"
@@ -189,7 +189,9 @@ def one_line(error: BaseException) -> str:
     lines = str(error).splitlines()
     said = [line for line in lines if line and not line.startswith(noise)]
     said = [line for line in said if not any(words in line for words in several)]
-    roots = [line.strip() for line in lines if line.startswith("  (0) ")]  # the first of several
+    roots = [
+        line.strip() for line in lines if line.startswith("  (0) ")
+    ]  # the first of several errors
     return (roots[:1] or said[-1:] or lines[:1] or [""])[0]
 
 
@@ -225,11 +227,11 @@ class StepResult(NamedTuple):
 
 
 class NothingCompiled(Exception):
-    """An algorithm leaves nothing to compile for --xla."""
+    """An algorithm computes nothing that --xla could compile."""
 
 
 class TrainStep:
-    """The algorithm's update as a graph, traced with the first batch, whose shapes all have."""
+    """The algorithm's update as a graph, traced for the shapes of the first batch."""
 
     def __init__(
         self,

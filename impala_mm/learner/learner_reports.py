@@ -1,8 +1,8 @@
 """A thread that exchanges status reports with the other learners, once a second.
 
-Rank 0 logs the measurements of all of them, each learner knows which ones lack unrolls, and if one
-fails, all report why. Training does not wait for the reports: a late learner delays only this
-thread.
+By these reports rank 0 logs the measurements of all learners, each learner knows which ones lack
+unrolls, and if one fails, all log why. Training does not wait for the reports: a late learner
+delays only this thread.
 """
 
 import threading
@@ -20,10 +20,10 @@ _REPORT_SECONDS = 1.0
 class LearnerReport(NamedTuple):
     """The status of a learner."""
 
-    reading: MeterReading  # what it measured since the last report
+    reading: MeterReading  # its measurements since the last report
     load: LearnerLoad
     actors_elsewhere: int  # number of its actors on other hosts
-    idle_cores: float | None  # of its host since the last report; None where not known
+    idle_cores: float | None  # idle cores of its host since the last report; None if not known
     dropped: int  # unrolls lost since its start
     end_reason: str  # why it ended or will end; empty while it knows no reason
     error: str  # the error that ended it; empty if there was none

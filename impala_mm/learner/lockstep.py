@@ -2,12 +2,12 @@
 
     source ---batch---> Lockstep ---AgreedStep---> learner._step
                            |
-             one small sum over learners per step: does one stop, how many steps, what return
+             one small sum over learners per step: whether one stops, steps, mean return
 
 `next` returns a learner's batch once every learner has one. Learners agree on the next step while
-the current one runs, so it costs no time if batches are available. A learner that has to stop,
-because of a signal or a failed source, reports that for the next step without a batch, and all end
-after the same step. A single learner has nothing to agree on and needs no thread for it.
+the current one runs, so this takes no extra time if batches are available. A learner that has to
+stop, because of a signal or a failed source, takes part in the next agreement without a batch, and
+all learners stop before that step. A single learner has nothing to agree on and needs no thread.
 """
 
 import math
@@ -29,7 +29,7 @@ from impala_mm.runtime import thread_names
 class AgreedStep(NamedTuple):
     """One step that all learners make."""
 
-    batch: Batch | None  # this learner's own; None if all stop instead
+    batch: Batch | None  # this learner's batch; None if all learners stop instead
     steps: int  # environment steps in the batches of all learners
     own_steps: int  # environment steps in this learner's batch
     episode_return: float  # rank 0's mean raw return; NaN before it is known
@@ -51,9 +51,8 @@ class Lockstep:
         self._stopping = threading.Event()
         self._agreed: queue.Queue[AgreedStep] = queue.Queue(maxsize=1)
         self._failure: BaseException | None = None
-        self.ready = (
-            math.inf
-        )  # time.monotonic() when it got its batch; infinite while it waits for one
+        # time.monotonic() when this learner got its batch; infinite while it waits for one.
+        self.ready = math.inf
         if group.size > 1:
             threading.Thread(target=self._run, name="lockstep", daemon=True).start()
 
@@ -77,9 +76,8 @@ class Lockstep:
     def _next_alone(self, timeout: float) -> AgreedStep | None:
         """Return the next step of a single learner, or None after `timeout` seconds."""
         stops = self._stopping.is_set()
-        batch = self._source.next(
-            0.0 if stops else timeout
-        )  # called even so, since it may have failed
+        # Called even when stopping, since it raises the source's failure.
+        batch = self._source.next(0.0 if stops else timeout)
         if stops:
             return AgreedStep(None, 0, 0, math.nan, time.monotonic())
         if batch is None:

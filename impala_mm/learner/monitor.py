@@ -85,13 +85,13 @@ class LearnerMonitor:
         self._heartbeat, self._cores = heartbeat.of_learner(), IdleCores()
         self._updates_at_beat: int | None = None
         self._reported_at = math.inf  # time.monotonic()
-        self.seconds = 0.0  # of training, including those before a resume
+        self.seconds = 0.0  # seconds of training, including those before a resume
         self.finished = ""  # why a resumed run has nothing left to do
 
     def resume(self) -> None:
         """Load rank 0's newest checkpoint, if there is one, on all learners.
 
-        Raises Mismatch where it belongs to a different network or level, or where no checkpoint is
+        Raises Mismatch if it belongs to a different network or level, or if no checkpoint is
         intact.
         """
         about, mismatch = None, ""
@@ -119,7 +119,7 @@ class LearnerMonitor:
         """Watch until training ends; return the last row of metrics.
 
         `meanwhile` is called several times a second. Raises the exception that ended this learner's
-        training, and LearnerLost where another learner has failed.
+        training, or LearnerLost if another learner has failed.
         """
         learner = self._learner
         begin, before = time.monotonic(), self.seconds
@@ -158,9 +158,9 @@ class LearnerMonitor:
         return row
 
     def _wait_for_all_to_end(self, exchange: ReportExchange) -> str:
-        """Wait until all learners have ended; return what failed in another one, if anything."""
+        """Wait until all learners have ended; return why another one failed, or an empty string."""
         learner = self._learner
-        # If another one failed within a step, this one may wait for it in the all-reduce for ever.
+        # If another learner failed within a step, this one may wait in the all-reduce for ever.
         learner.join(1.0 if self._other_learners_failure() or exchange.failure else _END_SECONDS)
         failed_here = learner.failure and not isinstance(learner.failure, _COMMON_FAILURES)
         together = exchange.finish(
@@ -174,14 +174,14 @@ class LearnerMonitor:
 
     @property
     def end_reason(self) -> str:
-        """Why training ended, by the first learner that knows."""
+        """The reason why training ended, from the first learner that knows it."""
         reasons = [self._learner.end_reason, *(report.end_reason for report in self._reports)]
         return next(filter(None, reasons), "another learner stopped")
 
     # -- reports between learners
 
     def _mean_return(self) -> float:
-        """Return rank 0's mean return, which stays as it is once it ends the run."""
+        """Return rank 0's mean return, which no longer changes once it ends the run."""
         self._aggregator.merge(0, self._learner.meter.take_reading())
         mean_return = self._aggregator.mean_return()
         if mean_return >= self._limits.episode_return:
@@ -229,7 +229,7 @@ class LearnerMonitor:
             self._heartbeat.beat()
 
     def _other_learners_failure(self) -> str:
-        """Return why another learner failed, or nothing if none did or all did alike."""
+        """Return why another learner failed; empty if none did, or if all failed alike."""
         if isinstance(self._learner.failure, _COMMON_FAILURES):
             return ""
         for rank, report in enumerate(self._reports):
@@ -251,7 +251,7 @@ class LearnerMonitor:
     # -- rank 0's records
 
     def _keep_records(self, records: Records, timers: "_Timers") -> None:
-        """Write the records whose time has come; called several times a second."""
+        """Write the records that are due; called several times a second."""
         learner, now = self._learner, time.monotonic()
         first = timers.first_line_due and learner.frames > timers.frames
         if timers.row.due(now) or first:
@@ -296,8 +296,8 @@ class LearnerMonitor:
         """Write histograms of the trained variables and the last batch's actions, if it is time."""
         if not metrics_writer.wants_histograms(seconds):
             return
-        with between_updates(self._learner) as still:
-            if not still:
+        with between_updates(self._learner) as paused:
+            if not paused:
                 return
             trained = self._algorithm.variables.trained
             named = {f"variables/{variable.name}": variable.numpy() for variable in trained}
@@ -306,13 +306,13 @@ class LearnerMonitor:
 
 
 class _Interval:
-    """A timer that is due every so many seconds."""
+    """A timer that is due at regular intervals."""
 
     def __init__(self, seconds: float):
         self._seconds, self._last = seconds, time.monotonic()
 
     def due(self, now: float) -> bool:
-        """Return whether the seconds since it was last due have passed, and start anew if so."""
+        """Return whether the interval has passed; if so, start the next one."""
         if now - self._last < self._seconds:
             return False
         self._last = now

@@ -10,16 +10,17 @@ from impala_mm.runtime.log import Say
 
 
 class UpdateProfiler:
-    """A profiler of updates START to STOP - 1 of this process, counted from 0; of none if empty."""
+    """A profiler of this process's updates START to STOP - 1, counted from 0."""
 
     def __init__(self, text: str, logdir: Path, say: Say):
+        """Trace the updates that `text`, START:STOP, names; none if it is empty."""
         self._begin, self._end = map(int, text.split(":")) if text else (0, 0)
         self._logdir, self._say = logdir, say
         self._number = 0
         self._running = False
 
     def update(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context for the next update, which traces it if it is one of those."""
+        """Return a context for the next update, which traces it if it is one of these."""
         number, self._number = self._number, self._number + 1
         if number == self._begin < self._end:
             tf.profiler.experimental.start(str(self._logdir))

@@ -1,4 +1,4 @@
-"""A rehearsal: check that several learners learn as one on these machines.
+"""A rehearsal: a check that several learners on these machines train as one.
 
 Every learner trains the same tiny network, each on its own generated data, through the all-reduce
 of a real run. At the end the loss must have fallen, and all learners must hold the same variables,
@@ -68,9 +68,11 @@ def rehearse(config: Config, group: LearnerGroup) -> str:
         return "the learners' variables differ: their all-reduce does not work correctly"
     if not float(loss) < first:
         return f"the loss did not fall ({first:.3f} to {float(loss):.3f})"
-    who = "the one learner" if group.size == 1 else f"all {group.size} learners"
+    learners = "the one learner" if group.size == 1 else f"all {group.size} learners"
     same = "" if group.size == 1 else " and hold equal variables"
-    _say(group, f"{who} learnt: loss {first:.3f} to {float(loss):.3f} in {seconds:.1f} s{same}")
+    _say(
+        group, f"{learners} learnt: loss {first:.3f} to {float(loss):.3f} in {seconds:.1f} s{same}"
+    )
     return ""
 
 

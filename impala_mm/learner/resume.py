@@ -1,4 +1,4 @@
-"""The rules for resuming: what a run must share with its checkpoint, and what it may change.
+"""The rules for resuming: what a run must share with its checkpoint, and what may change.
 
 `checkpointing` applies them before a run resumes, or starts with the weights of another run, and
 `jobs.validate` does so without starting it.

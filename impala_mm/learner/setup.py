@@ -37,7 +37,7 @@ from impala_mm.runtime import devices, lifecycle, ports, provenance, run_token
 from impala_mm.runtime.rank import process_rank
 from impala_mm.transport.server import Server
 
-# Exceptions that all learners of a run raise at the same step.
+# Exceptions that all learners of a run raise at the same point.
 FAILURES = (
     agreement.SettingsDiffer,
     checkpoint.Mismatch,
@@ -59,7 +59,9 @@ def find_levels_and_device(config: Config) -> tuple[dict[str, EnvironmentSpec], 
     levels = from_flags.level_specs(config)
     spec, gpu = next(iter(levels.values())), bool(tf.config.get_visible_devices("GPU"))
     if auto.needs_one_thread(config, spec.observation, gpu, config.algorithm in registry.BUILT_IN):
-        with contextlib.suppress(RuntimeError):  # a level has computed already, with more threads
+        with contextlib.suppress(
+            RuntimeError
+        ):  # TensorFlow refuses if a level has already computed with it
             lifecycle.set_thread_counts(1, 1)
             device = "one CPU core, since observations are small"
     devices.start_devices()
@@ -77,7 +79,7 @@ def build_learner(
 ) -> tuple[LearnerMonitor, Learner]:
     """Return a learner that accepts actors and has its initial variables, and its monitor.
 
-    `addresses`: of all learners, in the order of ranks.
+    `addresses` are those of all learners, in the order of ranks.
     """
     say = outputs.say
     agent = make_agent(config, group.rank, levels)

@@ -1,8 +1,8 @@
 """A row of metrics in words: the progress line, and the run's bottleneck with advice.
 
-Each stage of a run waits for the slowest one. A learner that waits for nothing is the bottleneck
-itself. A learner that waits for unrolls waits for the actors or, where these wait to send their
-unrolls, for the network in between. Learners that all wait for each other wait for the all-reduce.
+Each stage of a run waits for the slowest one. A learner that waits for nothing is itself the
+bottleneck. If it waits for unrolls, the actors are, or the network between them if actors wait to
+send their unrolls. If all learners wait for each other, the all-reduce is.
 `metric_descriptions` explains the shares; `tests/test_verdicts.py` produces each bottleneck in a
 real run.
 """
@@ -17,7 +17,7 @@ _LEARNERS_WAIT = 0.1  # a learner that waits longer for unrolls is not the bottl
 # Actors that wait longer, while learners wait too, have a slow network: over slow links 0.4 and
 # more was measured, elsewhere at most 0.24 (many processes on two cores).
 _ACTORS_WAIT = 0.3
-_EXCHANGE = 0.3  # from here on the all-reduce is the bottleneck
+_EXCHANGE = 0.3  # learners that wait longer for each other have the all-reduce as bottleneck
 _INFERENCE = 0.5  # actors that wait longer for the learner's actions have inference as bottleneck
 _IDLE = 0.2  # idle cores of a host below which another actor there would not play more
 _ALMOST = 1 - 1e-9
@@ -27,7 +27,7 @@ _FULL = 0.5  # fill level of the queue from which actors have to wait
 def progress_line(row: dict[str, Any], eta: float | None) -> str:
     """Return the progress line of a row of metrics.
 
-    `eta`: seconds until the run reaches its limit, or None while that is not known.
+    `eta` is the number of seconds until the run reaches its limit, or None if not known yet.
     """
     parts = [f"{row['frames']:,.0f} frames", f"{row['frames_per_second']:,.0f}/s"]
     if "episode_return" in row:
@@ -44,7 +44,7 @@ def progress_line(row: dict[str, Any], eta: float | None) -> str:
 def describe_bottleneck(row: dict[str, Any], actors: int | None) -> str:
     """Return "bottleneck: NAME (evidence); advice" for a row of metrics.
 
-    `actors`: the number of connected actors, or None where it is not known.
+    `actors` is the number of connected actors, or None if it is not known.
     """
     if actors == 0:
         return "bottleneck: actors (none is connected); they may still be starting, see their logs"
@@ -70,7 +70,7 @@ def _overall_bottleneck(row: dict[str, Any], wait: float, trains: bool, actors: 
             f"{row.get('exchange_share', 0.0):.0%}"
         )
     advice = "a GPU or another learner would help"
-    if held > _ACTORS_WAIT:  # else the actors wait little, or their times are not known yet
+    if held > _ACTORS_WAIT:  # otherwise actors wait little, or their times are not known yet
         evidence += f", actors wait {held:.0%} of theirs"
         advice += _fewer_actors(held, actors)
     return f"bottleneck: learner{'s' if _several_learners(row) else ''} ({evidence}); {advice}"
@@ -138,12 +138,12 @@ def _rate_without_waits(share: float) -> float:
 
 
 def _actors_for(rate: float, rate_of_one: float) -> int:
-    """Return the number of actors that reach a rate, without one more for a rounding error."""
+    """Return the number of actors that reach a rate; a rounding error adds none."""
     return math.ceil(rate / rate_of_one * _ALMOST)
 
 
 def _slow_learner(row: dict[str, Any], wait: float, trains: bool) -> str:
-    """Return the verdict where learners wait for one of them, or all alike for the all-reduce.
+    """Return the verdict if learners wait for one of them, or all of them for the all-reduce.
 
     Return an empty string otherwise.
     """

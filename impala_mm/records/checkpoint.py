@@ -40,7 +40,7 @@ class CheckpointInfo(NamedTuple):
     steps: int = 0  # environment steps of all learners
     frames: float = 0.0  # environment frames of all learners
     seconds: float = 0.0  # seconds of training
-    episode_return: float | None = None  # mean of the last 100 complete games, if there were 100
+    episode_return: float | None = None  # mean over the last 100 complete games; None before 100
     milestone: bool = False  # the first one after another tenth of the run's frames; it is kept
 
 
@@ -90,10 +90,7 @@ class Checkpoints:
             tf.train.Checkpoint(**self._copies).write(str(work / "variables"))
             files = {path.name: _fingerprint(path) for path in sorted(work.iterdir())}
             (work / "about.json").write_text(json.dumps(about._asdict() | {"files": files}))
-            for path in [
-                *work.iterdir(),
-                work,
-            ]:  # flushed to the disk before the folder gets its name
+            for path in [*work.iterdir(), work]:  # on the disk before the folder gets its name
                 _flush_to_disk(path)
             work.rename(final)
             _flush_to_disk(self._folder)
@@ -120,7 +117,7 @@ class Checkpoints:
                 continue
             check(about)
             load(path, named(self._variables))
-            for each in damaged:  # since their numbers will be used again
+            for each in damaged:  # since their names will be used again
                 _put_aside(each)
             return about
         if damaged:
@@ -163,7 +160,7 @@ def _variables_by_kind(variables: Variables) -> dict[str, list[tf.Variable]]:
 
 
 def load(path: Path, by_name: dict[str, tf.Variable]) -> None:
-    """Assign a checkpoint's values to variables; raises Mismatch before any if a shape differs."""
+    """Assign a checkpoint's values to variables; raise Mismatch, and assign none, if one fails."""
     try:
         reader = tf.train.load_checkpoint(str(path / "variables"))
         shapes = reader.get_variable_to_shape_map()
@@ -199,7 +196,7 @@ def verify(path: Path) -> CheckpointInfo:
 
 
 def find(path: str | Path, best: bool = False) -> tuple[Path, CheckpointInfo]:
-    """Return the checkpoint at this path, or the newest or best intact one of the run there.
+    """Return the checkpoint at this path, or the newest or best intact one of the run at it.
 
     Raises Damaged if none is intact, and Missing if there is none.
     """
@@ -222,12 +219,12 @@ def find(path: str | Path, best: bool = False) -> tuple[Path, CheckpointInfo]:
 
 
 def all_in(folder: Path) -> list[Path]:
-    """Return a folder's checkpoints, oldest first, without copies under names of the user's."""
+    """Return a folder's checkpoints, oldest first, without copies that the user has renamed."""
     return sorted(path for path in folder.glob("[0-9]*") if path.name.isdigit() and path.is_dir())
 
 
 def best_of(paths: Sequence[Path]) -> Path | None:
-    """Return the newest checkpoint of the highest mean return; None where no return is known."""
+    """Return the newest checkpoint with the highest mean return; None if no return is known."""
     known = [path for path in paths if _mean_return(path)[0] > -math.inf]
     return max(known, key=_mean_return, default=None)
 

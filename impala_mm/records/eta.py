@@ -4,8 +4,9 @@ from collections import deque
 from typing import Any
 
 _ROWS = 6  # rows of metrics over which the rate is averaged
-# By which share of the mean the rates of the older and the newer half of these rows may differ: for
-# a rate that becomes stable, and for one that remains so. Else the ETA would come and go.
+# The largest difference between the mean rates of the older and the newer half of these rows, as a
+# share of the mean, for a rate to become stable and to stay so. With one threshold the ETA would
+# appear and disappear.
 _BECOMES_STABLE, _STAYS_STABLE = 0.25, 0.5
 
 

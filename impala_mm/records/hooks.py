@@ -48,7 +48,7 @@ class EventHook:
                         stdout=log,
                         stderr=log,
                         env=os.environ | variables,
-                        start_new_session=True,  # it gets no Ctrl-C, and may outlive the run
+                        start_new_session=True,  # it receives no Ctrl-C, and may outlive the run
                     )
                 )
         except OSError as error:
@@ -70,5 +70,5 @@ class StallDetector:
             self._updates, self._since = updates, now
         if now - self._since < self._seconds:
             return False
-        self._since = math.inf  # reported; the next stall begins after another update
+        self._since = math.inf  # this stall is reported; the next one needs another update first
         return True

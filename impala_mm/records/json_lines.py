@@ -1,4 +1,4 @@
-"""Files with a JSON object per line, such as metrics.jsonl: read even where a crash cut one off."""
+"""Reading files with a JSON object per line, such as metrics.jsonl, even if a crash cut one off."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a file; lines that hold none are left out. Raises OSError.
+    """Return the objects of a file; lines without an object are left out. Raises OSError.
 
     A process that is killed may leave half a line, and the next one appends to it: then the object
     at the line's end is returned.

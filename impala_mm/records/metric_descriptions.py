@@ -1,4 +1,4 @@
-"""The descriptions of all metrics, by their keys in metrics.jsonl: the only place with them.
+"""The descriptions of all metrics, by their keys in metrics.jsonl.
 
 `metrics_writer` shows the descriptions in TensorBoard, and `sandbox/metrics.md` is this table as a
 page. After a change here, write the page again:
@@ -141,8 +141,8 @@ GROUPS = (
             ),
             "clipped_share": _M(
                 "share of updates, 0 to 1",
-                "Updates whose gradient was clipped (`--gradients_clipping`).",
-                "below 1; at 1 the learning rate is in effect a lower one",
+                "Share of updates whose gradient was clipped (`--gradients_clipping`).",
+                "below 1; at 1 every step is smaller than the learning rate asks for",
             ),
             "policy_lag": _M(
                 "updates",

@@ -13,7 +13,7 @@ import numpy as np
 
 _GAMES = 100  # games over which returns are averaged
 # The parts of an actor's time while it plays: computing actions, stepping environments, and waiting
-# for its learner. What they leave of the total is bookkeeping.
+# for its learner. The rest of its time is bookkeeping.
 ACTOR_TIMES = ("acting", "stepping", "waiting")
 _KNOWN_SHARE = 0.25  # share of a row's seconds that must be measured before shares are reported
 # The parts of the training thread's time: waiting for its own unrolls; waiting for the other
@@ -27,8 +27,8 @@ class MeterReading(NamedTuple):
     sums: dict[str, float]  # sums over updates of the values that are averaged
     counts: dict[str, int]  # updates in each sum
     times: dict[str, float]  # seconds, by name
-    actor_times: dict[str, float]  # seconds of all its actors, by name
-    # Whether the first update ended in it, which makes the times of earlier readings meaningless.
+    actor_times: dict[str, float]  # seconds summed over its actors, by name
+    # Whether the first update ended during this reading; earlier times are then discarded.
     first_update_ended: bool
     steps: int  # environment steps that this learner trained on
     episodes: list[tuple[str, np.ndarray]]  # (level, float32 [K, 3]), see `Meter.add_episodes`
@@ -41,10 +41,8 @@ class Meter:
         self._lock = threading.Lock()
         self._began_at = math.inf  # time.monotonic() when the first update ended
         self._reading = _empty_reading()
-        self.waited, self.timed = (
-            0.0,
-            0.0,
-        )  # seconds since the start: for its own unrolls, and in total
+        # Seconds of the training thread since the start: waiting for its own unrolls, and in total.
+        self.waited = self.timed = 0.0
 
     def add(self, metrics: dict[str, float], steps: int) -> None:
         """Add one update: its values, which are averaged, and the steps that it trained on."""
@@ -59,7 +57,7 @@ class Meter:
         """Add seconds of the training thread, by the names of LEARNER_TIMES.
 
         The times up to the end of the first update say nothing about the bottleneck, since actors
-        were still starting and the update was being compiled. They are discarded then.
+        were still starting and the update was being compiled. When it ends, they are discarded.
         """
         with self._lock:
             if self._began_at == math.inf and "train" in seconds:
@@ -115,7 +113,7 @@ class MetricsAggregator:
         self._closed = False
 
     def close(self) -> None:
-        """Accept no more games, because the present ones have ended the run."""
+        """Accept no more games, because the mean return of the current ones ends the run."""
         self._closed = True
 
     def merge(self, rank: int, part: MeterReading) -> None:
@@ -141,7 +139,7 @@ class MetricsAggregator:
                         self._shaped.append(episode_return)
 
     def mean_return(self) -> float:
-        """Return the mean raw return of the last 100 games; NaN before there are as many."""
+        """Return the mean raw return of the last 100 games; NaN before there are 100."""
         with self._lock:
             full = len(self._games) == _GAMES
             return float(np.mean([r for r, _ in self._games])) if full else math.nan

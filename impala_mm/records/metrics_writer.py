@@ -2,8 +2,8 @@
 
 With --track, each row goes to Weights & Biases, too (`wandb_tracking`).
 
-A full disk costs rows, not the run: one message says that they cannot be written, another one when
-they can be written again.
+With a full disk, rows are lost but the run continues: a message is logged when rows cannot be
+written, and another one when they can be written again.
 """
 
 import json
@@ -19,7 +19,7 @@ from impala_mm.records.settings_table import render_markdown
 from impala_mm.records.wandb_tracking import WandbTracking
 from impala_mm.runtime.log import Say
 
-_BUCKETS = 30  # of a histogram
+_BUCKETS = 30  # buckets of a histogram
 _HISTOGRAM = metadata.create_summary_metadata(display_name=None, description=None)
 
 
@@ -44,7 +44,7 @@ class MetricsWriter:
             self._say(f"the settings could not be written for TensorBoard ({error})")
 
     def write(self, row: dict[str, Any]) -> None:
-        """Write one row of metrics; its texts go to metrics.jsonl alone."""
+        """Write one row of metrics; its texts go only to metrics.jsonl."""
         numbers = {name: value for name, value in row.items() if not isinstance(value, str)}
         if self._tracked:
             self._tracked.write(numbers)
@@ -80,8 +80,9 @@ class MetricsWriter:
     def wants_histograms(self, seconds: float) -> bool:
         """Return whether histograms should be written, `seconds` after the start of the process.
 
-        Each takes some tenths of a second, so their number grows slowly: the first is due after
-        20 s, the next ones whenever the run is longer by a tenth and by a minute (98 in a month).
+        Each takes some tenths of a second, so their number grows slowly: the first are due after
+        20 s, and the next ones after a tenth of the time so far, but at least a minute (98 in a
+        month).
         """
         if seconds < self._next_histograms:
             return False

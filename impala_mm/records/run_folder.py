@@ -57,13 +57,13 @@ class RunFolder:
         os.pwrite(self._lock, str(os.getpid()).encode(), 0)
 
     def leave_to_others(self) -> None:
-        """Release the lock, so that a process that this one starts can write to the folder."""
+        """Release the lock, so that a process started by this one can write to the folder."""
         os.close(self._lock)
 
     def write_start(self, learners: list[str], frames: float) -> None:
-        """Record this start, once the flags are known to fit what the folder holds.
+        """Record this start; call it once the flags are known to fit the contents of the folder.
 
-        `learners`: addresses of all learners; `frames`: the frames from which the run continues.
+        `learners` are the addresses of all learners; `frames` is the count at which the run starts.
         """
         # The flag --num_learners of each learner process is 1, so it is replaced by their number.
         settings = dataclasses.asdict(self._config) | {"num_learners": len(learners)}

@@ -7,7 +7,7 @@ from impala_mm.config.settings import Config
 
 
 class SettingRow(NamedTuple):
-    """One setting, its values as they are written on a command line."""
+    """One setting, with its values as they are written on a command line."""
 
     name: str
     value: str

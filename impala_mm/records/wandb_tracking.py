@@ -22,7 +22,7 @@ from impala_mm.runtime.log import Say
 
 _MAX_WAITING_ROWS = 1000  # rows waiting for wandb, about half an hour of training
 _LAST_ROWS_SECONDS = 20.0  # how long the end of a run waits until wandb has the last rows
-_Row = dict[str, Any] | None  # None follows the last row
+_Row = dict[str, Any] | None  # None marks the end
 
 
 def refuse_without_wandb() -> None:
@@ -75,9 +75,8 @@ class WandbTracking:
             run = self._begin()
             began = True
             while (row := self._rows.get()) is not None:
-                run.log(
-                    row
-                )  # without a step, else wandb drops rows that are repeated after a crash
+                # Without a step, since wandb would drop rows that are repeated after a crash.
+                run.log(row)
             run.finish()
             self._module.teardown()  # this ends the process that wandb started
         except BaseException as error:

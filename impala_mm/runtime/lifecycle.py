@@ -93,3 +93,10 @@ def set_thread_counts(intra: int, inter: int) -> None:
 
     tf.config.threading.set_intra_op_parallelism_threads(intra)
     tf.config.threading.set_inter_op_parallelism_threads(inter)
+
+
+def end_reason(ending: list[int]) -> str:
+    """Return in words why a process ends after the signals in `ending`."""
+    if ending[0] == signal.SIGUSR1:
+        return "a stop was requested"
+    return f"stopped by {signal.Signals(ending[0]).name}"

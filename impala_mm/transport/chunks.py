@@ -3,7 +3,7 @@
 import threading
 import time
 
-_KEPT_SECONDS = 60.0  # for which the chunks of a sender that vanished are kept
+_KEPT_SECONDS = 60.0  # seconds after which the chunks of an unfinished message are deleted
 Message = tuple[int, int, int, int]  # a MessageHeader.message_key
 
 

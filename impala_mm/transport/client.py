@@ -49,7 +49,7 @@ class Unreachable(Exception):
 class StreamLost(Exception):
     """The learner lacks the earlier messages of a stream.
 
-    It is another process, or it has forgotten this actor: the stream must start over.
+    The learner was restarted or has forgotten this actor: the stream must start over.
     """
 
 
@@ -62,10 +62,13 @@ class Client:
         self._no_content, self._no_episodes = tf.zeros([0], tf.string), tf.zeros([0, 3])
         self._timeout = int(timeout * 1000)
         self._reader = secrets.randbits(62)
-        # The learner's state, once it has answered `hello`:
+        # About the learner, once it has answered `hello`. The nonce is a random number that
+        # identifies the learner process; after a restart it is a different one.
         self.nonce: int | None = None
-        self.run: int | None = None
-        self.learners: list[str] = []  # addresses of all learners by rank, if it may redirect us
+        self.run: int | None = None  # number of the run, see `run_number`
+        self.learners: list[
+            str
+        ] = []  # addresses of all learners by rank, if it may redirect the actor
         self.version: int | None = None  # its policy version in its last reply
         self.next_learner: int | None = None  # rank of the learner to feed next; None: this one
         try:  # an RPC client without a server would leave its threads behind
@@ -123,9 +126,9 @@ class Client:
     ) -> Reply:
         """Send unrolls and wait until the learner has them exactly once.
 
-        Returns ACCEPTED; STALE if an earlier call delivered them; FOREIGN if they were meant for
-        another learner process, which drops them; or RUNNING if an earlier call is still delivering
-        them and `next_learner` needs this actor more.
+        Returns ACCEPTED; STALE if an earlier call delivered them; FOREIGN if they were addressed to
+        another learner process, so this one dropped them; or RUNNING if an earlier call is still
+        delivering them and `next_learner` needs this actor more.
 
         Raises Unreachable if a call gets no answer within `timeout` seconds. It is then safe to
         call this again, with `is_repeat`.
@@ -170,7 +173,8 @@ class Client:
         """Start a call that carries a message; large contents are sent in chunks first."""
         if sum(map(len, contents)) > MAX_CONTENT:
             header, contents = header._replace(chunks=self._send_chunks(header, contents)), []
-        # np.array: TensorFlow would convert a tuple number by number. Episodes hardly ever ended.
+        # np.array, since TensorFlow would convert a tuple number by number. Few messages report
+        # episodes; the others share one empty tensor.
         arguments = [
             self._token,
             tf.constant(np.array(header, np.int64)),
@@ -222,7 +226,7 @@ class Delivery:
         self._client, self._timeout = client, timeout
         self._header, self._contents, self._episodes = header, contents, episodes
         self._call: rpc.PendingCall | None = self._start(content_omitted=is_repeat)
-        self.answer = b""  # of a group of environments: its actions, int32 [E]
+        self.answer = b""  # for a step of a group of environments: its actions, int32 [E] as bytes
 
     def wait(self) -> Reply:
         """Wait for the current call and return ACCEPTED, STALE, FOREIGN or RUNNING.
@@ -268,7 +272,7 @@ def wait_for_answer(function: str, call: rpc.PendingCall) -> list[tf.Tensor]:
     if code:
         first = message.split("\n")[0]
         late = code in {tf.errors.DEADLINE_EXCEEDED, tf.errors.UNAVAILABLE}
-        # No local name for the exception: its traceback would keep this frame, and the call, alive.
+        # Without a local name for the exception, whose traceback would keep the call alive.
         raise Unreachable(f"{function}: {first or f'error {code}'}", late)
     return call.answer()
 

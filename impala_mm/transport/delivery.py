@@ -1,8 +1,8 @@
 """The learner's side of delivery: each message of an actor counts exactly once.
 
-A call whose caller gave up at its deadline may still run, and calls overtake each other. The ledger
-decides about every message by its header, whether it carries unrolls (`endpoints`) or a step of a
-group of environments (`inference`); `client.Delivery` is the other side.
+A call that timed out at the actor may still be running, and calls may overtake each other. The
+ledger decides by a message's header whether to accept it, both for unrolls (`endpoints`) and for
+steps of a group of environments (`inference`); `client.Delivery` is the actor's side.
 """
 
 import threading
@@ -49,7 +49,7 @@ class DeliveryLedger:
     def join(self, actor: int, incarnation: int) -> bool:
         """Accept the actor's messages from this incarnation alone; return whether it is a new one.
 
-        The hello of an earlier connection of the same process may arrive late: it changes nothing.
+        A late hello from an earlier connection of the same process changes nothing.
         """
         with self._lock:
             known = self._incarnations.get(actor)
@@ -64,7 +64,7 @@ class DeliveryLedger:
             return True
 
     def forget(self, stream_key: tuple[int, int, int]) -> None:
-        """Forget a stream: its next message is number 0."""
+        """Forget a stream, which must then start over with message number 0."""
         with self._lock:
             self._streams.pop(stream_key, None)
 
@@ -110,7 +110,7 @@ class DeliveryLedger:
                 stream.missing.add(header.number)
 
     def _end_running(self, header: MessageHeader) -> "_Stream | None":
-        """Return the stream in which this message no longer runs; None if that is forgotten."""
+        """Remove a message from its stream's running ones; return the stream, None if forgotten."""
         stream = self._streams.get(header.stream_key)
         if stream is None or header.number not in stream.running:
             return None
@@ -126,7 +126,7 @@ class _Stream:
         self.following = 0
         self.missing: set[int] = set()
         self.running: set[int] = set()  # accepted, not yet delivered
-        self.answer = b""  # to the message that was delivered last
+        self.answer = b""  # the answer to the message that was delivered last
 
     def try_accept(self, number: int, content_omitted: bool) -> tuple[Reply, bytes]:
         if number in self.running:

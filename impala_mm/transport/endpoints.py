@@ -1,14 +1,14 @@
 """The functions that a learner offers its actors, as graphs; `client` calls them.
 
-    hello           introduces an actor: returns the learner's identity, or why it refuses
+    hello           introduces an actor; returns the learner's identity, or why it refuses the actor
     enqueue         puts a message's unrolls into the queue, once; waits while the queue is full
-    infer           returns the next actions after a step, where the learner infers
-    chunk           stores a part of unrolls too large for one message, before their enqueue
+    infer           takes a step and returns the next actions (with --inference=learner)
+    chunk           stores a part of unrolls that are too large for one message, before `enqueue`
     get_parameters  returns a part of the newest parameters
 
-Each function checks the run's token first. A call that waits, waits in TensorFlow: while a full
-queue holds it back, it holds no Python thread. A call whose caller gave up may still run, and so
-may its repeat: the ledger (`delivery`) accepts each message once.
+Each function checks the run's token first. A call that a full queue holds back waits within
+TensorFlow and occupies no Python thread. A call that timed out at the actor may still be running
+when the actor repeats it: the ledger (`delivery`) accepts each message once.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,7 @@ class LearnerCalls(Protocol):
     def read_parameters(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return a ParametersReply to a ParametersRequest, and a part of the parameters."""
 
-    def where_next(self, header: MessageHeader, reply: Reply) -> MessageReply:
+    def make_reply(self, header: MessageHeader, reply: Reply) -> MessageReply:
         """Return the reply to a message with unrolls, with the learner to feed next."""
 
 
@@ -70,7 +70,7 @@ class UnrollReceiver:
         """Receive unrolls for `queue`.
 
         `unroll_bytes` is the size of an unroll before compression: content that cannot be an unroll
-        is dropped. None: all content is taken as it comes.
+        is dropped. None: all content is accepted unchanged.
         """
         self._calls, self._ledger, self._queue = calls, ledger, queue
         self._unroll_bytes, self._say = unroll_bytes, say
@@ -128,7 +128,7 @@ class UnrollReceiver:
         header = MessageHeader.decode(numbers)
         if reply == Reply.ACCEPTED:
             self._ledger.complete(header, episodes)
-        return np.array(self._calls.where_next(header, Reply(int(reply))))
+        return np.array(self._calls.make_reply(header, Reply(int(reply))))
 
     def store_chunk(self, numbers: np.ndarray, position: np.ndarray, content: bytes) -> np.int64:
         """Store part `position[1]` of the message's unroll number `position[0]`."""

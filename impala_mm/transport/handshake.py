@@ -15,7 +15,7 @@ _WORDS = {
     "unroll": "unroll layout (--unroll_length, observations, actions)",
     "acting": "layout of parameters",
 }
-_OF_ITS_OWN_NETWORK = {"network", "unroll", "acting"}  # an actor that only steps has no network
+_NETWORK_KEYS = {"network", "unroll", "acting"}  # an actor that only steps has no network
 
 
 NO_TOKEN = (
@@ -26,9 +26,9 @@ NO_TOKEN = (
 
 
 def refusal(asked: dict[str, Any], identity: dict[str, Any]) -> str:
-    """Return why an actor that sent `asked` is refused, in a sentence; empty if it belongs."""
+    """Return a sentence that says why an actor that sent `asked` is refused; empty if accepted."""
     for key, words in _WORDS.items():
-        if asked.get("inference") == "learner" and key in _OF_ITS_OWN_NETWORK:
+        if asked.get("inference") == "learner" and key in _NETWORK_KEYS:
             continue
         if asked.get(key) != identity.get(key):
             mine, theirs = identity.get(key), asked.get(key)

@@ -1,7 +1,7 @@
 """The messages between actors and learners: their headers and replies.
 
-Headers and replies travel as int64 tensors, a number for each field. A number that stands for
-"nothing" on the wire has a name here; inside the code such a value is None.
+Headers and replies are sent as int64 tensors with one number per field. Numbers that stand for
+"nothing" in these tensors are named constants here; elsewhere in the code such a value is None.
 """
 
 import enum
@@ -16,7 +16,7 @@ MAX_CONTENT = 3 << 20  # bytes of content in a message; gRPC's own limit is 4 Mi
 CONNECTION_BITS = 20  # low bits of an incarnation: they count the connections of one actor process
 UNROLLS = -1  # the stream of an actor's unrolls; groups of environments are streams 0, 1, 2...
 NO_POLICY = -1  # in place of a policy version: the learner has none yet, or none that is wanted
-STAY = -1  # in place of a learner's rank: the actor keeps feeding the same learner
+STAY = -1  # in place of a learner's rank: the actor continues to feed the same learner
 CONTENT_OMITTED = -1  # in place of the number of chunks: an earlier call carried the content
 NO_NONCE = -1  # in place of a nonce, to a caller without the run's token
 
@@ -40,7 +40,7 @@ class ActorTimes(NamedTuple):
     acting: float = 0.0  # in the network, or waiting for a learner that infers
     stepping: float = 0.0  # in the environments
     waiting: float = 0.0  # until the previous unrolls were sent: waiting for the learner
-    playing: float = 0.0  # in total, including these three
+    playing: float = 0.0  # total, which includes these three
 
     def in_microseconds(self) -> dict[str, int]:
         """Return the fields in the format of a header."""
@@ -50,14 +50,15 @@ class ActorTimes(NamedTuple):
 class MessageHeader(NamedTuple):
     """The identity of a message, and what the learner records about it; int64 [14].
 
-    An actor numbers the messages of each of its streams: one stream carries its unrolls, or one
-    stream for each group of environments carries steps and brings back actions.
+    An actor numbers the messages of each of its streams. It has one stream for its unrolls or, with
+    --inference=learner, one for each group of environments: its messages carry steps, and their
+    answers actions.
     """
 
-    nonce: int  # of the learner process that answered the sender's hello
-    run: int  # number of the run whose policy acted: all learners of a run hold the same
+    nonce: int  # random number of the learner process that answered the actor's hello
+    run: int  # number of the run whose policy acted; the same for all learners of a run
     actor: int
-    incarnation: int  # of the actor's process and connection; see `new_incarnation`
+    incarnation: int  # number of the actor's process and connection; see `new_incarnation`
     stream: int = UNROLLS  # or a group's number
     number: int = 0  # 0, 1, 2... in the stream; a group's number 0 carries its reset
     dropped: int = 0  # unrolls that reached no learner, since the previous report
@@ -66,8 +67,8 @@ class MessageHeader(NamedTuple):
     waiting: int = 0
     playing: int = 0
     chunks: int = 0  # chunks sent ahead; 0: the content is in the message; or CONTENT_OMITTED
-    version: int = 0  # unrolls: the oldest policy version that acted in them
-    environments: int = 0  # groups: E
+    version: int = 0  # for unrolls: the oldest policy version that acted in them
+    environments: int = 0  # for a group: its number of environments, E
 
     @classmethod
     def decode(cls, numbers: np.ndarray) -> Self:
@@ -99,7 +100,9 @@ class MessageReply(NamedTuple):
     """The learner's reply to a message; int64 [3]."""
 
     reply: int  # a Reply
-    version: int = NO_POLICY  # the newest policy version (a learner that infers: the one it uses)
+    version: int = (
+        NO_POLICY  # the newest policy version (with inference at the learner: the one in use)
+    )
     next_learner: int = STAY  # rank of the learner that the actor must feed next, or STAY
 
 

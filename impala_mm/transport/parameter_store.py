@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-_KEPT_SECONDS = 60.0  # for which a version is kept whose reader does not continue
+_KEPT_SECONDS = 60.0  # seconds for which a version is kept for a reader that has stopped reading
 
 
 class ParameterPart(NamedTuple):

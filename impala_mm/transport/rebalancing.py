@@ -1,4 +1,4 @@
-"""The choice of the learner that an actor feeds next: one with a full queue gives actors away.
+"""The choice of the learner that an actor feeds next: full queues give actors to starved ones.
 
 All learners hold the same weights, so any actor may feed any of them, and each update takes as long
 as the learner that waits longest for its unrolls. The learners report their loads to each other.
@@ -8,7 +8,7 @@ The server calls `choose_learner` for each message with unrolls, and its reply n
 from collections.abc import Sequence
 from typing import NamedTuple
 
-SETTLE_SECONDS = 5.0  # without changes after an actor joined or left a learner
+SETTLE_SECONDS = 5.0  # seconds for which no actor moves after one joined or left a learner
 _STARVED = 0.1  # a learner that waits for more than this share of its time needs actors
 
 
@@ -24,15 +24,20 @@ class LearnerLoad(NamedTuple):
 def choose_learner(rank: int, own: LearnerLoad, loads: Sequence[LearnerLoad]) -> int | None:
     """Return the learner that an actor of learner `rank` must feed next; None: the same one.
 
-    `loads` has the last report of each learner, `own` the current load of this one. No actor moves
-    if that would only change which of the two learners waits.
+    `loads` has the last reported load of each learner, `own` is the current load of this one. No
+    actor moves if the learner that it leaves would then wait instead.
     """
     if len(loads) < 2 or own.queue_fill < 1 or not own.settled:
         return None
     if loads[rank].wait_share > _STARVED / 2:
         return None
     neediest = max(range(len(loads)), key=lambda other: loads[other].wait_share)
-    its = loads[neediest]
-    if neediest == rank or its.wait_share < _STARVED or its.queue_fill > 0.5 or not its.settled:
+    target = loads[neediest]
+    if (
+        neediest == rank
+        or target.wait_share < _STARVED
+        or target.queue_fill > 0.5
+        or not target.settled
+    ):
         return None
-    return neediest if not its.actors or own.actors > its.actors + 1 else None
+    return neediest if not target.actors or own.actors > target.actors + 1 else None

@@ -1,7 +1,7 @@
 """Calls by TensorFlow's RPC with little of its Python code; `client` makes them.
 
-`tf.distribute.experimental.rpc.Client.call` passes a Python number instead of a tensor, so that
-every call takes a slow path through TensorFlow, and it inspects the structure of each answer again.
+`tf.distribute.experimental.rpc.Client.call` passes a Python number instead of a tensor, which makes
+every call take a slow path through TensorFlow, and it inspects the structure of each answer again.
 Avoiding both saves a third of a call's cost. An actor that only steps makes one call for each step
 of a group.
 """

@@ -1,4 +1,4 @@
-"""The learner's end of the connection: a queue that actors fill, parameters that they download.
+"""The learner's end of the connection: the queue of unrolls and the parameters for actors.
 
 A learner makes one `Server`. Actors call the functions in `endpoints`, which call the `Server`.
 """
@@ -41,7 +41,7 @@ class ActorReport(NamedTuple):
     """The report that comes with an actor's message."""
 
     actor: int
-    level: str  # that the actor plays
+    level: str  # the level that the actor plays
     episodes: np.ndarray  # float32 [K, 3]: (1 for a complete game else 0, return, steps)
     times: dict[str, float]  # seconds, by field of `ActorTimes`
 
@@ -112,9 +112,9 @@ class Server:
             inference.attach(self.ledger, self.queue)
         self._closed = False
         self.refused = 0
-        # Learners may send each other actors: the rank of this one, and the loads of all by rank.
+        # To redirect actors to other learners: the rank of this one, and the loads of all by rank.
         self.rank, self.loads = 0, list[LearnerLoad]()
-        self._movable = set[int]()  # actors that know the learners by the same addresses as we do
+        self._movable = set[int]()  # actors that know all learners by the same addresses
         self._changed_at = time.monotonic()  # when an actor last joined or left
 
         ports.check_free(bind_address)
@@ -123,8 +123,8 @@ class Server:
         for name, function in make_endpoints(token, self, self._receiver, infer).items():
             self._server.register(name, function)
         self._server.start()
-        # gRPC raises nothing if another process took the port in the meantime: only an answer with
-        # our own nonce proves that we listen on it.
+        # gRPC raises no error if another process took the port in the meantime. Only an answer with
+        # this process's nonce proves that it listens on the port.
         try:
             answer = Client(address, token, timeout=10).hello({"probe": True})
         except (Refused, Unreachable) as error:
@@ -150,7 +150,7 @@ class Server:
         return 0.0 if self._closed else int(self.queue.size()) / self.capacity
 
     def load(self, wait_share: float) -> LearnerLoad:
-        """Return this learner's load; it waits for unrolls for `wait_share` of its time."""
+        """Return this learner's load; `wait_share` is the share of its time waiting for unrolls."""
         now, fill = time.monotonic(), self.fill()
         with self._lock:
             active = sum(now - heard < 2 * SETTLE_SECONDS for heard in self.actors.values())
@@ -167,7 +167,7 @@ class Server:
         """Offer the parameters that `pack` returns to actors, as this version.
 
         `pack` is called once, when the first actor reads them. Actors that read an older version
-        may finish it. A learner that infers acts by `values` from now on.
+        may finish it. With inference at the learner, actions are chosen by `values` from now on.
         """
         self._parameters.publish(version, pack)
         if self._inference:
@@ -197,7 +197,7 @@ class Server:
         return gone
 
     def close(self) -> None:
-        """End the calls that wait and refuse new ones; unrolls being sent are dropped."""
+        """End the waiting calls and refuse new ones; unrolls that are being sent are dropped."""
         self._closed = True
         if self._inference:
             self._inference.close()
@@ -208,7 +208,7 @@ class Server:
     def hello(self, request: bytes) -> np.ndarray:
         """Return the learner's identity, or why it refuses the actor; as JSON."""
         if self._closed:
-            raise RuntimeError("the run has ended")  # for the caller the learner is unreachable
+            raise RuntimeError("the run has ended")  # the caller raises Unreachable
         asked = json.loads(request)
         answer = dict(self._identity)
         if not asked.get("probe"):
@@ -256,24 +256,24 @@ class Server:
     def delivered(self, header: MessageHeader, episodes: np.ndarray) -> None:
         """Keep what a message reported, now that it is delivered, for `take_reports`."""
         with self._lock:
-            if header.actor in self.actors:  # else it was sent to another learner in the meantime
+            if header.actor in self.actors:  # otherwise it was redirected to another learner
                 self.actors[header.actor] = time.monotonic()
             self._dropped += header.dropped
             if header.playing or len(episodes):
                 level, times = self._levels[header.actor], header.times._asdict()
                 self._reports.append(ActorReport(header.actor, level, episodes, times))
 
-    def where_next(self, header: MessageHeader, reply: Reply) -> MessageReply:
+    def make_reply(self, header: MessageHeader, reply: Reply) -> MessageReply:
         """Return the reply to a message with unrolls, with the learner to feed next."""
         version, learner = self._parameters.version, None
         if len(self.loads) > 1 and reply in {Reply.ACCEPTED, Reply.RUNNING}:
-            learner = self._send_elsewhere(header.actor)
+            learner = self._redirect(header.actor)
         return MessageReply(
             reply, NO_POLICY if version is None else version, STAY if learner is None else learner
         )
 
-    def _send_elsewhere(self, actor: int) -> int | None:
-        """Return the learner that needs this actor more, if there is one and the actor may move."""
+    def _redirect(self, actor: int) -> int | None:
+        """Return the learner that needs this actor more, if there is one and it may move."""
         own = self.load(0.0)
         with self._lock:
             if actor not in self._movable or actor not in self.actors:

@@ -152,17 +152,19 @@ class _Foreground:
         if state.get("state") == "stopped" or (self._signals and not state):
             return None
         if state.get("state") not in FINAL_STATES:
-            _print(
-                f"the learners' supervisor {child_process.describe_exit(code)}; "
-                f"the same command resumes from the last checkpoint"
-            )
+            ended = child_process.describe_exit(code)
+            _print(f"the learners' supervisor {ended}; {self._resume_hint()}")
             return code or 1
         why = state["failure"]["why"] if state["failure"] else ""
         if self._stop_requests:
             _print(f"learners failed: {why}")
         elif state["code"] > 128:  # no learner could print the reason
-            _print(f"learners failed: {why}; the same command resumes from the last checkpoint")
+            _print(f"learners failed: {why}; {self._resume_hint()}")
         return int(state["code"])
+
+    def _resume_hint(self) -> str:
+        folder = self._local_run.folder
+        return f"the same flags with --logdir={folder} resume from the last checkpoint"
 
 
 def _describe_failure(name: str, state: dict[str, Any], log: Path) -> str:

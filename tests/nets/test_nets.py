@@ -11,7 +11,7 @@ from nets import conv, network
 from nets.lstm import LSTM, State
 
 ATARI = tf.TensorSpec([84, 84, 4], tf.uint8)
-RECURRENT = [name for name in nets.NETWORKS if "LSTM" in name]
+RECURRENT = [name for name, make in nets.NETWORKS.items() if make()[1] is not None]
 
 
 def some_state(network, B, seed=1):
