@@ -1,5 +1,6 @@
 """Learners and actors in the foreground of a terminal: small programs under real supervisors."""
 
+import contextlib
 import json
 import os
 import re
@@ -154,6 +155,54 @@ def test_a_save_that_fails_is_the_runs_failure(begin):
     assert run.process.wait(10) == 1
     said = "[supervisor] learners failed: it was asked to save, but exited with code 1; the last "
     assert said in run.printed()
+
+
+def _block(path):
+    """Make it impossible to write the file, as on a full disk."""
+
+    def is_blocked():
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+            path.mkdir()
+        return path.is_dir()
+
+    until(is_blocked)
+
+
+def test_ctrl_c_saves_although_the_temporary_folder_is_full(begin):
+    run = begin(LEARNER, ACTOR)
+    run.until("trains")
+    pids = _everything(run)
+    (folder,) = run.temporary.iterdir()
+    _block(folder / "stop")
+    _block(folder / "learners" / "state.json")
+    run.process.send_signal(signal.SIGINT)
+    assert run.process.wait(10) == 130
+    _until_gone(pids)
+    assert "saved\n" in run.printed()
+    assert "Traceback" not in run.printed()
+
+
+def test_a_second_ctrl_c_ends_all_at_once_although_the_temporary_folder_is_full(begin):
+    run = begin(LEARNER.replace("sys.exit(0)", "time.sleep(60)"), ACTOR)
+    run.until("trains")
+    pids = _everything(run)
+    (folder,) = run.temporary.iterdir()
+    run.process.send_signal(signal.SIGINT)
+    run.until("saved")
+    _block(folder / "stop")
+    run.process.send_signal(signal.SIGINT)
+    assert run.process.wait(10) == 130
+    _until_gone(pids)
+
+
+def test_a_run_that_ends_while_the_temporary_folder_is_full_has_not_failed(begin):
+    run = begin("import time; print('trains'); time.sleep(2)", ACTOR)
+    run.until("trains")
+    _everything(run)
+    (folder,) = run.temporary.iterdir()
+    _block(folder / "learners" / "state.json")
+    assert (run.process.wait(10), run.printed()) == (0, "trains\n")
 
 
 def test_an_actor_that_crashes_is_restarted_and_the_screen_says_why(begin, tmp_path):
