@@ -46,13 +46,13 @@ ACTOR = "import time; print('acts'); time.sleep(60)"
 def begin(tmp_path):
     """Start a run of a learner and actors that are given as programs of Python."""
 
-    def start(learner, *actors):
+    def start(learner, *actors, shell=()):
         learner = learner.replace("{folder}", str(tmp_path)).replace("{{}}", "{}")
         commands = [[*PYTHON, learner], [[*PYTHON, actor] for actor in actors], str(tmp_path)]
         temporary = tmp_path / "tmp"
         temporary.mkdir()
         arguments = (sys.executable, "-c", PROGRAM, json.dumps(commands))
-        program = Process(*arguments, TMPDIR=str(temporary))
+        program = Process(*shell, *arguments, TMPDIR=str(temporary))
         program.temporary = temporary
         return program
 
@@ -203,6 +203,16 @@ def test_a_run_that_ends_while_the_temporary_folder_is_full_has_not_failed(begin
     (folder,) = run.temporary.iterdir()
     _block(folder / "learners" / "state.json")
     assert (run.process.wait(10), run.printed()) == (0, "trains\n")
+
+
+def test_a_closed_stdout_does_not_send_the_output_into_another_file(begin):
+    shell = ("bash", "-c", 'exec "$@" >&- 2>&-', "bash")
+    run = begin("import time; print('x' * 1000); time.sleep(1.5)", ACTOR, shell=shell)
+    _everything(run)
+    time.sleep(0.5)
+    sizes = {path.name: path.stat().st_size for path in run.temporary.glob("*/learners/*")}
+    assert sizes["lock"] == 0
+    assert run.process.wait(10) == 0
 
 
 def test_an_actor_that_crashes_is_restarted_and_the_screen_says_why(begin, tmp_path):
