@@ -31,7 +31,6 @@ MAX_CRASHES = 20  # crashes in a row after which an actor is not restarted
 _CHECK_SECONDS = 0.2  # seconds between two looks at signals and learners
 _STATE_SECONDS = 0.5  # seconds between two looks at the actors' states
 _END_SECONDS = 3.0  # seconds that actors have for their end once the learners have ended
-_ACTOR_SECONDS = 5.0  # seconds between an actor's SIGTERM and its SIGKILL
 
 
 class LocalRun(NamedTuple):
@@ -111,7 +110,7 @@ class _Foreground:
             restarts=0 if is_learners else MAX_CRASHES - 1,
             stall_secs=0.0,
             # A save takes as long as it takes: the user can always ask a second time.
-            grace_secs=float("inf") if is_learners else _ACTOR_SECONDS,
+            grace_secs=float("inf"),
             parent=[os.getpid(), procfs.start_time(os.getpid())],
         )
         path = self._folder / name / "task.json"
