@@ -87,7 +87,7 @@ def test_an_actor_that_hangs_is_restarted(cluster):
     os.kill(actor[0], signal.SIGSTOP)
     frontend.until(
         r"actor-0 on localhost failed: it was killed: no heartbeat for 8 s\n(.*\n)*"
-        r"  it starts again",
+        r"  it will be restarted in 0.5 s",
         20,
     )
     until(lambda: cluster.status("actor-0")["state"] == "running")
