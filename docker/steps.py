@@ -44,7 +44,8 @@ def say(message: str) -> None:
 def run_program(main: Callable[[list[str]], None], *errors: type[Exception]) -> None:
     """Run a set-up program with this process's arguments.
 
-    A Problem, or one of `errors`, is printed in one line and ends the process with exit code 1.
+    A Problem, or one of `errors`, is printed in one line and ends the process with exit code 1;
+    Ctrl-C ends it with 130.
     """
     printed: tuple[type[Exception], ...] = (Problem, *errors)
     try:
@@ -52,7 +53,8 @@ def run_program(main: Callable[[list[str]], None], *errors: type[Exception]) -> 
     except printed as problem:
         sys.exit(f"[set-up] {problem}")
     except KeyboardInterrupt:
-        sys.exit("\n[set-up] interrupted; the same command continues")
+        print("\n[set-up] interrupted; the same command continues", file=sys.stderr)
+        sys.exit(130)
 
 
 def start(command: Sequence[object], **how: Any) -> subprocess.Popen:

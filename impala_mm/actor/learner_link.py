@@ -186,10 +186,10 @@ class LearnerLink(threading.Thread):
         # If there are several learners, another one whose queue is not full may need this actor.
         timeout = self._timeout if len(self._addresses) > 1 else None
         reply = client.enqueue(header, batch.contents, batch.episodes, is_repeat, timeout)
-        self._unconfirmed, self._dropped, self._timeout = None, 0, _CALL_SECONDS
+        self._unconfirmed, self._timeout = None, _CALL_SECONDS
         self._number += 1
-        if reply == Reply.FOREIGN:
-            self._dropped = len(batch.contents)
+        # A learner records nothing of a message that it refuses: the next one repeats the report.
+        self._dropped = self._dropped + len(batch.contents) if reply == Reply.FOREIGN else 0
         if reply == Reply.FOREIGN and batch.run == client.run:
             self._say("another learner process answers: dropped the unrolls for the previous one")
             self._client = None

@@ -1,7 +1,6 @@
 """The start and end of every kind of process: signals, exit codes, limits, loading TensorFlow.
 
-Nothing heavy is imported before it is needed: in its first tenths of a second a child checks that
-its parent is alive, and a learner starts its actors.
+Nothing heavy is imported before it is needed: a mistake in the flags is reported at once.
 """
 
 import contextlib
@@ -59,8 +58,9 @@ def lower_priority() -> None:
 def exit_now(code: int) -> NoReturn:
     """Exit now; a normal exit would wait for threads that are blocked in TensorFlow."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):
-            stream.flush()
+        if stream:  # None if it was closed when Python started
+            with contextlib.suppress(OSError):
+                stream.flush()
     os._exit(code)
 
 

@@ -43,11 +43,12 @@ def kill_tree(process: subprocess.Popen) -> None:
 
 def kill_orphans() -> None:
     """Kill what a process has left behind; called once the process itself has ended."""
-    for pid in procfs.descendants(os.getpid()):
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
     until = time.monotonic() + _REAP_SECONDS
-    while procfs.descendants(os.getpid()) and time.monotonic() < until:
+    # Again and again: a process may start another one while the others are being killed.
+    while (pids := procfs.descendants(os.getpid())) and time.monotonic() < until:
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass

@@ -8,6 +8,7 @@ they run when it is gone.
 
 import contextlib
 import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -30,7 +31,6 @@ MAX_CRASHES = 20  # crashes in a row after which an actor is not restarted
 _CHECK_SECONDS = 0.2  # seconds between two looks at signals and learners
 _STATE_SECONDS = 0.5  # seconds between two looks at the actors' states
 _END_SECONDS = 3.0  # seconds that actors have for their end once the learners have ended
-_ACTOR_SECONDS = 5.0  # seconds between an actor's SIGTERM and its SIGKILL
 
 
 class LocalRun(NamedTuple):
@@ -78,7 +78,7 @@ class _Foreground:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 supervisors[0].wait(_CHECK_SECONDS)
             if len(self._signals) > self._stop_requests:
-                self._request_stop()
+                self._request_stop(supervisors[0])
             if not self._stop_requests and time.monotonic() >= next_look:
                 next_look = time.monotonic() + _STATE_SECONDS
                 self._report_actors()
@@ -110,7 +110,7 @@ class _Foreground:
             restarts=0 if is_learners else MAX_CRASHES - 1,
             stall_secs=0.0,
             # A save takes as long as it takes: the user can always ask a second time.
-            grace_secs=float("inf") if is_learners else _ACTOR_SECONDS,
+            grace_secs=float("inf"),
             parent=[os.getpid(), procfs.start_time(os.getpid())],
         )
         path = self._folder / name / "task.json"
@@ -120,11 +120,18 @@ class _Foreground:
     def _log(self, name: str) -> Path:
         return self._local_run.folder.absolute() / f"{name}.log"
 
-    def _request_stop(self) -> None:
-        """Pass a stop request of the user on to the supervisors."""
+    def _request_stop(self, supervisor: subprocess.Popen) -> None:
+        """Pass a stop request of the user on to the supervisors.
+
+        `supervisor` is the learners', whose end ends the others.
+        """
         self._stop_requests = len(self._signals)
         first = self._stop_requests == 1
-        (self._folder / "stop").write_text("save" if first else "now")
+        try:
+            (self._folder / "stop").write_text("save" if first else "now")
+        except OSError:  # the disk may be full; supervisors react to signals, too
+            for number in [signal.SIGTERM] if first else [signal.SIGTERM, signal.SIGINT]:
+                supervisor.send_signal(number)
         _print(
             "the run saves and stops; Ctrl-C again ends it at once"
             if first
@@ -152,6 +159,8 @@ class _Foreground:
         if state.get("state") == "stopped" or (self._signals and not state):
             return None
         if state.get("state") not in FINAL_STATES:
+            if code == 0:  # the last state could not be written: the disk is full
+                return None if self._signals else 0
             ended = child_process.describe_exit(code)
             _print(f"the learners' supervisor {ended}; {self._resume_hint()}")
             return code or 1

@@ -90,11 +90,11 @@ class Run:
     def record(self) -> Record | None:
         """The record; None if there is no such run. Raises UnreadableRecord."""
         path = self.folder / "run.json"
-        if not path.exists():
-            return None
         try:
             return Record(**read_json(path))
         except TypeError:
+            if not path.exists():  # asked now, since another frontend may just have removed it
+                return None
             states = [read_json(path) for path in self.folder.glob("*/state.json")]
             recorded = [state.get(name) for state in states for name in ("supervisor", "process")]
             if not any(map(procfs.is_alive, recorded)):  # no process of it is left
@@ -201,7 +201,7 @@ class Run:
     @contextlib.contextmanager
     def locked(self, wait: bool = False) -> Iterator[None]:
         """Lock the run against other frontends. Raises RunInUse if it is locked, unless `wait`."""
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = os.open(self.folder.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

@@ -318,6 +318,15 @@ def _is_readable(pipe: int, seconds: float = 0.0) -> bool:
     return bool(select.select([pipe], [], [], seconds)[0])
 
 
+def _open_closed_outputs() -> None:
+    """Open stdout and stderr if they are closed: else a file opened later would get the output."""
+    for number in (1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_WRONLY)  # it takes the lowest free number
+
+
 def _disable_flow_control() -> None:
     """Disable Ctrl-S in the window: it would stop this process's writes, and training with them."""
     with contextlib.suppress(termios.error, OSError):
@@ -340,6 +349,7 @@ def _file_size(path: str) -> int:
 
 def main(path: Path) -> int:
     """Run the task in `path`; refuse it if a process of that name has a supervisor already."""
+    _open_closed_outputs()
     content = read_json(path)
     if not content:
         print(f"{path} holds no task, or a supervisor has already taken it", file=sys.stderr)

@@ -52,7 +52,7 @@ class Task(NamedTuple):
     agent: list[str]  # command by which mpirun reaches other hosts; empty: it needs none
     restarts: int  # crashes in a row after which the process is restarted
     stall_secs: float  # seconds without a heartbeat before the process is killed; 0: no limit
-    grace_secs: float  # seconds between a request to save and SIGTERM
+    grace_secs: float  # seconds between SIGUSR1, if there is something to save, and SIGTERM
     # [pid, start time] of a process that owns `folder`: if it ends first, this one is killed and
     # `folder` is removed. None: there is none.
     parent: list[int] | None = None

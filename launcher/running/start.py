@@ -22,7 +22,6 @@ from launcher.remote.remote_node import HostUnavailable
 from launcher.running import connect
 from launcher.running.pending_stops import PendingStops
 
-_ACTOR_SECONDS = 5.0  # timeout for a process without anything to save to exit when requested
 _WINDOWS_SECONDS = 60.0  # timeout for a host to open its tmux windows
 
 
@@ -234,7 +233,7 @@ def _make_task(
         agent=mpirun_agent_command(process.installation) if process.other_installations else [],
         restarts=config.max_restarts if config.restart_learners or not is_learners else 0,
         stall_secs=config.stall_secs,
-        grace_secs=config.stop_secs if is_learners else _ACTOR_SECONDS,
+        grace_secs=config.stop_secs,
     )
 
 

@@ -170,7 +170,7 @@ def test_the_optional_sets_that_set_up_installs_exist():
     [
         ("steps.Problem('no disk')", 1, "[set-up] no disk\n"),
         ("OSError('no file')", 1, "[set-up] no file\n"),
-        ("KeyboardInterrupt", 1, "\n[set-up] interrupted; the same command continues\n"),
+        ("KeyboardInterrupt", 130, "\n[set-up] interrupted; the same command continues\n"),
     ],
 )
 def test_a_set_up_program_ends_with_one_line_about_what_is_wrong(raised, code, printed):

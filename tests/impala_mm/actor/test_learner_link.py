@@ -210,6 +210,7 @@ def test_an_actor_notices_that_another_learner_answers_without_any_call_having_f
     _until(lambda: int(server.queue.size()) == 1)
     assert server.queue.dequeue()[0].numpy() == b"new"
     assert server.stale == 2
+    _until(lambda: server.dropped == 2)
     assert list(server.actors) == [0]
 
 

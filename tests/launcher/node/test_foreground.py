@@ -1,5 +1,6 @@
 """Learners and actors in the foreground of a terminal: small programs under real supervisors."""
 
+import contextlib
 import json
 import os
 import re
@@ -45,13 +46,13 @@ ACTOR = "import time; print('acts'); time.sleep(60)"
 def begin(tmp_path):
     """Start a run of a learner and actors that are given as programs of Python."""
 
-    def start(learner, *actors):
+    def start(learner, *actors, shell=()):
         learner = learner.replace("{folder}", str(tmp_path)).replace("{{}}", "{}")
         commands = [[*PYTHON, learner], [[*PYTHON, actor] for actor in actors], str(tmp_path)]
         temporary = tmp_path / "tmp"
         temporary.mkdir()
         arguments = (sys.executable, "-c", PROGRAM, json.dumps(commands))
-        program = Process(*arguments, TMPDIR=str(temporary))
+        program = Process(*shell, *arguments, TMPDIR=str(temporary))
         program.temporary = temporary
         return program
 
@@ -154,6 +155,64 @@ def test_a_save_that_fails_is_the_runs_failure(begin):
     assert run.process.wait(10) == 1
     said = "[supervisor] learners failed: it was asked to save, but exited with code 1; the last "
     assert said in run.printed()
+
+
+def _block(path):
+    """Make it impossible to write the file, as on a full disk."""
+
+    def is_blocked():
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+            path.mkdir()
+        return path.is_dir()
+
+    until(is_blocked)
+
+
+def test_ctrl_c_saves_although_the_temporary_folder_is_full(begin):
+    run = begin(LEARNER, ACTOR)
+    run.until("trains")
+    pids = _everything(run)
+    (folder,) = run.temporary.iterdir()
+    _block(folder / "stop")
+    _block(folder / "learners" / "state.json")
+    run.process.send_signal(signal.SIGINT)
+    assert run.process.wait(10) == 130
+    _until_gone(pids)
+    assert "saved\n" in run.printed()
+    assert "Traceback" not in run.printed()
+
+
+def test_a_second_ctrl_c_ends_all_at_once_although_the_temporary_folder_is_full(begin):
+    run = begin(LEARNER.replace("sys.exit(0)", "time.sleep(60)"), ACTOR)
+    run.until("trains")
+    pids = _everything(run)
+    (folder,) = run.temporary.iterdir()
+    run.process.send_signal(signal.SIGINT)
+    run.until("saved")
+    _block(folder / "stop")
+    run.process.send_signal(signal.SIGINT)
+    assert run.process.wait(10) == 130
+    _until_gone(pids)
+
+
+def test_a_run_that_ends_while_the_temporary_folder_is_full_has_not_failed(begin):
+    run = begin("import time; print('trains'); time.sleep(2)", ACTOR)
+    run.until("trains")
+    _everything(run)
+    (folder,) = run.temporary.iterdir()
+    _block(folder / "learners" / "state.json")
+    assert (run.process.wait(10), run.printed()) == (0, "trains\n")
+
+
+def test_a_closed_stdout_does_not_send_the_output_into_another_file(begin):
+    shell = ("bash", "-c", 'exec "$@" >&- 2>&-', "bash")
+    run = begin("import time; print('x' * 1000); time.sleep(1.5)", ACTOR, shell=shell)
+    _everything(run)
+    time.sleep(0.5)
+    sizes = {path.name: path.stat().st_size for path in run.temporary.glob("*/learners/*")}
+    assert sizes["lock"] == 0
+    assert run.process.wait(10) == 0
 
 
 def test_an_actor_that_crashes_is_restarted_and_the_screen_says_why(begin, tmp_path):

@@ -8,6 +8,7 @@ import time
 import pytest
 from rich.console import Console
 
+from launcher.node import run_registry
 from launcher.node.procfs import start_time
 from launcher.node.run_registry import (
     InvalidRunName,
@@ -18,6 +19,7 @@ from launcher.node.run_registry import (
     boot_id,
     run_names,
 )
+from launcher.node.task import read_json
 from launcher.running import status
 from launcher.running.follow import LogTail
 
@@ -193,6 +195,29 @@ def test_an_unreadable_record_is_reported_and_its_name_is_not_free(run, tmp_path
     (run.folder / "learners" / "state.json").write_text(json.dumps(ended))
     run.create_state()
     assert run.record is None, "no process of it is running, so its name is free"
+
+
+def test_a_record_that_another_frontend_removes_meanwhile_is_no_unreadable_one(
+    run, tmp_path, monkeypatch
+):
+    """Its supervisors need a moment to exit after they have written their last state."""
+    _write(run, tmp_path, LEARNERS)
+
+    def read_too_late(path):
+        if path.name == "run.json":
+            path.unlink()
+        return read_json(path)
+
+    monkeypatch.setattr(run_registry, "read_json", read_too_late)
+    assert run.record is None
+
+
+def test_a_frontend_that_locks_a_run_which_was_removed_leaves_no_folder(run, tmp_path):
+    _write(run, tmp_path, LEARNERS)
+    run.forget()
+    with run.locked(wait=True):
+        assert run.record is None
+    assert not run.folder.exists()
 
 
 @pytest.fixture
