@@ -64,7 +64,7 @@ def _states(run):
 
 
 def _processes(run, name):
-    """The pid of a process, and of its supervisor."""
+    """Return the pids of a process and of its supervisor."""
     state = until(lambda: _read(run, name).get("process") and _read(run, name))
     return state["process"][0], state["supervisor"][0]
 
@@ -75,7 +75,7 @@ def _read(run, name):
 
 
 def _everything(run):
-    """The pids of all processes below the one in the foreground, once all of them run."""
+    """Return the pids of all processes below the one in the foreground, once all of them run."""
     for name in ("learners", "actor-0"):
         _processes(run, name)
     return descendants(run.process.pid)
