@@ -75,7 +75,14 @@ def _signal_on_parent_death(task: Task) -> Any:
     Learners get SIGTERM: they may run under mpirun, which must end its ranks. Others get SIGKILL.
     """
     number = signal.SIGTERM if task.rows else signal.SIGKILL
-    return lambda: _LIBC.prctl(1, number)  # PR_SET_PDEATHSIG
+    supervisor = os.getpid()
+
+    def request_signal() -> None:
+        _LIBC.prctl(1, number)  # PR_SET_PDEATHSIG
+        if os.getppid() != supervisor:  # it ended before the request
+            os._exit(1)
+
+    return request_signal
 
 
 def _terminal_variables() -> dict[str, str]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.node import child_process, procfs, tmux
+from launcher.node.process_output import write_to_window
 from launcher.node.task import (
     FINAL_STATES,
     HEARTBEAT,
@@ -188,6 +189,5 @@ def _describe_failure(name: str, state: dict[str, Any], log: Path) -> str:
 
 
 def _print(message: str) -> None:
-    """Print a line; a terminal that is gone does not end the run."""
-    with contextlib.suppress(OSError):
-        print(f"[supervisor] {message}", flush=True)
+    """Print a line, unless the terminal is gone or blocked."""
+    write_to_window(f"[supervisor] {message}\n".encode())

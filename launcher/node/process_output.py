@@ -4,11 +4,26 @@ import collections
 import contextlib
 import os
 import re
+import select
 import time
 from pathlib import Path
 
 _MAX_LINES = 400  # lines that are kept in memory
 _MAX_LINE_BYTES = 1 << 16  # bytes after which text without a newline counts as a line
+_BLOCKED_SECONDS = 1.0  # seconds to wait for a window that takes no output
+
+
+def write_to_window(content: bytes) -> None:
+    """Write to stdout, and drop what its reader does not take.
+
+    Ctrl-S in a terminal, or a pipe that is not read, would block this process: it could neither
+    pass on a stop request nor notice the end of its parent.
+    """
+    with contextlib.suppress(OSError):  # the window was closed
+        for begin in range(0, len(content), select.PIPE_BUF):
+            if not select.select([], [1], [], _BLOCKED_SECONDS)[1]:
+                return
+            os.write(1, content[begin : begin + select.PIPE_BUF])
 
 
 class ProcessOutput:
@@ -25,8 +40,7 @@ class ProcessOutput:
 
     def write(self, content: bytes) -> None:
         """Write output to the window and the log, unchanged."""
-        with contextlib.suppress(OSError):  # the window was closed
-            os.write(1, content)
+        write_to_window(content)
         if self._log:
             with contextlib.suppress(OSError):  # the disk may be full
                 self._append(self._log, content)

@@ -215,6 +215,32 @@ def test_a_closed_stdout_does_not_send_the_output_into_another_file(begin):
     assert run.process.wait(10) == 0
 
 
+@pytest.fixture
+def unread(begin, tmp_path):
+    """Start a run that prints into a pipe which is full and never read."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    chatty = LEARNER.replace("time.sleep(60)", "[print('x' * 9999) for _ in range(10**6)]")
+    yield begin(chatty, ACTOR, shell=("bash", "-c", f'exec "$@" >{pipe} 2>&1', "bash"))
+    os.close(reader)
+
+
+def test_ctrl_c_saves_although_the_output_is_not_read(unread):
+    pids = _everything(unread)
+    time.sleep(3)
+    unread.process.send_signal(signal.SIGINT)
+    assert unread.process.wait(20) == 130
+    _until_gone(pids)
+
+
+def test_kill_9_leaves_no_process_although_the_output_is_not_read(unread):
+    pids = _everything(unread)
+    time.sleep(3)
+    unread.kill()
+    _until_gone(pids)
+
+
 def test_an_actor_that_crashes_is_restarted_and_the_screen_says_why(begin, tmp_path):
     run = begin(LEARNER, "print('no such game'); raise SystemExit(3)")
     run.until("trains")
