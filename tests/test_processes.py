@@ -11,7 +11,16 @@ import time
 from pathlib import Path
 
 import pytest
-from processes import EXIT_CODES, EXPERIMENT, Process, free_port, is_running, run, started
+from processes import (
+    END_REASONS,
+    EXIT_CODES,
+    EXPERIMENT,
+    Process,
+    free_port,
+    is_running,
+    run,
+    started,
+)
 from rows import read_rows
 from supervising import until
 
@@ -151,7 +160,7 @@ def test_a_learner_without_unrolls_ends_at_once_when_asked(tmp_path):
         learner.process.send_signal(number)
     for number, learner in learners.items():
         assert learner.process.wait(timeout=10) == EXIT_CODES[number]
-        assert f"finished: stopped by {number.name}" in learner.printed()
+        assert f"finished: {END_REASONS[number]}" in learner.printed()
         assert list((tmp_path / number.name / "checkpoints").iterdir()), "saved"
 
 

@@ -5,7 +5,7 @@ import signal
 import numpy as np
 import pytest
 import tensorflow as tf
-from processes import EXIT_CODES, Process, catch_command, run
+from processes import END_REASONS, EXIT_CODES, Process, catch_command, run
 from rows import read_rows
 
 
@@ -80,7 +80,7 @@ def test_an_actor_without_a_learner_ends_at_once_when_asked(tmp_path):
         actor.process.send_signal(number)
     for number, actor in actors.items():
         assert actor.process.wait(timeout=10) == EXIT_CODES[number]
-        assert f"finished: stopped by {number.name}" in actor.printed()
+        assert f"finished: {END_REASONS[number]}" in actor.printed()
 
 
 @pytest.mark.slow

@@ -57,6 +57,8 @@ def finish(process: subprocess.Popen, limit: float) -> tuple[str, str]:
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 0}
 if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup makes processes ignore it
     EXIT_CODES[signal.SIGHUP] = 129
+END_REASONS = {number: f"stopped by {number.name}" for number in EXIT_CODES}
+END_REASONS[signal.SIGUSR1] = "a stop was requested"
 
 
 needs_horovod = pytest.mark.skipif(not HOROVOD, reason="Horovod is not built: make horovod")
