@@ -80,3 +80,10 @@ def test_help_and_the_frontend_load_no_tensorflow():
     program = "import sys, run_experiment_mm_raw, experiment; print('tensorflow' in sys.modules)"
     code, printed = run(sys.executable, "-c", program, cwd=ROOT)
     assert (code, printed.strip()) == (0, "False")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_help_ends_quietly_when_its_reader_has_seen_enough(program):
+    line = 'set -o pipefail; "$0" "$1" --help | true'
+    code, printed = run("bash", "-c", line, sys.executable, ROOT / program)
+    assert (code, printed) == (0, "")

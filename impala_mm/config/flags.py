@@ -15,6 +15,7 @@ load.
 import dataclasses
 import difflib
 import math
+import os
 import shutil
 import sys
 import textwrap
@@ -78,7 +79,10 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     fields = {f.name: f for config in configs for f in dataclasses.fields(config)}
     old = {n: o for config in configs for n, o in getattr(config, "OLD_NAMES", {}).items()}
     if any(argument in {"--help", "-help", "-h", "--helpfull"} for argument in argv[1:]):
-        print(_help(argv[0], about, fields.values(), old))
+        try:
+            print(_help(argv[0], about, fields.values(), old), flush=True)
+        except BrokenPipeError:  # the reader has seen enough, as in `--help | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(0)
     values = absl_flags.FlagValues()
     for f in fields.values():
