@@ -31,6 +31,7 @@ def test_a_gradient_that_is_not_finite_stops_training_and_is_applied_nowhere(tmp
     assert all(np.isfinite(v).all() for v in numbers)
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_costs_rows_and_checkpoints_but_not_the_run(tmp_path):
     """Rows go to a full device, and checkpoints exceed the limit of a file's size."""
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")

@@ -195,6 +195,7 @@ def test_another_version_on_one_host_is_refused_before_tensorflow_is_loaded(tmp_
     assert "tensorflow" not in modules
 
 
+@pytest.mark.slow
 @needs_horovod
 def test_a_rank_that_waits_for_others_leaves_its_core_to_them():
     """It waits for 6 s, and would use a core for most of them within MPI's collectives."""

@@ -169,6 +169,7 @@ def _block(path):
     until(is_blocked)
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_although_the_temporary_folder_is_full(begin):
     run = begin(LEARNER, ACTOR)
     run.until("trains")
@@ -196,6 +197,7 @@ def test_a_second_ctrl_c_ends_all_at_once_although_the_temporary_folder_is_full(
     _until_gone(pids)
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_while_the_temporary_folder_is_full_has_not_failed(begin):
     run = begin("import time; print('trains'); time.sleep(2)", ACTOR)
     run.until("trains")
@@ -226,6 +228,7 @@ def unread(begin, tmp_path):
     os.close(reader)
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_although_the_output_is_not_read(unread):
     pids = _everything(unread)
     time.sleep(3)
@@ -234,6 +237,7 @@ def test_ctrl_c_saves_although_the_output_is_not_read(unread):
     _until_gone(pids)
 
 
+@pytest.mark.slow
 def test_kill_9_leaves_no_process_although_the_output_is_not_read(unread):
     pids = _everything(unread)
     time.sleep(3)

@@ -101,6 +101,7 @@ def test_a_program_that_is_not_there_is_named(supervise):
     assert line.endswith("error: /no/such program: No such file or directory")
 
 
+@pytest.mark.slow
 def test_one_whose_heart_stops_is_killed_and_started_again(supervise):
     beats = (
         "import os, time\n"
