@@ -15,7 +15,7 @@ Commands about a run read only these files, so they work from any terminal and w
 
 import contextlib
 import dataclasses
-import fcntl
+import math
 import os
 import re
 import secrets
@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from launcher.node import procfs
+from launcher.node import file_lock, procfs
 from launcher.node.task import FINAL_STATES, HEARTBEAT, LEARNERS, read_json, write_json
 
 _TASK_SECONDS = 60.0  # seconds within which a supervisor must read its task
@@ -202,14 +202,10 @@ class Run:
     def locked(self, wait: bool = False) -> Iterator[None]:
         """Lock the run against other frontends. Raises RunInUse if it is locked, unless `wait`."""
         self.folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(self.folder.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            os.close(lock)
-            raise RunInUse(
-                f"another frontend is starting or changing {self.name} right now"
-            ) from None
+        timeout = math.inf if wait else 0.0
+        lock = file_lock.acquire(self.folder.with_suffix(".lock"), timeout)
+        if lock is None:
+            raise RunInUse(f"another frontend is starting or changing {self.name} right now")
         try:
             yield
         finally:

@@ -8,7 +8,6 @@ files in the run's state folder (listed in `task`), so frontends can come and go
 """
 
 import contextlib
-import fcntl
 import os
 import select
 import signal
@@ -19,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from launcher.node import child_process, keyring, procfs
+from launcher.node import child_process, file_lock, keyring, procfs
 from launcher.node.lease import Lease
 from launcher.node.liveness import HeartbeatMonitor
 from launcher.node.process_output import ProcessOutput, error_lines
@@ -355,10 +354,7 @@ def main(path: Path) -> int:
         print(f"{path} holds no task, or a supervisor has already taken it", file=sys.stderr)
         return USER_ERROR
     task = Task(**content)
-    lock = os.open(path.with_name("lock"), os.O_CREAT | os.O_RDWR, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if file_lock.acquire(path.with_name("lock")) is None:
         print(f"{task.name} already has a supervisor", file=sys.stderr)
         return USER_ERROR
     return Supervisor(task).run()
