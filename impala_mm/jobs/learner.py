@@ -49,7 +49,10 @@ def run(config: Config) -> NoReturn:
         if say.log:
             say.log.write(traceback.format_exc())
         outputs.event_hook.call("end", f"error: {error}")
-        raise
+        traceback.print_exc()
+        if folder:
+            say(f"error: {type(error).__name__}; {_resume_hint(config, folder.path)}")
+        code = 1
     finally:
         if outputs.tracked:
             outputs.tracked.end()
@@ -102,16 +105,15 @@ def _train(
         if folder:
             say(result)
         if not monitor.saved:
-            say("error: the last checkpoint could not be written")
+            say(f"error: the last checkpoint could not be written; {_resume_hint(config, path)}")
         event_hook.call("end", result)
     except LearnerLost as error:
-        resume = f"the same flags with --logdir={config.logdir or path} resume from it"
-        say(f"error: {error}; the last checkpoint is intact: {resume}")
+        say(f"error: {error}; {_resume_hint(config, path)}")
         event_hook.call("end", f"error: {error}")
         return 1
     except setup.FAILURES as error:
         if folder:
-            say(f"error: {error}")
+            say(f"error: {error}{f'; {_resume_hint(config, path)}' if code == 1 else ''}")
         event_hook.call("nan" if isinstance(error, GradientNotFinite) else "end", f"error: {error}")
         group.gather(None, "said")
     group.leave()
@@ -163,6 +165,16 @@ def _describe_result(row: dict[str, Any], reason: str, logdir: Path) -> str:
         if row
         else f"finished: {reason}"
     )
+
+
+def _resume_hint(config: Config, folder: Path) -> str:
+    """Return how to resume the run; only rank 0 knows the folder of a new run."""
+    logdir = config.logdir or str(folder)
+    if any((Path(logdir) / "checkpoints").glob("[0-9]*")):
+        return (
+            f"the last checkpoint is intact: the same flags with --logdir={logdir} resume from it"
+        )
+    return f"no checkpoint was saved yet: the same flags with --logdir={logdir} start over"
 
 
 def _tensorboard_hint(logdir: Path) -> str:

@@ -7,6 +7,9 @@ A separate thread would write it even if the process hangs, so the code that wor
 actor where it steps its environments, a learner in `monitor`, an evaluator between the steps of its
 games. The first heartbeat comes after TensorFlow is loaded. No file is written if the variable is
 not set.
+
+A process that ends because it can never work (`give_up`) writes `{"frames": 0, "gave_up": WHY}`
+before it exits: its supervisor does not restart it if it has never worked before either.
 """
 
 import contextlib
@@ -15,6 +18,7 @@ import math
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 from impala_mm.runtime.rank import process_rank
 
@@ -32,12 +36,20 @@ class Heartbeat:
     def beat(self) -> None:
         """Write the file, unless it was written within the last second; ignore disk errors."""
         now = time.monotonic()
-        if not self._path or now - self._last < _SECONDS:
+        if now - self._last >= _SECONDS:
+            self._last = now
+            self._write({"frames": int(self.frames)})
+
+    def give_up(self, why: str) -> None:
+        """Report that this process ends and that a restart would not help."""
+        self._write({"frames": int(self.frames), "gave_up": why})
+
+    def _write(self, content: dict[str, Any]) -> None:
+        if not self._path:
             return
-        self._last = now
         work = Path(f"{self._path}.part")
         with contextlib.suppress(OSError):
-            work.write_text(json.dumps({"frames": int(self.frames)}) + "\n")
+            work.write_text(json.dumps(content) + "\n")
             work.replace(self._path)  # readers never see half a file
 
 
