@@ -45,14 +45,24 @@ def launch(run: Run, request: Request) -> int:
         raise UserError(
             "--wheelhouse needs --deploy, which installs its packages on the hosts: add --deploy"
         )
-    logdir = str(expected_logdir) if request.logdir else ""
-    with contextlib.ExitStack() as connections:
-        with names.reserve(run.name, "tmux_sess" in request.given, logdir, print) as free_run:
-            hosts = Hosts(free_run.name, find_targets(workers), request.settings)
-            connections.callback(connect.disconnect, free_run, hosts)
-            launcher = _Launcher(free_run, request, workers, hosts, expected_logdir)
-            follow_run = launcher.launch()
-        return follow_run()
+    targets = find_targets(workers)
+    is_requested = "tmux_sess" in request.given
+    taken: dict[str, str] = {}  # names that are taken on other hosts, and why
+    while True:
+        with contextlib.ExitStack() as connections:
+            logdir = str(expected_logdir) if request.logdir else ""
+            with names.reserve(run.name, is_requested, logdir, print, taken) as free_run:
+                hosts = Hosts(free_run.name, targets, request.settings)
+                connections.callback(connect.disconnect, free_run, hosts)
+                launcher = _Launcher(free_run, request, workers, hosts, expected_logdir)
+                try:
+                    follow_run = launcher.launch()
+                except names.NameTakenOnHost as error:
+                    if is_requested:
+                        raise UserError(str(error)) from None
+                    taken[free_run.name] = str(error)
+                    continue
+            return follow_run()
 
 
 class _Launcher:
@@ -96,6 +106,7 @@ class _Launcher:
             print, connect.candidate_pythons(self._workers, config.deploy)
         )
         self._control.end_pending(print)
+        names.refuse_taken_on_hosts(self._hosts, str(self._expected_logdir))
         if config.deploy and deploy.deploy_project(self._hosts, self._workers, config, print):
             raise UserError(
                 "no process was started: --deploy did not succeed on all hosts (see above)"

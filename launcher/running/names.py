@@ -8,32 +8,40 @@ import contextlib
 import itertools
 import math
 import os
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Mapping
 
 from launcher.node import file_lock, tmux
 from launcher.node.callbacks import Say
 from launcher.node.folder_use import describe_writer, is_same_folder
 from launcher.node.run_registry import Run, RunInUse, UnreadableRecord, run_names, runs_folder
-from launcher.remote.hosts import libtmux_server
+from launcher.remote.hosts import Hosts, libtmux_server
+from launcher.remote.remote_node import OperationFailed
 from launcher.running import status
 
 _OWN_NAME = "without --tmux_sess, this run gets a name of its own"
 
 
+class NameTakenOnHost(Exception):
+    """An error: another run has the name on another host; the message says which."""
+
+
 @contextlib.contextmanager
-def reserve(name: str, is_requested: bool, logdir: str, say: Say) -> Iterator[Run]:
+def reserve(
+    name: str, is_requested: bool, logdir: str, say: Say, taken: Mapping[str, str] | None = None
+) -> Iterator[Run]:
     """Choose the name of a new run, and keep it from other frontends for a `with` block.
 
     The name is `name`, which must be free if it `is_requested`; otherwise it gets the first number
     that is free, unless the run in `logdir` has ended and is resumed, which keeps its name.
-    `logdir`: the run's absolute folder, or empty: a new one. Raises RunInUse if the name is taken,
-    or if another run writes to the folder.
+    `logdir`: the run's absolute folder, or empty: a new one. `taken`: names that are taken on other
+    hosts, and why. Raises RunInUse if the name is taken, or if another run writes to the folder.
     """
     with contextlib.ExitStack() as locks:
         with _one_frontend_at_a_time():
             if logdir:
                 refuse_folder_in_use(logdir, describe_writer(logdir))
-            run, note = _take_name(name, is_requested, logdir, locks)
+            run, note = _take_name(name, is_requested, logdir, locks, taken or {})
         if note:
             say(f"note: {note}: this run is named {run.name}")
         yield run
@@ -43,6 +51,19 @@ def refuse_folder_in_use(logdir: str, writer: str) -> None:
     """Raise RunInUse if there is a `writer`, which writes to the folder."""
     if writer:
         raise RunInUse(f"--logdir={logdir}: {writer} is writing to it; choose another folder")
+
+
+def refuse_taken_on_hosts(hosts: Hosts, logdir: str) -> None:
+    """Raise NameTakenOnHost if a host that is connected knows another run of this name."""
+
+    def ask(host_id: str) -> None:
+        here = socket.gethostname()
+        hosts.call(host_id, "refuse_taken_name", logdir=logdir, started_from=here)
+
+    connected = [host_id for host_id, node in hosts.remote_nodes.items() if not node.error]
+    for error in hosts.for_each(ask, connected).values():
+        if isinstance(error, OperationFailed):
+            raise NameTakenOnHost(str(error))
 
 
 def find(name: str, is_requested: bool) -> Run:
@@ -79,16 +100,24 @@ def _one_frontend_at_a_time() -> Iterator[None]:
 
 
 def _take_name(
-    name: str, is_requested: bool, logdir: str, locks: contextlib.ExitStack
+    name: str,
+    is_requested: bool,
+    logdir: str,
+    locks: contextlib.ExitStack,
+    taken: Mapping[str, str],
 ) -> tuple[Run, str]:
     """Lock the first free name; return its run, and why `name` itself was not taken, if so."""
     why = ""
-    if resumed := "" if is_requested else _find_ended(logdir):
+    if (resumed := "" if is_requested else _find_ended(logdir)) and resumed not in taken:
         with contextlib.suppress(RunInUse, tmux.TmuxError):
             return _lock(resumed, logdir, locks), ""
     for number in itertools.count(1):
+        chosen = name if number == 1 else f"{name}-{number}"
+        if chosen in taken:
+            why = why or taken[chosen].partition(": --tmux_sess")[0]
+            continue
         try:
-            return _lock(name if number == 1 else f"{name}-{number}", logdir, locks), why
+            return _lock(chosen, logdir, locks), why
         except (RunInUse, UnreadableRecord, tmux.TmuxError) as error:
             if is_requested:
                 raise
@@ -122,16 +151,19 @@ def _lock(name: str, logdir: str, locks: contextlib.ExitStack) -> Run:
                 f"--tmux_sess={name} removes them: its results are in {record.logdir}, and the "
                 f"same --logdir resumes it; {_OWN_NAME}"
             )
-        socket = tmux.default_socket()
-        if socket and not (record and record.socket == socket):
-            _refuse_session(name, socket)
+        path = tmux.default_socket()
+        if path and not (record and record.socket == path):
+            _refuse_session(name, path)
         locks.push(tried.pop_all())
     return run
 
 
-def _refuse_session(name: str, socket: str) -> None:
-    """Raise TmuxError if tmux has a session of this name: a user's, or one of an unknown run."""
-    session = tmux.Session(name, libtmux_server(socket))
+def _refuse_session(name: str, path: str) -> None:
+    """Raise TmuxError if tmux has a session of this name: a user's, or one of an unknown run.
+
+    `path` is the socket of the tmux server.
+    """
+    session = tmux.Session(name, libtmux_server(path))
     session.refuse_foreign()
     if session.exists():
         raise tmux.TmuxError(
