@@ -10,6 +10,10 @@ not set.
 
 A process that ends because it can never work (`give_up`) writes `{"frames": 0, "gave_up": WHY}`
 before it exits: its supervisor does not restart it if it has never worked before either.
+
+A supervisor also learns where the learners listen: the first learner writes `{"learner_hosts":
+[address, ...]}`, in the order of ranks, to the path in IMPALA_MM_LEARNER_HOSTS, as soon as the
+addresses of all learners are known; usually before it loads TensorFlow.
 """
 
 import contextlib
@@ -17,12 +21,15 @@ import json
 import math
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from impala_mm.config import flags
 from impala_mm.runtime.rank import process_rank
 
 VARIABLE = "IMPALA_MM_HEARTBEAT"
+HOSTS_VARIABLE = "IMPALA_MM_LEARNER_HOSTS"
 _SECONDS = 1.0  # least time between two heartbeats
 
 
@@ -47,10 +54,8 @@ class Heartbeat:
     def _write(self, content: dict[str, Any]) -> None:
         if not self._path:
             return
-        work = Path(f"{self._path}.part")
         with contextlib.suppress(OSError):
-            work.write_text(json.dumps(content) + "\n")
-            work.replace(self._path)  # readers never see half a file
+            _write(self._path, content)
 
 
 def of_this_process() -> Heartbeat:
@@ -62,3 +67,24 @@ def of_learner() -> Heartbeat:
     """Return a learner's heartbeat; one of several learners adds its rank to the file's name."""
     path, here = os.environ.get(VARIABLE, ""), process_rank()
     return Heartbeat(f"{path}-{here.rank}" if path and here.size > 1 else path)
+
+
+def report_learner_hosts(addresses: Sequence[str]) -> None:
+    """Report the addresses of all learners to the supervisor, if there is one and they are known.
+
+    Exit with code 2 if that is impossible, since the supervisor may wait for it.
+    """
+    path = os.environ.get(HOSTS_VARIABLE, "")
+    if not path or not addresses:
+        return
+    try:
+        _write(path, {"learner_hosts": list(addresses)})
+    except OSError as error:
+        flags.refuse(f"{HOSTS_VARIABLE}={path}: {error.strerror}")
+
+
+def _write(path: str, content: dict[str, Any]) -> None:
+    """Write a JSON file; readers never see half of it. Raises OSError."""
+    work = Path(f"{path}.part")
+    work.write_text(json.dumps(content) + "\n")
+    work.replace(path)
