@@ -43,7 +43,8 @@ ALLOWED = {
     "launcher.remote": "node ssh plan",
     "launcher.transfer": "node remote impala_mm.runtime.durations",
     "launcher.deploy": "node plan remote",
-    "launcher.running": "node ssh plan remote transfer impala_mm.runtime.durations",
+    "launcher.running": "node ssh plan remote transfer impala_mm.runtime.durations "
+    "impala_mm.runtime.strict_json",
     "launcher.checks": "node plan remote running",
     "launcher.commands": "node ssh plan remote transfer deploy running checks",
 }

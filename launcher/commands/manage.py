@@ -12,6 +12,7 @@ from launcher.plan.request import Request, UserError, read_workers
 from launcher.plan.workers_csv import read
 from launcher.remote.state_mirror import StateMirror
 from launcher.running import connect, follow, status
+from launcher.running.process_table import state_label
 from launcher.running.recovery import Recovery
 from launcher.running.run_control import RunControl
 from launcher.transfer import fetch
@@ -83,7 +84,7 @@ def stop_run(run: Run, request: Request) -> int:
             why = "ended when this machine rebooted"
             print(f"{run.name} {why}; removed its record; results: {record.logdir}")
         elif not run.is_running():
-            why = f"was not running (state: {status.state_label(state)})"
+            why = f"was not running (state: {state_label(state)})"
             print(f"{run.name} {why}; removed its record; results: {record.logdir}")
         else:
             code = _end_run(run, control, record, request.launcher.stop_secs)
@@ -184,7 +185,7 @@ def attach_run(run: Run, request: Request) -> int:
         installation_of = connect.find_installations(workers, control.hosts, config.deploy, print)
         follower = follow.Follower(control, Path(record.logdir))
         follower.install_signal_handlers()
-        print(f"{run.name}: {status.state_label(status.run_state(run))}; {follow.KEYS_HINT}")
+        print(f"{run.name}: {state_label(status.run_state(run))}; {follow.KEYS_HINT}")
         recovery = Recovery(
             *(control, mirror, config, workers, installation_of, request.log_max_mb), print
         )
