@@ -17,6 +17,7 @@ from launcher.plan import process_plan, slurm
 from launcher.plan.request import Request, UserError, read_workers, refuse_launcher_flags
 from launcher.plan.workers_csv import BadCsv
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
+from launcher.running.console import say
 from launcher.ssh.ssh_config import Unreachable
 
 
@@ -65,6 +66,6 @@ def emit_script(run: Run, request: Request) -> int:
     with contextlib.redirect_stdout(sys.stderr):
         workers = read_workers(request)
         for note in slurm.list_notes(workers, config, request.given):
-            print(f"note: {note}")
+            say(f"note: {note}")
     print(slurm.make_script(run.name, workers, config, request.flags), end="")
     return 0

@@ -15,6 +15,7 @@ from launcher.plan.request import Request, UserError, read_workers, refuse_launc
 from launcher.plan.workers_csv import Worker
 from launcher.remote.hosts import Hosts, find_targets, host_id_of, libtmux_server
 from launcher.running import connect, follow, start
+from launcher.running.console import say
 from launcher.running.recovery import Recovery
 from launcher.running.run_control import RunControl
 from launcher.transfer import fetch
@@ -66,7 +67,7 @@ class _Launcher:
             tmux.Session(self._run.name, libtmux_server(socket)).refuse_foreign()
         unreached = self._connect_hosts()
         installation_of = connect.find_installations(
-            self._workers, self._hosts, self._config.deploy, print
+            self._workers, self._hosts, self._config.deploy, say
         )
         first = installation_of(next(worker for worker in self._workers if worker.job == "learner"))
         if self._config.check or not self._config.skip_check:
@@ -81,10 +82,10 @@ class _Launcher:
         """Connect to every host, and deploy to it; return unreachable hosts and why."""
         config = self._config
         unreached = self._hosts.connect(
-            print, connect.candidate_pythons(self._workers, config.deploy)
+            say, connect.candidate_pythons(self._workers, config.deploy)
         )
-        self._control.end_pending(print)
-        if config.deploy and deploy.deploy_project(self._hosts, self._workers, config, print):
+        self._control.end_pending(say)
+        if config.deploy and deploy.deploy_project(self._hosts, self._workers, config, say):
             raise UserError(
                 "no process was started: --deploy did not succeed on all hosts (see above)"
             )
@@ -119,9 +120,9 @@ class _Launcher:
         if shown := found if check_only else [each for each in found if not each.ok]:
             preflight.show_findings(shown)
         seconds = time.monotonic() - started
-        print(f"checks: {passed} of {len(found)} passed{rest} ({seconds:.1f} s)", flush=True)
+        say(f"checks: {passed} of {len(found)} passed{rest} ({seconds:.1f} s)")
         if preflight.has_failed(found) and not check_only:
-            print(
+            say(
                 "no process was started: fix the failed checks, or start anyway with --skip_check "
                 "(--check prints all results)"
             )
@@ -151,18 +152,17 @@ class _Launcher:
             if (
                 first.host_id
                 and not shared
-                and fetch.restore_if_missing(hosts, first.host_id, logdir, learners_logdir, print)
+                and fetch.restore_if_missing(hosts, first.host_id, logdir, learners_logdir, say)
             ):
-                print(
+                say(
                     f"copied the checkpoints in {logdir} to {first.host_id}:{learners_logdir}; "
                     f"training resumes from the last one",
-                    flush=True,
                 )
             follower = follow.Follower(self._control, logdir)
             follower.install_signal_handlers()
             started = time.monotonic()
             flags = self._request.flags | {"logdir": learners_logdir}
-            options = (logdir, shared, installation_of, self._request.log_max_mb, print)
+            options = (logdir, shared, installation_of, self._request.log_max_mb, say)
             try:
                 record = start.start_run(run, hosts, self._workers, config, flags, *options)
             except Exception:
@@ -172,29 +172,29 @@ class _Launcher:
             mirror = connect.mirror_states(run, record, hosts)
         reached = len(hosts.remote_nodes) - len(unreached)
         on_hosts = f" on {reached} host{'s' * (reached != 1)}" if hosts.remote_nodes else ""
-        print(
+        say(
             f"{run.name}: started {len(record.processes)} processes{on_hosts} in "
             f"{time.monotonic() - started:.1f} s; results: {logdir}"
         )
         if len(record.learner_places) > 1:
-            print(
+            say(
                 f"note: the learners' supervisor on {first.host_id or 'this machine'} keeps the "
                 f"credentials for the other learners' hosts only in memory: if it crashes, "
                 f"restart the run"
             )
         if config.detach and not follower.interrupted:
-            print(follow.detached_message(run))
+            say(follow.detached_message(run))
             return 0
         on_each = " on each host" if hosts.remote_nodes else ""
         tmux_hint = (
             f"`tmux attach -t {run.name}`{on_each} shows the processes; " if record.socket else ""
         )
-        print(f"{tmux_hint}{follow.KEYS_HINT}", flush=True)
+        say(f"{tmux_hint}{follow.KEYS_HINT}")
         recovery = Recovery(
             *(self._control, mirror, config, self._workers, installation_of),
-            *(self._request.log_max_mb, print),
+            *(self._request.log_max_mb, say),
         )
-        with mirror_folder(config.mirror_logdir, run, hosts, record, print):
+        with mirror_folder(config.mirror_logdir, run, hosts, record, say):
             return follower.follow(recovery, config.stop_secs)
 
 
@@ -212,5 +212,5 @@ def _default_installations(run: Run) -> InstallationOf:
 
 def _print_commands(processes: list[Process]) -> None:
     for process in processes:
-        print(f"# {process.name} on {process.worker.ip}, in {process.workdir}")
-        print(process.shell_line())
+        say(f"# {process.name} on {process.worker.ip}, in {process.workdir}")
+        say(process.shell_line())

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from impala_mm.config.printable import escape
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import ANY_LEARNER, Worker, read
 from launcher.ssh.ssh_config import Settings
@@ -70,7 +71,7 @@ def read_workers(request: Request) -> list[Worker]:
         path = str(_EXAMPLE)
     workers, notes = read(path)
     for note in notes:
-        print(f"note: {path}: {note}")
+        print(f"note: {escape(path)}: {note}")
     learners = [worker for worker in workers if worker.job == "learner"]
     has_horovod = importlib.util.find_spec("horovod") is not None
     if not named and len(learners) > 1 and not has_horovod:
