@@ -12,7 +12,13 @@ from launcher.commands import manage
 from launcher.commands.apply import NotRunning
 from launcher.commands.launch import launch
 from launcher.node import tmux
-from launcher.node.run_registry import InvalidRunName, Run, RunInUse, UnreadableRecord
+from launcher.node.run_registry import (
+    InvalidRunName,
+    Run,
+    RunInUse,
+    UnreadableRecord,
+    UnwritableState,
+)
 from launcher.plan import process_plan, slurm
 from launcher.plan.request import Request, UserError, read_workers, refuse_launcher_flags
 from launcher.plan.workers_csv import BadCsv
@@ -46,6 +52,7 @@ def main(request: Request) -> int:
     except (
         BadCsv,
         UnreadableRecord,
+        UnwritableState,
         RunInUse,
         NotRunning,
         OperationFailed,

@@ -7,7 +7,7 @@ from launcher.checks import preflight
 from launcher.checks.finding import Finding
 from launcher.deploy import deploy
 from launcher.node import tmux
-from launcher.node.run_registry import Run
+from launcher.node.run_registry import Run, check_runs_folder
 from launcher.plan import host_environment, process_plan
 from launcher.plan.host_environment import Installation, InstallationOf
 from launcher.plan.process_plan import Process
@@ -42,6 +42,7 @@ def launch(run: Run, request: Request) -> int:
         raise UserError(
             "--wheelhouse needs --deploy, which installs its packages on the hosts: add --deploy"
         )
+    check_runs_folder()
     run.refuse_running()
     hosts = Hosts(run.name, find_targets(workers), request.settings)
     try:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -42,8 +43,15 @@ class Request(NamedTuple):
 
     @property
     def settings(self) -> Settings:
-        """The settings of SSH."""
-        return Settings(self.launcher.ssh_config, self.launcher.ssh_accept_new_hosts)
+        """The settings of SSH. Raises UserError if a flag is no fingerprint."""
+        config = self.launcher
+        for text in config.ssh_accept_key:
+            if not re.fullmatch(r"SHA256:[A-Za-z0-9+/]{43}", text):
+                raise UserError(
+                    f"--ssh_accept_key={text}: write the fingerprint of a host's key as "
+                    f"`ssh-keygen -lf` prints it: SHA256: and 43 letters"
+                )
+        return Settings(config.ssh_config, config.ssh_accept_new_hosts, config.ssh_accept_key)
 
 
 def refuse_launcher_flags(request: Request) -> None:

@@ -52,6 +52,7 @@ class Settings(NamedTuple):
 
     config: str = ""  # path of an SSH configuration; empty: the user's and the system's
     accept_new_hosts: bool = False
+    accept_keys: tuple[str, ...] = ()  # fingerprints of keys that a new host may show
 
 
 class Route(NamedTuple):
@@ -72,6 +73,7 @@ class Route(NamedTuple):
     host_key_alias: str = ""
     hash_known_hosts: bool = False
     accept_new: bool = False  # trust on first use
+    accept_keys: tuple[str, ...] = ()  # fingerprints of keys to trust on first use
     connect_timeout: float = _SECONDS
     family: socket.AddressFamily = socket.AF_UNSPEC
 
@@ -119,6 +121,7 @@ def find_route(target: Target, settings: Settings) -> Route:
         host_key_alias=first.get("hostkeyalias", ""),
         hash_known_hosts=first.get("hashknownhosts") == "yes",
         accept_new=settings.accept_new_hosts or strict in ("accept-new", "no", "off", "false"),
+        accept_keys=settings.accept_keys,
         connect_timeout=float(limit) if limit.isdigit() and int(limit) else _SECONDS,
         family=_FAMILIES.get(first.get("addressfamily", ""), socket.AF_UNSPEC),
     )
