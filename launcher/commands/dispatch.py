@@ -23,6 +23,7 @@ from launcher.plan import process_plan, slurm
 from launcher.plan.request import Request, UserError, read_workers, refuse_launcher_flags
 from launcher.plan.workers_csv import BadCsv
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
+from launcher.running import names
 from launcher.running.console import say
 from launcher.ssh.ssh_config import Unreachable
 
@@ -41,7 +42,10 @@ def main(request: Request) -> int:
     ]
     act = next((act for is_asked, act in handlers if is_asked), launch)
     try:
-        return act(Run(config.tmux_sess), request)
+        run = Run(config.tmux_sess)
+        if act not in (launch, emit_script):
+            run = names.find(run.name, "tmux_sess" in request.given)
+        return act(run, request)
     except InvalidRunName as error:
         raise UserError(f"--tmux_sess: {error}") from None
     except BrokenPipeError:

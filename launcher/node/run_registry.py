@@ -204,13 +204,18 @@ class Run:
         return killed
 
     @contextlib.contextmanager
-    def locked(self, wait: bool = False) -> Iterator[None]:
-        """Lock the run against other frontends. Raises RunInUse if it is locked, unless `wait`."""
+    def locked(self, wait: bool = False, logdir: str = "") -> Iterator[None]:
+        """Lock the run against other frontends. Raises RunInUse if it is locked, unless `wait`.
+
+        `logdir`: the run's folder if it is about to start, for `folder_use`.
+        """
         self.folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         timeout = math.inf if wait else 0.0
         lock = file_lock.acquire(self.folder.with_suffix(".lock"), timeout)
         if lock is None:
             raise RunInUse(f"another frontend is starting or changing {self.name} right now")
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, logdir.encode(), 0)
         try:
             yield
         finally:
@@ -220,8 +225,9 @@ class Run:
         """Raise RunInUse if the run is running."""
         if self.is_running():
             raise RunInUse(
-                f"a run named {self.name} is running: --status shows it, --stop ends it, "
-                f"--tmux_sess=NAME starts another run"
+                f"a run named {self.name} is running: --status --tmux_sess={self.name} shows it, "
+                f"--stop --tmux_sess={self.name} ends it; another --tmux_sess, or none, starts "
+                f"another run"
             )
 
     def _local_states(self) -> dict[str, dict[str, Any]]:

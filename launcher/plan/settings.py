@@ -16,7 +16,8 @@ class LauncherConfig:
         text="CSV file of the run's hosts and processes. workers.csv.example explains its columns.")
     tmux_sess: str = flag(
         "impala", group="Cluster",
-        text="Name of the run and of its tmux session: `tmux attach -t NAME` shows the processes.")
+        text="Name of the run and of its tmux session: `tmux attach -t NAME` shows the processes. "
+             "Unset: impala for the first run, then impala-2 and so on.")
     mpirun_args: str = flag(
         "", group="Cluster",
         text="Additional arguments for mpirun, split as a shell would.")

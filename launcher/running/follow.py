@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from impala_mm.config.printable import log_line
 from launcher.node.callbacks import Say
-from launcher.node.run_registry import Run
+from launcher.node.run_registry import Run, run_names
 from launcher.node.task import FINAL_STATES, LEARNERS
 from launcher.running.console import say
 from launcher.running.recovery import Recovery
@@ -193,7 +193,7 @@ def unreached_message(host_ids: list[str]) -> str:
 
 def detached_message(run: Run) -> str:
     """Return what the frontend prints when it detaches from a run."""
-    named = "" if run.name == "impala" else f" --tmux_sess={run.name}"
+    named = "" if [run.name] == run_names() else f" --tmux_sess={run.name}"
     command = f"python run_experiment_mm_raw.py{named}"
     return (
         f"detached; the run keeps running: `{command} --status` shows it, `{command} --stop` saves "

@@ -180,7 +180,9 @@ def test_a_run_from_before_a_reboot_is_stale_and_its_name_is_free(run, tmp_path)
 
 def test_a_running_run_keeps_its_name_and_one_frontend_changes_it_at_a_time(run, tmp_path):
     _write(run, tmp_path, LEARNERS)
-    with pytest.raises(RunInUse, match="a run named night-1 is running: --status shows it, --stop"):
+    with pytest.raises(
+        RunInUse, match="night-1 is running: --status --tmux_sess=night-1 shows it, --stop"
+    ):
         run.create_state()
     assert run_names() == ["night-1"]
     with (
