@@ -8,6 +8,7 @@ from rich.console import Console, ConsoleOptions, OverflowMethod
 from rich.table import Table
 from rich.text import Text
 
+from impala_mm.config.printable import escape, log_line
 from impala_mm.runtime.durations import format_duration
 
 # How the table shows a state; the JSON has the state itself. Others are shown as they are.
@@ -102,16 +103,15 @@ def _fitting_columns(widths: Sequence[int], width: int) -> list[int]:
 
 
 def _printable(text: str, encoding: str) -> str:
-    """Return a line of a log with `?` for each character that a terminal cannot show."""
-    text = "".join(each if each.isprintable() else "?" for each in text.expandtabs(4))
-    return text.encode(encoding, "replace").decode(encoding)
+    """Return a line of a log with `?` for each character that an encoding lacks."""
+    return log_line(text.expandtabs(4)).encode(encoding, "replace").decode(encoding)
 
 
 def _cells(process: dict[str, Any]) -> list[str]:
     rate = process["frames_per_second"]
     return [
         process["name"],
-        process["host"],
+        escape(process["host"]),
         state_label(process["state"]),
         "" if process["up"] is None else format_duration(process["up"]),
         "" if rate is None else f"{rate:,.0f}",

@@ -12,6 +12,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
+from impala_mm.config.printable import escape
 from impala_mm.runtime.durations import format_duration
 from impala_mm.runtime.strict_json import from_json, to_json
 from launcher.node.run_registry import Record, Run, boot_id
@@ -106,7 +107,7 @@ def _headline(status: dict[str, Any]) -> Text:
         f"MiB used"
         for gpu in status["gpus"]
     ]
-    return Text("\n".join(lines))
+    return Text(escape("\n".join(lines)))
 
 
 def _describe_process(state: dict[str, Any]) -> dict[str, Any]:
