@@ -161,7 +161,7 @@ def test_a_learner_without_unrolls_ends_at_once_when_asked(tmp_path):
     for number, learner in learners.items():
         assert learner.process.wait(timeout=10) == EXIT_CODES[number]
         assert f"finished: {END_REASONS[number]}" in learner.printed()
-        assert list((tmp_path / number.name / "checkpoints").iterdir()), "saved"
+        assert not (tmp_path / number.name / "checkpoints").exists(), "nothing was learnt"
 
 
 @pytest.mark.slow

@@ -247,6 +247,7 @@ def _read(path: Path) -> CheckpointInfo | None:
     """Return a checkpoint's description without verifying it; None if it cannot be read."""
     try:
         content = from_json((path / "about.json").read_text())
+        content.setdefault("counted_seconds", None)
         return CheckpointInfo(**{name: content[name] for name in CheckpointInfo._fields})
     except (OSError, ValueError, KeyError, TypeError):
         return None
