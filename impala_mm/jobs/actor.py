@@ -61,9 +61,7 @@ def run(config: Config) -> NoReturn:
         if stop.is_set():
             lifecycle.exit_now(lifecycle.exit_code(ending))
         say(f"error: {error}")
-        alive.give_up(error.reason)
-        address = prepared.address() if prepared else learners[start]
-        setup.report(address, error.fault, error.reason)
+        setup.give_up(prepared.address() if prepared else learners[start], error)
     except (Refused, TooManyFaults) as error:
         say(f"error: {error}")
     except Exception:
@@ -90,6 +88,11 @@ class _ActorSetup(NamedTuple):
         from impala_mm.actor.failure_report import report_failure  # noqa: PLC0415
 
         report_failure(address, self.token, self.config.task, fault, gave_up)
+
+    def give_up(self, address: str, error: Any) -> None:
+        """Report to the supervisor and to the learner at `address` why this actor gives up."""
+        self.heartbeat.give_up(error.reason)
+        self.report(address, error.fault, error.reason)
 
 
 def _ask_inference_place(setup: _ActorSetup) -> str:
