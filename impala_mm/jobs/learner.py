@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.distributed.agreement import Agreement
+from impala_mm.jobs import counts, environment_check
 from impala_mm.records import wandb_tracking
 from impala_mm.records.outputs import RunOutputs, make_outputs
 from impala_mm.records.run_folder import RunFolder
@@ -33,6 +34,9 @@ def run(config: Config) -> NoReturn:
     address = _address(config, here.rank)
     refuse_bad_flags(config)
     refuse_taken_address(config.bind_address or address)
+    if here.rank == 0 and not environment_check.was_made():
+        counts.check(config, here.local_size)
+        environment_check.before_training(config)
     ending: list[int] = []  # the signals that requested a stop
     lifecycle.handle_end_signals(lambda number, _: ending.append(number))
     agreement = Agreement(config, PROTOCOL, address)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
-from impala_mm.jobs import learner
+from impala_mm.jobs import counts, environment_check, learner
 from impala_mm.records import wandb_tracking
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import log, ports, provenance
@@ -52,6 +52,8 @@ def prepare(
     num_actors = auto.num_actors(config)
     if several and num_actors < config.num_learners:
         _check_actors(config, num_actors)
+    counts.check(config, config.num_learners)
+    environment_check.before_training(config)
     folder = RunFolder(config)
     folder.leave_to_others()
     # A later flag replaces an earlier one.
