@@ -82,7 +82,7 @@ def _searched_folders() -> dict[Path, str]:
     for folder in (Path(entry).absolute() for entry in sys.path):
         if folder in {standard, standard / "lib-dynload"} or folder.suffix == ".zip":
             continue
-        kind = "installed packages" if "-packages" in folder.name else "the program's folder"
+        kind = "installed packages" if "-packages" in folder.name else "sys.path"
         if folder in of_variable:
             kind = "PYTHONPATH" if folder.is_dir() else "PYTHONPATH, but there is no such folder"
         with contextlib.suppress(OSError):

@@ -40,9 +40,11 @@ def users_traceback(error: BaseException) -> str:
     while each:
         outer = [not frame.filename.startswith(inner) for frame in each.stack]
         found = found or any(outer)
-        frames = each.stack[outer.index(True) if True in outer else 0 :]
+        frames = each.stack[outer.index(True) :] if True in outer else []
         each.stack = traceback.StackSummary.from_list(
             [frame for frame in frames if not frame.filename.startswith("<frozen ")]
         )
         each = each.__cause__ or each.__context__
-    return "".join(told.format()).rstrip() if found or isinstance(error, SyntaxError) else ""
+    if isinstance(error, SyntaxError):  # of a file of the user's: it has no frame, but a line
+        found = True
+    return "".join(told.format()).rstrip() if found else ""
