@@ -53,7 +53,6 @@ def test_a_program_in_another_folder_finds_the_modules_of_the_current_one_and_of
                 *(sys.executable, ROOT / "experiment.py", "--num_actors=1"),
                 *("--max_seconds=60", "--total_environment_frames=4000"),
                 *(f"--level_name=of_{folder}:{folder}-v0", f"--logdir={tmp_path / 'run'}-{folder}"),
-                "--learner_hosts=localhost:8743",
             ],
             cwd=tmp_path / "here",
             env=variables,

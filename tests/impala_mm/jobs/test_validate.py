@@ -181,7 +181,7 @@ def test_no_seconds_are_no_check(capsys):
 
 
 def test_a_run_with_a_broken_environment_is_refused_before_anything_is_started(tmp_path, capsys):
-    config = Config(level_name="broken_levels:OldStep-v0", learner_hosts="localhost:8744")
+    config = Config(level_name="broken_levels:OldStep-v0")
     with pytest.raises(SystemExit) as ended:
         local_run.prepare(config, ["experiment.py"], [], has_mpirun=False)
     assert ended.value.code == 2
@@ -193,7 +193,7 @@ def test_a_run_with_a_broken_environment_is_refused_before_anything_is_started(t
 def test_a_start_does_not_wait_for_a_slow_environment(tmp_path, capsys, monkeypatch):
     assert environment_check._SECONDS_BEFORE_TRAINING == 2
     monkeypatch.setattr(environment_check, "_SECONDS_BEFORE_TRAINING", 0.5)
-    config = Config(level_name="broken_levels:Hangs-v0", learner_hosts="localhost:8744")
+    config = Config(level_name="broken_levels:Hangs-v0")
     begin = time.monotonic()
     local_run.prepare(config, ["experiment.py"], [], has_mpirun=False)
     assert time.monotonic() - begin < 3
