@@ -61,10 +61,10 @@ class CheckProcess:
         """Wait for the end of the check and return what it found."""
         try:
             while self._process:
-                level, call = self._wait(self._process)
+                crashed = self._wait(self._process)
                 self.stop()
-                if level in self._left[:-1] and call:  # it crashed: check those after it
-                    self._left = self._left[self._left.index(level) + 1 :]
+                if crashed in self._left[:-1]:  # check those after it
+                    self._left = self._left[self._left.index(crashed) + 1 :]
                     self._start()
         finally:
             self.stop()
@@ -110,60 +110,62 @@ class CheckProcess:
             self._process.stdin.write(json.dumps(given).encode())
             self._process.stdin.close()
 
-    def _wait(self, process: subprocess.Popen) -> tuple[str, str]:
+    def _wait(self, process: subprocess.Popen) -> str:
         """Wait for the end of the process and add its findings to the result.
 
-        Return the level and the call in which it crashed, or empty strings.
+        Return the level that made it crash, or an empty string.
         """
-        late = False
         try:
             code = process.wait(max(self._until - time.monotonic(), 0) + _LATE_SECONDS)
         except subprocess.TimeoutExpired:
-            late = True
+            code = None
             process.send_signal(signal.SIGUSR2)  # prints where it is
             time.sleep(0.1)
-        level, call, since, steps = "", "its start", time.monotonic(), 0
-        for record in map(json.loads, _text(self._records).splitlines()):
-            if "call" in record:
-                level, call, since, steps = (record[k] for k in ("level", "call", "since", "steps"))
-            elif "sentence" in record:
-                sentence, traceback = record["sentence"], record["traceback"]
-                if record["is_error"]:
-                    self._result.errors.append((sentence, traceback))
-                else:
-                    self._result.warnings.append(sentence)
-            elif "end" in record:
-                if record["end"] == "late":
-                    self._add_late(f"{level}: {steps} steps were made")
-                return "", ""
-        if not late:
-            printed = _text(self._printed).strip().splitlines()[-_LINES:]
-            self._result.errors.append(
-                (
-                    f"{level or 'the check'}: its process {_ended(code)} in {call}",
-                    "\n".join([*_frames(_text(self._stacks)), *printed]),
-                )
-            )
-            return level, call
-        lasted = time.monotonic() - since
-        if lasted < _STUCK_SECONDS:
-            self._add_late(f"{level or 'no level'}: it was in {call}")
+        records = [json.loads(line) for line in _text(self._records).splitlines()]
+        for record in records:
+            if "sentence" in record:
+                self._add(record["is_error"], record["sentence"], record["traceback"])
+        last: dict[str, Any] = {"level": "", "call": "its start", "since": time.monotonic()}
+        last |= next((record for record in reversed(records) if "call" in record), {})
+        if records and "end" in records[-1]:
+            if records[-1]["end"] == "late":
+                self._add_late(f"{last['level']}: {last['steps']} steps were made")
+            return ""
+        stack = _frames(_text(self._stacks))
+        if code is None:
+            self._add_stuck(last, stack)
+            return ""
+        printed = _text(self._printed).strip().splitlines()[-_LINES:]
+        level = last["level"] or "the check"
+        sentence = f"{level}: its process {_ended(code)} in {last['call']}"
+        self._add(True, sentence, "\n".join([*stack, *printed]))
+        return last["level"]
+
+    def _add(self, is_error: bool, sentence: str, traceback: str = "") -> None:
+        if is_error:
+            self._result.errors.append((sentence, traceback))
         else:
-            self._result.errors.append(
-                (
-                    f"{level}: {call} did not return within {lasted:.0f} s; if it takes that long, "
-                    f"set --check_env_secs to more than {self._seconds:g}",
-                    "\n".join(_frames(_text(self._stacks))),
-                )
-            )
-        return "", ""
+            self._result.warnings.append(sentence)
+
+    def _add_stuck(self, last: dict[str, Any], stack: list[str]) -> None:
+        """Add the call that was running at the end of the time."""
+        lasted = self._until - last["since"]  # not until now: the caller may have been busy
+        if lasted < _STUCK_SECONDS:
+            self._add_late(f"{last['level'] or 'no level'}: it was in {last['call']}")
+            return
+        sentence = (
+            f"{last['level']}: {last['call']} did not return within {lasted:.0f} s; if it takes "
+            f"that long, set --check_env_secs to more than {self._seconds:g}"
+        )
+        self._add(True, sentence, "\n".join(stack))
 
     def _add_late(self, reached: str) -> None:
         """Add a warning that the check is incomplete, unless its time was meant to be short."""
         if self._seconds >= _STUCK_SECONDS:
-            self._result.warnings.append(
+            self._add(
+                False,
                 f"{reached} when the check ended after {self._seconds:g} s, which is too short for "
-                f"a complete one: set --check_env_secs to more"
+                f"a complete one: set --check_env_secs to more",
             )
 
 
