@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.jobs import actor, evaluate, evaluator, export, learner, local_run
+from impala_mm.records import checkpoint_paths
 from impala_mm.runtime import lifecycle, ports
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def _check_training(config: Config) -> str:
         actor.first_learner(config, len(hosts))
     if config.job_name != "actor":
         learner.refuse_bad_flags(config)
+        learner.refuse_missing_checkpoint(config)
         _refuse_unwritable(config.logdir)
     lifecycle.load_tensorflow(1, 1, "cpu")
     from impala_mm.algorithms import agent  # noqa: PLC0415
@@ -69,7 +71,7 @@ def _check_weights(config: Config, made: "Agent") -> str:
 
     variables = made.algorithm.variables
     try:
-        if checkpoint.all_in(Path(config.logdir) / "checkpoints") and config.logdir:
+        if checkpoint_paths.all_in(Path(config.logdir) / "checkpoints") and config.logdir:
             path, about = checkpoint.find(config.logdir)
             resume.check_resumable(about, made.made_of, config.logdir)
             checkpoint.load(path, checkpoint.named(variables))
