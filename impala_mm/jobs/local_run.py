@@ -53,6 +53,7 @@ def prepare(
     if config.track:
         wandb_tracking.refuse_without_wandb()
     learner.refuse_bad_flags(config)
+    learner.refuse_missing_checkpoint(config)
     _refuse_taken(config, addresses[: config.num_learners])
     num_actors = auto.num_actors(config)
     if several and num_actors < config.num_learners:

@@ -23,6 +23,7 @@ from impala_mm.jobs import (
     learner,
     local_run,
 )
+from impala_mm.records import checkpoint_paths
 from impala_mm.runtime import lifecycle, ports
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def _check_training(config: Config) -> str:
         actor.first_learner(config, len(hosts))
     if config.job_name != "actor":
         learner.refuse_bad_flags(config)
+        learner.refuse_missing_checkpoint(config)
         _refuse_unwritable(config.logdir)
     counts.check(config, 1 if config.job_name else config.num_learners)
     check = environment_check.start(config, config.check_env_secs)
@@ -101,7 +103,7 @@ def _check_weights(config: Config, made: "Agent") -> str:
 
     variables = made.algorithm.variables
     try:
-        if checkpoint.all_in(Path(config.logdir) / "checkpoints") and config.logdir:
+        if checkpoint_paths.all_in(Path(config.logdir) / "checkpoints") and config.logdir:
             path, about = checkpoint.find(config.logdir)
             resume.check_resumable(about, made.made_of, config.logdir)
             checkpoint.load(path, checkpoint.named(variables))

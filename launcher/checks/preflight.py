@@ -150,6 +150,8 @@ def _check_flags(planned: PlannedRun, learner: Worker) -> list[Finding]:
         environment=planned.processes[0].environment,
         seconds=120.0,
     )
+    if printed.startswith(f"{installation.workdir}: "):  # it does not exist
+        return []  # the check of the machine reports it
     lines = printed.strip().splitlines() or ["no output"]
     warnings = [
         Finding("flags", None, line.removeprefix("warning: "))
@@ -160,10 +162,8 @@ def _check_flags(planned: PlannedRun, learner: Worker) -> list[Finding]:
         return [Finding("flags", True, lines[-1].removeprefix("valid: ")), *warnings]
     tracebacks = [i for i, line in enumerate(lines) if line.startswith("Traceback ")]
     if tracebacks:  # of the code of an environment
-        message, remedy = (
-            "\n".join(lines[tracebacks[0] :]),
-            "correct the code at the last line named",
-        )
+        message = "\n".join(lines[tracebacks[0] :])
+        remedy = "correct the code at the last line named"
     else:
         message, remedy = lines[-1].removeprefix("error: "), "correct the command line"
     return [Finding("flags", False, message, remedy), *warnings]

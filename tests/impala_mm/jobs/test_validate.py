@@ -58,6 +58,10 @@ def test_a_process_says_what_its_flags_would_start_and_starts_nothing(tmp_path):
             "; the run in runs/c is finished: it has reached its 0 sec",
         ),
         (
+            {"mode": "train_from", "checkpoint": "none", "logdir": "runs/c"},
+            "resumes from the ",
+        ),
+        (
             {"mode": "train_from", "checkpoint": "runs/c"},
             "; training starts with the weights of ru",
         ),
@@ -99,7 +103,7 @@ def test_what_can_be_is_said_in_a_line(catch, tmp_path, capsys, settings, said):
         ({"job_name": "actor", "learner": 1}, "--learner=1: --learner_hosts names 1"),
         ({"profile": "9:3"}, "--profile=9:3: it must be two numbers of updates"),
         ({"mode": "train_from"}, "--mode=train_from and --checkpoint=FOLDER belong together"),
-        ({"mode": "train_from", "checkpoint": "none"}, "none does not exist"),
+        ({"mode": "train_from", "checkpoint": "none"}, "--checkpoint: none does not exist; give"),
         (
             {"mode": "train_from", "checkpoint": "runs/c", "level_name": "memory"},
             "--checkpoint=runs/c: actions are",
