@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.data import compression
-from impala_mm.runtime import heartbeat, lifecycle, log, ports, provenance, run_token
+from impala_mm.runtime import heartbeat, lifecycle, log, machine, ports, provenance, run_token
 from impala_mm.runtime.heartbeat import Heartbeat
 
 _ATTEMPTS = 5  # attempts to make the environments, with pauses of 1, 2, 4... s
@@ -37,9 +37,7 @@ def run(config: Config) -> NoReturn:
     token = run_token.read_token(config)
     threads = config.intra_op_threads or 1, config.inter_op_threads or 1
     lifecycle.load_tensorflow(*threads, config.actor_device)
-    from impala_mm.actor.stepper import NothingPlayed, TooManyFaults  # noqa: PLC0415
     from impala_mm.runtime import devices  # noqa: PLC0415
-    from impala_mm.transport.client import Refused  # noqa: PLC0415
 
     device = devices.select_device("actor_device", config.actor_device, config.task)
     if config.actor_device == "gpu":
@@ -50,26 +48,38 @@ def run(config: Config) -> NoReturn:
         setup = setup._replace(
             config=dataclasses.replace(config, inference=_ask_inference_place(setup))
         )
+    lifecycle.exit_now(_play(setup, ending))
+
+
+def _play(setup: "_ActorSetup", ending: list[int]) -> int:
+    """Act until a signal in `ending` arrives or the actor fails; return the exit code."""
+    from impala_mm.actor.stepper import NothingPlayed, TooManyFaults  # noqa: PLC0415
+    from impala_mm.environments.types import BadLevel  # noqa: PLC0415
+    from impala_mm.transport.client import Refused  # noqa: PLC0415
+
     prepare = _prepare_stepping if setup.config.inference == "learner" else _prepare_with_network
-    code, prepared = 1, None
+    code, prepared, say = 1, None, setup.say
     try:
         prepared = prepare(setup)
         prepared.run()
         code = lifecycle.exit_code(ending)
         say(f"finished: {lifecycle.end_reason(ending)}")
     except NothingPlayed as error:
-        if stop.is_set():
-            lifecycle.exit_now(lifecycle.exit_code(ending))
+        if setup.stop.is_set():
+            return lifecycle.exit_code(ending)
         say(f"error: {error}")
-        setup.give_up(prepared.address() if prepared else learners[start], error)
+        setup.give_up(prepared.address() if prepared else setup.learners[setup.start], error)
+    except BadLevel as error:  # found only in the first reset or step
+        say(f"error: {error}")
+        code = 2
     except (Refused, TooManyFaults) as error:
         say(f"error: {error}")
     except Exception:
         traceback.print_exc()
-    stop.set()
+    setup.stop.set()
     if prepared:
         prepared.end()
-    lifecycle.exit_now(code)
+    return code
 
 
 class _ActorSetup(NamedTuple):
@@ -136,6 +146,7 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     from impala_mm.actor import actor  # noqa: PLC0415
     from impala_mm.actor.learner_link import LearnerLink  # noqa: PLC0415
     from impala_mm.algorithms import agent  # noqa: PLC0415
+    from impala_mm.data.trajectory import UnrollCodec  # noqa: PLC0415
 
     config, say, stop = setup.config, setup.say, setup.stop
     algorithm, layout, levels, identity, _ = agent.make_agent(
@@ -145,6 +156,7 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     observation = levels[level].observation
     count = auto.num_envs(config, observation)
     lag = algorithm.max_lag
+    refuse_many_environments(config, count, UnrollCodec(algorithm.unroll).size, 1)
     try:
         sizes = auto.group_sizes(config, count, observation, provenance.is_local_run(), lag)
     except ValueError as error:
@@ -168,6 +180,12 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
         _close_groups(groups)
 
     return _PreparedActor(run, lambda: link.address, end)
+
+
+def refuse_many_environments(config: Config, count: int, unroll_bytes: int, actors: int) -> None:
+    """Refuse environments whose unrolls do not fit in memory; `actors` have `count` each."""
+    of = f" for {actors} actors" if actors > 1 else ""
+    machine.refuse_too_many_unrolls(f"--num_envs={count}{of}", count * actors, unroll_bytes)
 
 
 def _prepare_stepping(setup: _ActorSetup) -> _PreparedActor:
@@ -208,6 +226,7 @@ def _make_groups(setup: _ActorSetup, level: str, sizes: list[int]) -> list[tuple
     from impala_mm.environments import from_flags  # noqa: PLC0415
     from impala_mm.environments.faults import FaultLog, make_fault  # noqa: PLC0415
     from impala_mm.environments.make import make_environments  # noqa: PLC0415
+    from impala_mm.environments.types import BadLevel  # noqa: PLC0415
 
     config, address = setup.config, setup.learners[setup.start]
     options, seed = from_flags.environment_options(config), _first_seed(config)
@@ -219,6 +238,8 @@ def _make_groups(setup: _ActorSetup, level: str, sizes: list[int]) -> list[tuple
                 first_of_group = seed + sum(size for _, size in groups)
                 groups.append((make_environments(level, size, first_of_group, **options), size))
             return groups
+        except BadLevel:
+            raise
         except Exception as error:
             _close_groups(groups)
             fault = make_fault(f"an environment of {level} cannot be made", error)
