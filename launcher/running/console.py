@@ -1,13 +1,25 @@
-"""The console on which tables are printed."""
+"""The frontend's output: messages and tables. Lines of logs are printed unchanged instead."""
+
+import os
 
 from rich.console import Console
+
+from impala_mm.config.printable import escape
 
 _FILE_COLUMNS = 200  # columns of a table that is not printed on a terminal
 
 
+def say(message: str) -> None:
+    """Print a message; what in it could control the terminal is escaped."""
+    print(escape(message), flush=True)
+
+
 def make_console() -> Console:
-    """Return a console as wide as the terminal, or wide enough for messages in a file."""
+    """Return a console as wide as the terminal, or wide enough for messages in a file.
+
+    A program such as `watch` reads the output for a terminal, and sets COLUMNS.
+    """
     console = Console()
-    if not console.is_terminal:  # rich would assume 80 columns
+    if not console.is_terminal and "COLUMNS" not in os.environ:  # rich would assume 80 columns
         console.width = _FILE_COLUMNS
     return console
