@@ -158,6 +158,11 @@ def hold(address: str, flag: str) -> ports.HeldAddress:
             advice = f"; end that process, or choose another address, such as {other}"
             advice += ", also for its actors" if flag == "learner_hosts" else ""
             free.release()
+        elif error.errno == errno.EADDRNOTAVAIL:
+            advice = (
+                "; this machine does not have that address: name this machine in --learner_hosts, "
+                "or where it listens in --bind_address, such as 0.0.0.0:8001"
+            )
         raise OSError(f"the learner cannot listen: {error.strerror or error}{advice}") from None
 
 
