@@ -35,7 +35,7 @@ _PID_NAMESPACE, _IPC_NAMESPACE = 0xEFFFFFFC, 0xEFFFFFFF
 
 
 class _Uses(NamedTuple):
-    """What the living processes of this user have open or mapped."""
+    """The files that living processes of this user have open or mapped."""
 
     paths: set[str]
     files: set[tuple[int, int]]  # (device, inode)
