@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from impala_mm.data.variables import Variables
+from impala_mm.records.checkpoint_paths import all_in, why_missing
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.strict_json import from_json, to_json
 
@@ -201,6 +202,8 @@ def find(path: str | Path, best: bool = False) -> tuple[Path, CheckpointInfo]:
     Raises Damaged if none is intact, and Missing if there is none.
     """
     path = Path(path)
+    if missing := why_missing(path):
+        raise Missing(missing)
     if (path / "about.json").exists():
         return path, verify(path)
     found = all_in(path / "checkpoints")
@@ -211,16 +214,7 @@ def find(path: str | Path, best: bool = False) -> tuple[Path, CheckpointInfo]:
             return each, verify(each)
         except Damaged as error:
             reasons.append(str(error))
-    if reasons:
-        raise Damaged(f"no checkpoint of {path} is intact: {reasons[0]}")
-    has_run = (path / "metrics.jsonl").exists()
-    what = "holds no checkpoint yet" if has_run else "is not the folder of a run"
-    raise Missing(f"{path} {what if path.is_dir() else 'does not exist'}")
-
-
-def all_in(folder: Path) -> list[Path]:
-    """Return a folder's checkpoints, oldest first, without copies that the user has renamed."""
-    return sorted(path for path in folder.glob("[0-9]*") if path.name.isdigit() and path.is_dir())
+    raise Damaged(f"no checkpoint of {path} is intact: {reasons[0]}")
 
 
 def best_of(paths: Sequence[Path]) -> Path | None:
