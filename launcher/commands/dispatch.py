@@ -17,7 +17,7 @@ from launcher.plan import process_plan, slurm
 from launcher.plan.request import Request, UserError, read_workers, refuse_launcher_flags
 from launcher.plan.workers_csv import BadCsv
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
-from launcher.running import names
+from launcher.running import follow, names
 from launcher.ssh.ssh_config import Unreachable
 
 
@@ -51,6 +51,7 @@ def main(request: Request) -> int:
         UnreadableRecord,
         RunInUse,
         NotRunning,
+        follow.NoAddresses,
         OperationFailed,
         HostUnavailable,
         Unreachable,  # such as an SSH configuration that cannot be read

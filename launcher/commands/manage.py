@@ -8,6 +8,7 @@ from pathlib import Path
 from launcher.commands.apply import update_actors
 from launcher.node.run_registry import Record, Run, run_names
 from launcher.node.task import FINAL_STATES, LEARNERS
+from launcher.plan import process_plan
 from launcher.plan.request import Request, UserError, read_workers
 from launcher.plan.workers_csv import read
 from launcher.remote.state_mirror import StateMirror
@@ -185,6 +186,11 @@ def attach_run(run: Run, request: Request) -> int:
         follower = follow.Follower(control, Path(record.logdir))
         follower.install_signal_handlers()
         print(f"{run.name}: {status.state_label(status.run_state(run))}; {follow.KEYS_HINT}")
+        if process_plan.chooses_port(record.flags["learner_hosts"]):
+            print(
+                "note: the actors were not started, as the run's frontend ended before: --apply "
+                "--workers_csv_path=PATH starts them"
+            )
         recovery = Recovery(
             *(control, mirror, config, workers, installation_of, request.log_max_mb), print
         )
