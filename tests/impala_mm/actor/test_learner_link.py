@@ -362,7 +362,7 @@ def test_while_all_are_away_each_round_begins_with_its_own(monkeypatch):
             tried.append(address)
             raise Unreachable("away")
 
-    def pause(waiting, first, most):
+    def pause(waiting, first, most, why=""):
         tried.append("pause")
         if tried.count("pause") == 3:
             stop.set()
