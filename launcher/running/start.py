@@ -61,7 +61,7 @@ def start_run(
         processes=[],
         flags=process_plan.join_common_flags(workers, flags, installation_of),
         learners=processes[0].command,
-        next_actor=sum(process.job == "actor" for process in processes),
+        next_actor=0,
         shared=shared,
         learner_places=learner_host_ids(processes[0]),
         targets=connect.describe_targets(hosts),
@@ -75,7 +75,11 @@ def start_run(
     waits = process_plan.chooses_port(record.flags["learner_hosts"])
     actors = [process for process in processes if process.job == "actor" and waits]
     first = [process for process in processes if process not in actors]
-    record.processes[:] = _record_entries(first, record)
+    record = dataclasses.replace(
+        record,
+        processes=_record_entries(first, record),
+        next_actor=sum(process.job == "actor" for process in first),
+    )
     is_local = any(not process.installation.host_id for process in processes)
     if is_local and record.socket:  # windows of an earlier run of this name were kept
         tmux.Session(run.name, libtmux_server(record.socket)).close_ended()
@@ -116,6 +120,7 @@ def start_actors(
         record,
         processes=[learners, *_record_entries(known, record), *others],
         flags=record.flags | {"learner_hosts": ",".join(addresses)},
+        next_actor=len(known),
     )
     run.write_record(record)
     start_processes(run, hosts, known, config, record, log_max_mb, say)
