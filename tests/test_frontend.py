@@ -64,6 +64,19 @@ def test_a_run_has_a_window_for_each_process_and_ctrl_c_saves_and_stops_it(clust
     assert cluster.tmux("has-session", "-t", "old") == ""
 
 
+def test_a_state_folder_that_cannot_be_written_is_reported_before_anything_else(cluster):
+    (cluster.folder / "file").touch()
+    state, rows = cluster.folder / "file" / "state", cluster.rows()
+    code, printed = cluster.run(rows, XDG_STATE_HOME=str(state))
+    assert (code, printed) == (
+        2,
+        f"error: {state}/impala_mm/runs cannot be written (Not a directory), but runs are "
+        f"recorded in it: set XDG_STATE_HOME=FOLDER to record them in another folder\n",
+    )
+    assert not (cluster.folder / "runs").exists()
+    assert cluster.run(rows, "--dry_run", XDG_STATE_HOME=str(state))[0] == 0
+
+
 def test_a_run_is_shown_followed_and_stopped_from_another_terminal(cluster):
     rows = cluster.rows()
     frontend = cluster.start(rows)

@@ -32,6 +32,7 @@ def run(config: Config) -> NoReturn:
     start = first_learner(config, len(learners))
     if config.learner_assignment == "fixed":
         learners, start = [learners[start]], 0
+    token = run_token.read_token(config)
     threads = config.intra_op_threads or 1, config.inter_op_threads or 1
     lifecycle.load_tensorflow(*threads, config.actor_device)
     from impala_mm.actor.stepper import TooManyFaults  # noqa: PLC0415
@@ -41,7 +42,7 @@ def run(config: Config) -> NoReturn:
     device = devices.select_device("actor_device", config.actor_device, config.task)
     if config.actor_device == "gpu":
         say(f"acts on {device}")
-    alive, token = heartbeat.of_this_process(), run_token.read_token(config)
+    alive = heartbeat.of_this_process()
     setup = _ActorSetup(config, learners, start, token, say, stop, alive)
     if config.inference == "auto":
         setup = setup._replace(

@@ -12,7 +12,7 @@ from impala_mm.distributed.agreement import Agreement
 from impala_mm.records import wandb_tracking
 from impala_mm.records.outputs import RunOutputs, make_outputs
 from impala_mm.records.run_folder import RunFolder
-from impala_mm.runtime import heartbeat, lifecycle, ports
+from impala_mm.runtime import heartbeat, lifecycle, ports, run_token
 from impala_mm.runtime.durations import format_duration
 from impala_mm.runtime.log import BoundedLog, ProcessLogger
 from impala_mm.runtime.rank import process_rank, widen_core_binding
@@ -33,6 +33,7 @@ def run(config: Config) -> NoReturn:
         )
     address = _address(config, here.rank)
     refuse_bad_flags(config)
+    run_token.read_token(config)  # before TensorFlow is loaded and the run's folder is made
     held, problem = None, ""
     try:
         address, held = _hold(config, address)

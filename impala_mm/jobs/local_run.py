@@ -19,7 +19,7 @@ from impala_mm.config.settings import Config
 from impala_mm.jobs import learner
 from impala_mm.records import wandb_tracking
 from impala_mm.records.run_folder import RunFolder
-from impala_mm.runtime import log, ports, provenance
+from impala_mm.runtime import log, ports, provenance, run_token
 
 _FREE_PORT = "localhost:0"  # --learner_hosts of a run on this machine, if it was not given
 
@@ -57,6 +57,7 @@ def prepare(
     num_actors = auto.num_actors(config)
     if several and num_actors < config.num_learners:
         _check_actors(config, num_actors)
+    run_token.read_token(config)
     folder = RunFolder(config)
     folder.leave_to_others()
     # A later flag replaces an earlier one.

@@ -12,12 +12,19 @@ from launcher.commands import manage
 from launcher.commands.apply import NotRunning
 from launcher.commands.launch import launch
 from launcher.node import tmux
-from launcher.node.run_registry import InvalidRunName, Run, RunInUse, UnreadableRecord
+from launcher.node.run_registry import (
+    InvalidRunName,
+    Run,
+    RunInUse,
+    UnreadableRecord,
+    UnwritableState,
+)
 from launcher.plan import process_plan, slurm
 from launcher.plan.request import Request, UserError, read_workers, refuse_launcher_flags
 from launcher.plan.workers_csv import BadCsv
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
 from launcher.running import follow, names
+from launcher.running.console import say
 from launcher.ssh.ssh_config import Unreachable
 
 
@@ -49,6 +56,7 @@ def main(request: Request) -> int:
     except (
         BadCsv,
         UnreadableRecord,
+        UnwritableState,
         RunInUse,
         NotRunning,
         follow.NoAddresses,
@@ -70,6 +78,6 @@ def emit_script(run: Run, request: Request) -> int:
     with contextlib.redirect_stdout(sys.stderr):
         workers = read_workers(request)
         for note in slurm.list_notes(workers, config, request.given):
-            print(f"note: {note}")
+            say(f"note: {note}")
     print(slurm.make_script(run.name, workers, config, request.flags), end="")
     return 0

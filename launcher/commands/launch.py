@@ -8,7 +8,7 @@ from pathlib import Path
 from launcher.checks import preflight
 from launcher.checks.finding import Finding
 from launcher.deploy import deploy
-from launcher.node.run_registry import Run
+from launcher.node.run_registry import Run, check_runs_folder
 from launcher.plan import host_environment, process_plan
 from launcher.plan.host_environment import Installation, InstallationOf
 from launcher.plan.process_plan import Process
@@ -16,6 +16,7 @@ from launcher.plan.request import Request, UserError, read_workers, refuse_launc
 from launcher.plan.workers_csv import Worker
 from launcher.remote.hosts import Hosts, find_targets, host_id_of
 from launcher.running import connect, follow, names, start
+from launcher.running.console import say
 from launcher.running.recovery import Recovery
 from launcher.running.run_control import RunControl
 from launcher.transfer import fetch
@@ -45,13 +46,14 @@ def launch(run: Run, request: Request) -> int:
         raise UserError(
             "--wheelhouse needs --deploy, which installs its packages on the hosts: add --deploy"
         )
+    check_runs_folder()
     targets = find_targets(workers)
     is_requested = "tmux_sess" in request.given
     taken: dict[str, str] = {}  # names that are taken on other hosts, and why
     while True:
         with contextlib.ExitStack() as connections:
             logdir = str(expected_logdir) if request.logdir else ""
-            with names.reserve(run.name, is_requested, logdir, print, taken) as free_run:
+            with names.reserve(run.name, is_requested, logdir, say, taken) as free_run:
                 hosts = Hosts(free_run.name, targets, request.settings)
                 connections.callback(connect.disconnect, free_run, hosts)
                 launcher = _Launcher(free_run, request, workers, hosts, expected_logdir)
@@ -83,7 +85,7 @@ class _Launcher:
         """
         unreached = self._connect_hosts()
         installation_of = connect.find_installations(
-            self._workers, self._hosts, self._config.deploy, print
+            self._workers, self._hosts, self._config.deploy, say
         )
         first = installation_of(next(worker for worker in self._workers if worker.job == "learner"))
         if self._request.logdir and first.host_id and first.host_id not in unreached:
@@ -103,11 +105,11 @@ class _Launcher:
         """Connect to every host, and deploy to it; return unreachable hosts and why."""
         config = self._config
         unreached = self._hosts.connect(
-            print, connect.candidate_pythons(self._workers, config.deploy)
+            say, connect.candidate_pythons(self._workers, config.deploy)
         )
-        self._control.end_pending(print)
+        self._control.end_pending(say)
         names.refuse_taken_on_hosts(self._hosts, str(self._expected_logdir))
-        if config.deploy and deploy.deploy_project(self._hosts, self._workers, config, print):
+        if config.deploy and deploy.deploy_project(self._hosts, self._workers, config, say):
             raise UserError(
                 "no process was started: --deploy did not succeed on all hosts (see above)"
             )
@@ -142,9 +144,9 @@ class _Launcher:
         if shown := found if check_only else [each for each in found if not each.ok]:
             preflight.show_findings(shown)
         seconds = time.monotonic() - started
-        print(f"checks: {passed} of {len(found)} passed{rest} ({seconds:.1f} s)", flush=True)
+        say(f"checks: {passed} of {len(found)} passed{rest} ({seconds:.1f} s)")
         if preflight.has_failed(found) and not check_only:
-            print(
+            say(
                 "no process was started: fix the failed checks, or start anyway with --skip_check "
                 "(--check prints all results)"
             )
@@ -172,18 +174,17 @@ class _Launcher:
         if (
             first.host_id
             and not shared
-            and fetch.restore_if_missing(hosts, first.host_id, logdir, learners_logdir, print)
+            and fetch.restore_if_missing(hosts, first.host_id, logdir, learners_logdir, say)
         ):
-            print(
+            say(
                 f"copied the checkpoints in {logdir} to {first.host_id}:{learners_logdir}; "
                 f"training resumes from the last one",
-                flush=True,
             )
         follower = follow.Follower(self._control, logdir)
         follower.install_signal_handlers()
         started = time.monotonic()
         flags = self._request.flags | {"logdir": learners_logdir}
-        options = (logdir, shared, installation_of, self._request.log_max_mb, print)
+        options = (logdir, shared, installation_of, self._request.log_max_mb, say)
         try:
             record, actors = start.start_run(run, hosts, self._workers, config, flags, *options)
             mirror = connect.mirror_states(run, record, hosts)
@@ -194,7 +195,7 @@ class _Launcher:
                 if addresses:
                     record = start.start_actors(
                         *(run, hosts, actors, addresses, config, record),
-                        *(self._request.log_max_mb, print),
+                        *(self._request.log_max_mb, say),
                     )
         except Exception:
             if started_record := run.record:
@@ -203,31 +204,31 @@ class _Launcher:
         reached = len(hosts.remote_nodes) - len(unreached)
         on_hosts = f" on {reached} host{'s' * (reached != 1)}" if hosts.remote_nodes else ""
         processes = f"{len(record.processes)} process{'es' * (len(record.processes) != 1)}"
-        print(
+        say(
             f"{run.name}: started {processes}{on_hosts} in "
             f"{time.monotonic() - started:.1f} s; results: {logdir}"
         )
         if len(record.learner_places) > 1:
-            print(
+            say(
                 f"note: the learners' supervisor on {first.host_id or 'this machine'} keeps the "
                 f"credentials for the other learners' hosts only in memory: if it crashes, "
                 f"restart the run"
             )
         if config.detach and not follower.interrupted and not has_ended:
-            print(follow.detached_message(run))
+            say(follow.detached_message(run))
             return lambda: 0
         on_each = " on each host" if hosts.remote_nodes else ""
         tmux_hint = (
             f"`tmux attach -t {run.name}`{on_each} shows the processes; " if record.socket else ""
         )
-        print(f"{tmux_hint}{follow.KEYS_HINT}", flush=True)
+        say(f"{tmux_hint}{follow.KEYS_HINT}")
         recovery = Recovery(
             *(self._control, mirror, config, self._workers, installation_of),
-            *(self._request.log_max_mb, print),
+            *(self._request.log_max_mb, say),
         )
 
         def follow_run() -> int:
-            with mirror_folder(config.mirror_logdir, run, hosts, record, print):
+            with mirror_folder(config.mirror_logdir, run, hosts, record, say):
                 return follower.follow(recovery, config.stop_secs)
 
         return follow_run
@@ -250,7 +251,7 @@ def _print_commands(processes: list[Process]) -> None:
         part.startswith("--learner_hosts=") and process_plan.chooses_port(part)
         for part in processes[0].command
     ):
-        print("# port 0: the learner takes a free port, which actors get instead of it once it has")
+        say("# port 0: the learner takes a free port, which actors get instead of it once it has")
     for process in processes:
-        print(f"# {process.name} on {process.worker.ip}, in {process.workdir}")
-        print(process.shell_line())
+        say(f"# {process.name} on {process.worker.ip}, in {process.workdir}")
+        say(process.shell_line())

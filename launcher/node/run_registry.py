@@ -22,6 +22,7 @@ import secrets
 import shutil
 import signal
 import socket
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +41,10 @@ class InvalidRunName(Exception):
 
 class RunInUse(Exception):
     """An error: a run of this name is running; its message says what to do."""
+
+
+class UnwritableState(Exception):
+    """An error: the user's runs cannot be recorded; its message says what to do."""
 
 
 class UnreadableRecord(Exception):
@@ -245,6 +250,19 @@ class Run:
         """Remove the run's record and states; the files in its --logdir stay."""
         (self.folder / "run.json").unlink(missing_ok=True)  # first, so that it never counts as lost
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def check_runs_folder() -> None:
+    """Create the folder of all runs, and a file in it for a moment. Raises UnwritableState."""
+    folder = runs_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise UnwritableState(
+            f"{folder} cannot be written ({error.strerror}), but runs are recorded in it: set "
+            f"XDG_STATE_HOME=FOLDER to record them in another folder"
+        ) from None
 
 
 def run_names() -> list[str]:
