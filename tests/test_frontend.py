@@ -205,6 +205,10 @@ def test_actors_start_once_the_learners_have_reported_the_ports_that_they_chose(
 def test_the_wait_for_the_learners_ports_ends_with_the_run_and_outlives_its_frontend(cluster):
     learner, actor = (f"{job},localhost,,{cluster.program}" for job in ("learner", "actor"))
     rows = cluster.csv(learner, actor)
+
+    def reporting():
+        return cluster.state.exists() and cluster.status("learners")["last"] == "reporting"
+
     frontend = cluster.start(rows, TOLD="late")
     frontend.until(
         r"the actors wait for the learners to report the ports that they have chosen", 20
@@ -220,14 +224,14 @@ def test_the_wait_for_the_learners_ports_ends_with_the_run_and_outlives_its_fron
     assert "error: the learner cannot listen" in frontend.printed()
 
     frontend = cluster.start(rows, TOLD="late")
-    frontend.until("reporting")
+    until(reporting, 20)
     code, printed = cluster.run("--stop")
     assert code == 0, printed
     assert frontend.process.wait(20) == 0
     assert not cluster.state.exists()
 
     frontend = cluster.start(rows, TOLD="late")
-    frontend.until("reporting")
+    until(reporting, 20)
     frontend.kill()
     code, printed = cluster.run(rows, "--apply")
     assert code == 2

@@ -96,7 +96,6 @@ class Follower:
         began = time.monotonic()
         next_message = _WAITING_SECONDS
         while not self.interrupted:
-            self._print_news()
             learners = self._run.states().get(LEARNERS, {"state": "lost"})
             if learners["state"] in (*FINAL_STATES, "lost"):
                 break
@@ -109,6 +108,8 @@ class Follower:
                     f"gave up waiting for {what} after {waited:.0f} s: their log may say why "
                     f"({learners.get('log', '')}); with tf_port in the CSV, actors start at once"
                 )
+            if waited > _WAITING_SECONDS:  # usually `follow` prints their first lines
+                self._print_news()
             if waited > next_message:
                 next_message += _WAITING_SECONDS
                 self._say(f"the actors wait for {what} ({waited:.0f} s)")
