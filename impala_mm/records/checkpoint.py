@@ -13,7 +13,6 @@ weights of one.
 import contextlib
 import hashlib
 import itertools
-import json
 import math
 import os
 import shutil
@@ -25,6 +24,7 @@ import tensorflow as tf
 
 from impala_mm.data.variables import Variables
 from impala_mm.runtime.log import Say
+from impala_mm.runtime.strict_json import from_json, to_json
 
 MILESTONES = 10  # milestone checkpoints over the total frames of a run
 
@@ -89,7 +89,7 @@ class Checkpoints:
             work.mkdir(parents=True)
             tf.train.Checkpoint(**self._copies).write(str(work / "variables"))
             files = {path.name: _fingerprint(path) for path in sorted(work.iterdir())}
-            (work / "about.json").write_text(json.dumps(about._asdict() | {"files": files}))
+            (work / "about.json").write_text(to_json(about._asdict() | {"files": files}))
             for path in [*work.iterdir(), work]:  # on the disk before the folder gets its name
                 _flush_to_disk(path)
             work.rename(final)
@@ -183,7 +183,7 @@ def verify(path: Path) -> CheckpointInfo:
     about = _read(path)
     if about is None:
         raise Damaged(f"{path} has no about.json that can be read")
-    files = json.loads((path / "about.json").read_text())["files"]
+    files = from_json((path / "about.json").read_text())["files"]
     for name, written in files.items():
         try:
             found = _fingerprint(path / name)
@@ -239,7 +239,7 @@ def _mean_return(path: Path) -> tuple[float, str]:
 def _read(path: Path) -> CheckpointInfo | None:
     """Return a checkpoint's description without verifying it; None if it cannot be read."""
     try:
-        content = json.loads((path / "about.json").read_text())
+        content = from_json((path / "about.json").read_text())
         return CheckpointInfo(**{name: content[name] for name in CheckpointInfo._fields})
     except (OSError, ValueError, KeyError, TypeError):
         return None
