@@ -337,6 +337,7 @@ def test_stop_ends_a_run_whose_frontend_was_killed_at_any_moment_of_its_start(cl
 
 def test_two_stops_at_once_and_the_following_frontend_all_succeed(cluster):
     frontend = cluster.start(cluster.rows(actors=1))
+    cluster.process("learners")
     cluster.process("actor-0")
     # The run cannot end before both have begun, however long their programs take to start.
     state = json.loads((cluster.state / "learners" / "state.json").read_text())
