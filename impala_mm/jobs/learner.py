@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.distributed.agreement import Agreement
-from impala_mm.records import wandb_tracking
+from impala_mm.jobs import counts, environment_check
+from impala_mm.records import checkpoint_paths, wandb_tracking
 from impala_mm.records.outputs import RunOutputs, make_outputs
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import heartbeat, lifecycle, ports, run_token
@@ -34,7 +35,12 @@ def run(config: Config) -> NoReturn:
         )
     address = _address(config, here.rank)
     refuse_bad_flags(config)
+    if here.rank == 0:
+        refuse_missing_checkpoint(config)
     run_token.read_token(config)  # before TensorFlow is loaded and the run's folder is made
+    if here.rank == 0 and not environment_check.was_made():
+        counts.check(config, here.local_size)
+        environment_check.before_training(config)
     held, problem = None, ""
     try:
         address, held = _hold(config, address)
@@ -55,14 +61,24 @@ def run(config: Config) -> NoReturn:
     try:
         code = _train(config, agreement, held, folder, began, outputs, ending)
     except Exception as error:
-        if say.log:
-            say.log.write(traceback.format_exc())
-        outputs.event_hook.call("end", f"error: {error}")
-        raise
+        _report_crash(error, config, folder, outputs)
+        code = 1
     finally:
         if outputs.tracked:
             outputs.tracked.end()
     lifecycle.exit_now(code)
+
+
+def _report_crash(
+    error: Exception, config: Config, folder: RunFolder | None, outputs: RunOutputs
+) -> None:
+    """Print and log the traceback of an unforeseen exception, and how to resume the run."""
+    traceback.print_exc()
+    if outputs.say.log:
+        outputs.say.log.write(traceback.format_exc())
+    outputs.event_hook.call("end", f"error: {error}")
+    if folder:
+        outputs.say(f"error: {type(error).__name__}; {_resume_hint(config, folder.path)}")
 
 
 def _train(
@@ -116,16 +132,15 @@ def _train(
         if folder:
             say(result)
         if not monitor.saved:
-            say("error: the last checkpoint could not be written")
+            say(f"error: the last checkpoint could not be written; {_resume_hint(config, path)}")
         event_hook.call("end", result)
     except LearnerLost as error:
-        resume = f"the same flags with --logdir={config.logdir or path} resume from it"
-        say(f"error: {error}; the last checkpoint is intact: {resume}")
+        say(f"error: {error}; {_resume_hint(config, path)}")
         event_hook.call("end", f"error: {error}")
         return 1
     except setup.FAILURES as error:
         if folder:
-            say(f"error: {error}")
+            say(f"error: {error}{f'; {_resume_hint(config, path)}' if code == 1 else ''}")
         event_hook.call("nan" if isinstance(error, GradientNotFinite) else "end", f"error: {error}")
         group.gather(None, "said")
     group.leave()
@@ -147,6 +162,11 @@ def hold(address: str, flag: str, reserved: Collection[int] = ()) -> ports.HeldA
             advice = f"; end that process, or choose another address, such as {other}"
             advice += ", also for its actors" if flag == "learner_hosts" else ""
             free.release()
+        elif error.errno == errno.EADDRNOTAVAIL:
+            advice = (
+                "; this machine does not have that address: name this machine in --learner_hosts, "
+                "or where it listens in --bind_address, such as 0.0.0.0:8001"
+            )
         raise OSError(f"the learner cannot listen: {error.strerror or error}{advice}") from None
 
 
@@ -159,6 +179,21 @@ def refuse_bad_flags(config: Config) -> None:
         )
     if (config.mode == "train_from") != bool(config.checkpoint):
         flags.refuse("--mode=train_from and --checkpoint=FOLDER belong together: give both")
+
+
+def refuse_missing_checkpoint(config: Config) -> None:
+    """Exit with code 2 if --mode=train_from would find no checkpoint; call it for rank 0 only.
+
+    A run that has started before does not read --checkpoint again.
+    """
+    if config.mode != "train_from":
+        return
+    has_started = config.logdir and checkpoint_paths.all_in(Path(config.logdir) / "checkpoints")
+    if not has_started and (why := checkpoint_paths.why_missing(Path(config.checkpoint))):
+        flags.refuse(
+            f"--checkpoint: {why}; give the folder of a run, or one of the "
+            f"folders in its checkpoints/"
+        )
 
 
 def _address(config: Config, rank: int) -> str:
@@ -203,6 +238,16 @@ def _describe_result(row: dict[str, Any], reason: str, logdir: Path) -> str:
         if row
         else f"finished: {reason}"
     )
+
+
+def _resume_hint(config: Config, folder: Path) -> str:
+    """Return how to resume the run; only rank 0 knows the folder of a new run."""
+    logdir = config.logdir or str(folder)
+    if any((Path(logdir) / "checkpoints").glob("[0-9]*")):
+        return (
+            f"the last checkpoint is intact: the same flags with --logdir={logdir} resume from it"
+        )
+    return f"no checkpoint was saved yet: the same flags with --logdir={logdir} start over"
 
 
 def _tensorboard_hint(logdir: Path) -> str:

@@ -24,6 +24,7 @@ from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.inference.batched_inference import BatchedInference
 from impala_mm.learner.batch_source import QueueSource
 from impala_mm.learner.checkpointing import Checkpointing
+from impala_mm.learner.first_unroll import NoActorsLeft
 from impala_mm.learner.learner import GradientNotFinite, Learner, NothingCompiled
 from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.monitor import LearnerMonitor, Records
@@ -33,7 +34,7 @@ from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints
 from impala_mm.records.metrics_writer import MetricsWriter
 from impala_mm.records.outputs import RunOutputs
 from impala_mm.records.run_folder import RunFolder
-from impala_mm.runtime import devices, lifecycle, ports, provenance, run_token
+from impala_mm.runtime import devices, lifecycle, machine, ports, provenance, run_token
 from impala_mm.runtime.rank import process_rank
 from impala_mm.transport.server import Server
 
@@ -44,6 +45,7 @@ FAILURES = (
     GradientNotFinite,
     consistency.VariablesDiffer,
     NothingCompiled,
+    NoActorsLeft,
 )
 
 
@@ -89,6 +91,7 @@ def build_learner(
     address = addresses[group.rank]
     algorithm, spec = agent.algorithm, agent.spec
     codec = UnrollCodec(algorithm.unroll)
+    refuse_large_batch(config, codec.size, process_rank().local_size)
     capacity = config.queue_capacity or config.batch_size
     if folder:
         of = f" on {group.size} learners" if group.size > 1 else ""
@@ -160,6 +163,17 @@ def refuse_inference(config: Config, agent: Agent) -> None:
             f"--inference=learner: with --algorithm={config.algorithm} actors wait for the next "
             f"policy, which needs --inference=actor"
         )
+
+
+def refuse_large_batch(config: Config, unroll_bytes: int, learners: int) -> None:
+    """Refuse a batch and a queue that do not fit in memory, with `learners` on this machine."""
+    given = f"--batch_size={config.batch_size}"
+    if config.queue_capacity:
+        given += f" with --queue_capacity={config.queue_capacity}"
+    if learners > 1:
+        given += f" for {learners} learners"
+    unrolls = config.batch_size + (config.queue_capacity or config.batch_size)
+    machine.refuse_too_many_unrolls(given, learners * unrolls, unroll_bytes)
 
 
 def _listen(

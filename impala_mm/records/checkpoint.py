@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from impala_mm.data.variables import Variables
+from impala_mm.records.checkpoint_paths import all_in, why_missing
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.strict_json import from_json, to_json
 
@@ -40,8 +41,15 @@ class CheckpointInfo(NamedTuple):
     steps: int = 0  # environment steps of all learners
     frames: float = 0.0  # environment frames of all learners
     seconds: float = 0.0  # seconds of training
+    # Those since the first unroll of each start; None in checkpoints of earlier versions.
+    counted_seconds: float | None = None
     episode_return: float | None = None  # mean over the last 100 complete games; None before 100
     milestone: bool = False  # the first one after another tenth of the run's frames; it is kept
+
+    @property
+    def limited_seconds(self) -> float:
+        """The seconds that count towards --max_seconds."""
+        return self.seconds if self.counted_seconds is None else self.counted_seconds
 
 
 class Damaged(Exception):
@@ -201,6 +209,8 @@ def find(path: str | Path, best: bool = False) -> tuple[Path, CheckpointInfo]:
     Raises Damaged if none is intact, and Missing if there is none.
     """
     path = Path(path)
+    if missing := why_missing(path):
+        raise Missing(missing)
     if (path / "about.json").exists():
         return path, verify(path)
     found = all_in(path / "checkpoints")
@@ -211,16 +221,7 @@ def find(path: str | Path, best: bool = False) -> tuple[Path, CheckpointInfo]:
             return each, verify(each)
         except Damaged as error:
             reasons.append(str(error))
-    if reasons:
-        raise Damaged(f"no checkpoint of {path} is intact: {reasons[0]}")
-    has_run = (path / "metrics.jsonl").exists()
-    what = "holds no checkpoint yet" if has_run else "is not the folder of a run"
-    raise Missing(f"{path} {what if path.is_dir() else 'does not exist'}")
-
-
-def all_in(folder: Path) -> list[Path]:
-    """Return a folder's checkpoints, oldest first, without copies that the user has renamed."""
-    return sorted(path for path in folder.glob("[0-9]*") if path.name.isdigit() and path.is_dir())
+    raise Damaged(f"no checkpoint of {path} is intact: {reasons[0]}")
 
 
 def best_of(paths: Sequence[Path]) -> Path | None:
@@ -240,6 +241,7 @@ def _read(path: Path) -> CheckpointInfo | None:
     """Return a checkpoint's description without verifying it; None if it cannot be read."""
     try:
         content = from_json((path / "about.json").read_text())
+        content.setdefault("counted_seconds", None)
         return CheckpointInfo(**{name: content[name] for name in CheckpointInfo._fields})
     except (OSError, ValueError, KeyError, TypeError):
         return None

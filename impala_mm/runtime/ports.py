@@ -17,6 +17,7 @@ from impala_mm.config.settings import Config
 
 FIRST_PORT = 8001  # the first port that is tried if an address has port 0
 _LISTENING = "0A"  # in /proc/net/tcp
+_COMMAND_LETTERS = 160  # letters of a holder's command that are shown
 # Errors of one of a host's addresses that do not matter if another one can be held.
 _NOT_OURS = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 
@@ -47,8 +48,14 @@ def loopback_warning(address: str) -> str:
 
 
 def check_free(address: str) -> None:
-    """Raise OSError, naming the holder, if another process listens on `address`."""
-    HeldAddress(address).release()
+    """Raise OSError, naming the holder, if another process listens on `address`.
+
+    The frontend prints the error's text, which contains no error number.
+    """
+    try:
+        HeldAddress(address).release()
+    except OSError as error:
+        raise OSError(error.strerror) from None
 
 
 class HeldAddress:
@@ -128,7 +135,10 @@ def describe_holder(address: str) -> str:
     for process in filter(str.isdigit, os.listdir("/proc")):
         if users.keys() & _open_files(process):
             command = _read(f"/proc/{process}/cmdline").replace("\0", " ").strip()
-            return f" (held by process {process}: {command[:80]})"
+            shown = (
+                command if len(command) <= _COMMAND_LETTERS else f"{command[:_COMMAND_LETTERS]}..."
+            )
+            return f" (held by process {process}: {shown})"
     for user in users.values():
         name = f"user {user}"
         with contextlib.suppress(KeyError):

@@ -172,7 +172,11 @@ class Faulty(Counting):
         ("no reward", "ValueError: reward nan"),
         ("shape", "ValueError: observation of shape [3], and its space has the shape [1]"),
         ("infinite", "ValueError: observation with NaN or infinity"),
-        ("four", "ValueError: not enough values to unpack (expected 5, got 4)"),
+        (
+            "four",
+            "step must return (observation, reward, terminated, truncated, info): "
+            "ValueError: not enough values to unpack (expected 5, got 4)",
+        ),
         ("end", "ValueError: reward -inf"),
     ],
 )
@@ -189,7 +193,8 @@ def test_a_fault_costs_its_environment_and_no_other(monkeypatch, fault, line):
         assert step.observation[3] == 0
         assert not step.truncated.any()
         assert not step.terminated[3]
-    assert envs.faults == [f"environment 3 of {name}: {line}"]
+    assert [fault.text for fault in envs.faults] == [f"environment 3 of {name}: {line}"]
+    assert envs.faults[0].environment == 3
     assert {(e.environment, e.episode_return, e.length) for e in envs.episodes()} == {
         (i, 5.0, 4) for i in range(3)
     }
@@ -227,7 +232,7 @@ def test_an_environment_that_cannot_reset_is_broken_until_a_rebuild_succeeds():
     step = envs.reset()
     assert step.fault.all()
     assert step.first.all()
-    assert [line.split(": ", 1)[1] for line in envs.faults] == ["OSError: no screen"] * 2
+    assert [fault.text.split(": ", 1)[1] for fault in envs.faults] == ["OSError: no screen"] * 2
     with pytest.raises(OSError, match="no screen"):
         envs.rebuild(1)
     assert Unwilling.closed == 1
@@ -331,3 +336,39 @@ def test_actions_are_numbered_from_zero():
 
 def test_the_counting_environment_is_as_its_table_says():
     assert [length for length, _ in KINDS] == [3, 3, 1]
+
+
+@pytest.mark.parametrize("bug", ["MaskMethod", "MaskInObservation"])
+def test_masks_that_are_declared_are_refused_when_environments_are_made(bug):
+    with pytest.raises(types.BadLevel, match="offers a mask of its legal actions"):
+        make_environments(f"broken_levels:{bug}-v0", 1, seed=0)
+
+
+def test_masks_in_an_info_are_refused_at_the_first_one():
+    envs = make_environments("broken_levels:MaskInInfo-v0", 2, seed=0)
+    with pytest.raises(types.BadLevel, match=r'MaskInInfo-v0 offers .* in info\["action_mask"\]'):
+        envs.reset()
+    envs = make_environments("broken_levels:MaskInStep-v0", 2, seed=0)
+    envs.reset()
+    with pytest.raises(types.BadLevel, match=r"illegal actions would be taken\. Wrap"):
+        envs.step(np.zeros(2, np.int64))
+
+
+class _Hides(gymnasium.Wrapper):
+    """A wrapper that hides all masks."""
+
+    action_masks = None
+
+    def step(self, action):
+        *others, info = super().step(action)
+        info.pop("action_mask", None)
+        return *others, info
+
+
+@pytest.mark.parametrize("bug", ["MaskInStep", "MaskMethod"])
+def test_an_environment_whose_wrapper_hides_the_mask_is_played(bug):
+    wrapped = level(lambda: _Hides(gymnasium.make(f"broken_levels:{bug}-v0")))
+    envs = make_environments(wrapped, 1, seed=0)
+    envs.reset()
+    envs.step(np.zeros(1, np.int64))
+    assert envs.faults == []
