@@ -1,6 +1,5 @@
 """The checks of one machine: whether it has what the processes planned for it need."""
 
-import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -54,7 +53,7 @@ class MachineChecks:
                 self._check_port(worker, check_free)
             except OSError as error:
                 remedy = "stop the process that uses it, or set another tf_port in the CSV, or none"
-                taken.append(self._failed("ports", f"row {worker.line}: {error.strerror}", remedy))
+                taken.append(self._failed("ports", f"row {worker.line}: {error}", remedy))
         ports = ", ".join(str(worker.tf_port) for worker in named)
         free = f"{ports} free" if named else "free ones are chosen at the start"
         return taken or [self._passed("ports", free)]
@@ -73,8 +72,7 @@ class MachineChecks:
             installation.root,
         )
         if code:
-            last = (output.strip().splitlines() or ["?"])[-1]
-            raise OSError(code, re.sub(r"^OSError: (\[Errno \d+\] )?", "", last))
+            raise OSError((output.strip().splitlines() or ["?"])[-1].removeprefix("OSError: "))
 
     def check_versions(self) -> list[Finding]:
         """Find the versions of Python and of packages, by running Python as the processes will.
