@@ -25,6 +25,8 @@ from launcher.running.recovery import Recovery
 from launcher.running.run_control import RunControl
 
 _CHECK_SECONDS = 0.3
+# Seconds after the last actor has failed for good: a learner that knows why ends by itself.
+_NO_ACTORS_SECONDS = 5.0
 _REPEAT_SECONDS = 2.0  # seconds after which a stop request is repeated: hosts may have missed it
 KEYS_HINT = "`d` detaches; Ctrl-C saves and stops the run"
 
@@ -69,6 +71,8 @@ class Follower:
         self._signals: list[int] = []
         # When a stop was first requested, and when the request was last sent to all hosts.
         self._stop_requested = self._stop_sent = 0.0
+        self._all_failed_at: float | None = None  # when the last actor failed; time.monotonic()
+        self._ends_without_actors = False
 
     def install_signal_handlers(self) -> None:
         """Record signals from now on, so that Ctrl-C while the run is starting is not lost."""
@@ -101,6 +105,8 @@ class Follower:
                 if not states:  # another frontend stopped the run and removed its record
                     return 130 if interrupted else 0
                 learners = states[LEARNERS]
+                if not interrupted:
+                    self._end_without_actors(states)
                 has_ended = learners["state"] in FINAL_STATES
                 if learners["state"] == "lost":
                     has_ended = interrupted > 0 or not recovery.can_restart_learners
@@ -128,6 +134,22 @@ class Follower:
         return learners["state"] != "away" or (
             now - self._stop_requested < timeout and interrupts < 2
         )
+
+    def _end_without_actors(self, states: dict[str, dict[str, Any]]) -> None:
+        """End the run, some seconds after all of its actors have failed for good."""
+        actors = [state["state"] for state in states.values() if state["job"] == "actor"]
+        if not actors or set(actors) != {"failed"}:
+            self._all_failed_at = None
+            return
+        now = time.monotonic()
+        self._all_failed_at = self._all_failed_at or now
+        if now - self._all_failed_at > _NO_ACTORS_SECONDS and not self._ends_without_actors:
+            self._ends_without_actors = True
+            self._say(
+                "error: the run ends, since no actor is left; start it again with the same "
+                "--logdir to resume"
+            )
+            self._control.request_stop("save")
 
     def _print_news(self) -> None:
         for line in self._learners_log.lines():
@@ -170,7 +192,7 @@ class Follower:
             return int(learners["code"]) or 1
         if interrupted:
             return 130
-        return 0
+        return 1 if self._ends_without_actors else 0
 
 
 def failure_message(state: dict[str, Any], times: int) -> str:
