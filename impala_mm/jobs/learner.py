@@ -3,6 +3,7 @@
 import errno
 import time
 import traceback
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -146,10 +147,13 @@ def _train(
     return code
 
 
-def hold(address: str, flag: str) -> ports.HeldAddress:
-    """Hold the address in a flag; if that is impossible, raise OSError with the advice."""
+def hold(address: str, flag: str, reserved: Collection[int] = ()) -> ports.HeldAddress:
+    """Hold the address in a flag; if that is impossible, raise OSError with the advice.
+
+    `reserved`: ports that port 0 does not stand for, even if they are free.
+    """
     try:
-        return ports.HeldAddress(address)
+        return ports.HeldAddress(address, reserved)
     except OSError as error:
         advice = ""
         if error.errno == errno.EADDRINUSE:
@@ -214,7 +218,10 @@ def _hold(config: Config, address: str) -> tuple[str, ports.HeldAddress]:
     host, port = ports.split_address(address)
     bind_host, bind_port = ports.split_address(config.bind_address or address)
     flag = "bind_address" if config.bind_address else "learner_hosts"
-    held = hold(f"{bind_host}:{bind_port or port}", flag)
+    # The ports of other learners, which may start later and on this machine.
+    addresses = config.learner_hosts.split(",")
+    reserved = [ports.split_address(each.strip())[1] for each in addresses]
+    held = hold(f"{bind_host}:{bind_port or port}", flag, reserved)
     return f"{host}:{port or held.port}", held
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from launcher.node import child_process, file_lock, keyring, procfs
 from launcher.node.lease import Lease
+from launcher.node.leftovers import remove_leftovers
 from launcher.node.liveness import HeartbeatMonitor
 from launcher.node.process_output import ProcessOutput, error_lines
 from launcher.node.task import (
@@ -130,6 +131,7 @@ class Supervisor:
         self._initial_rows_size = _file_size(self._task.rows)
         task = self._task
         if task.job == "learner":
+            remove_leftovers(Path(task.environment.get("TMPDIR") or "/tmp"))
             self._awaits_hosts = True
             self._hosts_file.unlink(missing_ok=True)
             # A restarted learner takes its former port, since actors know that one.

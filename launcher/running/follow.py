@@ -28,7 +28,14 @@ _CHECK_SECONDS = 0.3
 # Seconds after the last actor has failed for good: a learner that knows why ends by itself.
 _NO_ACTORS_SECONDS = 5.0
 _REPEAT_SECONDS = 2.0  # seconds after which a stop request is repeated: hosts may have missed it
+_ADDRESSES_SECONDS = 300.0  # timeout for learners to report their addresses
+_ADDRESSES_CHECK_SECONDS = 0.05  # seconds between two looks for these addresses
+_WAITING_SECONDS = 10.0  # seconds between two messages that the actors wait for these addresses
 KEYS_HINT = "`d` detaches; Ctrl-C saves and stops the run"
+
+
+class NoAddresses(Exception):
+    """An error: the learners have not reported their addresses in time."""
 
 
 class LogTail:
@@ -83,6 +90,35 @@ class Follower:
     def interrupted(self) -> bool:
         """Whether Ctrl-C was pressed."""
         return signal.SIGINT in self._signals
+
+    def wait_for_learners(self, seconds: float = _ADDRESSES_SECONDS) -> list[str]:
+        """Wait until the learners have reported their addresses, and return these.
+
+        The result is empty if the learners ended first, or Ctrl-C was pressed. Raises
+        NoAddresses after `seconds`.
+        """
+        began = time.monotonic()
+        next_message = _WAITING_SECONDS
+        while not self.interrupted:
+            learners = self._run.states().get(LEARNERS, {"state": "lost"})
+            if learners["state"] in (*FINAL_STATES, "lost"):
+                break
+            if addresses := learners.get("learner_hosts"):
+                return addresses
+            waited = time.monotonic() - began
+            what = "the learners to report the ports that they have chosen"
+            if waited > seconds:
+                raise NoAddresses(
+                    f"gave up waiting for {what} after {waited:.0f} s: their log may say why "
+                    f"({learners.get('log', '')}); with tf_port in the CSV, actors start at once"
+                )
+            if waited > _WAITING_SECONDS:  # usually `follow` prints their first lines
+                self._print_news()
+            if waited > next_message:
+                next_message += _WAITING_SECONDS
+                self._say(f"the actors wait for {what} ({waited:.0f} s)")
+            time.sleep(_ADDRESSES_CHECK_SECONDS)
+        return []
 
     def follow(self, recovery: Recovery, timeout: float) -> int:
         """Follow the run, and return the frontend's exit code.
