@@ -287,6 +287,16 @@ def test_the_error_of_each_process_is_printed_by_the_frontend(cluster):
     )
 
 
+@pytest.mark.slow
+def test_a_run_whose_actors_have_all_failed_for_good_saves_and_ends(cluster):
+    frontend = cluster.start(cluster.rows(), "--max_restarts=0", TOLD="fail")
+    assert frontend.process.wait(30) == 1
+    printed = frontend.printed()
+    assert printed.count("it crashed once and will not be restarted") == 2
+    assert "error: the run ends, since no actor is left; start it again with the same " in printed
+    assert "got SIGUSR1" in printed, "the learners save"
+
+
 def test_a_run_keeps_running_after_its_frontend_was_killed_even_while_starting(cluster):
     rows = cluster.rows(actors=20)
     frontend = cluster.start(rows)
