@@ -317,7 +317,7 @@ def test_levels_and_algorithms_may_compute_with_tensorflow_where_they_please(fla
     [
         ("--level_name=CartPol-v1", "did you mean CartPole-v1"),
         ("--device=gpu", "--device=gpu: TensorFlow sees no GPU on this machine"),
-        ("--learner_hosts=localhost", "'localhost' is not host:port"),
+        ("--learner_hosts=localhost", "--learner_hosts=localhost: 'localhost' is not host:port"),
         ("--logdir=/proc/nowhere", "--logdir=/proc/nowhere: "),
     ],
 )
@@ -345,7 +345,9 @@ def test_without_a_role_a_taken_port_starts_nothing_and_leaves_no_folder(tmp_pat
         command = (*EXPERIMENT, "--level_name=catch", f"--learner_hosts={address}")
         code, printed = run(*command, f"--logdir={tmp_path / 'run'}")
     assert code == 2
-    assert printed.startswith(f"error: the learner cannot listen: {address}")
+    said = f"error: the learner cannot listen: {address}: Address already in use (held by process "
+    assert printed.startswith(f"{said}{os.getpid()}: ")
+    assert "choose another address, such as --learner_hosts=127.0.0.1:" in printed
     assert len(printed.splitlines()) == 1
     assert not (tmp_path / "run").exists()
 

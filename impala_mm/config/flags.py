@@ -144,6 +144,11 @@ def refuse(sentence: str) -> NoReturn:
     sys.exit(2)
 
 
+def warn(sentence: str) -> None:
+    """Print a warning about the user's input."""
+    print(f"warning: {sentence}", file=sys.stderr, flush=True)
+
+
 def _define_old(name: str, old: OldName, values: absl_flags.FlagValues) -> None:
     if old.now:
         absl_flags.DEFINE_alias(name, old.now, values)

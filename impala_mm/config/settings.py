@@ -47,6 +47,11 @@ class Config:
         False, group="Run", own=True,
         text="Check the flags without starting anything. The exit code is 0 if they are valid, "
              "and a line says what they mean; it is 2 if they are not, and an error says why.")
+    check_env_secs: float = flag(
+        20, group="Run", least=0, own=True,
+        text="Most seconds that validate plays the environments of level_name in a process of its "
+             "own, in search of errors: resets and 100 random steps each. Before a training, the "
+             "same check takes at most 2 s. 0: no check.")
     checkpoint: str = flag(
         "", group="Run", own=True,
         text="Folder of one checkpoint, or of a run, whose newest checkpoint is then used. "
@@ -145,12 +150,14 @@ class Config:
         "localhost:8001", group="Processes", own=True,
         text="host:port at which actors reach the learner; for several learners, one address for "
              "each rank, separated by commas. If only one is given, the learners that "
-             "num_learners starts take that port and those after it.")
+             "num_learners starts take that port and those after it. Port 0: the learner takes "
+             "the first free port from 8001 up and prints it. Unset, and without job_name: "
+             "localhost:0.")
     bind_address: str = flag(
         "", group="Processes", own=True,
         text="host:port at which the learner listens. Unset: its address in learner_hosts. Set "
              "it where actors reach the learner at an address that its own machine does not "
-             "have.")
+             "have. Port 0: the port in learner_hosts.")
     num_learners: int = flag(
         1, group="Processes", least=1, own=True,
         text="Number of learners that a process without job_name starts. If there are several, "

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.distributed.agreement import Agreement
+from impala_mm.jobs import counts, environment_check
 from impala_mm.records import checkpoint_paths, wandb_tracking
 from impala_mm.records.outputs import RunOutputs, make_outputs
 from impala_mm.records.run_folder import RunFolder
@@ -36,6 +37,9 @@ def run(config: Config) -> NoReturn:
     if here.rank == 0:
         refuse_missing_checkpoint(config)
     run_token.read_token(config)  # before TensorFlow is loaded and the run's folder is made
+    if here.rank == 0 and not environment_check.was_made():
+        counts.check(config, here.local_size)
+        environment_check.before_training(config)
     held, problem = None, ""
     try:
         address, held = _hold(config, address)
@@ -145,6 +149,11 @@ def hold(address: str, flag: str) -> ports.HeldAddress:
             advice = f"; end that process, or choose another address, such as {other}"
             advice += ", also for its actors" if flag == "learner_hosts" else ""
             free.release()
+        elif error.errno == errno.EADDRNOTAVAIL:
+            advice = (
+                "; this machine does not have that address: name this machine in --learner_hosts, "
+                "or where it listens in --bind_address, such as 0.0.0.0:8001"
+            )
         raise OSError(f"the learner cannot listen: {error.strerror or error}{advice}") from None
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
-from impala_mm.jobs import learner
+from impala_mm.jobs import counts, environment_check, learner
 from impala_mm.records import wandb_tracking
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import log, ports, provenance, run_token
@@ -59,6 +59,8 @@ def prepare(
     if several and num_actors < config.num_learners:
         _check_actors(config, num_actors)
     run_token.read_token(config)
+    counts.check(config, config.num_learners)
+    environment_check.before_training(config)
     folder = RunFolder(config)
     folder.leave_to_others()
     # A later flag replaces an earlier one.
@@ -77,11 +79,12 @@ def prepare(
 
 
 def _refuse_taken(config: Config, addresses: Sequence[str]) -> None:
-    """End the program with one sentence if a learner cannot listen at its address."""
+    """End the program with one sentence if a learner cannot listen at the port given to it."""
     flag = "bind_address" if config.bind_address else "learner_hosts"
     try:
         for address in [config.bind_address] if config.bind_address else addresses:
-            learner.hold(address, flag).release()
+            if ports.split_address(address)[1]:
+                learner.hold(address, flag).release()
     except OSError as error:
         flags.refuse(str(error))
 

@@ -16,6 +16,7 @@ from impala_mm.config.settings import Config
 
 FIRST_PORT = 8001  # the first port that is tried if an address has port 0
 _LISTENING = "0A"  # in /proc/net/tcp
+_COMMAND_LETTERS = 160  # letters of a holder's command that are shown
 # Errors of one of a host's addresses that do not matter if another one can be held.
 _NOT_OURS = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 
@@ -130,7 +131,10 @@ def describe_holder(address: str) -> str:
     for process in filter(str.isdigit, os.listdir("/proc")):
         if users.keys() & _open_files(process):
             command = _read(f"/proc/{process}/cmdline").replace("\0", " ").strip()
-            return f" (held by process {process}: {command[:80]})"
+            shown = (
+                command if len(command) <= _COMMAND_LETTERS else f"{command[:_COMMAND_LETTERS]}..."
+            )
+            return f" (held by process {process}: {shown})"
     for user in users.values():
         name = f"user {user}"
         with contextlib.suppress(KeyError):

@@ -89,7 +89,7 @@ class Server:
 
         With `inference` the learner also acts for actors. For `unroll_bytes` see `UnrollReceiver`.
 
-        Raises OSError if this learner does not answer at `address`.
+        Once it listens, `held` is released. Raises OSError if it does not answer at `address`.
         """
         nonce, run = secrets.randbits(62), run_number(identity["run_id"])
         self.ledger = DeliveryLedger(nonce, run, self)
@@ -108,6 +108,7 @@ class Server:
         self._dropped = 0  # unrolls that reached no learner, by the actors' reports
         self._on_this_host = set[int]()  # actors, including those that have left
         self.actors: dict[int, float] = {}  # connected actors, and when each sent its last message
+        self._start = provenance.start_id()
         self._foreign = set[tuple[str, Any]]()  # actors of other runs: (id of the start, number)
         self._inference = inference
         if inference:
@@ -214,7 +215,7 @@ class Server:
             raise RuntimeError(RUN_ENDED)  # the caller raises Unreachable
         asked = json.loads(request)
         answer = dict(self._identity)
-        if other := other_run(asked, provenance.start_id()):
+        if other := other_run(asked, self._start):
             self._refuse_other_run(asked, other)
             return np.array(json.dumps(answer | {"other_run": other}).encode(), object)
         if not asked.get("probe"):
