@@ -178,6 +178,7 @@ def test_an_order_to_save_is_sigusr1_once_there_is_something_to_save(
     assert told.wait() == 0
     assert f"got {int(number)}" in told.log.read_text()
     assert told.state["state"] == "stopped"
+    assert told.log.read_text().endswith("-- learners: stopped --\n"), "no code, as of a failure"
 
 
 def test_one_that_obeys_nothing_is_killed_when_its_patience_is_over(supervise, tmp_path):
