@@ -586,18 +586,18 @@ def test_the_environment_is_among_the_checks_and_found_by_a_relative_pythonpath(
     )
 
     def check(bug, *flags):
-        name = f"--level_name=broken_levels:{bug}-v0"
+        name = f"--level_name=faulty_levels:{bug}-v0"
         return cluster.run(rows, "--check", name, *flags, PYTHONPATH="helpers")
 
     code, printed = check("ResetRaises")
     assert code == 1
     assert re.search(r"FAILED +flags +Traceback \(most recent call last\):", printed)
     assert "in reset" in printed
-    assert "error: broken_levels:ResetRaises-v0: reset raised KeyError: 'door'" in printed
+    assert "error: faulty_levels:ResetRaises-v0: reset raised KeyError: 'door'" in printed
     assert "-> correct the code at the last line named" in printed
     code, printed = check("OutOfBounds")
     assert code == 0
-    assert re.search(r"note +flags +broken_levels:OutOfBounds-v0: step 1 returned an obs", printed)
+    assert re.search(r"note +flags +faulty_levels:OutOfBounds-v0: step 1 returned an obs", printed)
     code, printed = check("Hangs")
     assert code == 0, "the check takes two seconds at most"
     assert "did not return" not in printed
