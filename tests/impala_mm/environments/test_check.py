@@ -8,8 +8,8 @@ import sys
 import gymnasium
 import numpy as np
 import pytest
-from faulty_levels import Sound
 from counting import level
+from faulty_levels import Sound
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from processes import ROOT
 
