@@ -11,7 +11,6 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from launcher.node import file_lock
 from launcher.node.callbacks import Say
