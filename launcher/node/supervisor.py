@@ -20,6 +20,7 @@ from typing import Any
 
 from launcher.node import child_process, file_lock, keyring, procfs
 from launcher.node.lease import Lease
+from launcher.node.leftovers import remove_leftovers
 from launcher.node.liveness import HeartbeatMonitor
 from launcher.node.process_output import ProcessOutput, error_lines
 from launcher.node.task import (
@@ -103,9 +104,9 @@ class Supervisor:
         state = self._state
         if state["state"] == "waits":  # a stop request came before the restart
             self._write_state(state="stopped")
-        self._output.write_message(
-            f"-- {self._task.name}: {state['state']}, exit code {state['code']} --"
-        )
+        # The code of a process that was stopped is that of the signal, which is no failure.
+        shown = "" if state["state"] == "stopped" else f", exit code {state['code']}"
+        self._output.write_message(f"-- {self._task.name}: {state['state']}{shown} --")
         if self._has_parent_ended():  # it would have removed this folder
             import shutil  # noqa: PLC0415 - it is needed by few and would delay all
 
@@ -130,6 +131,7 @@ class Supervisor:
         self._initial_rows_size = _file_size(self._task.rows)
         task = self._task
         if task.job == "learner":
+            remove_leftovers(Path(task.environment.get("TMPDIR") or "/tmp"))
             self._awaits_hosts = True
             self._hosts_file.unlink(missing_ok=True)
             # A restarted learner takes its former port, since actors know that one.

@@ -1,11 +1,14 @@
 """The step convention, statistics and faults of environments stepped in one process."""
 
+import sys
+
 import gymnasium
 import numpy as np
 import pytest
 from counting import KINDS, Counting, level
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import ROOT, Process
 
 from impala_mm.environments import types
 from impala_mm.environments.make import make_environments
@@ -352,6 +355,20 @@ def test_masks_in_an_info_are_refused_at_the_first_one():
     envs.reset()
     with pytest.raises(types.BadLevel, match=r"illegal actions would be taken\. Wrap"):
         envs.step(np.zeros(2, np.int64))
+
+
+@pytest.mark.slow
+def test_an_actor_refuses_a_mask_that_only_its_first_reset_shows(tmp_path):
+    """The check before the run is off."""
+    actor = Process(
+        *(sys.executable, str(ROOT / "experiment.py"), "--num_actors=1", "--check_env_secs=0"),
+        *("--level_name=broken_levels:MaskInInfo-v0", f"--logdir={tmp_path}", "--max_seconds=60"),
+        PYTHONPATH=str(ROOT / "tests" / "helpers"),
+    )
+    actor.until(
+        r"actor-0 failed: .*error: broken_levels:MaskInInfo-v0 offers a mask of its legal actions "
+        r'in info\["action_mask"\].*info.pop\("action_mask"\)\); it will not be restarted'
+    )
 
 
 class _Hides(gymnasium.Wrapper):
