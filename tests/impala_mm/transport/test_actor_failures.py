@@ -18,7 +18,7 @@ def test_each_kind_of_fault_is_shown_once_with_its_traceback():
     ]
 
 
-def test_an_actor_that_gave_up_counts_until_it_joins_again():
+def test_an_actor_that_gave_up_is_remembered_with_its_reason():
     said = []
     failures = ActorFailures(said.append)
     failures.take(4, "gpu1", FAILURE)
@@ -26,5 +26,3 @@ def test_an_actor_that_gave_up_counts_until_it_joins_again():
     assert failures.take(4, "gpu1", FAILURE | {"gave_up": "no environment works"})
     assert said[1:] == ["actor 4 on gpu1 gave up: no environment works"]
     assert failures.gave_up == {4: "no environment works; the first fault: E: no map"}
-    failures.joined(4)
-    assert failures.gave_up == {}
