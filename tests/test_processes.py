@@ -49,6 +49,10 @@ def _shares(rows):
 def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path, tmp_path_factory):
     """One command without limits stops at the level's own threshold, 0.9 over 100 games."""
     port, leftovers = free_port(), tmp_path_factory.mktemp("leftovers")
+    killed = leftovers / "ompi.4194305"  # the session of an mpirun, of a pid that no process has
+    killed.mkdir()
+    (killed / f"pmix.{socket.gethostname()}.tool").touch()
+    os.utime(killed, (0, 0))
     tmp_path /= "a run"
     command = [*EXPERIMENT, "--level_name=catch", f"--learner_hosts=localhost:{port}"]
     command += [f"--logdir={tmp_path}", '--on_event=echo "$IMPALA_MM_EVENT: $IMPALA_MM_MESSAGE"']
@@ -161,7 +165,7 @@ def test_a_learner_without_unrolls_ends_at_once_when_asked(tmp_path):
     for number, learner in learners.items():
         assert learner.process.wait(timeout=10) == EXIT_CODES[number]
         assert f"finished: {END_REASONS[number]}" in learner.printed()
-        assert list((tmp_path / number.name / "checkpoints").iterdir()), "saved"
+        assert not (tmp_path / number.name / "checkpoints").exists(), "nothing was learnt"
 
 
 @pytest.mark.slow

@@ -74,7 +74,8 @@ class Config:
              "total_environment_frames is 0, otherwise never.")
     max_seconds: float = flag(
         float("inf"), group="Run", least=0,
-        text="Seconds of training, resumed runs included, after which the run ends. inf: never.")
+        text="Seconds after which the run ends, counted from the first unroll that a learner has "
+             "received; a resumed run adds those of its earlier starts. inf: never.")
     save_checkpoint_secs: float = flag(
         60, group="Run", least=0,
         text="Seconds between checkpoints. A checkpoint holds everything that is needed to "

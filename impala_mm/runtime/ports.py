@@ -9,6 +9,7 @@ import ipaddress
 import os
 import pwd
 import socket
+from collections.abc import Collection
 from pathlib import Path
 
 from impala_mm.config import flags
@@ -65,14 +66,17 @@ class HeldAddress:
     are reset by `release`.
     """
 
-    def __init__(self, address: str):
+    def __init__(self, address: str, reserved: Collection[int] = ()):
         """Hold `address`, or the first free port of its host if its port is 0.
 
-        Raises OSError, naming the address and the process that holds it.
+        `reserved`: ports that are not chosen, even if they are free. Raises OSError, naming the
+        address and the process that holds it.
         """
         host, port = split_address(address)
         self._sockets: list[socket.socket] = []
         for self.port in [port] if port else range(FIRST_PORT, 65536):
+            if not port and self.port in reserved:
+                continue
             self.address = f"{host}:{self.port}"
             try:
                 self._listen(host)

@@ -21,6 +21,17 @@ def test_an_address_without_host_or_port_is_refused(address):
         ports.split_address(address)
 
 
+def test_a_free_port_is_not_one_that_another_learner_is_given():
+    first = ports.HeldAddress("localhost:0")
+    second = ports.HeldAddress("localhost:0", reserved=[first.port + 1])
+    try:
+        assert first.port >= ports.FIRST_PORT
+        assert first.port + 1 < second.port
+    finally:
+        first.release()
+        second.release()
+
+
 @pytest.mark.parametrize(
     ("address", "found", "said"),
     [
