@@ -219,4 +219,5 @@ def run(
                 return
             begin, waited = ready, time.perf_counter() - ready
     finally:
+        faults.say_counts()
         player.close()
