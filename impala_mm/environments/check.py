@@ -110,7 +110,7 @@ class LevelCheck:
 
     def _check_spaces(self) -> spaces.Space:
         """Check both spaces and whether masks are offered; return the action space."""
-        found = {}
+        found: dict[str, Any] = {}
         for name, example in (
             ("observation_space", "Box(low, high, shape)"),
             ("action_space", "Discrete(n)"),

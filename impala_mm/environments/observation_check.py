@@ -21,7 +21,7 @@ class Problem(NamedTuple):
 
 def find_problems(observation: Any, space: spaces.Box | spaces.Discrete) -> Iterator[Problem]:
     """Yield what is wrong with an observation of a space that `spaces.read_spaces` accepts."""
-    shown = one_line(space)[:120]
+    shown, shape = one_line(space)[:120], space.shape or ()
     try:
         array = np.asarray(observation)
         numbers = array.astype(np.float64)
@@ -31,9 +31,9 @@ def find_problems(observation: Any, space: spaces.Box | spaces.Discrete) -> Iter
             "array", True, f"{what}, and its space is {shown} ({describe_error(error)[:120]})"
         )
         return
-    if array.shape != space.shape:
+    if array.shape != shape:
         what = f"an observation of shape {list(array.shape)}"
-        yield Problem("shape", True, f"{what}, and its space has the shape {list(space.shape)}")
+        yield Problem("shape", True, f"{what}, and its space has the shape {list(shape)}")
     elif not np.isfinite(numbers).all():
         where = tuple(np.argwhere(~np.isfinite(numbers))[0])
         count = f"{int((~np.isfinite(numbers)).sum())} of its {array.size} numbers are not"
