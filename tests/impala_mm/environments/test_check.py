@@ -13,6 +13,7 @@ from counting import level
 from faulty_levels import Sound
 from gymnasium.spaces import Box, Discrete
 from processes import ROOT
+from supervising import until
 
 from impala_mm.environments import check, check_process
 from impala_mm.environments.check_process import CheckProcess
@@ -238,6 +239,15 @@ def test_too_little_time_for_all_steps_is_a_warning(monkeypatch):
     errors, (warning,) = _in_process("Slow", seconds=0.8)
     assert errors == []
     assert re.search(r"Slow-v0: \d+ steps were made when the check ended after 0.8 s", warning)
+
+
+def test_an_environment_that_is_not_made_in_time_can_clean_up(tmp_path, monkeypatch):
+    file = tmp_path / "half of a download"
+    monkeypatch.setenv("DOWNLOAD", str(file))
+    checked = CheckProcess(["faulty_levels:Downloads-v0"], (0, 0), 60.0, hides_gpus=True)
+    until(file.exists)
+    checked.stop()
+    assert not file.exists()
 
 
 def test_our_own_levels_need_no_process(monkeypatch):
