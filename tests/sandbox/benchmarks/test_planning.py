@@ -129,7 +129,7 @@ def test_a_learner_without_actors_is_refused(tmp_path):
 def test_an_unknown_level_is_refused_in_the_words_of_experiment(tmp_path):
     code, printed = run(sys.executable, BENCHMARKS / "plan.py", "--level_name=catsh", limit=60)
     assert code == 2
-    assert printed.startswith("error: --level_name=catsh: ")
+    assert printed.startswith("error: there is no environment catsh; did you mean catch?")
     assert len(printed.splitlines()) == 1
 
 
