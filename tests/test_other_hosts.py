@@ -241,12 +241,12 @@ def test_fifty_processes_of_a_host_share_a_connection_and_start_in_seconds(far):
 
 @pytest.mark.slow
 def test_hosts_may_share_a_home(tmp_path):
-    """Each host keeps the state of a run in a folder of its own."""
+    """Each host keeps the state of a run in a folder of its own, and the frontend does."""
     if reason := why_not():
         pytest.skip(f"no hosts to reach over SSH: {reason}")
     with Lan(shared=[tmp_path]) as lan:
         far = FarCluster(lan)
-        for host in (lan.learner1, lan.actor1):
+        for host in (lan.laptop, lan.learner1, lan.actor1):
             host.path("/root/.local").symlink_to(tmp_path)
         frontend = far.start(far.of(["learner1"], ["actor1"]))
         frontend.until(r"\nup\n", 20)
