@@ -37,6 +37,7 @@ def test_processes_on_other_hosts_run_in_tmux_and_end_with_the_run(far):
     frontend = far.start(rows, "--env", "MORE=a 'b")
     frontend.until(r"impala: started 4 processes on 4 hosts in .* s; results: /root/run\n")
     frontend.until(r"\nup\n", 20)
+    far.until_all("running")
     known = far.status()
     assert [(p["name"], p["state"]) for p in known["processes"]] == [
         *[("learners", "running"), ("actor-0", "running")],
