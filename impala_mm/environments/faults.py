@@ -97,7 +97,7 @@ def indented(fault: Fault) -> str:
     return textwrap.indent(fault.traceback, "  ")
 
 
-def _is_outer(filename: str) -> bool:
+def is_outer(filename: str) -> bool:
     """Return whether a file belongs to this project or to a library of environments."""
     return any(Path(filename).is_relative_to(folder) for folder in _folders(*_OUTER_PACKAGES))
 
@@ -123,6 +123,6 @@ def _place_of_definition(environment: Any, method: str) -> str:
     """Return where the innermost environment's method is defined; empty if it is not known."""
     innermost = getattr(environment, "unwrapped", environment)
     code = getattr(getattr(innermost, method, None), "__code__", None)
-    if code is None or _is_outer(code.co_filename):
+    if code is None or is_outer(code.co_filename):
         return ""
     return f'returned by File "{code.co_filename}", line {code.co_firstlineno}, in {method}'

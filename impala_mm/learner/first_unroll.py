@@ -8,6 +8,8 @@ from collections.abc import Mapping
 
 # Seconds after the first actor gave up in which others may join, if their number is not known.
 _OTHERS_SECONDS = 60.0
+# Seconds of waiting until the first line; the pauses between lines grow up to a minute.
+_FIRST_LINE_SECONDS, _LONGEST_PAUSE = 5.0, 60.0
 
 
 class NoActorsLeft(Exception):
@@ -21,7 +23,16 @@ class FirstUnroll:
         """Wait for `expected` actors; None: their number is not known."""
         self._expected = expected
         self._began = time.monotonic()
+        self._next_line = _FIRST_LINE_SECONDS  # seconds of waiting
         self._first_gave_up: float | None = None  # time.monotonic() when the first actor gave up
+
+    def is_line_due(self) -> bool:
+        """Return whether to print what the run waits for: after 5, 10, 20, 40, 80, 140, ... s."""
+        waited = time.monotonic() - self._began
+        if waited < self._next_line:
+            return False
+        self._next_line = waited + min(self._next_line, _LONGEST_PAUSE)
+        return True
 
     def describe(self, connected: int, gave_up: int) -> str:
         """Return what the run waits for, in words, and for how long."""

@@ -9,15 +9,16 @@ they run when it is gone.
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.node import child_process, procfs, tmux
-from launcher.node.process_output import write_to_window
+from launcher.node.process_output import FATAL, write_to_window
 from launcher.node.task import (
     FINAL_STATES,
     HEARTBEAT,
@@ -46,6 +47,7 @@ class LocalRun(NamedTuple):
     environment: Mapping[str, str]  # all variables of every process
     folder: Path  # the run's folder: actors' logs, and metrics.jsonl
     log_max_mb: float  # size of an actor's log in MiB before a new one is begun
+    printable: Callable[[str], str]  # makes a line of a log safe for a terminal
 
 
 def run(local_run: LocalRun, signals: Sequence[int]) -> int | None:
@@ -55,7 +57,9 @@ def run(local_run: LocalRun, signals: Sequence[int]) -> int | None:
     stops the run, the second ends it at once. The result is None if the run ended as they asked.
     """
     child_process.adopt_orphans()
-    with tempfile.TemporaryDirectory(prefix="impala_mm-") as folder:
+    # Named by its owner, for `leftovers`.
+    owner = f"{socket.gethostname()}.{os.getpid()}"
+    with tempfile.TemporaryDirectory(prefix=f"impala_mm-{owner}-") as folder:
         try:
             return _Foreground(local_run, Path(folder), signals).run()
         finally:
@@ -169,9 +173,11 @@ class _Foreground:
             if failure and failure["time"] != self._reported.get(name):
                 is_first = not self._reported
                 self._reported[name] = failure["time"]
+                lines = [self._local_run.printable(line) for line in failure["lines"]]
+                failure["lines"] = lines
                 _print(_describe_failure(name, state, self._log(name)))
-                if is_first and failure["lines"] and failure["lines"][0].startswith("Traceback"):
-                    for line in failure["lines"]:
+                if is_first and lines and lines[0].startswith(("Traceback", FATAL)):
+                    for line in lines:
                         _print(f"    {line}")
         if states and all(state.get("state") == "failed" for state in states.values()):
             self._end_without_actors()
@@ -214,12 +220,15 @@ class _Foreground:
 def _describe_failure(name: str, state: dict[str, Any], log: Path) -> str:
     """Return a line about an actor that crashed."""
     failure = state["failure"]
-    last = failure["lines"][-1].strip() if failure["lines"] else "it printed nothing"
+    lines = failure["lines"] or ["it printed nothing"]
+    last = lines[0 if lines[0].startswith(FATAL) else -1].strip()
     if state["state"] != "failed":
         return f"{name} failed: {failure['why']}; {failure['next']} (last line: {last[:200]})"
     if failure["code"] == USER_ERROR:
         return f"{name} failed: {last}; {failure['next']}; log: {log}"
-    return f"{name} {failure['next'].removeprefix('it ')}; log: {log}"
+    # The learner has printed why an actor gave up.
+    follows = failure["next"].removeprefix("it ").partition(", since ")[0]
+    return f"{name} {follows}; log: {log}"
 
 
 def _print(message: str) -> None:

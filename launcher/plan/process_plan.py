@@ -12,6 +12,7 @@ from pathlib import Path
 
 from launcher.node import mpirun
 from launcher.node.task import (
+    ACTORS_VARIABLE,
     HEARTBEAT,
     LEARNERS,
     LEARNERS_VARIABLE,
@@ -24,6 +25,9 @@ from launcher.plan.workers_csv import ANY_LEARNER, Worker
 
 # In seconds; with these values ranks end within a minute if their mpirun's host loses power.
 _TCP_KEEPALIVE = {"time": "30", "intvl": "10", "probes": "3"}
+
+# Variables of the learners' mpirun that its ranks on other hosts receive, too.
+_SUPERVISORS_VARIABLES = (LEARNERS_VARIABLE, START_VARIABLE, ACTORS_VARIABLE)
 
 
 class PlanError(Exception):
@@ -256,7 +260,7 @@ def mpirun_command(
     for i, worker in enumerate(learners):
         own = installation_of(worker)
         # Variables are passed by name: a value may be secret, and `ps` shows commands.
-        names = [*variable_names, *([LEARNERS_VARIABLE, START_VARIABLE] if agent else [])]
+        names = [*variable_names, *(_SUPERVISORS_VARIABLES if agent else ())]
         if own.host_id != first.host_id:  # its supervisor is on another host
             names.append(f"{HEARTBEAT}={own.folder}/{RANK_BEATS_FOLDER}/beat")
         if worker.cuda_visible_devices:

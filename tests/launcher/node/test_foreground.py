@@ -19,12 +19,15 @@ from launcher.node.procfs import descendants, start_time
 PROGRAM = """
 import json, os, signal, sys
 from pathlib import Path
+from impala_mm.config import printable
 from launcher.node import foreground
 learners, actors, folder = json.loads(sys.argv[1])
 signals = []
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda number, _: signals.append(number))
-local_run = foreground.LocalRun(learners, actors, dict(os.environ), Path(folder), 1.0)
+local_run = foreground.LocalRun(
+    learners, actors, dict(os.environ), Path(folder), 1.0, printable.log_line
+)
 code = foreground.run(local_run, signals)
 sys.exit(128 + signals[0] if code is None else code)
 """
@@ -286,6 +289,22 @@ def test_an_actor_that_crashes_is_restarted_and_the_screen_says_why(begin, tmp_p
         )
     assert (tmp_path / "actor-0.log").read_text().count("no such game") >= 2
     assert run.process.poll() is None
+
+
+def test_a_crash_in_compiled_code_shows_the_users_lines_and_no_control_characters(begin):
+    crashes = (
+        "import time; time.sleep(0.5); print('Fatal Python error: Segmentation fault\\n\\n"
+        "Current thread 0x7f:\\n  File \\x1b]0;title\\x07step.py\\n\\n"
+        "Extension modules: numpy'); raise SystemExit(3)"
+    )
+    run = begin(LEARNER, crashes)
+    run.until(
+        r"\[supervisor\] actor-0 failed: it exited with code 3; it will be restarted in 1 s "
+        r"\(last line: Fatal Python error: Segmentation fault\)\n"
+    )
+    assert r"\x1b]0;title\x07step.py" in run.printed()
+    assert "\x1b" not in run.printed()
+    assert "numpy" not in run.printed()
 
 
 def test_an_actor_that_crashed_20_times_is_not_restarted_and_the_run_continues(begin, tmp_path):
