@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from launcher.checks.finding import Finding
 from launcher.node import mpirun
-from launcher.node.task import ACTORS_VARIABLE, LEARNERS_VARIABLE, START_VARIABLE
+from launcher.node.task import LEARNERS_VARIABLE, START_VARIABLE
 from launcher.plan import process_plan
 from launcher.plan.host_environment import InstallationOf
 from launcher.plan.settings import LauncherConfig
@@ -176,7 +176,7 @@ class NetworkChecks:
             credentials=start.mpirun_credentials(self._hosts, first, others, "check"),
             environment=environment
             | mpirun.environment(first.as_root)
-            | {LEARNERS_VARIABLE: "check", START_VARIABLE: "check", ACTORS_VARIABLE: ""},
+            | {LEARNERS_VARIABLE: "check", START_VARIABLE: "check"},
             workdir=first.workdir,
             seconds=_ALL_REDUCE_SECONDS,
             timeout=_ALL_REDUCE_SECONDS + 10,

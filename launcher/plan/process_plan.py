@@ -26,9 +26,6 @@ from launcher.plan.workers_csv import ANY_LEARNER, Worker
 # In seconds; with these values ranks end within a minute if their mpirun's host loses power.
 _TCP_KEEPALIVE = {"time": "30", "intvl": "10", "probes": "3"}
 
-# Variables of the learners' mpirun that its ranks on other hosts receive, too.
-_SUPERVISORS_VARIABLES = (LEARNERS_VARIABLE, START_VARIABLE, ACTORS_VARIABLE)
-
 
 class PlanError(Exception):
     """An error: a process cannot be started as requested; its message says why."""
@@ -75,8 +72,9 @@ def make_processes(
     environment = common_environment(config)
     learners = [worker for worker in workers if worker.job == "learner"]
     common_flags = join_common_flags(workers, flags, installation_of)
-    processes = [_make_learners(learners, config, common_flags, environment, installation_of)]
     actors = [w for w in workers if w.job == "actor" for _ in range(w.count)]
+    variables = environment | {ACTORS_VARIABLE: str(len(actors))}
+    processes = [_make_learners(learners, config, common_flags, variables, installation_of)]
     processes += [
         make_actor(worker, task, config, common_flags, installation_of, environment)
         for task, worker in enumerate(actors)
@@ -260,7 +258,7 @@ def mpirun_command(
     for i, worker in enumerate(learners):
         own = installation_of(worker)
         # Variables are passed by name: a value may be secret, and `ps` shows commands.
-        names = [*variable_names, *(_SUPERVISORS_VARIABLES if agent else ())]
+        names = [*variable_names, *([LEARNERS_VARIABLE, START_VARIABLE] if agent else [])]
         if own.host_id != first.host_id:  # its supervisor is on another host
             names.append(f"{HEARTBEAT}={own.folder}/{RANK_BEATS_FOLDER}/beat")
         if worker.cuda_visible_devices:

@@ -12,7 +12,6 @@ from launcher.node import tmux
 from launcher.node.callbacks import Say
 from launcher.node.run_registry import Record, Run, boot_id
 from launcher.node.task import (
-    ACTORS_VARIABLE,
     HEARTBEAT,
     LEARNERS,
     LEARNERS_VARIABLE,
@@ -267,9 +266,6 @@ def _make_task(
         HEARTBEAT: str(folder / process.name / "beat"),
         START_VARIABLE: record.id,
     }
-    if is_learners:
-        actors = sum(each["job"] == "actor" for each in record.processes)
-        variables[ACTORS_VARIABLE] = str(actors)
     if process.other_installations:
         variables[LEARNERS_VARIABLE] = record.id
     return Task(
