@@ -74,6 +74,7 @@ class _Foreground:
         self._names = [LEARNERS, *(f"actor-{task}" for task in range(len(local_run.actors)))]
         self._heartbeat = Path(local_run.environment.get(HEARTBEAT) or folder / LEARNERS / "beat")
         self._reported: dict[str, float] = {}  # by process: the time of its last reported failure
+        self._mistakes: dict[str, str] = {}  # user's mistakes, and the first actor that found each
         self._stop_requests = 0
         self._all_failed_at: float | None = None  # time.monotonic()
         self._ends_without_actors = False
@@ -175,7 +176,9 @@ class _Foreground:
                 self._reported[name] = failure["time"]
                 lines = [self._local_run.printable(line) for line in failure["lines"]]
                 failure["lines"] = lines
-                _print(_describe_failure(name, state, self._log(name)))
+                mistake = _last_line(lines).removeprefix(f"[{name.replace('-', ' ')}] ")
+                first = self._mistakes.setdefault(mistake, name)
+                _print(_describe_failure(name, state, self._log(name), first))
                 if is_first and lines and lines[0].startswith(("Traceback", FATAL)):
                     for line in lines:
                         _print(f"    {line}")
@@ -214,18 +217,26 @@ class _Foreground:
 
     def _resume_hint(self) -> str:
         folder = self._local_run.folder
-        return f"the same flags with --logdir={folder} resume from the last checkpoint"
+        saved = any((folder / "checkpoints").glob("[0-9]*"))
+        what = "resume from the last checkpoint" if saved else "resume it"
+        return f"the same flags with --logdir={folder} {what}"
 
 
-def _describe_failure(name: str, state: dict[str, Any], log: Path) -> str:
-    """Return a line about an actor that crashed."""
+def _last_line(lines: Sequence[str]) -> str:
+    """Return the line of a failed process that says most."""
+    lines = lines or ["it printed nothing"]
+    return lines[0 if lines[0].startswith(FATAL) else -1].strip()
+
+
+def _describe_failure(name: str, state: dict[str, Any], log: Path, first: str) -> str:
+    """Return a line about an actor that crashed; `first` is the first one with its last line."""
     failure = state["failure"]
-    lines = failure["lines"] or ["it printed nothing"]
-    last = lines[0 if lines[0].startswith(FATAL) else -1].strip()
+    last = _last_line(failure["lines"])
     if state["state"] != "failed":
         return f"{name} failed: {failure['why']}; {failure['next']} (last line: {last[:200]})"
     if failure["code"] == USER_ERROR:
-        return f"{name} failed: {last}; {failure['next']}; log: {log}"
+        what = f": {last}" if first == name else f" as {first} did"
+        return f"{name} failed{what}; {failure['next']}; log: {log}"
     # The learner has printed why an actor gave up.
     follows = failure["next"].removeprefix("it ").partition(", since ")[0]
     return f"{name} {follows}; log: {log}"
