@@ -12,7 +12,8 @@ import traceback
 from collections.abc import Callable
 from types import FrameType
 
-from impala_mm.environments.faults import FaultLog, is_outer
+from impala_mm.environments.faults import FaultLog
+from impala_mm.environments.messages import is_users_file
 from impala_mm.environments.types import Fault
 from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.runtime.log import Say
@@ -63,4 +64,4 @@ def _users_frames(frame: FrameType) -> list[traceback.FrameSummary]:
     """Return the frames that an environment's step, reset or constructor has called."""
     stack = traceback.extract_stack(frame)
     frames = itertools.dropwhile(lambda each: _CALLERS not in each.filename, stack)
-    return list(itertools.dropwhile(lambda each: is_outer(each.filename), frames))
+    return list(itertools.dropwhile(lambda each: not is_users_file(each.filename), frames))

@@ -4,6 +4,7 @@ import sys
 from typing import Any
 
 from impala_mm.config import flags
+from impala_mm.config.printable import escape
 from impala_mm.config.settings import Config
 from impala_mm.environments.make import level_spec
 from impala_mm.environments.messages import users_traceback
@@ -32,7 +33,7 @@ def level_specs(config: Config) -> dict[str, EnvironmentSpec]:
             specs[name] = level_spec(name, **environment_options(config))
         except BadLevel as error:
             if error.__cause__ and (where := users_traceback(error.__cause__)):
-                print(where, file=sys.stderr)
+                print(escape(where), file=sys.stderr)
             flags.refuse(f"--level_name={config.level_name}: {error}")
     (first, one), *others = specs.items()
     for name, other in others:

@@ -73,7 +73,7 @@ class StartsLate(Works):
             time.sleep(float(os.environ["SLOW"]))
 
 
-class Hangs(Works):
+class StepHangs(Works):
     """A level whose step waits until a test lets it return."""
 
     wait = threading.Event().wait
@@ -85,6 +85,6 @@ class Hangs(Works):
 
 for _level in (
     *(Works, BreaksInStep, BreaksInReset, ReturnsFour, ReturnsNaN, BreaksSometimes),
-    *(OnlyOne, StartsLate, Hangs),
+    *(OnlyOne, StartsLate, StepHangs),
 ):
     gymnasium.register(f"{_level.__name__}-v0", _level)

@@ -14,13 +14,13 @@ from tests.helpers import broken_levels
 def test_the_place_where_an_environment_hangs_is_reported_once(monkeypatch):
     go_on, reported, said = threading.Event(), [], []
     told = threading.Event()
-    monkeypatch.setattr(broken_levels.Hangs, "wait", go_on.wait)
+    monkeypatch.setattr(broken_levels.StepHangs, "wait", go_on.wait)
 
     def tell(fault: Fault) -> None:
         reported.append(fault)
         told.set()
 
-    environments = make_environments("tests.helpers.broken_levels:Hangs-v0", 1, 1)
+    environments = make_environments("tests.helpers.broken_levels:StepHangs-v0", 1, 1)
     alive = Heartbeat()
     watch_for_hangs(alive, tell, said.append, seconds=0.1)
     assert not told.wait(0.4), "no environment is in a call"
@@ -34,7 +34,7 @@ def test_the_place_where_an_environment_hangs_is_reported_once(monkeypatch):
     step.join()
     environments.close()
     assert len(reported) == 1
-    line = broken_levels.Hangs.step.__code__.co_firstlineno + 1
+    line = broken_levels.StepHangs.step.__code__.co_firstlineno + 1
     assert reported[0].text == ("its environments have made no progress for 0.1 s")
     stack = reported[0].traceback
     assert stack.startswith("Stack (most recent call last):\n  File ")

@@ -22,6 +22,7 @@ def test_lines_that_are_on_the_screen_are_not_printed_again(tmp_path, capsys):
     for name in ("actor-0", "actor-1"):
         states[name] = _state(name, f"[{name.replace('-', ' ')}] error: no map", "  step.py")
     states["actor-2"] = _state("actor-2", "[actor 2] error: no licence")
+    states |= {name: _state(name) for name in ("actor-3", "actor-4")}
     states["learners"] = _state("learners", "[learner] error: no actor")
     follower._print_news()
     assert capsys.readouterr().out == "trains\n[learner] error: no actor\n"
@@ -29,5 +30,7 @@ def test_lines_that_are_on_the_screen_are_not_printed_again(tmp_path, capsys):
         "    [actor 0] error: no map\n      step.py\n  it ends; log: /actor-0.log",
         "    its lines are the same as those of actor-0\n  it ends; log: /actor-1.log",
         "    [actor 2] error: no licence\n  it ends; log: /actor-2.log",
+        "  it ends; log: /actor-3.log",
+        "  it ends; log: /actor-4.log",
         "    its lines are above\n  it ends; log: /learners.log",
     ]
