@@ -25,7 +25,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from impala_mm.config import flags
+from impala_mm.config import flags, printable
 from impala_mm.config.settings import Config
 
 
@@ -84,6 +84,7 @@ def run_locally(config: Config, argv: list[str], given: list[str]) -> NoReturn:
             processes.environment | mpirun.environment(as_root=True),
             processes.folder,
             config.log_max_mb,
+            printable.log_line,
         ),
         signals,
     )

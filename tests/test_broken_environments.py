@@ -89,7 +89,8 @@ def test_a_run_in_which_some_environments_work_continues(tmp_path):
     more = (levels, "--total_environment_frames=100000")
     code, printed = run(*_command(tmp_path, "Works", *more), limit=240)
     assert code == 0, printed
-    assert f"[supervisor] actor-1 will not be restarted, since {NO_STEP}" in printed
+    assert f"gave up: {NO_STEP}\n" in printed
+    assert f"[supervisor] actor-1 will not be restarted; log: {tmp_path}/actor-1.log" in printed
     assert "RuntimeError: the simulator is gone" in printed
     assert printed.count('raise RuntimeError("the simulator is gone")') == 1
     assert read_rows(tmp_path)[-1]["environment_faults"] > 32 + 20

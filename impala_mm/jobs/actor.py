@@ -1,6 +1,7 @@
 """An actor's process: acting, from the flags to the exit code."""
 
 import dataclasses
+import faulthandler
 import itertools
 import threading
 import traceback
@@ -53,10 +54,17 @@ def run(config: Config) -> NoReturn:
 
 def _play(setup: "_ActorSetup", ending: list[int]) -> int:
     """Act until a signal in `ending` arrives or the actor fails; return the exit code."""
+    from impala_mm.actor.hang_report import watch_for_hangs  # noqa: PLC0415
     from impala_mm.actor.stepper import NothingPlayed, TooManyFaults  # noqa: PLC0415
     from impala_mm.environments.types import BadLevel  # noqa: PLC0415
     from impala_mm.transport.client import Refused  # noqa: PLC0415
 
+    faulthandler.enable(all_threads=False)  # a crash in compiled code shows the user's lines
+    watch_for_hangs(
+        setup.heartbeat,
+        lambda fault: setup.report(setup.learners[setup.start], fault),
+        say=setup.say,
+    )
     prepare = _prepare_stepping if setup.config.inference == "learner" else _prepare_with_network
     code, prepared, say = 1, None, setup.say
     try:

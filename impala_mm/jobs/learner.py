@@ -78,7 +78,8 @@ def _report_crash(
         outputs.say.log.write(traceback.format_exc())
     outputs.event_hook.call("end", f"error: {error}")
     if folder:
-        outputs.say(f"error: {type(error).__name__}; {_resume_hint(config, folder.path)}")
+        what = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(": ")
+        outputs.say(f"error: {what}; {_resume_hint(config, folder.path)}")
 
 
 def _train(

@@ -73,6 +73,7 @@ def prepare(
         | {
             provenance.COMMAND_VARIABLE: shlex.join(["python", *argv]),
             provenance.START_VARIABLE: secrets.token_hex(4),
+            provenance.ACTORS_VARIABLE: str(num_actors),
         },
         folder.path,
     )

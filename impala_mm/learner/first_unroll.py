@@ -9,6 +9,8 @@ from collections.abc import Mapping
 # Seconds after the first actor gave up in which others may join, if their number is not known. An
 # actor may need minutes to load TensorFlow from a slow file system.
 _OTHERS_SECONDS = 300.0
+# Seconds of waiting until the first line; the pauses between lines grow up to a minute.
+_FIRST_LINE_SECONDS, _LONGEST_PAUSE = 5.0, 60.0
 
 
 class NoActorsLeft(Exception):
@@ -22,15 +24,29 @@ class FirstUnroll:
         """Wait for `expected` actors; None: their number is not known."""
         self._expected = expected
         self._began = time.monotonic()
+        self._has_connected = False  # whether an actor was connected before
+        self._next_line = _FIRST_LINE_SECONDS  # seconds of waiting
         self._first_gave_up: float | None = None  # time.monotonic() when the first actor gave up
+
+    def is_line_due(self) -> bool:
+        """Return whether to print what the run waits for: after 5, 10, 20, 40, 80, 140, ... s."""
+        waited = time.monotonic() - self._began
+        if waited < self._next_line:
+            return False
+        self._has_connected = False  # whether an actor was connected before
+        self._next_line = waited + min(self._next_line, _LONGEST_PAUSE)
+        return True
 
     def describe(self, connected: int, gave_up: int) -> str:
         """Return what the run waits for, in words, and for how long."""
+        self._has_connected |= connected > 0
         expected = None if self._expected is None else self._expected - gave_up
         if connected and (expected or 0) > connected:
             what = f"{connected} of {expected} actors connected, no unroll yet"
         elif connected:
             what = f"{_actors(connected)} connected, no unroll yet"
+        elif self._has_connected and expected != 0:
+            what = "no actor is connected any more, no unroll yet"
         elif expected:
             what = f"{_actors(expected)} {'is' if expected == 1 else 'are'} starting"
         elif gave_up:
@@ -41,6 +57,7 @@ class FirstUnroll:
 
     def why_none_comes(self, connected: int, gave_up: Mapping[int, str]) -> str:
         """Return why no unroll can come any more; empty if one may still come."""
+        self._has_connected |= connected > 0
         if not gave_up:
             return ""
         now = time.monotonic()

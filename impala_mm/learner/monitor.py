@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from impala_mm.algorithms.interface import Algorithm
-from impala_mm.config import auto
 from impala_mm.config.settings import Config
 from impala_mm.distributed.consistency import VariablesDiffer
 from impala_mm.distributed.group import LearnerGroup
@@ -91,9 +90,7 @@ class LearnerMonitor:
         self._reported_at = math.inf  # time.monotonic()
         self.seconds = 0.0  # seconds of training, including those before a resume
         self._counted_seconds = 0.0  # those since the first unroll, which --max_seconds limits
-        self._first_unroll = FirstUnroll(
-            auto.num_actors(config) if provenance.is_local_run() else None
-        )
+        self._first_unroll = FirstUnroll(provenance.num_actors())
         self._no_actors_left = ""  # why no unroll can come any more
         self.finished = ""  # why a resumed run has nothing left to do
 
@@ -297,16 +294,16 @@ class LearnerMonitor:
         first = timers.first_line_due and learner.frames > timers.frames
         if timers.row.due(now) or first:
             row = self._write_row(records.metrics_writer)
-            if timers.line.due(now) or first:
+            if (timers.line.due(now) or first) and self._has_received:
                 timers.first_line_due = timers.first_line_due and not first
-                self._say(
-                    progress_line(row, self._eta)
-                    if self._has_received
-                    else self._first_unroll.describe(self._num_actors(), len(self._gave_up()))
-                )
+                self._say(progress_line(row, self._eta))
+        waits = not self._has_received
+        if waits and self._first_unroll.is_line_due():
+            self._say(self._describe_wait())
         if timers.stall.has_begun(learner.updates, now):
-            message = f"no update for {_STALL_SECONDS:g} s"
-            self._say(message)
+            message = self._describe_wait() if waits else f"no update for {_STALL_SECONDS:g} s"
+            if not waits:  # the lines of the wait are printed anyway
+                self._say(message)
             records.event_hook.call("stall", message)
         if timers.save.due(now):
             mean_return = self._aggregator.mean_return()
@@ -317,6 +314,9 @@ class LearnerMonitor:
                 timers.save.retry()
         if learner.actions is not None:
             self._write_histograms(records.metrics_writer, now - timers.began)
+
+    def _describe_wait(self) -> str:
+        return self._first_unroll.describe(self._num_actors(), len(self._gave_up()))
 
     def _write_row(self, metrics_writer: MetricsWriter) -> dict[str, Any]:
         """Write a row of metrics and return it."""

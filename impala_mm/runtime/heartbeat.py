@@ -37,14 +37,15 @@ class Heartbeat:
     """The heartbeat file of one process; with an empty `path` no file is written."""
 
     def __init__(self, path: str = ""):
-        self._path, self._last = path, -math.inf
+        self._path = path
+        self.last = -math.inf  # time.monotonic() of the last heartbeat
         self.frames = 0.0  # environment frames so far, which the next heartbeat reports
 
     def beat(self) -> None:
         """Write the file, unless it was written within the last second; ignore disk errors."""
         now = time.monotonic()
-        if now - self._last >= _SECONDS:
-            self._last = now
+        if now - self.last >= _SECONDS:
+            self.last = now
             self._write({"frames": int(self.frames)})
 
     def give_up(self, why: str) -> None:

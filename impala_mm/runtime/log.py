@@ -50,4 +50,5 @@ class ProcessLogger:
         if self.log:
             self.log.write(line)
         with contextlib.suppress(OSError):  # the terminal is gone, or its disk is full
-            print(line, flush=True)
+            # One write, since other processes print to the same terminal.
+            print(f"{line}\n", end="", flush=True)

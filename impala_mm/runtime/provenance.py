@@ -18,6 +18,8 @@ _ROOT = Path(__file__).resolve().parents[2]
 COMMAND_VARIABLE = "IMPALA_MM_COMMAND"
 # In the environment of learners and actors that one program started together: an id of this start.
 START_VARIABLE = "IMPALA_MM_START"
+# In the environment of learners that one program started with actors: the number of the actors.
+ACTORS_VARIABLE = "IMPALA_MM_ACTORS"
 
 
 def command() -> str:
@@ -33,6 +35,12 @@ def is_local_run() -> bool:
 def start_id() -> str:
     """Return the id of the start to which this process belongs; empty if it was started by hand."""
     return os.environ.get(START_VARIABLE, "")
+
+
+def num_actors() -> int | None:
+    """Return the number of actors that were started with this learner; None if it is not known."""
+    text = os.environ.get(ACTORS_VARIABLE, "")
+    return int(text) if text.isdecimal() and int(text) else None
 
 
 def versions() -> dict[str, str]:

@@ -39,7 +39,7 @@ class ActorFailures:
         said = f"actor {actor} on {host}: {failure['text']}"
         if is_new:
             self._say(f"{said}\n{textwrap.indent(failure['traceback'], '  ')}")
-        elif not why:
+        elif kind not in self._shown:
             self._say(f"{said} (its traceback is in the actor's log)")
         if why:
             self._say(f"actor {actor} on {host} gave up: {why}")

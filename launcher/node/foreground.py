@@ -9,16 +9,17 @@ they run when it is gone.
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.node import child_process, procfs, tmux
 from launcher.node.actor_watch import ActorWatch
-from launcher.node.process_output import write_to_window
+from launcher.node.process_output import FATAL, write_to_window
 from launcher.node.task import (
     FINAL_STATES,
     HEARTBEAT,
@@ -45,6 +46,7 @@ class LocalRun(NamedTuple):
     environment: Mapping[str, str]  # all variables of every process
     folder: Path  # the run's folder: actors' logs, and metrics.jsonl
     log_max_mb: float  # size of an actor's log in MiB before a new one is begun
+    printable: Callable[[str], str]  # makes a line of a log safe for a terminal
 
 
 def run(local_run: LocalRun, signals: Sequence[int]) -> int | None:
@@ -54,7 +56,9 @@ def run(local_run: LocalRun, signals: Sequence[int]) -> int | None:
     stops the run, the second ends it at once. The result is None if the run ended as they asked.
     """
     child_process.adopt_orphans()
-    with tempfile.TemporaryDirectory(prefix="impala_mm-") as folder:
+    # Named by its owner, for `leftovers`.
+    owner = f"{socket.gethostname()}.{os.getpid()}"
+    with tempfile.TemporaryDirectory(prefix=f"impala_mm-{owner}-") as folder:
         try:
             return _Foreground(local_run, Path(folder), signals).run()
         finally:
@@ -69,6 +73,7 @@ class _Foreground:
         self._names = [LEARNERS, *(f"actor-{task}" for task in range(len(local_run.actors)))]
         self._heartbeat = Path(local_run.environment.get(HEARTBEAT) or folder / LEARNERS / "beat")
         self._reported: dict[str, float] = {}  # by process: the time of its last reported failure
+        self._mistakes: dict[str, str] = {}  # user's mistakes, and the first actor that found each
         self._stop_requests = 0
         self._actor_watch = ActorWatch()
         self._ends_without_actors = False
@@ -168,9 +173,13 @@ class _Foreground:
             if failure and failure["time"] != self._reported.get(name):
                 is_first = not self._reported
                 self._reported[name] = failure["time"]
-                _print(_describe_failure(name, state, self._log(name)))
-                if is_first and failure["lines"] and failure["lines"][0].startswith("Traceback"):
-                    for line in failure["lines"]:
+                lines = [self._local_run.printable(line) for line in failure["lines"]]
+                failure["lines"] = lines
+                mistake = _last_line(lines).removeprefix(f"[{name.replace('-', ' ')}] ")
+                first = self._mistakes.setdefault(mistake, name)
+                _print(_describe_failure(name, state, self._log(name), first))
+                if is_first and lines and lines[0].startswith(("Traceback", FATAL)):
+                    for line in lines:
                         _print(f"    {line}")
         actors = [state.get("state", "starting") for state in states.values()]
         if self._actor_watch.have_all_failed(actors) and not self._ends_without_actors:
@@ -201,18 +210,29 @@ class _Foreground:
 
     def _resume_hint(self) -> str:
         folder = self._local_run.folder
-        return f"the same flags with --logdir={folder} resume from the last checkpoint"
+        saved = any((folder / "checkpoints").glob("[0-9]*"))
+        what = "resume from the last checkpoint" if saved else "resume it"
+        return f"the same flags with --logdir={folder} {what}"
 
 
-def _describe_failure(name: str, state: dict[str, Any], log: Path) -> str:
-    """Return a line about an actor that crashed."""
+def _last_line(lines: Sequence[str]) -> str:
+    """Return the line of a failed process that says most."""
+    lines = lines or ["it printed nothing"]
+    return lines[0 if lines[0].startswith(FATAL) else -1].strip()
+
+
+def _describe_failure(name: str, state: dict[str, Any], log: Path, first: str) -> str:
+    """Return a line about an actor that crashed; `first` is the first one with its last line."""
     failure = state["failure"]
-    last = failure["lines"][-1].strip() if failure["lines"] else "it printed nothing"
+    last = _last_line(failure["lines"])
     if state["state"] != "failed":
         return f"{name} failed: {failure['why']}; {failure['next']} (last line: {last[:200]})"
     if failure["code"] == USER_ERROR:
-        return f"{name} failed: {last}; {failure['next']}; log: {log}"
-    return f"{name} {failure['next'].removeprefix('it ')}; log: {log}"
+        what = f": {last}" if first == name else f" as {first} did"
+        return f"{name} failed{what}; {failure['next']}; log: {log}"
+    # The learner has printed why an actor gave up.
+    follows = failure["next"].removeprefix("it ").partition(", since ")[0]
+    return f"{name} {follows}; log: {log}"
 
 
 def _print(message: str) -> None:

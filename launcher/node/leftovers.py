@@ -5,6 +5,7 @@ A process that SIGKILL ends cannot remove its own files:
     /dev/shm/sm_segment.HOST.UID.JOB.RANK    shared memory of one rank of an mpirun, 16 MiB
     TMPDIR/ompi.PID/                         the session of the mpirun with this pid
     TMPDIR/ompi.HOST.UID/jf.0/JOB/           the session of a rank that had no mpirun
+    TMPDIR/impala_mm-HOST.PID-*/             the state folder of the experiment.py with this pid
     /tmp/__autograph_generated_file*.py      a Python function that TensorFlow has translated
 
 The learners' supervisor calls this before it starts them, and each host does at the begin of a run.
@@ -24,12 +25,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.node import procfs
+from launcher.node.task import read_json
 
 _LEAST_AGE = 10.0  # seconds: a new file may not be in use yet
 _CLOCK_SECONDS = 60.0  # by which the clock may have been set since a process was started
 _SEGMENT = re.compile(r"sm_segment\.(?P<host>.+)\.(?P<uid>\d+)\.(?P<job>[0-9a-f]+)\.\d+")
 _PROGRAM = re.compile(r"python|mpirun|prte|orted")  # in the commands of learners
 _SESSION = re.compile(r"ompi\.(\d+)")
+_STATE_FOLDER = re.compile(r"impala_mm-(?P<host>.+)\.(?P<pid>\d+)-[^-]+")
 # The namespaces of a machine itself, by their inodes; those of containers have others.
 _PID_NAMESPACE, _IPC_NAMESPACE = 0xEFFFFFFC, 0xEFFFFFFF
 
@@ -63,6 +66,8 @@ def remove_leftovers(
     if not in_container:  # its folders may be those of the machine
         sessions = _ours(temporary, "ompi.*", stat.S_ISDIR)
         folders = [path for path in sessions if _has_no_process(path)]
+        states = _ours(temporary, "impala_mm-*", stat.S_ISDIR)
+        folders += [path for path in states if _has_no_supervisor(path)]
         here = f"ompi.{socket.gethostname()}.{os.geteuid()}"
         for folder in _own_folders(temporary / here, temporary / here / "jf.0")[1:]:
             folders += _ours(folder, "*", stat.S_ISDIR)
@@ -127,6 +132,15 @@ def _has_no_process(session: Path) -> bool:
     found = _SESSION.fullmatch(session.name)
     is_here = (session / f"pmix.{socket.gethostname()}.tool").exists()
     return bool(found and is_here and not Path("/proc", found[1]).exists())
+
+
+def _has_no_supervisor(state_folder: Path) -> bool:
+    """Return whether an experiment.py of this host and its supervisors have all ended."""
+    found = _STATE_FOLDER.fullmatch(state_folder.name)
+    if not found or found["host"] != socket.gethostname() or Path("/proc", found["pid"]).exists():
+        return False
+    states = (read_json(path) for path in state_folder.glob("*/state.json"))
+    return not any(procfs.is_alive(state.get("supervisor")) for state in states)
 
 
 def _find_uses() -> _Uses | None:

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import itertools
 import os
 import re
 import select
@@ -10,6 +11,8 @@ from pathlib import Path
 
 _MAX_LINES = 400  # lines that are kept in memory
 _MAX_LINE_BYTES = 1 << 16  # bytes after which text without a newline counts as a line
+_MAX_FRAMES = 6  # frames that are shown of a crash in compiled code
+FATAL = "Fatal Python error: "  # first line of such a crash
 _MAX_DETAILS = 30  # lines of an error that are shown with it
 _BLOCKED_SECONDS = 1.0  # seconds to wait for a window that takes no output
 
@@ -74,6 +77,9 @@ class ProcessOutput:
 def error_lines(lines: list[str]) -> list[str]:
     """Return the lines that explain a failure: the first traceback or errors, or the last five."""
     for i, line in enumerate(lines):
+        if line.startswith(FATAL):  # faulthandler prints the innermost frame first
+            frames = (each for each in lines[i:] if each.startswith("  File "))
+            return [line, *itertools.islice(frames, _MAX_FRAMES)]
         if line.startswith("Traceback (most recent call last)"):
             end = i + 1
             while end < len(lines) and (lines[end].startswith(" ") or not lines[end].strip()):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from launcher.node import mpirun
 from launcher.node.task import (
+    ACTORS_VARIABLE,
     HEARTBEAT,
     LEARNERS,
     LEARNERS_VARIABLE,
@@ -71,8 +72,9 @@ def make_processes(
     environment = common_environment(config)
     learners = [worker for worker in workers if worker.job == "learner"]
     common_flags = join_common_flags(workers, flags, installation_of)
-    processes = [_make_learners(learners, config, common_flags, environment, installation_of)]
     actors = [w for w in workers if w.job == "actor" for _ in range(w.count)]
+    variables = environment | {ACTORS_VARIABLE: str(len(actors))}
+    processes = [_make_learners(learners, config, common_flags, variables, installation_of)]
     processes += [
         make_actor(worker, task, config, common_flags, installation_of, environment)
         for task, worker in enumerate(actors)

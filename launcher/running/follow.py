@@ -4,8 +4,10 @@ The frontend may be closed: the run keeps running. Ctrl-C saves and stops the ru
 handles hosts that become unreachable.
 """
 
+import collections
 import contextlib
 import os
+import re
 import select
 import signal
 import sys
@@ -30,6 +32,11 @@ _REPEAT_SECONDS = 2.0  # seconds after which a stop request is repeated: hosts m
 _ADDRESSES_SECONDS = 300.0  # timeout for learners to report their addresses
 _ADDRESSES_CHECK_SECONDS = 0.05  # seconds between two looks for these addresses
 _WAITING_SECONDS = 10.0  # seconds between two messages that the actors wait for these addresses
+_REMEMBERED_LINES = 400  # lines of the learners' log; a supervisor remembers as many
+# The beginning of a line that differs where two actors print the same.
+_OWN_PREFIX = re.compile(r"^(\[actor \d+\] |\d\d:\d\d:\d\d )")
+# Lines of the learners' supervisor about their end.
+_END_OF_LEARNERS = re.compile(r"\d\d:\d\d:\d\d (it .*; the run ends|-- learners: failed.* --)")
 KEYS_HINT = "`d` detaches; Ctrl-C saves and stops the run"
 
 
@@ -74,6 +81,8 @@ class Follower:
         self._learners_log = LogTail(logdir / f"{LEARNERS}.log", from_its_end=True)
         # By process: the time of its last failure that was printed, and the number of failures.
         self._reported_failures: dict[str, tuple[float, int]] = {}
+        self._reasons: dict[tuple[str, ...], str] = {}  # the first process that failed with lines
+        self._printed: collections.deque[str] = collections.deque(maxlen=_REMEMBERED_LINES)
         self._signals: list[int] = []
         # When a stop was first requested, and when the request was last sent to all hosts.
         self._stop_requested = self._stop_sent = 0.0
@@ -183,13 +192,26 @@ class Follower:
 
     def _print_news(self) -> None:
         for line in self._learners_log.lines():
-            print(line, flush=True)  # as it is in the log, in colour, too
+            if not _END_OF_LEARNERS.fullmatch(line):  # `failure_message` contains it
+                print(line, flush=True)  # as it is in the log, in colour, too
+            self._printed.append(line)
         for name, state in self._run.states().items():
             failure = state.get("failure")
             reported, times = self._reported_failures.get(name, (0.0, 0))
             if failure and failure["time"] != reported:
                 self._reported_failures[name] = failure["time"], times + 1
-                self._say(failure_message(state, times + 1))
+                self._say(failure_message(state, times + 1, self._same_lines(name, failure)))
+
+    def _same_lines(self, name: str, failure: dict[str, Any]) -> str:
+        """Return which lines on the screen are those of a failure; empty if none are."""
+        if not failure["lines"]:
+            return ""
+        if name == LEARNERS and set(failure["lines"]) <= set(self._printed):
+            return "its lines are above"
+        first = self._reasons.setdefault(
+            tuple(_OWN_PREFIX.sub("", line) for line in failure["lines"]), name
+        )
+        return "" if first == name else f"its lines are the same as those of {first}"
 
     def _stop(self, times: int) -> None:
         if times == 1:
@@ -227,12 +249,16 @@ class Follower:
         return 1 if self._ends_without_actors else 0
 
 
-def failure_message(state: dict[str, Any], times: int) -> str:
-    """Return the message about a process that failed for the given number of times."""
+def failure_message(state: dict[str, Any], times: int, same_lines: str = "") -> str:
+    """Return the message about a process that failed for the given number of times.
+
+    `same_lines`, which says where its lines are shown already, takes the place of the lines.
+    """
     failure = state["failure"]
     repeated = f" {times} times" if times > 1 else ""
     lines = [f"{state['name']} on {state['host']} failed{repeated}: {failure['why']}"]
-    lines += [f"    {log_line(line)}" for line in failure["lines"]]
+    shown = [same_lines] if same_lines else failure["lines"]
+    lines += [f"    {log_line(line)}" for line in shown]
     return "\n".join([*lines, f"  {failure['next']}; log: {state['log']}"])
 
 

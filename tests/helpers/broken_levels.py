@@ -1,6 +1,7 @@
 """Levels that break, as users' own environments do: each by its id in this module."""
 
 import os
+import threading
 import time
 
 import gymnasium
@@ -72,8 +73,18 @@ class StartsLate(Works):
             time.sleep(float(os.environ["SLOW"]))
 
 
+class StepHangs(Works):
+    """A level whose step waits until a test lets it return."""
+
+    wait = threading.Event().wait
+
+    def step(self, action):
+        self.wait()
+        return super().step(action)
+
+
 for _level in (
     *(Works, BreaksInStep, BreaksInReset, ReturnsFour, ReturnsNaN, BreaksSometimes),
-    *(OnlyOne, StartsLate),
+    *(OnlyOne, StartsLate, StepHangs),
 ):
     gymnasium.register(f"{_level.__name__}-v0", _level)

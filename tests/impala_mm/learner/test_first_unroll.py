@@ -53,3 +53,20 @@ def test_where_others_may_be_started_it_waits_five_minutes_for_them(monkeypatch)
     assert wait.why_none_comes(1, {0: WHY}) == "", "another one has joined, or the same again"
     why = f"the only actor gave up (actor 0: {WHY}), so no unroll can come"
     assert wait.why_none_comes(0, {0: WHY}) == why
+
+
+def test_actors_that_have_left_are_not_called_starting():
+    wait = FirstUnroll(2)
+    assert wait.why_none_comes(1, {}) == ""
+    assert wait.describe(0, 0).startswith("no actor is connected any more, no unroll yet (")
+    assert wait.describe(1, 0).startswith("1 of 2 actors connected")
+
+
+def test_the_lines_of_a_long_wait_become_rarer(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(first_unroll.time, "monotonic", lambda: clock[0])
+    wait, printed = FirstUnroll(2), []
+    for second in range(300):
+        clock[0] = 100.0 + second
+        printed += [second] if wait.is_line_due() else []
+    assert printed == [5, 10, 20, 40, 80, 140, 200, 260]

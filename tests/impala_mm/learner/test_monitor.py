@@ -6,32 +6,41 @@ from impala_mm.learner import monitor
 
 
 def test_the_first_frames_are_said_as_they_come_also_after_a_line_of_none(monkeypatch):
-    said, learner = [], types.SimpleNamespace(frames=0, updates=0, actions=None)
+    due, said, learner = (
+        [False, True, False],
+        [],
+        types.SimpleNamespace(frames=0, updates=0, actions=None),
+    )
     monkeypatch.setattr(monitor, "progress_line", lambda row, _: f"{row['frames']} frames")
     watching = types.SimpleNamespace(
         _learner=learner,
         _eta=None,
         _has_received=False,
-        _first_unroll=types.SimpleNamespace(describe=lambda *counts: f"waits {counts}"),
-        _num_actors=lambda: 2,
-        _gave_up=lambda: {7: "no map"},
+        _first_unroll=types.SimpleNamespace(is_line_due=due.pop),
+        _describe_wait=lambda: "waits",
         _say=said.append,
         _write_row=lambda _: {"frames": learner.frames},
     )
     clocks = monitor._Timers(save_seconds=600, frames=0)
+    called = []
+    records = types.SimpleNamespace(
+        metrics_writer=None,
+        event_hook=types.SimpleNamespace(call=lambda *event: called.append(event)),
+    )
 
     def keep():
-        monitor.LearnerMonitor._keep_records(
-            watching, types.SimpleNamespace(metrics_writer=None), clocks
-        )
+        monitor.LearnerMonitor._keep_records(watching, records, clocks)
 
     keep()
     assert said == [], "nothing is due yet"
-    clocks.row.retry()
-    clocks.line.retry()
     keep()
-    assert said == ["waits (2, 1)"]
+    assert said == ["waits"]
+    clocks.stall._since = -1e9
+    keep()
+    assert said == ["waits"], "a stall prints nothing while the run waits for its first unroll"
+    assert called == [("stall", "waits")]
     watching._has_received = True
+    clocks.row.retry()
     for learner.frames in (0, 288, 576):
         keep()
     assert said[1:] == ["288 frames"]

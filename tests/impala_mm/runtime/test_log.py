@@ -2,6 +2,7 @@
 
 import io
 import re
+from types import SimpleNamespace
 
 from impala_mm.runtime.log import BoundedLog, ProcessLogger, rotate_if_long
 
@@ -55,3 +56,10 @@ def test_a_terminal_that_is_gone_is_no_error(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.stdout", Gone())
     say("saved")
     assert "saved" in (tmp_path / "learner.log").read_text()
+
+
+def test_a_line_is_one_write_so_that_lines_of_other_processes_do_not_enter_it(monkeypatch):
+    written = []
+    monkeypatch.setattr("sys.stdout", SimpleNamespace(write=written.append, flush=lambda: None))
+    ProcessLogger("learner")("a\nb")
+    assert [text for text in written if text] == ["[learner] a\nb\n"]

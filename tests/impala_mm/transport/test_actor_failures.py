@@ -13,9 +13,12 @@ def test_each_kind_of_fault_is_shown_once_with_its_traceback():
     failures.take(1, "gpu2", FAILURE | {"kind": "E at a.py:8"})
     assert said == [
         "actor 0 on gpu1: E: no map\n  Traceback\n    a",
-        "actor 1 on gpu2: E: no map (its traceback is in the actor's log)",
         "actor 1 on gpu2: E: no map\n  Traceback\n    a",
-    ]
+    ], "a fault that was shown is only counted"
+    del said[:]
+    for line in range(9, 14):
+        failures.take(1, "gpu2", FAILURE | {"kind": f"E at a.py:{line}"})
+    assert said[-1] == "actor 1 on gpu2: E: no map (its traceback is in the actor's log)"
 
 
 def test_an_actor_that_gave_up_is_remembered_with_its_reason():

@@ -19,12 +19,15 @@ from launcher.node.procfs import descendants, start_time
 PROGRAM = """
 import json, os, signal, sys
 from pathlib import Path
+from impala_mm.config import printable
 from launcher.node import foreground
 learners, actors, folder = json.loads(sys.argv[1])
 signals = []
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda number, _: signals.append(number))
-local_run = foreground.LocalRun(learners, actors, dict(os.environ), Path(folder), 1.0)
+local_run = foreground.LocalRun(
+    learners, actors, dict(os.environ), Path(folder), 1.0, printable.log_line
+)
 code = foreground.run(local_run, signals)
 sys.exit(128 + signals[0] if code is None else code)
 """
@@ -288,6 +291,22 @@ def test_an_actor_that_crashes_is_restarted_and_the_screen_says_why(begin, tmp_p
     assert run.process.poll() is None
 
 
+def test_a_crash_in_compiled_code_shows_the_users_lines_and_no_control_characters(begin):
+    crashes = (
+        "import time; time.sleep(0.5); print('Fatal Python error: Segmentation fault\\n\\n"
+        "Current thread 0x7f:\\n  File \\x1b]0;title\\x07step.py\\n\\n"
+        "Extension modules: numpy'); raise SystemExit(3)"
+    )
+    run = begin(LEARNER, crashes)
+    run.until(
+        r"\[supervisor\] actor-0 failed: it exited with code 3; it will be restarted in 1 s "
+        r"\(last line: Fatal Python error: Segmentation fault\)\n"
+    )
+    assert r"\x1b]0;title\x07step.py" in run.printed()
+    assert "\x1b" not in run.printed()
+    assert "numpy" not in run.printed()
+
+
 def test_an_actor_that_crashed_20_times_is_not_restarted_and_the_run_continues(begin, tmp_path):
     run = begin(LEARNER, "raise SystemExit(3)", ACTOR)
     run.until("trains")
@@ -309,10 +328,13 @@ def test_an_actor_that_crashed_20_times_is_not_restarted_and_the_run_continues(b
 @pytest.mark.slow
 def test_a_run_whose_actors_have_all_failed_for_good_saves_and_ends(begin, tmp_path):
     refuses = "import time; time.sleep(0.5); print('error: no mask'); raise SystemExit(2)"
+    (tmp_path / "checkpoints" / "7").mkdir(parents=True)
     run = begin(LEARNER, refuses, refuses)
     assert run.process.wait(30) == 1
     printed = run.printed()
-    assert printed.count("failed: error: no mask; it will not be restarted") == 2
+    first, second = re.findall(r"(actor-\d) failed.*; it will not be restarted", printed)
+    assert f"{first} failed: error: no mask; it will not be restarted" in printed
+    assert f"{second} failed as {first} did; it will not be restarted" in printed
     assert (
         f"[supervisor] the run ends, since no actor is left; the same flags with "
         f"--logdir={tmp_path} resume from the last checkpoint\n"
@@ -336,7 +358,7 @@ def test_a_learner_that_is_killed_ends_the_run_and_says_so(begin):
     _until_gone(pids)
     assert re.search(
         r"\[supervisor\] learners failed: it was killed by SIGKILL; the same flags with "
-        r"--logdir=/\S+ resume from the last checkpoint",
+        r"--logdir=/\S+ resume it",
         run.printed(),
     )
 

@@ -1,5 +1,6 @@
 """The leftovers of killed processes are removed, and those of a living neighbour are not."""
 
+import json
 import mmap
 import os
 import signal
@@ -65,6 +66,23 @@ def test_segments_go_unless_a_process_has_one_of_their_job_mapped(tmp_path, shar
     content.close()
     remove_leftovers(tmp_path, shared, tmp_path)
     assert not any(path.exists() for path in (mapped, sibling, kept_session))
+
+
+def test_a_state_folder_goes_once_its_owner_and_supervisors_have_ended(tmp_path, shared):
+    def make(owner, supervisor, host=HOST):
+        folder = tmp_path / f"impala_mm-{host}.{owner}-ab_12"
+        state = json.dumps({"supervisor": supervisor}).encode()
+        _make(folder / "learners" / "state.json", content=state)
+        os.utime(folder, (0, 0))
+        return folder
+
+    alive = [os.getpid(), procfs.start_time(os.getpid())]
+    dead = make(DEAD, [DEAD, 1])
+    kept = [make(os.getpid(), None), make(DEAD + 1, alive), make(DEAD, [DEAD, 1], host="another")]
+    kept.append(_make(tmp_path / "impala_mm-ab_12", content=None))
+    remove_leftovers(tmp_path, shared, tmp_path)
+    assert not dead.exists()
+    assert all(path.exists() for path in kept)
 
 
 def test_an_mpiruns_session_goes_once_neither_its_pid_nor_a_file_is_in_use(tmp_path, shared):

@@ -60,6 +60,7 @@ def test_one_learner_needs_no_mpirun_and_every_process_has_its_role():
     ]
     assert all(p.command[:2] == [PYTHON, EXPERIMENT] for p in processes)
     assert [p.environment for p in processes[2:4]] == [{}, {"CUDA_VISIBLE_DEVICES": "1"}]
+    assert processes[0].environment == {"IMPALA_MM_ACTORS": "3"}
     assert processes[0].workdir == str(Path.cwd())
 
 
@@ -73,7 +74,7 @@ def test_several_learners_are_one_mpirun_with_a_segment_each():
         *("--logdir=/run", "--seed=3", "--learner_hosts=localhost:8001,localhost:8002"),
         *("--job_name=learner", f"--token_file={FOLDER}/token"),
     ]
-    told = ["-x", "A", "-x", "NCCL_DEBUG", "-x"]
+    told = ["-x", "A", "-x", "NCCL_DEBUG", "-x", "IMPALA_MM_ACTORS", "-x"]
     assert rest == [
         *("--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"),
         *("--tag-output", "--x", "y z"),

@@ -1,0 +1,43 @@
+"""An environment that hangs: the place in its code is logged and reported, once."""
+
+import threading
+
+import numpy as np
+
+from impala_mm.actor.hang_report import watch_for_hangs
+from impala_mm.environments.faults import Fault
+from impala_mm.environments.make import make_environments
+from impala_mm.runtime.heartbeat import Heartbeat
+from tests.helpers import broken_levels
+
+
+def test_the_place_where_an_environment_hangs_is_reported_once(monkeypatch):
+    go_on, reported, said = threading.Event(), [], []
+    told = threading.Event()
+    monkeypatch.setattr(broken_levels.StepHangs, "wait", go_on.wait)
+
+    def tell(fault: Fault) -> None:
+        reported.append(fault)
+        told.set()
+
+    environments = make_environments("tests.helpers.broken_levels:StepHangs-v0", 1, 1)
+    alive = Heartbeat()
+    watch_for_hangs(alive, tell, said.append, seconds=0.1)
+    assert not told.wait(0.4), "no environment is in a call"
+    alive.beat()
+    environments.step(np.zeros(1, np.int32))  # it resets the environment
+    step = threading.Thread(target=lambda: environments.step(np.zeros(1, np.int32)))
+    step.start()
+    assert told.wait(5)
+    assert not go_on.wait(0.3)
+    go_on.set()
+    step.join()
+    environments.close()
+    assert len(reported) == 1
+    line = broken_levels.StepHangs.step.__code__.co_firstlineno + 1
+    assert reported[0].text == ("its environments have made no progress for 0.1 s")
+    stack = reported[0].traceback
+    assert stack.startswith("Stack (most recent call last):\n  File ")
+    assert f'File "{broken_levels.__file__}", line {line}, in step\n    self.wait()' in stack
+    assert "gym_vector" not in stack
+    assert said[0].startswith(f"{reported[0].text}; ")
