@@ -37,6 +37,7 @@ def test_processes_on_other_hosts_run_in_tmux_and_end_with_the_run(far):
     frontend = far.start(rows, "--env", "MORE=a 'b")
     frontend.until(r"impala: started 4 processes on 4 hosts in .* s; results: /root/run\n")
     frontend.until(r"\nup\n", 20)
+    far.until_all("running")
     known = far.status()
     assert [(p["name"], p["state"]) for p in known["processes"]] == [
         *[("learners", "running"), ("actor-0", "running")],
@@ -241,12 +242,12 @@ def test_fifty_processes_of_a_host_share_a_connection_and_start_in_seconds(far):
 
 @pytest.mark.slow
 def test_hosts_may_share_a_home(tmp_path):
-    """Each host keeps the state of a run in a folder of its own."""
+    """Each host keeps the state of a run in a folder of its own, and the frontend does."""
     if reason := why_not():
         pytest.skip(f"no hosts to reach over SSH: {reason}")
     with Lan(shared=[tmp_path]) as lan:
         far = FarCluster(lan)
-        for host in (lan.learner1, lan.actor1):
+        for host in (lan.laptop, lan.learner1, lan.actor1):
             host.path("/root/.local").symlink_to(tmp_path)
         frontend = far.start(far.of(["learner1"], ["actor1"]))
         frontend.until(r"\nup\n", 20)
