@@ -190,7 +190,7 @@ def test_stop_lists_an_unreachable_host_and_a_later_frontend_ends_its_processes(
     frontend = far.start(far.of(["learner1"], ["actor1"]))
     frontend.until("10.77.1.21 is connected again: ended the processes of an earlier run", 30)
     frontend.until(r"\nup\n", 20)
-    assert sum("standing_in" in line for line in far.lan.actor1.processes()) == 1
+    until(lambda: sum("standing_in" in line for line in far.lan.actor1.processes()) == 1)
 
 
 @pytest.mark.slow

@@ -20,6 +20,9 @@ from impala_mm.runtime.log import BoundedLog, ProcessLogger
 from impala_mm.runtime.rank import process_rank, widen_core_binding
 from impala_mm.transport.messages import PROTOCOL
 
+# Seconds that a failed rank leaves rank 0 to print why: mpirun ends all ranks once one has failed.
+_LAST_WORDS_SECONDS = 5.0
+
 
 def run(config: Config) -> NoReturn:
     """Train until the run or the user ends it."""
@@ -35,6 +38,7 @@ def run(config: Config) -> NoReturn:
         )
     address = _address(config, here.rank)
     refuse_bad_flags(config)
+    freed = widen_core_binding()
     if here.rank == 0:
         refuse_missing_checkpoint(config)
     run_token.read_token(config)  # before TensorFlow is loaded and the run's folder is made
@@ -52,7 +56,7 @@ def run(config: Config) -> NoReturn:
     agreement.reach_through_mpi(say)
     if problem and here.size == 1:
         flags.refuse(problem)
-    if freed := widen_core_binding():
+    if freed:
         say(freed)
     folder = RunFolder(config) if here.rank == 0 else None  # the other learners write nothing
     if folder:
@@ -66,6 +70,8 @@ def run(config: Config) -> NoReturn:
     finally:
         if outputs.tracked:
             outputs.tracked.end()
+    if code == 1 and here.rank:
+        time.sleep(_LAST_WORDS_SECONDS)
     lifecycle.exit_now(code)
 
 
