@@ -9,6 +9,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from nets import conv
+from nets.actions import Actions, Choice
 from nets.errors import UnknownNetwork, Unsuitable
 from nets.lstm import LSTM
 from nets.mlp import MLP
@@ -17,6 +18,7 @@ from nets.resnet import ResNet
 
 __all__ = [
     "NETWORKS",
+    "Actions",
     "Core",
     "Network",
     "State",
@@ -41,13 +43,15 @@ NETWORKS: dict[str, Callable[[], tuple[Torso, Core | None]]] = {
 def make(
     name: str,
     observation: tf.TensorSpec,
-    num_actions: int,
+    actions: int | Actions,
     frame_stack: int = 1,
     precision: str = "float32",
 ) -> Network:
     """Return the network of this name, or for `auto` the one that suits the observations.
 
-    `observation` is the spec of one observation, without a batch axis. The network sees the newest
+    `observation` is the spec of one observation, without a batch axis. `actions` describes the last
+    action, which the network reads as well: a number of choices, or an object with `specs` and
+    `features` such as `EnvironmentSpec.actions`. The network sees the newest
     `frame_stack` observations at once, joined along their last axis. `precision` (float32 or
     bfloat16) is that of the torso's computations; variables, core and features are float32.
 
@@ -68,7 +72,8 @@ def make(
             f"{auto(observation)} fits them"
         )
     dtype = tf.as_dtype(precision)
-    return Network(torso, core, observation, num_actions, frame_stack, dtype, name)
+    known = Choice(actions) if isinstance(actions, int) else actions
+    return Network(torso, core, observation, known, frame_stack, dtype, name)
 
 
 def auto(observation: tf.TensorSpec) -> str:

@@ -2,7 +2,7 @@
 
     observation -- arranged -- frame stack, if any -- torso -.
     last reward ---------------------------------------------+- concat -- core, if any -- features
-    last action, one-hot ------------------------------------'
+    last action, as features --------------------------------'
 
 Algorithms add their heads to the features. An actor calls `step` and a learner calls `unroll`; both
 compute the same. Where `first` is true, an episode starts: stack and core restart from
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import sonnet as snt
 import tensorflow as tf
 
+from nets.actions import Actions
 from nets.frame_stack import FrameStack
 
 Scaled = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.DType], tf.Tensor]  # `_scaled` or `_fused`
@@ -80,13 +81,13 @@ class Network(snt.Module):
         torso: Torso,
         core: Core | None,
         observation: tf.TensorSpec,
-        num_actions: int,
+        actions: Actions,
         frame_stack: int = 1,
         precision: tf.DType = tf.float32,  # of the torso's computations
         name: str = "network",
     ):
         super().__init__(name=name)
-        self._torso, self._core, self._num_actions = torso, core, num_actions
+        self._torso, self._core, self._actions = torso, core, actions
         self._shape = observation.shape.as_list()
         self._bytes = observation.dtype == tf.uint8
         self._pictures = self._bytes and len(self._shape) == 3
@@ -99,7 +100,7 @@ class Network(snt.Module):
         features, _ = self.step(
             nothing,
             tf.zeros([1]),
-            tf.zeros([1], tf.int32),
+            tf.nest.map_structure(lambda s: tf.zeros([1, *s.shape], s.dtype), actions.specs),
             tf.constant([True]),
             self.initial_state(1),
         )
@@ -115,7 +116,7 @@ class Network(snt.Module):
         self,
         observation: tf.Tensor,  # the environment's dtype [B, *shape]
         reward: tf.Tensor,  # float32 [B], clipped by the algorithm
-        action: tf.Tensor,  # int32 [B]
+        action: Any,  # nest of [B, ...]; int32 [B] for a single choice
         first: tf.Tensor,  # bool [B]
         state: State,
     ) -> tuple[tf.Tensor, State]:
@@ -133,7 +134,7 @@ class Network(snt.Module):
         self,
         observation: tf.Tensor,  # the environment's dtype [T, B, *shape]
         reward: tf.Tensor,  # float32 [T, B]
-        action: tf.Tensor,  # int32 [T, B]
+        action: Any,  # nest of [T, B, ...]
         first: tf.Tensor,  # bool [T, B]
         state: State,  # before entry 0 is read
     ) -> tuple[tf.Tensor, State]:
@@ -145,9 +146,12 @@ class Network(snt.Module):
             seen = tf.nest.map_structure(lambda x: tf.reshape(x, [*sizes, *x.shape[1:]]), seen)
             seen, frames = self._stack.unroll(seen, first, frames)
             seen = tf.nest.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[2:]]), seen)
-        flat = [tf.reshape(x, [-1]) for x in (reward, action, first)]
+        flat_action = tf.nest.map_structure(
+            lambda spec, x: tf.reshape(x, [-1, *spec.shape]), self._actions.specs, action
+        )
         scaled = _scaled if tf.config.get_visible_devices("GPU") else _fused
-        read = self._read(scaled, seen, *flat)  # [T*B, I]
+        flat_reward, flat_first = tf.reshape(reward, [-1]), tf.reshape(first, [-1])
+        read = self._read(scaled, seen, flat_reward, flat_action, flat_first)  # [T*B, I]
         read = tf.reshape(read, [*_sizes(first), read.shape[-1]])
         if self._core:
             read, core = self._core.unroll(read, first, core)
@@ -163,7 +167,7 @@ class Network(snt.Module):
         scaled: Scaled,
         seen: Any,
         reward: tf.Tensor,
-        action: tf.Tensor,
+        action: Any,
         first: tf.Tensor,
     ) -> tf.Tensor:
         """Return the inputs of the core for each entry separately, [N, I].
@@ -176,7 +180,7 @@ class Network(snt.Module):
             seen = tf.cast(seen, tf.float32)
             seen = seen / 255.0 if self._bytes else seen
         last_reward = tf.where(first, 0.0, reward)[:, None]
-        last_action = tf.one_hot(tf.where(first, -1, action), self._num_actions)  # -1: all zeros
+        last_action = self._actions.features(action, first)
         return tf.concat([self._features(seen), last_reward, last_action], axis=-1)
 
     def _features(self, seen: tf.Tensor) -> tf.Tensor:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -52,13 +53,13 @@ class EnvironmentStepper:
         self._steps, self._broken = 0, np.zeros([], bool)
         return self._environments.reset()
 
-    def step(self, actions: np.ndarray) -> Step:
-        """Step each environment by its action, int32 [E], and return the step."""
+    def step(self, actions: Any) -> Step:
+        """Step each environment by its action, a nest of [E, ...], and return the step."""
         self.start_step(actions)
         return self.finish_step()
 
-    def start_step(self, actions: np.ndarray) -> None:
-        """Start a step by actions, int32 [E]; `finish_step` returns it."""
+    def start_step(self, actions: Any) -> None:
+        """Start a step by actions, a nest of [E, ...]; `finish_step` returns it."""
         if self._pool:
             self._result = self._pool.submit(self._step, actions).result
         else:
@@ -101,7 +102,7 @@ class EnvironmentStepper:
         if self._pool:
             self._pool.shutdown()
 
-    def _step(self, actions: np.ndarray) -> Step:
+    def _step(self, actions: Any) -> Step:
         begin = time.perf_counter()
         step = self._environments.step(actions)
         self.seconds += time.perf_counter() - begin

@@ -12,9 +12,14 @@ def describe_spaces(spec: EnvironmentSpec) -> dict[str, Any]:
     """Return the actions and observations that a network must fit, as text for messages."""
     observation = spec.observation
     return {
-        "actions": spec.num_actions,
+        "actions": spec.actions.describe(),
         "observations": f"{observation.dtype.name} {observation.shape.as_list()}",
     }
+
+
+def in_words(actions: int | str | None) -> str:
+    """Return what `describe_spaces` says of actions, for a sentence."""
+    return f"actions {actions}" if isinstance(actions, str) else f"{actions} actions"
 
 
 def environment_options(config: Config) -> dict[str, Any]:
@@ -33,7 +38,7 @@ def level_specs(config: Config) -> dict[str, EnvironmentSpec]:
     (first, one), *others = specs.items()
     for name, other in others:
         for what, mine, theirs in (
-            ("actions", one.num_actions, other.num_actions),
+            ("actions", one.actions.describe(), other.actions.describe()),
             ("observation", one.observation, other.observation),
             ("frames per step", one.action_repeats, other.action_repeats),
         ):

@@ -75,16 +75,15 @@ class GymVector:
         self._states = [state if state == _BROKEN else _ENDED for state in self._states]
         self._returns.fill(0)
         self._lengths.fill(0)
-        return self.step(np.zeros(len(self._states), np.int64))
+        return self.step(self.spec.actions.zeros(len(self._states)))
 
-    def step(self, actions: np.ndarray) -> Step:
+    def step(self, actions: Any) -> Step:
         """Step each environment, or reset it if its previous step ended an episode."""
         reward, terminated, truncated, observation, first, fault = self._now
         for array in (reward, terminated, truncated, first, fault):
             array.fill(0)
         states, steps, read = self._states, self._steps, self._read
-        # NumPy's integers, as a space's sample() returns: every environment accepts these.
-        for i, action in enumerate(np.add(actions, self._conversion.first_action, dtype=np.int64)):
+        for i, action in enumerate(self.spec.actions.to_environments(actions)):
             try:
                 if states[i] == _RUNNING:
                     raw, reward[i], terminated[i], truncated[i], _ = steps[i](action)
@@ -221,7 +220,7 @@ def _blank_step(num_envs: int, conversion: SpaceConversion) -> Step:
     )
 
 
-def _repeating_step(environment: Any, repeats: int) -> Callable[[np.int64], tuple[Any, ...]]:
+def _repeating_step(environment: Any, repeats: int) -> Callable[[Any], tuple[Any, ...]]:
     """Return a function that makes `repeats` steps and sums the rewards.
 
     It stops early at the end of an episode. For one repeat it is `environment.step` itself.
@@ -230,7 +229,7 @@ def _repeating_step(environment: Any, repeats: int) -> Callable[[np.int64], tupl
     if repeats == 1:
         return step
 
-    def several(action: np.int64) -> tuple[Any, ...]:
+    def several(action: Any) -> tuple[Any, ...]:
         total = 0.0
         for _ in range(repeats):
             observation, reward, terminated, truncated, info = step(action)

@@ -88,7 +88,7 @@ def _read_spaces(level: "Level", options: Options) -> tuple["SpaceConversion", E
     return conversion, EnvironmentSpec(
         level.name,
         tf.TensorSpec(conversion.shape, tf.as_dtype(conversion.dtype)),
-        conversion.num_actions,
+        conversion.actions,
         options.num_action_repeats or 1,
         level.reward_threshold,
     )

@@ -1,4 +1,4 @@
-"""Conversion of an environment's spaces: actions are numbered from 0, observations have one shape.
+"""Conversion of an environment's spaces: `actions.ActionSpec`, and observations of one shape.
 
 Box observations of uint8 stay uint8; all others become float32. Discrete observations become
 one-hot vectors of float32.
@@ -7,9 +7,12 @@ one-hot vectors of float32.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
+from impala_mm.environments import actions
+from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.messages import one_line
 from impala_mm.environments.types import BadLevel
 
@@ -17,8 +20,7 @@ from impala_mm.environments.types import BadLevel
 class SpaceConversion(NamedTuple):
     """The conversion of actions and observations for one environment."""
 
-    num_actions: int
-    first_action: int  # the environment's number of our action 0
+    actions: ActionSpec
     raw_shape: tuple[int, ...]  # of an observation as the environment returns it
     shape: tuple[int, ...]  # of a converted observation
     dtype: np.dtype  # of a converted observation: uint8 or float32
@@ -30,19 +32,13 @@ def read_spaces(level_name: str, environment: Any, width: int, height: int) -> S
 
     BadLevel is raised for spaces that are not supported.
     """
-    actions, observations = environment.action_space, environment.observation_space
-    if not isinstance(actions, Discrete):
-        raise BadLevel(
-            f"{level_name} takes actions from {one_line(actions)}: "
-            "only Discrete actions are supported, one choice among n"
-        )
-    known = (int(actions.n), int(actions.start))
+    taken, observations = read_actions(level_name, environment), environment.observation_space
     if isinstance(observations, Discrete):
         n = int(observations.n)
         if width or height:
             _refuse_resizing(level_name, (n,))
         convert = _one_hot(n, int(observations.start))
-        return SpaceConversion(*known, (), (n,), np.dtype(np.float32), convert)
+        return SpaceConversion(taken, (), (n,), np.dtype(np.float32), convert)
     if not isinstance(observations, Box) or observations.dtype.kind not in "biuf":
         raise BadLevel(
             f"{level_name} observes {one_line(observations)}: only Box observations of numbers "
@@ -51,11 +47,40 @@ def read_spaces(level_name: str, environment: Any, width: int, height: int) -> S
     raw = tuple(observations.shape)
     dtype = observations.dtype if observations.dtype == np.uint8 else np.dtype(np.float32)
     if not width and not height:
-        return SpaceConversion(*known, raw, raw, dtype, None)
+        return SpaceConversion(taken, raw, raw, dtype, None)
     if len(raw) not in {2, 3}:
         _refuse_resizing(level_name, raw)
     shape = (height or raw[0], width or raw[1], *raw[2:])
-    return SpaceConversion(*known, raw, shape, dtype, _resize(shape, dtype))
+    return SpaceConversion(taken, raw, shape, dtype, _resize(shape, dtype))
+
+
+def read_actions(level_name: str, environment: Any) -> ActionSpec:
+    """Return an environment's actions; raise BadLevel for a space that is not supported."""
+
+    def read(space: Any) -> Any:
+        if isinstance(space, Discrete):
+            return actions.Discrete(int(space.n), int(space.start))
+        if isinstance(space, gymnasium.spaces.MultiDiscrete):
+            numbers, starts = (tuple(np.ravel(each).tolist()) for each in (space.nvec, space.start))
+            return actions.MultiDiscrete(space.nvec.shape, numbers, starts, space.dtype.name)
+        if isinstance(space, gymnasium.spaces.MultiBinary):
+            return actions.MultiBinary(tuple(space.shape))
+        if isinstance(space, Box) and space.dtype.kind in "iuf":
+            low, high = (tuple(np.ravel(each).tolist()) for each in (space.low, space.high))
+            return actions.Box(tuple(space.shape), low, high, space.dtype.name)
+        if isinstance(space, gymnasium.spaces.Dict) and space.spaces:
+            return {key: read(part) for key, part in space.spaces.items()}
+        if isinstance(space, gymnasium.spaces.Tuple) and space.spaces:
+            return tuple(read(part) for part in space.spaces)
+        whole = environment.action_space
+        of = "" if space is whole else f", with {one_line(space)} in it"
+        raise BadLevel(
+            f"{level_name} takes actions from {one_line(whole)}{of}: only Discrete, MultiDiscrete, "
+            "MultiBinary and Box actions are supported, and Dict and Tuple of these; a "
+            "gymnasium.ActionWrapper of yours can make one of them into what the level takes"
+        )
+
+    return ActionSpec(read(environment.action_space))
 
 
 def _one_hot(n: int, start: int) -> Callable[[np.ndarray], np.ndarray]:

@@ -182,7 +182,7 @@ def play_games(
     games: list[Game] = []
     step, state = environments.reset(), policy.initial_state(len(games_left))
     actions, idle, steps = (
-        np.zeros(len(games_left), np.int32),
+        environments.spec.actions.zeros(len(games_left)),
         np.zeros(len(games_left), np.int64),
         0,
     )
@@ -194,7 +194,7 @@ def play_games(
         before = state
         actions, state, _ = policy.act(entry, before, explore)
         if feed and games_left[0]:
-            feed.show_step(step, entry, before, int(actions[0]))
+            feed.show_step(step, entry, before, tf.nest.map_structure(lambda x: x[0], actions))
         step = environments.step(actions)
         steps += int(games_left.astype(bool).sum())
         idle = np.where((step.reward != 0) | step.first, 0, idle + 1)
@@ -216,13 +216,14 @@ class ViewerFeed:
         self._needs_policy_output = any(viewer.needs_policy_output for viewer in viewers)
         self._game, self._return = 0, 0.0
 
-    def show_step(self, step: Step, entry: Entry, state: Any, action: int) -> None:
-        """Show an observation and the action chosen after it."""
+    def show_step(self, step: Step, entry: Entry, state: Any, action: Any) -> None:
+        """Show an observation and the action of copy 0 chosen after it, a nest of [...]."""
         output = None
         if self._needs_policy_output:
-            mine = entry._replace(**{name: getattr(entry, name)[:1] for name in _FIELDS_READ})
-            states = tf.nest.map_structure(lambda tensor: tensor[:1], state)
-            output = self._policy.judge(mine, states)
+            read = {name: getattr(entry, name) for name in _FIELDS_READ}
+            mine, states = tf.nest.map_structure(lambda tensor: tensor[:1], (read, state))
+            output = self._policy.judge(entry._replace(**mine), states)
+        discrete = self._environments.spec.actions.discrete is not None
         self._return += float(step.reward[0])
         self._show(
             GameFrame(
@@ -232,7 +233,7 @@ class ViewerFeed:
                 float(step.reward[0]),
                 self._return,
                 None if output is None else float(output.value[0]),
-                None if output is None else output.policy[0].numpy(),
+                output.policy[0].numpy() if output and discrete else None,
             )
         )
 

@@ -52,31 +52,37 @@ class Policy:
 
     def reset(self) -> None:
         """Start a new episode with the next call."""
-        self._state, self._first, self._action = self.initial_state(1), True, 0
+        self._state, self._first = self.initial_state(1), True
+        self._action = self.spec.actions.zeros(1)
 
-    def __call__(self, observation: Any, reward: float = 0.0, explore: bool = False) -> int:
+    def __call__(self, observation: Any, reward: float = 0.0, explore: bool = False) -> Any:
         """Return the action for this observation; `reward` is that of the previous action.
 
-        The action is the most likely one or, with `explore`, sampled as in training.
+        The action is the most likely one or, with `explore`, sampled as in training. It is what the
+        environment's `step` takes: an int for Discrete actions, an array for a Box.
         """
         shape, dtype = self.spec.observation.shape, self.spec.observation.dtype.as_numpy_dtype
         seen = np.asarray(observation, dtype)
         if seen.shape != tuple(shape):
             raise ValueError(f"the observation has shape {list(seen.shape)} instead of {shape}")
-        entry = self.entry(seen[None], [reward], [self._action], [self._first])
-        actions, self._state, _ = self.act(entry, self._state, explore)
-        self._action, self._first = int(actions[0]), False
-        return self._action
+        entry = self.entry(seen[None], [reward], self._action, [self._first])
+        self._action, self._state, _ = self.act(entry, self._state, explore)
+        self._first = False
+        action = self.spec.actions.to_environments(self._action)[0]
+        return int(action) if self.spec.actions.discrete else action
 
     def initial_state(self, batch: int) -> Any:
         """Return the network's recurrent state at the start of `batch` episodes."""
         return self.algorithm.initial_state(batch)
 
-    def act(self, entry: Entry, state: Any, explore: bool) -> tuple[np.ndarray, Any, Any]:
-        """Return (actions int32 [B], next state, extras) for entries [B, ...]."""
+    def act(self, entry: Entry, state: Any, explore: bool) -> tuple[Any, Any, Any]:
+        """Return (actions, next state, extras) for entries [B, ...].
+
+        The actions are a nest of arrays [B, ...] like `spec.actions.specs`.
+        """
         exploration = tf.constant(1.0 if explore else 0.0, shape=entry.first.shape)
         actions, state, extras = self._act(entry, state, exploration)
-        return actions.numpy(), state, extras
+        return tf.nest.map_structure(lambda part: part.numpy(), actions), state, extras
 
     def judge(self, entry: Entry, state: Any) -> PolicyOutput:
         """Return policy and value for entries [B, ...] and the state before them."""
@@ -85,7 +91,9 @@ class Policy:
     def entry(self, observation: Any, reward: Any, action: Any, first: Any) -> Entry:
         """Return entries [B, ...] with the fields that acting reads."""
         return Entry(
-            action=tf.constant(action, tf.int32),
+            action=self.spec.actions.map_specs(
+                lambda spec, each: tf.constant(each, spec.dtype), action
+            ),
             reward=tf.constant(reward, tf.float32),
             terminated=None,
             truncated=None,
@@ -113,9 +121,9 @@ def why_unsuitable(about: checkpoint.CheckpointInfo, spec: EnvironmentSpec) -> s
         return ""
     hint = "; train with --full_action_space to have one network for all Atari games"
     return (
-        f"{spec.level_name} has {here['actions']} actions and observations "
-        f"{here['observations']}, but the network was made for {there.get('actions')} and "
-        f"{there.get('observations')}"
+        f"{spec.level_name} has {from_flags.in_words(here['actions'])} and observations "
+        f"{here['observations']}, but the network was made for "
+        f"{from_flags.in_words(there.get('actions'))} and {there.get('observations')}"
         f"{hint if spec.emulator and here['observations'] == there.get('observations') else ''}"
     )
 

@@ -11,7 +11,7 @@ _WORDS = {
     "algorithm": "algorithm (--algorithm)",
     "reward_clipping": "--reward_clipping",
     "network": "network (--agent_name)",
-    "steps": "observations and number of actions",
+    "steps": "observations and actions",
     "unroll": "unroll layout (--unroll_length, observations, actions)",
     "acting": "layout of parameters",
 }

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from counting import Counting, level
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, Graph, Sequence, Text, Tuple
 from processes import ROOT
 
-from impala_mm.environments import gym_adapter, types
+from impala_mm.environments import actions, gym_adapter, types
+from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.types import BadLevel, EnvironmentSpec
 
@@ -21,12 +22,12 @@ FLOATS = np.float32
 
 def test_the_spec_of_a_gymnasium_id():
     assert level_spec("CartPole-v1") == EnvironmentSpec(
-        "CartPole-v1", tf.TensorSpec([4], tf.float32), 2, 1, 475.0
+        "CartPole-v1", tf.TensorSpec([4], tf.float32), ActionSpec(actions.Discrete(2)), 1, 475.0
     )
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "actions", "threshold"),
+    ("name", "shape", "choices", "threshold"),
     [
         ("catch", [10, 5], 3, 0.9),
         ("Catch", [10, 5], 3, 0.9),
@@ -39,10 +40,11 @@ def test_the_spec_of_a_gymnasium_id():
         ("gym:counting:CartPole-v0", [4], 2, 195.0),
     ],
 )
-def test_ids_that_are_known(name, shape, actions, threshold):
+def test_ids_that_are_known(name, shape, choices, threshold):
     spec = level_spec(name)
     assert spec == EnvironmentSpec(
-        name, tf.TensorSpec(shape, tf.float32), actions, 1, threshold, frame_stack=1, note=""
+        *(name, tf.TensorSpec(shape, tf.float32), ActionSpec(actions.Discrete(choices)), 1),
+        *(threshold, 1, ""),
     )
 
 
@@ -167,8 +169,6 @@ def test_an_environment_from_before_gym_026_is_translated():
         ("my_packge:MyEnv-v0", "my_packge cannot be imported: No module named 'my_packge'"),
         ("no module:MyEnv-v0", "'no module'"),
         (".:MyEnv-v0", "No module named '.'"),
-        ("Pendulum-v1", "takes actions from Box(-2.0, 2.0, (1,), float32): only Discrete"),
-        ("gym:Pendulum-v1", "gym:Pendulum-v1 takes actions from Box"),
         ("Blackjack-v1", "Blackjack-v1 observes Tuple(Discrete(32), "),
     ],
 )
@@ -193,8 +193,10 @@ def test_an_environment_that_lacks_a_package_says_which(library):
 @pytest.mark.parametrize(
     ("which", "space", "sentence"),
     [
-        ("action_space", MultiDiscrete([2, 2]), "only Discrete actions are supported"),
-        ("action_space", Box(0, 1, (2,)), "only Discrete actions are supported"),
+        ("action_space", Text(5), "takes actions from Text.*: only Discrete, MultiDiscrete"),
+        ("action_space", Dict(a=Discrete(2), b=Sequence(Discrete(2))), ", with Sequence.* in it: "),
+        ("action_space", Graph(Box(0, 1, (2,)), None), "only Discrete, MultiDiscrete, MultiBin"),
+        ("action_space", Tuple([]), "a gymnasium.ActionWrapper of yours can make one"),
         ("observation_space", Dict(a=Discrete(2)), "only Box observations of numbers"),
         ("observation_space", Tuple([Discrete(2)]), "FlattenObservation makes a Box"),
     ],
@@ -218,10 +220,18 @@ def test_unsupported_spaces_are_refused_and_the_environment_closed(which, space,
 
 
 def test_a_learner_needs_no_gymnasium():
-    tree = ast.parse(Path(types.__file__).read_text())
-    imported = {alias.name for n in tree.body if isinstance(n, ast.Import) for alias in n.names}
-    imported |= {n.module for n in tree.body if isinstance(n, ast.ImportFrom)}
-    assert imported == {"typing", "numpy", "tensorflow"}
+    """What reading a spec needs: its types, and the actions in them."""
+    imported = set()
+    for module in (types, actions):
+        tree = ast.parse(Path(module.__file__).read_text())
+        imported |= {
+            alias.name for n in tree.body if isinstance(n, ast.Import) for alias in n.names
+        }
+        imported |= {n.module for n in tree.body if isinstance(n, ast.ImportFrom)}
+    assert {name.split(".")[0] for name in imported} == {
+        *("collections", "dataclasses", "functools", "typing", "numpy", "tensorflow", "impala_mm")
+    }
+    assert {n for n in imported if n.startswith("impala_mm")} == {"impala_mm.environments.actions"}
 
 
 def test_the_own_environment_of_the_sandbox_is_solved_by_walking_on():
