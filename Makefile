@@ -30,7 +30,7 @@ horovod: again := --again
 horovod: setup  ## run set-up again, with Horovod's build, even if it is up to date
 
 train: setup  ## solve CartPole with the cluster of workers.csv.example, all on this machine
-	@logdir=runs/CartPole-v1-$$(date +%Y%m%d-%H%M%S); \
+	@logdir=runs/CartPole-v1-$$(date +%Y%m%d-%H%M%S)-$$$$; \
 	$(run) run_experiment_mm_raw.py --level_name=CartPole-v1 --batch_size=4 --max_seconds=160 \
 	  --logdir=$$logdir && \
 	$(run) sandbox/curve.py $$logdir

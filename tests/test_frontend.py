@@ -63,13 +63,29 @@ def test_a_run_has_a_window_for_each_process_and_ctrl_c_saves_and_stops_it(clust
     assert cluster.tmux("has-session", "-t", "old") == ""
 
 
+def test_a_state_folder_that_cannot_be_written_is_reported_before_anything_else(cluster):
+    (cluster.folder / "file").touch()
+    state, rows = cluster.folder / "file" / "state", cluster.rows()
+    code, printed = cluster.run(rows, XDG_STATE_HOME=str(state))
+    assert (code, printed) == (
+        2,
+        f"error: {state}/impala_mm/runs cannot be written (Not a directory), but runs are "
+        f"recorded in it: set XDG_STATE_HOME=FOLDER to record them in another folder\n",
+    )
+    assert not (cluster.folder / "runs").exists()
+    assert cluster.run(rows, "--dry_run", XDG_STATE_HOME=str(state))[0] == 0
+
+
 def test_a_run_is_shown_followed_and_stopped_from_another_terminal(cluster):
     rows = cluster.rows()
     frontend = cluster.start(rows)
     processes = [cluster.process(name) for name in ("learners", "actor-0", "actor-1")]
-    code, printed = cluster.run(rows, "--skip_check")
+    code, printed = cluster.run(rows, "--skip_check", "--tmux_sess=impala")
     assert (code, printed.count("\n")) == (2, 1)
-    assert "error: a run named impala is running: --status shows it, --stop ends it" in printed
+    assert (
+        "error: a run named impala is running: --status --tmux_sess=impala shows it, --stop "
+        "--tmux_sess=impala ends it; another --tmux_sess, or none, starts another run" in printed
+    )
 
     os.kill(processes[1][0], signal.SIGKILL)
     killed = time.monotonic()
@@ -110,6 +126,69 @@ def test_a_run_is_shown_followed_and_stopped_from_another_terminal(cluster):
     assert not cluster.state.exists(), "the run's token is removed, too"
     for flag in ("--stop", "--status", "--logs=learners"):
         assert cluster.run(flag) == (2, "error: there is no run named impala\n")
+
+
+@pytest.mark.slow
+def test_two_frontends_at_the_same_moment_start_two_runs_with_two_names(cluster):
+    runs = {}
+    for number in (1, 2):
+        folder = cluster.folder / f"run{number}"
+        rows = cluster.rows(actors=1)
+        path = (cluster.folder / "workers.csv").rename(cluster.folder / f"{number}.csv")
+        assert rows.endswith("workers.csv")
+        runs[folder] = Process(
+            *(*FRONTEND, f"--workers_csv_path={path}", "--skip_check", f"--logdir={folder}"),
+            **cluster.environment,
+        )
+    named = {}
+    for folder, frontend in runs.items():
+        frontend.until("Ctrl-C saves", 20)
+        named[re.search(r"^(.*): started 2 processes", frontend.printed(), re.MULTILINE)[1]] = (
+            folder
+        )
+    assert sorted(named) == ["impala", "impala-2"]
+    assert "is running: this run is named" in runs[named["impala-2"]].printed() or (
+        "is starting or changing impala right now: this run is named impala-2"
+        in runs[named["impala-2"]].printed()
+    )
+    assert "`tmux attach -t impala-2` shows" in runs[named["impala-2"]].printed()
+    code, printed = cluster.run("--status")
+    assert code == 2
+    assert f"\n  impala-2  running, {named['impala-2']}\n" in printed
+    assert f"results: {named['impala-2']}" in cluster.run("--status", "--tmux_sess=impala-2")[1]
+    runs[named["impala"]].process.send_signal(signal.SIGINT)
+    assert runs[named["impala"]].process.wait(20) == 130
+    assert f"results: {named['impala-2']}" in cluster.run("--status")[1], "the only running one"
+    # The ended run keeps its windows, and its name is its own again once it is resumed.
+    flags = ("--skip_check", "--detach", f"--workers_csv_path={cluster.folder}/1.csv")
+    code, printed = cluster.run(*flags, f"--logdir={cluster.folder}/third")
+    assert code == 0, printed
+    assert "note: the run impala has ended, and its record and windows are kept until" in printed
+    assert "\nimpala-3: started 2 processes" in printed
+    assert "--tmux_sess=impala-3 --stop` saves" in printed
+    if shutil.which("tmux"):
+        windows = cluster.tmux("list-windows", "-t", "=impala", "-F", "#{window_name} #{pane_dead}")
+        assert windows.splitlines() == ["learners 1", "actor-0 1"]
+    code, printed = cluster.run(*flags, f"--logdir={named['impala']}")
+    assert code == 0, printed
+    assert printed.startswith("impala: started 2 processes")
+
+
+@pytest.mark.slow
+def test_a_second_run_in_a_folder_that_a_run_writes_to_touches_nothing(cluster):
+    frontend = cluster.start(cluster.rows(actors=1))
+    cluster.process("actor-0")
+    log = (cluster.logdir / "learners.log").read_bytes()
+    for name in ([], ["--tmux_sess=another"]):
+        second = cluster.start(cluster.rows(), *name)
+        assert second.process.wait(20) == 2
+        assert second.printed().splitlines()[-1] == (
+            f"error: --logdir={cluster.logdir}: the run impala (--stop --tmux_sess=impala ends it) "
+            f"is writing to it; choose another folder"
+        )
+    assert (cluster.logdir / "learners.log").read_bytes() == log
+    assert [path.parent.name for path in cluster.state.parent.glob("*/run.json")] == ["impala"]
+    assert frontend.process.poll() is None
 
 
 def test_the_error_of_each_process_is_printed_by_the_frontend(cluster):
@@ -217,13 +296,20 @@ def test_it_works_without_stdin_and_after_the_reader_of_stdout_has_exited(cluste
 def test_a_tmux_session_that_no_run_created_is_left_alone(cluster):
     environment = os.environ | cluster.environment
     subprocess.run(["tmux", "new-session", "-d", "-s", "impala"], env=environment, check=True)
-    code, printed = cluster.run(cluster.rows(), "--skip_check", f"--logdir={cluster.logdir}")
+    flags = (cluster.rows(), "--skip_check", f"--logdir={cluster.logdir}", "--detach")
+    code, printed = cluster.run(*flags, "--tmux_sess=impala")
     assert code == 2
     assert (
         "error: tmux has a session named impala that no run made: choose another name with"
         in printed
     )
-    assert cluster.tmux("list-windows", "-t", "impala")
+    code, printed = cluster.run(*flags)
+    assert code == 0
+    said = "note: tmux has a session named impala that no run made: this run is named impala-2\n"
+    assert printed.startswith(f"{said}impala-2: started 3 processes in ")
+    windows = cluster.tmux("list-windows", "-t", "=impala", "-F", "#{window_name}")
+    assert windows.count("\n") == 1
+    assert "learners" not in windows
 
 
 def test_without_horovod_the_example_csv_is_one_learner_with_all_actors(monkeypatch, capsys):

@@ -39,13 +39,15 @@ ALLOWED = {
     "launcher": "",
     "launcher.node": "",
     "launcher.ssh": "",
-    "launcher.plan": "node ssh impala_mm.config.flags",
+    "launcher.plan": "node ssh impala_mm.config.flags impala_mm.config.printable",
     "launcher.remote": "node ssh plan",
     "launcher.transfer": "node remote impala_mm.runtime.durations",
-    "launcher.deploy": "node plan remote",
-    "launcher.running": "node ssh plan remote transfer impala_mm.runtime.durations",
-    "launcher.checks": "node plan remote running",
-    "launcher.commands": "node ssh plan remote transfer deploy running checks",
+    "launcher.deploy": "node plan remote impala_mm.config.printable",
+    "launcher.running": "node ssh plan remote transfer impala_mm.config.printable "
+    "impala_mm.runtime.durations",
+    "launcher.checks": "node plan remote running impala_mm.config.printable",
+    "launcher.commands": "node ssh plan remote transfer deploy running checks "
+    "impala_mm.config.printable",
 }
 # Deprecated modules that users' code may import for one more version.
 OLD_NAMES = {"impala_mm/film.py", "impala_mm/optimizers.py", "impala_mm/trajectory.py"}

@@ -260,16 +260,33 @@ def test_hosts_may_share_a_home(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_name_that_another_frontend_uses_on_a_host_is_refused(far):
+def test_a_run_name_that_another_frontend_uses_on_a_host_is_not_taken(far):
     rows = far.of(["learner1"], ["actor1"])
     far.start(rows, "--detach").process.wait(30)
     far.until_all("running")
     state = far.lan.laptop.path("/root/.local/state/impala_mm")
     state.rename(state.with_name("elsewhere"))  # as if another laptop connected
-    code, printed = far.run(rows, "--skip_check", "--level_name=catch", "--logdir=/root/run")
+    flags = (rows, "--skip_check", "--level_name=catch", "--detach")
+    code, printed = far.run(*flags, "--logdir=/root/run2", "--tmux_sess=impala")
     assert code == 2
-    assert "a run named impala is running on that host, started from laptop: --tmux_sess" in printed
+    running = "a run named impala is running on that host, started from laptop"
+    assert f"{running}: --tmux_sess=NAME starts" in printed
     assert "there is no run named impala" in far.run("--stop")[1], "no part of it was started"
+    code, printed = far.run(*flags, "--logdir=/root/run")
+    assert code == 2
+    assert (
+        "--logdir=10.77.1.11:/root/run: the run impala, started from laptop, is writing to it"
+        in printed
+    )
+    code, printed = far.run(*flags, "--logdir=/root/run2")
+    assert code == 0, printed
+    assert f"{running}: this run is named impala-2\n" in printed
+    assert "impala-2: started 2 processes on 2 hosts" in printed
+    code, printed = far.run("--stop")
+    assert code == 0, printed
+    assert far.lan.learner1.run("tmux", "list-sessions", "-F", "#{session_name}").stdout == (
+        "impala\n"
+    )
     state.rename(state.with_name("refused"))
     state.with_name("elsewhere").rename(state)
     assert {p["state"] for p in far.status()["processes"]} == {"running"}

@@ -19,7 +19,7 @@ from impala_mm.data import compression
 from impala_mm.runtime import thread_names
 from impala_mm.runtime.backoff import Backoff
 from impala_mm.runtime.log import Say
-from impala_mm.transport.client import Client, Unreachable
+from impala_mm.transport.client import Client, OtherRun, Unreachable
 from impala_mm.transport.messages import ActorTimes, Reply, new_incarnation
 
 # Timeout in seconds of a call with unrolls if there are several learners. A call that a full queue
@@ -280,18 +280,20 @@ class LearnerLink(threading.Thread):
         backoff = Backoff(
             f"for {what} at {', '.join(self._addresses)}", self._say, self._stop_asked
         )
-        missed = 0
+        missed, why = 0, ""
         while not self._stop_asked.is_set():
             address = self._addresses[self._learner]
             try:
                 client = Client(address, self._token)
                 self._hello(client)
                 found = self._first_policy(client, backoff)
-            except Unreachable:
+            except Unreachable as error:
                 self._learner = (self._learner + 1) % len(self._addresses)
                 missed += 1
+                why = str(error) if isinstance(error, OtherRun) else why
                 if missed % len(self._addresses) == 0:
-                    backoff.pause(0.2, most=5.0)
+                    backoff.pause(0.2, most=5.0, why=why)
+                    why = ""
                 continue
             if found is None:
                 break

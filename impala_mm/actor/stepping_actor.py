@@ -20,7 +20,7 @@ from impala_mm.runtime import thread_names
 from impala_mm.runtime.backoff import Backoff
 from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.runtime.log import Say
-from impala_mm.transport.client import Client, Delivery, StreamLost, Unreachable
+from impala_mm.transport.client import Client, Delivery, OtherRun, StreamLost, Unreachable
 from impala_mm.transport.messages import (
     MAX_CONTENT,
     ActorTimes,
@@ -169,8 +169,9 @@ class SteppingActor(threading.Thread):
             try:
                 client = Client(self._address, self._token)
                 answer = client.hello(self._identity | {"incarnation": self._incarnation})
-            except Unreachable:
-                backoff.pause(0.2, most=5.0)
+            except Unreachable as error:
+                why = str(error) if isinstance(error, OtherRun) else ""
+                backoff.pause(0.2, most=5.0, why=why)
                 continue
             self._say(f"joined the learner at {self._address}, which chooses the actions")
             return _Connection(client, int(answer["length"]))

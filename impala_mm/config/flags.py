@@ -24,6 +24,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from absl import flags as absl_flags
 
+from impala_mm.config.printable import escape
+
 AUTO = -1
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
@@ -129,7 +131,7 @@ def nearest(name: str, names: Any) -> str:
 
 def refuse(sentence: str) -> NoReturn:
     """Print the error and end the program with exit code 2, because of the user's input."""
-    print(f"error: {sentence}", file=sys.stderr)
+    print(f"error: {escape(sentence)}", file=sys.stderr)
     sys.exit(2)
 
 

@@ -19,26 +19,34 @@ _PACKAGES = ("dm-sonnet", "horovod", "numpy")
 
 
 class SettingsDiffer(Exception):
-    """The learners of one run differ in something that they must share; the message names it."""
+    """The learners of one run cannot work together; the message names what differs, or why."""
 
 
 class Agreement:
     """One learner's part in the comparison of all learners, which is made once."""
 
-    def __init__(self, config: Config, protocol: int = 0, address: str = ""):
-        """Collect what to compare. `address` is where this learner listens, or empty."""
-        self._mine = _settings(config, protocol), address
-        self._addresses: list[str] = []
+    def __init__(self, config: Config, protocol: int = 0, address: str = "", problem: str = ""):
+        """Collect what to compare.
+
+        `address` is where actors reach this learner, or empty; `problem` is a sentence that says
+        why it cannot listen there, or empty.
+        """
+        self._mine = _settings(config, protocol), address, problem
+        # The addresses of all learners, in the order of ranks; empty until they are known.
+        self.addresses: list[str] = []
 
     def reach_through_mpi(self, say: Say) -> None:
         """Compare the learners if their launcher uses MPI; otherwise `reach` will.
 
-        If they differ, rank 0 logs what differs and all processes exit with code 2.
+        If they differ, or one of them has a problem, rank 0 logs it and all processes exit with
+        code 2.
         """
+        if process_rank().size == 1:
+            self.addresses = [self._mine[1]]
         if not mpi.is_used():
             return
         try:
-            self._addresses = _compare(mpi.gather(self._mine))
+            self.addresses = _compare(mpi.gather(self._mine))
         except SettingsDiffer as error:
             if process_rank().rank == 0:
                 say(f"error: {error}")
@@ -51,9 +59,9 @@ class Agreement:
         If the learners were not compared through MPI, compare them through `gather`, the method of
         a `LearnerGroup`; if they differ, raise SettingsDiffer on all ranks.
         """
-        if not self._addresses:
-            self._addresses = _compare(gather(self._mine, "agreement"))
-        return self._addresses
+        if not self.addresses:
+            self.addresses = _compare(gather(self._mine, "agreement"))
+        return self.addresses
 
 
 def check_equal(settings: Sequence[Mapping[str, Hashable]]) -> None:
@@ -90,14 +98,20 @@ def _settings(config: Config, protocol: int) -> dict[str, Hashable]:
     }
 
 
-def _compare(gathered: Sequence[tuple[Mapping[str, Hashable], str]]) -> list[str]:
-    """Return all addresses; raise SettingsDiffer if settings differ or addresses are equal."""
-    check_equal([settings for settings, _ in gathered])
-    addresses = [address for _, address in gathered]
+def _compare(gathered: Sequence[tuple[Mapping[str, Hashable], str, str]]) -> list[str]:
+    """Return all addresses.
+
+    Raises SettingsDiffer if settings differ, addresses are equal, or a learner has a problem.
+    """
+    check_equal([settings for settings, _, _ in gathered])
+    addresses = [address for _, address, _ in gathered]
     for rank, address in enumerate(addresses):
         if address and address in addresses[:rank]:
             raise SettingsDiffer(
                 f"learners {addresses.index(address)} and {rank} were both given {address}: each "
                 f"needs an entry of its own in --learner_hosts"
             )
+    for rank, (_, _, problem) in enumerate(gathered):
+        if problem:
+            raise SettingsDiffer(f"learner {rank}: {problem}")
     return addresses

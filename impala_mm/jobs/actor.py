@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from impala_mm.config import auto, flags
@@ -28,9 +28,11 @@ def run(config: Config) -> NoReturn:
     lifecycle.lower_priority()
     lifecycle.limit_threads_and_memory()
     learners = ports.parse_learner_hosts(config)
+    refuse_port_zero(learners)
     start = first_learner(config, len(learners))
     if config.learner_assignment == "fixed":
         learners, start = [learners[start]], 0
+    token = run_token.read_token(config)
     threads = config.intra_op_threads or 1, config.inter_op_threads or 1
     lifecycle.load_tensorflow(*threads, config.actor_device)
     from impala_mm.actor.stepper import TooManyFaults  # noqa: PLC0415
@@ -40,7 +42,7 @@ def run(config: Config) -> NoReturn:
     device = devices.select_device("actor_device", config.actor_device, config.task)
     if config.actor_device == "gpu":
         say(f"acts on {device}")
-    alive, token = heartbeat.of_this_process(), run_token.read_token(config)
+    alive = heartbeat.of_this_process()
     setup = _ActorSetup(config, learners, start, token, say, stop, alive)
     if config.inference == "auto":
         setup = setup._replace(
@@ -80,7 +82,12 @@ class _ActorSetup(NamedTuple):
 def _ask_inference_place(setup: _ActorSetup) -> str:
     """Return --inference of the first learner that answers: "actor" or "learner"."""
     from impala_mm.runtime.backoff import Backoff  # noqa: PLC0415
-    from impala_mm.transport.client import Client, Refused, Unreachable  # noqa: PLC0415
+    from impala_mm.transport.client import (  # noqa: PLC0415
+        Client,
+        OtherRun,
+        Refused,
+        Unreachable,
+    )
 
     learners = setup.learners
     waiting = Backoff(f"for a learner at {' or '.join(learners)}", setup.say, setup.stop)
@@ -90,9 +97,10 @@ def _ask_inference_place(setup: _ActorSetup) -> str:
         try:
             client = Client(learners[number % len(learners)], setup.token)
             return client.hello({"probe": True}).get("inference", "actor")
-        except Unreachable:
+        except Unreachable as error:
             setup.heartbeat.beat()
-            waiting.pause(0.2, most=5.0)
+            why = str(error) if isinstance(error, OtherRun) else ""
+            waiting.pause(0.2, most=5.0, why=why)
         except Refused as error:
             setup.say(f"error: {error}")
             lifecycle.exit_now(1)
@@ -193,6 +201,16 @@ def _level_of_task(config: Config, levels: dict[str, Any]) -> str:
 def _first_seed(config: Config) -> int:
     """Return the seed of the first environment; no two environments of a run share a seed."""
     return config.seed * 1_000_003 + config.task * 10_007
+
+
+def refuse_port_zero(learners: Sequence[str]) -> None:
+    """Exit with code 2 if an actor's address has port 0, by which a learner takes a free port."""
+    for address in learners:
+        if ports.split_address(address)[1] == 0:
+            flags.refuse(
+                f"--learner_hosts={','.join(learners)}: port 0 lets a learner choose a free port; "
+                f'give an actor the port that the learner prints ("listening at ...")'
+            )
 
 
 def first_learner(config: Config, count: int) -> int:

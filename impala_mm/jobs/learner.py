@@ -1,5 +1,6 @@
 """A learner's process: training from the flags to the exit code."""
 
+import errno
 import time
 import traceback
 from pathlib import Path
@@ -11,7 +12,7 @@ from impala_mm.distributed.agreement import Agreement
 from impala_mm.records import wandb_tracking
 from impala_mm.records.outputs import RunOutputs, make_outputs
 from impala_mm.records.run_folder import RunFolder
-from impala_mm.runtime import lifecycle, ports
+from impala_mm.runtime import heartbeat, lifecycle, ports, run_token
 from impala_mm.runtime.durations import format_duration
 from impala_mm.runtime.log import BoundedLog, ProcessLogger
 from impala_mm.runtime.rank import process_rank, widen_core_binding
@@ -32,11 +33,18 @@ def run(config: Config) -> NoReturn:
         )
     address = _address(config, here.rank)
     refuse_bad_flags(config)
-    refuse_taken_address(config.bind_address or address)
+    run_token.read_token(config)  # before TensorFlow is loaded and the run's folder is made
+    held, problem = None, ""
+    try:
+        address, held = _hold(config, address)
+    except OSError as error:
+        problem = str(error)
     ending: list[int] = []  # the signals that requested a stop
     lifecycle.handle_end_signals(lambda number, _: ending.append(number))
-    agreement = Agreement(config, PROTOCOL, address)
+    agreement = Agreement(config, PROTOCOL, address, problem)
     agreement.reach_through_mpi(say)
+    if problem and here.size == 1:
+        flags.refuse(problem)
     if freed := widen_core_binding():
         say(freed)
     folder = RunFolder(config) if here.rank == 0 else None  # the other learners write nothing
@@ -44,7 +52,7 @@ def run(config: Config) -> NoReturn:
         say.log = BoundedLog(folder.path / "learner.log", config.log_max_mb)
     outputs = make_outputs(config, folder, say)
     try:
-        code = _train(config, agreement, folder, began, outputs, ending)
+        code = _train(config, agreement, held, folder, began, outputs, ending)
     except Exception as error:
         if say.log:
             say.log.write(traceback.format_exc())
@@ -59,6 +67,7 @@ def run(config: Config) -> NoReturn:
 def _train(
     config: Config,
     agreement: Agreement,
+    held: ports.HeldAddress | None,
     folder: RunFolder | None,
     began: float,
     outputs: RunOutputs,
@@ -68,6 +77,7 @@ def _train(
     say, event_hook, _ = outputs
     if folder:
         say(f"writes to {folder.path}; {_tensorboard_hint(folder.path)}")
+        heartbeat.report_learner_hosts(agreement.addresses)
     lifecycle.load_tensorflow()
     from impala_mm.distributed.group import join_group  # noqa: PLC0415
     from impala_mm.learner import setup  # noqa: PLC0415
@@ -84,8 +94,11 @@ def _train(
     code = 2
     try:
         addresses = agreement.reach(group.gather)
+        assert held
+        if folder:
+            heartbeat.report_learner_hosts(addresses)
         monitor, learner = setup.build_learner(
-            config, levels, group, addresses, folder, began, outputs
+            config, levels, group, addresses, held, folder, began, outputs
         )
 
         def meanwhile() -> None:
@@ -118,12 +131,19 @@ def _train(
     return code
 
 
-def refuse_taken_address(address: str) -> None:
-    """End the program with one sentence if another process listens on `address`."""
+def hold(address: str, flag: str) -> ports.HeldAddress:
+    """Hold the address in a flag; if that is impossible, raise OSError with the advice."""
     try:
-        ports.check_free(address)
+        return ports.HeldAddress(address)
     except OSError as error:
-        flags.refuse(f"the learner cannot listen: {error}")
+        advice = ""
+        if error.errno == errno.EADDRINUSE:
+            free = ports.HeldAddress(f"{ports.split_address(address)[0]}:0")
+            other = f"--{flag}={free.address}"
+            advice = f"; end that process, or choose another address, such as {other}"
+            advice += ", also for its actors" if flag == "learner_hosts" else ""
+            free.release()
+        raise OSError(f"the learner cannot listen: {error.strerror or error}{advice}") from None
 
 
 def refuse_bad_flags(config: Config) -> None:
@@ -148,6 +168,19 @@ def _address(config: Config, rank: int) -> str:
             f"{len(addresses)}: give one address for each learner"
         )
     return addresses[rank]
+
+
+def _hold(config: Config, address: str) -> tuple[str, ports.HeldAddress]:
+    """Return the address at which actors reach this learner, and the one where it listens, held.
+
+    Port 0 in either flag stands for the port in the other one; in both, for the first free port.
+    Raises OSError.
+    """
+    host, port = ports.split_address(address)
+    bind_host, bind_port = ports.split_address(config.bind_address or address)
+    flag = "bind_address" if config.bind_address else "learner_hosts"
+    held = hold(f"{bind_host}:{bind_port or port}", flag)
+    return f"{host}:{port or held.port}", held
 
 
 def _describe_result(row: dict[str, Any], reason: str, logdir: Path) -> str:

@@ -4,8 +4,10 @@ Nothing is started here. `experiment.py` passes the result to the supervisors, w
 does not know. The process that calls this stays light: TensorFlow is not loaded.
 """
 
+import dataclasses
 import importlib.util
 import os
+import secrets
 import shlex
 import sys
 from collections.abc import Sequence
@@ -17,14 +19,16 @@ from impala_mm.config.settings import Config
 from impala_mm.jobs import learner
 from impala_mm.records import wandb_tracking
 from impala_mm.records.run_folder import RunFolder
-from impala_mm.runtime import log, ports, provenance
+from impala_mm.runtime import log, ports, provenance, run_token
+
+_FREE_PORT = "localhost:0"  # --learner_hosts of a run on this machine, if it was not given
 
 
 class LocalProcesses(NamedTuple):
     """The processes of a run on this machine."""
 
     learner: list[str]  # the command of each learner
-    actors: list[list[str]]  # a command for each
+    actors: list[list[str]]  # a command for each, whose addresses are not known before the learners
     environment: dict[str, str]  # all variables of every process
     folder: Path  # the run's folder, which exists
 
@@ -43,15 +47,17 @@ def prepare(
             f"--num_learners={config.num_learners} needs mpirun and Horovod: `make horovod` "
             f"installs them; one learner needs neither"
         )
+    if "learner_hosts" not in given:
+        config = dataclasses.replace(config, learner_hosts=_FREE_PORT)
     addresses = local_learner_addresses(config) if several else ports.parse_learner_hosts(config)
     if config.track:
         wandb_tracking.refuse_without_wandb()
     learner.refuse_bad_flags(config)
-    for address in addresses if several else [config.bind_address or addresses[0]]:
-        learner.refuse_taken_address(address)
+    _refuse_taken(config, addresses[: config.num_learners])
     num_actors = auto.num_actors(config)
     if several and num_actors < config.num_learners:
         _check_actors(config, num_actors)
+    run_token.read_token(config)
     folder = RunFolder(config)
     folder.leave_to_others()
     # A later flag replaces an earlier one.
@@ -60,9 +66,23 @@ def prepare(
     return LocalProcesses(
         [*common, "--job_name=learner", "--num_learners=1"],  # each is one
         [[*common, "--job_name=actor", f"--task={task}"] for task in range(num_actors)],
-        os.environ | {provenance.COMMAND_VARIABLE: shlex.join(["python", *argv])},
+        os.environ
+        | {
+            provenance.COMMAND_VARIABLE: shlex.join(["python", *argv]),
+            provenance.START_VARIABLE: secrets.token_hex(4),
+        },
         folder.path,
     )
+
+
+def _refuse_taken(config: Config, addresses: Sequence[str]) -> None:
+    """End the program with one sentence if a learner cannot listen at its address."""
+    flag = "bind_address" if config.bind_address else "learner_hosts"
+    try:
+        for address in [config.bind_address] if config.bind_address else addresses:
+            learner.hold(address, flag).release()
+    except OSError as error:
+        flags.refuse(str(error))
 
 
 def _check_actors(config: Config, num_actors: int) -> None:
@@ -80,13 +100,16 @@ def _check_actors(config: Config, num_actors: int) -> None:
 
 
 def local_learner_addresses(config: Config) -> list[str]:
-    """Return one address for each learner: those given, or successive ports from the one given."""
+    """Return one address for each learner: those given, or successive ports from the one given.
+
+    If that one has port 0, so have all of them.
+    """
     if config.bind_address:
         flags.refuse("--bind_address is for one learner, but --num_learners starts several")
     given = ports.parse_learner_hosts(config)
     if len(given) == 1:
         host, port = ports.split_address(given[0])
-        given = [f"{host}:{port + rank}" for rank in range(config.num_learners)]
+        given = [f"{host}:{port and port + rank}" for rank in range(config.num_learners)]
     if len(given) != config.num_learners:
         flags.refuse(
             f"--num_learners={config.num_learners}, but --learner_hosts names {len(given)}: give "

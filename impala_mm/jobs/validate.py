@@ -38,6 +38,8 @@ def _check_training(config: Config) -> str:
     hosts = (
         local_run.local_learner_addresses(config) if several else ports.parse_learner_hosts(config)
     )
+    if config.job_name == "actor":
+        actor.refuse_port_zero(hosts)
     if config.job_name != "learner":
         actor.first_learner(config, len(hosts))
     if config.job_name != "actor":

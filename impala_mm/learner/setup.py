@@ -73,13 +73,14 @@ def build_learner(
     levels: dict[str, EnvironmentSpec],
     group: LearnerGroup,
     addresses: list[str],
+    held: ports.HeldAddress,
     folder: RunFolder | None,
     began: float,
     outputs: RunOutputs,
 ) -> tuple[LearnerMonitor, Learner]:
     """Return a learner that accepts actors and has its initial variables, and its monitor.
 
-    `addresses` are those of all learners, in the order of ranks.
+    `addresses` are those of all learners, in the order of ranks; at `held` this one listens.
     """
     say = outputs.say
     agent = make_agent(config, group.rank, levels)
@@ -106,8 +107,9 @@ def build_learner(
         say(f"inference at the {chosen.value}: {chosen.why}")
     changed = {"run_id": run_id, "learners": addresses, "inference": chosen.value}
     identity = agent.identity | changed
-    server = _listen(config, address, token, identity, capacity, say, agent, codec.size)
-    say(f"listening at {config.bind_address or address} ({time.monotonic() - began:.1f} s)")
+    server = _listen(config, address, held, token, identity, capacity, say, agent, codec.size)
+    reached = f"; actors reach it at {address}" if address != held.address else ""
+    say(f"listening at {held.address}{reached} ({time.monotonic() - began:.1f} s)")
     server.rank = group.rank
     limits = RunLimits(config, spec.reward_threshold if len(agent.levels) == 1 else None)
     learner = Learner(
@@ -163,6 +165,7 @@ def refuse_inference(config: Config, agent: Agent) -> None:
 def _listen(
     config: Config,
     address: str,
+    held: ports.HeldAddress,
     token: str,
     identity: dict[str, Any],
     capacity: int,
@@ -170,16 +173,13 @@ def _listen(
     agent: Agent,
     unroll_bytes: int,
 ) -> Server:
-    bind_address = config.bind_address or address
-    warning = ports.loopback_warning(bind_address) if not provenance.is_local_run() else ""
+    warning = ports.loopback_warning(held.address) if not provenance.is_local_run() else ""
     if warning:
         say(warning)
     inference = None
     if identity["inference"] == "learner":
         inference = _build_inference(config, agent)
     try:
-        return Server(
-            address, bind_address, token, identity, capacity, say, inference, unroll_bytes
-        )
+        return Server(address, held, token, identity, capacity, say, inference, unroll_bytes)
     except OSError as error:
         flags.refuse(f"the learner cannot listen: {error}")

@@ -18,12 +18,17 @@ class Backoff:
         self._since = time.monotonic()
         self._next = silent  # seconds from the start to the next log line
         self._times = 0  # pauses so far
+        self._why = ""  # the reason in the last log line
 
-    def pause(self, first: float, most: float) -> None:
-        """Wait for `first` seconds, and 1.5 times as long at each further call, up to `most`."""
+    def pause(self, first: float, most: float, why: str = "") -> None:
+        """Wait for `first` seconds, and 1.5 times as long at each further call, up to `most`.
+
+        `why` is logged with the wait, and at once if it is new.
+        """
         waited = time.monotonic() - self._since
-        if waited >= self._next:
-            self._next = waited + 10
-            self._say(f"waiting {self._what} ({waited:.0f} s so far)")
+        if waited >= self._next or why not in {"", self._why}:
+            self._next, self._why = waited + 10, why
+            reason = f": {why}" if why else ""
+            self._say(f"waiting {self._what} ({waited:.0f} s so far){reason}")
         self._ending.wait(min(first * 1.5**self._times, most))
         self._times = min(self._times + 1, 20)

@@ -7,6 +7,10 @@ A separate thread would write it even if the process hangs, so the code that wor
 actor where it steps its environments, a learner in `monitor`, an evaluator between the steps of its
 games. The first heartbeat comes after TensorFlow is loaded. No file is written if the variable is
 not set.
+
+A supervisor also learns where the learners listen: the first learner writes `{"learner_hosts":
+[address, ...]}`, in the order of ranks, to the path in IMPALA_MM_LEARNER_HOSTS, as soon as the
+addresses of all learners are known; usually before it loads TensorFlow.
 """
 
 import contextlib
@@ -14,11 +18,15 @@ import json
 import math
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from impala_mm.config import flags
 from impala_mm.runtime.rank import process_rank
 
 VARIABLE = "IMPALA_MM_HEARTBEAT"
+HOSTS_VARIABLE = "IMPALA_MM_LEARNER_HOSTS"
 _SECONDS = 1.0  # least time between two heartbeats
 
 
@@ -35,10 +43,8 @@ class Heartbeat:
         if not self._path or now - self._last < _SECONDS:
             return
         self._last = now
-        work = Path(f"{self._path}.part")
         with contextlib.suppress(OSError):
-            work.write_text(json.dumps({"frames": int(self.frames)}) + "\n")
-            work.replace(self._path)  # readers never see half a file
+            _write(self._path, {"frames": int(self.frames)})
 
 
 def of_this_process() -> Heartbeat:
@@ -50,3 +56,24 @@ def of_learner() -> Heartbeat:
     """Return a learner's heartbeat; one of several learners adds its rank to the file's name."""
     path, here = os.environ.get(VARIABLE, ""), process_rank()
     return Heartbeat(f"{path}-{here.rank}" if path and here.size > 1 else path)
+
+
+def report_learner_hosts(addresses: Sequence[str]) -> None:
+    """Report the addresses of all learners to the supervisor, if there is one and they are known.
+
+    Exit with code 2 if that is impossible, since the supervisor may wait for it.
+    """
+    path = os.environ.get(HOSTS_VARIABLE, "")
+    if not path or not addresses:
+        return
+    try:
+        _write(path, {"learner_hosts": list(addresses)})
+    except OSError as error:
+        flags.refuse(f"{HOSTS_VARIABLE}={path}: {error.strerror}")
+
+
+def _write(path: str, content: dict[str, Any]) -> None:
+    """Write a JSON file; readers never see half of it. Raises OSError."""
+    work = Path(f"{path}.part")
+    work.write_text(json.dumps(content) + "\n")
+    work.replace(path)

@@ -1,21 +1,29 @@
-"""Addresses of learners: parse them, check that they are free, name the process that holds one."""
+"""Addresses of learners: parse them, hold them, name the process that holds one.
+
+Port 0 in an address stands for the first free port from 8001 up.
+"""
 
 import contextlib
+import errno
 import ipaddress
 import os
+import pwd
 import socket
 from pathlib import Path
 
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
 
+FIRST_PORT = 8001  # the first port that is tried if an address has port 0
 _LISTENING = "0A"  # in /proc/net/tcp
+# Errors of one of a host's addresses that do not matter if another one can be held.
+_NOT_OURS = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 
 
 def split_address(address: str) -> tuple[str, int]:
     """Return the host and the port of "host:port"; raise ValueError if it is malformed."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+    if not host or not port.isdecimal() or not 0 <= int(port) < 65536:
         raise ValueError(f"{address!r} is not host:port, such as localhost:8001")
     return host, int(port)
 
@@ -38,33 +46,90 @@ def loopback_warning(address: str) -> str:
 
 
 def check_free(address: str) -> None:
-    """Raise OSError if another process listens on `address`.
+    """Raise OSError, naming the holder, if another process listens on `address`."""
+    HeldAddress(address).release()
 
-    gRPC would silently share a port that is taken; a plain socket without SO_REUSEPORT is refused.
+
+class HeldAddress:
+    """An address that this process holds, so that no other learner can take it.
+
+    gRPC would silently share a port that is taken. A plain socket that listens without SO_REUSEPORT
+    shares it neither with gRPC nor with another such socket. Clients that connect to it wait, and
+    are reset by `release`.
     """
-    host, port = split_address(address)
-    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    with socket.socket(family[0], family[1]) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(family[4])
-        except OSError as error:
-            raise OSError(f"{address}: {error.strerror}{describe_holder(address)}") from None
+
+    def __init__(self, address: str):
+        """Hold `address`, or the first free port of its host if its port is 0.
+
+        Raises OSError, naming the address and the process that holds it.
+        """
+        host, port = split_address(address)
+        self._sockets: list[socket.socket] = []
+        for self.port in [port] if port else range(FIRST_PORT, 65536):
+            self.address = f"{host}:{self.port}"
+            try:
+                self._listen(host)
+            except OSError as error:
+                self.release()
+                is_taken = error.errno == errno.EADDRINUSE
+                if port or not is_taken:
+                    holder = describe_holder(self.address) if is_taken else ""
+                    raise OSError(
+                        error.errno, f"{self.address}: {error.strerror}{holder}"
+                    ) from None
+            else:
+                return
+        raise OSError(errno.EADDRINUSE, f"{host}: every port from {FIRST_PORT} up is in use")
+
+    def share(self) -> None:
+        """Let a gRPC server of this user listen at the address, too."""
+        for held in self._sockets:
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+
+    def release(self) -> None:
+        """Hold the address no longer."""
+        for held in self._sockets:
+            held.close()
+        self._sockets = []
+
+    def _listen(self, host: str) -> None:
+        """Listen at all addresses of `host` that this machine has, and at one or more."""
+        found = socket.getaddrinfo(host, self.port, type=socket.SOCK_STREAM)
+        foreign = None
+        for family, address in dict.fromkeys((each[0], each[4]) for each in found):
+            try:
+                held = socket.socket(family, socket.SOCK_STREAM)
+                self._sockets.append(held)
+                held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                held.bind(address)
+                held.listen(socket.SOMAXCONN)
+            except OSError as error:
+                if error.errno not in _NOT_OURS:
+                    raise
+                foreign = error
+                self._sockets.pop().close()
+        if foreign and not self._sockets:
+            raise foreign
 
 
 def describe_holder(address: str) -> str:
     """Return the process that listens on `address`, in brackets; empty if it is not known."""
     _, port = split_address(address)
-    inodes = set()
+    users = {}  # by the socket
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in _read(table).splitlines()[1:]:
             fields = line.split()
             if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
-                inodes.add(f"socket:[{fields[9]}]")
+                users[f"socket:[{fields[9]}]"] = int(fields[7])
     for process in filter(str.isdigit, os.listdir("/proc")):
-        if inodes & _open_files(process):
+        if users.keys() & _open_files(process):
             command = _read(f"/proc/{process}/cmdline").replace("\0", " ").strip()
             return f" (held by process {process}: {command[:80]})"
+    for user in users.values():
+        name = f"user {user}"
+        with contextlib.suppress(KeyError):
+            name = pwd.getpwuid(user).pw_name
+        return f" (held by a process of {name})"
     return ""
 
 
@@ -87,12 +152,17 @@ def _read(path: str) -> str:
 def parse_learner_hosts(config: Config) -> list[str]:
     """Return the addresses in --learner_hosts, and exempt them from the environment's proxies."""
     found = [address.strip() for address in config.learner_hosts.split(",")]
-    try:
-        hosts = [split_address(address)[0] for address in found]
-        if config.bind_address:
-            split_address(config.bind_address)
-    except ValueError as error:
-        flags.refuse(str(error))
+    hosts = [_host("learner_hosts", config.learner_hosts, address) for address in found]
+    if config.bind_address:
+        _host("bind_address", config.bind_address, config.bind_address)
     for name in ("no_proxy", "NO_PROXY"):
         os.environ[name] = ",".join(filter(None, [os.environ.get(name, ""), *hosts]))
     return found
+
+
+def _host(flag: str, value: str, address: str) -> str:
+    """Return the host of an address in a flag; exit with code 2 if the address is malformed."""
+    try:
+        return split_address(address)[0]
+    except ValueError as error:
+        flags.refuse(f"--{flag}={value}: {error}")

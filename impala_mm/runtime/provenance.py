@@ -16,6 +16,8 @@ _PACKAGES = (
 _ROOT = Path(__file__).resolve().parents[2]
 # In the environment of processes that `experiment.py` started on this machine: the user's command.
 COMMAND_VARIABLE = "IMPALA_MM_COMMAND"
+# In the environment of learners and actors that one program started together: an id of this start.
+START_VARIABLE = "IMPALA_MM_START"
 
 
 def command() -> str:
@@ -26,6 +28,11 @@ def command() -> str:
 def is_local_run() -> bool:
     """Return whether `experiment.py` started this process, with all others on this machine."""
     return COMMAND_VARIABLE in os.environ
+
+
+def start_id() -> str:
+    """Return the id of the start to which this process belongs; empty if it was started by hand."""
+    return os.environ.get(START_VARIABLE, "")
 
 
 def versions() -> dict[str, str]:

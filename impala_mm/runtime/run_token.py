@@ -37,8 +37,13 @@ def _default() -> Path:
 
 
 def read_token(config: Config) -> str:
-    """Return the token in --token_file; exit with code 2 if it cannot be read."""
+    """Return the token in --token_file; exit with code 2 if it cannot be read or created."""
     try:
         return read_or_make(config.token_file)
     except OSError as error:
-        flags.refuse(f"--token_file: {error}")
+        if not error.errno or config.token_file:
+            flags.refuse(f"--token_file: {error}")
+        flags.refuse(
+            f"the token of your runs cannot be kept in {_default()} ({error.strerror}): set "
+            f"XDG_CONFIG_HOME=FOLDER to keep it in another folder, or give --token_file=PATH"
+        )

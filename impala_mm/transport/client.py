@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.runtime import ports
+from impala_mm.runtime import ports, provenance
 from impala_mm.transport import rpc
 from impala_mm.transport.messages import (
     CONTENT_OMITTED,
@@ -46,6 +46,10 @@ class Unreachable(Exception):
         self.late = late
 
 
+class OtherRun(Unreachable):
+    """The learner at this address belongs to another run; this actor's own may come back to it."""
+
+
 class StreamLost(Exception):
     """The learner lacks the earlier messages of a stream.
 
@@ -72,7 +76,7 @@ class Client:
         self.version: int | None = None  # its policy version in its last reply
         self.next_learner: int | None = None  # rank of the learner to feed next; None: this one
         try:  # an RPC client without a server would leave its threads behind
-            socket.create_connection(ports.split_address(address), min(timeout, 5)).close()
+            _wait_for_server(address, min(timeout, 5))
         except OSError as error:
             raise Unreachable(f"nothing answers at {address} ({error.strerror or error})") from None
         try:
@@ -86,11 +90,15 @@ class Client:
     def hello(self, request: dict[str, Any]) -> dict[str, Any]:
         """Introduce this actor, and return the learner's identity.
 
-        Raises Refused, with the learner's reason, if the learner does not accept the actor.
+        Raises Refused, with the learner's reason, if the learner does not accept the actor, and
+        OtherRun if it belongs to another run.
         """
-        request = {"protocol": PROTOCOL, "host": socket.gethostname()} | request
+        own = {"host": socket.gethostname(), "start": provenance.start_id()}
+        request = {"protocol": PROTOCOL} | own | request
         [answer] = self._call("hello", json.dumps(request).encode(), result=_TEXT)
         identity = json.loads(answer.numpy())
+        if "other_run" in identity:
+            raise OtherRun(identity["other_run"])
         if "refused" in identity:
             raise Refused(identity["refused"])
         self.nonce, self.run = identity["nonce"], run_number(identity["run_id"])
@@ -264,6 +272,16 @@ class Delivery:
         if content_omitted:
             header, contents = header._replace(chunks=CONTENT_OMITTED), []
         return self._client.start_delivery(header, contents, self._episodes, self._timeout)
+
+
+def _wait_for_server(address: str, seconds: float) -> None:
+    """Wait until a gRPC server at `address` sends its first byte; raise OSError if none does.
+
+    A learner that is starting holds its port, where connections wait until its server listens.
+    """
+    with socket.create_connection(ports.split_address(address), seconds) as connection:
+        if not connection.recv(1):
+            raise ConnectionResetError("the connection was closed")
 
 
 def wait_for_answer(function: str, call: rpc.PendingCall) -> list[tf.Tensor]:

@@ -25,6 +25,19 @@ NO_TOKEN = (
 )
 
 
+def other_run(asked: dict[str, Any], start: str) -> str:
+    """Return a sentence if the learner belongs to another run than the caller; empty if not.
+
+    `start` is the learner's id of its start (`provenance.start_id`). A caller that was started by
+    hand has none, and may join any run.
+    """
+    theirs = asked.get("start", "")
+    if theirs in {"", start}:
+        return ""
+    mine = f"run {start}" if start else "a learner that was started by hand"
+    return f"this learner belongs to another run ({mine}) than this actor (run {theirs})"
+
+
 def refusal(asked: dict[str, Any], identity: dict[str, Any]) -> str:
     """Return a sentence that says why an actor that sent `asked` is refused; empty if accepted."""
     for key, words in _WORDS.items():

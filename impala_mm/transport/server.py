@@ -14,12 +14,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.runtime import ports
+from impala_mm.runtime import ports, provenance
 from impala_mm.runtime.log import Say
 from impala_mm.transport.client import Client, Refused, Unreachable
 from impala_mm.transport.delivery import DeliveryLedger
 from impala_mm.transport.endpoints import UnrollReceiver, make_endpoints
-from impala_mm.transport.handshake import NO_TOKEN, refusal
+from impala_mm.transport.handshake import NO_TOKEN, other_run, refusal
 from impala_mm.transport.messages import (
     MAX_CONTENT,
     NO_NONCE,
@@ -76,7 +76,7 @@ class Server:
     def __init__(
         self,
         address: str,
-        bind_address: str,
+        held: ports.HeldAddress,
         token: str,
         identity: dict[str, Any],
         queue_capacity: int,
@@ -84,11 +84,11 @@ class Server:
         inference: InferenceService | None = None,
         unroll_bytes: int | None = None,
     ):
-        """Listen on `bind_address`; accept actors whose identity matches `identity`.
+        """Listen at the address that `held` holds; accept actors whose identity matches `identity`.
 
         With `inference` the learner also acts for actors. For `unroll_bytes` see `UnrollReceiver`.
 
-        Raises OSError, naming the address and its holder, if another process holds the port.
+        Raises OSError if this learner does not answer at `address`.
         """
         nonce, run = secrets.randbits(62), run_number(identity["run_id"])
         self.ledger = DeliveryLedger(nonce, run, self)
@@ -107,6 +107,7 @@ class Server:
         self._dropped = 0  # unrolls that reached no learner, by the actors' reports
         self._on_this_host = set[int]()  # actors, including those that have left
         self.actors: dict[int, float] = {}  # connected actors, and when each sent its last message
+        self._foreign = set[tuple[str, Any]]()  # actors of other runs: (id of the start, number)
         self._inference = inference
         if inference:
             inference.attach(self.ledger, self.queue)
@@ -117,20 +118,21 @@ class Server:
         self._movable = set[int]()  # actors that know all learners by the same addresses
         self._changed_at = time.monotonic()  # when an actor last joined or left
 
-        ports.check_free(bind_address)
-        self._server = tf.distribute.experimental.rpc.Server.create("grpc", bind_address)
+        held.share()
+        self._server = tf.distribute.experimental.rpc.Server.create("grpc", held.address)
         infer = inference.answer if inference else None
         for name, function in make_endpoints(token, self, self._receiver, infer).items():
             self._server.register(name, function)
         self._server.start()
-        # gRPC raises no error if another process took the port in the meantime. Only an answer with
-        # this process's nonce proves that it listens on the port.
+        held.release()
+        # gRPC raises no error if it shares the port with another process. Only an answer with this
+        # process's nonce proves that actors reach it at `address`.
         try:
             answer = Client(address, token, timeout=10).hello({"probe": True})
         except (Refused, Unreachable) as error:
             raise OSError(f"this learner cannot reach itself at {address}: {error}") from None
         if answer["nonce"] != nonce:
-            holder = ports.describe_holder(bind_address)
+            holder = ports.describe_holder(held.address)
             raise OSError(f"{address} is answered by another learner{holder}")
 
     # -- the learner's side
@@ -211,6 +213,9 @@ class Server:
             raise RuntimeError("the run has ended")  # the caller raises Unreachable
         asked = json.loads(request)
         answer = dict(self._identity)
+        if other := other_run(asked, provenance.start_id()):
+            self._refuse_other_run(asked, other)
+            return np.array(json.dumps(answer | {"other_run": other}).encode(), object)
         if not asked.get("probe"):
             if self._inference and self._parameters.version is None:
                 raise RuntimeError("there is no policy yet")  # the caller tries again
@@ -239,6 +244,14 @@ class Server:
         self.heard_from(actor)
         self._say(f"actor {actor} on {asked['host']} joined")
         return movable
+
+    def _refuse_other_run(self, asked: dict[str, Any], sentence: str) -> None:
+        """Count and log an actor of another run, once for each, since it tries again."""
+        actor = asked["start"], asked.get("actor")
+        if actor not in self._foreign and not asked.get("probe"):
+            self._foreign.add(actor)
+            self.refused += 1
+            self._say(f"actor {asked.get('actor')} on {asked['host']} refused: {sentence}")
 
     def refuse_stranger(self) -> np.ndarray:
         """Count a caller without the token and return the answer to it; as JSON."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from rich.table import Table
 from rich.text import Text
 
+from impala_mm.config.printable import escape
 from launcher.checks.finding import Finding
 from launcher.checks.machine import MachineChecks
 from launcher.checks.network import NetworkChecks
@@ -102,7 +103,9 @@ def show_findings(findings: Sequence[Finding]) -> None:
         prefix = _host_prefix(host_ids)
         remedy = f"\n-> {finding.remedy}" if finding.remedy else ""
         table.add_row(
-            Text(word, style=style), finding.subject, Text(prefix + finding.message + remedy)
+            Text(word, style=style),
+            finding.subject,
+            Text(escape(prefix + finding.message + remedy)),
         )
     make_console().print(table)
 

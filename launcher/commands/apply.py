@@ -18,6 +18,7 @@ from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
 from launcher.remote.hosts import find_targets
 from launcher.running import connect, start
+from launcher.running.console import say
 from launcher.running.pending_stops import PendingStops
 from launcher.running.run_control import RunControl
 
@@ -43,25 +44,25 @@ def update_actors(
             f"{run.name} is not running: start it with the same command without --apply"
         )
     hosts.targets |= find_targets(workers)
-    unreached = hosts.connect(print, connect.candidate_pythons(workers, config.deploy))
+    unreached = hosts.connect(say, connect.candidate_pythons(workers, config.deploy))
     for sentence in unreached.values():
-        print(f"note: {sentence}")
-    control.end_pending(print)
-    installation_of = connect.find_installations(workers, hosts, config.deploy, print)
+        say(f"note: {sentence}")
+    control.end_pending(say)
+    installation_of = connect.find_installations(workers, hosts, config.deploy, say)
     with run.locked():
         record = run.record
         assert record
         for name, value in flags.items():
             if record.flags.get(name) != value:
                 was = record.flags.get(name, "its default")
-                print(f"note: --{name} remains {was}: --apply does not change flags")
+                say(f"note: --{name} remains {was}: --apply does not change flags")
         wanted = process_plan.make_processes(workers, config, record.flags, installation_of)
         if sum(p.job == "evaluator" for p in wanted) != sum(
             p["job"] == "evaluator" for p in record.processes
         ):
-            print("note: --apply does not add or remove evaluators; --stop the run and restart it")
+            say("note: --apply does not add or remove evaluators; --stop the run and restart it")
         if wanted[0].command != record.learners:
-            print("note: --apply does not change learners; --stop the run and restart it")
+            say("note: --apply does not change learners; --stop the run and restart it")
         added, removed = _find_differences(run, record, wanted)
         new = [
             process_plan.make_actor(
@@ -72,7 +73,7 @@ def update_actors(
         for name in removed:
             control.request_stop("save", name)
             if (host_id := record.host_id_of(name)) and (why := run.why_away(host_id)):
-                print(f"note: {name} keeps running until {host_id} can be reached ({why})")
+                say(f"note: {name} keeps running until {host_id} can be reached ({why})")
         # Those that were removed stay in the record: they may take a moment to end.
         learners = record.host_id_of(LEARNERS)
         new_entries = [start.record_entry(process, learners, record) for process in new]
@@ -98,13 +99,11 @@ def update_actors(
         )
         new_hosts = [host_id for host_id in hosts.remote_nodes if host_id not in before.targets]
         run.write_record(record)
-        start.begin_on_hosts(
-            run, hosts, record, [p for p in new_hosts if p not in unreached], print
-        )
+        start.begin_on_hosts(run, hosts, record, [p for p in new_hosts if p not in unreached], say)
         if new:
             start.start_processes(run, hosts, new, config, record, log_max_mb)
     actors = f"{len(new)} actor{'s' * (len(new) != 1)}"
-    print(f"{run.name}: {actors} added, {len(removed)} removed")
+    say(f"{run.name}: {actors} added, {len(removed)} removed")
 
 
 def _give_up_hosts(

@@ -12,11 +12,19 @@ from launcher.commands import manage
 from launcher.commands.apply import NotRunning
 from launcher.commands.launch import launch
 from launcher.node import tmux
-from launcher.node.run_registry import InvalidRunName, Run, RunInUse, UnreadableRecord
+from launcher.node.run_registry import (
+    InvalidRunName,
+    Run,
+    RunInUse,
+    UnreadableRecord,
+    UnwritableState,
+)
 from launcher.plan import process_plan, slurm
 from launcher.plan.request import Request, UserError, read_workers, refuse_launcher_flags
 from launcher.plan.workers_csv import BadCsv
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
+from launcher.running import names
+from launcher.running.console import say
 from launcher.ssh.ssh_config import Unreachable
 
 
@@ -34,7 +42,10 @@ def main(request: Request) -> int:
     ]
     act = next((act for is_asked, act in handlers if is_asked), launch)
     try:
-        return act(Run(config.tmux_sess), request)
+        run = Run(config.tmux_sess)
+        if act not in (launch, emit_script):
+            run = names.find(run.name, "tmux_sess" in request.given)
+        return act(run, request)
     except InvalidRunName as error:
         raise UserError(f"--tmux_sess: {error}") from None
     except BrokenPipeError:
@@ -45,6 +56,7 @@ def main(request: Request) -> int:
     except (
         BadCsv,
         UnreadableRecord,
+        UnwritableState,
         RunInUse,
         NotRunning,
         OperationFailed,
@@ -65,6 +77,6 @@ def emit_script(run: Run, request: Request) -> int:
     with contextlib.redirect_stdout(sys.stderr):
         workers = read_workers(request)
         for note in slurm.list_notes(workers, config, request.given):
-            print(f"note: {note}")
+            say(f"note: {note}")
     print(slurm.make_script(run.name, workers, config, request.flags), end="")
     return 0

@@ -1,20 +1,22 @@
 """Starts a run: connects to its hosts, checks them, starts all processes and follows the run."""
 
+import contextlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from launcher.checks import preflight
 from launcher.checks.finding import Finding
 from launcher.deploy import deploy
-from launcher.node import tmux
-from launcher.node.run_registry import Run
+from launcher.node.run_registry import Run, check_runs_folder
 from launcher.plan import host_environment, process_plan
 from launcher.plan.host_environment import Installation, InstallationOf
 from launcher.plan.process_plan import Process
 from launcher.plan.request import Request, UserError, read_workers, refuse_launcher_flags
 from launcher.plan.workers_csv import Worker
-from launcher.remote.hosts import Hosts, find_targets, host_id_of, libtmux_server
-from launcher.running import connect, follow, start
+from launcher.remote.hosts import Hosts, find_targets, host_id_of
+from launcher.running import connect, follow, names, start
+from launcher.running.console import say
 from launcher.running.recovery import Recovery
 from launcher.running.run_control import RunControl
 from launcher.transfer import fetch
@@ -22,7 +24,10 @@ from launcher.transfer.mirror import mirror_folder
 
 
 def launch(run: Run, request: Request) -> int:
-    """Start and follow a run, or print its commands with `--dry_run`; return the exit code."""
+    """Start and follow a run, or print its commands with `--dry_run`; return the exit code.
+
+    The name of `run` gets a number if it is taken and was not requested.
+    """
     refuse_launcher_flags(request)
     workers = read_workers(request)
     expected_logdir = Path(request.logdir or "runs/NEW").absolute()
@@ -41,12 +46,25 @@ def launch(run: Run, request: Request) -> int:
         raise UserError(
             "--wheelhouse needs --deploy, which installs its packages on the hosts: add --deploy"
         )
-    run.refuse_running()
-    hosts = Hosts(run.name, find_targets(workers), request.settings)
-    try:
-        return _Launcher(run, request, workers, hosts, expected_logdir).launch()
-    finally:
-        connect.disconnect(run, hosts)
+    check_runs_folder()
+    targets = find_targets(workers)
+    is_requested = "tmux_sess" in request.given
+    taken: dict[str, str] = {}  # names that are taken on other hosts, and why
+    while True:
+        with contextlib.ExitStack() as connections:
+            logdir = str(expected_logdir) if request.logdir else ""
+            with names.reserve(run.name, is_requested, logdir, say, taken) as free_run:
+                hosts = Hosts(free_run.name, targets, request.settings)
+                connections.callback(connect.disconnect, free_run, hosts)
+                launcher = _Launcher(free_run, request, workers, hosts, expected_logdir)
+                try:
+                    follow_run = launcher.launch()
+                except names.NameTakenOnHost as error:
+                    if is_requested:
+                        raise UserError(str(error)) from None
+                    taken[free_run.name] = str(error)
+                    continue
+            return follow_run()
 
 
 class _Launcher:
@@ -60,19 +78,25 @@ class _Launcher:
         self._workers, self._hosts, self._expected_logdir = workers, hosts, expected_logdir
         self._control = RunControl(run, hosts)
 
-    def launch(self) -> int:
-        """Launch the run, or only check it with `--check`; return the exit code."""
-        if socket := tmux.default_socket():
-            tmux.Session(self._run.name, libtmux_server(socket)).refuse_foreign()
+    def launch(self) -> Callable[[], int]:
+        """Launch the run, or only check it with `--check`.
+
+        Return the function to call next, which follows the run and returns the exit code.
+        """
         unreached = self._connect_hosts()
         installation_of = connect.find_installations(
-            self._workers, self._hosts, self._config.deploy, print
+            self._workers, self._hosts, self._config.deploy, say
         )
         first = installation_of(next(worker for worker in self._workers if worker.job == "learner"))
+        if self._request.logdir and first.host_id and first.host_id not in unreached:
+            folder = self._learners_logdir(first, self._expected_logdir)
+            writer = self._hosts.call(first.host_id, "describe_writer", folder=folder)
+            names.refuse_folder_in_use(f"{first.host_id}:{folder}", writer)
         if self._config.check or not self._config.skip_check:
             found = self._check(installation_of, first, unreached)
             if self._config.check or preflight.has_failed(found):
-                return int(preflight.has_failed(found))
+                code = int(preflight.has_failed(found))
+                return lambda: code
         elif first.host_id in unreached:
             raise UserError(f"cannot reach the learners' host: {unreached[first.host_id]}")
         return self._start(installation_of, first, unreached)
@@ -81,10 +105,11 @@ class _Launcher:
         """Connect to every host, and deploy to it; return unreachable hosts and why."""
         config = self._config
         unreached = self._hosts.connect(
-            print, connect.candidate_pythons(self._workers, config.deploy)
+            say, connect.candidate_pythons(self._workers, config.deploy)
         )
-        self._control.end_pending(print)
-        if config.deploy and deploy.deploy_project(self._hosts, self._workers, config, print):
+        self._control.end_pending(say)
+        names.refuse_taken_on_hosts(self._hosts, str(self._expected_logdir))
+        if config.deploy and deploy.deploy_project(self._hosts, self._workers, config, say):
             raise UserError(
                 "no process was started: --deploy did not succeed on all hosts (see above)"
             )
@@ -119,9 +144,9 @@ class _Launcher:
         if shown := found if check_only else [each for each in found if not each.ok]:
             preflight.show_findings(shown)
         seconds = time.monotonic() - started
-        print(f"checks: {passed} of {len(found)} passed{rest} ({seconds:.1f} s)", flush=True)
+        say(f"checks: {passed} of {len(found)} passed{rest} ({seconds:.1f} s)")
         if preflight.has_failed(found) and not check_only:
-            print(
+            say(
                 "no process was started: fix the failed checks, or start anyway with --skip_check "
                 "(--check prints all results)"
             )
@@ -135,67 +160,68 @@ class _Launcher:
 
     def _start(
         self, installation_of: InstallationOf, first: Installation, unreached: dict[str, str]
-    ) -> int:
+    ) -> Callable[[], int]:
         run, hosts, config = self._run, self._hosts, self._config
-        with run.locked():
-            run.refuse_running()
-            try:
-                logdir = self._request.make_logdir().absolute()
-            except OSError as error:
-                raise UserError(f"--logdir={self._expected_logdir}: {error.strerror}") from None
-            run.create_state()
-            learners_logdir = self._learners_logdir(first, logdir)
-            shared = connect.is_shared_folder(
-                hosts, first.host_id, learners_logdir, logdir, "is-shared"
+        try:
+            logdir = self._request.make_logdir().absolute()
+        except OSError as error:
+            raise UserError(f"--logdir={self._expected_logdir}: {error.strerror}") from None
+        run.create_state()
+        learners_logdir = self._learners_logdir(first, logdir)
+        shared = connect.is_shared_folder(
+            hosts, first.host_id, learners_logdir, logdir, "is-shared"
+        )
+        if (
+            first.host_id
+            and not shared
+            and fetch.restore_if_missing(hosts, first.host_id, logdir, learners_logdir, say)
+        ):
+            say(
+                f"copied the checkpoints in {logdir} to {first.host_id}:{learners_logdir}; "
+                f"training resumes from the last one",
             )
-            if (
-                first.host_id
-                and not shared
-                and fetch.restore_if_missing(hosts, first.host_id, logdir, learners_logdir, print)
-            ):
-                print(
-                    f"copied the checkpoints in {logdir} to {first.host_id}:{learners_logdir}; "
-                    f"training resumes from the last one",
-                    flush=True,
-                )
-            follower = follow.Follower(self._control, logdir)
-            follower.install_signal_handlers()
-            started = time.monotonic()
-            flags = self._request.flags | {"logdir": learners_logdir}
-            options = (logdir, shared, installation_of, self._request.log_max_mb, print)
-            try:
-                record = start.start_run(run, hosts, self._workers, config, flags, *options)
-            except Exception:
-                if started_record := run.record:
-                    self._control.undo_start(started_record)
-                raise
-            mirror = connect.mirror_states(run, record, hosts)
+        follower = follow.Follower(self._control, logdir)
+        follower.install_signal_handlers()
+        started = time.monotonic()
+        flags = self._request.flags | {"logdir": learners_logdir}
+        options = (logdir, shared, installation_of, self._request.log_max_mb, say)
+        try:
+            record = start.start_run(run, hosts, self._workers, config, flags, *options)
+        except Exception:
+            if started_record := run.record:
+                self._control.undo_start(started_record)
+            raise
+        mirror = connect.mirror_states(run, record, hosts)
         reached = len(hosts.remote_nodes) - len(unreached)
         on_hosts = f" on {reached} host{'s' * (reached != 1)}" if hosts.remote_nodes else ""
-        print(
+        say(
             f"{run.name}: started {len(record.processes)} processes{on_hosts} in "
             f"{time.monotonic() - started:.1f} s; results: {logdir}"
         )
         if len(record.learner_places) > 1:
-            print(
+            say(
                 f"note: the learners' supervisor on {first.host_id or 'this machine'} keeps the "
                 f"credentials for the other learners' hosts only in memory: if it crashes, "
                 f"restart the run"
             )
         if config.detach and not follower.interrupted:
-            print(follow.detached_message(run))
-            return 0
+            say(follow.detached_message(run))
+            return lambda: 0
         on_each = " on each host" if hosts.remote_nodes else ""
         tmux_hint = (
             f"`tmux attach -t {run.name}`{on_each} shows the processes; " if record.socket else ""
         )
-        print(f"{tmux_hint}{follow.KEYS_HINT}", flush=True)
+        say(f"{tmux_hint}{follow.KEYS_HINT}")
         recovery = Recovery(
             *(self._control, mirror, config, self._workers, installation_of),
-            *(self._request.log_max_mb, print),
+            *(self._request.log_max_mb, say),
         )
-        with mirror_folder(config.mirror_logdir, run, hosts, record, print):
-            return follower.follow(recovery, config.stop_secs)
+
+        def follow_run() -> int:
+            with mirror_folder(config.mirror_logdir, run, hosts, record, say):
+                return follower.follow(recovery, config.stop_secs)
+
+        return follow_run
 
 
 def _default_installations(run: Run) -> InstallationOf:
@@ -212,5 +238,5 @@ def _default_installations(run: Run) -> InstallationOf:
 
 def _print_commands(processes: list[Process]) -> None:
     for process in processes:
-        print(f"# {process.name} on {process.worker.ip}, in {process.workdir}")
-        print(process.shell_line())
+        say(f"# {process.name} on {process.worker.ip}, in {process.workdir}")
+        say(process.shell_line())

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from impala_mm.config.printable import log_line
 from launcher.commands.apply import update_actors
 from launcher.node.run_registry import Record, Run, run_names
 from launcher.node.task import FINAL_STATES, LEARNERS
@@ -12,6 +13,7 @@ from launcher.plan.request import Request, UserError, read_workers
 from launcher.plan.workers_csv import read
 from launcher.remote.state_mirror import StateMirror
 from launcher.running import connect, follow, status
+from launcher.running.console import say
 from launcher.running.recovery import Recovery
 from launcher.running.run_control import RunControl
 from launcher.transfer import fetch
@@ -59,7 +61,7 @@ def show_status(run: Run, request: Request) -> int:
 def fetch_files(run: Run, request: Request) -> int:
     """Download the logs of all processes, and the learners' folder, from other hosts."""
     with connected(run, request) as (control, _):
-        return fetch.fetch_run(run, control.hosts, require_record(run), print)
+        return fetch.fetch_run(run, control.hosts, require_record(run), say)
 
 
 def apply_csv(run: Run, request: Request) -> int:
@@ -79,12 +81,12 @@ def stop_run(run: Run, request: Request) -> int:
     with connected(run, request) as (control, _):
         state = status.run_state(run)
         if state == "stale":
-            control.end_remaining(print)
+            control.end_remaining(say)
             why = "ended when this machine rebooted"
-            print(f"{run.name} {why}; removed its record; results: {record.logdir}")
+            say(f"{run.name} {why}; removed its record; results: {record.logdir}")
         elif not run.is_running():
             why = f"was not running (state: {status.state_label(state)})"
-            print(f"{run.name} {why}; removed its record; results: {record.logdir}")
+            say(f"{run.name} {why}; removed its record; results: {record.logdir}")
         else:
             code = _end_run(run, control, record, request.launcher.stop_secs)
         if code and any(run.why_away(host_id) for host_id in record.targets):
@@ -97,23 +99,23 @@ def stop_run(run: Run, request: Request) -> int:
 
 def _end_run(run: Run, control: RunControl, record: Record, timeout: float) -> int:
     """Stop a running run, print how it ended, and return the exit code."""
-    print(f"{run.name}: saving and stopping the learners, then all other processes", flush=True)
+    say(f"{run.name}: saving and stopping the learners, then all other processes")
     began, code = time.monotonic(), 0
     control.request_stop("save")
     _wait_for_learners(run, timeout)
-    unreached = control.end_remaining(print)
+    unreached = control.end_remaining(say)
     learners = run.states().get(LEARNERS, {})
     if learners.get("state") == "failed":
         code = 1
-        print(follow.failure_message(learners, 1))
+        say(follow.failure_message(learners, 1))
     last_line = learners.get("last", "")
     if last_line:
-        print(last_line)
+        say(log_line(last_line))
     results = f"; results: {record.logdir}" if record.logdir not in last_line else ""
-    print(f"{run.name}: stopped in {time.monotonic() - began:.1f} s{results}")
+    say(f"{run.name}: stopped in {time.monotonic() - began:.1f} s{results}")
     if unreached:
         code = 1
-        print(follow.unreached_message(unreached))
+        say(follow.unreached_message(unreached))
     return code
 
 
@@ -131,10 +133,9 @@ def _wait_for_learners(run: Run, timeout: float) -> None:
         if away_since and not noticed and time.monotonic() - away_since > _NOTICE_SECONDS:
             noticed = time.monotonic()
             host_id = require_record(run).host_id_of(LEARNERS)
-            print(
+            say(
                 f"the learners' host {host_id} is unreachable; trying to reconnect for "
                 f"{timeout:g} s",
-                flush=True,
             )
         if away_since and time.monotonic() - away_since > timeout:
             return
@@ -181,12 +182,12 @@ def attach_run(run: Run, request: Request) -> int:
     csv = request.launcher.workers_csv_path if "workers_csv_path" in request.given else ""
     workers, _ = read(csv or record.csvs[0])
     with connected(run, request) as (control, mirror):
-        installation_of = connect.find_installations(workers, control.hosts, config.deploy, print)
+        installation_of = connect.find_installations(workers, control.hosts, config.deploy, say)
         follower = follow.Follower(control, Path(record.logdir))
         follower.install_signal_handlers()
-        print(f"{run.name}: {status.state_label(status.run_state(run))}; {follow.KEYS_HINT}")
+        say(f"{run.name}: {status.state_label(status.run_state(run))}; {follow.KEYS_HINT}")
         recovery = Recovery(
-            *(control, mirror, config, workers, installation_of, request.log_max_mb), print
+            *(control, mirror, config, workers, installation_of, request.log_max_mb), say
         )
-        with mirror_folder(config.mirror_logdir, run, control.hosts, record, print):
+        with mirror_folder(config.mirror_logdir, run, control.hosts, record, say):
             return follower.follow(recovery, config.stop_secs)

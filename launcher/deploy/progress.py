@@ -13,6 +13,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from impala_mm.config.printable import escape, log_line
+
 _MAX_LINES = 16  # hosts; with more, one line shows all
 _PRINT_SECONDS = 5.0  # between two printed lines about many hosts, or about one count
 
@@ -82,7 +84,7 @@ class HostsProgress:
             self._print(self._summary())
 
     def _print(self, text: str) -> None:
-        self._console.print(Text(text))
+        self._console.print(Text(escape(text)))
 
     def _summary(self) -> str:
         failed = sum(not succeeded for succeeded in self._succeeded.values())
@@ -93,12 +95,12 @@ class HostsProgress:
 
     def _render(self) -> RenderableType:
         if not self._is_line_per_host:
-            return Text(self._summary(), no_wrap=True, overflow="ellipsis")
+            return Text(escape(self._summary()), no_wrap=True, overflow="ellipsis")
         table = Table(box=None, pad_edge=False, show_header=False)
         table.add_column(no_wrap=True)
         table.add_column(no_wrap=True, overflow="ellipsis")
         words = {True: ("ready", "green"), False: ("FAILED", "bold red")}
         for name, news in list(self._lines.items()):
             word, style = words.get(self._succeeded.get(name), (news or "...", ""))  # type: ignore[arg-type]
-            table.add_row(name, Text(word, style=style))
+            table.add_row(name, Text(log_line(word), style=style))
         return table

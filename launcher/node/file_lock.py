@@ -26,3 +26,18 @@ def acquire(path: Path, timeout: float = 0.0) -> int | None:
                 os.close(lock)
                 return None
             time.sleep(_RETRY_SECONDS)
+
+
+def is_held(path: Path) -> bool:
+    """Return whether a process holds the lock of an existing file."""
+    try:
+        lock = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False

@@ -25,11 +25,13 @@ from launcher.node.task import (
     USER_ERROR,
     Task,
     read_json,
+    with_learner_hosts,
     write_json,
 )
 
 MAX_CRASHES = 20  # crashes in a row after which an actor is not restarted
 _CHECK_SECONDS = 0.2  # seconds between two looks at signals and learners
+_HOSTS_CHECK_SECONDS = 0.05  # seconds between two looks for the learners' addresses
 _STATE_SECONDS = 0.5  # seconds between two looks at the actors' states
 _END_SECONDS = 3.0  # seconds that actors have for their end once the learners have ended
 
@@ -69,17 +71,26 @@ class _Foreground:
         self._stop_requests = 0
 
     def run(self) -> int | None:
-        """Start all supervisors and wait for the learners' supervisor."""
-        commands = [self._local_run.learners, *self._local_run.actors]
-        supervisors = [
-            self._start(name, command) for name, command in zip(self._names, commands, strict=True)
-        ]
-        next_look = 0.0
+        """Start all supervisors and wait for the learners' supervisor.
+
+        The actors' supervisors start as soon as the learners' addresses are known.
+        """
+        supervisors = [self._start(LEARNERS, self._local_run.learners)]
+        next_look, addresses = 0.0, None
         while supervisors[0].poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                supervisors[0].wait(_CHECK_SECONDS)
+                supervisors[0].wait(_CHECK_SECONDS if addresses else _HOSTS_CHECK_SECONDS)
             if len(self._signals) > self._stop_requests:
                 self._request_stop(supervisors[0])
+            if not addresses and not self._stop_requests:
+                state = read_json(self._folder / LEARNERS / "state.json")
+                if addresses := state.get("learner_hosts"):
+                    supervisors += [
+                        self._start(name, with_learner_hosts(command, addresses))
+                        for name, command in zip(
+                            self._names[1:], self._local_run.actors, strict=True
+                        )
+                    ]
             if not self._stop_requests and time.monotonic() >= next_look:
                 next_look = time.monotonic() + _STATE_SECONDS
                 self._report_actors()

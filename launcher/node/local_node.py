@@ -54,7 +54,7 @@ class LocalNode:
         before = self.run.record
         if before and before.id in starts_to_end:
             self.end_starts(starts_to_end)
-        self._refuse_running()
+        self.refuse_taken_name(record["logdir"], record["started_from"])
         self.run.create_state(token)
         socket_path = tmux.default_socket()
         if socket_path:
@@ -62,16 +62,32 @@ class LocalNode:
         (self.run.folder / RANK_BEATS_FOLDER).mkdir(mode=0o700)
         self.run.write_record(Record(**record | {"boot": boot_id(), "socket": socket_path}))
 
-    def _refuse_running(self) -> None:
-        """Raise RunInUse if another frontend's run of this name is running on this machine."""
-        record = self.run.record
+    def refuse_taken_name(self, logdir: str, started_from: str) -> None:
+        """Raise RunInUse or TmuxError if another run has this name here, or a session of a user.
+
+        A run with the same `logdir` and frontend's host is the same run; it must have ended.
+        """
+        name, record = self.run.name, self.run.record
         if record and self.run.is_running():
             raise RunInUse(
-                f"a run named {self.run.name} is running on that host, started from "
+                f"a run named {name} is running on that host, started from "
                 f"{record.started_from}: "
                 f"--tmux_sess=NAME starts another run, `tmux kill-session -t "
-                f"{self.run.name}` on that host ends its part"
+                f"{name}` on that host ends its part"
             )
+        is_same = record and (record.logdir, record.started_from) == (logdir, started_from)
+        if record and not is_same:
+            raise RunInUse(
+                f"a run named {name} has ended on that host, and {record.started_from}, from which "
+                f"it was started, has not removed it by --stop: --tmux_sess=NAME starts another run"
+            )
+        if not record and (socket := tmux.default_socket()):
+            session = tmux.Session(name, self._make_tmux(socket))
+            if session.exists():
+                raise tmux.TmuxError(
+                    f"tmux has a session named {name} on that host: --tmux_sess=NAME starts "
+                    f"another run"
+                )
 
     def has_start(self, start: str) -> bool:
         """Return whether this start of the run was begun here since the machine was booted."""

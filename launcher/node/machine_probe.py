@@ -22,6 +22,7 @@ from launcher.node import (
     child_process,
     deployed_files,
     file_service,
+    folder_use,
     keyring,
     mpirun,
     run_registry,
@@ -134,6 +135,10 @@ class MachineProbe:
     def exists(self, path: str) -> bool:
         """Return whether a file or folder exists."""
         return Path(path).exists()
+
+    def describe_writer(self, folder: str) -> str:
+        """Return which run or process writes to a run's folder; empty if none does."""
+        return folder_use.describe_writer(folder)
 
     def file_service_command(self) -> list[str]:
         """Return the command that serves this machine's files."""

@@ -22,6 +22,7 @@ import secrets
 import shutil
 import signal
 import socket
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +41,10 @@ class InvalidRunName(Exception):
 
 class RunInUse(Exception):
     """An error: a run of this name is running; its message says what to do."""
+
+
+class UnwritableState(Exception):
+    """An error: the user's runs cannot be recorded; its message says what to do."""
 
 
 class UnreadableRecord(Exception):
@@ -199,13 +204,18 @@ class Run:
         return killed
 
     @contextlib.contextmanager
-    def locked(self, wait: bool = False) -> Iterator[None]:
-        """Lock the run against other frontends. Raises RunInUse if it is locked, unless `wait`."""
+    def locked(self, wait: bool = False, logdir: str = "") -> Iterator[None]:
+        """Lock the run against other frontends. Raises RunInUse if it is locked, unless `wait`.
+
+        `logdir`: the run's folder if it is about to start, for `folder_use`.
+        """
         self.folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         timeout = math.inf if wait else 0.0
         lock = file_lock.acquire(self.folder.with_suffix(".lock"), timeout)
         if lock is None:
             raise RunInUse(f"another frontend is starting or changing {self.name} right now")
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, logdir.encode(), 0)
         try:
             yield
         finally:
@@ -215,8 +225,9 @@ class Run:
         """Raise RunInUse if the run is running."""
         if self.is_running():
             raise RunInUse(
-                f"a run named {self.name} is running: --status shows it, --stop ends it, "
-                f"--tmux_sess=NAME starts another run"
+                f"a run named {self.name} is running: --status --tmux_sess={self.name} shows it, "
+                f"--stop --tmux_sess={self.name} ends it; another --tmux_sess, or none, starts "
+                f"another run"
             )
 
     def _local_states(self) -> dict[str, dict[str, Any]]:
@@ -239,6 +250,19 @@ class Run:
         """Remove the run's record and states; the files in its --logdir stay."""
         (self.folder / "run.json").unlink(missing_ok=True)  # first, so that it never counts as lost
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def check_runs_folder() -> None:
+    """Create the folder of all runs, and a file in it for a moment. Raises UnwritableState."""
+    folder = runs_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise UnwritableState(
+            f"{folder} cannot be written ({error.strerror}), but runs are recorded in it: set "
+            f"XDG_STATE_HOME=FOLDER to record them in another folder"
+        ) from None
 
 
 def run_names() -> list[str]:

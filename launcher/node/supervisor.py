@@ -22,12 +22,21 @@ from launcher.node import child_process, file_lock, keyring, procfs
 from launcher.node.lease import Lease
 from launcher.node.liveness import HeartbeatMonitor
 from launcher.node.process_output import ProcessOutput, error_lines
-from launcher.node.task import FINAL_STATES, USER_ERROR, Task, read_json, write_json
+from launcher.node.task import (
+    FINAL_STATES,
+    HOSTS_VARIABLE,
+    USER_ERROR,
+    Task,
+    read_json,
+    with_learner_hosts,
+    write_json,
+)
 
 _STABLE_SECONDS = 600.0  # seconds that a process must run for its count of crashes to restart
 _LEADER_SECONDS = 60.0  # seconds that a process waits for its leader to be started
 _STATE_SECONDS = 2.0  # seconds between two writes of an unchanged state
 _CHECK_SECONDS = 0.4  # seconds between checks; one machine may have hundreds of supervisors
+_HOSTS_CHECK_SECONDS = 0.05  # the same while actors may wait for the learners' addresses
 _READ_BYTES = 1 << 16  # bytes of output that are read at once
 _LOST_MESSAGE = "lost communication with a remote daemon"  # part of a message of Open MPI 5
 _CREDENTIALS_SECONDS = 60.0  # seconds that a frontend has for sending credentials
@@ -45,6 +54,8 @@ class Supervisor:
             HeartbeatMonitor(self._process_folder / "beat"),
             procfs.Usage(),
         )
+        self._hosts_file = self._process_folder / "hosts.json"
+        self._awaits_hosts = False  # whether this start of the learners has not reported addresses
         self._lease = Lease(self._run_folder / "news", task.lease_secs)
         self._keyring = keyring.Keyring(self._process_folder) if task.agent else None
         self._created = self._started = time.monotonic()
@@ -68,6 +79,7 @@ class Supervisor:
             "process": None,
             "restarts": 0,
             "failure": None,
+            "learner_hosts": [],  # addresses of all learners by rank, once they are known
         }
 
     def run(self) -> int:
@@ -115,8 +127,17 @@ class Supervisor:
         self._output.lines.clear()
         self._kill_reason = ""
         self._initial_rows_size = _file_size(self._task.rows)
+        task = self._task
+        if task.job == "learner":
+            self._awaits_hosts = True
+            self._hosts_file.unlink(missing_ok=True)
+            # A restarted learner takes its former port, since actors know that one.
+            task = task._replace(
+                command=with_learner_hosts(task.command, self._state["learner_hosts"]),
+                environment=task.environment | {HOSTS_VARIABLE: str(self._hosts_file)},
+            )
         try:
-            self._process = child_process.start(self._task)
+            self._process = child_process.start(task)
         except OSError as error:
             self._output.write_message(
                 f"error: {error.filename or self._task.command[0]}: {error.strerror}"
@@ -137,8 +158,9 @@ class Supervisor:
         while process.poll() is None:
             if not open_still:  # the process closed its output but keeps running
                 time.sleep(_CHECK_SECONDS)
-            elif _is_readable(pipe, _CHECK_SECONDS):
+            elif _is_readable(pipe, _HOSTS_CHECK_SECONDS if self._awaits_hosts else _CHECK_SECONDS):
                 open_still = self._read_output(pipe)
+            self._read_learner_hosts()
             if time.monotonic() - self._checked > _CHECK_SECONDS:  # also while output never stops
                 self._checked = time.monotonic()
                 if self._keyring is not None:
@@ -147,6 +169,7 @@ class Supervisor:
                 self._check_heartbeat(process)
                 self._write_state_if_due()
         child_process.kill_orphans()
+        self._read_learner_hosts()
         while open_still and _is_readable(pipe):
             open_still = self._read_output(pipe)
         process.stdout.close()
@@ -154,6 +177,14 @@ class Supervisor:
         # mpirun exits with 0 even if it lost a host of other learners.
         lost = self._task.agent and any(_LOST_MESSAGE in line for line in self._output.lines)
         return 1 if code == 0 and lost else code
+
+    def _read_learner_hosts(self) -> None:
+        """Write the learners' addresses to the state once this start of them has reported them."""
+        if not self._awaits_hosts:
+            return
+        if addresses := read_json(self._hosts_file).get("learner_hosts"):
+            self._awaits_hosts = False
+            self._write_state(learner_hosts=addresses)
 
     def _read_output(self, pipe: int) -> bool:
         """Read one piece of the output, which may never end; return False at its end."""
@@ -250,7 +281,10 @@ class Supervisor:
             self._write_state(state="ended")
             return None
         self._crashes = 1 if duration > _STABLE_SECONDS else self._crashes + 1
-        restarts_again = self._crashes <= self._task.restarts and code != USER_ERROR
+        # Flags with which learners have been running are right: a restart that is refused before
+        # they report addresses found their port taken, for example, which may pass.
+        can_help = code != USER_ERROR or (self._awaits_hosts and self._state["learner_hosts"])
+        restarts_again = bool(can_help) and self._crashes <= self._task.restarts
         wait = min(0.5 * 2 ** min(self._crashes - 1, 6), 30.0)
         follows = (
             f"it will be restarted in {wait:g} s"

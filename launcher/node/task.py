@@ -5,6 +5,8 @@ In the run's state folder, which only its owner can read:
     NAME/task.json     the process to run (`Task`); removed once read, since it holds an environment
     NAME/state.json    its state (fields: see `Supervisor`), written on every change and every 2 s
     NAME/stop, stop    a stop request, to this process and to all: "save", or "now"
+    NAME/hosts.json    the addresses of all learners, written by the first learner of this start as
+                       soon as they are known; the supervisor copies them to its state
     NAME/beat          the heartbeat, written by the process itself while it makes progress; with
                        several learners each writes its own, NAME/beat-RANK
     ranks/             heartbeats of learners whose supervisor is on another host
@@ -17,6 +19,7 @@ that may have nothing else of this project.
 import contextlib
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +32,12 @@ LEARNERS_VARIABLE = (
     "IMPALA_MM_LEARNERS"  # environment variable of all ranks: the id of the run's start
 )
 HEARTBEAT = "IMPALA_MM_HEARTBEAT"  # environment variable of a process: its heartbeat file
+# Environment variable of the learners, set by their supervisor: the file to which they report
+# their addresses.
+HOSTS_VARIABLE = "IMPALA_MM_LEARNER_HOSTS"
+# Environment variable of learners and actors, set by the program that starts both: a random id of
+# the start. An actor with an id takes no learner with another one, or with none.
+START_VARIABLE = "IMPALA_MM_START"
 USER_ERROR = 2  # exit code after a user's mistake: a restart would not help
 
 
@@ -56,6 +65,18 @@ class Task(NamedTuple):
     # [pid, start time] of a process that owns `folder`: if it ends first, this one is killed and
     # `folder` is removed. None: there is none.
     parent: list[int] | None = None
+
+
+def with_learner_hosts(command: Sequence[str], addresses: Sequence[str]) -> list[str]:
+    """Return a command in which each --learner_hosts is `addresses`; unchanged without addresses.
+
+    mpirun's command has one for each learner.
+    """
+    flag = "--learner_hosts="
+    return [
+        flag + ",".join(addresses) if addresses and part.startswith(flag) else part
+        for part in command
+    ]
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

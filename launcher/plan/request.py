@@ -2,10 +2,12 @@
 
 import dataclasses
 import importlib.util
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from impala_mm.config.printable import escape
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import ANY_LEARNER, Worker, read
 from launcher.ssh.ssh_config import Settings
@@ -41,8 +43,15 @@ class Request(NamedTuple):
 
     @property
     def settings(self) -> Settings:
-        """The settings of SSH."""
-        return Settings(self.launcher.ssh_config, self.launcher.ssh_accept_new_hosts)
+        """The settings of SSH. Raises UserError if a flag is no fingerprint."""
+        config = self.launcher
+        for text in config.ssh_accept_key:
+            if not re.fullmatch(r"SHA256:[A-Za-z0-9+/]{43}", text):
+                raise UserError(
+                    f"--ssh_accept_key={text}: write the fingerprint of a host's key as "
+                    f"`ssh-keygen -lf` prints it: SHA256: and 43 letters"
+                )
+        return Settings(config.ssh_config, config.ssh_accept_new_hosts, config.ssh_accept_key)
 
 
 def refuse_launcher_flags(request: Request) -> None:
@@ -70,7 +79,7 @@ def read_workers(request: Request) -> list[Worker]:
         path = str(_EXAMPLE)
     workers, notes = read(path)
     for note in notes:
-        print(f"note: {path}: {note}")
+        print(f"note: {escape(path)}: {note}")
     learners = [worker for worker in workers if worker.job == "learner"]
     has_horovod = importlib.util.find_spec("horovod") is not None
     if not named and len(learners) > 1 and not has_horovod:

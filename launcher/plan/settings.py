@@ -16,7 +16,8 @@ class LauncherConfig:
         text="CSV file of the run's hosts and processes. workers.csv.example explains its columns.")
     tmux_sess: str = flag(
         "impala", group="Cluster",
-        text="Name of the run and of its tmux session: `tmux attach -t NAME` shows the processes.")
+        text="Name of the run and of its tmux session: `tmux attach -t NAME` shows the processes. "
+             "Unset: impala for the first run, then impala-2 and so on.")
     mpirun_args: str = flag(
         "", group="Cluster",
         text="Additional arguments for mpirun, split as a shell would.")
@@ -63,6 +64,10 @@ class LauncherConfig:
         False, group="Other hosts",
         text="Trust hosts that are not in known_hosts, and add their keys to it. A changed key is "
              "never accepted.")
+    ssh_accept_key: tuple[str, ...] = flag(
+        (), group="Other hosts",
+        text="Fingerprint (SHA256:...) of a host's key: a host that is not in known_hosts is "
+             "trusted if it shows this key, and the key is added to known_hosts; may be repeated.")
     lost_secs: float = flag(
         60, group="Other hosts", least=5,
         text="Seconds for which a learner's host must be unreachable before restart_learners "

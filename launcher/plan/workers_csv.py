@@ -6,10 +6,14 @@ One row is one process, or `count` actors. `process_plan` makes the processes of
 import csv
 import dataclasses
 import difflib
+import io
 import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+
+from impala_mm.config.printable import escape, quote
+from launcher.plan.cells import address_mistake, character_mistake, gpus_mistake
 
 JOBS = ("learner", "actor", "evaluator", "ps")
 ANY_LEARNER = -1  # the row of an actor names no learner: actors take the learners in turn
@@ -59,18 +63,18 @@ def read(path: str) -> tuple[list[Worker], list[str]]:
 
     Raises BadCsv, which lists every mistake.
     """
-    file = Path(path)
+    file, shown = Path(path), escape(path)
     try:
         text = file.read_text(encoding="utf-8-sig")  # spreadsheets write a byte-order mark
         mode = file.stat().st_mode
     except OSError as error:
-        raise BadCsv(f"{path}: {error.strerror}") from None
+        raise BadCsv(f"{shown}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise BadCsv(f"{path}: the file is not UTF-8 text; save it as CSV (UTF-8)") from None
+        raise BadCsv(f"{shown}: the file is not UTF-8 text; save it as CSV (UTF-8)") from None
     try:
         rows = iter(list(_split_rows(text)))
     except csv.Error as error:
-        raise BadCsv(f"{path}: {error}") from None
+        raise BadCsv(f"{shown}: {error}") from None
     _, header = next(rows, (0, []))
     mistakes = _header_mistakes(header)
     workers: list[Worker] = []
@@ -94,22 +98,26 @@ def read(path: str) -> tuple[list[Worker], list[str]]:
         mistakes += _mistakes_between_rows(workers, bad)
     if any(worker.ssh_password for worker in workers) and mode & (stat.S_IRWXG | stat.S_IRWXO):
         mistakes.append(
-            f"the file contains passwords and other users can read it: chmod 600 {path}"
+            f"the file contains passwords and other users can read it: chmod 600 {shown}"
         )
     if mistakes:
-        raise BadCsv("\n".join(f"{path}: {mistake}" for mistake in mistakes))
+        raise BadCsv("\n".join(f"{shown}: {mistake}" for mistake in mistakes))
     return workers, notes
 
 
 def _split_rows(text: str) -> Iterator[tuple[int, list[str]]]:
     """Yield (line number, stripped cells) of every row that is not blank or a comment."""
     # Comments are removed first, since a quote in one would begin a quoted cell.
-    lines = ["\n" if line.lstrip().startswith("#") else line for line in text.splitlines(True)]
+    # Only a line feed ends a line: `splitlines` would also end one at a control character.
+    lines = ["\n" if line.lstrip().startswith("#") else line for line in io.StringIO(text)]
     reader = csv.reader(lines, skipinitialspace=True)
-    for row in reader:
-        cells = [cell.strip() for cell in row]
-        if any(cells):
-            yield reader.line_num, cells
+    try:
+        for row in reader:
+            cells = [cell.strip() for cell in row]
+            if any(cells):
+                yield reader.line_num, cells
+    except csv.Error as error:
+        raise csv.Error(f"row {reader.line_num}: {error}; is a closing quote missing?") from None
 
 
 def _header_mistakes(header: list[str]) -> list[str]:
@@ -120,7 +128,7 @@ def _header_mistakes(header: list[str]) -> list[str]:
         if column not in COLUMNS:
             close = difflib.get_close_matches(column, COLUMNS, n=1)
             hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(COLUMNS)}"
-            mistakes.append(f"unknown column {column!r}; {hint}")
+            mistakes.append(f"unknown column {quote(column)}; {hint}")
     mistakes += [
         f"column {column!r} is missing" for column in ("job", "ip") if column not in header
     ]
@@ -135,17 +143,21 @@ def _parse_row(line: int, cells: dict[str, str]) -> tuple[Worker, list[tuple[str
     if job not in JOBS:
         close = difflib.get_close_matches(job, JOBS, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
-        wrong.append(("job", f"{job!r} is not a job{hint}; use learner, actor or evaluator"))
-    if not re.fullmatch(r"[^\s,:/@]+", ip):
-        also = "; for an IPv6 host use its name" if ":" in ip else ""
-        wrong.append(("ip", f"{ip!r} is not an address or host name{also}"))
+        wrong.append(("job", f"{quote(job)} is not a job{hint}; use learner, actor or evaluator"))
+    if why := address_mistake(ip):
+        wrong.append(("ip", why))
     given: dict[str, str | int] = {}
     for column, value in cells.items():
-        if "\n" in value or "\r" in value or "\0" in value:
-            wrong.append((column, f"{value!r} contains a line break, which no process can get"))
+        if column not in {"job", "ip"} and (why := character_mistake(column, value)):
+            wrong.append((column, why))
+            continue
         if not value:
             continue
         given[column] = value
+        if column == "cuda_visible_devices":
+            given[column] = re.sub(r"\s", "", value)
+            if why := gpus_mistake(value):
+                wrong.append((column, why))
         if column not in _NUMBER_RANGES:
             continue
         least, most = _NUMBER_RANGES[column]
@@ -154,7 +166,7 @@ def _parse_row(line: int, cells: dict[str, str]) -> tuple[Worker, list[tuple[str
             continue
         del given[column]
         what = "port" if column.endswith("port") else "number"
-        wrong.append((column, f"{value!r} is not a valid {what}; use {least} to {most}"))
+        wrong.append((column, f"{quote(value)} is not a valid {what}; use {least} to {most}"))
     return Worker(**{"line": line, "job": job, "ip": ip} | given), wrong  # type: ignore[arg-type]
 
 

@@ -31,13 +31,16 @@ if len(data) != int(size):
     sys.exit("the connection was cut")
 home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
 folder = os.path.join(home, "impala_mm")
-os.makedirs(folder, mode=0o700, exist_ok=True)
 path = os.path.join(folder, "far-" + name + ".zip")
-if not os.path.exists(path) or os.path.getsize(path) != len(data):
-    work = path + "." + os.uname().nodename + str(os.getpid())
-    with open(work, "wb") as file:
-        file.write(data)
-    os.replace(work, path)
+try:
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    if not os.path.exists(path) or os.path.getsize(path) != len(data):
+        work = path + "." + os.uname().nodename + str(os.getpid())
+        with open(work, "wb") as file:
+            file.write(data)
+        os.replace(work, path)
+except OSError as error:
+    sys.exit(f"{folder} cannot be written ({error.strerror}); set XDG_STATE_HOME on that host")
 sys.path.insert(0, path)
 from launcher.node import agent_main
 agent_main.main(run)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from impala_mm.config.printable import escape
 from launcher.node.callbacks import Say
 from launcher.node.run_registry import Record, Run
 from launcher.node.task import LEARNERS
@@ -121,7 +122,7 @@ def reconnect(
 
 def _print_to_stderr(line: str) -> None:
     """Print to stderr: stdout may be read by a program, such as the JSON of `--status`."""
-    print(line, file=sys.stderr)
+    print(escape(line), file=sys.stderr)
 
 
 def mirror_states(run: Run, record: Record, hosts: Hosts, log: str = "") -> StateMirror:

@@ -1,8 +1,15 @@
-"""The console on which tables are printed."""
+"""The frontend's output: messages and tables. Lines of logs are printed unchanged instead."""
 
 from rich.console import Console
 
+from impala_mm.config.printable import escape
+
 _FILE_COLUMNS = 200  # columns of a table that is not printed on a terminal
+
+
+def say(message: str) -> None:
+    """Print a message; what in it could control the terminal is escaped."""
+    print(escape(message), flush=True)
 
 
 def make_console() -> Console:

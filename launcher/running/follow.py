@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from impala_mm.config.printable import log_line
 from launcher.node.callbacks import Say
-from launcher.node.run_registry import Run
+from launcher.node.run_registry import Run, run_names
 from launcher.node.task import FINAL_STATES, LEARNERS
+from launcher.running.console import say
 from launcher.running.recovery import Recovery
 from launcher.running.run_control import RunControl
 
@@ -58,7 +60,7 @@ class LogTail:
 class Follower:
     """Follows one run until it ends or the user detaches."""
 
-    def __init__(self, control: RunControl, logdir: Path, say: Say = print):
+    def __init__(self, control: RunControl, logdir: Path, say: Say = say):
         """Remember the end of the learners' log: create it before the run is started."""
         self._control, self._run, self._say = control, control.run, say
         self._learners_log = LogTail(logdir / f"{LEARNERS}.log", from_its_end=True)
@@ -129,7 +131,7 @@ class Follower:
 
     def _print_news(self) -> None:
         for line in self._learners_log.lines():
-            self._say(line)
+            print(line, flush=True)  # as it is in the log, in colour, too
         for name, state in self._run.states().items():
             failure = state.get("failure")
             reported, times = self._reported_failures.get(name, (0.0, 0))
@@ -176,7 +178,7 @@ def failure_message(state: dict[str, Any], times: int) -> str:
     failure = state["failure"]
     repeated = f" {times} times" if times > 1 else ""
     lines = [f"{state['name']} on {state['host']} failed{repeated}: {failure['why']}"]
-    lines += [f"    {line}" for line in failure["lines"]]
+    lines += [f"    {log_line(line)}" for line in failure["lines"]]
     return "\n".join([*lines, f"  {failure['next']}; log: {state['log']}"])
 
 
@@ -191,7 +193,7 @@ def unreached_message(host_ids: list[str]) -> str:
 
 def detached_message(run: Run) -> str:
     """Return what the frontend prints when it detaches from a run."""
-    named = "" if run.name == "impala" else f" --tmux_sess={run.name}"
+    named = "" if [run.name] == run_names() else f" --tmux_sess={run.name}"
     command = f"python run_experiment_mm_raw.py{named}"
     return (
         f"detached; the run keeps running: `{command} --status` shows it, `{command} --stop` saves "

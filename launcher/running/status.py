@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from impala_mm.config.printable import escape, log_line
 from impala_mm.runtime.durations import format_duration
 from launcher.node.run_registry import Record, Run, boot_id
 from launcher.node.task import FINAL_STATES, LEARNERS
@@ -131,21 +132,21 @@ def _headline(status: dict[str, Any]) -> Text:
         f"MiB used"
         for gpu in status["gpus"]
     ]
-    return Text("\n".join(lines))
+    return Text(escape("\n".join(lines)))
 
 
 def _cells(process: dict[str, Any]) -> list[Any]:
     rate, state = process["frames_per_second"], process["state"]
     return [
         process["name"],
-        process["host"],
+        escape(process["host"]),
         Text(state_label(state), style=_COLOURS.get(state, "")),
         "" if process["up"] is None else format_duration(process["up"]),
         "" if rate is None else f"{rate:,.0f}",
         "" if process["cpu"] is None else f"{process['cpu']}%",
         "" if process["memory"] is None else f"{process['memory']:,} MiB",
         str(process["restarts"]),
-        Text(process["last"]),
+        Text(log_line(process["last"])),
     ]
 
 

@@ -49,7 +49,7 @@ def verify(route: Route, key: paramiko.PKey) -> None:
     """Raise HostKeyRefused unless the key is known, or is trusted from now on."""
     if _is_known(route, key):
         return
-    if not route.accept_new:
+    if not route.accept_new and key.fingerprint not in route.accept_keys:
         raise HostKeyRefused(_unknown_host_message(route, key))
     if route.known_hosts:
         try:
@@ -162,11 +162,8 @@ def _lock(file: int) -> None:
 
 def _unknown_host_message(route: Route, key: paramiko.PKey) -> str:
     shows = f"its {key.get_name()} key is {key.fingerprint}"
-    file = route.known_hosts[0] if route.known_hosts else "~/.ssh/known_hosts"
-    way = f"`ssh-keyscan -p {route.port} {route.address} >> {shlex.quote(file)}` accepts it"
-    if route.proxy_jump or route.proxy_command or route.host_key_alias:
-        # ssh-keyscan would use no jump hosts and no aliases.
-        way = f"`ssh {route.host}` offers to accept it"
+    if route.accept_keys:
+        shows += ", which --ssh_accept_key does not name"
     files = (*route.known_hosts, *route.global_known_hosts)
     if any(
         e.marker == "@cert-authority"
@@ -175,8 +172,9 @@ def _unknown_host_message(route: Route, key: paramiko.PKey) -> str:
     ):
         shows += " (its certificate is not checked: @cert-authority lines are not supported)"
     return (
-        f"{route.display_name} is not known: {shows}; if that is right, {way}, or "
-        f"--ssh_accept_new_hosts accepts all new hosts"
+        f"{route.display_name} is not known: {shows}; if that is the host's own key, "
+        f"--ssh_accept_key={key.fingerprint} accepts it (--ssh_accept_new_hosts accepts the keys "
+        f"of all new hosts)"
     )
 
 

@@ -52,6 +52,7 @@ class Settings(NamedTuple):
 
     config: str = ""  # path of an SSH configuration; empty: the user's and the system's
     accept_new_hosts: bool = False
+    accept_keys: tuple[str, ...] = ()  # fingerprints of keys that a new host may show
 
 
 class Route(NamedTuple):
@@ -72,6 +73,7 @@ class Route(NamedTuple):
     host_key_alias: str = ""
     hash_known_hosts: bool = False
     accept_new: bool = False  # trust on first use
+    accept_keys: tuple[str, ...] = ()  # fingerprints of keys to trust on first use
     connect_timeout: float = _SECONDS
     family: socket.AddressFamily = socket.AF_UNSPEC
 
@@ -89,7 +91,7 @@ def find_route(target: Target, settings: Settings) -> Route:
     """
     if target.ip.startswith("-"):
         raise Unreachable(f"{target.ip!r} is not a host name; fix column ip")
-    settings = settings._replace(config=os.path.expanduser(settings.config))
+    settings = settings._replace(config=_expand_home(settings.config))
     values = (_read_by_openssh if shutil.which("ssh") else _read_by_paramiko)(target, settings)
     first = {key: values[0] for key, values in values.items() if values}
     address = first.get("hostname", target.ip)
@@ -106,7 +108,7 @@ def find_route(target: Target, settings: Settings) -> Route:
         address=address,
         port=port,
         username=username,
-        key_path=os.path.expanduser(target.ssh_key_path),
+        key_path=_expand_home(target.ssh_key_path),
         identity_files=_expand_paths(values.get("identityfile", _DEFAULT_KEYS), expand),
         identities_only=first.get("identitiesonly") == "yes",
         agent=_agent_socket(first.get("identityagent", "SSH_AUTH_SOCK"), expand),
@@ -119,6 +121,7 @@ def find_route(target: Target, settings: Settings) -> Route:
         host_key_alias=first.get("hostkeyalias", ""),
         hash_known_hosts=first.get("hashknownhosts") == "yes",
         accept_new=settings.accept_new_hosts or strict in ("accept-new", "no", "off", "false"),
+        accept_keys=settings.accept_keys,
         connect_timeout=float(limit) if limit.isdigit() and int(limit) else _SECONDS,
         family=_FAMILIES.get(first.get("addressfamily", ""), socket.AF_UNSPEC),
     )
@@ -185,6 +188,10 @@ def _read_by_paramiko(target: Target, settings: Settings) -> ConfigValues:
     import paramiko  # noqa: PLC0415 - its import is slow and seldom needed
 
     config = paramiko.SSHConfig()
+    config.TOKENS_BY_CONFIG_KEY = {  # `find_route` expands them by the account's home, not by HOME
+        key: [token for token in tokens if token not in {"~", "%d"}]
+        for key, tokens in config.TOKENS_BY_CONFIG_KEY.items()
+    }
     # The first value counts, also within other values.
     config.parse([f"User {target.ssh_username}"] if target.ssh_username else [])
     config.parse([f"Port {target.ssh_port}"] if target.ssh_port else [])
@@ -210,7 +217,7 @@ def _with_includes(path: Path, folder: Path, depth: int = 0) -> Iterator[str]:
                 yield line
                 continue
             for pattern in shlex.split(found[1]):
-                for name in sorted(glob.glob(str(folder / os.path.expanduser(pattern)))):
+                for name in sorted(glob.glob(str(folder / _expand_home(pattern)))):
                     yield from _with_includes(Path(name), folder, depth + 1)
 
 
@@ -225,7 +232,7 @@ def _port(target: Target, configured: str) -> int:
 def _token_expander(
     host: str, address: str, port: int, username: str, alias: str
 ) -> Callable[[str], str]:
-    """Return a function that expands tokens, variables and ~ in values of a configuration."""
+    """Return a function that expands tokens and variables in values of a configuration."""
     user, home = _user_and_home()
     here = socket.gethostname()
     tokens = {
@@ -235,14 +242,13 @@ def _token_expander(
 
     def expand(text: str) -> str:
         text = re.sub(r"%(.)", lambda found: tokens.get(found[1], found[0]), text)
-        text = re.sub(r"\$\{(\w+)\}", lambda found: os.environ.get(found[1], found[0]), text)
-        return f"{home}{text[1:]}" if text == "~" or text.startswith("~/") else text
+        return re.sub(r"\$\{(\w+)\}", lambda found: os.environ.get(found[1], found[0]), text)
 
     return expand
 
 
 def _expand_paths(names: list[str], expand: Callable[[str], str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(expand(name) for name in names if _unless_none(name)))
+    return tuple(dict.fromkeys(_expand_home(expand(name)) for name in names if _unless_none(name)))
 
 
 def _agent_socket(name: str, expand: Callable[[str], str]) -> str:
@@ -250,11 +256,18 @@ def _agent_socket(name: str, expand: Callable[[str], str]) -> str:
         return os.environ.get(name[1:], "")
     if name == "SSH_AUTH_SOCK":
         return os.environ.get("SSH_AUTH_SOCK", "")
-    return expand(_unless_none(name))
+    return _expand_home(expand(_unless_none(name)))
 
 
 def _unless_none(value: str) -> str:
     return "" if value.lower() == "none" else value
+
+
+def _expand_home(path: str) -> str:
+    """Return a path in which the account's home stands for ~, as in OpenSSH, whatever HOME is."""
+    if path == "~" or path.startswith("~/"):
+        return f"{_user_and_home()[1]}{path[1:]}"
+    return os.path.expanduser(path)  # ~OTHER is the home of another account
 
 
 def _user_and_home() -> tuple[str, str]:

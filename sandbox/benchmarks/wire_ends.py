@@ -26,6 +26,7 @@ from impala_mm.environments.types import Step
 from impala_mm.inference.batched_inference import BatchedInference
 from impala_mm.learner.batch_source import QueueSource
 from impala_mm.runtime import devices
+from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport.client import Client, Delivery
 from impala_mm.transport.messages import Reply
 from impala_mm.transport.server import Server
@@ -136,7 +137,7 @@ class WireTasks:
         place = "learner" if inference else "actor"
         return Server(
             self._address,
-            self._address,
+            HeldAddress(self._address),
             _TOKEN,
             self._acting.identity | {"run_id": "measured", "inference": place},
             2 * batch,

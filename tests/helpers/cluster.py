@@ -99,7 +99,8 @@ class Cluster(FrontendUser):
         return ran.stdout
 
     def end(self):
-        """Stop the run and the tmux server."""
-        self.run("--stop")
+        """Stop all runs and the tmux server."""
+        for path in self.state.parent.glob("*/run.json"):
+            self.run("--stop", f"--tmux_sess={path.parent.name}")
         if shutil.which("tmux"):
             self.tmux("kill-server")

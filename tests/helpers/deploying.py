@@ -47,8 +47,9 @@ class Project:
         no_caches = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / "launcher", self.folder / "launcher", ignore=no_caches)
         (self.folder / "impala_mm" / "config").mkdir(parents=True)
-        for name in ("__init__.py", "config/__init__.py", "config/flags.py"):
-            shutil.copy(ROOT / "impala_mm" / name, self.folder / "impala_mm" / name)
+        for name in ("__init__", "config/__init__", "config/flags", "config/printable"):
+            file = f"impala_mm/{name}.py"
+            shutil.copy(ROOT / file, self.folder / file)
         self.write("docker/install.py", _SET_UP)
         self.write("bin/program", "#!/bin/sh\n", mode=0o755)
         self.write("experiment.py", "one\n")

@@ -18,6 +18,7 @@ from impala_mm.data.trajectory import UnrollCodec, UnrollSpec
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.inference.batched_inference import BatchedInference
 from impala_mm.runtime.heartbeat import Heartbeat
+from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport import messages
 from impala_mm.transport.server import Server
 
@@ -56,7 +57,13 @@ class Remote:
         self.events, self.said, self.stop = [], [], threading.Event()
         known = self.identity | {"run_id": "r", "length": algorithm.unroll.length}
         self.server = Server(
-            self.address, self.address, TOKEN, known, capacity, self.events.append, self.inference
+            self.address,
+            HeldAddress(self.address),
+            TOKEN,
+            known,
+            capacity,
+            self.events.append,
+            self.inference,
         )
         if published:
             self.server.publish(0, lambda: b"", layout.values())

@@ -27,6 +27,7 @@ from impala_mm.learner.profiler import UpdateProfiler
 from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints
 from impala_mm.records.hooks import EventHook
 from impala_mm.records.metrics_writer import MetricsWriter
+from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport.server import Server
 
 ALL, BATCH = 40, 4
@@ -69,7 +70,7 @@ def train(logdir, updates, contents, say=print):
     tf.random.set_seed(1)
     algorithm = _algorithm()
     address = f"127.0.0.1:{free_port()}"
-    server = Server(address, address, "token", {"run_id": "r"}, 1, lambda event: None)
+    server = Server(address, HeldAddress(address), "token", {"run_id": "r"}, 1, lambda event: None)
     limits = RunLimits(CONFIG, None)
     source = Stream(lambda: learner, contents, UnrollCodec(algorithm.unroll), updates)
     layout = ParameterLayout(algorithm.variables.acting, algorithm.variables.trained, "float32")

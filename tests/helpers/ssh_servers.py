@@ -20,12 +20,12 @@ SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 class Sshd:
     """A real sshd on a port of the loopback interface."""
 
-    def __init__(self, folder, *options, kinds=("ed25519",)):
+    def __init__(self, folder, *options, kinds=("ed25519",), port=0):
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(exist_ok=True)  # sshd changes its root to this folder
         folder.mkdir()
         self.port, self.keys = (
-            free_port(),
+            port or free_port(),
             {kind: key(folder / f"host_{kind}", kind) for kind in kinds},
         )
         self.authorized = folder / "authorized_keys"

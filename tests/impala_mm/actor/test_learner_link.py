@@ -11,6 +11,7 @@ from impala_mm.actor import learner_link
 from impala_mm.actor.host_cache import HostParameterCache
 from impala_mm.actor.learner_link import LearnerLink, UnrollBatch
 from impala_mm.data.compression import compress_lz4, decompress, leave_uncompressed
+from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport import messages
 from impala_mm.transport.client import Client, Unreachable
 from impala_mm.transport.rebalancing import LearnerLoad
@@ -28,7 +29,9 @@ def here(tmp_path, monkeypatch):
     )
     address = f"127.0.0.1:{free_port()}"
     events = []
-    server = Server(address, address, "token", IDENTITY | {"run_id": "r"}, 100, events.append)
+    server = Server(
+        address, HeldAddress(address), "token", IDENTITY | {"run_id": "r"}, 100, events.append
+    )
     stop, links, said = threading.Event(), [], []
 
     def join(actor, pull_secs=0.0, max_lag=None, pack=leave_uncompressed):
@@ -243,7 +246,7 @@ class Run:
         self.absent = f"127.0.0.1:{free_port()}"
         identity = IDENTITY | {"run_id": "r", "learners": self.addresses}
         self.servers = [
-            Server(address, address, "token", identity, 1, said.append)
+            Server(address, HeldAddress(address), "token", identity, 1, said.append)
             for address in self.addresses
         ]
         for rank, server in enumerate(self.servers):
@@ -359,7 +362,7 @@ def test_while_all_are_away_each_round_begins_with_its_own(monkeypatch):
             tried.append(address)
             raise Unreachable("away")
 
-    def pause(waiting, first, most):
+    def pause(waiting, first, most, why=""):
         tried.append("pause")
         if tried.count("pause") == 3:
             stop.set()

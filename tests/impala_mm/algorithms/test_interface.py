@@ -20,6 +20,7 @@ from impala_mm.learner.profiler import UpdateProfiler
 from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints
 from impala_mm.records.hooks import EventHook
 from impala_mm.records.metrics_writer import MetricsWriter
+from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport.server import Server
 
 UPDATES, BATCH, HELD = 30, 4, 32
@@ -65,7 +66,7 @@ def _train(entries, exponent, folder):
     algorithm = dqn_like.make(config, spec)
     source = Prioritised(entries, exponent)
     address = f"127.0.0.1:{free_port()}"
-    server = Server(address, address, "token", {"run_id": "r"}, 1, lambda event: None)
+    server = Server(address, HeldAddress(address), "token", {"run_id": "r"}, 1, lambda event: None)
     limits = RunLimits(config, None)
     limits.frames = UPDATES * BATCH * 15
     layout = ParameterLayout(algorithm.variables.acting, algorithm.variables.trained, "float32")

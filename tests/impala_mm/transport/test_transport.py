@@ -11,6 +11,7 @@ import tensorflow as tf
 from processes import free_port
 
 from impala_mm.data.compression import compress_lz4
+from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport import chunks, messages
 from impala_mm.transport.client import Client, Refused, Unreachable
 from impala_mm.transport.messages import Reply
@@ -30,7 +31,13 @@ def serve():
         on_event = (lambda event: None) if events is None else events.append
         identity = IDENTITY | changes
         server = Server(
-            address, address, TOKEN, identity, capacity, on_event, unroll_bytes=unroll_bytes
+            address,
+            HeldAddress(address),
+            TOKEN,
+            identity,
+            capacity,
+            on_event,
+            unroll_bytes=unroll_bytes,
         )
         servers.append(server)
         return server, address
@@ -382,14 +389,14 @@ def test_a_port_held_by_a_stranger_is_refused_and_its_holder_named():
         holder.listen()
         address = f"127.0.0.1:{holder.getsockname()[1]}"
         with pytest.raises(OSError, match=f"{address}: .*held by process {os.getpid()}:"):
-            Server(address, address, TOKEN, IDENTITY, 1)
+            Server(address, HeldAddress(address), TOKEN, IDENTITY, 1)
 
 
 def test_a_port_held_by_another_learner_is_refused(serve):
     """gRPC itself would share the port between the two."""
     _, address = serve()
     with pytest.raises(OSError, match="held by process"):
-        Server(address, address, TOKEN, IDENTITY, 1)
+        Server(address, HeldAddress(address), TOKEN, IDENTITY, 1)
 
 
 def test_nobody_at_the_address_is_said_within_the_deadline():

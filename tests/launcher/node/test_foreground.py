@@ -30,6 +30,11 @@ sys.exit(128 + signals[0] if code is None else code)
 """
 PYTHON = [sys.executable, "-uSc"]
 BEATS = "import os; open(os.environ['IMPALA_MM_HEARTBEAT'], 'w').write('{}'); "
+# Reports its address, as every learner does before it loads TensorFlow.
+REPORTS = (
+    "import os; open(os.environ['IMPALA_MM_LEARNER_HOSTS'], 'w').write("
+    """'{"learner_hosts": ["a:8003", "b:8001"]}')\n"""
+)
 # Trains, with something to save: SIGUSR1 saves and ends it, SIGTERM ends it at once.
 LEARNER = (
     BEATS + "import signal, sys, time\n"
@@ -46,9 +51,10 @@ ACTOR = "import time; print('acts'); time.sleep(60)"
 def begin(tmp_path):
     """Start a run of a learner and actors that are given as programs of Python."""
 
-    def start(learner, *actors, shell=()):
-        learner = learner.replace("{folder}", str(tmp_path)).replace("{{}}", "{}")
-        commands = [[*PYTHON, learner], [[*PYTHON, actor] for actor in actors], str(tmp_path)]
+    def start(learner, *actors, shell=(), flags=(), reports=REPORTS):
+        learner = reports + learner.replace("{folder}", str(tmp_path)).replace("{{}}", "{}")
+        commands = [[*PYTHON, learner], [[*PYTHON, actor, *flags] for actor in actors]]
+        commands.append(str(tmp_path))
         temporary = tmp_path / "tmp"
         temporary.mkdir()
         arguments = (sys.executable, "-c", PROGRAM, json.dumps(commands))
@@ -86,7 +92,7 @@ def _until_gone(pids, seconds=6.0):
 
 
 def test_the_learners_output_is_shown_as_it_is_and_their_exit_code_is_the_runs(begin, tmp_path):
-    learner = "import time; print('one'); print('two'); time.sleep(0.5); raise SystemExit(7)"
+    learner = "import time; print('one'); print('two'); time.sleep(1); raise SystemExit(7)"
     run = begin(learner, ACTOR)
     assert run.process.wait(10) == 7
     assert run.printed() == "one\ntwo\n", "no line is added or printed twice"
@@ -104,6 +110,32 @@ def test_a_heartbeat_file_that_is_asked_for_is_the_learners_and_not_the_actors(
     assert run.process.wait(10) == 0
     assert run.printed() == f"{tmp_path}/beat\n"
     assert re.match(r"\S+/actor-0/beat\n", (tmp_path / "actor-0.log").read_text())
+
+
+def test_actors_start_with_the_addresses_that_the_learners_report(begin, tmp_path):
+    flags = ["--learner_hosts=localhost:0", "--task=0", "--learner_hosts=localhost:0"]
+    begin(LEARNER, "import sys, time; print(sys.argv[1:]); time.sleep(60)", flags=flags)
+    log = tmp_path / "actor-0.log"
+    told = "--learner_hosts=a:8003,b:8001"
+    until(lambda: log.exists() and f"{[told, '--task=0', told]}\n" in log.read_text())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_before_the_learners_report_their_addresses_starts_no_actor(begin, tmp_path, number):
+    run = begin("print('waits'); import time; time.sleep(60)", ACTOR, reports="")
+    run.until("waits")
+    learner = _processes(run, "learners")
+    assert list(_states(run)) == ["learners"]
+    run.process.send_signal(number)
+    assert run.process.wait(10) == 128 + number
+    _until_gone(learner)
+    assert not (tmp_path / "actor-0.log").exists()
+
+
+def test_learners_that_fail_before_they_report_their_addresses_end_the_run(begin):
+    run = begin("print('error: taken'); raise SystemExit(2)", ACTOR, reports="")
+    assert run.process.wait(10) == 2
+    assert run.printed() == "error: taken\n"
 
 
 def test_ctrl_c_saves_and_stops_all(begin):

@@ -141,6 +141,47 @@ def test_what_the_csv_says_in_vain_is_noted(write):
             ],
         ),
         (b"job,ip\n\xff\xfe", ["the file is not UTF-8 text"]),
+        (
+            f"job,ip\nlearner,a\nactor,gpu1..lan\nactor,gpu\u200f1\nactor,{'a' * 100_000}\n"
+            f"actor,{'b' * 64}.lan\nactor,-oProxyCommand=x\nactor,a\u2100\nactor,\u05d0b\n",
+            [
+                "row 3, column ip: 'gpu1..lan' has an empty part between two dots",
+                "row 4, column ip: 'gpu\\u200f1' contains an invisible character, U+200F "
+                "(RIGHT-TO-LEFT MARK), at position 4: remove it",
+                f"row 5, column ip: '{'a' * 60}'... (100,000 characters) is longer than 253 "
+                "letters, the maximum for a host name",
+                "has a part of 64 letters between dots; the maximum is 63",
+                "row 7, column ip: '-oProxyCommand=x' begins with '-', which no host name does",
+                "row 8, column ip: 'a\u2100' is not a host name: DNS reads it as 'aa/c'",
+                "row 9, column ip: '\u05d0b' cannot be encoded as a host name for DNS: ",
+            ],
+        ),
+        (
+            "job,ip,workdir,ssh_password\nlearner,a,/x\x1b[2J,\nactor,a,/y\0z,\n\x07act,a,,\n"
+            "actor,a,,pass\x1bword\nactor,a,/\x1cb,\n",
+            [
+                r"row 2, column workdir: '/x\x1b[2J' contains a control character, U+001B, at "
+                "position 3: remove it",
+                r"row 3, column workdir: '/y\x00z' contains a control character, U+0000, at",
+                r"row 4, column job: '\x07act' is not a job (did you mean actor?)",
+                "row 5, column ssh_password: the value contains a control character, U+001B, at",
+                r"row 6, column workdir: '/\x1cb' contains a control character, U+001C, at",
+            ],
+        ),
+        (
+            'job,ip,cuda_visible_devices\nlearner,a,0;touch /tmp/x\nactor,a,"0,"\nactor,a,all\n',
+            [
+                "row 2, column cuda_visible_devices: '0;touch /tmp/x' is not a list of GPUs; use "
+                "numbers or UUIDs (GPU-..., MIG-...), separated by commas, or -1 for none",
+                "row 3, column cuda_visible_devices: '0,' is not a list of GPUs",
+                "row 4, column cuda_visible_devices: 'all' is not a list of GPUs",
+            ],
+        ),
+        (
+            f'job,ip\nlearner,a\nactor,"{"b" * 140_000}\n',
+            ["row 3: field larger than field limit (131072); is a closing quote missing?"],
+        ),
+        (f"job,ip,{'c' * 900}\n", [f"unknown column '{'c' * 60}'... (900 characters); known: job"]),
     ],
 )
 def test_every_mistake_is_named_by_row_and_column(write, content, mistakes):
@@ -150,6 +191,32 @@ def test_every_mistake_is_named_by_row_and_column(write, content, mistakes):
     for mistake in mistakes:
         assert mistake in said
     assert len(said.splitlines()) == len(mistakes)
+
+
+def test_gpus_are_numbers_uuids_or_none(write):
+    for value, read in (
+        ("0", "0"),
+        ("1, 0", "1,0"),
+        ("-1", "-1"),
+        ("NoDevFiles", "NoDevFiles"),
+        ("GPU-8f2a,MIG-GPU-1-a/0/1", "GPU-8f2a,MIG-GPU-1-a/0/1"),
+    ):
+        path = write(f'job,ip,cuda_visible_devices\nlearner,a,"{value}"\n')
+        assert workers_csv.read(path)[0][0].cuda_visible_devices == read
+
+
+def test_international_names_are_host_names(write):
+    rows, _ = workers_csv.read(write("job,ip\nlearner,rechner-\u00fc.example.\nactor,a_b\n"))
+    assert [row.ip for row in rows] == ["rechner-\u00fc.example.", "a_b"]
+
+
+def test_the_path_of_the_csv_cannot_control_the_terminal(tmp_path):
+    path = tmp_path / "a\x1b[31m.csv"
+    for content in (None, "job\n"):
+        if content:
+            path.write_text(content)
+        with pytest.raises(workers_csv.BadCsv, match=r"^\S*/a\\x1b\[31m\.csv: "):
+            workers_csv.read(str(path))
 
 
 def test_a_missing_file_and_a_folder_are_named(tmp_path):
@@ -179,22 +246,44 @@ def test_passwords_that_others_can_read_are_refused_until_the_mode_is_mended(wri
     assert workers_csv.read(str(path)), "without a password anybody may read it"
 
 
-cell = st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"), max_size=12)
+wide_text = st.text(st.characters(codec="utf-8"), max_size=300)
+cell = st.one_of(
+    st.text(st.characters(codec="utf-8"), max_size=12),
+    st.sampled_from([*workers_csv.JOBS, "", "a.b", "0"]),
+    st.from_regex(r"[a-z\u00e4\u05d0\u3002\uff0e\u200f.-]{1,70}", fullmatch=True),
+)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.lists(cell, max_size=8), max_size=6))
 def test_any_text_is_either_read_or_refused_with_reasons(tmp_path_factory, table):
     text = io.StringIO()
-    csv.writer(text).writerows(table)
+    csv.writer(text).writerows([["learner", "x"], *table])
+    _check_that_it_is_read_or_refused(tmp_path_factory, HEADER + text.getvalue())
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.one_of(cell, wide_text))
+def test_a_host_name_that_is_accepted_can_be_looked_up(tmp_path_factory, name):
+    text = io.StringIO()
+    csv.writer(text).writerow(["learner", name])
+    _check_that_it_is_read_or_refused(tmp_path_factory, f"job,ip\n{text.getvalue()}")
+
+
+def _check_that_it_is_read_or_refused(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "any.csv"
     path.touch(mode=0o600)
-    path.write_text(HEADER + text.getvalue(), encoding="utf-8")
+    path.write_text(content, encoding="utf-8", newline="")
     try:
         rows, _ = workers_csv.read(str(path))
     except workers_csv.BadCsv as mistakes:
         said = str(mistakes)
         assert said.count(str(path)) == len(said.splitlines()) > 0
+        assert all(each.isprintable() or each == "\n" for each in said)
+        assert all(len(line) < len(str(path)) + 400 for line in said.splitlines())
     else:
         assert any(r.job == "learner" for r in rows)
         assert all(r.job in workers_csv.JOBS and r.ip for r in rows)
+        for row in rows:
+            # The encoding of `socket.getaddrinfo`.
+            assert len(row.ip.encode("idna")) <= 253

@@ -8,6 +8,8 @@ import time
 import pytest
 from rich.console import Console
 
+from launcher.checks.finding import Finding
+from launcher.checks.preflight import show_findings
 from launcher.node import run_registry
 from launcher.node.procfs import start_time
 from launcher.node.run_registry import (
@@ -21,7 +23,8 @@ from launcher.node.run_registry import (
 )
 from launcher.node.task import read_json
 from launcher.running import status
-from launcher.running.follow import LogTail
+from launcher.running.console import say
+from launcher.running.follow import LogTail, failure_message
 
 ME = [os.getpid(), start_time(os.getpid())]
 
@@ -58,6 +61,30 @@ def _table(run, rows=20, width=150):
 
 
 LEARNERS = {"name": "learners", "job": "learner", "state": "running", "since": time.time() - 50}
+
+
+def test_what_processes_print_cannot_control_the_terminal(run, tmp_path):
+    printed = "\x1b[33mWARN: slow\x1b[0m\x1b[2J\x07"
+    actor = {"name": "actor-0", "host": "gpu\x1b[1m", "state": "waits", "last": printed}
+    failure = {"why": "it exited with code 1", "lines": [printed], "next": "it is restarted"}
+    _write(run, tmp_path / "a", LEARNERS, actor | {"failure": failure, "log": "/a/log"})
+    table = _table(run)
+    message = failure_message(run.states()["actor-0"], 1)
+    assert r"WARN: slow\x1b[2J\x07" in table
+    assert r"    WARN: slow\x1b[2J\x07" in message.splitlines()
+    assert "\x1b" not in table
+    assert r"gpu\x1b[1m" in table
+
+
+def test_messages_of_the_frontend_cannot_control_the_terminal(capsys):
+    say("gpu1: could not start Python on the host: \x1b]0;title\x07\nsecond line")
+    show_findings([Finding("ssh", False, "it prints \x1b[2J", "remedy", "gpu\x07")])
+    assert [line.rstrip() for line in capsys.readouterr().out.split("\n")[:4]] == [
+        r"gpu1: could not start Python on the host: \x1b]0;title\x07",
+        "second line",
+        r"FAILED  ssh  gpu\x07: it prints \x1b[2J",
+        "             -> remedy",
+    ]
 
 
 def test_the_headline_shows_the_last_row_of_this_start(run, tmp_path):
@@ -153,7 +180,9 @@ def test_a_run_from_before_a_reboot_is_stale_and_its_name_is_free(run, tmp_path)
 
 def test_a_running_run_keeps_its_name_and_one_frontend_changes_it_at_a_time(run, tmp_path):
     _write(run, tmp_path, LEARNERS)
-    with pytest.raises(RunInUse, match="a run named night-1 is running: --status shows it, --stop"):
+    with pytest.raises(
+        RunInUse, match="night-1 is running: --status --tmux_sess=night-1 shows it, --stop"
+    ):
         run.create_state()
     assert run_names() == ["night-1"]
     with (

@@ -155,7 +155,7 @@ def test_a_host_is_reached_through_others_each_with_its_own_key_and_host_key(ssh
         connect(Target("inner"), ssh_user.settings)
     ssh_user.known.write_text(servers["outer"].known())
     with pytest.raises(
-        HostKeyRefused, match=r"^inner \(.* is not known: .* `ssh inner` offers to accept it"
+        HostKeyRefused, match=r"^inner \(.* is not known: .* --ssh_accept_key=\S+ accepts it"
     ):
         connect(Target("inner"), ssh_user.settings)
     ssh_user.knows(servers["inner"].known())

@@ -13,6 +13,8 @@ import pytest
 from processes import ROOT
 from ssh_user import needs_sshd, says
 
+from launcher.plan.request import Request, UserError
+from launcher.plan.settings import LauncherConfig
 from launcher.ssh import known_hosts
 from launcher.ssh.connection import Settings, Target, connect, find_route
 from launcher.ssh.known_hosts import HostKeyRefused
@@ -20,20 +22,47 @@ from launcher.ssh.known_hosts import HostKeyRefused
 pytestmark = needs_sshd
 
 
-def test_an_unknown_host_is_refused_until_the_command_in_the_message_accepts_it(ssh_user):
+def _fingerprint(path):
+    """Return a key's fingerprint as ssh-keygen shows it to the host's administrator."""
+    command = ["ssh-keygen", "-lf", path]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[1]
+
+
+def _request(ssh_user, *fingerprints):
+    """Return the frontend's request with --ssh_accept_key."""
+    config = LauncherConfig(ssh_config=str(ssh_user.config), ssh_accept_key=fingerprints)
+    return Request(config, [], {}, "", 1.0, Path, print)
+
+
+def test_an_unknown_host_is_refused_until_the_key_that_was_shown_is_accepted(ssh_user):
     path = ssh_user.key()
     server = ssh_user.sshd(lets_in=[path])
     ssh_user.known.unlink()
     said = ssh_user.is_refused(HostKeyRefused, server, path)
-    print_of = subprocess.run(
-        ["ssh-keygen", "-lf", server.keys["ed25519"]], capture_output=True, text=True, check=True
-    ).stdout.split()[1]
-    assert f"is not known: its ssh-ed25519 key is {print_of}; " in said
-    assert "--ssh_accept_new_hosts" in said
+    shown = _fingerprint(server.keys["ed25519"])
+    assert (
+        f"is not known: its ssh-ed25519 key is {shown}; if that is the host's own key, "
+        f"--ssh_accept_key={shown} accepts it (--ssh_accept_new_hosts accepts "
+    ) in said
     assert not ssh_user.known.exists()
-    command = re.search(r"`(ssh-keyscan .*)`", said)[1]
-    subprocess.run(command, shell=True, check=True, stderr=subprocess.DEVNULL)
-    assert says(ssh_user.enters(server, path).client) == "hello"
+    server.end()
+    other = ssh_user.sshd(name="other", lets_in=[path], port=server.port)  # it took its place
+    ssh_user.known.unlink()
+    accepting = _request(ssh_user, shown, f"SHA256:{'x' * 43}").settings
+    said = ssh_user.is_refused(HostKeyRefused, other, path, settings=accepting)
+    now = _fingerprint(other.keys["ed25519"])
+    assert f"its ssh-ed25519 key is {now}, which --ssh_accept_key does not name; if that" in said
+    assert not ssh_user.known.exists()
+    accepting = _request(ssh_user, now).settings
+    assert says(ssh_user.enters(other, path, settings=accepting).client) == "hello"
+    assert ssh_user.known.read_text() == other.known(), "exactly this key is known from now on"
+    ssh_user.enters(other, path)
+
+
+def test_a_key_to_accept_must_be_a_fingerprint(ssh_user):
+    for text in ("SHA256:abc", "x" * 43, "MD5:00:11", f"SHA256:{'x' * 43}="):
+        with pytest.raises(UserError, match=f"^--ssh_accept_key={text}: write the fingerprint"):
+            _ = _request(ssh_user, text).settings
 
 
 def test_a_new_host_is_trusted_at_first_use_if_that_is_wanted(ssh_user):
@@ -162,8 +191,12 @@ def test_an_alias_and_several_files_of_known_hosts(ssh_user):
     ssh_user.known.unlink()
     second.write_text(server.known())
     target = Target("gpu1")
-    with pytest.raises(HostKeyRefused, match="`ssh gpu1` offers to accept it"):
+    shown = _fingerprint(server.keys["ed25519"])
+    with pytest.raises(HostKeyRefused, match=f"--ssh_accept_key={re.escape(shown)} accepts it"):
         connect(target, ssh_user.settings)
+    connect(target, _request(ssh_user, shown).settings).client.close()
+    assert (ssh_user.folder / "none").read_text() == server.known(name="the-one")
+    (ssh_user.folder / "none").unlink()
     second.write_text(server.known(name="the-one"))
     connection = connect(target, ssh_user.settings)
     connection.client.close()

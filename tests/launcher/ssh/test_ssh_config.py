@@ -1,6 +1,7 @@
 """The route to a host, from an SSH configuration and a row of the CSV."""
 
 import os
+import pwd
 import socket
 
 import pytest
@@ -13,6 +14,9 @@ pytestmark = needs_sshd
 
 @pytest.mark.parametrize("resolver", ["ssh", "paramiko"])
 def test_the_route_is_the_configurations_unless_the_csv_differs(ssh_user, monkeypatch, resolver):
+    # OpenSSH expands ~ by the account's home, whatever HOME is.
+    home = pwd.getpwuid(os.getuid()).pw_dir
+    monkeypatch.setenv("HOME", str(ssh_user.folder))
     if resolver == "paramiko":
         monkeypatch.setenv("PATH", str(ssh_user.folder))
     (ssh_user.folder / "more").write_text(
@@ -30,11 +34,10 @@ def test_the_route_is_the_configurations_unless_the_csv_differs(ssh_user, monkey
         "  ConnectTimeout 3",
         f"  UserKnownHostsFile {ssh_user.folder}/a ~/b",
         "Host gpu2",
-        "  ProxyCommand carry %h %p %r",
+        "  ProxyCommand ~/carry %h %p %r",
         "  StrictHostKeyChecking accept-new",
         "  AddressFamily inet",
     )
-    home = os.path.expanduser("~")
     one = find_route(Target("gpu1"), ssh_user.settings)
     assert (one.host, one.address, one.port, one.username) == ("gpu1", "10.9.8.7", 2222, "them")
     assert one.identity_files[0] == f"{home}/my keys/them_10.9.8.7"
@@ -43,12 +46,15 @@ def test_the_route_is_the_configurations_unless_the_csv_differs(ssh_user, monkey
     assert one.known_hosts == (f"{ssh_user.folder}/a", f"{home}/b")
     assert (one.host_key_alias, one.connect_timeout, one.accept_new) == ("one", 3, False)
     assert one.display_name == "gpu1 (10.9.8.7:2222)"
+    assert find_route(Target("gpu1", ssh_key_path="~/k"), ssh_user.settings).key_path == f"{home}/k"
+    with pytest.raises(Unreachable, match=rf"SSH configuration.* {home}/no-such-file"):
+        find_route(Target("gpu1"), Settings("~/no-such-file"))
     told = Target("gpu1", 44, "me", "secret", "/a/key")
     told_route = find_route(told, ssh_user.settings)
     assert told_route[:5] == ("gpu1", "10.9.8.7", 44, "me", "/a/key")
     assert told_route.identity_files[0] == f"{home}/my keys/me_10.9.8.7"
     two = find_route(Target("gpu2", ssh_username="me"), ssh_user.settings)
-    assert two.proxy_command == "carry gpu2 22 me"
+    assert two.proxy_command == "~/carry gpu2 22 me", "its shell expands ~"
     assert (two.accept_new, two.family, two.display_name) == (True, socket.AF_INET, "gpu2")
     assert find_route(Target("x"), Settings(str(ssh_user.config), True)).accept_new
     assert "secret" not in f"{told} {told!r} {told_route}"

@@ -1,0 +1,29 @@
+"""Text from outside in messages: no control character of it reaches the user's terminal."""
+
+import pytest
+
+from impala_mm.config import flags, printable
+from impala_mm.config.settings import Config
+
+
+def test_characters_that_cannot_be_seen_are_escaped():
+    text = "a\x1b[31mb\x07\0\u200f\ud800\r\x85ü\n\tc"
+    assert printable.escape(text) == r"a\x1b[31mb\x07\x00\u200f\ud800\r\x85ü" + "\n\tc"
+    assert printable.log_line("\x1b[33mWARN: x\x1b[0m\x1b[2J") == r"WARN: x\x1b[2J"
+    assert printable.escape(printable.escape(text)) == printable.escape(text)
+
+
+def test_a_long_value_is_cut_and_its_length_added():
+    assert printable.quote("x\x1b") == r"'x\x1b'"
+    assert printable.quote("x" * 61) == f"'{'x' * 60}'... (61 characters)"
+
+
+@pytest.mark.parametrize(
+    "argument", ["--mode=\x1b[2J", "--\x1b[2J=1", "\x1b[2J", "--flagfile=\x1b[2J"]
+)
+def test_a_refused_flag_is_shown_escaped(argument, capsys):
+    with pytest.raises(SystemExit):
+        flags.parse(["experiment.py", argument], "", Config)
+    said = capsys.readouterr().err
+    assert "\x1b" not in said
+    assert r"\x1b[2J" in said
