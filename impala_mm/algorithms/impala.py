@@ -48,7 +48,9 @@ class Impala:
             environment.frame_stack,
             config.precision,
         )
-        self._distribution = policies.choose(environment.actions)
+        self._distribution = policies.choose(
+            environment.actions, config.box_policy, config.box_deviation
+        )
         self._discrete = environment.actions.discrete is not None
         self._policy_head = policies.make_head(self._distribution)
         self._baseline_head = snt.Linear(1, name="baseline")

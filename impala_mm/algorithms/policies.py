@@ -29,7 +29,7 @@ from impala_mm.algorithms.distributions import (
 from impala_mm.algorithms.normals import ClippedNormal, TanhNormal
 from impala_mm.environments.actions import ActionSpec, Box, Discrete, MultiBinary, MultiDiscrete
 
-BOX_POLICIES = ("tanh", "clipped")
+BOX_POLICIES = ("clipped", "tanh")
 DEVIATIONS = ("shared", "learnt")
 _INITIAL, _LEAST = 0.6, 0.02  # deviations in the policy's units, where actions are from -1 to 1
 
@@ -42,7 +42,9 @@ class PolicyDistribution(NamedTuple):
     shared: tuple[int, ...]  # numbers of those that do not depend on the observation
 
 
-def choose(actions: ActionSpec, box: str = "tanh", deviation: str = "shared") -> PolicyDistribution:
+def choose(
+    actions: ActionSpec, box: str = "clipped", deviation: str = "shared"
+) -> PolicyDistribution:
     """Return the distribution for these actions.
 
     `box`, one of BOX_POLICIES, is that of a Box with bounds. `deviation`, one of DEVIATIONS, says
