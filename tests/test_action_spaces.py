@@ -1,4 +1,4 @@
-"""IMPALA learns games with actions of every space: one and two learners, inference at both places."""
+"""IMPALA learns games with actions of every space, in all the ways in which a run is started."""
 
 import json
 import re

@@ -339,6 +339,7 @@ def test_every_function_refuses_a_caller_without_the_token(serve):
         ("reward_clipping", "--reward_clipping"),
         ("network", "network"),
         ("unroll", "unroll layout"),
+        ("box", "policy of Box actions"),
         ("protocol", "protocol version"),
     ],
 )
