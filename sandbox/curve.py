@@ -4,14 +4,15 @@ python sandbox/curve.py [LOGDIR]        without LOGDIR: the newest folder in run
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
 import numpy as np
 from documented_runs import read_metrics
 
+from impala_mm.config import flags
 from impala_mm.runtime import tensorflow_import
+from impala_mm.runtime.strict_json import from_json
 
 tensorflow_import.load()  # the modules below need only TensorFlow's types
 
@@ -19,6 +20,7 @@ from impala_mm.environments import types  # noqa: E402
 from impala_mm.environments.make import level_spec, make_environments  # noqa: E402
 
 _WIDTH, _HEIGHT = 64, 12
+_ASCII = str.maketrans("•┤│└─", "*||+-")  # for terminals that cannot show these characters
 _EPISODES = 100
 
 
@@ -55,6 +57,7 @@ def random_policy_return(level_name: str, options: dict) -> float:
 
 def main() -> None:
     """Print the chart, the result and suggestions for what to do next."""
+    flags.escape_unknown_characters()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -68,15 +71,16 @@ def main() -> None:
     elif not (logdir / "metrics.jsonl").exists():
         parser.error(f"{logdir} is not the folder of a run: it has no metrics.jsonl")
     rows = read_metrics(logdir)
-    settings = json.loads((logdir / "settings.json").read_text())
+    settings = from_json((logdir / "settings.json").read_text())
     known = [row for row in rows if "episode_return" in row]
     if not known:
         sys.exit(f"error: no game of the run in {logdir} has ended yet")
     level = settings["level_name"]
     print(f"\n{level}: mean return of the last 100 games")
-    print(
-        draw_text_chart([row["frames"] for row in known], [row["episode_return"] for row in known])
+    chart = draw_text_chart(
+        [row["frames"] for row in known], [row["episode_return"] for row in known]
     )
+    print(chart if sys.stdout.encoding.lower().startswith("utf") else chart.translate(_ASCII))
     options = {name: settings[name] for name in types.OPTION_FLAGS if name in settings}
     result = known[-1]["episode_return"]
     random = np.mean([random_policy_return(one.strip(), options) for one in level.split(",")])

@@ -196,6 +196,7 @@ def _choose_panels(names: str) -> list[Panel]:
 
 def main() -> None:
     """Parse the command line and draw the curves or write the reports."""
+    flags.escape_unknown_characters()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

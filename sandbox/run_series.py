@@ -6,7 +6,6 @@ after the resume count; the rows that they replace are left out.
 """
 
 import dataclasses
-import json
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -18,6 +17,7 @@ from documented_runs import read_metrics
 from plot_style import format_number
 
 from impala_mm.config.settings import Config
+from impala_mm.runtime.strict_json import from_json
 
 MAX_BINS = 300  # points of a long run's curve; more could not be told apart
 _COMBINED_POINTS = 120  # points of the curve that combines several seeds
@@ -252,7 +252,7 @@ def _default_of(name: str) -> Any:
 
 def _read_settings(folder: Path) -> dict[str, Any]:
     try:
-        settings = json.loads((folder / "settings.json").read_text())
+        settings = from_json((folder / "settings.json").read_text())
     except (OSError, ValueError):
         return {}
     return settings if isinstance(settings, dict) else {}

@@ -5,7 +5,6 @@ that an earlier version wrote; what is missing is omitted.
 """
 
 import contextlib
-import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from impala_mm.records.bottleneck import describe_bottleneck
 from impala_mm.records.json_lines import read_json_lines
 from impala_mm.records.settings_table import SettingRow
 from impala_mm.runtime.durations import format_duration
+from impala_mm.runtime.strict_json import from_json
 
 Record = dict[str, Any]
 # Flags that belong to one process or to another mode: the command for the next start omits them.
@@ -96,7 +96,7 @@ def read_checkpoints(folder: Path) -> list[Record]:
     found = []
     for path in sorted((folder / "checkpoints").glob("[0-9]*/about.json")):
         with contextlib.suppress(OSError, ValueError, TypeError):  # one that was cut off
-            found.append(json.loads(path.read_text()) | {"path": path.parent.name})
+            found.append(from_json(path.read_text()) | {"path": path.parent.name})
     known = [r["episode_return"] for r in found if _is_number(r.get("episode_return"))]
     for record in found:
         value = record.get("episode_return")

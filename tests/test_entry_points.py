@@ -32,6 +32,24 @@ def test_help_lists_every_flag_in_its_group_with_its_default(program):
             assert f"--{field.name} {about}{choices} Default: {default}. " in text
 
 
+@pytest.mark.parametrize("job", [[], ["--job_name=learner"]])
+def test_a_missing_checkpoint_to_train_from_leaves_no_folder(tmp_path, job):
+    (tmp_path / "a").mkdir()
+    for name, why in (("b", "does not exist"), ("a", "is not the folder of a run")):
+        code, printed = run(
+            *(sys.executable, ROOT / "experiment.py", "--level_name=catch", *job),
+            *("--mode=train_from", f"--checkpoint={name}"),
+            cwd=tmp_path,
+            XDG_CONFIG_HOME=str(tmp_path / "a"),
+        )
+        assert (code, printed) == (
+            2,
+            f"error: --checkpoint: {name} {why}; give the folder of a run, or one of the folders "
+            f"in its checkpoints/\n",
+        )
+        assert [path.name for path in tmp_path.rglob("*")] == ["a"]
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize(
     ("argument", "sentence"),

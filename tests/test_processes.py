@@ -116,7 +116,7 @@ def test_an_actor_started_first_outlives_its_learner_and_works_with_the_next(by_
     first.until(r"checkpoint at update [1-9]")
     first.until(r"[1-9][0-9,]* frames \|")
     first.kill()
-    actor.until("the learner does not answer")
+    actor.until(r"the connection to the learner has ended; trying again|does not answer")
     updates = read_rows(logdir)[-1]["updates"]
 
     second = Process(*by_hand["learner"])

@@ -157,7 +157,7 @@ class LearnerLink(threading.Thread):
                 except Unreachable as error:
                     self._timeout = min(2 * self._timeout, _MAX_CALL_SECONDS)
                     if not client.still_answers():
-                        self._say(f"the learner does not answer ({error}); trying again")
+                        self._say(error.log_line)
                         self._client = None
                     elif batch and (only_learner or self._timeout == _MAX_CALL_SECONDS):
                         self._say("the learner's queue is full: waiting for room")

@@ -147,7 +147,7 @@ class SteppingActor(threading.Thread):
                 reply = delivery.wait()
             except Unreachable as error:
                 if not client.still_answers():
-                    self._say(f"the learner does not answer ({error}); trying again")
+                    self._say(error.log_line)
                     break
                 if not error.late:
                     self._say(f"the learner could not answer: {error}")

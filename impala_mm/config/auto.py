@@ -56,9 +56,10 @@ def group_sizes(
     With two groups an actor steps one while its network reads the other, at the price of batches
     half as large. This pays off only where cores are idle, which is known only for `own_actors`:
     those that experiment.py itself started. `max_lag` is the algorithm's; a ValueError is raised if
-    --env_groups asks for more groups than it allows.
+    --env_groups asks for more groups than it allows, or than there are environments.
     """
     wanted = config.env_groups
+    check_groups(config, count)
     # While one group waited for the next policy, the other groups would act by the previous one.
     if max_lag is not None:
         if wanted > 1:
@@ -72,6 +73,30 @@ def group_sizes(
         spare = own_actors and num_actors(config) < len(os.sched_getaffinity(0))
         wanted = 2 if spare and is_large(observation) else 1
     return split_evenly(count, min(wanted, count))
+
+
+def check_groups(config: Config, count: int) -> None:
+    """Raise ValueError if --env_groups asks for more groups than there are environments."""
+    if config.env_groups > count:
+        raise ValueError(
+            f"--env_groups={config.env_groups}: an actor cannot divide {count} environments into "
+            f"more than {count} groups; raise --num_envs or lower --env_groups"
+        )
+
+
+def uneven_groups(config: Config) -> str:
+    """Return a sentence about groups whose sizes differ because of the flags; usually empty."""
+    count, groups = config.num_envs, config.env_groups
+    if AUTO in {count, groups} or count % groups == 0:
+        return ""
+    sizes = split_evenly(count, groups)
+    equal = min(
+        (n for n in range(1, count + 1) if count % n == 0), key=lambda n: (abs(n - groups), n)
+    )
+    return (
+        f"--env_groups={groups} does not divide --num_envs={count}: the groups get {sizes[0]} or "
+        f"{sizes[-1]} environments; --env_groups={equal} makes them equal"
+    )
 
 
 def needs_one_thread(config: Config, observation: Any, gpu: bool, is_built_in: bool) -> bool:

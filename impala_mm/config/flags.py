@@ -14,6 +14,7 @@ load.
 
 import dataclasses
 import difflib
+import io
 import math
 import os
 import shutil
@@ -72,12 +73,20 @@ def differences(config: Any, recorded: dict[str, Any]) -> list[str]:
     ]
 
 
+def escape_unknown_characters() -> None:
+    """Let stdout and stderr escape characters that their encoding lacks, instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # None if it is closed
+            stream.reconfigure(errors="backslashreplace")
+
+
 def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, ...], list[str]]:
     """Parse `argv`; return an object of each config type, and the names of the flags given.
 
     A mistake in the flags ends the program with exit code 2 and a one-line error. `--help` prints
     `about` and all flags, and ends the program with exit code 0.
     """
+    escape_unknown_characters()
     fields = {f.name: f for config in configs for f in dataclasses.fields(config)}
     old = {n: o for config in configs for n, o in getattr(config, "OLD_NAMES", {}).items()}
     if any(argument in {"--help", "-help", "-h", "--helpfull"} for argument in argv[1:]):
@@ -133,6 +142,11 @@ def refuse(sentence: str) -> NoReturn:
     """Print the error and end the program with exit code 2, because of the user's input."""
     print(f"error: {escape(sentence)}", file=sys.stderr)
     sys.exit(2)
+
+
+def warn(sentence: str) -> None:
+    """Print a warning about the user's input."""
+    print(f"warning: {sentence}", file=sys.stderr, flush=True)
 
 
 def _define_old(name: str, old: OldName, values: absl_flags.FlagValues) -> None:

@@ -47,6 +47,11 @@ class Config:
         False, group="Run", own=True,
         text="Check the flags without starting anything. The exit code is 0 if they are valid, "
              "and a line says what they mean; it is 2 if they are not, and an error says why.")
+    check_env_secs: float = flag(
+        20, group="Run", least=0, own=True,
+        text="Most seconds that validate plays the environments of level_name in a process of its "
+             "own, in search of errors: resets and 100 random steps each. Before a training, the "
+             "same check takes at most 2 s. 0: no check.")
     checkpoint: str = flag(
         "", group="Run", own=True,
         text="Folder of one checkpoint, or of a run, whose newest checkpoint is then used. "

@@ -116,7 +116,16 @@ class HorovodGroup:
 
     def broadcast(self, variables: Sequence[tf.Variable]) -> None:
         """Assign rank 0's values to every rank's variables."""
-        self._hvd.broadcast_variables(list(variables), root_rank=0)
+
+        # Horovod's own function for variables writes files of AutoGraph to /tmp, which a rank that
+        # is killed leaves behind.
+        @tf.function(autograph=False)
+        def assign() -> None:
+            for i, variable in enumerate(variables):
+                received = self._hvd.broadcast(variable, root_rank=0, name=f"broadcast.{i}")
+                variable.assign(received)
+
+        assign()
 
     def gather(self, value: Any, name: str) -> list[Any]:
         """Return every rank's value, sent as a pickle."""

@@ -10,16 +10,19 @@ A policy's action is a nest of arrays, one for each part of the environment's ac
     Dict, Tuple                     a dict or tuple of actions
 
 `spaces.read_actions` makes an `ActionSpec` from a space of gymnasium. This module needs no
-gymnasium: learners and networks use it.
+gymnasium, since learners and networks use it, and imports TensorFlow only where tensors are made:
+the check of an environment does without it.
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 _ENDLESS = 1e10  # a bound beyond it is none: no policy explores such a range
 
@@ -35,15 +38,18 @@ class Discrete:
     n: int
     start: int = 0  # the environment's number of choice 0
 
-    spec = tf.TensorSpec([], tf.int32)
+    shape = ()
+    policy_dtype = "int32"
 
     @property
     def num_features(self) -> int:
         """The number of features of an action."""
         return self.n
 
-    def features(self, action: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
+    def features(self, action: "tf.Tensor", first: "tf.Tensor") -> "tf.Tensor":
         """Return the actions [N] as one-hot vectors, float32 [N, n]; zeros where `first`."""
+        import tensorflow as tf  # noqa: PLC0415
+
         return tf.one_hot(tf.where(first, -1, action), self.n)
 
     def to_environment(self, actions: np.ndarray) -> np.ndarray:
@@ -64,18 +70,17 @@ class MultiDiscrete:
     start: tuple[int, ...]  # the environment's numbers of the choices 0
     dtype: str = "int64"  # of the environment's actions
 
-    @property
-    def spec(self) -> tf.TensorSpec:
-        """The spec of one action."""
-        return tf.TensorSpec(self.shape, tf.int32)
+    policy_dtype = "int32"
 
     @property
     def num_features(self) -> int:
         """The number of features of an action."""
         return sum(self.n)
 
-    def features(self, action: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
+    def features(self, action: "tf.Tensor", first: "tf.Tensor") -> "tf.Tensor":
         """Return the actions [N, ...] as joined one-hot vectors; zeros where `first`."""
+        import tensorflow as tf  # noqa: PLC0415
+
         numbers = tf.where(first[:, None], -1, _flat(action, self.shape))  # [N, K]
         hot = tf.one_hot(numbers, max(self.n))
         used = [i * max(self.n) + j for i, n in enumerate(self.n) for j in range(n)]
@@ -95,18 +100,17 @@ class MultiBinary:
 
     shape: tuple[int, ...]
 
-    @property
-    def spec(self) -> tf.TensorSpec:
-        """The spec of one action."""
-        return tf.TensorSpec(self.shape, tf.int32)
+    policy_dtype = "int32"
 
     @property
     def num_features(self) -> int:
         """The number of features of an action."""
         return int(np.prod(self.shape))
 
-    def features(self, action: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
+    def features(self, action: "tf.Tensor", first: "tf.Tensor") -> "tf.Tensor":
         """Return the actions [N, ...] as vectors of zeros and ones; zeros where `first`."""
+        import tensorflow as tf  # noqa: PLC0415
+
         return tf.cast(tf.where(first[:, None], 0, _flat(action, self.shape)), tf.float32)
 
     def to_environment(self, actions: np.ndarray) -> np.ndarray:
@@ -126,10 +130,7 @@ class Box:
     high: tuple[float, ...]
     dtype: str = "float32"  # of the environment's actions
 
-    @property
-    def spec(self) -> tf.TensorSpec:
-        """The spec of one action."""
-        return tf.TensorSpec(self.shape, tf.float32)
+    policy_dtype = "float32"
 
     @property
     def num_features(self) -> int:
@@ -159,17 +160,21 @@ class Box:
         high = np.where(self.rescaled, 1, self._highs)
         return low.astype(np.float32), high.astype(np.float32)
 
-    def in_environment_units(self, actions: tf.Tensor) -> tf.Tensor:
+    def in_environment_units(self, actions: "tf.Tensor") -> "tf.Tensor":
         """Return a policy's actions, tensors [N, ...], in the environment's units and bounds."""
+        import tensorflow as tf  # noqa: PLC0415
+
         numbers = actions * _f(self.scale) + _f(self.middle)
         return tf.clip_by_value(numbers, _f(self._lows), _f(self._highs))
 
-    def from_environment_units(self, actions: tf.Tensor) -> tf.Tensor:
+    def from_environment_units(self, actions: "tf.Tensor") -> "tf.Tensor":
         """Return the inverse of `in_environment_units`."""
         return (actions - _f(self.middle)) / _f(np.where(self.scale > 0, self.scale, 1))
 
-    def features(self, action: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
+    def features(self, action: "tf.Tensor", first: "tf.Tensor") -> "tf.Tensor":
         """Return the actions [N, ...] as vectors [N, D]; zeros where `first`."""
+        import tensorflow as tf  # noqa: PLC0415
+
         return tf.where(first[:, None], 0.0, _flat(action, self.shape))
 
     def to_environment(self, actions: np.ndarray) -> np.ndarray:
@@ -207,12 +212,14 @@ class ActionSpec:
     @functools.cached_property
     def leaves(self) -> list[Part]:
         """The parts, in the order of `tf.nest.flatten`."""
-        return tf.nest.flatten(self.parts)
+        return _flatten(self.parts)
 
     @functools.cached_property
     def specs(self) -> Any:
         """The specs of one action: nest of tf.TensorSpec."""
-        return self.pack([part.spec for part in self.leaves])
+        import tensorflow as tf  # noqa: PLC0415
+
+        return self.pack([tf.TensorSpec(p.shape, tf.as_dtype(p.policy_dtype)) for p in self.leaves])
 
     @property
     def discrete(self) -> int | None:
@@ -226,25 +233,26 @@ class ActionSpec:
 
     def pack(self, flat: Sequence[Any]) -> Any:
         """Return a list with something for each part as a nest like an action."""
-        return tf.nest.pack_sequence_as(self.parts, flat)
+        return _pack(self.parts, iter(flat))
 
-    def map_specs(self, function: Callable[[tf.TensorSpec, Any], Any], actions: Any) -> Any:
-        """Return actions with `function` applied to each part's spec and array or list."""
+    def as_arrays(self, actions: Any) -> Any:
+        """Return actions, a nest of arrays or lists [N, ...], as arrays of a policy's types."""
         if isinstance(self.parts, Part):  # `actions` may be a list, which is not a nest here
-            return function(self.parts.spec, actions)
-        return tf.nest.map_structure(function, self.specs, actions)
+            return np.asarray(actions, self.parts.policy_dtype)
+        pairs = zip(self.leaves, _flatten(actions), strict=True)
+        return self.pack([np.asarray(each, part.policy_dtype) for part, each in pairs])
 
     def zeros(self, count: int) -> Any:
         """Return `count` actions of zeros: nest of NumPy arrays [count, ...]."""
-        return tf.nest.map_structure(
-            lambda spec: np.zeros([count, *spec.shape], spec.dtype.as_numpy_dtype), self.specs
-        )
+        return self.pack([np.zeros([count, *p.shape], p.policy_dtype) for p in self.leaves])
 
-    def features(self, action: Any, first: tf.Tensor) -> tf.Tensor:
+    def features(self, action: Any, first: "tf.Tensor") -> "tf.Tensor":
         """Return what a network reads of actions: float32 [N, F], zeros where `first`, bool [N]."""
+        import tensorflow as tf  # noqa: PLC0415
+
         read = [
             part.features(each, first)
-            for part, each in zip(self.leaves, tf.nest.flatten(action), strict=True)
+            for part, each in zip(self.leaves, _flatten(action), strict=True)
         ]
         return read[0] if len(read) == 1 else tf.concat(read, -1)
 
@@ -254,7 +262,7 @@ class ActionSpec:
             return self.parts.to_environment(actions)
         arrays = [
             part.to_environment(each)
-            for part, each in zip(self.leaves, tf.nest.flatten(actions), strict=True)
+            for part, each in zip(self.leaves, _flatten(actions), strict=True)
         ]
         nest = self.pack(arrays)
         return [_row(nest, i) for i in range(len(arrays[0]))]
@@ -270,9 +278,9 @@ class ActionSpec:
         """Return the inverse of `in_environment_units`."""
         return self._map(lambda box, x: box.from_environment_units(x), actions)
 
-    def _map(self, function: Callable[[Box, tf.Tensor], tf.Tensor], actions: Any) -> Any:
+    def _map(self, function: Callable[[Box, "tf.Tensor"], "tf.Tensor"], actions: Any) -> Any:
         """Return actions with `function` applied to those of each Box."""
-        pairs = zip(self.leaves, tf.nest.flatten(actions), strict=True)
+        pairs = zip(self.leaves, _flatten(actions), strict=True)
         return self.pack([function(p, x) if isinstance(p, Box) else x for p, x in pairs])
 
     def describe(self) -> int | str:
@@ -284,9 +292,30 @@ def _f(numbers: np.ndarray) -> np.ndarray:
     return numbers.astype(np.float32)
 
 
-def _flat(action: tf.Tensor, shape: tuple[int, ...]) -> tf.Tensor:
+def _flat(action: "tf.Tensor", shape: tuple[int, ...]) -> "tf.Tensor":
     """Return actions [N, *shape] as vectors [N, D]."""
+    import tensorflow as tf  # noqa: PLC0415
+
     return action if len(shape) == 1 else tf.reshape(action, [-1, int(np.prod(shape))])
+
+
+def _flatten(nest: Any) -> list[Any]:
+    """Return the leaves of a nest of dicts and tuples in the order of `tf.nest.flatten`."""
+    if isinstance(nest, dict):
+        return [leaf for key in sorted(nest) for leaf in _flatten(nest[key])]
+    if isinstance(nest, tuple):
+        return [leaf for part in nest for leaf in _flatten(part)]
+    return [nest]
+
+
+def _pack(nest: Any, leaves: Iterator[Any]) -> Any:
+    """Return a nest with other leaves, in the order of `_flatten`."""
+    if isinstance(nest, dict):
+        packed = {key: _pack(nest[key], leaves) for key in sorted(nest)}
+        return {key: packed[key] for key in nest}
+    if isinstance(nest, tuple):
+        return tuple(_pack(part, leaves) for part in nest)
+    return next(leaves)
 
 
 def _row(nest: Any, i: int) -> Any:

@@ -1,10 +1,12 @@
 """Levels as the flags name them: their specs, and the options that their environments get."""
 
+import sys
 from typing import Any
 
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.environments.make import level_spec
+from impala_mm.environments.messages import users_traceback
 from impala_mm.environments.types import OPTION_FLAGS, BadLevel, EnvironmentSpec
 
 
@@ -34,6 +36,8 @@ def level_specs(config: Config) -> dict[str, EnvironmentSpec]:
         try:
             specs[name] = level_spec(name, **environment_options(config))
         except BadLevel as error:
+            if error.__cause__ and (where := users_traceback(error.__cause__)):
+                print(where, file=sys.stderr)
             flags.refuse(f"--level_name={config.level_name}: {error}")
     (first, one), *others = specs.items()
     for name, other in others:

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from impala_mm.environments import render
+from impala_mm.environments.masks import refuse_mask_in_info
 from impala_mm.environments.messages import describe_error
 from impala_mm.environments.spaces import SpaceConversion
-from impala_mm.environments.types import EnvironmentSpec, Episode, Step
+from impala_mm.environments.types import BadLevel, EnvironmentSpec, Episode, Step
 
 _RUNNING, _ENDED, _BROKEN = range(3)
 _RENDER_FPS = 30.0  # pictures a second, of environments that do not state a rate
@@ -86,7 +87,9 @@ class GymVector:
         for i, action in enumerate(self.spec.actions.to_environments(actions)):
             try:
                 if states[i] == _RUNNING:
-                    raw, reward[i], terminated[i], truncated[i], _ = steps[i](action)
+                    raw, reward[i], terminated[i], truncated[i], info = steps[i](action)
+                    if info:
+                        refuse_mask_in_info(self.spec.level_name, info)
                     observation[i] = read(raw)
                 elif states[i] == _ENDED:
                     first[i] = True
@@ -94,6 +97,8 @@ class GymVector:
                     states[i] = _RUNNING
                 else:
                     self._blank(i)
+            except BadLevel:  # a mask, which is no fault of one environment
+                raise
             except Exception as error:
                 self._break(i, error)
         self._check_finite()
@@ -153,7 +158,8 @@ class GymVector:
 
     def _reset(self, i: int) -> Any:
         seed, self._seeds[i] = self._seeds[i], None
-        observation, _ = self._environments[i].reset(seed=seed)
+        observation, info = self._environments[i].reset(seed=seed)
+        refuse_mask_in_info(self.spec.level_name, info)
         return observation
 
     def _read(self, raw: Any) -> np.ndarray:

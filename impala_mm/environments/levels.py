@@ -6,7 +6,6 @@
 import contextlib
 import copy
 import difflib
-import importlib
 import importlib.util
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -14,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import gymnasium
 
 from impala_mm.environments import render
+from impala_mm.environments.level_modules import import_module, path_of
 from impala_mm.environments.messages import error_message
-from impala_mm.environments.types import BadLevel, Options
+from impala_mm.environments.types import OWN_LEVELS, BadLevel, Options
 
 if TYPE_CHECKING:
     from impala_mm.environments.atari.games import Game
 
-_OWN_LEVELS = {"catch": "impala_mm/Catch-v0", "memory": "impala_mm/Memory-v0"}
 gymnasium.register("impala_mm/Catch-v0", "impala_mm.environments.catch:Catch", reward_threshold=0.9)
 gymnasium.register(
     "impala_mm/Memory-v0", "impala_mm.environments.memory:Memory", reward_threshold=0.95
@@ -61,9 +60,9 @@ def find_level(level_name: str) -> Level:
     rest = level_name.removeprefix("gym:") if classic else level_name
     module, _, name = rest.rpartition(":")
     if module:
-        _import(module, level_name)
+        import_module(module, level_name)
     else:
-        name = _OWN_LEVELS.get(name.lower(), name)
+        name = OWN_LEVELS.get(name.lower(), name)
     if not classic and name in gymnasium.registry:
         registered = gymnasium.registry[name]
         opens = _opener(level_name, registered)
@@ -74,20 +73,10 @@ def find_level(level_name: str) -> Level:
     if name in theirs:
         threshold = theirs[name].reward_threshold
         return Level(level_name, _classic_opener(level_name, name), threshold)
-    known = theirs if classic else [*gymnasium.registry, *theirs, *_OWN_LEVELS]
-    _refuse(level_name, name, known)
-
-
-def _import(module: str, level_name: str) -> None:
-    """Import the module that registers the environment."""
-    try:
-        if not all(part.isidentifier() for part in module.split(".")):
-            raise ModuleNotFoundError(f"No module named {module!r}")
-        importlib.import_module(module)
-    except ImportError as error:
-        raise BadLevel(
-            f"{level_name}: {module} cannot be imported: {error_message(error)}"
-        ) from error
+    known = theirs if classic else [*gymnasium.registry, *theirs, *OWN_LEVELS]
+    if module:
+        known = _registered_by(module, theirs)
+    _refuse(level_name, module, name, known)
 
 
 def _opener(
@@ -129,8 +118,23 @@ def _classic_registry() -> Mapping[str, Any]:
     return {}
 
 
-def _refuse(level_name: str, name: str, known: Iterable[str]) -> NoReturn:
-    """Raise BadLevel: there is no such id, and these are similar."""
+def _registered_by(module: str, theirs: Mapping[str, Any]) -> list[str]:
+    """Return the ids whose environments are defined in the package of a module."""
+    package = module.partition(".")[0]
+    registered = [*gymnasium.registry.items(), *theirs.items()]
+    return [id_ for id_, spec in registered if _package_of(spec.entry_point) == package]
+
+
+def _package_of(entry_point: Any) -> str:
+    name = entry_point if isinstance(entry_point, str) else getattr(entry_point, "__module__", None)
+    return (name or "").partition(":")[0].partition(".")[0]
+
+
+def _refuse(level_name: str, module: str, name: str, known: Iterable[str]) -> NoReturn:
+    """Raise BadLevel: there is no such id, and these are similar.
+
+    `known` are the ids of `module` alone if the name has one.
+    """
     prefix = level_name.removesuffix(name) if ":" in level_name else ""
     spelt = {}  # lower case, with and without the part before a slash -> the id
     for id_ in known:
@@ -140,9 +144,22 @@ def _refuse(level_name: str, name: str, known: Iterable[str]) -> NoReturn:
     wanted = name.lower().replace("deterministic", "noframeskip")
     close = difflib.get_close_matches(wanted, spelt, n=3, cutoff=0.7)
     near = list(dict.fromkeys(prefix + spelt[match] for match in close))
+    hint = f"; did you mean {' or '.join(near)}?"
+    if module:
+        ids = list(dict.fromkeys(spelt.values()))
+        if not near:
+            hint = (
+                f"; it registers {', '.join(ids[:5])}{', ...' if len(ids) > 5 else ''}"
+                if ids
+                else f': it must call gymnasium.register("{name}", ...) when it is imported'
+            )
+        raise BadLevel(
+            f"there is no environment {level_name}: {module} was imported from {path_of(module)}, "
+            f"but it does not register {name or 'an empty id'}{hint}"
+        )
     if not near:
         raise BadLevel(
             f"there is no environment {level_name}; a level is the id of a gymnasium or gym "
             "environment such as CartPole-v1 or ALE/Pong-v5, my_package:MyEnv-v0, catch or memory"
         )
-    raise BadLevel(f"there is no environment {level_name}; did you mean {' or '.join(near)}?")
+    raise BadLevel(f"there is no environment {level_name}{hint}")

@@ -78,10 +78,11 @@ def _find_level_and_game(
 
 def _read_spaces(level: "Level", options: Options) -> tuple["SpaceConversion", EnvironmentSpec]:
     """Make one environment, read its spaces and close it."""
-    from impala_mm.environments import spaces  # noqa: PLC0415
+    from impala_mm.environments import masks, spaces  # noqa: PLC0415
 
     environment = level.open(False)
     try:
+        masks.refuse_declared_mask(level.name, environment)
         conversion = spaces.read_spaces(level.name, environment, options.width, options.height)
     finally:
         environment.close()

@@ -4,12 +4,17 @@ Environments step by the convention of `data/trajectory.py`: the end of an episo
 own, and the reset after it is another one.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
-import tensorflow as tf
 
 from impala_mm.environments.actions import ActionSpec, UnsuitableActions
+
+if TYPE_CHECKING:  # loading it takes seconds, which the check of an environment does not have
+    import tensorflow as tf
+
+# Our own levels: the names that the flags accept, and their ids in gymnasium's registry.
+OWN_LEVELS = {"catch": "impala_mm/Catch-v0", "memory": "impala_mm/Memory-v0"}
 
 
 class ReferenceScores(NamedTuple):
@@ -23,7 +28,7 @@ class EnvironmentSpec(NamedTuple):
     """The properties of an environment that networks and learners need."""
 
     level_name: str
-    observation: tf.TensorSpec  # of one observation
+    observation: "tf.TensorSpec"  # of one observation
     actions: ActionSpec
     action_repeats: int  # environment frames per step
     reward_threshold: float | None  # the mean return at which it counts as solved

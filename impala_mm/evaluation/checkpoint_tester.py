@@ -14,7 +14,7 @@ import tensorflow as tf
 from impala_mm.evaluation import games, results, statistics
 from impala_mm.evaluation.games import Evaluation, KeepPlaying
 from impala_mm.policy.policy import Policy
-from impala_mm.records import checkpoint
+from impala_mm.records import checkpoint, checkpoint_paths
 from impala_mm.records.checkpoint import CheckpointInfo, Damaged, Mismatch
 from impala_mm.runtime.log import Say
 
@@ -52,7 +52,7 @@ class CheckpointTester:
 
     def test_newest(self) -> bool:
         """Test the newest intact checkpoint unless it was tested before; return whether it was."""
-        for path in reversed(checkpoint.all_in(self._logdir / "checkpoints")):
+        for path in reversed(checkpoint_paths.all_in(self._logdir / "checkpoints")):
             mark = _fingerprint(path)
             if mark in self._bad or not path.name.isdigit():
                 continue

@@ -11,7 +11,6 @@
 The jobs `evaluate` and `evaluator` write it; the evaluator reads which checkpoints it has tested.
 """
 
-import json
 import math
 import os
 import time
@@ -21,6 +20,7 @@ from typing import Any
 from impala_mm.evaluation import statistics
 from impala_mm.evaluation.games import Evaluation
 from impala_mm.records.json_lines import read_json_lines
+from impala_mm.runtime.strict_json import to_json
 
 
 def path_of(logdir: Path) -> Path:
@@ -34,7 +34,7 @@ def make_row(result: Evaluation, by: str) -> dict[str, Any]:
     kept.pop("scores")
     of_returns = statistics.summarise(result.returns)._asdict()
     row: dict[str, Any] = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "by": by} | kept
-    # JSON has no NaN, which is the deviation of a single game.
+    # The deviation of a single game is NaN.
     row |= {name: value for name, value in of_returns.items() if math.isfinite(value)}
     row["mean_length"] = statistics.summarise(result.lengths).mean
     if result.scores:
@@ -50,7 +50,7 @@ def append_row(logdir: Path, row: dict[str, Any]) -> Path:
     path = path_of(logdir)
     number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
-        os.write(number, (json.dumps(row) + "\n").encode())
+        os.write(number, (to_json(row) + "\n").encode())
     finally:
         os.close(number)
     return path

@@ -27,7 +27,13 @@ from impala_mm.data.trajectory import Entry
 from impala_mm.inference.environment_group import EnvironmentGroup
 from impala_mm.inference.state_tables import StateTables
 from impala_mm.transport.delivery import DeliveryLedger
-from impala_mm.transport.messages import NO_POLICY, MessageHeader, MessageReply, Reply
+from impala_mm.transport.messages import (
+    NO_POLICY,
+    RUN_ENDED,
+    MessageHeader,
+    MessageReply,
+    Reply,
+)
 
 _MAX_CALLS = 256  # in one batch
 _MAX_WAITING = 10_000  # batches in the queue of batches
@@ -143,7 +149,7 @@ class BatchedInference:
     def _try_accept(self, numbers: np.ndarray) -> tuple[np.bool_, np.ndarray, np.ndarray]:
         """Return whether to infer for a call; if not, the reply and a repeated call's answer."""
         if self._closed:
-            raise RuntimeError("the run has ended")  # the caller raises Unreachable
+            raise RuntimeError(RUN_ENDED)  # the caller raises Unreachable
         header = MessageHeader.decode(numbers)
         with self._lock:
             reply, answer = self._ledger.try_accept(header)

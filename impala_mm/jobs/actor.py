@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.data import compression
-from impala_mm.runtime import heartbeat, lifecycle, log, ports, provenance, run_token
+from impala_mm.runtime import heartbeat, lifecycle, log, machine, ports, provenance, run_token
 from impala_mm.runtime.heartbeat import Heartbeat
 
 
@@ -36,6 +36,7 @@ def run(config: Config) -> NoReturn:
     threads = config.intra_op_threads or 1, config.inter_op_threads or 1
     lifecycle.load_tensorflow(*threads, config.actor_device)
     from impala_mm.actor.stepper import TooManyFaults  # noqa: PLC0415
+    from impala_mm.environments.types import BadLevel  # noqa: PLC0415
     from impala_mm.runtime import devices  # noqa: PLC0415
     from impala_mm.transport.client import Refused  # noqa: PLC0415
 
@@ -58,6 +59,9 @@ def run(config: Config) -> NoReturn:
         prepared.run()
         code = lifecycle.exit_code(ending)
         say(f"finished: {lifecycle.end_reason(ending)}")
+    except BadLevel as error:  # found only in the first reset or step
+        say(f"error: {error}")
+        code = 2
     except (Refused, TooManyFaults) as error:
         say(f"error: {error}")
     except Exception:
@@ -119,6 +123,7 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     from impala_mm.actor import actor  # noqa: PLC0415
     from impala_mm.actor.learner_link import LearnerLink  # noqa: PLC0415
     from impala_mm.algorithms import agent  # noqa: PLC0415
+    from impala_mm.data.trajectory import UnrollCodec  # noqa: PLC0415
 
     config, say, stop = setup.config, setup.say, setup.stop
     algorithm, layout, levels, identity, _ = agent.make_agent(
@@ -128,6 +133,7 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     observation = levels[level].observation
     count = auto.num_envs(config, observation)
     lag = algorithm.max_lag
+    refuse_many_environments(config, count, UnrollCodec(algorithm.unroll).size, 1)
     try:
         sizes = auto.group_sizes(config, count, observation, provenance.is_local_run(), lag)
     except ValueError as error:
@@ -148,6 +154,12 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
         _close_groups(groups)
 
     return _PreparedActor(run, end)
+
+
+def refuse_many_environments(config: Config, count: int, unroll_bytes: int, actors: int) -> None:
+    """Refuse environments whose unrolls do not fit in memory; `actors` have `count` each."""
+    of = f" for {actors} actors" if actors > 1 else ""
+    machine.refuse_too_many_unrolls(f"--num_envs={count}{of}", count * actors, unroll_bytes)
 
 
 def _prepare_stepping(setup: _ActorSetup) -> _PreparedActor:

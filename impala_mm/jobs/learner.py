@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.distributed.agreement import Agreement
-from impala_mm.records import wandb_tracking
+from impala_mm.jobs import counts, environment_check
+from impala_mm.records import checkpoint_paths, wandb_tracking
 from impala_mm.records.outputs import RunOutputs, make_outputs
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import heartbeat, lifecycle, ports, run_token
@@ -33,7 +34,12 @@ def run(config: Config) -> NoReturn:
         )
     address = _address(config, here.rank)
     refuse_bad_flags(config)
+    if here.rank == 0:
+        refuse_missing_checkpoint(config)
     run_token.read_token(config)  # before TensorFlow is loaded and the run's folder is made
+    if here.rank == 0 and not environment_check.was_made():
+        counts.check(config, here.local_size)
+        environment_check.before_training(config)
     held, problem = None, ""
     try:
         address, held = _hold(config, address)
@@ -155,6 +161,21 @@ def refuse_bad_flags(config: Config) -> None:
         )
     if (config.mode == "train_from") != bool(config.checkpoint):
         flags.refuse("--mode=train_from and --checkpoint=FOLDER belong together: give both")
+
+
+def refuse_missing_checkpoint(config: Config) -> None:
+    """Exit with code 2 if --mode=train_from would find no checkpoint; call it for rank 0 only.
+
+    A run that has started before does not read --checkpoint again.
+    """
+    if config.mode != "train_from":
+        return
+    has_started = config.logdir and checkpoint_paths.all_in(Path(config.logdir) / "checkpoints")
+    if not has_started and (why := checkpoint_paths.why_missing(Path(config.checkpoint))):
+        flags.refuse(
+            f"--checkpoint: {why}; give the folder of a run, or one of the "
+            f"folders in its checkpoints/"
+        )
 
 
 def _address(config: Config, rank: int) -> str:

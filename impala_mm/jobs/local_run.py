@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
-from impala_mm.jobs import learner
+from impala_mm.jobs import counts, environment_check, learner
 from impala_mm.records import wandb_tracking
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import log, ports, provenance, run_token
@@ -53,11 +53,14 @@ def prepare(
     if config.track:
         wandb_tracking.refuse_without_wandb()
     learner.refuse_bad_flags(config)
+    learner.refuse_missing_checkpoint(config)
     _refuse_taken(config, addresses[: config.num_learners])
     num_actors = auto.num_actors(config)
     if several and num_actors < config.num_learners:
         _check_actors(config, num_actors)
     run_token.read_token(config)
+    counts.check(config, config.num_learners)
+    environment_check.before_training(config)
     folder = RunFolder(config)
     folder.leave_to_others()
     # A later flag replaces an earlier one.

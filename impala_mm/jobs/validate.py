@@ -11,9 +11,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from impala_mm.config import flags
+from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
-from impala_mm.jobs import actor, evaluate, evaluator, export, learner, local_run
+from impala_mm.jobs import (
+    actor,
+    counts,
+    environment_check,
+    evaluate,
+    evaluator,
+    export,
+    learner,
+    local_run,
+)
+from impala_mm.records import checkpoint_paths
 from impala_mm.runtime import lifecycle, ports
 
 if TYPE_CHECKING:
@@ -44,14 +54,19 @@ def _check_training(config: Config) -> str:
         actor.first_learner(config, len(hosts))
     if config.job_name != "actor":
         learner.refuse_bad_flags(config)
+        learner.refuse_missing_checkpoint(config)
         _refuse_unwritable(config.logdir)
+    counts.check(config, 1 if config.job_name else config.num_learners)
+    check = environment_check.start(config, config.check_env_secs)
     lifecycle.load_tensorflow(1, 1, "cpu")
+    environment_check.refuse_broken(check)
     from impala_mm.algorithms import agent  # noqa: PLC0415
     from impala_mm.environments import from_flags  # noqa: PLC0415
     from impala_mm.learner import setup  # noqa: PLC0415
 
     made = agent.make_agent(config, 0)
     setup.refuse_inference(config, made)
+    _refuse_large(config, made)
     spaces = from_flags.describe_spaces(made.spec)
     begins = _check_weights(config, made) if config.job_name != "actor" else ""
     return (
@@ -59,6 +74,25 @@ def _check_training(config: Config) -> str:
         f"{made.weights:,} weights, observations {spaces['observations']}, "
         f"{from_flags.in_words(spaces['actions'])}{begins}"
     )
+
+
+def _refuse_large(config: Config, made: "Agent") -> None:
+    """Refuse numbers of unrolls and of environments that cannot work, as the processes do."""
+    from impala_mm.data.trajectory import UnrollCodec  # noqa: PLC0415
+    from impala_mm.learner import setup  # noqa: PLC0415
+
+    observation, unroll_bytes = made.spec.observation, UnrollCodec(made.algorithm.unroll).size
+    count = auto.num_envs(config, observation)
+    if config.job_name != "actor":
+        learners = 1 if config.job_name else config.num_learners
+        setup.refuse_large_batch(config, unroll_bytes, learners)
+    if config.job_name != "learner":
+        actors = 1 if config.job_name else auto.num_actors(config)
+        actor.refuse_many_environments(config, count, unroll_bytes, actors)
+        try:
+            auto.group_sizes(config, count, observation, False, made.algorithm.max_lag)
+        except ValueError as error:
+            flags.refuse(str(error))
 
 
 def _check_weights(config: Config, made: "Agent") -> str:
@@ -69,7 +103,7 @@ def _check_weights(config: Config, made: "Agent") -> str:
 
     variables = made.algorithm.variables
     try:
-        if checkpoint.all_in(Path(config.logdir) / "checkpoints") and config.logdir:
+        if checkpoint_paths.all_in(Path(config.logdir) / "checkpoints") and config.logdir:
             path, about = checkpoint.find(config.logdir)
             resume.check_resumable(about, made.made_of, config.logdir)
             checkpoint.load(path, checkpoint.named(variables))

@@ -24,12 +24,13 @@ from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.learner import GradientNotFinite, Learner, NothingCompiled, between_updates
 from impala_mm.learner.learner_reports import LearnerReport, ReportExchange
 from impala_mm.learner.limits import RunLimits
-from impala_mm.records.bottleneck import describe_bottleneck, progress_line
+from impala_mm.records.bottleneck import progress_line
 from impala_mm.records.checkpoint import Damaged, Mismatch, Missing
 from impala_mm.records.eta import EtaEstimator
 from impala_mm.records.hooks import EventHook, StallDetector
 from impala_mm.records.metrics import Meter, MetricsAggregator
 from impala_mm.records.metrics_writer import MetricsWriter
+from impala_mm.records.verdict import VerdictWriter
 from impala_mm.runtime import heartbeat
 from impala_mm.runtime.idle_cores import IdleCores
 from impala_mm.runtime.log import Say
@@ -81,6 +82,7 @@ class LearnerMonitor:
         )
         self._eta_estimator = EtaEstimator(limits.frames, limits.seconds)
         self._eta: float | None = None  # seconds until a limit, once they can be estimated
+        self._verdicts = VerdictWriter()
         self._reports: list[LearnerReport] = []  # the newest report of each learner
         self._wait_share = 0.0  # share of its time that this learner waits for unrolls
         self._waited, self._timed = 0.0, 0.0  # the meter's seconds at the last report
@@ -289,7 +291,7 @@ class LearnerMonitor:
         if self._config.check_sync_every and self._group.size > 1:
             row |= {"sync_checks": learner.sync_checks, "sync_repairs": learner.sync_repairs}
         row |= self._actor_counts()
-        row["verdict"] = describe_bottleneck(row, row["actors"])
+        row["verdict"] = self._verdicts.update(row, row["actors"])
         self._eta = self._eta_estimator.update(row)
         metrics_writer.write(row)
         return row

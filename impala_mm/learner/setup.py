@@ -33,7 +33,7 @@ from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints
 from impala_mm.records.metrics_writer import MetricsWriter
 from impala_mm.records.outputs import RunOutputs
 from impala_mm.records.run_folder import RunFolder
-from impala_mm.runtime import devices, lifecycle, ports, provenance, run_token
+from impala_mm.runtime import devices, lifecycle, machine, ports, provenance, run_token
 from impala_mm.runtime.rank import process_rank
 from impala_mm.transport.server import Server
 
@@ -89,6 +89,7 @@ def build_learner(
     address = addresses[group.rank]
     algorithm, spec = agent.algorithm, agent.spec
     codec = UnrollCodec(algorithm.unroll)
+    refuse_large_batch(config, codec.size, process_rank().local_size)
     capacity = config.queue_capacity or config.batch_size
     if folder:
         of = f" on {group.size} learners" if group.size > 1 else ""
@@ -160,6 +161,17 @@ def refuse_inference(config: Config, agent: Agent) -> None:
             f"--inference=learner: with --algorithm={config.algorithm} actors wait for the next "
             f"policy, which needs --inference=actor"
         )
+
+
+def refuse_large_batch(config: Config, unroll_bytes: int, learners: int) -> None:
+    """Refuse a batch and a queue that do not fit in memory, with `learners` on this machine."""
+    given = f"--batch_size={config.batch_size}"
+    if config.queue_capacity:
+        given += f" with --queue_capacity={config.queue_capacity}"
+    if learners > 1:
+        given += f" for {learners} learners"
+    unrolls = config.batch_size + (config.queue_capacity or config.batch_size)
+    machine.refuse_too_many_unrolls(given, learners * unrolls, unroll_bytes)
 
 
 def _listen(

@@ -91,9 +91,7 @@ class Policy:
     def entry(self, observation: Any, reward: Any, action: Any, first: Any) -> Entry:
         """Return entries [B, ...] with the fields that acting reads."""
         return Entry(
-            action=self.spec.actions.map_specs(
-                lambda spec, each: tf.constant(each, spec.dtype), action
-            ),
+            action=tf.nest.map_structure(tf.constant, self.spec.actions.as_arrays(action)),
             reward=tf.constant(reward, tf.float32),
             terminated=None,
             truncated=None,

@@ -49,7 +49,7 @@ def write_saved_model(policy: Policy, folder: Path) -> None:
         policy.spec.actions,
     )
     example = saved_model_readme.example(described)
-    (folder / "signature.json").write_text(json.dumps(described, indent=1) + "\n")
+    (folder / "signature.json").write_text(json.dumps(described, indent=1, allow_nan=False) + "\n")
     (folder / "example.py").write_text(example)
     (folder / "README.txt").write_text(saved_model_readme.readme(described, example))
 

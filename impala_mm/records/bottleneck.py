@@ -22,6 +22,9 @@ _INFERENCE = 0.5  # actors that wait longer for the learner's actions have infer
 _IDLE = 0.2  # idle cores of a host below which another actor there would not play more
 _ALMOST = 1 - 1e-9
 _FULL = 0.5  # fill level of the queue from which actors have to wait
+# Beyond this factor, the number of actors that would be needed, or enough, is a guess: it takes all
+# else to be as fast as now.
+_MOST_FACTOR = 5.0
 
 
 def progress_line(row: dict[str, Any], eta: float | None) -> str:
@@ -119,6 +122,9 @@ def _busy_cores(row: dict[str, Any]) -> str:
 def _needed_actors(wait: float, actors: int | None) -> str:
     """Return how many actors would keep the learners from waiting."""
     factor = _rate_without_waits(wait)
+    if factor > _MOST_FACTOR:
+        now = "" if actors is None else f" ({actors} now)"
+        return f"more than {_MOST_FACTOR:g} times as many actors needed{now}"
     if actors is None:
         return f"about {factor:.1f} times as many actors needed"
     return f"about {_actors_for(factor, 1 / actors)} actors needed ({actors} now)"
@@ -128,7 +134,7 @@ def _fewer_actors(held: float, actors: int | None) -> str:
     """Return how many actors would supply the same unrolls, if fewer would."""
     if not actors:
         return ""
-    enough = _actors_for(1.0, _rate_without_waits(held) / actors)
+    enough = _actors_for(1.0, min(_rate_without_waits(held), _MOST_FACTOR) / actors)
     return f", or {enough} of the {actors} actors would be enough" if enough < actors else ""
 
 

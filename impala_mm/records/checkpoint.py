@@ -13,7 +13,6 @@ weights of one.
 import contextlib
 import hashlib
 import itertools
-import json
 import math
 import os
 import shutil
@@ -24,7 +23,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from impala_mm.data.variables import Variables
+from impala_mm.records.checkpoint_paths import all_in, why_missing
 from impala_mm.runtime.log import Say
+from impala_mm.runtime.strict_json import from_json, to_json
 
 MILESTONES = 10  # milestone checkpoints over the total frames of a run
 
@@ -89,7 +90,7 @@ class Checkpoints:
             work.mkdir(parents=True)
             tf.train.Checkpoint(**self._copies).write(str(work / "variables"))
             files = {path.name: _fingerprint(path) for path in sorted(work.iterdir())}
-            (work / "about.json").write_text(json.dumps(about._asdict() | {"files": files}))
+            (work / "about.json").write_text(to_json(about._asdict() | {"files": files}))
             for path in [*work.iterdir(), work]:  # on the disk before the folder gets its name
                 _flush_to_disk(path)
             work.rename(final)
@@ -183,7 +184,7 @@ def verify(path: Path) -> CheckpointInfo:
     about = _read(path)
     if about is None:
         raise Damaged(f"{path} has no about.json that can be read")
-    files = json.loads((path / "about.json").read_text())["files"]
+    files = from_json((path / "about.json").read_text())["files"]
     for name, written in files.items():
         try:
             found = _fingerprint(path / name)
@@ -201,6 +202,8 @@ def find(path: str | Path, best: bool = False) -> tuple[Path, CheckpointInfo]:
     Raises Damaged if none is intact, and Missing if there is none.
     """
     path = Path(path)
+    if missing := why_missing(path):
+        raise Missing(missing)
     if (path / "about.json").exists():
         return path, verify(path)
     found = all_in(path / "checkpoints")
@@ -211,16 +214,7 @@ def find(path: str | Path, best: bool = False) -> tuple[Path, CheckpointInfo]:
             return each, verify(each)
         except Damaged as error:
             reasons.append(str(error))
-    if reasons:
-        raise Damaged(f"no checkpoint of {path} is intact: {reasons[0]}")
-    has_run = (path / "metrics.jsonl").exists()
-    what = "holds no checkpoint yet" if has_run else "is not the folder of a run"
-    raise Missing(f"{path} {what if path.is_dir() else 'does not exist'}")
-
-
-def all_in(folder: Path) -> list[Path]:
-    """Return a folder's checkpoints, oldest first, without copies that the user has renamed."""
-    return sorted(path for path in folder.glob("[0-9]*") if path.name.isdigit() and path.is_dir())
+    raise Damaged(f"no checkpoint of {path} is intact: {reasons[0]}")
 
 
 def best_of(paths: Sequence[Path]) -> Path | None:
@@ -239,7 +233,7 @@ def _mean_return(path: Path) -> tuple[float, str]:
 def _read(path: Path) -> CheckpointInfo | None:
     """Return a checkpoint's description without verifying it; None if it cannot be read."""
     try:
-        content = json.loads((path / "about.json").read_text())
+        content = from_json((path / "about.json").read_text())
         return CheckpointInfo(**{name: content[name] for name in CheckpointInfo._fields})
     except (OSError, ValueError, KeyError, TypeError):
         return None

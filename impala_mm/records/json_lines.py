@@ -1,8 +1,9 @@
 """Reading files with a JSON object per line, such as metrics.jsonl, even if a crash cut one off."""
 
-import json
 from pathlib import Path
 from typing import Any
+
+from impala_mm.runtime.strict_json import from_json
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
@@ -15,7 +16,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     for line in path.read_text(errors="replace").splitlines():
         for text in (line, line[line.rfind("{") :]):
             try:
-                value = json.loads(text)
+                value = from_json(text)
             except ValueError:
                 continue
             found += [value] if isinstance(value, dict) else []

@@ -6,7 +6,6 @@ With a full disk, rows are lost but the run continues: a message is logged when 
 written, and another one when they can be written again.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from impala_mm.records.metric_descriptions import format_description
 from impala_mm.records.settings_table import render_markdown
 from impala_mm.records.wandb_tracking import WandbTracking
 from impala_mm.runtime.log import Say
+from impala_mm.runtime.strict_json import to_json
 
 _BUCKETS = 30  # buckets of a histogram
 _HISTOGRAM = metadata.create_summary_metadata(display_name=None, description=None)
@@ -49,7 +49,7 @@ class MetricsWriter:
         if self._tracked:
             self._tracked.write(numbers)
         try:
-            self._file.write(json.dumps(row) + "\n")
+            self._file.write(to_json(row) + "\n")
             self._file.flush()
             # NumPy's numbers, since TensorFlow keeps a tensor of 0.8 kB for each Python number.
             with self._events.as_default(step=np.int64(row["frames"])):

@@ -4,7 +4,6 @@ import dataclasses
 import fcntl
 import hashlib
 import itertools
-import json
 import os
 import re
 import socket
@@ -15,6 +14,7 @@ from typing import Any
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.runtime import provenance
+from impala_mm.runtime.strict_json import to_json
 
 _README = """\
 This folder holds a run of impala_mm. To resume the run, give the same flags and this folder as
@@ -67,7 +67,7 @@ class RunFolder:
         """
         # The flag --num_learners of each learner process is 1, so it is replaced by their number.
         settings = dataclasses.asdict(self._config) | {"num_learners": len(learners)}
-        (self.path / "settings.json").write_text(json.dumps(settings, indent=1))
+        (self.path / "settings.json").write_text(to_json(settings, indent=1))
         (self.path / "README.txt").write_text(_README)
         start: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -85,7 +85,7 @@ class RunFolder:
             (self.path / name).write_text(changes)
             start["diff"] = name
         with (self.path / "starts.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(start) + "\n")
+            file.write(to_json(start) + "\n")
 
 
 def make_folder(config: Config) -> Path:

@@ -18,7 +18,10 @@ class BoundedLog:
 
     def write(self, text: str) -> None:
         """Append `text`, one or several lines, with the time before the first."""
-        with contextlib.suppress(OSError), self._path.open("a", encoding="utf-8") as file:
+        with (
+            contextlib.suppress(OSError),
+            self._path.open("a", encoding="utf-8", errors="backslashreplace") as file,
+        ):
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
         rotate_if_long(self._path, self._max_bytes)
 

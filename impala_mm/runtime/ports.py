@@ -46,8 +46,14 @@ def loopback_warning(address: str) -> str:
 
 
 def check_free(address: str) -> None:
-    """Raise OSError, naming the holder, if another process listens on `address`."""
-    HeldAddress(address).release()
+    """Raise OSError, naming the holder, if another process listens on `address`.
+
+    The frontend prints the error's text, which contains no error number.
+    """
+    try:
+        HeldAddress(address).release()
+    except OSError as error:
+        raise OSError(error.strerror) from None
 
 
 class HeldAddress:

@@ -5,6 +5,7 @@ learner offers five functions (`endpoints`); a `Client` calls them, with a deadl
 """
 
 import json
+import re
 import secrets
 import socket
 import time
@@ -22,6 +23,7 @@ from impala_mm.transport.messages import (
     NO_NONCE,
     NO_POLICY,
     PROTOCOL,
+    RUN_ENDED,
     STAY,
     UNROLLS,
     MessageHeader,
@@ -40,10 +42,19 @@ class Refused(Exception):
 class Unreachable(Exception):
     """A call failed or got no answer in time; the learner may be down, or busy."""
 
-    def __init__(self, message: str, late: bool = False):
-        """Set `late` if no answer came in time; otherwise the call failed with an error."""
+    def __init__(self, message: str, late: bool = False, ended: bool = False):
+        """Set `late` if no answer came in time; otherwise the call failed with an error.
+
+        Set `ended` if the learner has ended, as it does at the end of each run.
+        """
         super().__init__(message)
-        self.late = late
+        self.late, self.ended = late, ended
+
+    @property
+    def log_line(self) -> str:
+        """The sentence that an actor logs when its learner does not answer any more."""
+        what = str(self) if self.ended else f"the learner does not answer ({self})"
+        return f"{what}; trying again"
 
 
 class OtherRun(Unreachable):
@@ -288,11 +299,21 @@ def wait_for_answer(function: str, call: rpc.PendingCall) -> list[tf.Tensor]:
     """Wait for a call's answer and return it; raise Unreachable if the call fails."""
     code, message = call.wait()
     if code:
-        first = message.split("\n")[0]
-        late = code in {tf.errors.DEADLINE_EXCEEDED, tf.errors.UNAVAILABLE}
+        if _ENDED.search(message):
+            raise Unreachable("the learner has ended", ended=True)
+        if code == tf.errors.UNAVAILABLE:  # its process has exited, or the network is down
+            raise Unreachable("the connection to the learner has ended", late=True, ended=True)
+        first = _GRAPH_NODES.sub("", message.split("\n")[0])
+        late = code == tf.errors.DEADLINE_EXCEEDED
         # Without a local name for the exception, whose traceback would keep the call alive.
         raise Unreachable(f"{function}: {first or f'error {code}'}", late)
     return call.answer()
 
 
 _TEXT, _NUMBERS, _BOTH = [tf.string], [tf.int64], [tf.int64, tf.string]
+# Messages of TensorFlow about a call that a learner ended: its queue of unrolls was closed, or its
+# server refuses calls (`messages.RUN_ENDED`).
+_ENDED = re.compile(
+    rf"Enqueue operation was cancelled|FIFOQueue '\S+' is closed|{re.escape(RUN_ENDED)}"
+)
+_GRAPH_NODES = re.compile(r"\{\{[^}]*\}\}\s*")  # names of TensorFlow's graph nodes in a message

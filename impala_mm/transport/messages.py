@@ -19,6 +19,7 @@ NO_POLICY = -1  # in place of a policy version: the learner has none yet, or non
 STAY = -1  # in place of a learner's rank: the actor continues to feed the same learner
 CONTENT_OMITTED = -1  # in place of the number of chunks: an earlier call carried the content
 NO_NONCE = -1  # in place of a nonce, to a caller without the run's token
+RUN_ENDED = "the run has ended"  # error of all calls once a learner has ended its training
 
 
 class Reply(enum.IntEnum):

@@ -25,6 +25,7 @@ from impala_mm.transport.messages import (
     NO_NONCE,
     NO_POLICY,
     PROTOCOL,
+    RUN_ENDED,
     STAY,
     MessageHeader,
     MessageReply,
@@ -210,7 +211,7 @@ class Server:
     def hello(self, request: bytes) -> np.ndarray:
         """Return the learner's identity, or why it refuses the actor; as JSON."""
         if self._closed:
-            raise RuntimeError("the run has ended")  # the caller raises Unreachable
+            raise RuntimeError(RUN_ENDED)  # the caller raises Unreachable
         asked = json.loads(request)
         answer = dict(self._identity)
         if other := other_run(asked, provenance.start_id()):

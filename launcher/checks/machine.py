@@ -27,6 +27,7 @@ _VERSIONS_PROGRAM = (
 )
 _HOROVOD_PROGRAM = "import importlib.util as u; u.find_spec('horovod').name"
 _PORT_PROGRAM = "import sys; from impala_mm.runtime import ports; ports.check_free(sys.argv[1])"
+_NO_GPU = ("", "-1", "NoDevFiles")  # values of cuda_visible_devices that name no GPU
 
 
 class MachineChecks:
@@ -72,25 +73,25 @@ class MachineChecks:
             raise OSError((output.strip().splitlines() or ["?"])[-1].removeprefix("OSError: "))
 
     def check_versions(self) -> list[Finding]:
-        """Find the versions of Python and of the packages, for each Python that the rows name."""
+        """Find the versions of Python and of packages, by running Python as the processes will.
+
+        A Python runs once for each set-up and working directory that the rows combine with it.
+        """
         found: dict[str, str] = {}
         findings = []
-        for process in self._processes:
+        for process in _different_starts(self._processes):
             installation = process.installation
             if installation.missing:
                 remedy = "--deploy copies it to the host; or set workdir or python in the CSV"
                 findings.append(self._failed("versions", installation.missing, remedy))
-            elif installation.python not in found:
-                code, printed = self._run_as_process(
-                    process, installation.python, "-c", _VERSIONS_PROGRAM
-                )
+                continue
+            code, printed = self._run_as_process(
+                process, installation.python, "-c", _VERSIONS_PROGRAM
+            )
+            if code == 0 and "tensorflow" in printed:
                 found[installation.python] = ", ".join(printed.split("\n")[:-1])
-                if code or "tensorflow" not in printed:
-                    message = "TensorFlow is not installed" if not code else printed.strip()[-200:]
-                    remedy = "run `make setup` in the host's clone, or set python in the CSV"
-                    findings.append(
-                        self._failed("versions", f"{installation.python}: {message}", remedy)
-                    )
+            else:
+                findings.append(self._describe_failed_start(process, code, printed))
         if not findings and len(set(found.values())) > 1:
             return [
                 self._finding(
@@ -104,6 +105,25 @@ class MachineChecks:
         return list(dict.fromkeys(findings)) or [
             self._passed("versions", next(iter(found.values())))
         ]
+
+    def _describe_failed_start(self, process: Process, code: int, printed: str) -> Finding:
+        """Return why the Python of a process does not run: its folder, its set-up, or itself."""
+        python, workdir = process.installation.python, process.workdir
+        why = _last_line(printed)
+        if printed.startswith(f"{workdir}: "):
+            remedy = "create the folder, or correct workdir in the CSV"
+            return self._failed("workdir", why, remedy)
+        if not printed.startswith("python "):
+            setup_code, setup_printed = self._run_as_process(process, "true")
+            if setup_code:
+                last = _last_line(setup_printed)
+                message = f"the set-up commands failed (exit code {setup_code}): {last}"
+                remedy = "correct setup in the CSV, or --setup"
+                return self._failed("setup", message, remedy)
+        if code == 0:
+            why = "TensorFlow is not installed"
+        remedy = "run `make setup` in the host's clone, or correct python in the CSV"
+        return self._failed("versions", f"{python}: {why.removeprefix(f'{python}: ')}", remedy)
 
     def check_disk(self, logdir: Path) -> list[Finding]:
         """Check that the run's folder can be written and that its disk has space."""
@@ -125,13 +145,13 @@ class MachineChecks:
     def check_gpus(self) -> list[Finding]:
         """Check that the GPUs in the column cuda_visible_devices exist."""
         named = {
-            gpu.strip()
+            gpu
             for worker in (*[process.worker for process in self._processes], *self._learners)
             for gpu in worker.cuda_visible_devices.split(",")
-            if gpu.strip().isdigit()
+            if gpu not in _NO_GPU
         }
         code, printed = self._hosts[self._host_id].run_program(
-            ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+            ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
         )
         if code == 127:
             if named:
@@ -143,9 +163,9 @@ class MachineChecks:
                     )
                 ]
             return [self._passed("GPUs", "no GPU found, and none in the CSV")]
-        present = set(printed.split())
-        if named - present:
-            missing = ", ".join(sorted(named - present))
+        present = [line.split(", ") for line in printed.splitlines()]
+        if absent := [gpu for gpu in named if not _is_present(gpu, present)]:
+            missing = ", ".join(sorted(absent))
             message = f"the CSV names GPU {missing}, which does not exist"
             return [self._failed("GPUs", message, "correct cuda_visible_devices in the CSV")]
         if code:
@@ -215,3 +235,27 @@ class MachineChecks:
 
     def _failed(self, subject: str, message: str, remedy: str) -> Finding:
         return self._finding(subject, False, message, remedy)
+
+
+def _different_starts(processes: Sequence[Process]) -> list[Process]:
+    """Return the first of all processes with the same Python, set-up and working directory."""
+    found: dict[tuple[str, ...], Process] = {}
+    for process in processes:
+        installation = process.installation
+        key = installation.python, process.worker.setup, process.workdir, installation.missing
+        found.setdefault(key, process)
+    return list(found.values())
+
+
+def _last_line(printed: str) -> str:
+    return (printed.strip().splitlines() or ["no output"])[-1][-200:]
+
+
+def _is_present(gpu: str, present: Sequence[Sequence[str]]) -> bool:
+    """Return whether a GPU, by number or by the beginning of its UUID, is among [number, UUID].
+
+    nvidia-smi lists no parts of GPUs (MIG) in this way, so these count as present.
+    """
+    return gpu.startswith("MIG-") or any(
+        each[0] == gpu or (not gpu.isdigit() and each[-1].startswith(gpu)) for each in present
+    )

@@ -24,6 +24,9 @@ from launcher.remote import parallel
 from launcher.remote.hosts import Hosts
 from launcher.running.console import make_console
 
+# Seconds that the check of the environments may delay a start. It runs while TensorFlow is loaded.
+_CHECK_ENV_SECS = 2
+
 
 class PlannedRun(NamedTuple):
     """A run that is to be checked before it starts."""
@@ -138,6 +141,7 @@ def _check_flags(planned: PlannedRun, learner: Worker) -> list[Finding]:
         installation.python,
         installation.experiment,
         "--validate",
+        f"--check_env_secs={_CHECK_ENV_SECS}",  # a later flag, the user's own, replaces it
         *process_plan.flag_arguments(planned.flags),
     ]
     code, printed = planned.hosts[installation.host_id].run_program(
@@ -146,10 +150,23 @@ def _check_flags(planned: PlannedRun, learner: Worker) -> list[Finding]:
         environment=planned.processes[0].environment,
         seconds=120.0,
     )
-    last = (printed.strip().splitlines() or ["no output"])[-1]
+    if printed.startswith(f"{installation.workdir}: "):  # it does not exist
+        return []  # the check of the machine reports it
+    lines = printed.strip().splitlines() or ["no output"]
+    warnings = [
+        Finding("flags", None, line.removeprefix("warning: "))
+        for line in lines
+        if line.startswith("warning: ")
+    ]
     if code == 0:
-        return [Finding("flags", True, last.removeprefix("valid: "))]
-    return [Finding("flags", False, last.removeprefix("error: "), "correct the command line")]
+        return [Finding("flags", True, lines[-1].removeprefix("valid: ")), *warnings]
+    tracebacks = [i for i, line in enumerate(lines) if line.startswith("Traceback ")]
+    if tracebacks:  # of the code of an environment
+        message = "\n".join(lines[tracebacks[0] :])
+        remedy = "correct the code at the last line named"
+    else:
+        message, remedy = lines[-1].removeprefix("error: "), "correct the command line"
+    return [Finding("flags", False, message, remedy), *warnings]
 
 
 def _check_mpi(planned: PlannedRun, learners: Sequence[Worker]) -> list[Finding]:

@@ -99,6 +99,8 @@ class _Launcher:
                 return lambda: code
         elif first.host_id in unreached:
             raise UserError(f"cannot reach the learners' host: {unreached[first.host_id]}")
+        else:
+            self._refuse_missing_checkpoint(first)
         return self._start(installation_of, first, unreached)
 
     def _connect_hosts(self) -> dict[str, str]:
@@ -151,6 +153,20 @@ class _Launcher:
                 "(--check prints all results)"
             )
         return found
+
+    def _refuse_missing_checkpoint(self, first: Installation) -> None:
+        """Refuse a --checkpoint that does not exist, as the checks do, before a folder is made."""
+        checkpoint = self._request.flags.get("checkpoint", "")
+        if not checkpoint or (self._expected_logdir / "checkpoints").exists():
+            return  # a run that has started before does not read it
+        own = f"{self._learners_logdir(first, self._expected_logdir)}/checkpoints"
+        paths = [own, first.absolute_path(checkpoint)]
+        if not any(self._hosts.call(first.host_id, "exists", path=path) for path in paths):
+            where = first.host_id or "this machine"
+            raise UserError(
+                f"--checkpoint={checkpoint} does not exist on {where}; give the folder of a run, "
+                f"or one of the folders in its checkpoints/"
+            )
 
     def _learners_logdir(self, first: Installation, local_logdir: Path) -> str:
         """Return the path of the run's folder on the learners' machine."""

@@ -14,6 +14,7 @@ from launcher.plan.workers_csv import read
 from launcher.remote.state_mirror import StateMirror
 from launcher.running import connect, follow, status
 from launcher.running.console import say
+from launcher.running.process_table import state_label
 from launcher.running.recovery import Recovery
 from launcher.running.run_control import RunControl
 from launcher.transfer import fetch
@@ -85,7 +86,7 @@ def stop_run(run: Run, request: Request) -> int:
             why = "ended when this machine rebooted"
             say(f"{run.name} {why}; removed its record; results: {record.logdir}")
         elif not run.is_running():
-            why = f"was not running (state: {status.state_label(state)})"
+            why = f"was not running (state: {state_label(state)})"
             say(f"{run.name} {why}; removed its record; results: {record.logdir}")
         else:
             code = _end_run(run, control, record, request.launcher.stop_secs)
@@ -185,7 +186,7 @@ def attach_run(run: Run, request: Request) -> int:
         installation_of = connect.find_installations(workers, control.hosts, config.deploy, say)
         follower = follow.Follower(control, Path(record.logdir))
         follower.install_signal_handlers()
-        say(f"{run.name}: {status.state_label(status.run_state(run))}; {follow.KEYS_HINT}")
+        say(f"{run.name}: {state_label(status.run_state(run))}; {follow.KEYS_HINT}")
         recovery = Recovery(
             *(control, mirror, config, workers, installation_of, request.log_max_mb), say
         )

@@ -121,8 +121,9 @@ class _Foreground:
             agent=[],
             restarts=0 if is_learners else MAX_CRASHES - 1,
             stall_secs=0.0,
-            # A save takes as long as it takes: the user can always ask a second time.
-            grace_secs=float("inf"),
+            # A save takes as long as it takes (30 years, since JSON has no infinity): the user can
+            # always ask a second time.
+            grace_secs=1e9,
             parent=[os.getpid(), procfs.start_time(os.getpid())],
         )
         path = self._folder / name / "task.json"
@@ -201,4 +202,4 @@ def _describe_failure(name: str, state: dict[str, Any], log: Path) -> str:
 
 def _print(message: str) -> None:
     """Print a line, unless the terminal is gone or blocked."""
-    write_to_window(f"[supervisor] {message}\n".encode())
+    write_to_window(f"[supervisor] {message}\n".encode(errors="backslashreplace"))

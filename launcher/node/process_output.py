@@ -66,7 +66,8 @@ class ProcessOutput:
         if not self._log:
             return
         self.end_line()
-        self.write(f"{time.strftime('%H:%M:%S')} {message}\n".encode())
+        line = f"{time.strftime('%H:%M:%S')} {message}\n"
+        self.write(line.encode(errors="backslashreplace"))
 
 
 def error_lines(lines: list[str]) -> list[str]:

@@ -83,7 +83,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a JSON file that only its owner can read; readers see the old or the new content."""
     work = path.with_name(f"{path.name}.{os.getpid()}")
     with os.fdopen(os.open(work, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(content, file)
+        json.dump(content, file, allow_nan=False)
     work.replace(path)
 
 

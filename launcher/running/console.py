@@ -1,5 +1,7 @@
 """The frontend's output: messages and tables. Lines of logs are printed unchanged instead."""
 
+import os
+
 from rich.console import Console
 
 from impala_mm.config.printable import escape
@@ -13,8 +15,11 @@ def say(message: str) -> None:
 
 
 def make_console() -> Console:
-    """Return a console as wide as the terminal, or wide enough for messages in a file."""
+    """Return a console as wide as the terminal, or wide enough for messages in a file.
+
+    A program such as `watch` reads the output for a terminal, and sets COLUMNS.
+    """
     console = Console()
-    if not console.is_terminal:  # rich would assume 80 columns
+    if not console.is_terminal and "COLUMNS" not in os.environ:  # rich would assume 80 columns
         console.width = _FILE_COLUMNS
     return console

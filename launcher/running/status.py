@@ -1,7 +1,6 @@
 """The status of a run: its processes, throughput and bottleneck, as JSON or as a live table."""
 
 import contextlib
-import json
 import os
 import shutil
 import subprocess
@@ -11,31 +10,18 @@ from typing import Any
 
 from rich.console import Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
-from impala_mm.config.printable import escape, log_line
+from impala_mm.config.printable import escape
 from impala_mm.runtime.durations import format_duration
+from impala_mm.runtime.strict_json import from_json, to_json
 from launcher.node.run_registry import Record, Run, boot_id
 from launcher.node.task import FINAL_STATES, LEARNERS
 from launcher.running.console import make_console
+from launcher.running.process_table import ProcessTable, state_label
 
 _REFRESH_SECONDS = 1.0
 _TAIL_BYTES = 1 << 16  # bytes at the end of metrics.jsonl that are searched for its last row
-# How the table shows a state; the JSON has the state itself. Others are shown as they are.
-_STATE_LABELS = {
-    "waits": "waiting to restart",
-    "away": "unreachable",
-    "lost": "supervisor lost",
-    "stale": "ended by a reboot",
-}
-_COLOURS = {
-    "running": "green",
-    "failed": "red",
-    "lost": "red",
-    "waits": "yellow",
-    "away": "yellow",
-}
 _TOTALS = ("frames", "frames_per_second", "episode_return", "policy_lag", "verdict")
 
 
@@ -63,15 +49,10 @@ def run_state(run: Run) -> str:
     return _summarize_state(record, run.states()) if record else ""
 
 
-def state_label(state: str) -> str:
-    """Return a state as messages and the table show it."""
-    return _STATE_LABELS.get(state, state)
-
-
 def show_status(run: Run, as_json: bool) -> None:
     """Print the status: as JSON, or as a table that a terminal updates until the run has ended."""
     if as_json:
-        print(json.dumps(snapshot(run), indent=1))
+        print(to_json(snapshot(run), indent=1))
         return
     console = make_console()
     if not console.is_terminal:
@@ -98,17 +79,10 @@ def picture(status: dict[str, Any], rows: int) -> Group:
 
     If not all fit, processes that are not running or were restarted come first.
     """
-    table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
-    for column in ("process", "host", "state"):
-        table.add_column(column, no_wrap=True)
-    for column in ("uptime", "frames/s", "CPU", "memory", "restarts"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("last log line", no_wrap=True, overflow="ellipsis", ratio=1)
     processes = status["processes"]
     if len(processes) > rows:
         processes = sorted(processes, key=lambda p: (p["state"] == "running", not p["restarts"]))
-    for process in processes[:rows]:
-        table.add_row(*_cells(process))
+    table = ProcessTable(processes[:rows])
     parts: list[Any] = [_headline(status), table]
     if len(processes) > rows:
         parts.append(Text(f"and {len(processes) - rows} more", style="dim"))
@@ -118,12 +92,13 @@ def picture(status: dict[str, Any], rows: int) -> Group:
 def _headline(status: dict[str, Any]) -> Text:
     state, age = state_label(status["state"]), format_duration(status["seconds"])
     parts = [f"{status['name']}: {state} | started {age} ago"]
-    if "frames" in status:
-        parts += [f"{status['frames']:,.0f} frames", f"{status['frames_per_second']:,.0f}/s"]
-    if "episode_return" in status:
-        parts.append(f"return {status['episode_return']:.2f}")
-    if "policy_lag" in status:
-        parts.append(f"lag {status['policy_lag']:.1f}")
+    known = {name: value for name, value in status.items() if value is not None}
+    if {"frames", "frames_per_second"} <= known.keys():
+        parts += [f"{known['frames']:,.0f} frames", f"{known['frames_per_second']:,.0f}/s"]
+    if "episode_return" in known:
+        parts.append(f"return {known['episode_return']:.2f}")
+    if "policy_lag" in known:
+        parts.append(f"lag {known['policy_lag']:.1f}")
     lines = [" | ".join(parts)]
     lines += [status["verdict"]] if "verdict" in status else []
     lines += [f"results: {status['logdir']}"]
@@ -133,21 +108,6 @@ def _headline(status: dict[str, Any]) -> Text:
         for gpu in status["gpus"]
     ]
     return Text(escape("\n".join(lines)))
-
-
-def _cells(process: dict[str, Any]) -> list[Any]:
-    rate, state = process["frames_per_second"], process["state"]
-    return [
-        process["name"],
-        escape(process["host"]),
-        Text(state_label(state), style=_COLOURS.get(state, "")),
-        "" if process["up"] is None else format_duration(process["up"]),
-        "" if rate is None else f"{rate:,.0f}",
-        "" if process["cpu"] is None else f"{process['cpu']}%",
-        "" if process["memory"] is None else f"{process['memory']:,} MiB",
-        str(process["restarts"]),
-        Text(log_line(process["last"])),
-    ]
 
 
 def _describe_process(state: dict[str, Any]) -> dict[str, Any]:
@@ -190,7 +150,7 @@ def _last_row(path: Path, since: float) -> dict[str, Any]:
         with path.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
             lines = file.read().split(b"\n")
-        return json.loads(lines[-2])  # every row ends in a newline
+        return from_json(lines[-2])  # every row ends in a newline
     return {}
 
 

@@ -331,3 +331,39 @@ def test_actions_are_numbered_from_zero():
 
 def test_the_counting_environment_is_as_its_table_says():
     assert [length for length, _ in KINDS] == [3, 3, 1]
+
+
+@pytest.mark.parametrize("bug", ["MaskMethod", "MaskInObservation"])
+def test_masks_that_are_declared_are_refused_when_environments_are_made(bug):
+    with pytest.raises(types.BadLevel, match="offers a mask of its legal actions"):
+        make_environments(f"broken_levels:{bug}-v0", 1, seed=0)
+
+
+def test_masks_in_an_info_are_refused_at_the_first_one():
+    envs = make_environments("broken_levels:MaskInInfo-v0", 2, seed=0)
+    with pytest.raises(types.BadLevel, match=r'MaskInInfo-v0 offers .* in info\["action_mask"\]'):
+        envs.reset()
+    envs = make_environments("broken_levels:MaskInStep-v0", 2, seed=0)
+    envs.reset()
+    with pytest.raises(types.BadLevel, match=r"illegal actions would be taken\. Wrap"):
+        envs.step(np.zeros(2, np.int64))
+
+
+class _Hides(gymnasium.Wrapper):
+    """A wrapper that hides all masks."""
+
+    action_masks = None
+
+    def step(self, action):
+        *others, info = super().step(action)
+        info.pop("action_mask", None)
+        return *others, info
+
+
+@pytest.mark.parametrize("bug", ["MaskInStep", "MaskMethod"])
+def test_an_environment_whose_wrapper_hides_the_mask_is_played(bug):
+    wrapped = level(lambda: _Hides(gymnasium.make(f"broken_levels:{bug}-v0")))
+    envs = make_environments(wrapped, 1, seed=0)
+    envs.reset()
+    envs.step(np.zeros(1, np.int64))
+    assert envs.faults == []

@@ -2,13 +2,14 @@
 
 import re
 import sys
+import time
 
 import pytest
 import saved_run
 from processes import ROOT, run
 
 from impala_mm.config.settings import Config
-from impala_mm.jobs import validate
+from impala_mm.jobs import environment_check, local_run, validate
 from impala_mm.runtime import lifecycle
 
 EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
@@ -58,6 +59,10 @@ def test_a_process_says_what_its_flags_would_start_and_starts_nothing(tmp_path):
             "; the run in runs/c is finished: it has reached its 0 sec",
         ),
         (
+            {"mode": "train_from", "checkpoint": "none", "logdir": "runs/c"},
+            "resumes from the ",
+        ),
+        (
             {"mode": "train_from", "checkpoint": "runs/c"},
             "; training starts with the weights of ru",
         ),
@@ -99,7 +104,7 @@ def test_what_can_be_is_said_in_a_line(catch, tmp_path, capsys, settings, said):
         ({"job_name": "actor", "learner": 1}, "--learner=1: --learner_hosts names 1"),
         ({"profile": "9:3"}, "--profile=9:3: it must be two numbers of updates"),
         ({"mode": "train_from"}, "--mode=train_from and --checkpoint=FOLDER belong together"),
-        ({"mode": "train_from", "checkpoint": "none"}, "none does not exist"),
+        ({"mode": "train_from", "checkpoint": "none"}, "--checkpoint: none does not exist; give"),
         (
             {"mode": "train_from", "checkpoint": "runs/c", "level_name": "memory"},
             "--checkpoint=runs/c: actions are",
@@ -115,6 +120,14 @@ def test_what_can_be_is_said_in_a_line(catch, tmp_path, capsys, settings, said):
             "it holds c, which no export writes",
         ),
         ({"job_name": "evaluator"}, "give its --logdir"),
+        ({"num_envs": 16, "env_groups": 17}, "--env_groups=17: an actor cannot divide 16 env"),
+        (
+            {"batch_size": 10**8},
+            "error: --batch_size=100000000: memory for 200,000,000 unrolls of 4,683 bytes is "
+            "needed, 936.6 GB (936,600,000,000 bytes), and this machine has ",
+        ),
+        ({"queue_capacity": 10**9}, "--batch_size=8 with --queue_capacity=1000000000: memory for"),
+        ({"num_envs": 10**8}, "--num_envs=100000000 for 2 actors: memory for 200,000,000 unrolls"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(catch, tmp_path, capsys, settings, said):
@@ -140,3 +153,53 @@ def test_a_damaged_checkpoint_and_a_folder_that_cannot_be_written_are_refused(
         2,
         True,
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"num_learners": 800}, "warning: 800 learners share "),
+        ({"num_envs": 16, "env_groups": 3}, "the groups get 6 or 5 environments; --env_groups=2 "),
+    ],
+)
+def test_what_is_slow_is_valid_with_a_warning(capsys, monkeypatch, settings, said):
+    code, printed = _answer(capsys, level_name="catch", **settings)
+    assert code == 0
+    assert said in printed
+    assert printed.count("\n") == 2
+    assert printed.startswith("valid: ")  # on stdout, the warning is on stderr
+
+
+def test_environments_of_all_levels_are_checked(capsys):
+    names = "catch,broken_levels:ResetRaises-v0,broken_levels:OutOfBounds-v0"
+    code, printed = _answer(capsys, level_name=names)
+    lines = printed.splitlines()
+    assert code == 2
+    assert lines[0].startswith("warning: broken_levels:OutOfBounds-v0: step 1 returned an obser")
+    assert lines[1] == "Traceback (most recent call last):"
+    assert lines[-1] == "error: broken_levels:ResetRaises-v0: reset raised KeyError: 'door'"
+
+
+def test_no_seconds_are_no_check(capsys):
+    code, printed = _answer(capsys, level_name="broken_levels:ResetRaises-v0", check_env_secs=0)
+    assert (code, printed[:6]) == (0, "valid:")
+
+
+def test_a_run_with_a_broken_environment_is_refused_before_anything_is_started(tmp_path, capsys):
+    config = Config(level_name="broken_levels:OldStep-v0")
+    with pytest.raises(SystemExit) as ended:
+        local_run.prepare(config, ["experiment.py"], [], has_mpirun=False)
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: broken_levels:OldStep-v0: step returned a tuple of 4, as in gym")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_start_does_not_wait_for_a_slow_environment(tmp_path, capsys, monkeypatch):
+    assert environment_check._SECONDS_BEFORE_TRAINING == 2
+    monkeypatch.setattr(environment_check, "_SECONDS_BEFORE_TRAINING", 0.5)
+    config = Config(level_name="broken_levels:Hangs-v0")
+    begin = time.monotonic()
+    local_run.prepare(config, ["experiment.py"], [], has_mpirun=False)
+    assert time.monotonic() - begin < 3
+    assert capsys.readouterr() == ("", "")

@@ -11,6 +11,7 @@ from processes import ROOT, free_port, needs_horovod, run
 from impala_mm.learner.monitor import LearnerMonitor
 from impala_mm.records import metrics
 from impala_mm.records.metric_descriptions import METRICS, find_description, render_page
+from impala_mm.records.verdict import VerdictWriter
 
 EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 
@@ -49,6 +50,7 @@ def _aggregator_keys():
         _config=types.SimpleNamespace(check_sync_every=1),
         _group=types.SimpleNamespace(size=2),
         _actor_counts=lambda: {"actors": 2},
+        _verdicts=VerdictWriter(),
         _eta_estimator=types.SimpleNamespace(update=lambda row: None),
         seconds=1.0,
     )

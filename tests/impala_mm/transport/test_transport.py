@@ -13,7 +13,7 @@ from processes import free_port
 from impala_mm.data.compression import compress_lz4
 from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport import chunks, messages
-from impala_mm.transport.client import Client, Refused, Unreachable
+from impala_mm.transport.client import Client, Refused, Unreachable, wait_for_answer
 from impala_mm.transport.messages import Reply
 from impala_mm.transport.server import Server
 
@@ -405,3 +405,16 @@ def test_nobody_at_the_address_is_said_within_the_deadline():
     with pytest.raises(Unreachable, match="nothing answers at"):
         Client(f"127.0.0.1:{free_port()}", TOKEN, timeout=1)
     assert time.monotonic() - begin < 5
+
+
+def test_a_call_that_the_learners_end_interrupts_says_so_in_plain_words(serve):
+    """The queue is full, so the second message waits until the learner closes it."""
+    server, address = serve(capacity=1)
+    client = _join(address)
+    client.enqueue(_header(client, 0), [b"0"], NO_EPISODES)
+    waiting = client.start_delivery(_header(client, 1), [b"1"], NO_EPISODES)
+    threading.Timer(0.2, server.close).start()
+    with pytest.raises(Unreachable, match=r"^the learner has ended$") as raised:
+        wait_for_answer("enqueue", waiting)
+    assert raised.value.log_line == "the learner has ended; trying again"
+    assert not client.still_answers()

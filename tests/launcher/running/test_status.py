@@ -1,5 +1,6 @@
 """Tests of a run's status, read from the files of its supervisors: as JSON and as a table."""
 
+import io
 import json
 import os
 import subprocess
@@ -8,6 +9,7 @@ import time
 import pytest
 from rich.console import Console
 
+from impala_mm.config import flags
 from launcher.checks.finding import Finding
 from launcher.checks.preflight import show_findings
 from launcher.node import run_registry
@@ -328,3 +330,73 @@ def test_a_run_that_another_terminal_ends_is_shown_no_more(run, tmp_path, capsys
     assert (status.snapshot(run), status.run_state(run)) == ({}, "")
     status.show_status(run, as_json=False)
     assert capsys.readouterr().out == ""
+
+
+def _full_run(run, tmp_path):
+    """Write a run of two processes whose names, states and lines need much room."""
+    more = {"cpu": 93, "memory": 2048, "frames_per_second": 1500.4, "since": time.time() - 200}
+    actor = {
+        "name": "actor-0",
+        "state": "running",
+        "last": "[actor 0] jöined …\t日本\x07\x1b[1m",
+    } | more
+    waits = {"name": "actor-1", "state": "waits", "restarts": 4, "last": "in 4 s"}
+    _write(run, tmp_path / "läufe", LEARNERS | {"last": "long " * 60}, actor, waits)
+
+
+@pytest.mark.parametrize("width", [20, 30, 40, 60, 80, 110, 200])
+def test_a_narrow_table_leaves_columns_out_and_shortens_no_name_and_no_state(run, tmp_path, width):
+    _full_run(run, tmp_path)
+    table = _table(run, width=width).splitlines()
+    assert all(len(line) <= width for line in table)
+    rows = [" ".join(line.split()) for line in table]
+    if width == 20:
+        assert any(row.startswith("actor-1") and "waiting" in row for row in rows)
+        return
+    assert any(row.startswith("learners") and "running" in row for row in rows)
+    assert any(row.startswith("actor-1") and "waiting to restart" in row for row in rows)
+    head = next(row for row in rows if row.startswith("process"))
+    assert (
+        head
+        == {
+            30: "process state",
+            40: "process state frames/s",
+            60: "process state uptime frames/s restarts",
+            80: "process host state uptime frames/s CPU restarts",
+            110: "process host state uptime frames/s CPU memory restarts last log line",
+            200: "process host state uptime frames/s CPU memory restarts last log line",
+        }[width]
+    )
+    if width >= 40:
+        assert any("1,500" in row for row in rows)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_the_status_is_printed_in_any_encoding(run, tmp_path, monkeypatch, encoding):
+    _full_run(run, tmp_path)
+    written = io.BytesIO()
+    stdout = io.TextIOWrapper(written, encoding=encoding)
+    monkeypatch.setattr("sys.stdout", stdout)
+    flags.escape_unknown_characters()
+    for as_json in (False, True):
+        status.show_status(run, as_json)
+    stdout.flush()
+    text = written.getvalue().decode(encoding)
+    name, line = {
+        "ascii": (r"l\xe4ufe", r"[actor 0] j?ined ?  ??\x07"),
+        "latin-1": ("läufe", r"[actor 0] jöined ?  ??\x07"),
+        "utf-8": ("läufe", r"[actor 0] jöined …  日本\x07"),
+    }[encoding]
+    assert f"results: {tmp_path}/{name}\n" in text
+    assert line in text
+    assert json.loads(text[text.index("{") :])["logdir"] == f"{tmp_path}/läufe"
+
+
+def test_a_row_without_numbers_is_shown_without_them(run, tmp_path, capsys):
+    """A learner that computes NaN writes null; an earlier version wrote NaN."""
+    _write(run, tmp_path / "a", LEARNERS)
+    row = '{"frames": 5.0, "frames_per_second": 1.0, "episode_return": null, "policy_lag": NaN}'
+    (tmp_path / "a" / "metrics.jsonl").write_text(row + "\n")
+    assert "started 60 s ago | 5 frames | 1/s | lag nan" in _table(run)
+    status.show_status(run, as_json=True)
+    assert "NaN" not in capsys.readouterr().out

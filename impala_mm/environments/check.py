@@ -1,0 +1,257 @@
+"""The check of a level before a run: what its environment returns from reset and from random steps.
+
+`check_process.py` runs it in a process of its own. It looks for what gymnasium's and
+Stable-Baselines3's checkers look for. An error is what fails in a training, a warning what is
+probably a mistake. It does not import TensorFlow, which takes seconds to load.
+"""
+
+import inspect
+import time
+from collections.abc import Callable, Mapping
+from numbers import Real
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+from gymnasium import spaces
+
+from impala_mm.environments import levels, masks
+from impala_mm.environments.messages import describe_error, one_line, users_traceback
+from impala_mm.environments.observation_check import ObservationCheck
+from impala_mm.environments.spaces import read_spaces
+from impala_mm.environments.types import BadLevel
+
+STEPS = 100
+_SEED = 1
+_SLOW_RESET = 0.5  # seconds of a reset, from which on it is not repeated
+_TRUSTED = ("ale_py.", "impala_mm.")  # modules whose environments are not checked
+_STEP_RETURNS = "return observation, reward, terminated, truncated, info"
+_OLD_STEP = (
+    f"as in gym before 0.26: {_STEP_RETURNS}, where terminated takes the place of done and "
+    "truncated says whether a time limit cut the episode"
+)
+
+
+class Finding(NamedTuple):
+    """Something in a level's environment that is wrong, or probably wrong."""
+
+    is_error: bool  # a training cannot use the environment
+    sentence: str  # begins with the level's name
+    traceback: str = ""  # in the user's code
+
+
+class LevelCheck:
+    """The check of one level."""
+
+    def __init__(
+        self,
+        level_name: str,
+        size: tuple[int, int],
+        starts: Callable[[str, int], None],
+        finds: Callable[[Finding], None],
+    ):
+        """Check `level_name`; `size` is the width and height of `Options`.
+
+        `starts` is called before each call of the user's code, with a description of the call and
+        the number of completed steps; `finds` is called with each finding. What is wrong in every
+        step is reported only for the first one.
+        """
+        self._steps = 0  # completed
+        self._level_name, self._size = level_name, size
+        self._starts, self._finds = starts, finds
+        self._reported: set[str] = set()  # the kinds of findings
+        self._environment: Any = None
+        self._observations: ObservationCheck
+
+    def run(self, until: float) -> bool:
+        """Check the level; return False if `until`, in time.monotonic(), came before the end."""
+        try:
+            return self._check(until)
+        except _Ended:
+            return True
+        finally:
+            if hasattr(self._environment, "close"):
+                self._starts("close", self._steps)
+                try:
+                    self._environment.close()
+                except Exception as error:
+                    self._find("close", False, f"close raised {describe_error(error)}", error)
+
+    def _check(self, until: float) -> bool:
+        level = self._call("the import", levels.find_level, self._level_name)
+        entry_point = level.registered.entry_point if level.registered else None
+        if isinstance(entry_point, str) and entry_point.startswith(_TRUSTED):
+            return True
+        self._environment = self._call("making it", level.open, False)
+        actions = self._check_spaces()
+        begin = time.monotonic()
+        first = self._reset("reset", _SEED)
+        reset_seconds = time.monotonic() - begin
+        actions.seed(_SEED)
+        ended = False
+        while self._steps < STEPS:
+            if time.monotonic() > until:
+                return False
+            if ended:
+                self._reset(f"reset after step {self._steps}", None)
+            ended = self._step(f"step {self._steps + 1}", actions.sample())
+            self._steps += 1
+        if reset_seconds < _SLOW_RESET and not _equal(
+            first, self._reset("a second reset with the same seed", _SEED)
+        ):
+            self._find(
+                "seed",
+                False,
+                f"two resets with seed={_SEED} returned different observations, so that runs "
+                f"cannot be repeated: call super().reset(seed=seed) in reset and draw all random "
+                f"numbers from self.np_random",
+            )
+        return True
+
+    def _check_spaces(self) -> spaces.Space:
+        """Check both spaces and whether masks are offered; return the action space."""
+        found = {}
+        for name, example in (
+            ("observation_space", "Box(low, high, shape)"),
+            ("action_space", "Discrete(n)"),
+        ):
+            space = self._call(name, getattr, self._environment, name, None)
+            if not isinstance(space, spaces.Space):
+                what = "it has no" if space is None else f"{_kind(space)} is its"
+                self._fail(
+                    f"{what} {name}: set self.{name} in __init__ to a space of gymnasium, such as "
+                    f"gymnasium.spaces.{example}"
+                )
+            found[name] = space
+        try:
+            masks.refuse_declared_mask(self._level_name, self._environment)
+            read_spaces(self._level_name, self._environment, *self._size)
+        except BadLevel as error:
+            self._finds(Finding(True, str(error)))
+            raise _Ended from None
+        self._observations = ObservationCheck(found["observation_space"])
+        return found["action_space"]
+
+    def _reset(self, when: str, seed: int | None) -> Any:
+        """Reset the environment, check what it returns and return its observation."""
+        hint = ": define it as def reset(self, *, seed=None, options=None)"
+        innermost = getattr(self._environment, "unwrapped", self._environment)
+        parameters = inspect.signature(innermost.reset).parameters.values()
+        takes_seed = any(p.name == "seed" or p.kind is p.VAR_KEYWORD for p in parameters)
+        returned = self._call(
+            when, lambda: self._environment.reset(seed=seed), hint="" if takes_seed else hint
+        )
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            self._fail(
+                f"reset returned {_kind(returned)} and must return an observation and a "
+                f"dictionary, unlike in gym before 0.26: return observation, {{}}"
+            )
+        observation, info = returned
+        self._check_info(when, info)
+        self._check_observation(when, observation)
+        return observation
+
+    def _step(self, when: str, action: Any) -> bool:
+        """Make a step and check what it returns; return whether the episode ended."""
+        returned = self._call(when, self._environment.step, action)
+        if not isinstance(returned, tuple) or len(returned) != 5:
+            how = _OLD_STEP if _length(returned) == 4 else f"and must return five: {_STEP_RETURNS}"
+            self._fail(f"step returned {_kind(returned)}, {how}")
+        observation, reward, terminated, truncated, info = returned
+        self._check_info(when, info)
+        self._check_observation(when, observation)
+        self._check_reward(when, reward)
+        for name, value in (("terminated", terminated), ("truncated", truncated)):
+            if not isinstance(value, bool | np.bool_):
+                number = isinstance(value, Real)
+                self._find(
+                    name,
+                    not number,
+                    f"{when} returned {_kind(value)} as {name}, which must be True or False"
+                    + (f": return bool({name})" if number else f": {_STEP_RETURNS}"),
+                )
+        return bool(terminated or truncated)
+
+    def _check_info(self, when: str, info: Any) -> None:
+        try:
+            masks.refuse_mask_in_info(self._level_name, info)
+        except BadLevel as error:
+            self._finds(Finding(True, str(error)))
+            raise _Ended from None
+        if not isinstance(info, Mapping):
+            self._find(
+                "info", False, f"{when} returned {_kind(info)} as info, which must be a dictionary"
+            )
+
+    def _check_observation(self, when: str, observation: Any) -> None:
+        for kind, is_error, sentence in self._observations.problems(observation):
+            self._find(kind, is_error, f"{when} returned {sentence}")
+
+    def _check_reward(self, when: str, reward: Any) -> None:
+        is_number = isinstance(reward, Real | np.bool_) or (
+            isinstance(reward, np.ndarray) and reward.shape == () and reward.dtype.kind in "biuf"
+        )
+        if not is_number:
+            advice = ": return float(reward)" if _length(reward) == 1 else ""
+            self._find(
+                "reward",
+                True,
+                f"{when} returned {_kind(reward)} as reward, which must be a number{advice}",
+            )
+        elif not np.isfinite(reward):
+            self._find("reward", True, f"{when} returned the reward {reward}, which must be finite")
+
+    def _call(self, what: str, function: Callable, *arguments: Any, hint: str = "") -> Any:
+        """Call the user's code; report an exception that it raises, and end the check."""
+        self._starts(what, self._steps)
+        try:
+            return function(*arguments)
+        except BadLevel as error:
+            cause = error.__cause__
+            self._finds(Finding(True, str(error), users_traceback(cause) if cause else ""))
+        except (Exception, SystemExit) as error:
+            self._find("raised", True, f"{what} raised {describe_error(error)}{hint}", error)
+        raise _Ended
+
+    def _fail(self, sentence: str) -> NoReturn:
+        self._find("failed", True, sentence)
+        raise _Ended
+
+    def _find(
+        self, kind: str, is_error: bool, sentence: str, error: BaseException | None = None
+    ) -> None:
+        """Report a finding, unless one of its kind was reported."""
+        if kind not in self._reported:
+            self._reported.add(kind)
+            where = users_traceback(error) if error else ""
+            self._finds(Finding(is_error, f"{self._level_name}: {sentence}", where))
+
+
+class _Ended(Exception):
+    """Raised to end the check after an error that leaves nothing more to check."""
+
+
+def _length(value: Any) -> int:
+    return len(value) if hasattr(value, "__len__") else -1
+
+
+def _kind(value: Any) -> str:
+    """Return what a value is, in a few words."""
+    if value is None:
+        return "None"
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {list(value.shape)}"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    text = one_line(repr(value))
+    kind = type(value)
+    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    return f"{text[:60]}{'...' if len(text) > 60 else ''} ({name})"
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Return whether two observations are equal, however they are nested."""
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    return np.array_equal(one, other)

@@ -1,0 +1,32 @@
+"""The numbers of processes and environments in the flags: refusals of those that cannot work.
+
+--validate and the process that starts a run call it, before TensorFlow is loaded.
+"""
+
+import os
+
+from impala_mm.config import auto, flags
+from impala_mm.config.settings import Config
+from impala_mm.runtime import machine
+
+
+def check(config: Config, learners: int) -> None:
+    """Refuse numbers that cannot work, and warn of those that are slow on this machine.
+
+    `learners` is the number of learners on this machine.
+    """
+    if config.num_envs != flags.AUTO:
+        try:
+            auto.check_groups(config, config.num_envs)
+        except ValueError as error:
+            flags.refuse(str(error))
+        if uneven := auto.uneven_groups(config):
+            flags.warn(uneven)
+    cores = len(os.sched_getaffinity(0))
+    gpus = machine.visible_gpus() if config.device != "cpu" else 0
+    shared, unit = (gpus, "GPU") if gpus else (cores, "core")
+    if learners > shared:
+        flags.warn(
+            f"{learners} learners share {shared} {unit}{'s' * (shared > 1)} of this machine, so "
+            f"that each waits while another computes: {shared} or fewer are faster"
+        )

@@ -1,0 +1,44 @@
+"""The verdict of a row of metrics: the bottleneck, with advice once the figures have settled.
+
+The first rows of a run are unlike the later ones: actors join, caches fill, other processes of the
+machine still start. `learner.monitor` asks for the verdict of each row.
+"""
+
+from collections import deque
+from typing import Any
+
+from impala_mm.records.bottleneck import describe_bottleneck
+
+_ROWS = 4  # measured rows, one every 2 s, that must name the same bottleneck before advice is given
+_ADVICE = "); "  # what separates the evidence of a verdict from its advice
+
+
+class VerdictWriter:
+    """The verdicts of the rows of one run."""
+
+    def __init__(self) -> None:
+        self._rows: deque[dict[str, Any]] = deque(maxlen=_ROWS)  # those with shares of time
+
+    def update(self, row: dict[str, Any], actors: int | None) -> str:
+        """Take the next row of metrics; return "bottleneck: NAME (evidence); advice".
+
+        The figures are means over the last rows. Without `_ROWS` rows that agree there is no
+        advice. `actors` is the number of connected actors, or None if it is not known.
+        """
+        if "wait_share" not in row or not row["frames_per_second"] or actors == 0:
+            return describe_bottleneck(row, actors)
+        self._rows.append(row)
+        verdict = describe_bottleneck(self._mean(row), actors)
+        names = {describe_bottleneck(each, actors).partition(" (")[0] for each in self._rows}
+        if len(self._rows) == _ROWS and len(names) == 1:
+            return verdict
+        evidence, separator, _ = verdict.partition(_ADVICE)
+        return f"{evidence})" if separator else verdict
+
+    def _mean(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return the newest row with the mean of each share of time, as far as rows have it."""
+        means = {}
+        for name in (each for each in row if "_share" in each):
+            values = [each[name] for each in self._rows if name in each]
+            means[name] = sum(values) / len(values)
+        return row | means

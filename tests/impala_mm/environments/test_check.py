@@ -1,0 +1,228 @@
+"""Each bug of an environment is found in a sentence that names it, its value and the remedy."""
+
+import math
+import re
+import subprocess
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+from broken_levels import Sound
+from counting import level
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
+from processes import ROOT
+
+from impala_mm.environments import check, check_process
+from impala_mm.environments.check_process import CheckProcess
+from impala_mm.environments.observation_check import ObservationCheck
+
+
+def _check(name, until=math.inf):
+    """Return the findings about a level, the calls that were made, and whether all were."""
+    found, calls = [], []
+    checked = check.LevelCheck(name, (0, 0), lambda call, _: calls.append(call), found.append)
+    return found, calls, checked.run(until)
+
+
+def _find_one(bug):
+    found, _, _ = _check(f"broken_levels:{bug}-v0")
+    assert len(found) == 1, found
+    assert found[0].sentence.startswith(f"broken_levels:{bug}-v0")
+    assert "\n" not in found[0].sentence
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    "name", ["broken_levels:Sound-v0", "CartPole-v1", "FrozenLake-v1", "gym:CartPole-v1"]
+)
+def test_nothing_is_found_in_a_sound_environment(name):
+    found, calls, complete = _check(name)
+    assert found == []
+    assert complete
+    assert [call for call in calls if call.startswith("step")][-1] == "step 100"
+    assert calls[-1] == "close"
+
+
+def test_episodes_are_reset_at_their_ends():
+    _, calls, _ = _check("broken_levels:Sound-v0")
+    assert calls[calls.index("step 10") + 1 :][:2] == ["reset after step 10", "step 11"]
+
+
+@pytest.mark.parametrize(
+    ("bug", "sentence"),
+    [
+        ("ResetRaises", "reset raised KeyError: 'door'"),
+        ("NoSeed", r"reset raised TypeError: .*: define it as def reset\(self, \*, seed=None, opt"),
+        ("StepRaises", "step 4 raised AttributeError: .* no attribute 'nosuch'"),
+        (
+            "OldStep",
+            "step returned a tuple of 4, as in gym before 0.26: return observation, reward, "
+            "terminated, truncated, info, where terminated takes the place of done and truncated",
+        ),
+        ("OldReset", r"reset returned an array of shape \[2\] and must .*: return observation, {}"),
+        (
+            "NoActionSpace",
+            "it has no action_space: set self.action_space in __init__ to .*Discrete",
+        ),
+        ("OtherSpace", r"4 \(int\) is its observation_space: set self.observation_space .*Box"),
+        (
+            "WrongShape",
+            r"step 1 returned an observation of shape \[3\], and its space has the shape \[2\]",
+        ),
+        ("NotANumber", r"step 1 returned an observation with nan at \[1\], which must be finite"),
+        ("NoSuchState", r"step 1 returned the observation 4, which is not in its space, Discrete"),
+        ("InfiniteReward", "step 1 returned the reward inf, which must be finite"),
+        ("ArrayReward", r"an array of shape \[1\] as reward, .* a number: return float\(reward\)"),
+        (
+            "MaskInInfo",
+            r'in info\["action_mask"\], and action masks are not supported yet: illegal',
+        ),
+        ("MaskInStep", r'removes it \(info.pop\("action_mask"\)\)'),
+        ("MaskMethod", r"by a method action_masks\(\), .*has the attribute action_masks = None"),
+        ("MaskInObservation", 'as the part "action_mask" of its observations, .*leaves that part'),
+    ],
+)
+def test_what_fails_in_a_training_is_an_error(bug, sentence):
+    found = _find_one(bug)
+    assert found.is_error
+    assert re.search(sentence, found.sentence), found.sentence
+
+
+@pytest.mark.parametrize(
+    ("bug", "sentence"),
+    [
+        ("OutOfBounds", r"-0.25 at \[1\], which is 0.25 below its space's bound of 0: correct"),
+        ("Doubles", r"of float64, and its space is of float32: return observation.astype\(np.flo"),
+        ("Lists", r"an observation that is a list: return an array, np.array\(observation, dty"),
+        ("NumberAsEnd", r"returned 0 \(int\) as truncated, which must be .*: return bool\(trunca"),
+        ("NoInfo", "reset returned None as info, which must be a dictionary"),
+        ("Unseeded", r"two resets with seed=1 .* different observations.*super\(\).reset\(seed=se"),
+    ],
+)
+def test_what_can_be_trained_but_is_probably_a_mistake_is_a_warning(bug, sentence):
+    found = _find_one(bug)
+    assert not found.is_error
+    assert re.search(sentence, found.sentence), found.sentence
+
+
+def test_an_exception_is_shown_with_the_frames_of_the_users_code_alone():
+    lines = _find_one("ResetRaises").traceback.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert [line for line in lines if "File" in line] == [
+        line for line in lines if "broken_levels.py" in line
+    ]
+    assert "in _start" in "\n".join(lines)
+    assert lines[-1] == "KeyError: 'door'"
+
+
+def test_an_environment_that_cannot_be_made_is_an_error():
+    def lacks_one():
+        return 1 / 0
+
+    (found,), _, _ = _check(level(lacks_one))
+    assert "making it raised ZeroDivisionError: division by zero" in found.sentence
+    assert "in lacks_one" in found.traceback
+
+
+def test_an_environment_is_closed_and_its_error_reported():
+    class Sticks(Sound):
+        def close(self):
+            raise OSError("the port is busy")
+
+    (found,), _, _ = _check(level(Sticks))
+    assert not found.is_error
+    assert "close raised OSError: the port is busy" in found.sentence
+
+
+def test_the_time_limit_is_kept_between_steps():
+    found, calls, complete = _check("broken_levels:Sound-v0", until=0)
+    assert (found, complete) == ([], False)
+    assert "step 1" not in calls
+
+
+@pytest.mark.parametrize("name", ["PongNoFrameskip-v4", "ALE/Pong-ram-v5", "catch"])
+def test_games_of_atari_and_our_own_levels_are_trusted(name):
+    if name in {*gymnasium.registry, "catch"}:
+        _, calls, complete = _check(name)
+        assert (calls, complete) == (["the import"], True)
+
+
+NESTED = Dict(eye=Box(0, 255, (2, 2), np.uint8), hand=Tuple((Discrete(2), Box(-1, 1, ()))))
+
+
+@pytest.mark.parametrize(
+    ("observation", "sentence"),
+    [
+        ({"eye": np.zeros((2, 2), np.uint8), "hand": (0, 0.5)}, None),
+        ({"eye": np.zeros((2, 2), np.uint8)}, "the keys ['eye'], and its space has ['eye', 'ha"),
+        (3, "an observation with no keys"),
+        (
+            {"eye": np.full((2, 2), 0.5), "hand": (0, 0.5)},
+            "of float64, and its space is of uint8, in which fractions are lost: return observa"
+            "tion.astype(np.uint8) in its part ['eye']",
+        ),
+        (
+            {"eye": np.zeros((2, 2), np.uint8), "hand": (2, 0.5)},
+            "the observation 2 in its part ['hand'][0], which is not in its space, Discrete(2)",
+        ),
+        (
+            {"eye": np.zeros((2, 2), np.uint8), "hand": (1, 1.5)},
+            "1.5, which is 0.5 above its space's bound of 1",
+        ),
+        ({"eye": np.zeros((2, 2), np.uint8), "hand": [0]}, "no tuple of 2 in its part ['hand']"),
+        ({"eye": "x", "hand": (0, 0.0)}, "of str that is no array of numbers"),
+        ({"eye": [[1], [2, 3]], "hand": (0, 0.0)}, "that is no array: ValueError"),
+    ],
+)
+def test_the_parts_of_nested_observations_are_checked(observation, sentence):
+    found = [problem.sentence for problem in ObservationCheck(NESTED).problems(observation)]
+    if sentence is None:
+        assert found == []
+    else:
+        assert sentence in found[0]
+
+
+def _in_process(*bugs, seconds=20.0):
+    names = [f"broken_levels:{bug}-v0" for bug in bugs]
+    begin = CheckProcess([*names, "catch"], (0, 0), seconds, hides_gpus=True)
+    return begin.result()
+
+
+def test_a_level_that_ends_its_process_is_named_with_the_call_and_the_next_ones_are_checked():
+    errors, warnings = _in_process("Exits", "OutOfBounds", "Crashes")
+    (exits, printed), (crashes, stack) = errors
+    assert exits == "broken_levels:Exits-v0: its process ended with exit code 3 in step 1"
+    assert printed == "the simulator has no licence"
+    assert crashes == "broken_levels:Crashes-v0: its process was killed by SIGSEGV in step 1"
+    assert re.search(r"broken_levels.py\", line \d+ in see", stack)
+    assert "check.py" not in stack
+    assert len(warnings) == 1
+    assert "0.25 below" in warnings[0]
+
+
+def test_a_call_that_never_returns_is_named_with_its_line(monkeypatch):
+    monkeypatch.setattr(check_process, "_STUCK_SECONDS", 0.1)
+    monkeypatch.setattr(check_process, "_LATE_SECONDS", 0.1)
+    ((sentence, stack),), warnings = _in_process("Hangs", seconds=1.2)
+    assert "broken_levels:Hangs-v0: step 4 did not return within " in sentence
+    assert "set --check_env_secs to more than 1.2" in sentence
+    assert re.search(r"broken_levels.py\", line \d+ in see", stack)
+    assert warnings == []
+
+
+def test_too_little_time_for_all_steps_is_a_warning(monkeypatch):
+    monkeypatch.setattr(check_process, "_STUCK_SECONDS", 0.8)
+    errors, (warning,) = _in_process("Slow", seconds=0.8)
+    assert errors == []
+    assert re.search(r"Slow-v0: \d+ steps were made when the check ended after 0.8 s", warning)
+
+
+def test_our_own_levels_need_no_process(monkeypatch):
+    monkeypatch.setattr(check_process.subprocess, "Popen", None)
+    assert CheckProcess(["catch", "Memory"], (0, 0), 5.0, hides_gpus=True).result() == ([], [])
+
+
+def test_the_check_does_not_load_tensorflow_which_takes_longer_than_itself():
+    code = "import sys; import impala_mm.environments.check; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

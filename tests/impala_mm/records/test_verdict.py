@@ -1,0 +1,59 @@
+"""The verdict of a run's rows: advice comes once several rows agree, and its figures are means."""
+
+import pytest
+
+from impala_mm.records.verdict import VerdictWriter
+
+
+def _row(wait, acting=0.2, moves=9.0):
+    shares = {"wait_share": wait, "train_share": 1 - wait, "actor/acting_share": acting}
+    return {"frames_per_second": moves, "queue_fill": 0.0, "inference_batch": 8.0} | shares
+
+
+def _verdicts(*rows, actors=2):
+    writer = VerdictWriter()
+    return [writer.update(row, actors) for row in rows]
+
+
+def test_the_first_rows_name_the_bottleneck_and_the_fourth_adds_advice():
+    *first, fourth, fifth = _verdicts(*map(_row, (0.9, 0.7, 0.6, 0.6, 0.5)))
+    spent = "actors spend 20% of theirs computing actions)"
+    assert first == [
+        f"bottleneck: actors (the learner waits {wait} of its time, {spent}"
+        for wait in ("90%", "80%", "73%")
+    ]
+    assert fourth == (
+        f"bottleneck: actors (the learner waits 70% of its time, {spent}; about 7 actors needed "
+        f"(2 now)"
+    )
+    assert fifth.endswith("about 5 actors needed (2 now)"), "the row before the fourth last is out"
+
+
+def test_while_rows_name_different_bottlenecks_there_is_no_advice():
+    verdicts = _verdicts(*(_row(0.9, acting) for acting in (0.6, 0.4, 0.6, 0.4, 0.6, 0.4)))
+    assert not any("needed" in each or "would help" in each for each in verdicts)
+    assert all(each.endswith(")") for each in verdicts)
+
+
+def test_a_run_that_keeps_pace_or_has_no_actors_says_so_at_once():
+    assert _verdicts(_row(0.05)) == ["balanced: learner and actors keep pace"]
+    assert _verdicts(_row(1.0), actors=0)[0].startswith("bottleneck: actors (none is connected)")
+    assert _verdicts({"frames_per_second": 9.0}) == ["bottleneck: not known yet"]
+
+
+def test_a_standstill_is_reported_at_once_and_does_not_enter_the_means():
+    verdicts = _verdicts(*[_row(0.5)] * 4, _row(1.0, moves=0.0), _row(0.5))
+    assert verdicts[4].startswith("bottleneck: actors (no unrolls arrive); check the actors' logs")
+    assert verdicts[3] == verdicts[5]
+
+
+@pytest.mark.parametrize(
+    ("wait", "advice"),
+    [
+        (0.79, "about 10 actors needed (2 now)"),
+        (0.81, "more than 5 times as many actors needed (2 now)"),
+        (0.999, "more than 5 times as many actors needed (2 now)"),
+    ],
+)
+def test_an_absurd_number_of_actors_is_never_advised(wait, advice):
+    assert _verdicts(*[_row(wait)] * 4)[-1].endswith(f"; {advice}")

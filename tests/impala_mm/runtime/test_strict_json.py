@@ -1,0 +1,49 @@
+"""What a run writes as JSON can be read by every program, and infinities survive."""
+
+import json
+import math
+
+import pytest
+
+from impala_mm.config.settings import Config
+from impala_mm.records.run_folder import RunFolder
+from impala_mm.runtime.strict_json import from_json, to_json
+from launcher.node.task import write_json
+
+
+def parse_strictly(text):
+    """Parse JSON as a browser and jq do, which know no Infinity and no NaN."""
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_infinities_are_written_as_flags_are_and_nan_as_a_missing_number():
+    value = {"limits": [math.inf, -math.inf, 1.5], "loss": math.nan, "text": "infinite"}
+    written = to_json(value)
+    assert parse_strictly(written) == {"limits": ["inf", "-inf", 1.5], "loss": None} | {
+        "text": "infinite"
+    }
+    assert from_json(written) == value | {"loss": None}
+
+
+def test_what_earlier_versions_wrote_is_read_as_before():
+    value = from_json('{"stop_at_return": Infinity, "max_seconds": [-Infinity], "loss": NaN}')
+    assert (value["stop_at_return"], value["max_seconds"]) == (math.inf, [-math.inf])
+    assert math.isnan(value["loss"])
+
+
+def test_the_settings_of_a_run_without_limits_are_standard_json(tmp_path):
+    folder = RunFolder(Config(logdir=str(tmp_path), max_seconds=math.inf))
+    folder.write_start(["here:8001"], frames=0.0)
+    text = (tmp_path / "settings.json").read_text()
+    assert parse_strictly(text)["max_seconds"] == "inf"
+    assert from_json(text)["max_seconds"] == math.inf
+    assert parse_strictly((tmp_path / "starts.jsonl").read_text())["settings"]["learning_rate"]
+
+
+def test_a_state_file_with_a_number_that_json_lacks_is_not_written(tmp_path):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "state.json", {"frames_per_second": math.inf})
