@@ -20,7 +20,8 @@ from impala_mm.config.settings import Config
 from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import structure_digest
 from impala_mm.environments import from_flags
-from impala_mm.environments.actions import Box, UnsuitableActions
+from impala_mm.environments.action_parts import Box
+from impala_mm.environments.actions import UnsuitableActions
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.runtime import devices
 

@@ -52,6 +52,8 @@ class Impala:
             environment.actions, config.box_policy, config.box_deviation
         )
         self._discrete = environment.actions.discrete is not None
+        scaling = config.advantage_scaling
+        self._scale_advantages = scaling == "batch" or (scaling == "auto" and not self._discrete)
         self._policy_head = policies.make_head(self._distribution)
         self._baseline_head = snt.Linear(1, name="baseline")
         self._optimizer = optimizers.make(
@@ -157,6 +159,7 @@ class Impala:
             baseline_cost=config.baseline_cost / tf.maximum(self._squared_error, 1.0),
             entropy_cost=config.entropy_cost,
             reduction=config.loss_reduction,
+            scale_advantages=self._scale_advantages,
             lambda_=config.vtrace_lambda,
             clip_rho_threshold=config.clip_rho_threshold,
             clip_pg_rho_threshold=config.clip_pg_rho_threshold,
@@ -195,6 +198,7 @@ def impala_loss(
     clip_pg_rho_threshold: float | None = 1.0,
     clip_c_threshold: float | None = 1.0,
     distribution: Callable[[tf.Tensor], Distribution] = Categorical,
+    scale_advantages: bool = False,
 ) -> Losses:
     """Return the policy, baseline and entropy loss of B unrolls, with V-trace targets.
 
@@ -204,6 +208,8 @@ def impala_loss(
     `terminated`, `first`, and `behaviour_log_probs`, the log-probability that the behaviour policy
     gave to the entry's action. There is no `truncated`: at a truncation the value of the entry's
     observation is the bootstrap, as it is at every other entry.
+
+    With `scale_advantages`, the advantages of live transitions get mean 0 and deviation 1.
 
     `weight` [B] multiplies all terms of its column. A column of weight 0 may hold any values, even
     NaN: it adds 0 to every loss and to every gradient.
@@ -235,7 +241,10 @@ def impala_loss(
         lambda_=lambda_,
         clip_c_threshold=clip_c_threshold,
     )
-    policy_loss = losses.reduce(-log_probs * targets.pg_advantages, steps.live, weight, reduction)
+    advantages = targets.pg_advantages
+    if scale_advantages:
+        advantages = losses.standardise(advantages, steps.live)
+    policy_loss = losses.reduce(-log_probs * advantages, steps.live, weight, reduction)
     errors = targets.vs - values[:-1]
     baseline_loss = losses.reduce(0.5 * tf.square(errors), steps.live, weight, reduction)
     entropy_loss = losses.reduce(-policy.entropy(), steps.live, weight, reduction)

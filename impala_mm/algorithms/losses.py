@@ -79,6 +79,13 @@ def select(condition: tf.Tensor, x: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
     return tf.where(condition[(..., *axes)], x, other)
 
 
+def standardise(x: tf.Tensor, live: tf.Tensor) -> tf.Tensor:
+    """Return x [T, B] less its mean where `live`, and divided by its standard deviation there."""
+    count = tf.maximum(tf.reduce_sum(tf.cast(live, x.dtype)), 1.0)
+    apart = mask(live, x - tf.reduce_sum(mask(live, x)) / count)
+    return apart / (tf.sqrt(tf.reduce_sum(tf.square(apart)) / count) + 1e-6)
+
+
 def reduce(terms: tf.Tensor, live: tf.Tensor, weight: tf.Tensor, reduction: str) -> tf.Tensor:
     """Return the sum, or mean, of the live `terms` [T, B], each times its column's weight [B].
 

@@ -27,7 +27,8 @@ from impala_mm.algorithms.distributions import (
     Shaped,
 )
 from impala_mm.algorithms.normals import ClippedNormal, TanhNormal
-from impala_mm.environments.actions import ActionSpec, Box, Discrete, MultiBinary, MultiDiscrete
+from impala_mm.environments.action_parts import Box, Discrete, MultiBinary, MultiDiscrete, Part
+from impala_mm.environments.actions import ActionSpec
 
 BOX_POLICIES = ("clipped", "tanh")
 DEVIATIONS = ("shared", "learnt")
@@ -101,7 +102,7 @@ def linear_head(size: int) -> snt.Linear:
     return snt.Linear(size, w_init=snt.initializers.Orthogonal(0.01), name="policy_logits")
 
 
-def _part(leaf: Discrete | MultiDiscrete | MultiBinary | Box, box: str) -> PolicyDistribution:
+def _part(leaf: Part, box: str) -> PolicyDistribution:
     """Return the distribution of one part of an action."""
     if isinstance(leaf, Discrete):
         return PolicyDistribution(Categorical, leaf.n, ())

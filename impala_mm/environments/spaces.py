@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from impala_mm.environments import actions
+from impala_mm.environments import action_parts
 from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.messages import one_line
 from impala_mm.environments.types import BadLevel
@@ -59,15 +59,15 @@ def read_actions(level_name: str, environment: Any) -> ActionSpec:
 
     def read(space: Any) -> Any:
         if isinstance(space, Discrete):
-            return actions.Discrete(int(space.n), int(space.start))
+            return action_parts.Discrete(int(space.n), int(space.start))
         if isinstance(space, gymnasium.spaces.MultiDiscrete):
             numbers, starts = (tuple(np.ravel(each).tolist()) for each in (space.nvec, space.start))
-            return actions.MultiDiscrete(space.nvec.shape, numbers, starts, space.dtype.name)
+            return action_parts.MultiDiscrete(space.nvec.shape, numbers, starts, space.dtype.name)
         if isinstance(space, gymnasium.spaces.MultiBinary):
-            return actions.MultiBinary(tuple(space.shape))
+            return action_parts.MultiBinary(tuple(space.shape))
         if isinstance(space, Box) and space.dtype.kind in "iuf":
             low, high = (tuple(np.ravel(each).tolist()) for each in (space.low, space.high))
-            return actions.Box(tuple(space.shape), low, high, space.dtype.name)
+            return action_parts.Box(tuple(space.shape), low, high, space.dtype.name)
         if isinstance(space, gymnasium.spaces.Dict) and space.spaces:
             return {key: read(part) for key, part in space.spaces.items()}
         if isinstance(space, gymnasium.spaces.Tuple) and space.spaces:

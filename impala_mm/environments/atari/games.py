@@ -11,7 +11,8 @@ import ale_py
 import tensorflow as tf
 from ale_py import roms
 
-from impala_mm.environments.actions import ActionSpec, Discrete
+from impala_mm.environments.action_parts import Discrete
+from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.atari import scores
 from impala_mm.environments.messages import error_message
 from impala_mm.environments.types import BadLevel, EnvironmentSpec, Options

@@ -252,3 +252,24 @@ def test_it_is_the_same_in_a_graph():
     np.testing.assert_allclose(
         compiled(tensors), impala.impala_loss(**tensors, **COSTS), rtol=1e-5, atol=1e-6
     )
+
+
+def test_scaled_advantages_have_mean_0_and_deviation_1_where_a_step_was_made():
+    rng = np.random.default_rng(0)
+    x, live = rng.normal(30, 7, (4, 5)).astype(np.float32), rng.random((4, 5)) < 0.6
+    x[~live] = np.nan
+    found = losses.standardise(tf.constant(x), tf.constant(live)).numpy()
+    assert (found[~live] == 0).all()
+    np.testing.assert_allclose([found[live].mean(), found[live].std()], [0, 1], atol=1e-5)
+    nothing = losses.standardise(tf.constant(x), tf.zeros([4, 5], tf.bool))
+    assert (nothing.numpy() == 0).all()
+
+
+def test_with_scaled_advantages_the_policys_loss_does_not_depend_on_the_rewards_scale():
+    inputs = unrolls(3, 6, 4)
+    inputs["values"] *= np.float32(0)
+    policy = []
+    for scale in (1, 1000):
+        scaled = inputs | {"rewards": inputs["rewards"] * np.float32(scale)}
+        policy.append(float(impala.impala_loss(**scaled, **COSTS, scale_advantages=True).policy))
+    assert policy[0] == pytest.approx(policy[1], rel=1e-3)

@@ -8,7 +8,8 @@ import tensorflow as tf
 from impala_mm.algorithms import policies
 from impala_mm.algorithms.distributions import Categorical
 from impala_mm.algorithms.normals import ClippedNormal, TanhNormal
-from impala_mm.environments.actions import ActionSpec, Box, Discrete, MultiBinary, MultiDiscrete
+from impala_mm.environments.action_parts import Box, Discrete, MultiBinary, MultiDiscrete
+from impala_mm.environments.actions import ActionSpec
 
 BOUNDED = Box((2,), (-1.0, 0.0), (1.0, 5.0))
 FREE = Box((2,), (-np.inf, 0.0), (np.inf, np.inf))
@@ -72,7 +73,7 @@ def test_a_box_has_the_policy_that_was_asked_for_if_its_bounds_allow_it(box, act
     np.testing.assert_allclose(made.deviation, np.full([3, 2], 0.6), rtol=1e-6)
     if kind is ClippedNormal and actions is FREE:
         assert made.low.tolist() == [-np.inf, 0]
-    with pytest.raises(ValueError, match="'beta' is none of tanh, clipped"):
+    with pytest.raises(ValueError, match="'beta' is none of clipped, tanh"):
         policies.choose(ActionSpec(actions), "beta")
 
 

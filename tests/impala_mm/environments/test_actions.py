@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from saved_run import save
 
-from impala_mm.environments import actions, from_flags, gym_adapter
+from impala_mm.environments import action_parts, from_flags, gym_adapter
 from impala_mm.environments.actions import ActionSpec, UnsuitableActions
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.spaces import read_actions
@@ -56,11 +56,11 @@ def test_whatever_a_policy_chooses_is_in_the_environments_space(space, seed, spr
     rng, spec = np.random.default_rng(seed), spec_of(space)
 
     def chosen(part):
-        if isinstance(part, actions.Discrete):
+        if isinstance(part, action_parts.Discrete):
             return rng.integers(part.n, size=4).astype(np.int32)
-        if isinstance(part, actions.MultiDiscrete):
+        if isinstance(part, action_parts.MultiDiscrete):
             return rng.integers(np.reshape(part.n, part.shape), size=(4, *part.shape), dtype="i4")
-        if isinstance(part, actions.MultiBinary):
+        if isinstance(part, action_parts.MultiBinary):
             return rng.integers(2, size=(4, *part.shape), dtype=np.int32)
         return rng.normal(0, spread, (4, *part.shape)).astype(np.float32)
 
@@ -195,5 +195,5 @@ def test_a_policy_returns_what_the_environments_step_takes(tmp_path, space, kind
 
 
 def test_zeros_are_an_action():
-    spec = ActionSpec((actions.Discrete(2), actions.Box((2,), (-1, -1), (1, 1))))
+    spec = ActionSpec((action_parts.Discrete(2), action_parts.Box((2,), (-1, -1), (1, 1))))
     assert tf.nest.map_structure(np.shape, spec.zeros(3)) == ((3,), (3, 2))

@@ -11,7 +11,7 @@ from counting import Counting, level
 from gymnasium.spaces import Box, Dict, Discrete, Graph, Sequence, Text, Tuple
 from processes import ROOT
 
-from impala_mm.environments import actions, gym_adapter, types
+from impala_mm.environments import action_parts, actions, gym_adapter, types
 from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.types import BadLevel, EnvironmentSpec
@@ -22,7 +22,11 @@ FLOATS = np.float32
 
 def test_the_spec_of_a_gymnasium_id():
     assert level_spec("CartPole-v1") == EnvironmentSpec(
-        "CartPole-v1", tf.TensorSpec([4], tf.float32), ActionSpec(actions.Discrete(2)), 1, 475.0
+        "CartPole-v1",
+        tf.TensorSpec([4], tf.float32),
+        ActionSpec(action_parts.Discrete(2)),
+        1,
+        475.0,
     )
 
 
@@ -43,7 +47,7 @@ def test_the_spec_of_a_gymnasium_id():
 def test_ids_that_are_known(name, shape, choices, threshold):
     spec = level_spec(name)
     assert spec == EnvironmentSpec(
-        *(name, tf.TensorSpec(shape, tf.float32), ActionSpec(actions.Discrete(choices)), 1),
+        *(name, tf.TensorSpec(shape, tf.float32), ActionSpec(action_parts.Discrete(choices)), 1),
         *(threshold, 1, ""),
     )
 
@@ -222,7 +226,7 @@ def test_unsupported_spaces_are_refused_and_the_environment_closed(which, space,
 def test_the_types_need_neither_gymnasium_nor_tensorflow():
     """Those of a spec, and of the actions in it."""
     imported = set()
-    for module in (types, actions):
+    for module in (types, actions, action_parts):
         tree = ast.parse(Path(module.__file__).read_text())
         # TensorFlow is imported only for type checkers, within an `if`, and where it is used.
         for node in tree.body:
@@ -232,7 +236,7 @@ def test_the_types_need_neither_gymnasium_nor_tensorflow():
                 imported.add(node.module)
     assert imported <= {
         *("typing", "numpy", "dataclasses", "functools", "collections.abc"),
-        "impala_mm.environments.actions",
+        *("impala_mm.environments.actions", "impala_mm.environments.action_parts"),
     }
 
 
