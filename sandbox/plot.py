@@ -103,8 +103,8 @@ def _draw_panel(
         _draw_group(axis, [c._replace(x=c.x / unit) for c in curves], colour)
         at = max(float(c.x[-1]) for c in curves) / unit
         ends.append((at, float(np.mean([c.mean[-1] for c in curves])), colour))
-    axis.xaxis.set_major_formatter(plot_style.format_number)
-    axis.yaxis.set_major_formatter(plot_style.format_number)
+    plot_style.label_axis(axis.xaxis)
+    plot_style.label_axis(axis.yaxis)
     axis.locator_params(axis="y", nbins=6 if panel.name == "return" else 4)
     axis.locator_params(axis="x", nbins=7)
     axis.margins(x=0.02, y=0.08)
@@ -138,7 +138,7 @@ def _label_ends(axis: Any, ends: list[tuple[float, float, str]]) -> None:
     for at, value, colour in sorted(ends, key=lambda end: end[1]):
         floor = max(value, floor + apart)
         axis.annotate(
-            f"{value:.4g}",
+            f"{value:.4g}" if abs(value) < 1e4 else plot_style.format_number(value),
             (at, floor),
             xytext=(6, 0),
             textcoords="offset points",

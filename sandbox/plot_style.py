@@ -5,11 +5,13 @@ file.
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 # Colour-blind readers can tell these apart; all are about equally dark on white.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#56b4e9", "#b8860b", "#333333", "#882255")
+_MOST_DIGITS = 10  # digits that a tick's label may have in addition
 _GRAY = "#5f6b76"
 _PATH, _DIGITS = re.compile(r' d="[^"]*"'), re.compile(r"(\.\d\d)\d+")
 _STYLE = {
@@ -70,12 +72,33 @@ def _shorten_numbers(path: re.Match) -> str:
     return _DIGITS.sub(r"\1", path[0]).replace(" \n", " ")
 
 
-def format_number(value: float, _: Any = None) -> str:
+def format_number(value: float, more_digits: int = 0) -> str:
     """Format a number for axes and tables: 12.5M, 400k, 0.0008."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size * 0.99995:
-            return f"{value / size:.4g}{letter}"
-    return f"{value:.3g}" if abs(value) < 100 else f"{value:.4g}"
+            return f"{value / size:.{4 + more_digits}g}{letter}"
+    return f"{value:.{(3 if abs(value) < 100 else 4) + more_digits}g}"
+
+
+def format_ticks(values: Sequence[float]) -> list[str]:
+    """Format the ticks of an axis, with as many digits as it takes to tell them apart."""
+    labels = [format_number(value) for value in values]
+    for more_digits in range(1, _MOST_DIGITS):
+        if len(set(labels)) == len(set(values)):
+            break
+        labels = [format_number(value, more_digits) for value in values]
+    return labels
+
+
+def label_axis(axis: Any) -> None:
+    """Let a matplotlib axis label its ticks by `format_ticks`."""
+    from matplotlib.ticker import FuncFormatter  # noqa: PLC0415
+
+    class Ticks(FuncFormatter):
+        def format_ticks(self, values: Sequence[float]) -> list[str]:
+            return format_ticks(list(values))
+
+    axis.set_major_formatter(Ticks(lambda value, _: format_number(value)))
 
 
 def time_unit(seconds: float) -> tuple[float, str]:

@@ -108,7 +108,7 @@ def draw_references() -> None:
         axes[0].set(xlabel="environment frames", ylabel="mean return of the last 100 games")
         axes[1].set(xlabel=f"training time ({short})")
         for panel in axes:
-            panel.xaxis.set_major_formatter(plot_style.format_number)
+            plot_style.label_axis(panel.xaxis)
         axes[0].legend()
         figure.suptitle(name, x=0.01, ha="left", weight="bold")
         plot_style.save_figure(figure, REFERENCE_FOLDER / f"{name}.svg")

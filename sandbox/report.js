@@ -20,7 +20,9 @@ for (const chart of document.querySelectorAll(".chart")) {
     here = made("circle", { class: "here", cx: near[0], cy: near[1], r: 4 });
     tip = document.createElement("div");
     tip.className = "tip";
-    tip.textContent = `${near[3].toLocaleString("en")} at ${near[2].toLocaleString("en")} ${x}`;
+    const [value, place] = [near[3], near[2]].map((number) =>
+      number.toLocaleString("en", { maximumSignificantDigits: 5 }));
+    tip.textContent = `${value} at ${place} ${x}`;
     chart.append(tip);
     const half = tip.offsetWidth / 2;
     const left = (near[0] / svg.viewBox.baseVal.width) * box.width;

@@ -7,6 +7,7 @@ except large videos, which stay in the folder. All text from the folder is escap
 
 import base64
 import html
+import os
 import time
 import urllib.parse
 from collections.abc import Iterable, Sequence
@@ -165,8 +166,8 @@ def _render_evaluations(folder: Path) -> str:
 def _render_videos(folder: Path) -> str:
     """Render the videos: small ones are embedded, large ones are linked."""
     figures, room = [], _MAX_VIDEOS_MB * 2**20
-    for path in sorted((folder / "videos").glob("*.mp4")):
-        source = "videos/" + urllib.parse.quote(path.name)
+    for path in run_summary.list_videos(folder):
+        source = urllib.parse.quote(os.path.relpath(path, folder.resolve()))
         if path.stat().st_size <= min(_MAX_VIDEO_MB * 2**20, room):
             room -= path.stat().st_size
             source = "data:video/mp4;base64," + base64.b64encode(path.read_bytes()).decode()

@@ -118,6 +118,16 @@ def game_values(evaluation: Record, key: str = "returns") -> list[float]:
     return [v for v in values if _is_number(v)] if isinstance(values, list) else []
 
 
+def list_videos(folder: Path) -> list[Path]:
+    """List the videos of a run: those in its own videos/, then those recorded elsewhere."""
+    found = sorted((folder.resolve() / "videos").glob("*.mp4"))
+    for record in read_records(folder / "evaluations.jsonl"):
+        video = folder.resolve() / str(record.get("video", ""))
+        if video.suffix == ".mp4" and video.is_file():
+            found.append(video.resolve())
+    return list(dict.fromkeys(found))
+
+
 def next_commands(run: RunSeries) -> list[tuple[str, str]]:
     """List (purpose, command) of what can be done next with the run."""
     folder = shlex.quote(str(run.folder))

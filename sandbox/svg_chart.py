@@ -8,11 +8,12 @@ import json
 import math
 
 import numpy as np
-from plot_style import format_number
+from plot_style import format_number, format_ticks
 from run_series import Curve
 
 WIDTH, HEIGHT = 400, 205
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 20, 10, 38  # margins around the plot
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 20, 10, 38  # least margins around the plot
+_CHARACTER = 8  # width of a character of a label, at most
 
 
 def choose_ticks(low: float, high: float, most: int) -> list[float]:
@@ -34,10 +35,14 @@ def draw_chart(
     if not share:
         low, high = _padded_range(float(curve.low.min()), float(curve.high.max()))
     begin, end = float(min(0.0, x[0])), float(x[-1]) or 1.0
-    right, bottom = WIDTH - _RIGHT, HEIGHT - _BOTTOM
+    x_ticks, y_ticks = choose_ticks(begin, end, 6), choose_ticks(low, high, 5)
+    x_labels, y_labels = format_ticks(x_ticks), format_ticks(y_ticks)
+    left = max(_LEFT, 8 + _CHARACTER * max(map(len, y_labels)))
+    right = WIDTH - max(_RIGHT, _CHARACTER * max(map(len, x_labels)) // 2)
+    bottom = HEIGHT - _BOTTOM
 
     def x_position(value: float) -> float:
-        return round(_LEFT + (value - begin) / (end - begin) * (right - _LEFT), 1)
+        return round(left + (value - begin) / (end - begin) * (right - left), 1)
 
     def y_position(value: float) -> float:
         return round(bottom - (value - low) / (high - low) * (bottom - _TOP), 1)
@@ -46,18 +51,18 @@ def draw_chart(
         return f'<text x="{x}" y="{y}" text-anchor="{anchor}">{html.escape(content)}</text>'
 
     def line(kind: str, y: float) -> str:
-        return f'<line class="{kind}" x1="{_LEFT}" x2="{right}" y1="{y}" y2="{y}"/>'
+        return f'<line class="{kind}" x1="{left}" x2="{right}" y1="{y}" y2="{y}"/>'
 
-    parts = [line("grid", y_position(value)) for value in choose_ticks(low, high, 5)]
+    parts = [line("grid", y_position(value)) for value in y_ticks]
     parts += [
-        text(_LEFT - 6, y_position(v) + 4, "end", format_number(v))
-        for v in choose_ticks(low, high, 5)
+        text(left - 6, y_position(value) + 4, "end", label)
+        for value, label in zip(y_ticks, y_labels, strict=True)
     ]
     parts += [
-        text(x_position(v), bottom + 17, "middle", format_number(v))
-        for v in choose_ticks(begin, end, 6)
+        text(x_position(value), bottom + 17, "middle", label)
+        for value, label in zip(x_ticks, x_labels, strict=True)
     ]
-    parts += [line("axis", bottom), text((_LEFT + right) / 2, HEIGHT - 4, "middle", x_title)]
+    parts += [line("axis", bottom), text((left + right) / 2, HEIGHT - 4, "middle", x_title)]
     upper = [f"{x_position(a)},{y_position(b)}" for a, b in zip(x, curve.high, strict=True)]
     lower = [f"{x_position(a)},{y_position(b)}" for a, b in zip(x, curve.low, strict=True)]
     if (curve.high > curve.low).any():

@@ -1,5 +1,6 @@
 """Tests of complete runs by the frontend: real training, real crashes, hundreds of processes."""
 
+import importlib.util
 import json
 import os
 import shlex
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cluster import FRONTEND
 from processes import Process, free_port, needs_horovod, run
 from rows import read_rows
 from supervising import until
@@ -50,6 +52,30 @@ def test_the_frontend_starts_the_same_commands_as_a_user_by_hand(cluster):
     assert commands[0] == commands[1]
     assert settings[0] == settings[1]
     assert counts[0] == counts[1] == {8 * 18}, "two of 20 steps of Catch are resets"
+
+
+def test_two_runs_of_one_csv_that_start_in_the_same_second_both_train(cluster):
+    learners = 2 if importlib.util.find_spec("horovod") else 1
+    rows = cluster.csv(
+        *["learner,localhost,"] * learners, *["actor,localhost,"] * 2, columns="job,ip,tf_port"
+    )
+    flags = (rows, "--level_name=catch", "--stop_at_return=0.9", "--max_seconds=120")
+    frontends = [
+        Process(*FRONTEND, *flags, f"--logdir={cluster.folder}/{i}", **cluster.environment)
+        for i in range(2)
+    ]
+    assert [frontend.process.wait(240) for frontend in frontends] == [0, 0]
+    printed = "".join(frontend.printed() for frontend in frontends)
+    assert "impala: started" in printed
+    assert "impala-2: started" in printed
+    assert printed.count("finished: the mean return reached 0.9") == 2, printed
+    ports = []
+    for i in range(2):
+        start = json.loads((cluster.folder / str(i) / "starts.jsonl").read_text())
+        ports += start["learners"]
+        for log in (cluster.folder / str(i)).glob("actor-*.log"):
+            assert "another process is this actor now" not in log.read_text()
+    assert len(set(ports)) == 2 * learners
 
 
 @needs_horovod

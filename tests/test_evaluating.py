@@ -2,9 +2,10 @@
 
 import shutil
 import signal
+import sys
 
 import pytest
-from processes import EXIT_CODES, EXPERIMENT, Process, run
+from processes import EXIT_CODES, EXPERIMENT, ROOT, Process, run
 from saved_run import evaluations, save
 
 
@@ -66,6 +67,19 @@ def test_what_cannot_be_tested_is_refused_in_a_sentence(catch, flags, sentence):
     assert printed.splitlines()[-1].startswith("error: ")
     assert sentence in printed.splitlines()[-1]
     assert len(printed.splitlines()) == 1, "no stack trace for a user's mistake"
+
+
+@pytest.mark.slow
+def test_a_video_of_a_folder_elsewhere_is_in_the_report_of_the_run(catch, tmp_path):
+    logdir = shutil.copytree(catch, tmp_path / "run")
+    flags = [f"--logdir={logdir}", "--video_dir=videos", "--test_num_episodes=2"]
+    code, printed = run(*EXPERIMENT, "--mode=test", *flags, cwd=tmp_path)
+    assert code == 0, printed
+    assert evaluations(logdir)[-1]["video"] == str(tmp_path / "videos" / "catch-12345.mp4")
+    (logdir / "metrics.jsonl").write_text('{"frames": 1.0, "seconds": 1.0}\n')
+    code, printed = run(sys.executable, ROOT / "sandbox" / "plot.py", "--report", logdir)
+    assert code == 0, printed
+    assert '<video controls preload="metadata" src="data:' in (logdir / "report.html").read_text()
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from processes import Process, free_port, run
 from supervising import until
 
 from launcher.node.procfs import is_alive, start_time
+from launcher.node.task import read_json
 from launcher.plan.request import Request, read_workers
 from launcher.plan.settings import LauncherConfig
 
@@ -184,6 +185,75 @@ def test_two_frontends_at_the_same_moment_start_two_runs_with_two_names(cluster)
     assert printed.startswith("impala: started 2 processes")
 
 
+def test_actors_start_once_the_learners_have_reported_the_ports_that_they_chose(cluster):
+    learner, actor = (f"{job},localhost,,{cluster.program}" for job in ("learner", "actor"))
+    rows = cluster.csv(learner, actor, f"evaluator,localhost,,{cluster.program}", actor)
+    frontend = cluster.start(rows, TOLD="late")
+    cluster.process("evaluator")
+    assert [p["name"] for p in cluster.status()["processes"]] == ["learners", "evaluator"]
+    code, printed = cluster.run(rows, "--apply")
+    assert (code, printed) == (
+        2,
+        "error: another frontend is starting or changing impala right now\n",
+    )
+    (cluster.logdir / "go").touch()
+    frontend.until("impala: started 4 processes in ")
+    told = {name: cluster.told(name) for name in ("learners", "actor-0", "actor-1")}
+    hosts = [each["flags"]["learner_hosts"] for each in told.values()]
+    assert hosts == ["localhost:0", "localhost:8001", "localhost:8001"]
+    record = read_json(cluster.state / "run.json")
+    assert {e["environment"]["IMPALA_MM_START"] for e in told.values()} == {record["id"]}
+    assert record["flags"]["learner_hosts"] == "localhost:8001"
+    names = [p["name"] for p in cluster.status()["processes"]]
+    assert names == ["learners", "actor-0", "actor-1", "evaluator"]
+    code, printed = cluster.run(rows, "--dry_run")
+    assert "# port 0: the learner takes a free port, which actors get instead" in printed
+    assert "--learner_hosts=localhost:0" in printed
+
+
+@pytest.mark.slow
+def test_the_wait_for_the_learners_ports_ends_with_the_run_and_outlives_its_frontend(cluster):
+    learner, actor = (f"{job},localhost,,{cluster.program}" for job in ("learner", "actor"))
+    rows = cluster.csv(learner, actor)
+
+    def reporting():
+        return cluster.state.exists() and cluster.status("learners")["last"] == "reporting"
+
+    frontend = cluster.start(rows, TOLD="late")
+    frontend.until(
+        r"the actors wait for the learners to report the ports that they have chosen", 20
+    )
+    frontend.process.send_signal(signal.SIGINT)
+    assert frontend.process.wait(20) == 130
+    assert "saving and stopping the run" in frontend.printed()
+    assert not (cluster.logdir / "actor-0.log").exists()
+
+    frontend = cluster.start(rows, "--detach", TOLD="refuse")
+    assert frontend.process.wait(20) == 1, "the frontend does not detach from a run that failed"
+    assert "learners on localhost failed: it exited with code 1" in frontend.printed()
+    assert "error: the learner cannot listen" in frontend.printed()
+
+    frontend = cluster.start(rows, TOLD="late")
+    until(reporting, 20)
+    code, printed = cluster.run("--stop")
+    assert code == 0, printed
+    assert frontend.process.wait(20) == 0
+    assert not cluster.state.exists()
+
+    frontend = cluster.start(rows, TOLD="late")
+    until(reporting, 20)
+    frontend.kill()
+    code, printed = cluster.run(rows, "--apply")
+    assert code == 2
+    assert "error: the learners of impala have not reported their ports yet" in printed
+    (cluster.logdir / "go").touch()
+    until(lambda: cluster.status("learners")["last"] == "up", 20)
+    follower = Process(*FRONTEND, "--attach", **cluster.environment)
+    follower.until("note: the actors were not started, as the run's frontend ended before: --apply")
+    assert "impala: 1 actor added, 0 removed" in cluster.run(rows, "--apply")[1]
+    assert cluster.told("actor-0")["flags"]["learner_hosts"] == "localhost:8001"
+
+
 @pytest.mark.slow
 def test_a_second_run_in_a_folder_that_a_run_writes_to_touches_nothing(cluster):
     frontend = cluster.start(cluster.rows(actors=1))
@@ -277,6 +347,7 @@ def test_stop_ends_a_run_whose_frontend_was_killed_at_any_moment_of_its_start(cl
 
 def test_two_stops_at_once_and_the_following_frontend_all_succeed(cluster):
     frontend = cluster.start(cluster.rows(actors=1))
+    cluster.process("learners")
     cluster.process("actor-0")
     # The run cannot end before both have begun, however long their programs take to start.
     state = json.loads((cluster.state / "learners" / "state.json").read_text())
@@ -378,7 +449,7 @@ def test_without_tmux_processes_run_in_the_background(cluster, tmp_path):
 
 
 def test_apply_adds_and_removes_actors_so_that_they_match_the_csv(cluster):
-    learner = f"learner,localhost,{free_port()},{cluster.program},,"
+    learner = f"learner,localhost,,{cluster.program},,"
     columns = "job,ip,tf_port,python,count,num_envs"
     plain, wide = (f"actor,localhost,,{cluster.program},{more}" for more in ("2,", "1,8"))
     rows = cluster.csv(learner, plain, columns=columns)
@@ -390,6 +461,7 @@ def test_apply_adds_and_removes_actors_so_that_they_match_the_csv(cluster):
     assert "note: --seed remains its default: --apply does not change flags" in printed
     assert "impala: 2 actors added, 1 removed" in printed
     told = cluster.told("actor-3")["flags"]
+    assert told["learner_hosts"] == "localhost:8001", "the port that the learner has reported"
     assert told == cluster.told("actor-0")["flags"] | {"task": "3", "num_envs": "8"}
     assert "seed" not in told
     until(lambda: cluster.status("actor-1")["state"] == "stopped")

@@ -8,7 +8,7 @@ import sys
 import pytest
 from processes import ROOT, run
 
-from impala_mm.runtime import heartbeat
+from impala_mm.runtime import heartbeat, ports
 from launcher.node import task
 
 # A package may import itself and the packages named here; "a.b" allows one module or package of a.
@@ -180,6 +180,7 @@ def test_what_is_sent_to_hosts_needs_nothing_but_the_standard_library():
 def test_supervisors_and_processes_mean_the_same_heartbeat():
     """The two sides share nothing but this name."""
     assert task.HEARTBEAT == heartbeat.VARIABLE
+    assert task.FIRST_PORT == ports.FIRST_PORT
 
 
 def test_the_pictures_are_what_their_script_draws(tmp_path):

@@ -19,7 +19,10 @@ def test_a_gradient_that_is_not_finite_stops_training_and_is_applied_nowhere(tmp
     code, printed = run(*command, FAULTS="400:nan")  # several checkpoints may be written before
     assert code == 1, printed
     assert "error: update 401 is not finite (grad_norm = nan); it was not applied" in printed
-    assert "Lower --learning_rate" in printed
+    assert (
+        "; it was not applied: lower --learning_rate or --gradients_clipping; the last " in printed
+    )
+    assert f"is intact: the same flags with --logdir={tmp_path} resume from it" in printed
     assert "Traceback" not in printed
     assert read_rows(tmp_path)[-1]["updates"] == 400
     newest = sorted((tmp_path / "checkpoints").glob("[0-9]*"))[-1]

@@ -22,7 +22,7 @@ from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.tensor_io import as_operation, pack, packed_spec, unpack
 from impala_mm.data.trajectory import Entry
 from impala_mm.data.unroll_writer import UnrollWriter
-from impala_mm.environments.types import Environments
+from impala_mm.environments.types import Environments, Fault
 from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.runtime.log import Say
 from impala_mm.transport.messages import ActorTimes
@@ -179,8 +179,12 @@ def run(
     say: Say,
     stop: threading.Event,
     heartbeat: Heartbeat,
+    tell: Callable[[Fault], None] = lambda fault: None,
 ) -> None:
-    """Play and send the unrolls until asked to stop."""
+    """Play and send the unrolls until asked to stop; `tell` the learner of faults.
+
+    Raises TooManyFaults if the environments produce nothing but faults.
+    """
     link.start()
     while not link.connected.wait(0.2):
         heartbeat.beat()
@@ -189,7 +193,7 @@ def run(
         if stop.is_set():
             return
     player = Player(algorithm, groups, heartbeat)
-    faults = FaultCounter([environments for environments, _ in groups], say)
+    faults = FaultCounter(groups, heartbeat, say, tell)
     loaded: PolicyVersion | None = None
 
     def load_policy() -> PolicyVersion:
@@ -205,11 +209,11 @@ def run(
     try:
         while not stop.is_set():
             contents = player.play(load_policy)
-            faults.after_unroll()
+            faults.after_unroll(len(contents))
             ready = time.perf_counter()
             times = ActorTimes(player.acting, player.stepping, waited, ready - begin)
             run, version = player.policy
-            unrolls = UnrollBatch(run, version, contents, player.episodes(), times)
+            unrolls = UnrollBatch(run, version, contents, player.episodes(), times, faults.new)
             if not link.send(unrolls, heartbeat.beat):
                 return
             begin, waited = ready, time.perf_counter() - ready

@@ -57,6 +57,7 @@ class UnrollBatch(NamedTuple):
     contents: list[bytes]  # one per unroll
     episodes: np.ndarray  # float32 [K, 3]: (1 for a complete game else 0, return, steps)
     times: ActorTimes = ActorTimes()
+    faults: int = 0  # of environments in this round
 
 
 class LearnerLink(threading.Thread):
@@ -124,6 +125,11 @@ class LearnerLink(threading.Thread):
             meanwhile()
         return not self._stop_asked.is_set()
 
+    @property
+    def address(self) -> str:
+        """The address of the learner that this actor feeds, or tries next."""
+        return self._addresses[self._learner]
+
     def close(self) -> None:
         """Leave this host's cache, if it was joined."""
         if self._cache:
@@ -181,6 +187,7 @@ class LearnerLink(threading.Thread):
             dropped=self._dropped,
             **batch.times.in_microseconds(),
             version=batch.version,
+            faults=batch.faults,
         )
         is_repeat, self._unconfirmed = self._unconfirmed == client.nonce, client.nonce
         # If there are several learners, another one whose queue is not full may need this actor.

@@ -8,14 +8,14 @@ its episodes, so another learner could not continue them.
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from impala_mm.actor.stepper import EnvironmentStepper, FaultCounter
 from impala_mm.config import auto
 from impala_mm.data import compression
 from impala_mm.data.step_codec import ArraysCodec, StepCodec
-from impala_mm.environments.types import Environments, Step
+from impala_mm.environments.types import Environments, Fault, Step
 from impala_mm.runtime import thread_names
 from impala_mm.runtime.backoff import Backoff
 from impala_mm.runtime.heartbeat import Heartbeat
@@ -68,13 +68,17 @@ class SteppingActor(threading.Thread):
         stop: threading.Event,
         heartbeat: Heartbeat,
         compress: compression.Compress = compression.leave_uncompressed,
+        tell: Callable[[Fault], None] = lambda fault: None,
     ):
-        """Play `groups`: each consists of environments that step together, and their number."""
+        """Play `groups`: each consists of environments that step together, and their number.
+
+        `tell` informs the learner of faults.
+        """
         super().__init__(name="playing", daemon=True)
         self._address = address
         self._incarnation = new_incarnation()
         self._identity, self._token, self._say, self._stop_asked = identity, token, say, stop
-        self._groups, self._compress = groups, compress
+        self._groups, self._compress, self._tell = groups, compress, tell
         self._heartbeat = heartbeat
         self._dropped = 0  # unfinished unrolls that were lost, not yet reported to a learner
         self.waits = True  # whether it waits for a learner, not for an environment
@@ -84,7 +88,7 @@ class SteppingActor(threading.Thread):
         """Play until asked to stop, and reconnect whenever the learner was unreachable."""
         thread_names.name_thread("playing")
         try:
-            faults = FaultCounter([environments for environments, _ in self._groups], self._say)
+            faults = FaultCounter(self._groups, self._heartbeat, self._say, self._tell)
             while not self._stop_asked.is_set():
                 self.waits = True
                 if connection := self._connect():
@@ -127,7 +131,7 @@ class SteppingActor(threading.Thread):
                     report: dict[str, int] = {}
                     if group.stepper.between_unrolls and group is groups[-1]:
                         faults.after_unroll()
-                        report = clock.times(groups).in_microseconds()
+                        report = clock.times(groups).in_microseconds() | {"faults": faults.new}
                     group.request_actions(client, step, **report)
                     self.waits = True
         except StreamLost:

@@ -74,7 +74,8 @@ class Config:
              "total_environment_frames is 0, otherwise never.")
     max_seconds: float = flag(
         float("inf"), group="Run", least=0,
-        text="Seconds of training, resumed runs included, after which the run ends. inf: never.")
+        text="Seconds after which the run ends, counted from the first unroll that a learner has "
+             "received; a resumed run adds those of its earlier starts. inf: never.")
     save_checkpoint_secs: float = flag(
         60, group="Run", least=0,
         text="Seconds between checkpoints. A checkpoint holds everything that is needed to "
@@ -150,12 +151,14 @@ class Config:
         "localhost:8001", group="Processes", own=True,
         text="host:port at which actors reach the learner; for several learners, one address for "
              "each rank, separated by commas. If only one is given, the learners that "
-             "num_learners starts take that port and those after it.")
+             "num_learners starts take that port and those after it. Port 0: the learner takes "
+             "the first free port from 8001 up and prints it. Unset, and without job_name: "
+             "localhost:0.")
     bind_address: str = flag(
         "", group="Processes", own=True,
         text="host:port at which the learner listens. Unset: its address in learner_hosts. Set "
              "it where actors reach the learner at an address that its own machine does not "
-             "have.")
+             "have. Port 0: the port in learner_hosts.")
     num_learners: int = flag(
         1, group="Processes", least=1, own=True,
         text="Number of learners that a process without job_name starts. If there are several, "

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from impala_mm.environments import render
+from impala_mm.environments.faults import make_fault
 from impala_mm.environments.masks import refuse_mask_in_info
-from impala_mm.environments.messages import describe_error
 from impala_mm.environments.spaces import SpaceConversion
-from impala_mm.environments.types import BadLevel, EnvironmentSpec, Episode, Step
+from impala_mm.environments.types import BadLevel, EnvironmentSpec, Episode, Fault, Step
 
 _RUNNING, _ENDED, _BROKEN = range(3)
 _RENDER_FPS = 30.0  # pictures a second, of environments that do not state a rate
@@ -46,7 +46,7 @@ class GymVector:
         environment 0 is made this way.
         """
         self.spec = spec
-        self.faults: list[str] = []
+        self.faults: list[Fault] = []
         self._conversion = conversion
         self._open_one = open_one
         self._renders = renders
@@ -198,7 +198,9 @@ class GymVector:
             self._returns[i] = self._lengths[i] = 0
 
     def _break(self, i: int, error: Exception) -> None:
-        self.faults.append(f"environment {i} of {self.spec.level_name}: {describe_error(error)}")
+        where, one = f"environment {i} of {self.spec.level_name}", self._environments[i]
+        called = one, "reset" if self._now.first[i] else "step"
+        self.faults.append(make_fault(where, error, i, called))
         self._states[i] = _BROKEN
         self._returns[i] = self._lengths[i] = 0
         self._blank(i)

@@ -100,11 +100,20 @@ class Episode(NamedTuple):
     length: int  # steps, without resets
 
 
+class Fault(NamedTuple):
+    """An error of one environment, or of all that share a process with it."""
+
+    text: str  # one line, such as "environment 3 of Maze-v0: ValueError: bad action"
+    kind: str  # the exception's type and place: the same for all faults of one bug
+    traceback: str  # several lines, from the user's code on
+    environment: int | None = None  # its index; None: all environments are broken
+
+
 class Environments(Protocol):
     """E copies of one environment, which step together."""
 
     spec: EnvironmentSpec
-    faults: list[str]  # a line for each fault so far, the newest last
+    faults: list[Fault]  # those that the caller has not removed yet, the newest last
     picture_rate: float  # pictures a second at which a video has the speed of play
 
     def reset(self) -> Step:

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments import from_flags, types
+from impala_mm.environments.faults import FaultLog, indented, make_fault
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.types import Environments, ReferenceScores, Step
 from impala_mm.evaluation import statistics
@@ -180,6 +181,7 @@ def play_games(
     """Play and return the first `games_left[i]` games of each copy i, and none after them."""
     games_left = games_left.copy()
     games: list[Game] = []
+    faults = FaultLog(say)
     step, state = environments.reset(), policy.initial_state(len(games_left))
     actions, idle, steps = (
         environments.spec.actions.zeros(len(games_left)),
@@ -189,7 +191,7 @@ def play_games(
     while games_left.any() and meanwhile(games, steps):
         if feed and step.fault[0]:
             feed.skip_game()
-        step = _rebuild_broken(environments, step, say)
+        step = _rebuild_broken(environments, step, faults)
         entry = policy.entry(step.observation, step.reward, actions, step.first)
         before = state
         actions, state, _ = policy.act(entry, before, explore)
@@ -205,6 +207,7 @@ def play_games(
                 games_left[i] -= 1
                 if feed and i == 0:
                     feed.show_end(step)
+    faults.say_counts(now=True)
     return games
 
 
@@ -260,19 +263,21 @@ class ViewerFeed:
             viewer.show(frame)
 
 
-def _rebuild_broken(environments: Environments, step: Step, say: Say) -> Step:
+def _rebuild_broken(environments: Environments, step: Step, log: FaultLog) -> Step:
     """Return the step with broken environments reset; their games are not counted."""
     for i in np.flatnonzero(step.fault).tolist():
-        say(f"{environments.faults[-1]}; it is rebuilt, and its game is not counted")
+        fault = environments.faults[-1]
+        log.add(fault, "it is rebuilt, and its game is not counted")
         if len(environments.faults) >= _FAULTS:
+            log.say_counts(now=True)
             raise Unplayable(
                 f"environments failed {len(environments.faults)} times; the last error: "
-                f"{environments.faults[-1]}"
+                f"{fault.text}\n{indented(fault)}"
             )
         try:
             row = environments.rebuild(i)
         except Exception as error:  # it stays broken until the next step tries again
-            environments.faults.append(f"environment {i}, rebuilt: {error}")
+            environments.faults.append(make_fault(f"environment {i}, rebuilt", error, i))
             continue
         step.observation[i], step.reward[i], step.first[i] = row.observation[0], 0, True
     return step

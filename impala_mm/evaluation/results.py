@@ -5,6 +5,8 @@
                           what was played and how, see `games.Evaluation`
     returns, lengths      raw return and length in steps of each game
     idle                  number of games that were ended for lack of reward
+    video                 path of the video of the first game, with --video_dir; it is relative to
+                          LOGDIR if it is in LOGDIR
     mean, median, deviation, least, most, mean_length
     human_normalised      the human-normalised mean, where a human's score is known
 
@@ -40,6 +42,15 @@ def make_row(result: Evaluation, by: str) -> dict[str, Any]:
     if result.scores:
         row["human_normalised"] = statistics.normalised([result.mean], result.scores)[0]
     return row
+
+
+def describe_video(video: Path, logdir: Path) -> str:
+    """Return the path of a video as a row names it: relative to the run's folder if it is inside.
+
+    A folder that is moved takes such videos with it.
+    """
+    path, folder = video.resolve(), logdir.resolve()
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
 
 def append_row(logdir: Path, row: dict[str, Any]) -> Path:

@@ -71,6 +71,7 @@ class BatchedInference:
         )
         self._name = f"inference-{secrets.token_hex(8)}"  # objects with one name share batches
         self._closed = False
+        self.has_received = False  # whether an unroll was completed
         self.calls = self.batches = 0  # numbers since the start
         self._steps, self._counted = 0, (0, 0)  # steps so far; batches and steps at the last count
 
@@ -173,6 +174,7 @@ class BatchedInference:
         except BaseException:
             self.forget(header.actor)  # otherwise repeats of this call would wait for it for ever
             raise
+        self.has_received |= bool(contents)
         versions = np.full([len(contents)], version, np.int64)
         return np.array(contents, object), versions
 

@@ -13,6 +13,8 @@ from impala_mm.data import compression
 from impala_mm.runtime import heartbeat, lifecycle, log, machine, ports, provenance, run_token
 from impala_mm.runtime.heartbeat import Heartbeat
 
+_ATTEMPTS = 5  # attempts to make the environments, with pauses of 1, 2, 4... s
+
 
 def run(config: Config) -> NoReturn:
     """Act until the run or the user ends it."""
@@ -35,10 +37,7 @@ def run(config: Config) -> NoReturn:
     token = run_token.read_token(config)
     threads = config.intra_op_threads or 1, config.inter_op_threads or 1
     lifecycle.load_tensorflow(*threads, config.actor_device)
-    from impala_mm.actor.stepper import TooManyFaults  # noqa: PLC0415
-    from impala_mm.environments.types import BadLevel  # noqa: PLC0415
     from impala_mm.runtime import devices  # noqa: PLC0415
-    from impala_mm.transport.client import Refused  # noqa: PLC0415
 
     device = devices.select_device("actor_device", config.actor_device, config.task)
     if config.actor_device == "gpu":
@@ -49,16 +48,27 @@ def run(config: Config) -> NoReturn:
         setup = setup._replace(
             config=dataclasses.replace(config, inference=_ask_inference_place(setup))
         )
-    prepared = (
-        _prepare_stepping(setup)
-        if setup.config.inference == "learner"
-        else _prepare_with_network(setup)
-    )
-    code = 1
+    lifecycle.exit_now(_play(setup, ending))
+
+
+def _play(setup: "_ActorSetup", ending: list[int]) -> int:
+    """Act until a signal in `ending` arrives or the actor fails; return the exit code."""
+    from impala_mm.actor.stepper import NothingPlayed, TooManyFaults  # noqa: PLC0415
+    from impala_mm.environments.types import BadLevel  # noqa: PLC0415
+    from impala_mm.transport.client import Refused  # noqa: PLC0415
+
+    prepare = _prepare_stepping if setup.config.inference == "learner" else _prepare_with_network
+    code, prepared, say = 1, None, setup.say
     try:
+        prepared = prepare(setup)
         prepared.run()
         code = lifecycle.exit_code(ending)
         say(f"finished: {lifecycle.end_reason(ending)}")
+    except NothingPlayed as error:
+        if setup.stop.is_set():
+            return lifecycle.exit_code(ending)
+        say(f"error: {error}")
+        setup.give_up(prepared.address() if prepared else setup.learners[setup.start], error)
     except BadLevel as error:  # found only in the first reset or step
         say(f"error: {error}")
         code = 2
@@ -66,9 +76,10 @@ def run(config: Config) -> NoReturn:
         say(f"error: {error}")
     except Exception:
         traceback.print_exc()
-    stop.set()
-    prepared.end()
-    lifecycle.exit_now(code)
+    setup.stop.set()
+    if prepared:
+        prepared.end()
+    return code
 
 
 class _ActorSetup(NamedTuple):
@@ -81,6 +92,17 @@ class _ActorSetup(NamedTuple):
     say: log.ProcessLogger
     stop: threading.Event
     heartbeat: Heartbeat
+
+    def report(self, address: str, fault: Any, gave_up: str = "") -> None:
+        """Report a fault of an environment to the learner at `address`."""
+        from impala_mm.actor.failure_report import report_failure  # noqa: PLC0415
+
+        report_failure(address, self.token, self.config.task, fault, gave_up)
+
+    def give_up(self, address: str, error: Any) -> None:
+        """Report to the supervisor and to the learner at `address` why this actor gives up."""
+        self.heartbeat.give_up(error.reason)
+        self.report(address, error.fault, error.reason)
 
 
 def _ask_inference_place(setup: _ActorSetup) -> str:
@@ -115,6 +137,7 @@ class _PreparedActor(NamedTuple):
     """An actor that is ready to run."""
 
     run: Callable[[], None]  # returns after a stop request
+    address: Callable[[], str]  # of the learner that it feeds
     end: Callable[[], None]  # closes connections and environments
 
 
@@ -138,7 +161,7 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
         sizes = auto.group_sizes(config, count, observation, provenance.is_local_run(), lag)
     except ValueError as error:
         flags.refuse(str(error))
-    groups = _make_groups(config, level, sizes)
+    groups = _make_groups(setup, level, sizes)
     pull_secs = auto.pull_secs(config.min_pull_secs, layout.size)
     identity |= {"actor": config.task, "level": level}
     pack = compression.COMPRESSORS[auto.compression(config, observation)]
@@ -147,13 +170,16 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     )
 
     def run() -> None:
-        actor.run(algorithm, groups, layout, link, say, stop, setup.heartbeat)
+        actor.run(
+            *(algorithm, groups, layout, link, say, stop, setup.heartbeat),
+            tell=lambda fault: setup.report(link.address, fault),
+        )
 
     def end() -> None:
         link.close()
         _close_groups(groups)
 
-    return _PreparedActor(run, end)
+    return _PreparedActor(run, lambda: link.address, end)
 
 
 def refuse_many_environments(config: Config, count: int, unroll_bytes: int, actors: int) -> None:
@@ -176,28 +202,58 @@ def _prepare_stepping(setup: _ActorSetup) -> _PreparedActor:
         sizes = stepping_actor.group_sizes(auto.num_envs(config, observation), observation)
     except ValueError as error:
         flags.refuse(f"--inference=learner: {error}; --inference=actor sends none of them alone")
-    groups = _make_groups(config, level, sizes)
+    groups = _make_groups(setup, level, sizes)
     identity = agent.stepping_identity(config, levels) | {"actor": config.task, "level": level}
     pack = compression.COMPRESSORS[auto.compression(config, observation)]
     learner = setup.learners[setup.start]
     playing = stepping_actor.SteppingActor(
-        learner, identity, setup.token, groups, setup.say, stop, alive, pack
+        *(learner, identity, setup.token, groups, setup.say, stop, alive, pack),
+        tell=lambda fault: setup.report(learner, fault),
     )
     return _PreparedActor(
-        lambda: stepping_actor.run(playing, stop, alive), lambda: _close_groups(groups)
+        lambda: stepping_actor.run(playing, stop, alive),
+        lambda: learner,
+        lambda: _close_groups(groups),
     )
 
 
-def _make_groups(config: Config, level: str, sizes: list[int]) -> list[tuple[Any, int]]:
-    """Return this actor's environments in groups of these sizes, as (Environments, size)."""
-    from impala_mm.environments import from_flags  # noqa: PLC0415
-    from impala_mm.environments.make import make_environments  # noqa: PLC0415
+def _make_groups(setup: _ActorSetup, level: str, sizes: list[int]) -> list[tuple[Any, int]]:
+    """Return this actor's environments in groups of these sizes, as (Environments, size).
 
+    If they cannot be made, try again; raise NothingPlayed after `_ATTEMPTS` attempts.
+    """
+    from impala_mm.actor.stepper import NothingPlayed  # noqa: PLC0415
+    from impala_mm.environments import from_flags  # noqa: PLC0415
+    from impala_mm.environments.faults import FaultLog, make_fault  # noqa: PLC0415
+    from impala_mm.environments.make import make_environments  # noqa: PLC0415
+    from impala_mm.environments.types import BadLevel  # noqa: PLC0415
+
+    config, address = setup.config, setup.learners[setup.start]
     options, seed = from_flags.environment_options(config), _first_seed(config)
-    return [
-        (make_environments(level, size, seed + sum(sizes[:i]), **options), size)
-        for i, size in enumerate(sizes)
-    ]
+    faults, first = FaultLog(setup.say, lambda fault: setup.report(address, fault)), None
+    for attempt in range(_ATTEMPTS):
+        groups: list[tuple[Any, int]] = []
+        try:
+            for size in sizes:
+                first_of_group = seed + sum(size for _, size in groups)
+                groups.append((make_environments(level, size, first_of_group, **options), size))
+            return groups
+        except BadLevel:
+            raise
+        except Exception as error:
+            _close_groups(groups)
+            fault = make_fault(f"an environment of {level} cannot be made", error)
+            first = first or fault
+            setup.heartbeat.beat()
+            if attempt < _ATTEMPTS - 1:
+                faults.add(fault, f"trying again in {2**attempt} s")
+                if setup.stop.wait(2**attempt):
+                    break
+    faults.say_counts(now=True)
+    assert first
+    raise NothingPlayed(
+        f"the environments of this actor could not be made in {attempt + 1} attempts", first
+    )
 
 
 def _close_groups(groups: list[tuple[Any, int]]) -> None:

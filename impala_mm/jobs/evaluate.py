@@ -100,9 +100,10 @@ class _Test:
                 return False
             results.append(result)
             print(tables.level_table(result), flush=True)
-            if self._config.video_dir:
-                self._say(f"video: {video_path(self._config, policy, level)}")
-            self._record(result)
+            video = video_path(self._config, policy, level) if self._config.video_dir else None
+            if video:
+                self._say(f"video: {video}")
+            self._record(result, video)
         if len(results) > 1:
             print(tables.overview_table(results), flush=True)
         return True
@@ -143,14 +144,17 @@ class _Test:
             f"these are the short games"
         )
 
-    def _record(self, result: "Evaluation") -> None:
+    def _record(self, result: "Evaluation", video: Path | None) -> None:
         from impala_mm.evaluation import results  # noqa: PLC0415
 
         if self._logdir is None:
             self._say(f"{self._path} is not in the folder of a run: the results are not recorded")
             return
+        row = results.make_row(result, "test")
+        if video and video.exists():
+            row["video"] = results.describe_video(video, self._logdir)
         try:
-            where = results.append_row(self._logdir, results.make_row(result, "test"))
+            where = results.append_row(self._logdir, row)
         except OSError as error:
             self._say(f"{results.path_of(self._logdir)} cannot be written: {error.strerror}")
         else:

@@ -3,6 +3,7 @@
 import errno
 import time
 import traceback
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -60,14 +61,24 @@ def run(config: Config) -> NoReturn:
     try:
         code = _train(config, agreement, held, folder, began, outputs, ending)
     except Exception as error:
-        if say.log:
-            say.log.write(traceback.format_exc())
-        outputs.event_hook.call("end", f"error: {error}")
-        raise
+        _report_crash(error, config, folder, outputs)
+        code = 1
     finally:
         if outputs.tracked:
             outputs.tracked.end()
     lifecycle.exit_now(code)
+
+
+def _report_crash(
+    error: Exception, config: Config, folder: RunFolder | None, outputs: RunOutputs
+) -> None:
+    """Print and log the traceback of an unforeseen exception, and how to resume the run."""
+    traceback.print_exc()
+    if outputs.say.log:
+        outputs.say.log.write(traceback.format_exc())
+    outputs.event_hook.call("end", f"error: {error}")
+    if folder:
+        outputs.say(f"error: {type(error).__name__}; {_resume_hint(config, folder.path)}")
 
 
 def _train(
@@ -121,26 +132,28 @@ def _train(
         if folder:
             say(result)
         if not monitor.saved:
-            say("error: the last checkpoint could not be written")
+            say(f"error: the last checkpoint could not be written; {_resume_hint(config, path)}")
         event_hook.call("end", result)
     except LearnerLost as error:
-        resume = f"the same flags with --logdir={config.logdir or path} resume from it"
-        say(f"error: {error}; the last checkpoint is intact: {resume}")
+        say(f"error: {error}; {_resume_hint(config, path)}")
         event_hook.call("end", f"error: {error}")
         return 1
     except setup.FAILURES as error:
         if folder:
-            say(f"error: {error}")
+            say(f"error: {error}{f'; {_resume_hint(config, path)}' if code == 1 else ''}")
         event_hook.call("nan" if isinstance(error, GradientNotFinite) else "end", f"error: {error}")
         group.gather(None, "said")
     group.leave()
     return code
 
 
-def hold(address: str, flag: str) -> ports.HeldAddress:
-    """Hold the address in a flag; if that is impossible, raise OSError with the advice."""
+def hold(address: str, flag: str, reserved: Collection[int] = ()) -> ports.HeldAddress:
+    """Hold the address in a flag; if that is impossible, raise OSError with the advice.
+
+    `reserved`: ports that port 0 does not stand for, even if they are free.
+    """
     try:
-        return ports.HeldAddress(address)
+        return ports.HeldAddress(address, reserved)
     except OSError as error:
         advice = ""
         if error.errno == errno.EADDRINUSE:
@@ -149,6 +162,11 @@ def hold(address: str, flag: str) -> ports.HeldAddress:
             advice = f"; end that process, or choose another address, such as {other}"
             advice += ", also for its actors" if flag == "learner_hosts" else ""
             free.release()
+        elif error.errno == errno.EADDRNOTAVAIL:
+            advice = (
+                "; this machine does not have that address: name this machine in --learner_hosts, "
+                "or where it listens in --bind_address, such as 0.0.0.0:8001"
+            )
         raise OSError(f"the learner cannot listen: {error.strerror or error}{advice}") from None
 
 
@@ -200,7 +218,10 @@ def _hold(config: Config, address: str) -> tuple[str, ports.HeldAddress]:
     host, port = ports.split_address(address)
     bind_host, bind_port = ports.split_address(config.bind_address or address)
     flag = "bind_address" if config.bind_address else "learner_hosts"
-    held = hold(f"{bind_host}:{bind_port or port}", flag)
+    # The ports of other learners, which may start later and on this machine.
+    addresses = config.learner_hosts.split(",")
+    reserved = [ports.split_address(each.strip())[1] for each in addresses]
+    held = hold(f"{bind_host}:{bind_port or port}", flag, reserved)
     return f"{host}:{port or held.port}", held
 
 
@@ -217,6 +238,16 @@ def _describe_result(row: dict[str, Any], reason: str, logdir: Path) -> str:
         if row
         else f"finished: {reason}"
     )
+
+
+def _resume_hint(config: Config, folder: Path) -> str:
+    """Return how to resume the run; only rank 0 knows the folder of a new run."""
+    logdir = config.logdir or str(folder)
+    if any((Path(logdir) / "checkpoints").glob("[0-9]*")):
+        return (
+            f"the last checkpoint is intact: the same flags with --logdir={logdir} resume from it"
+        )
+    return f"no checkpoint was saved yet: the same flags with --logdir={logdir} start over"
 
 
 def _tensorboard_hint(logdir: Path) -> str:

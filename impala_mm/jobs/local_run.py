@@ -79,11 +79,12 @@ def prepare(
 
 
 def _refuse_taken(config: Config, addresses: Sequence[str]) -> None:
-    """End the program with one sentence if a learner cannot listen at its address."""
+    """End the program with one sentence if a learner cannot listen at the port given to it."""
     flag = "bind_address" if config.bind_address else "learner_hosts"
     try:
         for address in [config.bind_address] if config.bind_address else addresses:
-            learner.hold(address, flag).release()
+            if ports.split_address(address)[1]:
+                learner.hold(address, flag).release()
     except OSError as error:
         flags.refuse(str(error))
 

@@ -65,14 +65,20 @@ class Checkpointing:
         return found
 
     def save(
-        self, learner: Learner, seconds: float, mean_return: float, last: bool = False
+        self,
+        learner: Learner,
+        seconds: float,
+        mean_return: float,
+        last: bool = False,
+        counted_seconds: float | None = None,
     ) -> bool:
         """Save a checkpoint if updates were made since the newest one, or if it is the `last`.
 
-        `mean_return`: the mean return of the last games, or NaN. Return False if the caller should
-        try again, because an update takes long (another learner may hang).
+        Before the first update there is nothing to save. `mean_return`: the mean return of the last
+        games, or NaN. `counted_seconds`: those that count towards --max_seconds. Return False if
+        the caller should try again, because an update takes long (another learner may hang).
         """
-        if learner.updates <= self._newest.updates and not last:
+        if learner.updates <= self._newest.updates and not (last and learner.updates):
             return True
         begin = time.monotonic()
         with between_updates(learner) as paused:
@@ -86,6 +92,7 @@ class Checkpointing:
             steps=steps,
             frames=frames,
             seconds=seconds,
+            counted_seconds=counted_seconds,
             episode_return=None if math.isnan(mean_return) else mean_return,
             milestone=frames // self._tenth > self._newest.frames // self._tenth,
         )

@@ -212,8 +212,8 @@ class GradientNotFinite(Exception):
     def __init__(self, update: int, values: dict[str, float]):
         bad = ", ".join(f"{n} = {v}" for n, v in values.items() if not math.isfinite(v))
         super().__init__(
-            f"update {update + 1} is not finite ({bad}); it was not applied, and the last "
-            f"checkpoint is intact. Lower --learning_rate or --gradients_clipping"
+            f"update {update + 1} is not finite ({bad}); it was not applied: lower "
+            f"--learning_rate or --gradients_clipping"
         )
 
 

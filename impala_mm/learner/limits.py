@@ -13,4 +13,4 @@ class RunLimits:
         self.episode_return = config.stop_at_return
         if not config.total_environment_frames and math.isinf(config.stop_at_return):
             self.episode_return = math.inf if reward_threshold is None else reward_threshold
-        self.seconds = config.max_seconds
+        self.seconds = config.max_seconds  # counted from the first unroll of each start

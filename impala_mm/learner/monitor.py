@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.algorithms.interface import Algorithm
+from impala_mm.config import auto
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import leaf_names
 from impala_mm.distributed.consistency import VariablesDiffer
@@ -21,6 +22,7 @@ from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.learner import resume
 from impala_mm.learner.checkpointing import Checkpointing
+from impala_mm.learner.first_unroll import FirstUnroll, NoActorsLeft
 from impala_mm.learner.learner import GradientNotFinite, Learner, NothingCompiled, between_updates
 from impala_mm.learner.learner_reports import LearnerReport, ReportExchange
 from impala_mm.learner.limits import RunLimits
@@ -31,7 +33,7 @@ from impala_mm.records.hooks import EventHook, StallDetector
 from impala_mm.records.metrics import Meter, MetricsAggregator
 from impala_mm.records.metrics_writer import MetricsWriter
 from impala_mm.records.verdict import VerdictWriter
-from impala_mm.runtime import heartbeat
+from impala_mm.runtime import heartbeat, provenance
 from impala_mm.runtime.idle_cores import IdleCores
 from impala_mm.runtime.log import Say
 from impala_mm.transport.server import Server
@@ -90,6 +92,11 @@ class LearnerMonitor:
         self._updates_at_beat: int | None = None
         self._reported_at = math.inf  # time.monotonic()
         self.seconds = 0.0  # seconds of training, including those before a resume
+        self._counted_seconds = 0.0  # those since the first unroll, which --max_seconds limits
+        self._first_unroll = FirstUnroll(
+            auto.num_actors(config) if provenance.is_local_run() else None
+        )
+        self._no_actors_left = ""  # why no unroll can come any more
         self.finished = ""  # why a resumed run has nothing left to do
 
     def resume(self) -> None:
@@ -111,7 +118,7 @@ class LearnerMonitor:
         self._group.broadcast([*variables.trained, *variables.carried])
         if about:
             self._learner.updates, self._learner.steps = about.updates, about.steps
-            self.seconds = about.seconds
+            self.seconds, self._counted_seconds = about.seconds, about.limited_seconds
             self.finished = resume.why_finished(about, self._limits)
 
     @property
@@ -127,6 +134,7 @@ class LearnerMonitor:
         """
         learner = self._learner
         begin, before = time.monotonic(), self.seconds
+        received_at, counted_before = math.inf, self._counted_seconds
         if self._records:
             settings = dataclasses.asdict(self._config) | {"num_learners": self._group.size}
             self._records.metrics_writer.write_settings(settings, learner.frames)
@@ -141,7 +149,13 @@ class LearnerMonitor:
             meanwhile()
             self._send_heartbeat()
             self.seconds = before + time.monotonic() - begin
-            if self.seconds >= self._limits.seconds:
+            if self._has_received:
+                received_at = min(received_at, time.monotonic())
+                self._counted_seconds = counted_before + time.monotonic() - received_at
+            elif why := self._first_unroll.why_none_comes(self._num_actors(), self._gave_up()):
+                self._no_actors_left = why
+                learner.stop(why)
+            if self._counted_seconds >= self._limits.seconds:
                 learner.stop(f"reached --max_seconds={self._limits.seconds:g}")
             for actor in self._server.forget_silent(60):
                 self._say(f"actor {actor} has left: nothing was received from it for 60 s")
@@ -151,14 +165,18 @@ class LearnerMonitor:
         self.seconds = before + time.monotonic() - begin
         row = self._write_row(self._records.metrics_writer) if self._records else {}
         if self._records and learner.failure is None and not learner.is_alive():
+            mean_return, last = self._aggregator.mean_return(), not self._no_actors_left
             self._records.checkpointing.save(
-                learner, self.seconds, self._aggregator.mean_return(), last=True
+                learner, self.seconds, mean_return, last, self._counted_seconds
             )
         self._server.close()
         if lost:
             raise LearnerLost(lost)
         if learner.failure:
             raise learner.failure
+        reasons = [self._no_actors_left, *(report.no_actors_left for report in self._reports)]
+        if why := next(filter(None, reasons), ""):
+            raise NoActorsLeft(why)
         return row
 
     def _wait_for_all_to_end(self, exchange: ReportExchange) -> str:
@@ -211,6 +229,10 @@ class LearnerMonitor:
             actors_elsewhere=self._server.actors_on_other_hosts(),
             idle_cores=self._cores.idle(),
             dropped=self._server.dropped,
+            faults=self._server.environment_faults,
+            has_received=self._server.has_received,
+            gave_up=self._server.failures.gave_up,
+            no_actors_left=self._no_actors_left,
             end_reason=learner.end_reason,
             error=learner.end_reason if learner.failure else "",
             done=done,
@@ -241,13 +263,30 @@ class LearnerMonitor:
                 return f"learner {rank} failed: {report.error}"
         return ""
 
+    @property
+    def _has_received(self) -> bool:
+        """Whether a learner has received a complete unroll."""
+        return self._server.has_received or any(report.has_received for report in self._reports)
+
+    def _gave_up(self) -> dict[int, str]:
+        """Return the actors of all learners that gave up, and why."""
+        found: dict[int, str] = {}
+        for report in self._reports:
+            found |= report.gave_up
+        return found | self._server.failures.gave_up
+
+    def _num_actors(self) -> int:
+        """Return the number of connected actors of all learners."""
+        others = [r for rank, r in enumerate(self._reports) if rank != self._group.rank]
+        return len(self._server.actors) + sum(r.load.actors for r in others)
+
     def _actor_counts(self) -> dict[str, float]:
         """Return the metrics of the actors of all learners: their number, and idle cores."""
         others = [r for rank, r in enumerate(self._reports) if rank != self._group.rank]
         idle = [report.idle_cores for report in self._reports]
         known = [cores for cores in idle if cores is not None]
         return {
-            "actors": len(self._server.actors) + sum(r.load.actors for r in others),
+            "actors": self._num_actors(),
             "actors_elsewhere": self._server.actors_on_other_hosts()
             + sum(r.actors_elsewhere for r in others),
         } | ({"idle_cores": max(known)} if len(known) == len(idle) > 0 else {})
@@ -262,14 +301,21 @@ class LearnerMonitor:
             row = self._write_row(records.metrics_writer)
             if timers.line.due(now) or first:
                 timers.first_line_due = timers.first_line_due and not first
-                self._say(progress_line(row, self._eta))
+                self._say(
+                    progress_line(row, self._eta)
+                    if self._has_received
+                    else self._first_unroll.describe(self._num_actors(), len(self._gave_up()))
+                )
         if timers.stall.has_begun(learner.updates, now):
             message = f"no update for {_STALL_SECONDS:g} s"
             self._say(message)
             records.event_hook.call("stall", message)
         if timers.save.due(now):
             mean_return = self._aggregator.mean_return()
-            if not records.checkpointing.save(learner, self.seconds, mean_return):
+            counted = self._counted_seconds
+            if not records.checkpointing.save(
+                learner, self.seconds, mean_return, counted_seconds=counted
+            ):
                 timers.save.retry()
         if learner.actions is not None:
             self._write_histograms(records.metrics_writer, now - timers.began)
@@ -286,13 +332,14 @@ class LearnerMonitor:
             "updates": updates,
             "seconds": round(self.seconds, 3),
             "unrolls_dropped": sum(report.dropped for report in self._reports),
+            "environment_faults": sum(report.faults for report in self._reports),
             **self._aggregator.row(frames, steps),
         }
         if self._config.check_sync_every and self._group.size > 1:
             row |= {"sync_checks": learner.sync_checks, "sync_repairs": learner.sync_repairs}
         row |= self._actor_counts()
         row["verdict"] = self._verdicts.update(row, row["actors"])
-        self._eta = self._eta_estimator.update(row)
+        self._eta = self._eta_estimator.update(row, self._counted_seconds)
         metrics_writer.write(row)
         return row
 

@@ -74,7 +74,7 @@ def why_finished(about: CheckpointInfo, limits: RunLimits) -> str:
     if known is not None and known >= limits.episode_return:
         why = f"it has reached its mean return of {limits.episode_return:g} ({known:.2f})"
         return f"{why}; a higher --stop_at_return continues it"
-    if about.seconds >= limits.seconds:
+    if about.limited_seconds >= limits.seconds:
         why = f"it has reached its {limits.seconds:g} seconds"
         return f"{why}; a higher --max_seconds continues it"
     return ""

@@ -24,6 +24,7 @@ from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.inference.batched_inference import BatchedInference
 from impala_mm.learner.batch_source import QueueSource
 from impala_mm.learner.checkpointing import Checkpointing
+from impala_mm.learner.first_unroll import NoActorsLeft
 from impala_mm.learner.learner import GradientNotFinite, Learner, NothingCompiled
 from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.monitor import LearnerMonitor, Records
@@ -44,6 +45,7 @@ FAILURES = (
     GradientNotFinite,
     consistency.VariablesDiffer,
     NothingCompiled,
+    NoActorsLeft,
 )
 
 

@@ -41,8 +41,15 @@ class CheckpointInfo(NamedTuple):
     steps: int = 0  # environment steps of all learners
     frames: float = 0.0  # environment frames of all learners
     seconds: float = 0.0  # seconds of training
+    # Those since the first unroll of each start; None in checkpoints of earlier versions.
+    counted_seconds: float | None = None
     episode_return: float | None = None  # mean over the last 100 complete games; None before 100
     milestone: bool = False  # the first one after another tenth of the run's frames; it is kept
+
+    @property
+    def limited_seconds(self) -> float:
+        """The seconds that count towards --max_seconds."""
+        return self.seconds if self.counted_seconds is None else self.counted_seconds
 
 
 class Damaged(Exception):
@@ -234,6 +241,7 @@ def _read(path: Path) -> CheckpointInfo | None:
     """Return a checkpoint's description without verifying it; None if it cannot be read."""
     try:
         content = from_json((path / "about.json").read_text())
+        content.setdefault("counted_seconds", None)
         return CheckpointInfo(**{name: content[name] for name in CheckpointInfo._fields})
     except (OSError, ValueError, KeyError, TypeError):
         return None

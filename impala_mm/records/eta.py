@@ -23,15 +23,18 @@ class EtaEstimator:
         self._rates: deque[float] = deque(maxlen=_ROWS)  # frames per second, the newest last
         self._stable = False
 
-    def update(self, row: dict[str, Any]) -> float | None:
-        """Take the next row of metrics; return the seconds left, or None while rates vary."""
+    def update(self, row: dict[str, Any], seconds: float) -> float | None:
+        """Take the next row of metrics; return the seconds left, or None while rates vary.
+
+        `seconds` are those that count towards the maximum.
+        """
         self._rates.append(row["frames_per_second"])
         rate = sum(self._rates) / len(self._rates)
         self._stable = self._is_stable(rate)
         if not self._stable:
             return None
         by_frames = (self._total_frames - row["frames"]) / rate
-        return max(min(by_frames, self._max_seconds - row["seconds"]), 0.0)
+        return max(min(by_frames, self._max_seconds - seconds), 0.0)
 
     def _is_stable(self, mean: float) -> bool:
         """Return whether the last rows' rates, of this mean, are about the same."""

@@ -220,6 +220,12 @@ GROUPS = (
             "unrolls_dropped": _M(
                 "unrolls", "Unrolls that were lost since the learners started.", "0 without crashes"
             ),
+            "environment_faults": _M(
+                "faults",
+                "Errors of environments since the learners started: each was replaced by a new "
+                "one, and its unroll was lost. The actors' logs have the tracebacks.",
+                "0",
+            ),
             "sync_checks": _M(
                 "checks",
                 "With several learners and `--check_sync_every`: how often their parameters were "

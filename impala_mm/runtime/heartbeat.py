@@ -8,6 +8,9 @@ actor where it steps its environments, a learner in `monitor`, an evaluator betw
 games. The first heartbeat comes after TensorFlow is loaded. No file is written if the variable is
 not set.
 
+A process that ends because it can never work (`give_up`) writes `{"frames": 0, "gave_up": WHY}`
+before it exits: its supervisor does not restart it if it has never worked before either.
+
 A supervisor also learns where the learners listen: the first learner writes `{"learner_hosts":
 [address, ...]}`, in the order of ranks, to the path in IMPALA_MM_LEARNER_HOSTS, as soon as the
 addresses of all learners are known; usually before it loads TensorFlow.
@@ -40,11 +43,19 @@ class Heartbeat:
     def beat(self) -> None:
         """Write the file, unless it was written within the last second; ignore disk errors."""
         now = time.monotonic()
-        if not self._path or now - self._last < _SECONDS:
+        if now - self._last >= _SECONDS:
+            self._last = now
+            self._write({"frames": int(self.frames)})
+
+    def give_up(self, why: str) -> None:
+        """Report that this process ends and that a restart would not help."""
+        self._write({"frames": int(self.frames), "gave_up": why})
+
+    def _write(self, content: dict[str, Any]) -> None:
+        if not self._path:
             return
-        self._last = now
         with contextlib.suppress(OSError):
-            _write(self._path, {"frames": int(self.frames)})
+            _write(self._path, content)
 
 
 def of_this_process() -> Heartbeat:

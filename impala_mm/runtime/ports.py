@@ -9,6 +9,7 @@ import ipaddress
 import os
 import pwd
 import socket
+from collections.abc import Collection
 from pathlib import Path
 
 from impala_mm.config import flags
@@ -16,6 +17,7 @@ from impala_mm.config.settings import Config
 
 FIRST_PORT = 8001  # the first port that is tried if an address has port 0
 _LISTENING = "0A"  # in /proc/net/tcp
+_COMMAND_LETTERS = 160  # letters of a holder's command that are shown
 # Errors of one of a host's addresses that do not matter if another one can be held.
 _NOT_OURS = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 
@@ -64,14 +66,17 @@ class HeldAddress:
     are reset by `release`.
     """
 
-    def __init__(self, address: str):
+    def __init__(self, address: str, reserved: Collection[int] = ()):
         """Hold `address`, or the first free port of its host if its port is 0.
 
-        Raises OSError, naming the address and the process that holds it.
+        `reserved`: ports that are not chosen, even if they are free. Raises OSError, naming the
+        address and the process that holds it.
         """
         host, port = split_address(address)
         self._sockets: list[socket.socket] = []
         for self.port in [port] if port else range(FIRST_PORT, 65536):
+            if not port and self.port in reserved:
+                continue
             self.address = f"{host}:{self.port}"
             try:
                 self._listen(host)
@@ -130,7 +135,10 @@ def describe_holder(address: str) -> str:
     for process in filter(str.isdigit, os.listdir("/proc")):
         if users.keys() & _open_files(process):
             command = _read(f"/proc/{process}/cmdline").replace("\0", " ").strip()
-            return f" (held by process {process}: {command[:80]})"
+            shown = (
+                command if len(command) <= _COMMAND_LETTERS else f"{command[:_COMMAND_LETTERS]}..."
+            )
+            return f" (held by process {process}: {shown})"
     for user in users.values():
         name = f"user {user}"
         with contextlib.suppress(KeyError):

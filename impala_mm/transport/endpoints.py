@@ -76,6 +76,7 @@ class UnrollReceiver:
         self._unroll_bytes, self._say = unroll_bytes, say
         self.chunks = ChunkStore()
         self.unreadable = 0  # unrolls that were dropped
+        self.has_received = False  # whether an unroll was received
 
     def enqueue(
         self, header: tf.Tensor, sent: tf.Tensor, episodes: tf.Tensor
@@ -105,6 +106,7 @@ class UnrollReceiver:
         contents = self._decode_unrolls(header, sent) if reply == Reply.ACCEPTED else []
         if reply not in {Reply.RUNNING, Reply.INCOMPLETE}:  # these still need the chunks
             self.chunks.take(header.message_key)
+        self.has_received |= bool(contents)
         versions = np.full([len(contents)], header.version, np.int64)
         return np.int64(reply), np.array(contents, object), versions
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-PROTOCOL = 7  # the version of everything below
+PROTOCOL = 8  # the version of everything below
 MAX_CONTENT = 3 << 20  # bytes of content in a message; gRPC's own limit is 4 MiB
 CONNECTION_BITS = 20  # low bits of an incarnation: they count the connections of one actor process
 UNROLLS = -1  # the stream of an actor's unrolls; groups of environments are streams 0, 1, 2...
@@ -49,7 +49,7 @@ class ActorTimes(NamedTuple):
 
 
 class MessageHeader(NamedTuple):
-    """The identity of a message, and what the learner records about it; int64 [14].
+    """The identity of a message, and what the learner records about it; int64 [15].
 
     An actor numbers the messages of each of its streams. It has one stream for its unrolls or, with
     --inference=learner, one for each group of environments: its messages carry steps, and their
@@ -70,6 +70,7 @@ class MessageHeader(NamedTuple):
     chunks: int = 0  # chunks sent ahead; 0: the content is in the message; or CONTENT_OMITTED
     version: int = 0  # for unrolls: the oldest policy version that acted in them
     environments: int = 0  # for a group: its number of environments, E
+    faults: int = 0  # faults of environments, since the previous report
 
     @classmethod
     def decode(cls, numbers: np.ndarray) -> Self:

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from impala_mm.runtime import ports, provenance
 from impala_mm.runtime.log import Say
+from impala_mm.transport.actor_failures import ActorFailures
 from impala_mm.transport.client import Client, Refused, Unreachable
 from impala_mm.transport.delivery import DeliveryLedger
 from impala_mm.transport.endpoints import UnrollReceiver, make_endpoints
@@ -49,6 +50,8 @@ class ActorReport(NamedTuple):
 
 class InferenceService(Protocol):
     """Inference at the learner, as the server needs it; `inference` implements it."""
+
+    has_received: bool  # whether an unroll was completed
 
     def attach(self, ledger: DeliveryLedger, queue: tf.queue.QueueBase) -> None:
         """Serve the learner process of this ledger; put unrolls into this queue."""
@@ -89,7 +92,7 @@ class Server:
 
         With `inference` the learner also acts for actors. For `unroll_bytes` see `UnrollReceiver`.
 
-        Raises OSError if this learner does not answer at `address`.
+        Once it listens, `held` is released. Raises OSError if it does not answer at `address`.
         """
         nonce, run = secrets.randbits(62), run_number(identity["run_id"])
         self.ledger = DeliveryLedger(nonce, run, self)
@@ -106,8 +109,11 @@ class Server:
         self._lock = threading.Lock()  # guards the next four
         self._reports: list[ActorReport] = []
         self._dropped = 0  # unrolls that reached no learner, by the actors' reports
+        self.environment_faults = 0  # by the actors' reports
+        self.failures = ActorFailures(say)
         self._on_this_host = set[int]()  # actors, including those that have left
         self.actors: dict[int, float] = {}  # connected actors, and when each sent its last message
+        self._start = provenance.start_id()
         self._foreign = set[tuple[str, Any]]()  # actors of other runs: (id of the start, number)
         self._inference = inference
         if inference:
@@ -147,6 +153,13 @@ class Server:
     def dropped(self) -> int:
         """The number of unrolls that reached no learner, or that this one could not read."""
         return self._receiver.unreadable + self._dropped
+
+    @property
+    def has_received(self) -> bool:
+        """Whether a complete unroll has been received."""
+        return self._receiver.has_received or (
+            self._inference is not None and self._inference.has_received
+        )
 
     def fill(self) -> float:
         """Return the queue's fill level, from 0 to 1."""
@@ -214,9 +227,11 @@ class Server:
             raise RuntimeError(RUN_ENDED)  # the caller raises Unreachable
         asked = json.loads(request)
         answer = dict(self._identity)
-        if other := other_run(asked, provenance.start_id()):
+        if other := other_run(asked, self._start):
             self._refuse_other_run(asked, other)
             return np.array(json.dumps(answer | {"other_run": other}).encode(), object)
+        if failure := asked.get("failure"):
+            self._take_failure(int(asked["actor"]), asked["host"], failure)
         if not asked.get("probe"):
             if self._inference and self._parameters.version is None:
                 raise RuntimeError("there is no policy yet")  # the caller tries again
@@ -243,8 +258,15 @@ class Server:
         if self.ledger.join(actor, incarnation) and self._inference:
             self._inference.forget(actor)
         self.heard_from(actor)
+        self.failures.joined(actor)
         self._say(f"actor {actor} on {asked['host']} joined")
         return movable
+
+    def _take_failure(self, actor: int, host: str, failure: dict[str, str]) -> None:
+        """Log an actor's report of broken environments; an actor that gives up has left."""
+        if self.failures.take(actor, host, failure):
+            with self._lock:
+                self.actors.pop(actor, None)
 
     def _refuse_other_run(self, asked: dict[str, Any], sentence: str) -> None:
         """Count and log an actor of another run, once for each, since it tries again."""
@@ -273,6 +295,7 @@ class Server:
             if header.actor in self.actors:  # otherwise it was redirected to another learner
                 self.actors[header.actor] = time.monotonic()
             self._dropped += header.dropped
+            self.environment_faults += header.faults
             if header.playing or len(episodes):
                 level, times = self._levels[header.actor], header.times._asdict()
                 self._reports.append(ActorReport(header.actor, level, episodes, times))

@@ -45,16 +45,18 @@ class MachineChecks:
         self._processes, self._learners, self._config = processes, learners, config
 
     def check_ports(self, check_free: Callable[[str], None]) -> list[Finding]:
-        """Check that the ports of this machine's learners are free."""
+        """Check that the ports are free that the rows of this machine's learners name."""
         taken = []
-        for worker in self._learners:
+        named = [worker for worker in self._learners if worker.tf_port]
+        for worker in named:
             try:
                 self._check_port(worker, check_free)
             except OSError as error:
-                remedy = "stop the process that uses it, or set another tf_port in the CSV"
+                remedy = "stop the process that uses it, or set another tf_port in the CSV, or none"
                 taken.append(self._failed("ports", f"row {worker.line}: {error}", remedy))
-        ports = ", ".join(str(worker.tf_port) for worker in self._learners)
-        return taken or [self._passed("ports", f"{ports} free")]
+        ports = ", ".join(str(worker.tf_port) for worker in named)
+        free = f"{ports} free" if named else "free ones are chosen at the start"
+        return taken or [self._passed("ports", free)]
 
     def _check_port(self, worker: Worker, check_free: Callable[[str], None]) -> None:
         if not self._host_id:

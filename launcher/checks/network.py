@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from launcher.checks.finding import Finding
 from launcher.node import mpirun
-from launcher.node.task import LEARNERS_VARIABLE
+from launcher.node.task import LEARNERS_VARIABLE, START_VARIABLE
 from launcher.plan import process_plan
 from launcher.plan.host_environment import InstallationOf
 from launcher.plan.settings import LauncherConfig
@@ -96,51 +96,61 @@ class NetworkChecks:
         return findings
 
     def _check_bandwidth(self) -> list[Finding]:
-        """Measure the bandwidth from each actor's host to its learner's port."""
-        pairs: dict[tuple[str, str, int], str] = {}
+        """Measure the bandwidth from each actor's host to its learner's port.
+
+        For a learner that chooses its port itself, it is measured to a port that is free now.
+        """
+        pairs: dict[tuple[str, int], None] = {}  # (host id of actors, number of their learner)
         actors = [row for row in self._actors for _ in range(row.count)]
         for i, actor in enumerate(actors):
             number = i % len(self._learners) if actor.learner == ANY_LEARNER else actor.learner
-            learner = self._learners[number]
-            to, host_id = self._installation_of(learner), self._installation_of(actor).host_id
-            if host_id != to.host_id:
-                pairs[host_id, to.address, learner.tf_port] = to.host_id
-        listening, findings = self._start_servers(pairs)
-        findings += parallel.map_ordered(lambda pair: self._measure(*pair), listening, _MAX_SENDERS)
-        for host_id in set(pairs.values()):
+            host_id = self._installation_of(actor).host_id
+            if host_id != self._installation_of(self._learners[number]).host_id:
+                pairs[host_id, number] = None
+        ports, findings = self._start_servers(sorted({number for _, number in pairs}))
+        findings += parallel.map_ordered(
+            lambda pair: self._measure(pair[0], self._learners[pair[1]], ports[pair[1]]),
+            [pair for pair in pairs if pair[1] in ports],
+            _MAX_SENDERS,
+        )
+        for host_id in {self._installation_of(self._learners[number]).host_id for number in ports}:
             with contextlib.suppress(HostUnavailable, OperationFailed):
                 self._hosts.call(host_id, "stop_bandwidth_servers")
-        return findings
+        return list(dict.fromkeys(findings))
 
-    def _start_servers(
-        self, pairs: dict[tuple[str, str, int], str]
-    ) -> tuple[list[tuple[str, str, int]], list[Finding]]:
-        """Start a server on each learner's port; return the pairs to measure, and the failures."""
-        errors = {}
-        for (_, address, port), host_id in pairs.items():
-            if (address, port) not in errors:
-                try:
-                    self._hosts.call(host_id, "start_bandwidth_server", address=address, port=port)
-                    errors[address, port] = ""
-                except (HostUnavailable, OperationFailed, OSError) as error:
-                    errors[address, port] = str(error)
-        bad = [
-            Finding("network", False, f"cannot listen on {address}:{port}: {why}", "", host_id)
-            for (_, address, port), host_id in pairs.items()
-            if (why := errors[address, port])
-        ]
-        return [pair for pair in pairs if not errors[pair[1:]]], list(dict.fromkeys(bad))
+    def _start_servers(self, numbers: Sequence[int]) -> tuple[dict[int, int], list[Finding]]:
+        """Start a server for each of these learners; return their ports, and the failures.
 
-    def _measure(self, host_id: str, address: str, port: int) -> Finding:
+        A port that a row names comes first, so that no other learner's server takes it.
+        """
+        ports, findings = {}, []
+        for number in sorted(numbers, key=lambda number: not self._learners[number].tf_port):
+            learner = self._learners[number]
+            address, host_id = (
+                self._installation_of(learner).address,
+                self._installation_of(learner).host_id,
+            )
+            try:
+                ports[number] = self._hosts.call(
+                    host_id, "start_bandwidth_server", address=address, port=learner.tf_port
+                )
+            except (HostUnavailable, OperationFailed, OSError) as error:
+                message = f"cannot listen on {address}:{learner.tf_port}: {error}"
+                findings.append(Finding("network", False, message, "", host_id))
+        return ports, findings
+
+    def _measure(self, host_id: str, learner: Worker, port: int) -> Finding:
+        address = self._installation_of(learner).address
         try:
             rate = self._hosts.call(
                 host_id, "measure_bandwidth", host=address, port=port, seconds=_SEND_SECONDS
             )
         except (HostUnavailable, OperationFailed, OSError) as error:
             message = f"cannot reach its learner at {address}:{port}: {error}"
-            return Finding(
-                "network", False, message, "open that port in the firewalls between them", host_id
-            )
+            remedy = "open that port in the firewalls between them"
+            if not learner.tf_port:
+                remedy += ", or name an open one in the column tf_port"
+            return Finding("network", False, message, remedy, host_id)
         is_slow = rate < _MIN_MBIT_PER_SECOND
         message = f"{rate:,.0f} Mbit/s to {address}:{port}"
         if is_slow:
@@ -166,7 +176,7 @@ class NetworkChecks:
             credentials=start.mpirun_credentials(self._hosts, first, others, "check"),
             environment=environment
             | mpirun.environment(first.as_root)
-            | {LEARNERS_VARIABLE: "check"},
+            | {LEARNERS_VARIABLE: "check", START_VARIABLE: "check"},
             workdir=first.workdir,
             seconds=_ALL_REDUCE_SECONDS,
             timeout=_ALL_REDUCE_SECONDS + 10,

@@ -50,8 +50,13 @@ def update_actors(
     control.end_pending(say)
     installation_of = connect.find_installations(workers, hosts, config.deploy, say)
     with run.locked():
-        record = run.record
-        assert record
+        assert run.record
+        record = start.with_reported_addresses(run, run.record)
+        if process_plan.chooses_port(record.flags["learner_hosts"]):
+            raise NotRunning(
+                f"the learners of {run.name} have not reported their ports yet, which new actors "
+                f"need: repeat --apply in a moment"
+            )
         for name, value in flags.items():
             if record.flags.get(name) != value:
                 was = record.flags.get(name, "its default")

@@ -23,7 +23,7 @@ from launcher.plan import process_plan, slurm
 from launcher.plan.request import Request, UserError, read_workers, refuse_launcher_flags
 from launcher.plan.workers_csv import BadCsv
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
-from launcher.running import names
+from launcher.running import follow, names
 from launcher.running.console import say
 from launcher.ssh.ssh_config import Unreachable
 
@@ -59,6 +59,7 @@ def main(request: Request) -> int:
         UnwritableState,
         RunInUse,
         NotRunning,
+        follow.NoAddresses,
         OperationFailed,
         HostUnavailable,
         Unreachable,  # such as an SSH configuration that cannot be read

@@ -202,16 +202,26 @@ class _Launcher:
         flags = self._request.flags | {"logdir": learners_logdir}
         options = (logdir, shared, installation_of, self._request.log_max_mb, say)
         try:
-            record = start.start_run(run, hosts, self._workers, config, flags, *options)
+            record, actors = start.start_run(run, hosts, self._workers, config, flags, *options)
+            mirror = connect.mirror_states(run, record, hosts)
+            has_ended = False
+            if actors:
+                addresses = follower.wait_for_learners()
+                has_ended = not addresses
+                if addresses:
+                    record = start.start_actors(
+                        *(run, hosts, actors, addresses, config, record),
+                        *(self._request.log_max_mb, say),
+                    )
         except Exception:
             if started_record := run.record:
                 self._control.undo_start(started_record)
             raise
-        mirror = connect.mirror_states(run, record, hosts)
         reached = len(hosts.remote_nodes) - len(unreached)
         on_hosts = f" on {reached} host{'s' * (reached != 1)}" if hosts.remote_nodes else ""
+        processes = f"{len(record.processes)} process{'es' * (len(record.processes) != 1)}"
         say(
-            f"{run.name}: started {len(record.processes)} processes{on_hosts} in "
+            f"{run.name}: started {processes}{on_hosts} in "
             f"{time.monotonic() - started:.1f} s; results: {logdir}"
         )
         if len(record.learner_places) > 1:
@@ -220,7 +230,7 @@ class _Launcher:
                 f"credentials for the other learners' hosts only in memory: if it crashes, "
                 f"restart the run"
             )
-        if config.detach and not follower.interrupted:
+        if config.detach and not follower.interrupted and not has_ended:
             say(follow.detached_message(run))
             return lambda: 0
         on_each = " on each host" if hosts.remote_nodes else ""
@@ -253,6 +263,11 @@ def _default_installations(run: Run) -> InstallationOf:
 
 
 def _print_commands(processes: list[Process]) -> None:
+    if any(
+        part.startswith("--learner_hosts=") and process_plan.chooses_port(part)
+        for part in processes[0].command
+    ):
+        say("# port 0: the learner takes a free port, which actors get instead of it once it has")
     for process in processes:
         say(f"# {process.name} on {process.worker.ip}, in {process.workdir}")
         say(process.shell_line())

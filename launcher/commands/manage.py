@@ -9,6 +9,7 @@ from impala_mm.config.printable import log_line
 from launcher.commands.apply import update_actors
 from launcher.node.run_registry import Record, Run, run_names
 from launcher.node.task import FINAL_STATES, LEARNERS
+from launcher.plan import process_plan
 from launcher.plan.request import Request, UserError, read_workers
 from launcher.plan.workers_csv import read
 from launcher.remote.state_mirror import StateMirror
@@ -187,6 +188,12 @@ def attach_run(run: Run, request: Request) -> int:
         follower = follow.Follower(control, Path(record.logdir))
         follower.install_signal_handlers()
         say(f"{run.name}: {state_label(status.run_state(run))}; {follow.KEYS_HINT}")
+        has_actors = any(worker.job == "actor" for worker in workers)
+        if has_actors and process_plan.chooses_port(record.flags["learner_hosts"]):
+            say(
+                "note: the actors were not started, as the run's frontend ended before: --apply "
+                "--workers_csv_path=PATH starts them"
+            )
         recovery = Recovery(
             *(control, mirror, config, workers, installation_of, request.log_max_mb), say
         )

@@ -4,9 +4,12 @@ It runs on the hosts themselves (`machine_probe` calls it).
 """
 
 import contextlib
+import errno
 import socket
 import threading
 import time
+
+from launcher.node.task import FIRST_PORT
 
 _SECONDS = 10.0  # seconds until a connection times out
 _CHUNK = bytes(1 << 16)
@@ -16,13 +19,22 @@ class BandwidthServer:
     """A server that discards what it receives, and replies with the number of bytes."""
 
     def __init__(self, address: str, port: int):
-        """Listen on a port, 0 for any. Raises OSError if that is not possible."""
+        """Listen on a port, 0 for the first free one from 8001 up, as a learner would.
+
+        Raises OSError if that is not possible.
+        """
         family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
-        self._socket = socket.socket(family, socket.SOCK_STREAM)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._socket.bind((address, port))
-        self._socket.listen(256)
-        self.port = self._socket.getsockname()[1]
+        for self.port in [port] if port else range(FIRST_PORT, 65536):
+            self._socket = socket.socket(family, socket.SOCK_STREAM)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                self._socket.bind((address, self.port))
+                self._socket.listen(256)
+                break
+            except OSError as error:
+                self._socket.close()
+                if port or error.errno != errno.EADDRINUSE:
+                    raise
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:

@@ -33,6 +33,8 @@ MAX_CRASHES = 20  # crashes in a row after which an actor is not restarted
 _CHECK_SECONDS = 0.2  # seconds between two looks at signals and learners
 _HOSTS_CHECK_SECONDS = 0.05  # seconds between two looks for the learners' addresses
 _STATE_SECONDS = 0.5  # seconds between two looks at the actors' states
+# Seconds after the last actor has failed for good: a learner that knows why ends by itself.
+_NO_ACTORS_SECONDS = 5.0
 _END_SECONDS = 3.0  # seconds that actors have for their end once the learners have ended
 
 
@@ -69,6 +71,8 @@ class _Foreground:
         self._heartbeat = Path(local_run.environment.get(HEARTBEAT) or folder / LEARNERS / "beat")
         self._reported: dict[str, float] = {}  # by process: the time of its last reported failure
         self._stop_requests = 0
+        self._all_failed_at: float | None = None  # time.monotonic()
+        self._ends_without_actors = False
 
     def run(self) -> int | None:
         """Start all supervisors and wait for the learners' supervisor.
@@ -152,23 +156,41 @@ class _Foreground:
         )
 
     def _report_actors(self) -> None:
-        """Print the failures of actors that were not printed yet.
+        """Print the failures of actors that were not printed yet; end the run if all have failed.
 
         Before the first heartbeat of a learner none is printed: what is wrong with the flags of
         all processes is printed once, by the learner.
         """
         if not any(self._heartbeat.parent.glob(f"{self._heartbeat.name}*")):
             return
-        for name in self._names[1:]:
-            state = read_json(self._folder / name / "state.json")
+        states = {name: read_json(self._folder / name / "state.json") for name in self._names[1:]}
+        for name, state in states.items():
             failure = state.get("failure")
             if failure and failure["time"] != self._reported.get(name):
+                is_first = not self._reported
                 self._reported[name] = failure["time"]
                 _print(_describe_failure(name, state, self._log(name)))
+                if is_first and failure["lines"] and failure["lines"][0].startswith("Traceback"):
+                    for line in failure["lines"]:
+                        _print(f"    {line}")
+        if states and all(state.get("state") == "failed" for state in states.values()):
+            self._end_without_actors()
+
+    def _end_without_actors(self) -> None:
+        """End the run, some seconds after all actors have failed for good."""
+        now = time.monotonic()
+        self._all_failed_at = self._all_failed_at or now
+        if now - self._all_failed_at > _NO_ACTORS_SECONDS and not self._ends_without_actors:
+            self._ends_without_actors = True
+            _print(f"the run ends, since no actor is left; {self._resume_hint()}")
+            with contextlib.suppress(OSError):  # the disk may be full; Ctrl-C still ends the run
+                (self._folder / "stop").write_text("save")
 
     def _result(self, code: int) -> int | None:
         """Return the learners' exit code; None if they ended because of a stop request."""
         state = read_json(self._folder / LEARNERS / "state.json")
+        if self._ends_without_actors:
+            return code or 1
         if state.get("state") == "stopped" or (self._signals and not state):
             return None
         if state.get("state") not in FINAL_STATES:

@@ -64,6 +64,10 @@ class HeartbeatMonitor:
         frames = [read_json(path).get("frames") for path in self._files()]
         return max((float(count) for count in frames if count is not None), default=None)
 
+    def gave_up(self) -> str:
+        """Return why the process has ended, if it reported that a restart would not help."""
+        return next(filter(None, (read_json(path).get("gave_up") for path in self._files())), "")
+
     def _files(self) -> list[Path]:
         found = self._path.parent.glob(f"{self._path.name}*")
         return [path for path in found if path.suffix != ".part"]  # still being written

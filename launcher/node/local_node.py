@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.node import keyring, tmux
+from launcher.node.leftovers import remove_leftovers
 from launcher.node.run_registry import Record, Run, RunInUse, boot_id
 from launcher.node.task import LEARNERS, LEARNERS_VARIABLE, RANK_BEATS_FOLDER, Task, write_json
 
@@ -61,6 +62,7 @@ class LocalNode:
             tmux.Session(self.run.name, self._make_tmux(socket_path)).close_ended()
         (self.run.folder / RANK_BEATS_FOLDER).mkdir(mode=0o700)
         self.run.write_record(Record(**record | {"boot": boot_id(), "socket": socket_path}))
+        remove_leftovers(Path(os.environ.get("TMPDIR") or "/tmp"))
 
     def refuse_taken_name(self, logdir: str, started_from: str) -> None:
         """Raise RunInUse or TmuxError if another run has this name here, or a session of a user.

@@ -150,9 +150,13 @@ class MachineProbe:
             return [str(each[4][0]) for each in socket.getaddrinfo(host, 0, socket.AF_INET)]
         return []
 
-    def start_bandwidth_server(self, address: str, port: int) -> None:
-        """Listen for `measure_bandwidth` of another host. Raises OSError."""
+    def start_bandwidth_server(self, address: str, port: int) -> int:
+        """Listen for `measure_bandwidth` of another host, and return the port. Raises OSError.
+
+        Port 0 stands for the first free one that a learner would take.
+        """
         self._servers.append(bandwidth.BandwidthServer(address, port))
+        return self._servers[-1].port
 
     def stop_bandwidth_servers(self) -> None:
         """Stop all servers that `start_bandwidth_server` started."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 _MAX_LINES = 400  # lines that are kept in memory
 _MAX_LINE_BYTES = 1 << 16  # bytes after which text without a newline counts as a line
+_MAX_DETAILS = 30  # lines of an error that are shown with it
 _BLOCKED_SECONDS = 1.0  # seconds to wait for a window that takes no output
 
 
@@ -71,12 +72,23 @@ class ProcessOutput:
 
 
 def error_lines(lines: list[str]) -> list[str]:
-    """Return the lines that explain a failure: the first traceback or error, or the last five."""
+    """Return the lines that explain a failure: the first traceback or errors, or the last five."""
     for i, line in enumerate(lines):
         if line.startswith("Traceback (most recent call last)"):
             end = i + 1
             while end < len(lines) and (lines[end].startswith(" ") or not lines[end].strip()):
                 end += 1
             return lines[max(i, end - 7) : end + 1]
-    errors = [line for line in lines if re.search(r"(^|\s)(error|fatal)\b", line, re.IGNORECASE)]
-    return errors[:3] or lines[-5:]
+    errors = [i for i, line in enumerate(lines) if _ERROR.search(line)]
+    return [line for i in errors[:3] for line in _with_details(lines, i)] or lines[-5:]
+
+
+_ERROR = re.compile(r"(^|\s)(error|fatal)\b", re.IGNORECASE)
+
+
+def _with_details(lines: list[str], start: int) -> list[str]:
+    """Return a line and the indented lines that follow it, such as a traceback."""
+    end = start + 1
+    while end < len(lines) and lines[end].startswith("  ") and not _ERROR.search(lines[end]):
+        end += 1
+    return lines[start : min(end, start + _MAX_DETAILS)]

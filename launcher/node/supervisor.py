@@ -20,6 +20,7 @@ from typing import Any
 
 from launcher.node import child_process, file_lock, keyring, procfs
 from launcher.node.lease import Lease
+from launcher.node.leftovers import remove_leftovers
 from launcher.node.liveness import HeartbeatMonitor
 from launcher.node.process_output import ProcessOutput, error_lines
 from launcher.node.task import (
@@ -67,6 +68,7 @@ class Supervisor:
         ] = []  # still to be sent: (signal, seconds until the next one)
         self._next_signal_time = 0.0
         self._crashes = 0  # crashes in a row
+        self._has_worked = False  # whether it has reported frames since it was first started
         self._kill_reason = ""  # why this supervisor killed the process; empty if it did not
         self._written = self._checked = 0.0
         self._state: dict[str, Any] = {
@@ -129,6 +131,7 @@ class Supervisor:
         self._initial_rows_size = _file_size(self._task.rows)
         task = self._task
         if task.job == "learner":
+            remove_leftovers(Path(task.environment.get("TMPDIR") or "/tmp"))
             self._awaits_hosts = True
             self._hosts_file.unlink(missing_ok=True)
             # A restarted learner takes its former port, since actors know that one.
@@ -281,15 +284,17 @@ class Supervisor:
             self._write_state(state="ended")
             return None
         self._crashes = 1 if duration > _STABLE_SECONDS else self._crashes + 1
+        self._has_worked |= bool(self._heartbeat.frames())
+        gave_up = "" if self._has_worked else self._heartbeat.gave_up()
         # Flags with which learners have been running are right: a restart that is refused before
         # they report addresses found their port taken, for example, which may pass.
         can_help = code != USER_ERROR or (self._awaits_hosts and self._state["learner_hosts"])
-        restarts_again = bool(can_help) and self._crashes <= self._task.restarts
+        restarts_again = bool(can_help) and not gave_up and self._crashes <= self._task.restarts
         wait = min(0.5 * 2 ** min(self._crashes - 1, 6), 30.0)
         follows = (
             f"it will be restarted in {wait:g} s"
             if restarts_again
-            else self._describe_no_restart(code)
+            else self._describe_no_restart(code, gave_up)
         )
         failure = self._describe_failure(code, follows)
         restarts = self._state["restarts"] + restarts_again
@@ -310,9 +315,11 @@ class Supervisor:
         self._output.write_message(f"{failure['why']}; {follows}")
         return failure
 
-    def _describe_no_restart(self, code: int) -> str:
+    def _describe_no_restart(self, code: int, gave_up: str) -> str:
         if not self._task.leader:
             return "the run ends"
+        if gave_up:
+            return f"it will not be restarted, since {gave_up}"
         if code == USER_ERROR:
             return "it will not be restarted, since a restart would not help"
         times = "once" if self._crashes == 1 else f"{self._crashes} times"

@@ -38,6 +38,7 @@ HOSTS_VARIABLE = "IMPALA_MM_LEARNER_HOSTS"
 # Environment variable of learners and actors, set by the program that starts both: a random id of
 # the start. An actor with an id takes no learner with another one, or with none.
 START_VARIABLE = "IMPALA_MM_START"
+FIRST_PORT = 8001  # the first port that a learner tries if it chooses its port itself
 USER_ERROR = 2  # exit code after a user's mistake: a restart would not help
 
 

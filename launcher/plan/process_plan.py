@@ -11,7 +11,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from launcher.node import mpirun
-from launcher.node.task import HEARTBEAT, LEARNERS, LEARNERS_VARIABLE, RANK_BEATS_FOLDER
+from launcher.node.task import (
+    HEARTBEAT,
+    LEARNERS,
+    LEARNERS_VARIABLE,
+    RANK_BEATS_FOLDER,
+    START_VARIABLE,
+)
 from launcher.plan.host_environment import Installation, InstallationOf
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import ANY_LEARNER, Worker
@@ -99,7 +105,10 @@ def make_process(
 def join_common_flags(
     workers: Sequence[Worker], flags: dict[str, str], installation_of: InstallationOf
 ) -> dict[str, str]:
-    """Return the flags of every process: the user's flags and the learners' addresses."""
+    """Return the flags of every process: the user's flags and the learners' addresses.
+
+    The port of a learner that chooses it itself is 0.
+    """
     learners = [worker for worker in workers if worker.job == "learner"]
     host_ids = {installation_of(worker).host_id for worker in workers}
     addresses = []
@@ -112,6 +121,27 @@ def join_common_flags(
             )
         addresses.append(f"{address}:{worker.tf_port}")
     return flags | {"learner_hosts": ",".join(addresses)}
+
+
+def chooses_port(addresses: str) -> bool:
+    """Return whether a learner of these addresses, in --learner_hosts, chooses its port itself."""
+    return any(address.endswith(":0") for address in addresses.split(","))
+
+
+def known_addresses(addresses: str, reported: str) -> str:
+    """Return addresses with the ports that learners of the same hosts have reported, instead of 0.
+
+    Both are lists in the format of --learner_hosts.
+    """
+    found = addresses.split(",")
+    left = [address for address in reported.split(",") if address not in found]
+    for i, address in enumerate(found):
+        host, _, port = address.rpartition(":")
+        alike = [each for each in left if each.rpartition(":")[0] == host]
+        if port == "0" and alike:
+            found[i] = alike[0]
+            left.remove(alike[0])
+    return ",".join(found)
 
 
 def make_actor(
@@ -226,7 +256,7 @@ def mpirun_command(
     for i, worker in enumerate(learners):
         own = installation_of(worker)
         # Variables are passed by name: a value may be secret, and `ps` shows commands.
-        names = [*variable_names, *([LEARNERS_VARIABLE] if agent else [])]
+        names = [*variable_names, *([LEARNERS_VARIABLE, START_VARIABLE] if agent else [])]
         if own.host_id != first.host_id:  # its supervisor is on another host
             names.append(f"{HEARTBEAT}={own.folder}/{RANK_BEATS_FOLDER}/beat")
         if worker.cuda_visible_devices:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.node import mpirun
+from launcher.node.task import FIRST_PORT
 from launcher.plan import host_environment, process_plan
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
@@ -88,10 +89,13 @@ def make_script(
 
 
 def choose_ports(learners: Sequence[Worker]) -> list[int]:
-    """Return a different port for each learner: Slurm may place any two on the same node."""
+    """Return a different port for each learner: Slurm may place any two on the same node.
+
+    No supervisor could report the ports that learners choose themselves.
+    """
     taken: list[int] = []
     for worker in learners:
-        port = worker.tf_port
+        port = worker.tf_port or FIRST_PORT
         while port in taken:
             port += 1
         taken.append(port)

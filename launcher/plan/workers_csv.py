@@ -17,7 +17,6 @@ from launcher.plan.cells import address_mistake, character_mistake, gpus_mistake
 
 JOBS = ("learner", "actor", "evaluator", "ps")
 ANY_LEARNER = -1  # the row of an actor names no learner: actors take the learners in turn
-_FIRST_PORT = 8001  # port of a host's first learner whose row names none
 
 
 class BadCsv(Exception):
@@ -31,7 +30,7 @@ class Worker:
     line: int  # line number in the file, for messages
     job: str  # "learner", "actor" or "evaluator"
     ip: str
-    tf_port: int = 0  # port at which a learner listens; actors do not listen
+    tf_port: int = 0  # port at which a learner listens; 0: it takes a free one
     cuda_visible_devices: str = ""
     ssh_port: int = 0  # 0: the port in the SSH configuration, by default 22
     ssh_username: str = ""
@@ -93,7 +92,6 @@ def read(path: str) -> tuple[list[Worker], list[str]]:
             notes += _unused_columns(worker)
             workers.append(worker)
     if header and not _header_mistakes(header):
-        workers = _with_ports(workers)
         bad = {int(found[1]) for each in mistakes if (found := re.match(r"row (\d+)", each))}
         mistakes += _mistakes_between_rows(workers, bad)
     if any(worker.ssh_password for worker in workers) and mode & (stat.S_IRWXG | stat.S_IRWXO):
@@ -182,21 +180,6 @@ def _unused_columns(worker: Worker) -> list[str]:
     return notes
 
 
-def _with_ports(workers: list[Worker]) -> list[Worker]:
-    """Return the workers; learners without a port get the next free one of their host."""
-    taken = {(worker.ip, worker.tf_port) for worker in workers}
-    found = []
-    for worker in workers:
-        port = worker.tf_port
-        if worker.job == "learner" and not port:
-            port = _FIRST_PORT
-            while (worker.ip, port) in taken:
-                port += 1
-            taken.add((worker.ip, port))
-        found.append(dataclasses.replace(worker, tf_port=port))
-    return found
-
-
 def _mistakes_between_rows(workers: list[Worker], bad_lines: set[int]) -> list[str]:
     """Return mistakes between rows, except on `bad_lines`, which are reported already."""
     learners = [worker for worker in workers if worker.job == "learner"]
@@ -207,7 +190,7 @@ def _mistakes_between_rows(workers: list[Worker], bad_lines: set[int]) -> list[s
     for worker in learners:
         host = "localhost" if worker.ip == "127.0.0.1" else worker.ip
         other = rows.setdefault((host, worker.tf_port), worker.line)
-        if other != worker.line and worker.line not in bad_lines:
+        if worker.tf_port and other != worker.line and worker.line not in bad_lines:
             mistakes.append(
                 f"row {worker.line}, column tf_port: row {other} already uses "
                 f"{worker.ip}:{worker.tf_port}; each learner of a host needs its own port"

@@ -25,8 +25,17 @@ from launcher.running.recovery import Recovery
 from launcher.running.run_control import RunControl
 
 _CHECK_SECONDS = 0.3
+# Seconds after the last actor has failed for good: a learner that knows why ends by itself.
+_NO_ACTORS_SECONDS = 5.0
 _REPEAT_SECONDS = 2.0  # seconds after which a stop request is repeated: hosts may have missed it
+_ADDRESSES_SECONDS = 300.0  # timeout for learners to report their addresses
+_ADDRESSES_CHECK_SECONDS = 0.05  # seconds between two looks for these addresses
+_WAITING_SECONDS = 10.0  # seconds between two messages that the actors wait for these addresses
 KEYS_HINT = "`d` detaches; Ctrl-C saves and stops the run"
+
+
+class NoAddresses(Exception):
+    """An error: the learners have not reported their addresses in time."""
 
 
 class LogTail:
@@ -69,6 +78,8 @@ class Follower:
         self._signals: list[int] = []
         # When a stop was first requested, and when the request was last sent to all hosts.
         self._stop_requested = self._stop_sent = 0.0
+        self._all_failed_at: float | None = None  # when the last actor failed; time.monotonic()
+        self._ends_without_actors = False
 
     def install_signal_handlers(self) -> None:
         """Record signals from now on, so that Ctrl-C while the run is starting is not lost."""
@@ -79,6 +90,35 @@ class Follower:
     def interrupted(self) -> bool:
         """Whether Ctrl-C was pressed."""
         return signal.SIGINT in self._signals
+
+    def wait_for_learners(self, seconds: float = _ADDRESSES_SECONDS) -> list[str]:
+        """Wait until the learners have reported their addresses, and return these.
+
+        The result is empty if the learners ended first, or Ctrl-C was pressed. Raises
+        NoAddresses after `seconds`.
+        """
+        began = time.monotonic()
+        next_message = _WAITING_SECONDS
+        while not self.interrupted:
+            learners = self._run.states().get(LEARNERS, {"state": "lost"})
+            if learners["state"] in (*FINAL_STATES, "lost"):
+                break
+            if addresses := learners.get("learner_hosts"):
+                return addresses
+            waited = time.monotonic() - began
+            what = "the learners to report the ports that they have chosen"
+            if waited > seconds:
+                raise NoAddresses(
+                    f"gave up waiting for {what} after {waited:.0f} s: their log may say why "
+                    f"({learners.get('log', '')}); with tf_port in the CSV, actors start at once"
+                )
+            if waited > _WAITING_SECONDS:  # usually `follow` prints their first lines
+                self._print_news()
+            if waited > next_message:
+                next_message += _WAITING_SECONDS
+                self._say(f"the actors wait for {what} ({waited:.0f} s)")
+            time.sleep(_ADDRESSES_CHECK_SECONDS)
+        return []
 
     def follow(self, recovery: Recovery, timeout: float) -> int:
         """Follow the run, and return the frontend's exit code.
@@ -101,6 +141,8 @@ class Follower:
                 if not states:  # another frontend stopped the run and removed its record
                     return 130 if interrupted else 0
                 learners = states[LEARNERS]
+                if not interrupted:
+                    self._end_without_actors(states)
                 has_ended = learners["state"] in FINAL_STATES
                 if learners["state"] == "lost":
                     has_ended = interrupted > 0 or not recovery.can_restart_learners
@@ -128,6 +170,22 @@ class Follower:
         return learners["state"] != "away" or (
             now - self._stop_requested < timeout and interrupts < 2
         )
+
+    def _end_without_actors(self, states: dict[str, dict[str, Any]]) -> None:
+        """End the run, some seconds after all of its actors have failed for good."""
+        actors = [state["state"] for state in states.values() if state["job"] == "actor"]
+        if not actors or set(actors) != {"failed"}:
+            self._all_failed_at = None
+            return
+        now = time.monotonic()
+        self._all_failed_at = self._all_failed_at or now
+        if now - self._all_failed_at > _NO_ACTORS_SECONDS and not self._ends_without_actors:
+            self._ends_without_actors = True
+            self._say(
+                "error: the run ends, since no actor is left; start it again with the same "
+                "--logdir to resume"
+            )
+            self._control.request_stop("save")
 
     def _print_news(self) -> None:
         for line in self._learners_log.lines():
@@ -170,7 +228,7 @@ class Follower:
             return int(learners["code"]) or 1
         if interrupted:
             return 130
-        return 0
+        return 1 if self._ends_without_actors else 0
 
 
 def failure_message(state: dict[str, Any], times: int) -> str:

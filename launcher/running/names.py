@@ -18,6 +18,7 @@ from launcher.node.run_registry import Run, RunInUse, UnreadableRecord, run_name
 from launcher.remote.hosts import Hosts, libtmux_server
 from launcher.remote.remote_node import OperationFailed
 from launcher.running import status
+from launcher.running.process_table import state_label
 
 _OWN_NAME = "without --tmux_sess, this run gets a name of its own"
 
@@ -182,7 +183,7 @@ def _describe(run: Run) -> str:
     """Return the run's state and folder."""
     try:
         record = run.record
-        state = status.state_label(status.run_state(run))
+        state = state_label(status.run_state(run))
     except UnreadableRecord:
         return "its record cannot be read"
     return f"{state}, {record.logdir}" if record else "removed"

@@ -16,7 +16,7 @@ from typing import Any
 from launcher.node import file_lock
 from launcher.node.callbacks import Say
 from launcher.node.run_registry import Record
-from launcher.node.task import FINAL_STATES, LEARNERS
+from launcher.node.task import FINAL_STATES, LEARNERS, with_learner_hosts
 from launcher.plan import process_plan
 from launcher.plan.host_environment import InstallationOf
 from launcher.plan.process_plan import Process
@@ -284,12 +284,20 @@ class Recovery:
             )
         flags = record.flags | {"logdir": logdir}
         learners = process_plan.make_processes(rows, self._config, flags, self._installation_of)[0]
+        flags = process_plan.join_common_flags(rows, flags, self._installation_of)
+        # Actors that are running know the learners' ports, so they remain.
+        addresses = process_plan.known_addresses(
+            flags["learner_hosts"], record.flags["learner_hosts"]
+        )
         new_record = dataclasses.replace(
             record,
-            flags=process_plan.join_common_flags(rows, flags, self._installation_of),
+            flags=flags | {"learner_hosts": addresses},
             learners=learners.command,
             shared=shared,
             learner_places=start.learner_host_ids(learners),
+        )
+        learners = dataclasses.replace(
+            learners, command=with_learner_hosts(learners.command, addresses.split(","))
         )
         learners_entry = start.record_entry(learners, first.host_id, new_record)
         new_record.processes[0] = learners_entry

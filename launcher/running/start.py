@@ -11,7 +11,14 @@ from typing import Any
 from launcher.node import tmux
 from launcher.node.callbacks import Say
 from launcher.node.run_registry import Record, Run, boot_id
-from launcher.node.task import HEARTBEAT, LEARNERS, LEARNERS_VARIABLE, Task
+from launcher.node.task import (
+    HEARTBEAT,
+    LEARNERS,
+    LEARNERS_VARIABLE,
+    START_VARIABLE,
+    Task,
+    with_learner_hosts,
+)
 from launcher.plan import process_plan
 from launcher.plan.host_environment import Installation, InstallationOf
 from launcher.plan.process_plan import Process
@@ -36,11 +43,12 @@ def start_run(
     installation_of: InstallationOf,
     log_max_mb: float,
     say: Say,
-) -> Record:
-    """Start all processes of a run and return its record, which is written before they start.
+) -> tuple[Record, list[Process]]:
+    """Start the processes of a run; return its record, and the actors that are not started yet.
 
-    `logdir` is the run's folder on this machine. `flags` names the folder on the learners' machine,
-    which is the same one if it is `shared`.
+    The actors wait for `start_actors` if a learner chooses its port itself. The record is written
+    before the processes start. `logdir` is the run's folder on this machine. `flags` names the
+    folder on the learners' machine, which is the same one if it is `shared`.
     """
     processes = process_plan.make_processes(workers, config, flags, installation_of)
     record = Record(
@@ -53,7 +61,7 @@ def start_run(
         processes=[],
         flags=process_plan.join_common_flags(workers, flags, installation_of),
         learners=processes[0].command,
-        next_actor=sum(process.job == "actor" for process in processes),
+        next_actor=0,
         shared=shared,
         learner_places=learner_host_ids(processes[0]),
         targets=connect.describe_targets(hosts),
@@ -64,9 +72,14 @@ def start_run(
         csvs=[str(Path(config.workers_csv_path).absolute())],
         started_from=socket.gethostname(),
     )
-    record.processes[:] = [
-        record_entry(process, processes[0].installation.host_id, record) for process in processes
-    ]
+    waits = process_plan.chooses_port(record.flags["learner_hosts"])
+    actors = [process for process in processes if process.job == "actor" and waits]
+    first = [process for process in processes if process not in actors]
+    record = dataclasses.replace(
+        record,
+        processes=_record_entries(first, record),
+        next_actor=sum(process.job == "actor" for process in first),
+    )
     is_local = any(not process.installation.host_id for process in processes)
     if is_local and record.socket:  # windows of an earlier run of this name were kept
         tmux.Session(run.name, libtmux_server(record.socket)).close_ended()
@@ -83,8 +96,47 @@ def start_run(
         [host_id for host_id in hosts.remote_nodes if not hosts.remote_nodes[host_id].error],
         say,
     )
-    start_processes(run, hosts, processes, config, record, log_max_mb, say)
+    start_processes(run, hosts, first, config, record, log_max_mb, say)
+    return record, actors
+
+
+def start_actors(
+    run: Run,
+    hosts: Hosts,
+    actors: Sequence[Process],
+    addresses: Sequence[str],
+    config: LauncherConfig,
+    record: Record,
+    log_max_mb: float,
+    say: Say,
+) -> Record:
+    """Start the actors once the learners' addresses are known; return the new record."""
+    known = [
+        dataclasses.replace(each, command=with_learner_hosts(each.command, addresses))
+        for each in actors
+    ]
+    learners, *others = record.processes
+    record = dataclasses.replace(
+        record,
+        processes=[learners, *_record_entries(known, record), *others],
+        flags=record.flags | {"learner_hosts": ",".join(addresses)},
+        next_actor=len(known),
+    )
+    run.write_record(record)
+    start_processes(run, hosts, known, config, record, log_max_mb, say)
     return record
+
+
+def with_reported_addresses(run: Run, record: Record) -> Record:
+    """Return a record with the learners' addresses, if a frontend ended before it wrote them."""
+    reported = run.states().get(LEARNERS, {}).get("learner_hosts")
+    if not reported or not process_plan.chooses_port(record.flags["learner_hosts"]):
+        return record
+    return dataclasses.replace(record, flags=record.flags | {"learner_hosts": ",".join(reported)})
+
+
+def _record_entries(processes: Sequence[Process], record: Record) -> list[dict[str, Any]]:
+    return [record_entry(process, record.learner_places[0], record) for process in processes]
 
 
 def learner_host_ids(learners: Process) -> list[str]:
@@ -212,6 +264,7 @@ def _make_task(
     variables = {
         "PYTHONUNBUFFERED": "1",  # its log must be complete at all times
         HEARTBEAT: str(folder / process.name / "beat"),
+        START_VARIABLE: record.id,
     }
     if process.other_installations:
         variables[LEARNERS_VARIABLE] = record.id

@@ -19,7 +19,7 @@ class FarCluster(FrontendUser):
         for host in lan.hosts.values():
             write_stand_in(host.path(STANDS_IN))
 
-    def row(self, job, name, port=8001, count=""):
+    def row(self, job, name, port="", count=""):
         """Return a row for a host, by its address, or by its name if only that reaches it."""
         host = self.lan.hosts[name]
         ip = host.name if name == "actor3" else host.address

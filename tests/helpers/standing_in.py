@@ -2,7 +2,9 @@
 
 It is the `python` of a row, called with experiment.py's path and flags. It prints its flags, its
 folder and its environment, and runs until a signal stops it; SIGUSR1 stands for "save and stop". A
-learner writes one row of metrics. With TOLD=fail in the environment, an actor fails.
+learner writes one row of metrics, and reports port 8001, 8002 or so on instead of port 0; with
+TOLD=late in the environment, only once LOGDIR/go exists. With TOLD=fail, an actor fails, and with
+TOLD=refuse a learner.
 """
 
 import json
@@ -16,6 +18,8 @@ print("told", json.dumps({"flags": flags, "cwd": os.getcwd(), "environment": dic
 job = flags["job_name"]
 if os.environ.get("TOLD") == "fail" and job == "actor":
     raise ValueError("an actor that fails")
+if os.environ.get("TOLD") == "refuse" and job == "learner":
+    sys.exit("error: the learner cannot listen")
 
 
 def end(number, _):
@@ -26,6 +30,14 @@ def end(number, _):
 for number in (signal.SIGUSR1, signal.SIGTERM):
     signal.signal(number, end)
 if job == "learner":
+    print("reporting")
+    while os.environ.get("TOLD") == "late" and not os.path.exists(f"{flags['logdir']}/go"):
+        time.sleep(0.05)
+    if path := os.environ.get("IMPALA_MM_LEARNER_HOSTS"):
+        given = flags["learner_hosts"].split(",")
+        with open(path, "w") as file:
+            addresses = [address.replace(":0", f":{8001 + i}") for i, address in enumerate(given)]
+            json.dump({"learner_hosts": addresses}, file)
     with open(os.path.join(flags["logdir"], "metrics.jsonl"), "a") as file:
         row = {"frames": 1000, "frames_per_second": 10, "verdict": "all is well", "policy_lag": 1.5}
         file.write(json.dumps(row) + "\n")

@@ -13,7 +13,10 @@ from impala_mm.config.settings import Config
 
 sys.path.append(str(ROOT / "sandbox"))  # the scripts import each other by their short names
 
+import plot as plotting
+import plot_style
 import run_series
+from run_series import PANELS
 
 REFERENCE = ROOT / "sandbox" / "reference"
 
@@ -234,3 +237,35 @@ def test_the_recorded_pictures_are_what_their_script_draws_each_time_the_same(
     record.draw_references()
     assert (tmp_path / "catch.svg").read_text() == drawn
     assert _words(tmp_path / "catch.svg") == _words(REFERENCE / "catch.svg")
+
+
+def test_all_labels_lie_within_the_figure_and_ticks_differ(tmp_path):
+    """The panels have small values, large ones, and ones that hardly differ."""
+    series = [(-1.2e-5, 1e-6), (19_999.5, 1.0), (0.0008, -1e-6), (3e-9, 1e-12), (-1e9, 3e8)]
+    starts = {panel: series[i % len(series)] for i, panel in enumerate(PANELS)}
+    rows = [
+        {"frames": 1e6 * n + 1.0, "seconds": 1e4 * n}
+        | {p.key: 0.5 if p.share else first + step * n / 9 for p, (first, step) in starts.items()}
+        for n in range(10)
+    ]
+    write(tmp_path, rows, level_name="catch")
+    groups = run_series.group_runs([run_series.read_run(tmp_path)])
+    figure = plotting.draw_runs(groups, PANELS, "title")
+    figure.canvas.draw()
+    width, height = figure.bbox.width, figure.bbox.height
+    for axes in figure.axes:
+        low, high = axes.get_ylim()
+        ticks = [at for at in axes.get_yticks() if low <= at <= high]
+        labels = plot_style.format_ticks(ticks)
+        assert len(set(labels)) == len(labels) >= 2, labels
+        left, right = axes.get_xlim()
+        texts = [each for each in axes.get_xticklabels() if left <= each.get_position()[0] <= right]
+        texts += [each for each in axes.get_yticklabels() if low <= each.get_position()[1] <= high]
+        texts += [*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label]
+        for text in filter(lambda text: text.get_visible() and text.get_text(), texts):
+            box = text.get_window_extent()
+            assert box.x0 >= 0, text
+            assert box.y0 >= 0, text
+            assert box.x1 <= width, text
+            assert box.y1 <= height, text
+    plot_style.pyplot().close(figure)

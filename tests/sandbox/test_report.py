@@ -6,6 +6,7 @@ import json
 import re
 import sys
 
+import numpy as np
 import pytest
 from processes import ROOT, run
 
@@ -129,6 +130,30 @@ def test_small_videos_are_in_the_page_and_large_ones_beside_it(folder):
     ]
 
 
+def test_videos_that_were_recorded_in_other_folders_are_in_the_page(folder, tmp_path):
+    """Each test records where its video is; a file that is gone or no video is left out."""
+    (folder / "videos").mkdir()
+    (folder / "videos" / "a.mp4").write_bytes(b"own")
+    (outside := tmp_path / "all videos" / "b.mp4").parent.mkdir()
+    outside.write_bytes(b"outside")
+    large = outside.with_name("c.mp4")
+    with large.open("wb") as file:
+        file.truncate(6 * 2**20)
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    named = ["videos/a.mp4", outside, large, outside, tmp_path / "gone.mp4", secret, folder]
+    rows = "".join(json.dumps({"level": "x", "video": str(path)}) + "\n" for path in named)
+    (folder / "evaluations.jsonl").write_text(rows)
+    _, page, _ = _page(folder)
+    assert page.loads == [
+        *(
+            "data:video/mp4;base64," + base64.b64encode(text).decode()
+            for text in (b"own", b"outside")
+        ),
+        "../all%20videos/c.mp4",
+    ]
+
+
 def test_a_folder_with_nothing_but_rows_makes_a_page(tmp_path):
     write(tmp_path, [{"frames": 100.0, "seconds": 2.0}])
     _, _, words = _page(tmp_path)
@@ -172,8 +197,6 @@ def test_the_commands_to_go_on_with_are_quoted_for_the_shell(tmp_path):
 
 
 def test_a_curve_lies_where_its_values_are_and_brings_them_along():
-    import numpy as np  # noqa: PLC0415
-
     line = np.array([0.0, 50.0, 100.0])
     drawn = svg_chart.draw_chart(run_series.Curve(line, line, line, line), "Return", "frames")
     points = json.loads(re.search(r"json\">(.*?)</script>", drawn)[1])["points"]
@@ -192,3 +215,21 @@ def test_the_command_writes_the_page_and_replaces_the_one_before(folder):
         assert f"wrote {folder / 'report.html'}" in printed
     assert (folder / "report.html").read_text().startswith("<!doctype html>")
     assert not (folder / "report.html.part").exists()
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.000799, 0.0008), (-1.2e-5, -1.1e-5), (1.0000001, 1.0000006), (0, 1e9)]
+)
+def test_the_labels_of_a_charts_axes_differ_and_are_within_it(low, high):
+    """A digit takes at most 8 of the 400 units of width, in the fonts that browsers have."""
+    x, values = np.linspace(0.0, 10_250.0, 9), np.linspace(low, high, 9)
+    curve = run_series.Curve(x, values, values, values)
+    drawn = svg_chart.draw_chart(curve, "Learning rate", "frames")
+    texts = re.findall(r'<text x="([\d.]+)" y="[\d.]+" text-anchor="(\w+)">([^<]+)<', drawn)
+    of_y = [(float(at), label) for at, anchor, label in texts if anchor == "end"]
+    of_x = [(float(at), label) for at, anchor, label in texts if anchor == "middle"]
+    assert len({label for _, label in of_y}) == len(of_y) >= 2
+    assert all(at - 8 * len(label) >= 0 for at, label in of_y)
+    assert all(at + 4 * len(label) <= svg_chart.WIDTH for at, label in of_x)
+    if high == 0.0008:
+        assert [label for _, label in of_y][:2] == ["0.000799", "0.0007992"]

@@ -28,8 +28,8 @@ import numpy as np
 from ale_py.vector_env import AtariVectorEnv
 
 from impala_mm.environments.atari.games import Game
-from impala_mm.environments.messages import describe_error
-from impala_mm.environments.types import EnvironmentSpec, Episode, Step
+from impala_mm.environments.faults import make_fault
+from impala_mm.environments.types import EnvironmentSpec, Episode, Fault, Step
 from impala_mm.runtime import thread_names
 
 _FRAMES_PER_SECOND = 60  # of the emulated console
@@ -88,7 +88,7 @@ class AtariVector:
     ):
         self.spec = spec
         self.picture_rate = _FRAMES_PER_SECOND / game.repeats
-        self.faults: list[str] = []
+        self.faults: list[Fault] = []
         self._game, self._num_envs, self._seed = game, num_envs, seed
         self._fire = game.actions.index(ale_py.Action.FIRE) if _has_fire(game) else 0
         emulators = list(dict.fromkeys(game.actions))  # several of our actions may press the same
@@ -245,7 +245,7 @@ class AtariVector:
     def _break(self, error: Exception) -> Step:
         """Mark all environments as broken and record one fault for them."""
         environments = f"all {self._num_envs} environments of {self.spec.level_name}"
-        self.faults.append(f"{environments}: {describe_error(error)}")
+        self.faults.append(make_fault(environments, error))
         self._vector = None
         self._broken[:] = True
         self._rebuilt.clear()

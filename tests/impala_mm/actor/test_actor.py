@@ -13,7 +13,7 @@ from counting import Counting, level
 
 from impala_mm.actor.actor import Player, run
 from impala_mm.actor.learner_link import PulledParameters
-from impala_mm.actor.stepper import TooManyFaults
+from impala_mm.actor.stepper import NothingPlayed
 from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
 from impala_mm.environments.make import make_environments
@@ -174,7 +174,7 @@ def test_the_unroll_with_a_fault_is_dropped_and_the_next_begins_with_a_reset():
     player = Player(algorithm, [(vector, 2)])
     counts = [len(player.play()) for _ in range(2)]
     assert counts == [2, 1], "the second environment breaks in the second unroll"
-    assert "RuntimeError: the emulator is gone" in vector.faults[-1]
+    assert "RuntimeError: the emulator is gone" in vector.faults[-1].text
     contents = player.play()
     assert len(contents) == 2
     entries, _ = UnrollCodec(algorithm.unroll).decode(tf.constant(contents))
@@ -218,9 +218,20 @@ def test_an_environment_that_cannot_be_made_anew_ends_the_actor_after_some_tries
     link, said = AtOnce(), []
     vector = make_environments(level(Once), 1, seed=0)
     layout = ParameterLayout([], [], "float32")
+    told = []
     with pytest.raises(
-        TooManyFaults, match=r"10 faults .* when rebuilt: RuntimeError: there is no second"
+        NothingPlayed,
+        match=r"a single step after 5 rebuilds; the first fault: environment 0 .* is gone\n"
+        r"  Traceback(.*\n)*.*raise RuntimeError\(\"the emulator is gone\"\)",
     ):
-        run(Scripted(4), [(vector, 1)], layout, link, said.append, threading.Event(), Heartbeat())
-    assert len(said) == 10
+        run(
+            *(Scripted(4), [(vector, 1)], layout, link, said.append, threading.Event()),
+            *(Heartbeat(), told.append),
+        )
+    assert [line.split("\n")[0] for line in said] == [
+        *(f"{fault.text}; it is rebuilt, and its unroll is dropped" for fault in told),
+        "... 5 more faults of this kind: environment 0, when rebuilt: "
+        "RuntimeError: there is no second one",
+    ]
+    assert [group.faults for group in link.sent] == [2, 1, 1, 1, 1]
     assert all(group.contents == [] for group in link.sent)

@@ -13,10 +13,11 @@ from counting import Counting
 
 from impala_mm.actor.actor import Player, run
 from impala_mm.actor.learner_link import PulledParameters
-from impala_mm.actor.stepper import FaultCounter, TooManyFaults
+from impala_mm.actor.stepper import FaultCounter, NothingPlayed, TooManyFaults
 from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
 from impala_mm.environments.make import make_environments
+from impala_mm.environments.types import Fault
 from impala_mm.runtime.heartbeat import Heartbeat
 
 LENGTH = 5
@@ -187,20 +188,63 @@ def test_environments_are_not_closed_while_a_thread_steps_them():
     assert not running.is_set()
 
 
-def test_faults_of_all_groups_count_together():
-    class Broken:
-        def __init__(self):
-            self.faults = []
+class Broken:
+    """Environments that only have faults."""
 
+    def __init__(self):
+        self.faults = []
+
+    def fail(self, number, kind="OSError at a.py:7"):
+        text = f"environment {number} of Maze-v0: OSError: no map"
+        self.faults.append(Fault(text, kind, "Traceback\n  File a.py", number))
+
+
+def _count(groups, said, frames=1.0):
+    heartbeat = Heartbeat()
+    heartbeat.frames = frames
+    return FaultCounter([(group, 1) for group in groups], heartbeat, said.append)
+
+
+def test_environments_that_sometimes_fail_are_counted_and_play_on():
     groups, said = [Broken(), Broken()], []
-    faults = FaultCounter(groups, said.append)
-    for i in range(9):
-        groups[i % 2].faults.append(f"environment {i}")
+    faults = _count(groups, said)
+    for i in range(100):
+        groups[i % 2].fail(i)
         faults.after_unroll()
-    groups[1].faults.append("environment 9")
-    with pytest.raises(
-        TooManyFaults, match="10 faults of environments, the last: group 1: environment 9"
-    ):
+        assert faults.new == 1
+    assert said == [
+        "group 0: environment 0 of Maze-v0: OSError: no map; it is rebuilt, and its unroll is "
+        "dropped\n  Traceback\n    File a.py"
+    ]
+    assert groups[0].faults == groups[1].faults == []
+
+
+def test_an_actor_whose_environments_have_all_begun_to_fail_is_restarted():
+    groups, said = [Broken(), Broken()], []
+    faults = _count(groups, said)
+    faults.after_unroll()
+    for i in range(10):
+        groups[0].fail(0)
+        groups[1].fail(0)
+        if i < 9:
+            faults.after_unroll()
+    words = r"each of the last 10 unrolls; the last fault: group 1: env"
+    with pytest.raises(TooManyFaults, match=words) as caught:
         faults.after_unroll()
-    assert said[0] == "group 0: environment 0; it is rebuilt, and its unroll is dropped"
-    assert len(said) == 10
+    assert caught.type is TooManyFaults, "a restart may help"
+    assert said[1].startswith("... 19 more faults of this kind: group 1: environment 0 of Maze")
+
+
+@pytest.mark.parametrize(
+    ("frames", "rounds", "what"),
+    [(0.0, 6, "a single step after 5"), (9.0, 10, "an unroll without a fault after 9")],
+)
+def test_an_environment_that_has_never_worked_is_given_up(frames, rounds, what):
+    group = Broken()
+    faults = _count([group], [], frames)
+    for _ in range(rounds - 1):
+        group.fail(0)
+        faults.after_unroll()
+    group.fail(0)
+    with pytest.raises(NothingPlayed, match=f"has completed {what} rebuilds; the first fault: env"):
+        faults.after_unroll()

@@ -421,3 +421,31 @@ def test_an_actor_that_may_not_lag_is_sent_on_and_plays_by_the_policy_there_is(s
     assert _group(one).version == 0
     one._batches.put(_group(one, b"second"))
     assert (_taken(learners.servers[0]), _taken(learners.servers[1])) == (b"first", b"second")
+
+
+def test_an_actor_says_that_a_learner_belongs_to_another_run_and_waits_for_its_own(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setattr(
+        learner_link, "HostParameterCache", lambda run_id: HostParameterCache(run_id, tmp_path)
+    )
+    monkeypatch.setenv("IMPALA_MM_START", "1a2b")
+    address, stop, said = f"127.0.0.1:{free_port()}", threading.Event(), []
+    identity = IDENTITY | {"run_id": "r"}
+    server = Server(address, HeldAddress(address), "token", identity, 1, lambda event: None)
+    server.publish(0, lambda: b"weights")
+    monkeypatch.setenv("IMPALA_MM_START", "3c4d")
+    me = IDENTITY | {"protocol": messages.PROTOCOL, "actor": 0}
+    link = LearnerLink([address], 0, me, "token", 0.0, None, said.append, stop)
+    link.start()
+    assert not link.connected.wait(0.4)
+    assert said == [
+        f"waiting for the learner at {address} (0 s so far): this learner belongs to another run "
+        f"(run 1a2b) than this actor (run 3c4d)"
+    ], "once, until it is repeated after 10 s"
+    monkeypatch.setenv("IMPALA_MM_START", "1a2b")  # as if its own learner had come back
+    assert link.connected.wait(10)
+    stop.set()
+    server.close()
+    link.join(10)
+    link.close()

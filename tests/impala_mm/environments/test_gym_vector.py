@@ -172,7 +172,11 @@ class Faulty(Counting):
         ("no reward", "ValueError: reward nan"),
         ("shape", "ValueError: observation of shape [3], and its space has the shape [1]"),
         ("infinite", "ValueError: observation with NaN or infinity"),
-        ("four", "ValueError: not enough values to unpack (expected 5, got 4)"),
+        (
+            "four",
+            "step must return (observation, reward, terminated, truncated, info): "
+            "ValueError: not enough values to unpack (expected 5, got 4)",
+        ),
         ("end", "ValueError: reward -inf"),
     ],
 )
@@ -189,7 +193,8 @@ def test_a_fault_costs_its_environment_and_no_other(monkeypatch, fault, line):
         assert step.observation[3] == 0
         assert not step.truncated.any()
         assert not step.terminated[3]
-    assert envs.faults == [f"environment 3 of {name}: {line}"]
+    assert [fault.text for fault in envs.faults] == [f"environment 3 of {name}: {line}"]
+    assert envs.faults[0].environment == 3
     assert {(e.environment, e.episode_return, e.length) for e in envs.episodes()} == {
         (i, 5.0, 4) for i in range(3)
     }
@@ -227,7 +232,7 @@ def test_an_environment_that_cannot_reset_is_broken_until_a_rebuild_succeeds():
     step = envs.reset()
     assert step.fault.all()
     assert step.first.all()
-    assert [line.split(": ", 1)[1] for line in envs.faults] == ["OSError: no screen"] * 2
+    assert [fault.text.split(": ", 1)[1] for fault in envs.faults] == ["OSError: no screen"] * 2
     with pytest.raises(OSError, match="no screen"):
         envs.rebuild(1)
     assert Unwilling.closed == 1

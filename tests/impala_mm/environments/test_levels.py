@@ -301,7 +301,7 @@ def test_a_discrete_observation_becomes_one_hot():
     assert level_spec("FrozenLake-v1").observation == tf.TensorSpec([16], tf.float32)
     envs = make_environments(_shows(Discrete(4), -1), 1, seed=0)
     assert envs.reset().fault.all()
-    assert "observation -1 is not one of 4 from 0 on" in envs.faults[0]
+    assert "observation -1 is not one of 4 from 0 on" in envs.faults[0].text
 
 
 def test_images_are_resized_by_area():
@@ -321,7 +321,7 @@ def test_an_image_of_the_wrong_size_is_a_fault_even_where_it_is_resized():
         _shows(Box(0, 1, (8, 8), FLOATS), np.zeros((9, 9))), 1, seed=0, width=4, height=4
     )
     assert envs.reset().fault.all()
-    assert "observation of shape [9, 9], and its space has the shape [8, 8]" in envs.faults[0]
+    assert "observation of shape [9, 9], and its space has the shape [8, 8]" in envs.faults[0].text
 
 
 @pytest.mark.parametrize(("name", "shape"), [("CartPole-v1", "[4]"), ("FrozenLake-v1", "[16]")])

@@ -94,8 +94,15 @@ def test_what_can_be_is_said_in_a_line(catch, tmp_path, capsys, settings, said):
         ({"algorithm": "impalla"}, "there is no such algorithm; write impala"),
         ({"agent_name": "ResNetLSTMAgent"}, "--agent_name=ResNetLSTMAgent: "),
         ({"sticky_actions": 0.1}, "catch is not an Atari game, and sticky_actions works only with"),
-        ({"learner_hosts": "localhost"}, "'localhost' is not host:port"),
-        ({"bind_address": "x"}, "'x' is not host:port"),
+        (
+            {"learner_hosts": "a:1,localhost"},
+            "--learner_hosts=a:1,localhost: 'localhost' is not host:port, such as localhost:8001",
+        ),
+        ({"bind_address": "x"}, "--bind_address=x: 'x' is not host:port"),
+        (
+            {"job_name": "actor", "learner_hosts": "a:0"},
+            "--learner_hosts=a:0: port 0 lets a learner choose a free port; give an actor the port",
+        ),
         (
             {"num_learners": 3, "learner_hosts": "a:1,b:1"},
             "--learner_hosts names 2: give only the ",

@@ -10,9 +10,7 @@ def _etas(rates, total=1000.0, max_seconds=math.inf, frames=0.0, seconds=0.0):
     estimator, found = EtaEstimator(total, max_seconds), []
     for rate in rates:
         frames, seconds = frames + 2 * rate, seconds + 2
-        found.append(
-            estimator.update({"frames": frames, "seconds": seconds, "frames_per_second": rate})
-        )
+        found.append(estimator.update({"frames": frames, "frames_per_second": rate}, seconds))
     return found
 
 

@@ -51,8 +51,9 @@ def _aggregator_keys():
         _group=types.SimpleNamespace(size=2),
         _actor_counts=lambda: {"actors": 2},
         _verdicts=VerdictWriter(),
-        _eta_estimator=types.SimpleNamespace(update=lambda row: None),
+        _eta_estimator=types.SimpleNamespace(update=lambda row, seconds: None),
         seconds=1.0,
+        _counted_seconds=1.0,
     )
     writer = types.SimpleNamespace(write=lambda row: None)
     return set(LearnerMonitor._write_row(watching, writer))

@@ -1,16 +1,35 @@
-"""Addresses as users write them."""
+"""Addresses as users write them, and ports that a learner holds until its server listens."""
 
+import os
 import socket
+import subprocess
+import sys
+import threading
 
 import pytest
+from processes import ROOT, free_port
 
+from impala_mm.config.settings import Config
+from impala_mm.jobs import learner, local_run
 from impala_mm.runtime import ports
+from impala_mm.runtime.ports import HeldAddress
 
 
 @pytest.mark.parametrize("address", ["localhost", "localhost:", ":80", "a:b", "a:-1", "a:65536"])
 def test_an_address_without_host_or_port_is_refused(address):
     with pytest.raises(ValueError, match="is not host:port"):
         ports.split_address(address)
+
+
+def test_a_free_port_is_not_one_that_another_learner_is_given():
+    first = ports.HeldAddress("localhost:0")
+    second = ports.HeldAddress("localhost:0", reserved=[first.port + 1])
+    try:
+        assert first.port >= ports.FIRST_PORT
+        assert first.port + 1 < second.port
+    finally:
+        first.release()
+        second.release()
 
 
 @pytest.mark.parametrize(
@@ -35,3 +54,117 @@ def test_a_name_that_other_hosts_cannot_reach_is_warned_of(monkeypatch, address,
     warning = ports.loopback_warning(address)
     assert said in warning
     assert bool(said) == bool(warning)
+
+
+def _listen_as_grpc(port):
+    """Return a socket that listens as gRPC's server does, which shares its port."""
+    server = socket.socket()
+    for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+        server.setsockopt(socket.SOL_SOCKET, option, 1)
+    try:
+        server.bind(("127.0.0.1", port))
+        server.listen()
+    except OSError:
+        server.close()
+        raise
+    return server
+
+
+def test_a_held_port_is_refused_to_all_until_it_is_shared_with_a_server_of_this_user():
+    held = HeldAddress(address := f"127.0.0.1:{free_port()}")
+    named = f"{address}: Address already in use \\(held by process {os.getpid()}: "
+    with pytest.raises(OSError, match=named):
+        HeldAddress(address)
+    with pytest.raises(OSError, match="in use"):
+        _listen_as_grpc(held.port)
+    held.share()
+    with _listen_as_grpc(held.port):
+        with pytest.raises(OSError, match=named):
+            HeldAddress(address)
+        held.release()
+        with pytest.raises(OSError, match=named):
+            HeldAddress(address)
+    HeldAddress(address).release()
+
+
+def test_a_port_is_held_for_one_although_many_ask_in_the_same_instant():
+    address, held, refused = f"127.0.0.1:{free_port()}", [], []
+    together = threading.Barrier(20)
+
+    def ask():
+        together.wait()
+        try:
+            held.append(HeldAddress(address))
+        except OSError as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=ask) for _ in range(20)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert len(held) == 1
+    assert len(refused) == 19
+    assert all("held by process" in each for each in refused)
+    held[0].release()
+
+
+def test_port_0_takes_the_first_free_port(monkeypatch):
+    first = free_port()
+    monkeypatch.setattr(ports, "FIRST_PORT", first)
+    held = [HeldAddress("localhost:0") for _ in range(3)]
+    assert held[0].address == f"localhost:{held[0].port}"
+    found = [each.port for each in held]
+    assert found == sorted(set(found)), "each has its own"
+    assert found[0] == first
+    for each in held:
+        each.release()
+
+
+@pytest.mark.parametrize("host", ["nosuchhost.invalid", "192.0.2.1"])
+def test_another_machines_address_is_no_reason_to_try_the_next_port(host):
+    with pytest.raises(OSError, match=rf"{host}:8001: (Name|Temporary|No address|Cannot assign)"):
+        HeldAddress(f"{host}:0")
+
+
+def test_the_holder_of_a_port_is_another_process_by_its_number_and_command():
+    program = "import socket as s; l = s.create_server(('127.0.0.1', 0)); "
+    program += "print(l.getsockname()[1], flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=-1, stdout=-1, text=True, cwd=ROOT
+    ) as other:
+        address = f"127.0.0.1:{other.stdout.readline().strip()}"
+        with pytest.raises(OSError, match="the learner cannot listen: ") as refused:
+            learner.hold(address, "learner_hosts")
+        other.communicate("")
+    said = str(refused.value)
+    assert (
+        f"{address}: Address already in use (held by process {other.pid}: {sys.executable}" in said
+    )
+    assert "end that process, or choose another address, such as --learner_hosts=127.0.0.1:" in said
+    assert said.endswith(", also for its actors")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "bind", "address", "listens"),
+    [
+        ("localhost:0", "", "localhost:{0}", "localhost:{0}"),
+        ("gpu1:0", "localhost:0", "gpu1:{0}", "localhost:{0}"),
+        ("gpu1:0", "localhost:{1}", "gpu1:{1}", "localhost:{1}"),
+        ("gpu1:{1}", "localhost:0", "gpu1:{1}", "localhost:{1}"),
+        ("gpu1:9", "localhost:{1}", "gpu1:9", "localhost:{1}"),
+    ],
+)
+def test_port_0_of_either_flag_is_the_port_of_the_other(monkeypatch, hosts, bind, address, listens):
+    free = free_port(), free_port()
+    monkeypatch.setattr(ports, "FIRST_PORT", free[0])
+    hosts, bind, address, listens = (each.format(*free) for each in (hosts, bind, address, listens))
+    config = Config(learner_hosts=hosts, bind_address=bind)
+    reached, held = learner._hold(config, hosts)
+    held.release()
+    assert (reached, held.address) == (address, listens)
+
+
+def test_several_learners_that_take_free_ports_are_all_given_port_0():
+    config = Config(num_learners=3, learner_hosts="localhost:0")
+    assert local_run.local_learner_addresses(config) == ["localhost:0"] * 3

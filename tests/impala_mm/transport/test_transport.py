@@ -13,7 +13,7 @@ from processes import free_port
 from impala_mm.data.compression import compress_lz4
 from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport import chunks, messages
-from impala_mm.transport.client import Client, Refused, Unreachable, wait_for_answer
+from impala_mm.transport.client import Client, OtherRun, Refused, Unreachable, wait_for_answer
 from impala_mm.transport.messages import Reply
 from impala_mm.transport.server import Server
 
@@ -330,6 +330,40 @@ def test_every_function_refuses_a_caller_without_the_token(serve):
     assert events == ["a caller without the run's token was refused"]
 
 
+RUN = "IMPALA_MM_START"
+
+
+def test_an_actor_takes_no_learner_of_another_run_but_one_started_by_hand_takes_any(
+    serve, monkeypatch
+):
+    events = []
+    monkeypatch.setenv(RUN, "1a2b")
+    server, address = serve(events=events)
+    _join(address, actor=1)
+    monkeypatch.setenv(RUN, "3c4d")
+    said = r"this learner belongs to another run \(run 1a2b\) than this actor \(run 3c4d\)"
+    for _ in range(3):  # it tries again
+        with pytest.raises(OtherRun, match=said):
+            _join(address, actor=0)
+    with pytest.raises(OtherRun, match=said):  # nor does it ask this learner for its flags
+        Client(address, TOKEN).hello({"probe": True})
+    monkeypatch.delenv(RUN)
+    _join(address, actor=2)
+    assert sorted(server.actors) == [1, 2]
+    assert [event for event in events if "refused" in event] == [
+        "actor 0 on here refused: this learner belongs to another run (run 1a2b) than this actor "
+        "(run 3c4d)"
+    ], "logged once"
+    assert server.refused == 1
+
+
+def test_an_actor_of_a_run_takes_no_learner_that_was_started_by_hand(serve, monkeypatch):
+    _, address = serve()
+    monkeypatch.setenv(RUN, "3c4d")
+    with pytest.raises(OtherRun, match=r"another run \(a learner that was started by hand\) than"):
+        _join(address)
+
+
 @pytest.mark.parametrize(
     ("key", "words"),
     [
@@ -390,14 +424,31 @@ def test_a_port_held_by_a_stranger_is_refused_and_its_holder_named():
         holder.listen()
         address = f"127.0.0.1:{holder.getsockname()[1]}"
         with pytest.raises(OSError, match=f"{address}: .*held by process {os.getpid()}:"):
-            Server(address, HeldAddress(address), TOKEN, IDENTITY, 1)
+            HeldAddress(address)
 
 
 def test_a_port_held_by_another_learner_is_refused(serve):
     """gRPC itself would share the port between the two."""
     _, address = serve()
     with pytest.raises(OSError, match="held by process"):
-        Server(address, HeldAddress(address), TOKEN, IDENTITY, 1)
+        HeldAddress(address)
+
+
+def test_a_learner_that_answers_at_no_address_of_its_actors_is_refused(serve):
+    """Such as one whose port another process shares, or one behind a wrong --learner_hosts."""
+    _, other = serve()
+    held = HeldAddress(f"127.0.0.1:{free_port()}")
+    with pytest.raises(OSError, match=f"{other} is answered by another learner"):
+        Server(other, held, TOKEN, IDENTITY, 1)
+
+
+def test_a_client_waits_at_a_port_that_a_starting_learner_holds_and_notices_when_it_listens():
+    held = HeldAddress(address := f"127.0.0.1:{free_port()}")
+    threading.Timer(0.3, held.release).start()
+    begin = time.monotonic()
+    with pytest.raises(Unreachable, match="nothing answers at"):
+        Client(address, TOKEN)
+    assert 0.2 < time.monotonic() - begin < 2
 
 
 def test_nobody_at_the_address_is_said_within_the_deadline():

@@ -312,3 +312,51 @@ def test_an_mpirun_that_lost_a_host_has_failed_whatever_its_exit_code_says(super
     assert learners.state["state"] == "starting"
     keyring.send_credentials(learners.folder, {"there": {"password": "secret"}})
     assert learners.until("failed")["code"] == 1
+
+
+# Reports its address, then prints its flags and ends with the code in the file `code`, if it is
+# there when it starts; with the word `early` in it, before the report.
+REPORTS = [
+    *PYTHON,
+    "import os, sys, time\n"
+    "told = open('code').read().split() if os.path.exists('code') else []\n"
+    "print(sys.argv[1:])\n"
+    "if 'early' in told:\n"
+    "    sys.exit(int(told[0]))\n"
+    "with open(os.environ['IMPALA_MM_LEARNER_HOSTS'], 'w') as file:\n"
+    '    file.write(\'{"learner_hosts": ["a:8003", "b:8001"]}\')\n'
+    "time.sleep(0.3)\n"
+    "sys.exit(int(told[0])) if told else time.sleep(60)",
+    *("--learner_hosts=a:0,b:0", ":", "--learner_hosts=a:0,b:0"),
+]
+
+
+def test_restarted_learners_get_the_addresses_that_they_reported(supervise):
+    told = supervise(REPORTS, restarts=5)
+    hosts = ["a:8003", "b:8001"]
+    until(lambda: told.state.get("learner_hosts") == hosts)
+    os.kill(told.state["process"][0], signal.SIGKILL)
+    given = "--learner_hosts=a:8003,b:8001"
+    told.until_it_says(str([given, ":", given]))
+    assert told.log.read_text().splitlines()[0] == str(REPORTS[-3:]), "as the user asked, at first"
+    assert told.state["learner_hosts"] == hosts, "known to readers all the time"
+
+
+@pytest.mark.slow
+def test_a_restart_that_finds_the_port_taken_is_tried_again(supervise, tmp_path):
+    """A refusal (code 2) is no mistake in flags with which the learners have been running."""
+    told = supervise(REPORTS, restarts=5)
+    until(lambda: told.state.get("learner_hosts"))
+    (tmp_path / "code").write_text("2 early")
+    os.kill(told.state["process"][0], signal.SIGKILL)
+    until(lambda: told.state["restarts"] == 2)
+    (tmp_path / "code").unlink()
+    until(lambda: told.state["restarts"] >= 2 and told.state["state"] == "running")
+
+
+@pytest.mark.parametrize("code", ["2 early", "2"])
+def test_a_refusal_at_the_first_start_or_after_the_report_is_final(supervise, tmp_path, code):
+    (tmp_path / "code").write_text(code)
+    told = supervise(REPORTS, restarts=5)
+    assert told.wait() == 2
+    assert (told.state["state"], told.state["restarts"]) == ("failed", 0)

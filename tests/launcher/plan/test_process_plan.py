@@ -84,6 +84,27 @@ def test_several_learners_are_one_mpirun_with_a_segment_each():
     assert learners.environment["NCCL_DEBUG"] == "a b"
 
 
+@pytest.mark.parametrize(
+    ("addresses", "reported", "known"),
+    [
+        ("a:0,b:0,a:0", "a:8001,b:8003,a:8002", "a:8001,b:8003,a:8002"),
+        ("a:0,a:8001,b:0", "a:8002,a:8001,b:8001", "a:8002,a:8001,b:8001"),
+        ("b:0", "a:8001,b:8003", "b:8003"),  # the learner on another host is lost
+        ("a:0,c:0", "a:8001,b:8001", "a:8001,c:0"),
+        ("a:0", "a:0", "a:0"),
+        ("a:8001", "", "a:8001"),
+    ],
+)
+def test_a_learner_that_is_restarted_keeps_the_port_that_it_chose(addresses, reported, known):
+    assert process_plan.known_addresses(addresses, reported) == known
+    assert process_plan.chooses_port(known) == (":0" in known)
+
+
+def test_a_learner_without_a_port_chooses_one():
+    processes = _made([_learner(0), _learner(8005), _actor()], LauncherConfig(), {})
+    assert "--learner_hosts=localhost:0,localhost:8005" in processes[0].command
+
+
 def test_an_actor_may_be_given_to_a_learner():
     rows = [_learner(8001), _learner(8002), _actor(learner=1), _actor()]
     _, given_away, taken_in_turn = _made(rows, LauncherConfig(), {})

@@ -107,6 +107,7 @@ def test_no_two_learners_share_a_port_wherever_slurm_puts_them():
     assert slurm.choose_ports([_learner(8001), _learner(8001), _learner(8002), _learner(9000)]) == [
         *(8001, 8002, 8003, 9000),
     ]
+    assert slurm.choose_ports([_learner(0), _learner(0), _learner(8001)]) == [8001, 8002, 8003]
 
 
 def test_a_folder_that_is_not_named_is_the_jobs_own_at_each_of_its_starts(monkeypatch, tmp_path):

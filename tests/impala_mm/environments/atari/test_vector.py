@@ -338,7 +338,8 @@ def test_a_fault_breaks_all_and_the_first_rebuild_mends_the_vector(breaking, mon
         for zeros in (step.reward, step.terminated, step.truncated, step.observation):
             assert not zeros.any()
     assert envs.reset().fault.all(), "a reset mends nothing"
-    assert envs.faults == [f"all 3 environments of {PONG}: RuntimeError: the emulator is gone"]
+    gone = f"all 3 environments of {PONG}: RuntimeError: the emulator is gone"
+    assert [(fault.text, fault.environment) for fault in envs.faults] == [(gone, None)]
     monkeypatch.setattr(Breaks, "raising", False)
     rows = [envs.rebuild(i) for i in (2, 0)]
     for row in rows:

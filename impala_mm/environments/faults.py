@@ -1,0 +1,132 @@
+"""Faults of environments: what went wrong, where in the user's code, and how often.
+
+`Environments` record a `Fault` for each error of an environment. Actors and evaluations write them
+through a `FaultLog`.
+"""
+
+import sys
+import textwrap
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from impala_mm.environments.messages import describe_error
+from impala_mm.environments.types import Fault
+from impala_mm.runtime.log import Say
+
+_SHOWN_KINDS = 3  # kinds of faults that are logged with their traceback
+_COUNT_SECONDS = 30.0  # seconds between two lines that count repeated faults
+# Packages whose frames say nothing about a fault, if they come before those of the user's code.
+_OUTER_PACKAGES = ("impala_mm", "gymnasium", "gym")
+_RETURNED = {
+    "reset": "reset must return (observation, info)",
+    "step": "step must return (observation, reward, terminated, truncated, info)",
+}
+# Files that read what an environment returned: an error there is the environment's fault, too.
+_READERS = ("environments/gym_vector", "environments/spaces", "environments/gym_adapter")
+
+
+def make_fault(
+    where: str, error: Exception, environment: int | None = None, called: tuple[Any, str] = ("", "")
+) -> Fault:
+    """Return the fault for an exception; `where` names the environment in words.
+
+    `called` is the environment and the method, "step" or "reset", that was called. If the error
+    occurred when its result was read, the fault names the place of the method's definition.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    last, method, text = frames[-1] if frames else None, called[1], describe_error(error)
+    kind = f"{type(error).__name__} at {last.filename}:{last.lineno}" if last else text
+    if not method or (last and not _reads_results(last.filename)):
+        return Fault(f"{where}: {text}", kind, format_traceback(error), environment)
+    if last and last.name in ("step", "several", "reset", "_reset"):  # they unpack the result
+        text = f"{_RETURNED[method]}: {text}"
+    shown = _place_of_definition(*called) or format_traceback(error)
+    return Fault(f"{where}: {text}", kind, shown, environment)
+
+
+def format_traceback(error: Exception) -> str:
+    """Return an exception's traceback as text, beginning at the first frame of the user's code.
+
+    If no frame belongs to it, the traceback is complete.
+    """
+    shown = traceback.TracebackException.from_exception(error)
+    inner = [i for i, frame in enumerate(shown.stack) if not _is_outer(frame.filename)]
+    if inner:
+        del shown.stack[: inner[0]]
+    return "".join(shown.format()).rstrip("\n")
+
+
+class FaultLog:
+    """A log of faults: the first one of each kind with its traceback; later ones are counted."""
+
+    def __init__(self, say: Say, tell: Callable[[Fault], None] = lambda fault: None):
+        """Log through `say`, and call `tell` with each fault that is logged with its traceback."""
+        self._say, self._tell = say, tell
+        self._shown: set[str] = set()  # kinds
+        self._more: Counter[str] = Counter()  # faults that were not logged yet, by kind
+        self._newest: dict[str, Fault] = {}  # by kind, of those
+        self._counted_at = time.monotonic()
+
+    def add(self, fault: Fault, consequence: str) -> None:
+        """Log a fault with its consequence in words, or count it if its kind was logged before."""
+        if fault.kind in self._shown or len(self._shown) == _SHOWN_KINDS:
+            self._more[fault.kind] += 1
+            self._newest[fault.kind] = fault
+            return
+        self._shown.add(fault.kind)
+        self._say(f"{fault.text}; {consequence}\n{indented(fault)}")
+        self._tell(fault)
+
+    def say_counts(self, now: bool = False) -> None:
+        """Log how many faults were counted since the last time, at most twice a minute.
+
+        With `now`, log it at once.
+        """
+        if not self._more or not (now or time.monotonic() - self._counted_at > _COUNT_SECONDS):
+            return
+        self._counted_at = time.monotonic()
+        for kind, count in self._more.most_common(_SHOWN_KINDS):
+            faults = "fault" if count == 1 else "faults"
+            self._say(f"... {count} more {faults} of this kind: {self._newest[kind].text}")
+        self._more.clear()
+        self._newest.clear()
+
+
+def indented(fault: Fault) -> str:
+    """Return a fault's traceback, indented: the lines belong to the message before them."""
+    return textwrap.indent(fault.traceback, "  ")
+
+
+def _is_outer(filename: str) -> bool:
+    """Return whether a file belongs to this project or to a library of environments."""
+    return any(Path(filename).is_relative_to(folder) for folder in _folders(*_OUTER_PACKAGES))
+
+
+def _reads_results(filename: str) -> bool:
+    """Return whether a file is not the environment's: it only reads what environments return."""
+    file = Path(filename)
+    if any(file == folder / f"{name}.py" for folder in _folders("impala_mm") for name in _READERS):
+        return True
+    libraries = _folders("gymnasium", "gym")
+    return any(
+        file == folder / "core.py" or file.is_relative_to(folder / "wrappers")
+        for folder in libraries
+    )
+
+
+def _folders(*packages: str) -> list[Path]:
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in packages]
+    return [Path(file).parent for file in files if file]
+
+
+def _place_of_definition(environment: Any, method: str) -> str:
+    """Return where the innermost environment's method is defined; empty if it is not known."""
+    innermost = getattr(environment, "unwrapped", environment)
+    code = getattr(getattr(innermost, method, None), "__code__", None)
+    if code is None or _is_outer(code.co_filename):
+        return ""
+    return f'returned by File "{code.co_filename}", line {code.co_firstlineno}, in {method}'

@@ -1,0 +1,58 @@
+"""The time before the first unroll: what the run waits for, and whether it waits in vain.
+
+`monitor` asks while no learner has received an unroll.
+"""
+
+import time
+from collections.abc import Mapping
+
+# Seconds after which a run whose actors all gave up ends, if it is not known whether others start.
+_OTHERS_SECONDS = 60.0
+
+
+class NoActorsLeft(Exception):
+    """Every actor gave up before it sent an unroll, so that the run can make no progress."""
+
+
+class FirstUnroll:
+    """The wait for a run's first unroll."""
+
+    def __init__(self, expected: int | None):
+        """Wait for `expected` actors; None: their number is not known."""
+        self._expected = expected
+        self._began = time.monotonic()
+        self._left_since: float | None = None  # time.monotonic() when the last actor gave up
+
+    def describe(self, connected: int, gave_up: int) -> str:
+        """Return what the run waits for, in words, and for how long."""
+        expected = None if self._expected is None else self._expected - gave_up
+        if connected and (expected or 0) > connected:
+            what = f"{connected} of {expected} actors connected, no unroll yet"
+        elif connected:
+            what = f"{_actors(connected)} connected, no unroll yet"
+        elif expected:
+            what = f"{_actors(expected)} {'is' if expected == 1 else 'are'} starting"
+        elif gave_up:
+            what = f"{_actors(gave_up)} gave up, no other actor is connected"
+        else:
+            what = "no actor has connected yet"
+        return f"{what} ({time.monotonic() - self._began:.0f} s)"
+
+    def why_none_comes(self, connected: int, gave_up: Mapping[int, str]) -> str:
+        """Return why no unroll can come any more; empty if one may still come."""
+        if connected or not gave_up:
+            self._left_since = None
+            return ""
+        now = time.monotonic()
+        self._left_since = self._left_since or now
+        if self._expected is None and now - self._left_since < _OTHERS_SECONDS:
+            return ""
+        if self._expected is not None and len(gave_up) < self._expected:
+            return ""
+        number, reason = min(gave_up.items())
+        all_of = "the only actor" if len(gave_up) == 1 else f"all {len(gave_up)} actors"
+        return f"{all_of} gave up (actor {number}: {reason}), so no unroll can come"
+
+
+def _actors(count: int) -> str:
+    return f"{count} actor{'s' * (count != 1)}"

@@ -1,0 +1,89 @@
+"""What a user reads of a fault: their own lines, once, and how often it came again."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+from impala_mm.environments import faults
+from impala_mm.environments.faults import FaultLog
+from impala_mm.environments.make import make_environments
+from impala_mm.environments.types import Fault
+
+
+class Maze(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    result = None
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return self.result or self._walk(action)
+
+    def _walk(self, action):
+        return self.no_such_map[action]
+
+
+def _fault(monkeypatch, result=None, limit=None):
+    monkeypatch.setattr(Maze, "result", result)
+    gymnasium.register("Maze-v0", Maze, max_episode_steps=limit)
+    try:
+        envs = make_environments("Maze-v0", 1, seed=0)
+        envs.reset()
+        envs.step(np.zeros(1, np.int64))
+    finally:
+        del gymnasium.registry["Maze-v0"]
+    [fault] = envs.faults
+    return fault
+
+
+@pytest.mark.parametrize("limit", [None, 100])
+def test_the_traceback_begins_at_the_users_code(monkeypatch, limit):
+    fault = _fault(monkeypatch, limit=limit)
+    first, place, line, *_ = fault.traceback.splitlines()
+    assert first == "Traceback (most recent call last):"
+    assert place == f'  File "{__file__}", line {Maze.step.__code__.co_firstlineno + 1}, in step'
+    assert line == "    return self.result or self._walk(action)"
+    assert "in _walk\n    return self.no_such_map[action]\n" in fault.traceback
+    assert fault.traceback.endswith("AttributeError: 'Maze' object has no attribute 'no_such_map'")
+    where = Maze._walk.__code__.co_firstlineno + 1
+    assert fault.kind == f"AttributeError at {__file__}:{where}"
+
+
+GOOD = np.zeros(2, np.float32)
+
+
+@pytest.mark.parametrize("limit", [None, 100])
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        ((GOOD, 1.0, False, {}), "step must return (observation, reward, terminated, truncated, "),
+        ((np.zeros(3), 1.0, False, False, {}), "observation of shape [3], and its space has the "),
+        ((GOOD * np.nan, 1.0, False, False, {}), "observation with NaN or infinity"),
+        ((GOOD, float("nan"), False, False, {}), "reward nan"),
+    ],
+)
+def test_a_wrong_result_names_the_place_of_the_function(monkeypatch, limit, result, text):
+    fault = _fault(monkeypatch, result, limit)
+    assert text in fault.text
+    line = Maze.step.__code__.co_firstlineno
+    assert fault.traceback == f'returned by File "{__file__}", line {line}, in step'
+
+
+def test_the_first_fault_of_each_kind_is_shown_and_later_ones_are_counted(monkeypatch):
+    said, told = [], []
+    log = FaultLog(said.append, told.append)
+    for _ in range(38):
+        log.add(Fault("environment 0: E: bad", "E at a.py:1", "Traceback\n  File a"), "it goes")
+    log.add(Fault("environment 1: E: bad", "E at a.py:2", "Traceback\n  File b"), "it goes")
+    log.say_counts()
+    assert said == [
+        "environment 0: E: bad; it goes\n  Traceback\n    File a",
+        "environment 1: E: bad; it goes\n  Traceback\n    File b",
+    ]
+    assert len(told) == 2
+    monkeypatch.setattr(faults, "_COUNT_SECONDS", 0.0)
+    log.say_counts()
+    log.say_counts(now=True)
+    assert said[2:] == ["... 37 more faults of this kind: environment 0: E: bad"]

@@ -1,0 +1,57 @@
+"""What a learner prints before the first unroll, and when it knows that none will come."""
+
+import pytest
+
+from impala_mm.learner import first_unroll
+from impala_mm.learner.first_unroll import FirstUnroll
+
+WHY = "no environment has completed a step"
+
+
+@pytest.mark.parametrize(
+    ("expected", "connected", "gave_up", "line"),
+    [
+        (2, 0, 0, "2 actors are starting"),
+        (1, 0, 0, "1 actor is starting"),
+        (2, 0, 1, "1 actor is starting"),
+        (2, 0, 2, "2 actors gave up, no other actor is connected"),
+        (2, 1, 0, "1 of 2 actors connected, no unroll yet"),
+        (2, 2, 0, "2 actors connected, no unroll yet"),
+        (3, 2, 1, "2 actors connected, no unroll yet"),
+        (None, 0, 0, "no actor has connected yet"),
+        (None, 1, 0, "1 actor connected, no unroll yet"),
+        (None, 0, 3, "3 actors gave up, no other actor is connected"),
+    ],
+)
+def test_the_line_says_what_the_run_waits_for_and_for_how_long(
+    monkeypatch, expected, connected, gave_up, line
+):
+    clock = [100.0]
+    monkeypatch.setattr(first_unroll.time, "monotonic", lambda: clock[0])
+    wait = FirstUnroll(expected)
+    clock[0] += 25.3
+    assert wait.describe(connected, gave_up) == f"{line} (25 s)"
+
+
+def test_a_run_whose_actors_all_gave_up_ends():
+    wait = FirstUnroll(expected=2)
+    assert wait.why_none_comes(0, {}) == ""
+    assert wait.why_none_comes(0, {0: WHY}) == "", "the other one is starting"
+    assert wait.why_none_comes(1, {0: WHY}) == ""
+    why = f"all 2 actors gave up (actor 0: {WHY}), so no unroll can come"
+    assert wait.why_none_comes(0, {1: "?", 0: WHY}) == why
+
+
+def test_where_others_may_be_started_it_waits_a_minute_for_them(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(first_unroll.time, "monotonic", lambda: clock[0])
+    wait = FirstUnroll(expected=None)
+    assert wait.why_none_comes(0, {0: WHY}) == ""
+    clock[0] += 59
+    assert wait.why_none_comes(0, {0: WHY}) == ""
+    assert wait.why_none_comes(1, {0: WHY}) == "", "another one has joined"
+    clock[0] += 59
+    assert wait.why_none_comes(0, {0: WHY}) == ""
+    clock[0] += 61
+    why = f"the only actor gave up (actor 0: {WHY}), so no unroll can come"
+    assert wait.why_none_comes(0, {0: WHY}) == why

@@ -1,0 +1,164 @@
+"""The leftovers of killed processes are removed, and those of a living neighbour are not."""
+
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.node import leftovers, mpirun, procfs
+from launcher.node.leftovers import remove_leftovers
+
+HOST, UID = socket.gethostname(), os.geteuid()
+DEAD = 4_194_305  # a pid that no process has: the kernel's limit is below it
+MPIRUN = mpirun.find(sys.executable)
+
+
+def _make(path, age=60.0, content=b"x"):
+    """Make a file, or a folder if `content` is None, that was written `age` seconds ago."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    os.utime(path, (time.time() - age,) * 2)
+    return path
+
+
+def _make_session(folder, pid, host=HOST):
+    session = folder / f"ompi.{pid}"
+    _make(session / f"pmix.{host}.tool")
+    _make(session / "1" / "jobdata")
+    os.utime(session, (0, 0))
+    return session
+
+
+@pytest.fixture
+def shared(tmp_path):
+    folder = tmp_path / "shm"
+    folder.mkdir()
+    return folder
+
+
+def test_segments_go_unless_a_process_has_one_of_their_job_mapped(tmp_path, shared):
+    def segment(job, rank=0, host=HOST, uid=UID, age=60.0):
+        return _make(shared / f"sm_segment.{host}.{uid}.{job:x}.{rank}", age)
+
+    dead = [segment(0xABC0001, rank) for rank in (0, 1)]
+    mapped, sibling = segment(0xABC0002), segment(0xABC0002, 1)
+    kept = [mapped, sibling, segment(1, host="other"), segment(2, uid=UID + 1), segment(3, age=1)]
+    kept += [_make(shared / "sm_segment.of-something-else"), _make(shared / "nccl-x")]
+    outside = _make(tmp_path / "outside")
+    (link := shared / f"sm_segment.{HOST}.{UID}.9.0").symlink_to(outside)
+    singles = tmp_path / f"ompi.{HOST}.{UID}" / "jf.0"
+    gone_session, kept_session = (_make(singles / str(n), content=None) for n in (7, 0xABC0002))
+    with mapped.open("r+b") as file:
+        content = mmap.mmap(file.fileno(), 0)
+    remove_leftovers(tmp_path, shared, tmp_path)
+    assert not any(path.exists() for path in (*dead, gone_session))
+    assert all(path.exists() for path in (*kept, link, outside, kept_session))
+    content.close()
+    remove_leftovers(tmp_path, shared, tmp_path)
+    assert not any(path.exists() for path in (mapped, sibling, kept_session))
+
+
+def test_an_mpiruns_session_goes_once_neither_its_pid_nor_a_file_is_in_use(tmp_path, shared):
+    dead, open_still = _make_session(tmp_path, DEAD), _make_session(tmp_path, DEAD + 1)
+    kept = [open_still, _make_session(tmp_path, os.getpid())]
+    kept.append(_make_session(tmp_path, DEAD + 2, host="another"))
+    kept.append(_make(tmp_path / f"ompi.{DEAD + 3}", content=None))
+    kept.append(_make(tmp_path / f"ompi.{DEAD + 4}"))
+    with (open_still / "1" / "jobdata").open():
+        remove_leftovers(tmp_path, shared, tmp_path)
+    assert not dead.exists()
+    assert all(path.exists() for path in kept)
+
+
+def test_files_of_autograph_go_if_no_process_with_tensorflow_is_as_old(
+    tmp_path, shared, monkeypatch
+):
+    """Their names and contents do not tell who wrote them."""
+    source = _make(tmp_path / "__autograph_generated_filea1.py", age=3600)
+    compiled = _make(tmp_path / "__pycache__" / "__autograph_generated_filea1.pyc", age=3600)
+    uses = leftovers._Uses(set(), set(), time.time() - 3610)
+    monkeypatch.setattr(leftovers, "_find_uses", lambda: uses)
+    remove_leftovers(tmp_path, shared, tmp_path)
+    assert source.exists(), "a process that is alive may have written it"
+    uses = uses._replace(tensorflow_since=time.time() - 3000)
+    remove_leftovers(shared, shared, shared)
+    assert source.exists(), "another folder was looked at"
+    remove_leftovers(tmp_path, shared, tmp_path)
+    assert not source.exists()
+    assert not compiled.exists()
+
+
+def test_the_age_of_a_process_is_known(tmp_path):
+    begun = leftovers._time_of([procfs.start_time(os.getpid())])
+    assert begun == pytest.approx(os.stat(f"/proc/{os.getpid()}").st_ctime, abs=5)
+    assert leftovers._time_of([]) == float("inf")
+
+
+def test_nothing_is_removed_where_processes_cannot_be_seen(tmp_path, shared, monkeypatch):
+    """A container may share its machine's memory and folders, but sees its own processes."""
+    segment = _make(shared / f"sm_segment.{HOST}.{UID}.1.0")
+    session = _make_session(tmp_path, DEAD)
+    spaces = {"pid": 1, "ipc": leftovers._IPC_NAMESPACE}
+    monkeypatch.setattr(leftovers, "_namespace", spaces.__getitem__)
+    remove_leftovers(tmp_path, shared, tmp_path)
+    assert segment.exists()
+    spaces["ipc"] = 2  # now /dev/shm is the container's own
+    remove_leftovers(tmp_path, shared, tmp_path)
+    assert not segment.exists()
+    assert session.exists()
+
+
+_RANK = """
+import ctypes, time
+ctypes.CDLL("libmpi.so.40", ctypes.RTLD_GLOBAL).MPI_Init(None, None)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not MPIRUN, reason="there is no mpirun")
+def test_ranks_that_were_killed_leave_nothing_and_a_living_run_keeps_all(tmp_path, monkeypatch):
+    environment = os.environ | mpirun.environment(as_root=True)
+    environment |= {
+        "TMPDIR": str(tmp_path),
+        "LD_LIBRARY_PATH": str(Path(MPIRUN).parents[1] / "lib"),
+    }
+
+    def start():
+        before = set(Path("/dev/shm").glob(f"sm_segment.{HOST}.{UID}.*"))
+        command = mpirun.local_command(MPIRUN, 2, [sys.executable, "-c", _RANK])
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        assert [process.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+        made = set(Path("/dev/shm").glob(f"sm_segment.{HOST}.{UID}.*")) - before
+        pids = [process.pid, *procfs.descendants(process.pid)]
+        mapped = "".join(Path(f"/proc/{pid}/maps").read_text() for pid in pids)
+        own = {path for path in made if str(path) in mapped}
+        assert len(own) == 2
+        return process, pids, {*own, tmp_path / f"ompi.{process.pid}"}
+
+    (killed, pids, left), (living, _, kept) = start(), start()
+    try:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        killed.wait()
+        assert all(path.exists() for path in left), "this is what there is to remove"
+        monkeypatch.setattr(leftovers, "_LEAST_AGE", 0.0)
+        remove_leftovers(tmp_path)
+        assert not any(path.exists() for path in left)
+        assert all(path.exists() for path in kept)
+        assert living.poll() is None
+    finally:
+        living.terminate()
+        living.wait()
+        for process in (killed, living):
+            process.stdout.close()
