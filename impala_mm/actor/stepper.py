@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from impala_mm.environments import nests
 from impala_mm.environments.faults import FaultLog, indented, make_fault
 from impala_mm.environments.types import Environments, Episode, Fault, Step
 from impala_mm.runtime import thread_names
@@ -127,7 +128,7 @@ class EnvironmentStepper:
             self._environments.faults.append(make_fault(where, error, environment))
             return
         for name in ("reward", "terminated", "truncated", "observation", "first"):
-            getattr(step, name)[environment] = getattr(reset, name)[0]
+            nests.copy_row(getattr(step, name), environment, getattr(reset, name))
 
 
 class FaultCounter:

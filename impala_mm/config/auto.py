@@ -45,7 +45,16 @@ def is_large(observation: Any) -> bool:
 
     The call is that of the network, which has a cost of its own whatever the network reads.
     """
-    return observation.shape.num_elements() >= _LARGE_OBSERVATION
+    return sum(part.shape.num_elements() for part in parts(observation)) >= _LARGE_OBSERVATION
+
+
+def parts(observation: Any) -> list[Any]:
+    """Return the TensorSpecs in an observation's spec, which may be a dict or tuple of these."""
+    if isinstance(observation, dict):
+        return [part for value in observation.values() for part in parts(value)]
+    if isinstance(observation, tuple):
+        return [part for value in observation for part in parts(value)]
+    return [observation]
 
 
 def group_sizes(
@@ -124,7 +133,7 @@ def compression(config: Config, observation: Any) -> str:
     """
     if config.compression != "auto":
         return config.compression
-    image = observation.shape.rank == 3 and observation.dtype.name == "uint8"
+    image = any(x.shape.rank == 3 and x.dtype.name == "uint8" for x in parts(observation))
     return "lz4" if image else "none"
 
 

@@ -16,11 +16,12 @@ the check of an environment does without it.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from impala_mm.environments import nests
 from impala_mm.environments.action_parts import Box, Discrete, Part
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class ActionSpec:
     @functools.cached_property
     def leaves(self) -> list[Part]:
         """The parts, in the order of `tf.nest.flatten`."""
-        return _flatten(self.parts)
+        return nests.flatten(self.parts)
 
     @functools.cached_property
     def specs(self) -> Any:
@@ -61,13 +62,13 @@ class ActionSpec:
 
     def pack(self, flat: Sequence[Any]) -> Any:
         """Return a list with something for each part as a nest like an action."""
-        return _pack(self.parts, iter(flat))
+        return nests.pack(self.parts, flat)
 
     def as_arrays(self, actions: Any) -> Any:
         """Return actions, a nest of arrays or lists [N, ...], as arrays of a policy's types."""
         if isinstance(self.parts, Part):  # `actions` may be a list, which is not a nest here
             return np.asarray(actions, self.parts.policy_dtype)
-        pairs = zip(self.leaves, _flatten(actions), strict=True)
+        pairs = zip(self.leaves, nests.flatten(actions), strict=True)
         return self.pack([np.asarray(each, part.policy_dtype) for part, each in pairs])
 
     def zeros(self, count: int) -> Any:
@@ -80,7 +81,7 @@ class ActionSpec:
 
         read = [
             part.features(each, first)
-            for part, each in zip(self.leaves, _flatten(action), strict=True)
+            for part, each in zip(self.leaves, nests.flatten(action), strict=True)
         ]
         return read[0] if len(read) == 1 else tf.concat(read, -1)
 
@@ -90,10 +91,10 @@ class ActionSpec:
             return self.parts.to_environment(actions)
         arrays = [
             part.to_environment(each)
-            for part, each in zip(self.leaves, _flatten(actions), strict=True)
+            for part, each in zip(self.leaves, nests.flatten(actions), strict=True)
         ]
         nest = self.pack(arrays)
-        return [_row(nest, i) for i in range(len(arrays[0]))]
+        return [nests.row(nest, i) for i in range(len(arrays[0]))]
 
     def in_environment_units(self, actions: Any) -> Any:
         """Return a policy's actions, tensors [N, ...], with a Box's numbers as the environment's.
@@ -108,45 +109,9 @@ class ActionSpec:
 
     def _map(self, function: Callable[[Box, "tf.Tensor"], "tf.Tensor"], actions: Any) -> Any:
         """Return actions with `function` applied to those of each Box."""
-        pairs = zip(self.leaves, _flatten(actions), strict=True)
+        pairs = zip(self.leaves, nests.flatten(actions), strict=True)
         return self.pack([function(p, x) if isinstance(p, Box) else x for p, x in pairs])
 
     def describe(self) -> int | str:
         """Return the actions for messages and checkpoints: a number if it is a single choice."""
-        return self.parts.n if isinstance(self.parts, Discrete) else _describe(self.parts)
-
-
-def _flatten(nest: Any) -> list[Any]:
-    """Return the leaves of a nest of dicts and tuples in the order of `tf.nest.flatten`."""
-    if isinstance(nest, dict):
-        return [leaf for key in sorted(nest) for leaf in _flatten(nest[key])]
-    if isinstance(nest, tuple):
-        return [leaf for part in nest for leaf in _flatten(part)]
-    return [nest]
-
-
-def _pack(nest: Any, leaves: Iterator[Any]) -> Any:
-    """Return a nest with other leaves, in the order of `_flatten`."""
-    if isinstance(nest, dict):
-        packed = {key: _pack(nest[key], leaves) for key in sorted(nest)}
-        return {key: packed[key] for key in nest}
-    if isinstance(nest, tuple):
-        return tuple(_pack(part, leaves) for part in nest)
-    return next(leaves)
-
-
-def _row(nest: Any, i: int) -> Any:
-    if isinstance(nest, dict):
-        return {key: _row(value, i) for key, value in nest.items()}
-    if isinstance(nest, tuple):
-        return tuple(_row(value, i) for value in nest)
-    return nest[i]
-
-
-def _describe(parts: Any) -> str:
-    if isinstance(parts, dict):
-        inner = ", ".join(f"{key}: {_describe(value)}" for key, value in sorted(parts.items()))
-        return f"Dict({inner})"
-    if isinstance(parts, tuple):
-        return f"Tuple({', '.join(map(_describe, parts))})"
-    return str(parts)
+        return self.parts.n if isinstance(self.parts, Discrete) else nests.describe(self.parts)

@@ -26,7 +26,9 @@ _RETURNED = {
     "step": "step must return (observation, reward, terminated, truncated, info)",
 }
 # Files that read what an environment returned: an error there is the environment's fault, too.
-_READERS = ("environments/gym_vector", "environments/spaces", "environments/gym_adapter")
+_READERS = tuple(
+    f"environments/{name}" for name in ("gym_vector", "observations", "spaces", "gym_adapter")
+)
 
 
 def make_fault(

@@ -3,8 +3,11 @@
 import sys
 from typing import Any
 
+import tensorflow as tf
+
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
+from impala_mm.environments import nests
 from impala_mm.environments.make import level_spec
 from impala_mm.environments.messages import users_traceback
 from impala_mm.environments.types import OPTION_FLAGS, BadLevel, EnvironmentSpec
@@ -12,10 +15,13 @@ from impala_mm.environments.types import OPTION_FLAGS, BadLevel, EnvironmentSpec
 
 def describe_spaces(spec: EnvironmentSpec) -> dict[str, Any]:
     """Return the actions and observations that a network must fit, as text for messages."""
-    observation = spec.observation
     return {
         "actions": spec.actions.describe(),
-        "observations": f"{observation.dtype.name} {observation.shape.as_list()}",
+        "observations": nests.describe(
+            tf.nest.map_structure(
+                lambda leaf: f"{leaf.dtype.name} {leaf.shape.as_list()}", spec.observation
+            )
+        ),
     }
 
 

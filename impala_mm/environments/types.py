@@ -4,14 +4,11 @@ Environments step by the convention of `data/trajectory.py`: the end of an episo
 own, and the reset after it is another one.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from impala_mm.environments.actions import ActionSpec, UnsuitableActions
-
-if TYPE_CHECKING:  # loading it takes seconds, which the check of an environment does not have
-    import tensorflow as tf
 
 # Our own levels: the names that the flags accept, and their ids in gymnasium's registry.
 OWN_LEVELS = {"catch": "impala_mm/Catch-v0", "memory": "impala_mm/Memory-v0"}
@@ -28,7 +25,7 @@ class EnvironmentSpec(NamedTuple):
     """The properties of an environment that networks and learners need."""
 
     level_name: str
-    observation: "tf.TensorSpec"  # of one observation
+    observation: Any  # of one observation: tf.TensorSpec, or a dict or tuple of these, nested
     actions: ActionSpec
     action_repeats: int  # environment frames per step
     reward_threshold: float | None  # the mean return at which it counts as solved
@@ -86,7 +83,7 @@ class Step(NamedTuple):
     reward: np.ndarray  # float32 [E], not clipped
     terminated: np.ndarray  # bool [E]
     truncated: np.ndarray  # bool [E]
-    observation: np.ndarray  # [E, ...]
+    observation: Any  # [E, ...]: an array, or a dict or tuple of arrays, nested
     first: np.ndarray  # bool [E]: this was a reset, which ignored the action
     fault: np.ndarray  # bool [E]: the environment is broken until `rebuild` is called
 

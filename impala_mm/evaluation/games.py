@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.data.trajectory import Entry
-from impala_mm.environments import from_flags, types
+from impala_mm.environments import from_flags, nests, types
 from impala_mm.environments.faults import FaultLog, indented, make_fault
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.types import Environments, ReferenceScores, Step
@@ -279,5 +279,6 @@ def _rebuild_broken(environments: Environments, step: Step, log: FaultLog) -> St
         except Exception as error:  # it stays broken until the next step tries again
             environments.faults.append(make_fault(f"environment {i}, rebuilt", error, i))
             continue
-        step.observation[i], step.reward[i], step.first[i] = row.observation[0], 0, True
+        nests.copy_row(step.observation, i, row.observation)
+        step.reward[i], step.first[i] = 0, True
     return step

@@ -16,8 +16,9 @@ from impala_mm.algorithms import agent
 from impala_mm.algorithms.interface import PolicyOutput
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry
-from impala_mm.environments import from_flags
-from impala_mm.environments.make import level_spec
+from impala_mm.environments import from_flags, nests
+from impala_mm.environments.make import level_spec, observation_conversion
+from impala_mm.environments.observations import ObservationConversion
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.records import checkpoint
 
@@ -39,6 +40,7 @@ class Policy:
             if why := why_unsuitable(about, spec):
                 raise checkpoint.Mismatch(why)
         made = agent.make_agent(self.config, number=0)
+        self._conversion: ObservationConversion | None = None
         self.algorithm, self.levels, self.spec = made.algorithm, made.levels, made.spec
         self.load(path, about)
         self._act = tf.function(self.algorithm.act, autograph=False)
@@ -61,15 +63,28 @@ class Policy:
         The action is the most likely one or, with `explore`, sampled as in training. It is what the
         environment's `step` takes: an int for Discrete actions, an array for a Box.
         """
-        shape, dtype = self.spec.observation.shape, self.spec.observation.dtype.as_numpy_dtype
-        seen = np.asarray(observation, dtype)
-        if seen.shape != tuple(shape):
-            raise ValueError(f"the observation has shape {list(seen.shape)} instead of {shape}")
-        entry = self.entry(seen[None], [reward], self._action, [self._first])
+        seen = tf.nest.map_structure(lambda part: part[None], self._read(observation))
+        entry = self.entry(seen, [reward], self._action, [self._first])
         self._action, self._state, _ = self.act(entry, self._state, explore)
         self._first = False
         action = self.spec.actions.to_environments(self._action)[0]
         return int(action) if self.spec.actions.discrete else action
+
+    def _read(self, observation: Any) -> Any:
+        """Return an observation as the network reads it: a nest of arrays, without a batch axis."""
+        spec = self.spec.observation
+        if not tf.nest.is_nested(spec):
+            seen = np.asarray(observation, spec.dtype.as_numpy_dtype)
+            if seen.shape == tuple(spec.shape):
+                return seen
+            if seen.shape:
+                shape = tuple(spec.shape)
+                raise ValueError(f"the observation has shape {list(seen.shape)} instead of {shape}")
+        if self._conversion is None:
+            options = from_flags.environment_options(self.config)
+            self._conversion = observation_conversion(self.spec.level_name, **options)
+        parts = self._conversion.read(observation)
+        return nests.pack(self._conversion.parts, parts)
 
     def initial_state(self, batch: int) -> Any:
         """Return the network's recurrent state at the start of `batch` episodes."""
@@ -95,7 +110,9 @@ class Policy:
             reward=tf.constant(reward, tf.float32),
             terminated=None,
             truncated=None,
-            observation=tf.constant(observation, self.spec.observation.dtype),
+            observation=tf.nest.map_structure(
+                lambda spec, part: tf.constant(part, spec.dtype), self.spec.observation, observation
+            ),
             first=tf.constant(first, tf.bool),
             extras=None,
         )

@@ -1,7 +1,8 @@
 """Small games whose actions are of other spaces than Discrete.
 
-`Locks` has MultiDiscrete actions and `Harbour` a Dict of all spaces. Every observation says what
-the best action is; an episode has ten steps, and each is worth at most 1.
+`Locks` has MultiDiscrete actions and `Harbour` a Dict of all spaces; `Signals` has observations of
+all spaces. Every observation says what the best action is; an episode has ten steps, and each is
+worth at most 1.
 """
 
 import gymnasium
@@ -70,5 +71,33 @@ class Harbour(_Game):
         )
 
 
+class Signals(_Game):
+    """Signals of every kind of space, each of which says what one of the choices must be."""
+
+    action_space = MultiDiscrete([4, 2, 3, 2])
+    observation_space = Dict(
+        flag=Discrete(4, start=1),
+        inside=Tuple([MultiBinary(1), MultiDiscrete([3, 2], start=[7, 0])]),
+        light=Box(0, 255, (36, 36, 1), np.uint8),
+        wind=Box(-1, 1, (), np.float64),
+    )
+
+    def _look(self):
+        self._due = flag, bit, number, light = self.np_random.integers(self.action_space.nvec)
+        picture = np.zeros((36, 36, 1), np.uint8)
+        picture[:18] = 255 * light
+        picture[18:] = 255 * (1 - light)
+        return {
+            "flag": np.int64(flag + 1),
+            "inside": (np.array([bit], np.int8), np.array([number + 7, 1])),
+            "light": picture,
+            "wind": np.array(self.np_random.uniform(-1, 1)),
+        }
+
+    def _reward(self, action):
+        return float(np.mean(action == self._due))
+
+
+gymnasium.register("Signals-v0", Signals)
 gymnasium.register("Locks-v0", Locks)
 gymnasium.register("Harbour-v0", Harbour)
