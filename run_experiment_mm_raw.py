@@ -32,6 +32,9 @@ def main(argv: list[str]) -> None:
     """Parse the flags, call the launcher and exit with its exit code."""
     if sys.stdout is not None:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    if "PYTHONPATH" in os.environ:  # processes of this machine may have another current folder
+        entries = os.environ["PYTHONPATH"].split(os.pathsep)
+        os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, entries))
     (launcher, config), given = flags.parse(argv, __doc__ or "", LauncherConfig, Config)
     request = Request(
         launcher=launcher,

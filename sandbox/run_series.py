@@ -25,7 +25,15 @@ _COMBINED_POINTS = 120  # points of the curve that combines several seeds
 _IRRELEVANT_SETTINGS = {
     *("seed", "logdir", "job_name", "task", "learner", "learner_hosts", "bind_address"),
     *("token_file", "save_checkpoint_secs", "keep_checkpoints", "log_max_mb", "on_event"),
-    *("validate", "profile", "track", "test_num_episodes", "test_levels", "deterministic"),
+    *(
+        "validate",
+        "check_env_secs",
+        "profile",
+        "track",
+        "test_num_episodes",
+        "test_levels",
+        "deterministic",
+    ),
     *("render", "video_dir", "video_overlay", "export_dir", "updates"),
 }
 # The usual names of folders of several seeds: name-1-rest, name_seed3, name-s3.

@@ -19,7 +19,7 @@ import time
 
 import pytest
 from cluster import FRONTEND
-from processes import Process, free_port, run
+from processes import ROOT, Process, free_port, run
 from supervising import until
 
 from launcher.node.procfs import is_alive, start_time
@@ -285,6 +285,16 @@ def test_the_error_of_each_process_is_printed_by_the_frontend(cluster):
         r"not be restarted; log: ",
         10,
     )
+
+
+@pytest.mark.slow
+def test_a_run_whose_actors_have_all_failed_for_good_saves_and_ends(cluster):
+    frontend = cluster.start(cluster.rows(), "--max_restarts=0", TOLD="fail")
+    assert frontend.process.wait(30) == 1
+    printed = frontend.printed()
+    assert printed.count("it crashed once and will not be restarted") == 2
+    assert "error: the run ends, since no actor is left; start it again with the same " in printed
+    assert "got SIGUSR1" in printed, "the learners save"
 
 
 def test_a_run_keeps_running_after_its_frontend_was_killed_even_while_starting(cluster):
@@ -563,6 +573,36 @@ def test_checks_before_a_start_print_how_to_fix_each_failure(cluster):
     assert "passed  disk" not in printed
     assert not cluster.state.exists()
     assert not (cluster.folder / "runs").exists()
+
+
+@pytest.mark.slow
+def test_the_environment_is_among_the_checks_and_found_by_a_relative_pythonpath(cluster):
+    """The processes run in another folder than the frontend, to which PYTHONPATH is relative."""
+    elsewhere = cluster.folder / "elsewhere"
+    elsewhere.mkdir()
+    (cluster.folder / "helpers").symlink_to(ROOT / "tests" / "helpers")
+    rows = cluster.csv(
+        f"learner,localhost,{free_port()},{elsewhere}", columns="job,ip,tf_port,workdir"
+    )
+
+    def check(bug, *flags):
+        name = f"--level_name=faulty_levels:{bug}-v0"
+        return cluster.run(rows, "--check", name, *flags, PYTHONPATH="helpers")
+
+    code, printed = check("ResetRaises")
+    assert code == 1
+    assert re.search(r"FAILED +flags +Traceback \(most recent call last\):", printed)
+    assert "in reset" in printed
+    assert "error: faulty_levels:ResetRaises-v0: reset raised KeyError: 'door'" in printed
+    assert "-> correct the code at the last line named" in printed
+    code, printed = check("OutOfBounds")
+    assert code == 0
+    assert re.search(r"note +flags +faulty_levels:OutOfBounds-v0: step 1 returned an obs", printed)
+    code, printed = check("Hangs")
+    assert code == 0, "the check takes two seconds at most"
+    assert "did not return" not in printed
+    code, printed = check("ResetRaises", "--check_env_secs=0")
+    assert code == 0
 
 
 def test_checks_run_after_the_set_up_commands_in_the_folder_of_the_processes(cluster):

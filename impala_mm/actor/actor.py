@@ -218,4 +218,5 @@ def run(
                 return
             begin, waited = ready, time.perf_counter() - ready
     finally:
+        faults.say_counts()
         player.close()

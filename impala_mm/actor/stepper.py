@@ -183,6 +183,10 @@ class FaultCounter:
         self._check(self._size - broken if complete is None else complete)
         self._rebuilds += broken
 
+    def say_counts(self) -> None:
+        """Log how many faults were counted since the last time; call it at the end."""
+        self._log.say_counts(now=True)
+
     def _check(self, complete: int) -> None:
         """Raise TooManyFaults if the environments produce nothing but faults."""
         self._broken_unrolls = 0 if complete else self._broken_unrolls + 1
@@ -190,7 +194,7 @@ class FaultCounter:
         no_step = not self._heartbeat.frames and self._rebuilds >= _MAX_REBUILDS
         if not self._first or not (no_step or self._broken_unrolls >= _MAX_BROKEN_UNROLLS):
             return
-        self._log.say_counts(now=True)
+        self.say_counts()
         if self._has_complete_unroll:
             raise TooManyFaults(
                 f"every environment failed in each of the last {self._broken_unrolls} unrolls; the "

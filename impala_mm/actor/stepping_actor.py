@@ -93,6 +93,7 @@ class SteppingActor(threading.Thread):
                 self.waits = True
                 if connection := self._connect():
                     self._play(connection, faults)
+            faults.say_counts()
         except BaseException as error:
             self.failure = error
 

@@ -50,11 +50,10 @@ def is_large(observation: Any) -> bool:
 
 def parts(observation: Any) -> list[Any]:
     """Return the TensorSpecs in an observation's spec, which may be a dict or tuple of these."""
-    if isinstance(observation, dict):
-        return [part for value in observation.values() for part in parts(value)]
-    if isinstance(observation, tuple):
-        return [part for value in observation for part in parts(value)]
-    return [observation]
+    if hasattr(observation, "shape"):
+        return [observation]
+    each = observation.values() if isinstance(observation, dict) else observation
+    return [part for value in each for part in parts(value)]
 
 
 def group_sizes(

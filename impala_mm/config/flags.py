@@ -201,6 +201,8 @@ def _value(found: absl_flags.Flag, f: dataclasses.Field) -> Any:
 
 def _check(name: str, value: Any, f: dataclasses.Field) -> None:
     choices, least, most = (f.metadata[key] for key in ("choices", "least", "most"))
+    if f.type is str and value != value.encode(errors="replace").decode():
+        refuse(f"--{name}={value}: it contains bytes that are not UTF-8, which TensorFlow needs")
     if choices and value not in choices:
         close = difflib.get_close_matches(str(value), choices, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""

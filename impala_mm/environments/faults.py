@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from impala_mm.environments.messages import describe_error
+from impala_mm.environments.messages import describe_error, users_traceback
 from impala_mm.environments.types import Fault
 from impala_mm.runtime.log import Say
 
@@ -55,11 +55,7 @@ def format_traceback(error: Exception) -> str:
 
     If no frame belongs to it, the traceback is complete.
     """
-    shown = traceback.TracebackException.from_exception(error)
-    inner = [i for i, frame in enumerate(shown.stack) if not _is_outer(frame.filename)]
-    if inner:
-        del shown.stack[: inner[0]]
-    return "".join(shown.format()).rstrip("\n")
+    return users_traceback(error) or "".join(traceback.format_exception(error)).rstrip("\n")
 
 
 class FaultLog:

@@ -1,6 +1,7 @@
 """Texts of other programs' errors and descriptions, prepared for our messages."""
 
 import importlib.util
+import os
 import traceback
 from pathlib import Path
 
@@ -27,13 +28,10 @@ def users_traceback(error: BaseException) -> str:
 
     Return an empty string if no frame is the user's, but all are ours, gymnasium's or Python's own.
     """
-    gymnasium = importlib.util.find_spec("gymnasium")
-    theirs = [gymnasium.origin] if gymnasium and gymnasium.origin else []
-    inner = (
-        *(str(Path(file).parent) for file in [*theirs, importlib.util.__file__]),
-        _OURS,
-        "<frozen ",
-    )
+    found_libraries = [importlib.util.find_spec(name) for name in ("gymnasium", "gym")]
+    libraries = [spec.origin for spec in found_libraries if spec and spec.origin]
+    folders = [str(Path(file).parent) for file in [*libraries, importlib.util.__file__]]
+    inner = (*(f"{folder}{os.sep}" for folder in [*folders, _OURS]), "<frozen ")
     told = traceback.TracebackException.from_exception(error)
     each: traceback.TracebackException | None = told
     found = False

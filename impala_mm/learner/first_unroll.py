@@ -6,7 +6,7 @@
 import time
 from collections.abc import Mapping
 
-# Seconds after which a run whose actors all gave up ends, if it is not known whether others start.
+# Seconds after the first actor gave up in which others may join, if their number is not known.
 _OTHERS_SECONDS = 60.0
 
 
@@ -21,7 +21,7 @@ class FirstUnroll:
         """Wait for `expected` actors; None: their number is not known."""
         self._expected = expected
         self._began = time.monotonic()
-        self._left_since: float | None = None  # time.monotonic() when the last actor gave up
+        self._first_gave_up: float | None = None  # time.monotonic() when the first actor gave up
 
     def describe(self, connected: int, gave_up: int) -> str:
         """Return what the run waits for, in words, and for how long."""
@@ -40,12 +40,12 @@ class FirstUnroll:
 
     def why_none_comes(self, connected: int, gave_up: Mapping[int, str]) -> str:
         """Return why no unroll can come any more; empty if one may still come."""
-        if connected or not gave_up:
-            self._left_since = None
+        if not gave_up:
             return ""
         now = time.monotonic()
-        self._left_since = self._left_since or now
-        if self._expected is None and now - self._left_since < _OTHERS_SECONDS:
+        # It is not set anew when one that was started again joins, since it may give up again.
+        self._first_gave_up = self._first_gave_up or now
+        if connected or (self._expected is None and now - self._first_gave_up < _OTHERS_SECONDS):
             return ""
         if self._expected is not None and len(gave_up) < self._expected:
             return ""

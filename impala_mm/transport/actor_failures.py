@@ -23,7 +23,7 @@ class ActorFailures:
 
     @property
     def gave_up(self) -> dict[int, str]:
-        """The actors that gave up and did not join again, and why."""
+        """The actors that gave up, and why; one that was started again may have joined since."""
         with self._lock:
             return dict(self._gave_up)
 
@@ -44,8 +44,3 @@ class ActorFailures:
         if why:
             self._say(f"actor {actor} on {host} gave up: {why}")
         return bool(why)
-
-    def joined(self, actor: int) -> None:
-        """Forget that an actor gave up: it is connected again."""
-        with self._lock:
-            self._gave_up.pop(actor, None)

@@ -258,7 +258,6 @@ class Server:
         if self.ledger.join(actor, incarnation) and self._inference:
             self._inference.forget(actor)
         self.heard_from(actor)
-        self.failures.joined(actor)
         self._say(f"actor {actor} on {asked['host']} joined")
         return movable
 

@@ -55,5 +55,5 @@ def _describe_run(run: Run) -> str:
 
 def _read_text(path: Path) -> str:
     with contextlib.suppress(OSError):
-        return path.read_text(errors="replace").strip()
+        return os.fsdecode(path.read_bytes()).strip()
     return ""

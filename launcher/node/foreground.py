@@ -214,9 +214,9 @@ class _Foreground:
 def _describe_failure(name: str, state: dict[str, Any], log: Path) -> str:
     """Return a line about an actor that crashed."""
     failure = state["failure"]
-    last = failure["lines"][-1].strip()[:200] if failure["lines"] else "it printed nothing"
+    last = failure["lines"][-1].strip() if failure["lines"] else "it printed nothing"
     if state["state"] != "failed":
-        return f"{name} failed: {failure['why']}; {failure['next']} (last line: {last})"
+        return f"{name} failed: {failure['why']}; {failure['next']} (last line: {last[:200]})"
     if failure["code"] == USER_ERROR:
         return f"{name} failed: {last}; {failure['next']}; log: {log}"
     return f"{name} {failure['next'].removeprefix('it ')}; log: {log}"

@@ -215,7 +215,7 @@ class Run:
         if lock is None:
             raise RunInUse(f"another frontend is starting or changing {self.name} right now")
         os.ftruncate(lock, 0)
-        os.pwrite(lock, logdir.encode(), 0)
+        os.pwrite(lock, os.fsencode(logdir), 0)
         try:
             yield
         finally:

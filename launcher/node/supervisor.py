@@ -104,9 +104,9 @@ class Supervisor:
         state = self._state
         if state["state"] == "waits":  # a stop request came before the restart
             self._write_state(state="stopped")
-        self._output.write_message(
-            f"-- {self._task.name}: {state['state']}, exit code {state['code']} --"
-        )
+        # The code of a process that was stopped is that of the signal, which is no failure.
+        shown = "" if state["state"] == "stopped" else f", exit code {state['code']}"
+        self._output.write_message(f"-- {self._task.name}: {state['state']}{shown} --")
         if self._has_parent_ended():  # it would have removed this folder
             import shutil  # noqa: PLC0415 - it is needed by few and would delay all
 

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 from impala_mm.config.printable import log_line
 from launcher.node.callbacks import Say
 from launcher.node.run_registry import Run, run_names
-from launcher.node.task import FINAL_STATES, LEARNERS
+from launcher.node.task import FINAL_STATES, LEARNERS, USER_ERROR
 from launcher.running.console import say
 from launcher.running.recovery import Recovery
 from launcher.running.run_control import RunControl
@@ -225,6 +225,8 @@ class Follower:
             )
             return 1
         if learners["state"] == "failed":
+            if learners["code"] != USER_ERROR:
+                self._say("the run failed; start it again with the same --logdir to resume")
             return int(learners["code"]) or 1
         if interrupted:
             return 130

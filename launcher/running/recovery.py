@@ -11,14 +11,13 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from launcher.node import file_lock
 from launcher.node.callbacks import Say
 from launcher.node.run_registry import Record
 from launcher.node.task import FINAL_STATES, LEARNERS, with_learner_hosts
 from launcher.plan import process_plan
-from launcher.plan.host_environment import InstallationOf
+from launcher.plan.host_environment import Installation, InstallationOf
 from launcher.plan.process_plan import Process
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import ANY_LEARNER, Worker
@@ -331,7 +330,7 @@ class Recovery:
                 except (HostUnavailable, OperationFailed) as error:
                     self._say(f"could not end the learners of a host: {error}")
 
-    def _provide_checkpoints(self, record: Record, first: Any) -> tuple[str, bool]:
+    def _provide_checkpoints(self, record: Record, first: Installation) -> tuple[str, bool]:
         """Copy the run's folder to the host of the new first learner, unless it is shared.
 
         Return the folder's path there, and whether it is shared with this machine; an empty path
@@ -347,7 +346,7 @@ class Recovery:
         folder = Path(record.flags["logdir"])
         remote_folder = str(folder)
         if folder.is_relative_to(old_first.workdir):  # the same path within the new workdir
-            remote_folder = first.path(str(folder.relative_to(old_first.workdir)))
+            remote_folder = first.absolute_path(str(folder.relative_to(old_first.workdir)))
         if connect.is_shared_folder(
             self._hosts, first.host_id, str(local_folder), local_folder, "is-shared"
         ):

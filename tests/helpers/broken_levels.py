@@ -1,178 +1,79 @@
-"""Levels with the bugs that users' environments have, each registered as NAME-v0."""
+"""Levels that break, as users' own environments do: each by its id in this module."""
 
-import ctypes
 import os
 import time
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete
 
 
-class Sound(gymnasium.Env):
-    """An environment without a bug, whose episodes take ten steps."""
-
-    observation_space = Box(0, 1, (2,), np.float32)
-    action_space = Discrete(3)
-    info = {}  # noqa: RUF012
+class Works(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
 
     def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.time = 0
-        return self.np_random.random(2, np.float32), self.info
+        self._steps = 0
+        return np.zeros(2, np.float32), {}
 
     def step(self, action):
-        self.time += 1
-        return self.see(), self.reward(), self.time == 10, False, {}
-
-    def see(self):
-        return self.np_random.random(2, np.float32)
-
-    def reward(self):
-        return 1.0
+        self._steps += 1
+        return np.zeros(2, np.float32), 1.0, self._steps == 10, False, {}
 
 
-class ResetRaises(Sound):
-    def reset(self, *, seed=None, options=None):
-        return self._start(), {}
-
-    def _start(self):
-        return {}["door"]
-
-
-class NoSeed(Sound):
-    def reset(self):
-        return super().reset()
-
-
-class StepRaises(Sound):
-    def see(self):
-        return self.nosuch if self.time == 4 else super().see()
-
-
-class OldStep(Sound):
+class BreaksInStep(Works):
     def step(self, action):
-        observation, reward, done, _, info = super().step(action)
-        return observation, reward, done, info
+        return self._walk(action)
+
+    def _walk(self, action):
+        return self.no_such_map[action]
 
 
-class OldReset(Sound):
+class BreaksInReset(Works):
     def reset(self, *, seed=None, options=None):
-        return super().reset(seed=seed)[0]
+        raise OSError("no map")
 
 
-class NoActionSpace(gymnasium.Env):
-    observation_space = Sound.observation_space
-
-
-class OtherSpace(Sound):
-    observation_space = 4
-
-
-class WrongShape(Sound):
-    def see(self):
-        return np.zeros(3, np.float32)
-
-
-class Doubles(Sound):
-    def see(self):
-        return np.zeros(2)
-
-
-class Lists(Sound):
-    def see(self):
-        return [0.0, 1.0]
-
-
-class NotANumber(Sound):
-    def see(self):
-        return np.array([0, np.nan], np.float32)
-
-
-class OutOfBounds(Sound):
-    def see(self):
-        return np.array([0.5, -0.25], np.float32)
-
-
-class NoSuchState(Sound):
-    observation_space = Discrete(4)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return 0, {}
-
-    def see(self):
-        return 4
-
-
-class InfiniteReward(Sound):
-    def reward(self):
-        return np.float32("inf")
-
-
-class ArrayReward(Sound):
-    def reward(self):
-        return np.ones(1)
-
-
-class NumberAsEnd(Sound):
+class ReturnsFour(Works):
     def step(self, action):
-        observation, reward, terminated, _, info = super().step(action)
-        return observation, reward, terminated, 0, info
+        return np.zeros(2, np.float32), 1.0, False, {}
 
 
-class NoInfo(Sound):
-    info = None
-
-
-class Unseeded(Sound):
-    def reset(self, *, seed=None, options=None):
-        return super().reset(seed=None)
-
-
-class MaskInInfo(Sound):
-    info = {"action_mask": np.array([1, 0, 1], np.int8)}  # noqa: RUF012
-
-
-class MaskInStep(Sound):
+class ReturnsNaN(Works):
     def step(self, action):
-        return (*super().step(action)[:4], {"action_mask": np.ones(3, np.int8)})
+        return np.full(2, np.nan, np.float32), 1.0, False, False, {}
 
 
-class MaskMethod(Sound):
-    def action_masks(self):
-        return np.array([True, False, True])
+class BreaksSometimes(Works):
+    def step(self, action):
+        if np.random.default_rng().random() < 1 / 500:
+            raise RuntimeError("the simulator is gone")
+        return super().step(action)
 
 
-class MaskInObservation(Sound):
-    observation_space = Dict(
-        observation=Sound.observation_space, action_mask=Box(0, 1, (3,), np.int8)
-    )
+class OnlyOne(Works):
+    """A level whose second copy in a process cannot be made."""
+
+    made = 0
+
+    def __init__(self):
+        OnlyOne.made += 1
+        if OnlyOne.made > 1:
+            raise OSError("no licence")
 
 
-class Exits(Sound):
-    def see(self):
-        print("the simulator has no licence", flush=True)
-        os._exit(3)
+class StartsLate(Works):
+    """A level that takes SLOW seconds for a copy, in actors."""
+
+    made = 0
+
+    def __init__(self):
+        StartsLate.made += 1
+        if StartsLate.made > 1:  # a learner makes one
+            time.sleep(float(os.environ["SLOW"]))
 
 
-class Crashes(Sound):
-    def see(self):
-        return ctypes.string_at(0)
-
-
-class Hangs(Sound):
-    def see(self):
-        while self.time == 4:
-            pass
-        return super().see()
-
-
-class Slow(Sound):
-    def see(self):
-        time.sleep(0.05)
-        return super().see()
-
-
-for _class in [NoActionSpace, Sound, *Sound.__subclasses__()]:
-    gymnasium.register(f"{_class.__name__}-v0", _class)
+for _level in (
+    *(Works, BreaksInStep, BreaksInReset, ReturnsFour, ReturnsNaN, BreaksSometimes),
+    *(OnlyOne, StartsLate),
+):
+    gymnasium.register(f"{_level.__name__}-v0", _level)

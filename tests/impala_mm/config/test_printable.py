@@ -27,3 +27,10 @@ def test_a_refused_flag_is_shown_escaped(argument, capsys):
     said = capsys.readouterr().err
     assert "\x1b" not in said
     assert r"\x1b[2J" in said
+
+
+def test_a_flag_that_is_not_utf8_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        flags.parse(["experiment.py", "--logdir=/a\udcff"], "", Config)
+    said = capsys.readouterr().err
+    assert said.startswith(r"error: --logdir=/a\udcff: it contains bytes that are not UTF-8")

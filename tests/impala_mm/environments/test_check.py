@@ -8,8 +8,8 @@ import sys
 import gymnasium
 import numpy as np
 import pytest
-from broken_levels import Sound
 from counting import level
+from faulty_levels import Sound
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from processes import ROOT
 
@@ -26,15 +26,15 @@ def _check(name, until=math.inf):
 
 
 def _find_one(bug):
-    found, _, _ = _check(f"broken_levels:{bug}-v0")
+    found, _, _ = _check(f"faulty_levels:{bug}-v0")
     assert len(found) == 1, found
-    assert found[0].sentence.startswith(f"broken_levels:{bug}-v0")
+    assert found[0].sentence.startswith(f"faulty_levels:{bug}-v0")
     assert "\n" not in found[0].sentence
     return found[0]
 
 
 @pytest.mark.parametrize(
-    "name", ["broken_levels:Sound-v0", "CartPole-v1", "FrozenLake-v1", "gym:CartPole-v1"]
+    "name", ["faulty_levels:Sound-v0", "CartPole-v1", "FrozenLake-v1", "gym:CartPole-v1"]
 )
 def test_nothing_is_found_in_a_sound_environment(name):
     found, calls, complete = _check(name)
@@ -45,7 +45,7 @@ def test_nothing_is_found_in_a_sound_environment(name):
 
 
 def test_episodes_are_reset_at_their_ends():
-    _, calls, _ = _check("broken_levels:Sound-v0")
+    _, calls, _ = _check("faulty_levels:Sound-v0")
     assert calls[calls.index("step 10") + 1 :][:2] == ["reset after step 10", "step 11"]
 
 
@@ -110,7 +110,7 @@ def test_an_exception_is_shown_with_the_frames_of_the_users_code_alone():
     lines = _find_one("ResetRaises").traceback.splitlines()
     assert lines[0] == "Traceback (most recent call last):"
     assert [line for line in lines if "File" in line] == [
-        line for line in lines if "broken_levels.py" in line
+        line for line in lines if "faulty_levels.py" in line
     ]
     assert "in _start" in "\n".join(lines)
     assert lines[-1] == "KeyError: 'door'"
@@ -136,7 +136,7 @@ def test_an_environment_is_closed_and_its_error_reported():
 
 
 def test_the_time_limit_is_kept_between_steps():
-    found, calls, complete = _check("broken_levels:Sound-v0", until=0)
+    found, calls, complete = _check("faulty_levels:Sound-v0", until=0)
     assert (found, complete) == ([], False)
     assert "step 1" not in calls
 
@@ -184,7 +184,7 @@ def test_the_parts_of_nested_observations_are_checked(observation, sentence):
 
 
 def _in_process(*bugs, seconds=20.0):
-    names = [f"broken_levels:{bug}-v0" for bug in bugs]
+    names = [f"faulty_levels:{bug}-v0" for bug in bugs]
     begin = CheckProcess([*names, "catch"], (0, 0), seconds, hides_gpus=True)
     return begin.result()
 
@@ -192,10 +192,10 @@ def _in_process(*bugs, seconds=20.0):
 def test_a_level_that_ends_its_process_is_named_with_the_call_and_the_next_ones_are_checked():
     errors, warnings = _in_process("Exits", "OutOfBounds", "Crashes")
     (exits, printed), (crashes, stack) = errors
-    assert exits == "broken_levels:Exits-v0: its process ended with exit code 3 in step 1"
+    assert exits == "faulty_levels:Exits-v0: its process ended with exit code 3 in step 1"
     assert printed == "the simulator has no licence"
-    assert crashes == "broken_levels:Crashes-v0: its process was killed by SIGSEGV in step 1"
-    assert re.search(r"broken_levels.py\", line \d+ in see", stack)
+    assert crashes == "faulty_levels:Crashes-v0: its process was killed by SIGSEGV in step 1"
+    assert re.search(r"faulty_levels.py\", line \d+ in see", stack)
     assert "check.py" not in stack
     assert len(warnings) == 1
     assert "0.25 below" in warnings[0]
@@ -205,9 +205,9 @@ def test_a_call_that_never_returns_is_named_with_its_line(monkeypatch):
     monkeypatch.setattr(check_process, "_STUCK_SECONDS", 0.1)
     monkeypatch.setattr(check_process, "_LATE_SECONDS", 0.1)
     ((sentence, stack),), warnings = _in_process("Hangs", seconds=1.2)
-    assert "broken_levels:Hangs-v0: step 4 did not return within " in sentence
+    assert "faulty_levels:Hangs-v0: step 4 did not return within " in sentence
     assert "set --check_env_secs to more than 1.2" in sentence
-    assert re.search(r"broken_levels.py\", line \d+ in see", stack)
+    assert re.search(r"faulty_levels.py\", line \d+ in see", stack)
     assert warnings == []
 
 

@@ -1,11 +1,14 @@
 """The step convention, statistics and faults of environments stepped in one process."""
 
+import sys
+
 import gymnasium
 import numpy as np
 import pytest
 from counting import KINDS, Counting, level
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import ROOT, Process
 
 from impala_mm.environments import types
 from impala_mm.environments.make import make_environments
@@ -341,17 +344,31 @@ def test_the_counting_environment_is_as_its_table_says():
 @pytest.mark.parametrize("bug", ["MaskMethod", "MaskInObservation"])
 def test_masks_that_are_declared_are_refused_when_environments_are_made(bug):
     with pytest.raises(types.BadLevel, match="offers a mask of its legal actions"):
-        make_environments(f"broken_levels:{bug}-v0", 1, seed=0)
+        make_environments(f"faulty_levels:{bug}-v0", 1, seed=0)
 
 
 def test_masks_in_an_info_are_refused_at_the_first_one():
-    envs = make_environments("broken_levels:MaskInInfo-v0", 2, seed=0)
+    envs = make_environments("faulty_levels:MaskInInfo-v0", 2, seed=0)
     with pytest.raises(types.BadLevel, match=r'MaskInInfo-v0 offers .* in info\["action_mask"\]'):
         envs.reset()
-    envs = make_environments("broken_levels:MaskInStep-v0", 2, seed=0)
+    envs = make_environments("faulty_levels:MaskInStep-v0", 2, seed=0)
     envs.reset()
     with pytest.raises(types.BadLevel, match=r"illegal actions would be taken\. Wrap"):
         envs.step(np.zeros(2, np.int64))
+
+
+@pytest.mark.slow
+def test_an_actor_refuses_a_mask_that_only_its_first_reset_shows(tmp_path):
+    """The check before the run is off."""
+    actor = Process(
+        *(sys.executable, str(ROOT / "experiment.py"), "--num_actors=1", "--check_env_secs=0"),
+        *("--level_name=faulty_levels:MaskInInfo-v0", f"--logdir={tmp_path}", "--max_seconds=60"),
+        PYTHONPATH=str(ROOT / "tests" / "helpers"),
+    )
+    actor.until(
+        r"actor-0 failed: .*error: faulty_levels:MaskInInfo-v0 offers a mask of its legal actions "
+        r'in info\["action_mask"\].*info.pop\("action_mask"\)\); it will not be restarted'
+    )
 
 
 class _Hides(gymnasium.Wrapper):
@@ -367,7 +384,7 @@ class _Hides(gymnasium.Wrapper):
 
 @pytest.mark.parametrize("bug", ["MaskInStep", "MaskMethod"])
 def test_an_environment_whose_wrapper_hides_the_mask_is_played(bug):
-    wrapped = level(lambda: _Hides(gymnasium.make(f"broken_levels:{bug}-v0")))
+    wrapped = level(lambda: _Hides(gymnasium.make(f"faulty_levels:{bug}-v0")))
     envs = make_environments(wrapped, 1, seed=0)
     envs.reset()
     envs.step(np.zeros(1, np.int64))

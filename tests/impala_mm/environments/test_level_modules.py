@@ -13,7 +13,7 @@ from impala_mm.environments.types import BadLevel
 
 MODULE = """
 import gymnasium
-gymnasium.register("{name}", "broken_levels:Sound")
+gymnasium.register("{name}", "faulty_levels:Sound")
 """
 
 
@@ -117,8 +117,8 @@ def test_a_module_that_does_not_register_the_id_is_named_with_what_it_registers(
     said = str(_refusal("registers_none:Mine-v0"))
     assert f"registers_none was imported from {tmp_path}/registers_none.py, but it does not" in said
     assert 'it must call gymnasium.register("Mine-v0", ...) when it is imported' in said
-    said = str(_refusal("broken_levels:NoSed-v0"))
-    assert "; did you mean broken_levels:NoSeed-v0 or " in said
-    said = str(_refusal("broken_levels:xyz"))
+    said = str(_refusal("faulty_levels:NoSed-v0"))
+    assert "; did you mean faulty_levels:NoSeed-v0 or " in said
+    said = str(_refusal("faulty_levels:xyz"))
     assert "it registers NoActionSpace-v0, Sound-v0, ResetRaises-v0" in said
     assert said.endswith(", ...")

@@ -178,34 +178,34 @@ def test_what_is_slow_is_valid_with_a_warning(capsys, monkeypatch, settings, sai
 
 
 def test_environments_of_all_levels_are_checked(capsys):
-    names = "catch,broken_levels:ResetRaises-v0,broken_levels:OutOfBounds-v0"
+    names = "catch,faulty_levels:ResetRaises-v0,faulty_levels:OutOfBounds-v0"
     code, printed = _answer(capsys, level_name=names)
     lines = printed.splitlines()
     assert code == 2
-    assert lines[0].startswith("warning: broken_levels:OutOfBounds-v0: step 1 returned an obser")
+    assert lines[0].startswith("warning: faulty_levels:OutOfBounds-v0: step 1 returned an obser")
     assert lines[1] == "Traceback (most recent call last):"
-    assert lines[-1] == "error: broken_levels:ResetRaises-v0: reset raised KeyError: 'door'"
+    assert lines[-1] == "error: faulty_levels:ResetRaises-v0: reset raised KeyError: 'door'"
 
 
 def test_no_seconds_are_no_check(capsys):
-    code, printed = _answer(capsys, level_name="broken_levels:ResetRaises-v0", check_env_secs=0)
+    code, printed = _answer(capsys, level_name="faulty_levels:ResetRaises-v0", check_env_secs=0)
     assert (code, printed[:6]) == (0, "valid:")
 
 
 def test_a_run_with_a_broken_environment_is_refused_before_anything_is_started(tmp_path, capsys):
-    config = Config(level_name="broken_levels:OldStep-v0")
+    config = Config(level_name="faulty_levels:OldStep-v0")
     with pytest.raises(SystemExit) as ended:
         local_run.prepare(config, ["experiment.py"], [], has_mpirun=False)
     assert ended.value.code == 2
     said = capsys.readouterr().err
-    assert said.startswith("error: broken_levels:OldStep-v0: step returned a tuple of 4, as in gym")
+    assert said.startswith("error: faulty_levels:OldStep-v0: step returned a tuple of 4, as in gym")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_start_does_not_wait_for_a_slow_environment(tmp_path, capsys, monkeypatch):
     assert environment_check._SECONDS_BEFORE_TRAINING == 2
     monkeypatch.setattr(environment_check, "_SECONDS_BEFORE_TRAINING", 0.5)
-    config = Config(level_name="broken_levels:Hangs-v0")
+    config = Config(level_name="faulty_levels:Hangs-v0")
     begin = time.monotonic()
     local_run.prepare(config, ["experiment.py"], [], has_mpirun=False)
     assert time.monotonic() - begin < 3

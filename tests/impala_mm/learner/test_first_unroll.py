@@ -49,9 +49,7 @@ def test_where_others_may_be_started_it_waits_a_minute_for_them(monkeypatch):
     assert wait.why_none_comes(0, {0: WHY}) == ""
     clock[0] += 59
     assert wait.why_none_comes(0, {0: WHY}) == ""
-    assert wait.why_none_comes(1, {0: WHY}) == "", "another one has joined"
-    clock[0] += 59
-    assert wait.why_none_comes(0, {0: WHY}) == ""
-    clock[0] += 61
+    clock[0] += 2
+    assert wait.why_none_comes(1, {0: WHY}) == "", "another one has joined, or the same again"
     why = f"the only actor gave up (actor 0: {WHY}), so no unroll can come"
     assert wait.why_none_comes(0, {0: WHY}) == why

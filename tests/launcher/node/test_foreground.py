@@ -306,6 +306,20 @@ def test_an_actor_that_crashed_20_times_is_not_restarted_and_the_run_continues(b
     assert run.process.poll() is None
 
 
+@pytest.mark.slow
+def test_a_run_whose_actors_have_all_failed_for_good_saves_and_ends(begin, tmp_path):
+    refuses = "import time; time.sleep(0.5); print('error: no mask'); raise SystemExit(2)"
+    run = begin(LEARNER, refuses, refuses)
+    assert run.process.wait(30) == 1
+    printed = run.printed()
+    assert printed.count("failed: error: no mask; it will not be restarted") == 2
+    assert (
+        f"[supervisor] the run ends, since no actor is left; the same flags with "
+        f"--logdir={tmp_path} resume from the last checkpoint\n"
+    ) in printed
+    assert printed.endswith("saved\n")
+
+
 def test_a_users_mistake_is_printed_once_although_actors_make_it_too(begin):
     refused = "import sys, time; time.sleep({}); print('error: no such level'); sys.exit(2)"
     run = begin(refused.format(1), refused.format(0))

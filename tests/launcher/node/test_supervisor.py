@@ -83,6 +83,29 @@ def test_kill_9_is_seen_and_mended_within_seconds(supervise):
     assert state["failure"]["why"] == "it was killed by SIGKILL"
 
 
+GIVES_UP = 'echo \'{"frames": 0, "gave_up": "no environment works"}\' > actor-0/beat; exit 1'
+
+
+def test_one_that_gives_up_is_not_started_again(supervise):
+    error = "echo '[actor 0] error: none works'; echo '  File a.py'; echo '    bug()'; "
+    told = supervise(["sh", "-c", error + GIVES_UP], name="actor-0", restarts=5, leader="learners")
+    assert told.wait() == 1
+    failure = told.state["failure"]
+    assert failure["next"] == "it will not be restarted, since no environment works"
+    assert failure["lines"] == ["[actor 0] error: none works", "  File a.py", "    bug()"]
+    assert told.state["state"] == "failed"
+
+
+def test_one_that_worked_before_it_gave_up_is_started_again(supervise):
+    works = """[ -e worked ] && {}; echo '{"frames": 9}' > actor-0/beat; touch worked; exit 1"""
+    told = supervise(
+        ["sh", "-c", works.replace("{}", GIVES_UP)],
+        **{"name": "actor-0", "restarts": 2, "leader": "learners"},
+    )
+    assert told.wait() == 1
+    assert told.state["failure"]["next"] == "it crashed 3 times and will not be restarted"
+
+
 def test_one_that_refuses_its_flags_is_not_started_again(supervise):
     told = supervise(
         ["sh", "-c", "echo error: there is no flag --x; exit 2"], restarts=5, leader="learners"
@@ -155,6 +178,7 @@ def test_an_order_to_save_is_sigusr1_once_there_is_something_to_save(
     assert told.wait() == 0
     assert f"got {int(number)}" in told.log.read_text()
     assert told.state["state"] == "stopped"
+    assert told.log.read_text().endswith("-- learners: stopped --\n"), "no code, as of a failure"
 
 
 def test_one_that_obeys_nothing_is_killed_when_its_patience_is_over(supervise, tmp_path):

@@ -254,7 +254,7 @@ cell = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(cell, max_size=8), max_size=6))
 def test_any_text_is_either_read_or_refused_with_reasons(tmp_path_factory, table):
     text = io.StringIO()
@@ -262,7 +262,7 @@ def test_any_text_is_either_read_or_refused_with_reasons(tmp_path_factory, table
     _check_that_it_is_read_or_refused(tmp_path_factory, HEADER + text.getvalue())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.one_of(cell, wide_text))
 def test_a_host_name_that_is_accepted_can_be_looked_up(tmp_path_factory, name):
     text = io.StringIO()

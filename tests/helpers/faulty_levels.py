@@ -1,0 +1,178 @@
+"""Levels with the bugs that users' environments have, each registered as NAME-v0."""
+
+import ctypes
+import os
+import time
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete
+
+
+class Sound(gymnasium.Env):
+    """An environment without a bug, whose episodes take ten steps."""
+
+    observation_space = Box(0, 1, (2,), np.float32)
+    action_space = Discrete(3)
+    info = {}  # noqa: RUF012
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return self.np_random.random(2, np.float32), self.info
+
+    def step(self, action):
+        self.time += 1
+        return self.see(), self.reward(), self.time == 10, False, {}
+
+    def see(self):
+        return self.np_random.random(2, np.float32)
+
+    def reward(self):
+        return 1.0
+
+
+class ResetRaises(Sound):
+    def reset(self, *, seed=None, options=None):
+        return self._start(), {}
+
+    def _start(self):
+        return {}["door"]
+
+
+class NoSeed(Sound):
+    def reset(self):
+        return super().reset()
+
+
+class StepRaises(Sound):
+    def see(self):
+        return self.nosuch if self.time == 4 else super().see()
+
+
+class OldStep(Sound):
+    def step(self, action):
+        observation, reward, done, _, info = super().step(action)
+        return observation, reward, done, info
+
+
+class OldReset(Sound):
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0]
+
+
+class NoActionSpace(gymnasium.Env):
+    observation_space = Sound.observation_space
+
+
+class OtherSpace(Sound):
+    observation_space = 4
+
+
+class WrongShape(Sound):
+    def see(self):
+        return np.zeros(3, np.float32)
+
+
+class Doubles(Sound):
+    def see(self):
+        return np.zeros(2)
+
+
+class Lists(Sound):
+    def see(self):
+        return [0.0, 1.0]
+
+
+class NotANumber(Sound):
+    def see(self):
+        return np.array([0, np.nan], np.float32)
+
+
+class OutOfBounds(Sound):
+    def see(self):
+        return np.array([0.5, -0.25], np.float32)
+
+
+class NoSuchState(Sound):
+    observation_space = Discrete(4)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {}
+
+    def see(self):
+        return 4
+
+
+class InfiniteReward(Sound):
+    def reward(self):
+        return np.float32("inf")
+
+
+class ArrayReward(Sound):
+    def reward(self):
+        return np.ones(1)
+
+
+class NumberAsEnd(Sound):
+    def step(self, action):
+        observation, reward, terminated, _, info = super().step(action)
+        return observation, reward, terminated, 0, info
+
+
+class NoInfo(Sound):
+    info = None
+
+
+class Unseeded(Sound):
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=None)
+
+
+class MaskInInfo(Sound):
+    info = {"action_mask": np.array([1, 0, 1], np.int8)}  # noqa: RUF012
+
+
+class MaskInStep(Sound):
+    def step(self, action):
+        return (*super().step(action)[:4], {"action_mask": np.ones(3, np.int8)})
+
+
+class MaskMethod(Sound):
+    def action_masks(self):
+        return np.array([True, False, True])
+
+
+class MaskInObservation(Sound):
+    observation_space = Dict(
+        observation=Sound.observation_space, action_mask=Box(0, 1, (3,), np.int8)
+    )
+
+
+class Exits(Sound):
+    def see(self):
+        print("the simulator has no licence", flush=True)
+        os._exit(3)
+
+
+class Crashes(Sound):
+    def see(self):
+        return ctypes.string_at(0)
+
+
+class Hangs(Sound):
+    def see(self):
+        while self.time == 4:
+            pass
+        return super().see()
+
+
+class Slow(Sound):
+    def see(self):
+        time.sleep(0.05)
+        return super().see()
+
+
+for _class in [NoActionSpace, Sound, *Sound.__subclasses__()]:
+    gymnasium.register(f"{_class.__name__}-v0", _class)
