@@ -12,8 +12,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 # By chance Locks returns 3.6, Harbour 4.3 and Signals 3.9 of 10, and an agent that takes one action
 # for ever gets no more from Locks and Signals. Actions only matter for the next reward.
-GOALS = {"Locks": 7.0, "Harbour": 6.3, "Signals": 7.0}
-LEARNING = "--discounting=0.5", "--learning_rate=0.003", "--total_environment_frames=1e6"
+GOALS = {"Locks": 7.0, "Harbour": 6.0, "Signals": 7.0}
+LEARNING = "--discounting=0.5", "--learning_rate=0.001", "--total_environment_frames=1e6"
 
 
 def _train(logdir, *flags, limit=300):
@@ -39,7 +39,7 @@ def test_a_game_with_other_actions_than_discrete_ones_is_learnt(
     code, printed = _train(
         tmp_path,
         *(f"--level_name=tests.helpers.acting:{game}-v0", *LEARNING, f"--stop_at_return={goal}"),
-        *(f"--num_learners={learners}", f"--inference={inference}", "--max_seconds=200"),
+        *(f"--num_learners={learners}", f"--inference={inference}", "--max_seconds=280"),
     )
     assert code == 0, printed
     assert f"the mean return reached {goal:g}" in printed
