@@ -258,7 +258,9 @@ def test_the_wait_for_the_learners_ports_ends_with_the_run_and_outlives_its_fron
 def test_a_second_run_in_a_folder_that_a_run_writes_to_touches_nothing(cluster):
     frontend = cluster.start(cluster.rows(actors=1))
     cluster.process("actor-0")
-    log = (cluster.logdir / "learners.log").read_bytes()
+    written = cluster.logdir / "learners.log"
+    until(lambda: written.exists() and written.stat().st_size)
+    log = written.read_bytes()
     for name in ([], ["--tmux_sess=another"]):
         second = cluster.start(cluster.rows(), *name)
         assert second.process.wait(20) == 2
@@ -266,7 +268,7 @@ def test_a_second_run_in_a_folder_that_a_run_writes_to_touches_nothing(cluster):
             f"error: --logdir={cluster.logdir}: the run impala (--stop --tmux_sess=impala ends it) "
             f"is writing to it; choose another folder"
         )
-    assert (cluster.logdir / "learners.log").read_bytes() == log
+    assert written.read_bytes() == log
     assert [path.parent.name for path in cluster.state.parent.glob("*/run.json")] == ["impala"]
     assert frontend.process.poll() is None
 

@@ -143,6 +143,7 @@ class SendersAndLedger(RuleBasedStateMachine):
         self.running = []  # headers of accepted calls, of earlier incarnations too
         self.delivered = {}  # the answers, by message_key
         self.newest = {}  # the greatest number that was accepted, by stream_key
+        self.failed = []  # headers of accepted calls that failed, until newer ones make them stale
 
     def teardown(self):
         DeliveryLedger.WINDOW = self._window
@@ -156,7 +157,8 @@ class SendersAndLedger(RuleBasedStateMachine):
             return Reply.RUNNING, b""
         if key in self.delivered:
             return Reply.STALE, self.delivered[key] if header.number == newest else b""
-        if header.stream == UNROLLS and header.number <= newest - self.WINDOW:
+        has_failed = key in [each.message_key for each in self.failed]
+        if header.stream == UNROLLS and header.number <= newest - self.WINDOW and not has_failed:
             return Reply.STALE, b""  # too old to tell
         before = [header._replace(number=n).message_key for n in range(header.number)]
         if header.stream != UNROLLS and any(each not in self.delivered for each in before):
@@ -179,6 +181,13 @@ class SendersAndLedger(RuleBasedStateMachine):
             self.running.append(header)
             newest = self.newest.get(header.stream_key, -1)
             self.newest[header.stream_key] = max(newest, number)
+            oldest = self.newest[header.stream_key] - self.WINDOW + 1
+            self.failed = [
+                each
+                for each in self.failed
+                if each.stream_key != header.stream_key
+                or (each.number >= oldest and each.number != number)
+            ]
 
     @rule(stream=st.sampled_from([0, 1]))
     def send_next_step(self, stream):
@@ -197,7 +206,8 @@ class SendersAndLedger(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(which=st.integers(0, 20))
     def fail(self, which):
-        self.ledger.fail(self.running.pop(which % len(self.running)))
+        self.failed.append(self.running.pop(which % len(self.running)))
+        self.ledger.fail(self.failed[-1])
 
     @rule(new_process=st.booleans())
     def rejoin(self, new_process):
