@@ -64,13 +64,16 @@ class OldName(NamedTuple):
 def differences(config: Any, recorded: dict[str, Any]) -> list[str]:
     """Return `--name=now (was before)` for each flag whose value differs from the recorded one.
 
-    Flags marked `own` are left out, and so are flags that were not recorded.
+    Flags marked `own` are left out, and so are flags that were not recorded. Values that are
+    written alike do not differ: the text "inf" of a flag is recorded as an infinity is.
     """
-    return [
-        f"--{f.name}={getattr(config, f.name)} (was {recorded[f.name]})"
-        for f in dataclasses.fields(config)
-        if not f.metadata["own"] and recorded.get(f.name, now := getattr(config, f.name)) != now
-    ]
+    found = []
+    for f in dataclasses.fields(config):
+        now = getattr(config, f.name)
+        before = now if f.metadata["own"] else recorded.get(f.name, now)
+        if before != now and f"{before}" != f"{now}":
+            found.append(f"--{f.name}={now} (was {before})")
+    return found
 
 
 def escape_unknown_characters() -> None:

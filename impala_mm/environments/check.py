@@ -6,9 +6,9 @@ probably a mistake. It does not import TensorFlow, which takes seconds to load.
 """
 
 import inspect
+import math
 import time
 from collections.abc import Callable, Mapping
-from numbers import Real
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 from impala_mm.environments import levels, masks
 from impala_mm.environments.messages import describe_error, one_line, users_traceback
-from impala_mm.environments.observation_check import ObservationCheck
+from impala_mm.environments.observation_check import find_problems
 from impala_mm.environments.spaces import read_spaces
 from impala_mm.environments.types import BadLevel
 
@@ -24,6 +24,7 @@ STEPS = 100
 _SEED = 1
 _SLOW_RESET = 0.5  # seconds of a reset, from which on it is not repeated
 _TRUSTED = ("ale_py.", "impala_mm.")  # modules whose environments are not checked
+_RESET = "def reset(self, *, seed=None, options=None)"
 _STEP_RETURNS = "return observation, reward, terminated, truncated, info"
 _OLD_STEP = (
     f"as in gym before 0.26: {_STEP_RETURNS}, where terminated takes the place of done and "
@@ -60,7 +61,7 @@ class LevelCheck:
         self._starts, self._finds = starts, finds
         self._reported: set[str] = set()  # the kinds of findings
         self._environment: Any = None
-        self._observations: ObservationCheck
+        self._observation_space: spaces.Box | spaces.Discrete
 
     def run(self, until: float) -> bool:
         """Check the level; return False if `until`, in time.monotonic(), came before the end."""
@@ -95,7 +96,7 @@ class LevelCheck:
                 self._reset(f"reset after step {self._steps}", None)
             ended = self._step(f"step {self._steps + 1}", actions.sample())
             self._steps += 1
-        if reset_seconds < _SLOW_RESET and not _equal(
+        if reset_seconds < _SLOW_RESET and not np.array_equal(
             first, self._reset("a second reset with the same seed", _SEED)
         ):
             self._find(
@@ -109,7 +110,7 @@ class LevelCheck:
 
     def _check_spaces(self) -> spaces.Space:
         """Check both spaces and whether masks are offered; return the action space."""
-        found = {}
+        found: dict[str, Any] = {}
         for name, example in (
             ("observation_space", "Box(low, high, shape)"),
             ("action_space", "Discrete(n)"),
@@ -128,18 +129,13 @@ class LevelCheck:
         except BadLevel as error:
             self._finds(Finding(True, str(error)))
             raise _Ended from None
-        self._observations = ObservationCheck(found["observation_space"])
+        self._observation_space = found["observation_space"]
         return found["action_space"]
 
     def _reset(self, when: str, seed: int | None) -> Any:
         """Reset the environment, check what it returns and return its observation."""
-        hint = ": define it as def reset(self, *, seed=None, options=None)"
-        innermost = getattr(self._environment, "unwrapped", self._environment)
-        parameters = inspect.signature(innermost.reset).parameters.values()
-        takes_seed = any(p.name == "seed" or p.kind is p.VAR_KEYWORD for p in parameters)
-        returned = self._call(
-            when, lambda: self._environment.reset(seed=seed), hint="" if takes_seed else hint
-        )
+        hint = "" if self._takes_seed() else f": define it as {_RESET}"
+        returned = self._call(when, lambda: self._environment.reset(seed=seed), hint=hint)
         if not isinstance(returned, tuple) or len(returned) != 2:
             self._fail(
                 f"reset returned {_kind(returned)} and must return an observation and a "
@@ -149,6 +145,15 @@ class LevelCheck:
         self._check_info(when, info)
         self._check_observation(when, observation)
         return observation
+
+    def _takes_seed(self) -> bool:
+        """Return whether reset takes a seed, as far as its signature tells."""
+        innermost = getattr(self._environment, "unwrapped", self._environment)
+        try:
+            parameters = inspect.signature(innermost.reset).parameters.values()
+        except (AttributeError, TypeError, ValueError):  # compiled code may have no signature
+            return True
+        return any(p.name == "seed" or p.kind is p.VAR_KEYWORD for p in parameters)
 
     def _step(self, when: str, action: Any) -> bool:
         """Make a step and check what it returns; return whether the episode ended."""
@@ -162,12 +167,13 @@ class LevelCheck:
         self._check_reward(when, reward)
         for name, value in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(value, bool | np.bool_):
-                number = isinstance(value, Real)
+                converts = _number(value) is not None
+                advice = f"return bool({name})" if converts else _STEP_RETURNS
                 self._find(
                     name,
-                    not number,
-                    f"{when} returned {_kind(value)} as {name}, which must be True or False"
-                    + (f": return bool({name})" if number else f": {_STEP_RETURNS}"),
+                    not converts,
+                    f"{when} returned {_kind(value)} as {name}, which must be True or False: "
+                    f"{advice}",
                 )
         return bool(terminated or truncated)
 
@@ -183,21 +189,19 @@ class LevelCheck:
             )
 
     def _check_observation(self, when: str, observation: Any) -> None:
-        for kind, is_error, sentence in self._observations.problems(observation):
+        for kind, is_error, sentence in find_problems(observation, self._observation_space):
             self._find(kind, is_error, f"{when} returned {sentence}")
 
     def _check_reward(self, when: str, reward: Any) -> None:
-        is_number = isinstance(reward, Real | np.bool_) or (
-            isinstance(reward, np.ndarray) and reward.shape == () and reward.dtype.kind in "biuf"
-        )
-        if not is_number:
+        number = _number(reward)
+        if number is None:
             advice = ": return float(reward)" if _length(reward) == 1 else ""
             self._find(
                 "reward",
                 True,
                 f"{when} returned {_kind(reward)} as reward, which must be a number{advice}",
             )
-        elif not np.isfinite(reward):
+        elif not math.isfinite(number):
             self._find("reward", True, f"{when} returned the reward {reward}, which must be finite")
 
     def _call(self, what: str, function: Callable, *arguments: Any, hint: str = "") -> Any:
@@ -230,8 +234,20 @@ class _Ended(Exception):
     """Raised to end the check after an error that leaves nothing more to check."""
 
 
+def _number(value: Any) -> float | None:
+    """Return the number for which a training takes a value; None if it can take it for none."""
+    try:
+        return None if _length(value) >= 0 else float(value)
+    except (TypeError, ValueError):
+        return None
+
+
 def _length(value: Any) -> int:
-    return len(value) if hasattr(value, "__len__") else -1
+    """Return the number of parts of a value; -1 for a number, which has none."""
+    try:
+        return len(value)
+    except TypeError:  # an array without axes has the method, but no length
+        return -1
 
 
 def _kind(value: Any) -> str:
@@ -246,12 +262,3 @@ def _kind(value: Any) -> str:
     kind = type(value)
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
     return f"{text[:60]}{'...' if len(text) > 60 else ''} ({name})"
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """Return whether two observations are equal, however they are nested."""
-    if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
-    if isinstance(one, tuple):
-        return len(one) == len(other) and all(map(_equal, one, other))
-    return np.array_equal(one, other)

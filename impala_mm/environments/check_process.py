@@ -71,8 +71,15 @@ class CheckProcess:
         return self._result
 
     def stop(self) -> None:
-        """Kill the process and everything that it has started."""
+        """End the process and everything that it has started.
+
+        If it still runs, it is interrupted first: it may be making an environment that starts a
+        simulator or downloads files, and can close or remove these.
+        """
         if self._process:
+            self._process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_LATE_SECONDS)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()

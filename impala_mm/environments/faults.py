@@ -4,7 +4,6 @@
 through a `FaultLog`.
 """
 
-import sys
 import textwrap
 import time
 import traceback
@@ -13,22 +12,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from impala_mm.environments.messages import describe_error, users_traceback
+from impala_mm.environments.messages import describe_error, is_users_file, users_traceback
 from impala_mm.environments.types import Fault
 from impala_mm.runtime.log import Say
 
 _SHOWN_KINDS = 3  # kinds of faults that are logged with their traceback
 _COUNT_SECONDS = 30.0  # seconds between two lines that count repeated faults
-# Packages whose frames say nothing about a fault, if they come before those of the user's code.
-_OUTER_PACKAGES = ("impala_mm", "gymnasium", "gym")
 _RETURNED = {
     "reset": "reset must return (observation, info)",
     "step": "step must return (observation, reward, terminated, truncated, info)",
 }
 # Files that read what an environment returned: an error there is the environment's fault, too.
-_READERS = tuple(
-    f"environments/{name}" for name in ("gym_vector", "observations", "spaces", "gym_adapter")
-)
+_READERS = ("gym_vector", "observations", "spaces", "gym_adapter")
 
 
 def make_fault(
@@ -99,32 +94,18 @@ def indented(fault: Fault) -> str:
     return textwrap.indent(fault.traceback, "  ")
 
 
-def _is_outer(filename: str) -> bool:
-    """Return whether a file belongs to this project or to a library of environments."""
-    return any(Path(filename).is_relative_to(folder) for folder in _folders(*_OUTER_PACKAGES))
-
-
 def _reads_results(filename: str) -> bool:
     """Return whether a file is not the environment's: it only reads what environments return."""
     file = Path(filename)
-    if any(file == folder / f"{name}.py" for folder in _folders("impala_mm") for name in _READERS):
-        return True
-    libraries = _folders("gymnasium", "gym")
-    return any(
-        file == folder / "core.py" or file.is_relative_to(folder / "wrappers")
-        for folder in libraries
-    )
-
-
-def _folders(*packages: str) -> list[Path]:
-    files = [getattr(sys.modules.get(name), "__file__", None) for name in packages]
-    return [Path(file).parent for file in files if file]
+    is_reader = file.parent == Path(__file__).parent and file.stem in _READERS
+    is_wrapper = file.name == "core.py" or "wrappers" in file.parts
+    return is_reader or (is_wrapper and not is_users_file(filename))
 
 
 def _place_of_definition(environment: Any, method: str) -> str:
     """Return where the innermost environment's method is defined; empty if it is not known."""
     innermost = getattr(environment, "unwrapped", environment)
     code = getattr(getattr(innermost, method, None), "__code__", None)
-    if code is None or _is_outer(code.co_filename):
+    if code is None or not is_users_file(code.co_filename):
         return ""
     return f'returned by File "{code.co_filename}", line {code.co_firstlineno}, in {method}'

@@ -1,11 +1,11 @@
 """Texts of other programs' errors and descriptions, prepared for our messages."""
 
-import importlib.util
 import os
+import sys
 import traceback
 from pathlib import Path
 
-_OURS = str(Path(__file__).parents[1])
+_OURS = Path(__file__).parents[1]
 
 
 def one_line(text: object) -> str:
@@ -23,22 +23,26 @@ def describe_error(error: BaseException) -> str:
     return one_line(f"{type(error).__name__}: {error}")
 
 
+def is_users_file(filename: str) -> bool:
+    """Return whether a file is neither ours, nor of gymnasium, gym or Python's import system."""
+    packages = [sys.modules.get(name) for name in ("importlib", "gymnasium", "gym")]
+    files = [getattr(package, "__file__", None) for package in packages]
+    folders = [_OURS, *(Path(file).parent for file in files if file)]
+    return not filename.startswith(("<frozen ", *(f"{folder}{os.sep}" for folder in folders)))
+
+
 def users_traceback(error: BaseException) -> str:
     """Return an error's traceback from the first frame of the user's code on.
 
     Return an empty string if no frame is the user's, but all are ours, gymnasium's or Python's own.
     """
-    found_libraries = [importlib.util.find_spec(name) for name in ("gymnasium", "gym")]
-    libraries = [spec.origin for spec in found_libraries if spec and spec.origin]
-    folders = [str(Path(file).parent) for file in [*libraries, importlib.util.__file__]]
-    inner = (*(f"{folder}{os.sep}" for folder in [*folders, _OURS]), "<frozen ")
     told = traceback.TracebackException.from_exception(error)
     each: traceback.TracebackException | None = told
     found = False
     while each:
-        outer = [not frame.filename.startswith(inner) for frame in each.stack]
-        found = found or any(outer)
-        frames = each.stack[outer.index(True) :] if True in outer else []
+        users = [is_users_file(frame.filename) for frame in each.stack]
+        found = found or any(users)
+        frames = each.stack[users.index(True) :] if True in users else []
         each.stack = traceback.StackSummary.from_list(
             [frame for frame in frames if not frame.filename.startswith("<frozen ")]
         )

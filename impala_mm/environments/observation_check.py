@@ -1,12 +1,14 @@
 """The check of an observation against its space, for `check.py`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 
 from impala_mm.environments.messages import describe_error, one_line
+
+_ROUNDING = 1e-6  # by which a number may exceed a bound, relative to it; the bound was rounded, too
 
 
 class Problem(NamedTuple):
@@ -17,126 +19,68 @@ class Problem(NamedTuple):
     sentence: str  # begins with the observation, as in "an observation of shape [3]"
 
 
-class ObservationCheck:
-    """The check of observations against one space, of any kind of gymnasium's."""
-
-    def __init__(self, space: spaces.Space):
-        self._space = space
-
-    def problems(self, observation: Any) -> Iterator[Problem]:
-        """Yield what is wrong with an observation."""
-        yield from _problems("", observation, self._space)
-
-
-def _problems(part: str, value: Any, space: spaces.Space) -> Iterator[Problem]:
-    """Yield what is wrong with a part of an observation; `part` is empty for all of it."""
-    of = f" in its part {part}" if part else ""
-    if isinstance(space, spaces.Dict):
-        if not isinstance(value, Mapping) or value.keys() != space.spaces.keys():
-            has = f"the keys {sorted(map(str, value))}" if isinstance(value, Mapping) else "no keys"
-            yield Problem(
-                f"keys{part}",
-                True,
-                f"an observation with {has}{of}, and its space has {sorted(space.spaces)}",
-            )
-            return
-        for key, inner in space.spaces.items():
-            yield from _problems(f"{part}[{key!r}]", value[key], inner)
-    elif isinstance(space, spaces.Tuple):
-        if not isinstance(value, tuple) or len(value) != len(space.spaces):
-            yield Problem(
-                f"tuple{part}",
-                True,
-                f"an observation that is no tuple of {len(space.spaces)}{of}, as its space says",
-            )
-            return
-        for number, inner in enumerate(space.spaces):
-            yield from _problems(f"{part}[{number}]", value[number], inner)
-    elif isinstance(space, spaces.Box):
-        for kind, is_error, sentence in _box_problems(value, space):
-            yield Problem(f"{kind}{part}", is_error, f"{sentence}{of}")
-    elif (wrong := _not_contained(value, space)) is not None:
-        yield Problem(
-            f"contains{part}",
-            True,
-            f"the observation {one_line(value)[:80]}{of}, which is not in its space, "
-            f"{one_line(space)[:120]}{wrong}",
-        )
-
-
-def _not_contained(value: Any, space: spaces.Space) -> str | None:
-    """Return why a space does not contain a value, possibly empty; None if it does."""
+def find_problems(observation: Any, space: spaces.Box | spaces.Discrete) -> Iterator[Problem]:
+    """Yield what is wrong with an observation of a space that `spaces.read_spaces` accepts."""
+    shown, shape = one_line(space)[:120], space.shape or ()
     try:
-        return None if space.contains(value) else ""
-    except Exception as error:
-        return f" ({describe_error(error)})"
+        array = np.asarray(observation)
+        numbers = array.astype(np.float64)
+    except Exception as error:  # such as lists of different lengths
+        what = f"an observation of {type(observation).__name__} that is no array of numbers"
+        yield Problem(
+            "array", True, f"{what}, and its space is {shown} ({describe_error(error)[:120]})"
+        )
+        return
+    if array.shape != shape:
+        what = f"an observation of shape {list(array.shape)}"
+        yield Problem("shape", True, f"{what}, and its space has the shape {list(shape)}")
+    elif not np.isfinite(numbers).all():
+        where = tuple(np.argwhere(~np.isfinite(numbers))[0])
+        count = f"{int((~np.isfinite(numbers)).sum())} of its {array.size} numbers are not"
+        what = f"an observation with {array[where]}{_at(where)}, which must be finite"
+        yield Problem("finite", True, f"{what} ({count})" if array.shape else what)
+    elif isinstance(space, spaces.Discrete):
+        if not space.start <= int(numbers) < space.start + space.n:
+            what = f"the observation {one_line(observation)[:80]}, which is not in its space"
+            yield Problem("state", True, f"{what}, {shown}")
+        elif array.dtype.kind not in "iu":
+            what = f"the observation {one_line(observation)[:80]}, which is no integer"
+            yield Problem("dtype", False, f"{what}: return int(observation)")
+    else:
+        yield from _type_problems(observation, array, space)
+        yield from _bound_problems(numbers, space)
 
 
-def _box_problems(value: Any, space: spaces.Box) -> Iterator[Problem]:
-    shape = list(space.shape)
-    try:
-        array = np.asarray(value)
-    except Exception as error:  # lists of different lengths
-        yield Problem("array", True, f"an observation that is no array: {describe_error(error)}")
+def _type_problems(observation: Any, array: np.ndarray, space: spaces.Box) -> Iterator[Problem]:
+    """Yield what is wrong with the type of an observation; a training converts it."""
+    if not space.shape:
         return
-    if array.dtype.kind not in "biuf":
-        yield Problem(
-            "array",
-            True,
-            f"an observation of {type(value).__name__} that is no array of numbers, and its space "
-            f"is {one_line(space)[:120]}",
-        )
-        return
-    if array.shape != space.shape:
-        yield Problem(
-            "shape",
-            True,
-            f"an observation of shape {list(array.shape)}, and its space has the shape {shape}",
-        )
-        return
-    if space.shape and not isinstance(value, np.ndarray):
-        yield Problem(
-            "array",
-            False,
-            f"an observation that is a {type(value).__name__}: return an array, "
-            f"np.array(observation, dtype=np.{space.dtype})",
-        )
-    elif array.dtype != space.dtype and space.shape:
+    if not isinstance(observation, np.ndarray):
+        what = f"an observation that is a {type(observation).__name__}: return an array"
+        yield Problem("array", False, f"{what}, np.array(observation, dtype=np.{space.dtype})")
+    elif array.dtype != space.dtype:
         loses = array.dtype.kind == "f" and space.dtype.kind in "biu"
-        yield Problem(
-            "dtype",
-            False,
-            f"an observation of {array.dtype}, and its space is of {space.dtype}"
-            + (", in which fractions are lost" if loses else "")
-            + f": return observation.astype(np.{space.dtype})",
-        )
-    yield from _value_problems(array, space)
+        what = f"an observation of {array.dtype}, and its space is of {space.dtype}"
+        what += ", in which fractions are lost" if loses else ""
+        yield Problem("dtype", False, f"{what}: return observation.astype(np.{space.dtype})")
 
 
-def _value_problems(array: np.ndarray, space: spaces.Box) -> Iterator[Problem]:
-    finite = np.isfinite(array)
-    if not finite.all():
-        where = np.argwhere(~finite)[0]
-        yield Problem(
-            "finite",
-            True,
-            f"an observation with {array[tuple(where)]}{_at(where)}, which must be finite "
-            f"({int((~finite).sum())} of its {array.size} numbers are not)",
-        )
-        return
-    below, above = space.low.astype(float) - array, array - space.high.astype(float)
-    excess = np.maximum(below, above)
-    if excess.size and excess.max() > 0:
-        where = np.array(np.unravel_index(excess.argmax(), excess.shape), int)
-        index = tuple(where)
-        side, bound = ("below", space.low) if below[index] > 0 else ("above", space.high)
+def _bound_problems(numbers: np.ndarray, space: spaces.Box) -> Iterator[Problem]:
+    """Yield the number that exceeds its bound the most; a training uses it as it is."""
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    excess = np.maximum(low - numbers, numbers - high)
+    bound = np.where(numbers < low, low, high)
+    if (excess > _ROUNDING * np.maximum(np.abs(bound), 1)).any():
+        where = np.unravel_index(excess.argmax(), excess.shape)
+        side = "below" if numbers[where] < low[where] else "above"
+        what = f"an observation with {numbers[where]:g}{_at(where)}, which is {excess[where]:g}"
         yield Problem(
             "bounds",
             False,
-            f"an observation with {array[index]:g}{_at(where)}, which is {excess[index]:g} {side} "
-            f"its space's bound of {bound[index]:g}: correct the space or the observation",
+            f"{what} {side} its space's bound of {bound[where]:g}: correct the space or the "
+            f"observation",
         )
 
 
-def _at(where: np.ndarray) -> str:
-    return f" at {where.tolist()}" if where.size else ""
+def _at(where: tuple[Any, ...]) -> str:
+    return f" at {[int(index) for index in where]}" if where else ""

@@ -66,9 +66,10 @@ def _play(setup: "_ActorSetup", ending: list[int]) -> int:
         say(f"finished: {lifecycle.end_reason(ending)}")
     except NothingPlayed as error:
         if setup.stop.is_set():
-            return lifecycle.exit_code(ending)
-        say(f"error: {error}")
-        setup.give_up(prepared.address() if prepared else setup.learners[setup.start], error)
+            code = lifecycle.exit_code(ending)
+        else:
+            say(f"error: {error}")
+            setup.give_up(prepared.address() if prepared else setup.learners[setup.start], error)
     except BadLevel as error:  # found only in the first reset or step
         say(f"error: {error}")
         code = 2

@@ -3,13 +3,12 @@
 --validate makes the complete check. The process that starts a run makes one of two seconds.
 """
 
-import os
 import sys
 
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.environments.check_process import CheckProcess
-from impala_mm.runtime import heartbeat
+from impala_mm.runtime import provenance
 
 _SECONDS_BEFORE_TRAINING = 2.0
 
@@ -38,7 +37,7 @@ def was_made() -> bool:
 
     `experiment.py` without a role has, and so has the frontend, among its checks of the hosts.
     """
-    return heartbeat.VARIABLE in os.environ
+    return bool(provenance.start_id())
 
 
 def before_training(config: Config) -> None:

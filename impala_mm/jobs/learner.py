@@ -243,7 +243,7 @@ def _describe_result(row: dict[str, Any], reason: str, logdir: Path) -> str:
 def _resume_hint(config: Config, folder: Path) -> str:
     """Return how to resume the run; only rank 0 knows the folder of a new run."""
     logdir = config.logdir or str(folder)
-    if any((Path(logdir) / "checkpoints").glob("[0-9]*")):
+    if checkpoint_paths.all_in(Path(logdir) / "checkpoints"):
         return (
             f"the last checkpoint is intact: the same flags with --logdir={logdir} resume from it"
         )

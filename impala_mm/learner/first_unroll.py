@@ -6,8 +6,9 @@
 import time
 from collections.abc import Mapping
 
-# Seconds after the first actor gave up in which others may join, if their number is not known.
-_OTHERS_SECONDS = 60.0
+# Seconds after the first actor gave up in which others may join, if their number is not known. An
+# actor may need minutes to load TensorFlow from a slow file system.
+_OTHERS_SECONDS = 300.0
 
 
 class NoActorsLeft(Exception):

@@ -90,7 +90,9 @@ class _Launcher:
         first = installation_of(next(worker for worker in self._workers if worker.job == "learner"))
         if self._request.logdir and first.host_id and first.host_id not in unreached:
             folder = self._learners_logdir(first, self._expected_logdir)
-            writer = self._hosts.call(first.host_id, "describe_writer", folder=folder)
+            writer = self._hosts.call(
+                first.host_id, "describe_writer", folder=folder, starting=self._run.name
+            )
             names.refuse_folder_in_use(f"{first.host_id}:{folder}", writer)
         if self._config.check or not self._config.skip_check:
             found = self._check(installation_of, first, unreached)

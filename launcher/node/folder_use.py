@@ -13,8 +13,12 @@ from launcher.node.run_registry import Run, UnreadableRecord, remote_runs_folder
 from launcher.node.task import LEARNERS
 
 
-def describe_writer(folder: str) -> str:
-    """Return what writes to a folder, such as "the run impala"; empty if nothing does."""
+def describe_writer(folder: str, starting: str = "") -> str:
+    """Return what writes to a folder, such as "the run impala"; empty if nothing does.
+
+    `starting` is the name of the run that is about to start in it. Its own frontend holds its lock,
+    which other hosts see, too, if they share the user's home.
+    """
     for runs in (runs_folder(), remote_runs_folder()):
         for path in sorted(runs.glob("*/run.json")):
             run = Run(path.parent.name, runs)
@@ -22,6 +26,8 @@ def describe_writer(folder: str) -> str:
                 if _uses(run, folder) and run.is_running():
                     return _describe_run(run)
         for path in sorted(runs.glob("*.lock")):
+            if path.stem == starting:
+                continue
             if is_same_folder(_read_text(path), folder) and file_lock.is_held(path):
                 return f"another frontend, which is starting the run {path.stem} in it,"
     lock = Path(folder) / "lock"  # of the learner: see impala_mm/records/run_folder.py

@@ -63,9 +63,10 @@ def remove_leftovers(
     if not in_container:  # its folders may be those of the machine
         sessions = _ours(temporary, "ompi.*", stat.S_ISDIR)
         folders = [path for path in sessions if _has_no_process(path)]
-        singles = temporary / f"ompi.{socket.gethostname()}.{os.geteuid()}" / "jf.0"
-        folders += _ours(singles, "*", stat.S_ISDIR)
-        for folder in (local, local / "__pycache__"):
+        here = f"ompi.{socket.gethostname()}.{os.geteuid()}"
+        for folder in _own_folders(temporary / here, temporary / here / "jf.0")[1:]:
+            folders += _ours(folder, "*", stat.S_ISDIR)
+        for folder in (local, *_own_folders(local / "__pycache__")):
             translated += _ours(folder, "__autograph_generated_file*", stat.S_ISREG)
     if not (segments or folders or translated):
         return
@@ -83,6 +84,22 @@ def remove_leftovers(
         with contextlib.suppress(OSError):
             if path.stat().st_mtime < uses.tensorflow_since - _CLOCK_SECONDS:
                 _remove(path)
+
+
+def _own_folders(*folders: Path) -> list[Path]:
+    """Return these folders up to the first that is not this user's.
+
+    Another user could have put a link there, to a folder whose content must not be removed.
+    """
+    found: list[Path] = []
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            entry = folder.lstat()
+            if entry.st_uid == os.geteuid() and stat.S_ISDIR(entry.st_mode):
+                found.append(folder)
+                continue
+        break
+    return found
 
 
 def _ours(folder: Path, pattern: str, is_kind: Callable[[int], bool]) -> list[Path]:

@@ -136,9 +136,12 @@ class MachineProbe:
         """Return whether a file or folder exists."""
         return Path(path).exists()
 
-    def describe_writer(self, folder: str) -> str:
-        """Return which run or process writes to a run's folder; empty if none does."""
-        return folder_use.describe_writer(folder)
+    def describe_writer(self, folder: str, starting: str) -> str:
+        """Return which run or process writes to a run's folder; empty if none does.
+
+        `starting` is the name of the run that is about to start in it.
+        """
+        return folder_use.describe_writer(folder, starting)
 
     def file_service_command(self) -> list[str]:
         """Return the command that serves this machine's files."""

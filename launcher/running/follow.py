@@ -173,8 +173,8 @@ class Follower:
 
     def _end_without_actors(self, states: dict[str, dict[str, Any]]) -> None:
         """End the run, some seconds after all of its actors have failed for good."""
-        actors = [state["state"] for state in states.values() if state["job"] == "actor"]
-        if not actors or set(actors) != {"failed"}:
+        actors = {state["state"] for state in states.values() if state["job"] == "actor"}
+        if actors - {"stopped", "ended"} != {"failed"}:  # --apply stops those that it removes
             self._all_failed_at = None
             return
         now = time.monotonic()

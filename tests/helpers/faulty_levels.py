@@ -3,6 +3,7 @@
 import ctypes
 import os
 import time
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -172,6 +173,16 @@ class Slow(Sound):
     def see(self):
         time.sleep(0.05)
         return super().see()
+
+
+class Downloads(Sound):
+    def __init__(self):
+        file = Path(os.environ["DOWNLOAD"])
+        file.touch()
+        try:
+            time.sleep(60)
+        finally:
+            file.unlink()
 
 
 for _class in [NoActionSpace, Sound, *Sound.__subclasses__()]:

@@ -4,18 +4,20 @@ import math
 import re
 import subprocess
 import sys
+from fractions import Fraction
 
 import gymnasium
 import numpy as np
 import pytest
 from counting import level
 from faulty_levels import Sound
-from gymnasium.spaces import Box, Dict, Discrete, Tuple
+from gymnasium.spaces import Box, Discrete
 from processes import ROOT
+from supervising import until
 
 from impala_mm.environments import check, check_process
 from impala_mm.environments.check_process import CheckProcess
-from impala_mm.environments.observation_check import ObservationCheck
+from impala_mm.environments.observation_check import find_problems
 
 
 def _check(name, until=math.inf):
@@ -148,39 +150,60 @@ def test_games_of_atari_and_our_own_levels_are_trusted(name):
         assert (calls, complete) == (["the import"], True)
 
 
-NESTED = Dict(eye=Box(0, 255, (2, 2), np.uint8), hand=Tuple((Discrete(2), Box(-1, 1, ()))))
+EYE, DOOR, ANGLE = Box(0, 255, (2, 2), np.uint8), Discrete(3, start=2), Box(-np.pi, np.pi, (1,))
 
 
 @pytest.mark.parametrize(
-    ("observation", "sentence"),
+    ("space", "observation", "is_error", "sentence"),
     [
-        ({"eye": np.zeros((2, 2), np.uint8), "hand": (0, 0.5)}, None),
-        ({"eye": np.zeros((2, 2), np.uint8)}, "the keys ['eye'], and its space has ['eye', 'ha"),
-        (3, "an observation with no keys"),
-        (
-            {"eye": np.full((2, 2), 0.5), "hand": (0, 0.5)},
-            "of float64, and its space is of uint8, in which fractions are lost: return observa"
-            "tion.astype(np.uint8) in its part ['eye']",
-        ),
-        (
-            {"eye": np.zeros((2, 2), np.uint8), "hand": (2, 0.5)},
-            "the observation 2 in its part ['hand'][0], which is not in its space, Discrete(2)",
-        ),
-        (
-            {"eye": np.zeros((2, 2), np.uint8), "hand": (1, 1.5)},
-            "1.5, which is 0.5 above its space's bound of 1",
-        ),
-        ({"eye": np.zeros((2, 2), np.uint8), "hand": [0]}, "no tuple of 2 in its part ['hand']"),
-        ({"eye": "x", "hand": (0, 0.0)}, "of str that is no array of numbers"),
-        ({"eye": [[1], [2, 3]], "hand": (0, 0.0)}, "that is no array: ValueError"),
+        (EYE, np.full((2, 2), 0.5), False, "of float64, and its space is of uint8, in which fract"),
+        (EYE, "x", True, "of str that is no array of numbers, and its space is Box(0, 255, (2, 2)"),
+        (EYE, [[1], [2, 3]], True, "of list that is no array of numbers"),
+        (EYE, np.full((2, 2), 3, object), False, "an observation of object, and its space is of u"),
+        (EYE, np.full((2, 2), 256), False, "an observation of int64, and its space is of uint8: r"),
+        (DOOR, 5, True, "the observation 5, which is not in its space, Discrete(3, start=2)"),
+        (DOOR, [2], True, "an observation of shape [1], and its space has the shape []"),
+        (DOOR, 4.0, False, "the observation 4.0, which is no integer: return int(observation)"),
+        (ANGLE, np.array([4], np.float32), False, "with 4 at [0], which is 0.858407 above its spa"),
     ],
 )
-def test_the_parts_of_nested_observations_are_checked(observation, sentence):
-    found = [problem.sentence for problem in ObservationCheck(NESTED).problems(observation)]
-    if sentence is None:
-        assert found == []
-    else:
-        assert sentence in found[0]
+def test_an_observation_is_an_error_only_if_a_training_cannot_use_it(
+    space, observation, is_error, sentence
+):
+    found = next(find_problems(observation, space))
+    assert found.is_error == is_error
+    assert sentence in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("space", "observation"),
+    [(DOOR, np.array(4)), (ANGLE, np.array([np.pi], np.float32) * 1.0000001)],
+)
+def test_numbers_that_differ_by_their_rounding_are_in_their_space(space, observation):
+    assert list(find_problems(observation, space)) == []
+
+
+def test_numbers_are_used_whatever_their_type():
+    class Exact(Sound):
+        def step(self, action):
+            observation, _, terminated, _, info = super().step(action)
+            return observation, Fraction(1, 3), np.array(terminated), False, info
+
+    (found,), _, complete = _check(level(Exact))
+    assert complete
+    assert (
+        "an array of shape [] as terminated, which must be True or False: return b"
+        in found.sentence
+    )
+    assert not found.is_error
+
+
+def test_a_reset_of_compiled_code_needs_no_signature(monkeypatch):
+    def refuse(function):
+        raise ValueError(f"no signature found for builtin {function}")
+
+    monkeypatch.setattr(check.inspect, "signature", refuse)
+    assert _check("faulty_levels:Sound-v0")[0] == []
 
 
 def _in_process(*bugs, seconds=20.0):
@@ -216,6 +239,15 @@ def test_too_little_time_for_all_steps_is_a_warning(monkeypatch):
     errors, (warning,) = _in_process("Slow", seconds=0.8)
     assert errors == []
     assert re.search(r"Slow-v0: \d+ steps were made when the check ended after 0.8 s", warning)
+
+
+def test_an_environment_that_is_not_made_in_time_can_clean_up(tmp_path, monkeypatch):
+    file = tmp_path / "half of a download"
+    monkeypatch.setenv("DOWNLOAD", str(file))
+    checked = CheckProcess(["faulty_levels:Downloads-v0"], (0, 0), 60.0, hides_gpus=True)
+    until(file.exists)
+    checked.stop()
+    assert not file.exists()
 
 
 def test_our_own_levels_need_no_process(monkeypatch):

@@ -1,5 +1,8 @@
 """What a user reads of a fault: their own lines, once, and how often it came again."""
 
+import sys
+import types
+
 import gymnasium
 import numpy as np
 import pytest
@@ -49,6 +52,11 @@ def test_the_traceback_begins_at_the_users_code(monkeypatch, limit):
     assert fault.traceback.endswith("AttributeError: 'Maze' object has no attribute 'no_such_map'")
     where = Maze._walk.__code__.co_firstlineno + 1
     assert fault.kind == f"AttributeError at {__file__}:{where}"
+
+
+def test_a_module_that_stands_in_for_gym_does_not_hide_the_traceback(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gym", types.ModuleType("gym"))
+    assert "no_such_map" in _fault(monkeypatch).traceback
 
 
 GOOD = np.zeros(2, np.float32)

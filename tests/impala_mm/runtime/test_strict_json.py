@@ -1,10 +1,12 @@
 """What a run writes as JSON can be read by every program, and infinities survive."""
 
+import dataclasses
 import json
 import math
 
 import pytest
 
+from impala_mm.config.flags import differences
 from impala_mm.config.settings import Config
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime.strict_json import from_json, to_json
@@ -42,6 +44,14 @@ def test_the_settings_of_a_run_without_limits_are_standard_json(tmp_path):
     assert parse_strictly(text)["max_seconds"] == "inf"
     assert from_json(text)["max_seconds"] == math.inf
     assert parse_strictly((tmp_path / "starts.jsonl").read_text())["settings"]["learning_rate"]
+
+
+def test_a_flag_whose_text_reads_as_an_infinity_has_not_changed_in_a_resumed_run():
+    config = Config(level_name="inf", max_seconds=math.inf)
+    recorded = from_json(to_json(dataclasses.asdict(config)))
+    assert differences(config, recorded) == []
+    changed = dataclasses.replace(config, level_name="catch")
+    assert differences(changed, recorded) == ["--level_name=catch (was inf)"]
 
 
 def test_a_state_file_with_a_number_that_json_lacks_is_not_written(tmp_path):

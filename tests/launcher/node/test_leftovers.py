@@ -97,6 +97,18 @@ def test_files_of_autograph_go_if_no_process_with_tensorflow_is_as_old(
     assert not compiled.exists()
 
 
+@pytest.mark.parametrize("linked", [f"ompi.{HOST}.{UID}", f"ompi.{HOST}.{UID}/jf.0"])
+def test_a_link_of_another_user_leads_to_no_removal(tmp_path, shared, linked):
+    """Everyone can make such a link in /tmp, and root's supervisor must not follow it."""
+    victim = tmp_path / "home" / ("jf.0" if "/" not in linked else "")
+    precious = _make(victim / "thesis", content=None)
+    link = tmp_path / "tmp" / linked
+    link.parent.mkdir(parents=True)
+    link.symlink_to(tmp_path / "home")
+    remove_leftovers(tmp_path / "tmp", shared, tmp_path / "tmp")
+    assert precious.exists()
+
+
 def test_the_age_of_a_process_is_known(tmp_path):
     begun = leftovers._time_of([procfs.start_time(os.getpid())])
     assert begun == pytest.approx(os.stat(f"/proc/{os.getpid()}").st_ctime, abs=5)

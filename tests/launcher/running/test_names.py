@@ -122,6 +122,9 @@ def test_two_frontends_at_once_get_two_names_but_not_one_folder(tmp_path):
         )
         with pytest.raises(RunInUse, match=f"^{re.escape(message)}$"):
             reserve(logdir=tmp_path)
+        # The learners' host asks, too, and may share this user's home.
+        assert describe_writer(str(tmp_path), starting="impala") == ""
+        assert "is starting the run impala" in describe_writer(str(tmp_path), starting="b")
     assert reserve(logdir=tmp_path) == ("impala", [])
 
 
