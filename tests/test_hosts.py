@@ -158,7 +158,7 @@ def test_a_host_has_terminals_and_tmux(lan):
     until(lambda: "/dev/pts/" in lan.laptop.run("ssh", "learner1", shows).stdout)
     assert "No such file" in lan.learner2.run("tmux", "ls", check=False).stderr
     assert _by_password(lan, lan.actor2.password, "tmux new-session -d 'sleep 60'").returncode == 0
-    assert "sleep 60" in lan.actor2.processes()
+    until(lambda: "sleep 60" in lan.actor2.processes())
     assert "/dev/pts/" in lan.laptop.run("ssh", "-tt", "learner1", "tty").stdout
 
 

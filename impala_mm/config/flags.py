@@ -149,7 +149,7 @@ def refuse(sentence: str) -> NoReturn:
 
 def warn(sentence: str) -> None:
     """Print a warning about the user's input."""
-    print(f"warning: {sentence}", file=sys.stderr, flush=True)
+    print(f"warning: {escape(sentence)}", file=sys.stderr, flush=True)
 
 
 def _define_old(name: str, old: OldName, values: absl_flags.FlagValues) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from impala_mm.config import flags
+from impala_mm.config.printable import escape
 from impala_mm.config.settings import Config
 from impala_mm.environments import nests
 from impala_mm.environments.make import level_spec
@@ -43,7 +44,7 @@ def level_specs(config: Config) -> dict[str, EnvironmentSpec]:
             specs[name] = level_spec(name, **environment_options(config))
         except BadLevel as error:
             if error.__cause__ and (where := users_traceback(error.__cause__)):
-                print(where, file=sys.stderr)
+                print(escape(where), file=sys.stderr)
             flags.refuse(f"--level_name={config.level_name}: {error}")
     (first, one), *others = specs.items()
     for name, other in others:

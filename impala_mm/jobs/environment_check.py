@@ -6,6 +6,7 @@
 import sys
 
 from impala_mm.config import flags
+from impala_mm.config.printable import escape
 from impala_mm.config.settings import Config
 from impala_mm.environments.check_process import CheckProcess
 from impala_mm.runtime import provenance
@@ -26,10 +27,10 @@ def refuse_broken(check: CheckProcess) -> None:
         flags.warn(warning)
     for number, (sentence, traceback) in enumerate(errors, 1):
         if traceback:
-            print(traceback, file=sys.stderr)
+            print(escape(traceback), file=sys.stderr)
         if number == len(errors):
             flags.refuse(sentence)
-        print(f"error: {sentence}", file=sys.stderr)
+        print(f"error: {escape(sentence)}", file=sys.stderr)
 
 
 def was_made() -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.node import child_process, procfs, tmux
+from launcher.node.actor_watch import ActorWatch
 from launcher.node.process_output import write_to_window
 from launcher.node.task import (
     FINAL_STATES,
@@ -33,8 +34,6 @@ MAX_CRASHES = 20  # crashes in a row after which an actor is not restarted
 _CHECK_SECONDS = 0.2  # seconds between two looks at signals and learners
 _HOSTS_CHECK_SECONDS = 0.05  # seconds between two looks for the learners' addresses
 _STATE_SECONDS = 0.5  # seconds between two looks at the actors' states
-# Seconds after the last actor has failed for good: a learner that knows why ends by itself.
-_NO_ACTORS_SECONDS = 5.0
 _END_SECONDS = 3.0  # seconds that actors have for their end once the learners have ended
 
 
@@ -71,7 +70,7 @@ class _Foreground:
         self._heartbeat = Path(local_run.environment.get(HEARTBEAT) or folder / LEARNERS / "beat")
         self._reported: dict[str, float] = {}  # by process: the time of its last reported failure
         self._stop_requests = 0
-        self._all_failed_at: float | None = None  # time.monotonic()
+        self._actor_watch = ActorWatch()
         self._ends_without_actors = False
 
     def run(self) -> int | None:
@@ -173,14 +172,8 @@ class _Foreground:
                 if is_first and failure["lines"] and failure["lines"][0].startswith("Traceback"):
                     for line in failure["lines"]:
                         _print(f"    {line}")
-        if states and all(state.get("state") == "failed" for state in states.values()):
-            self._end_without_actors()
-
-    def _end_without_actors(self) -> None:
-        """End the run, some seconds after all actors have failed for good."""
-        now = time.monotonic()
-        self._all_failed_at = self._all_failed_at or now
-        if now - self._all_failed_at > _NO_ACTORS_SECONDS and not self._ends_without_actors:
+        actors = [state.get("state", "starting") for state in states.values()]
+        if self._actor_watch.have_all_failed(actors) and not self._ends_without_actors:
             self._ends_without_actors = True
             _print(f"the run ends, since no actor is left; {self._resume_hint()}")
             with contextlib.suppress(OSError):  # the disk may be full; Ctrl-C still ends the run

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from impala_mm.config.printable import log_line
+from launcher.node.actor_watch import ActorWatch
 from launcher.node.callbacks import Say
 from launcher.node.run_registry import Run, run_names
 from launcher.node.task import FINAL_STATES, LEARNERS, USER_ERROR
@@ -25,8 +26,6 @@ from launcher.running.recovery import Recovery
 from launcher.running.run_control import RunControl
 
 _CHECK_SECONDS = 0.3
-# Seconds after the last actor has failed for good: a learner that knows why ends by itself.
-_NO_ACTORS_SECONDS = 5.0
 _REPEAT_SECONDS = 2.0  # seconds after which a stop request is repeated: hosts may have missed it
 _ADDRESSES_SECONDS = 300.0  # timeout for learners to report their addresses
 _ADDRESSES_CHECK_SECONDS = 0.05  # seconds between two looks for these addresses
@@ -78,7 +77,7 @@ class Follower:
         self._signals: list[int] = []
         # When a stop was first requested, and when the request was last sent to all hosts.
         self._stop_requested = self._stop_sent = 0.0
-        self._all_failed_at: float | None = None  # when the last actor failed; time.monotonic()
+        self._actor_watch = ActorWatch()
         self._ends_without_actors = False
 
     def install_signal_handlers(self) -> None:
@@ -173,13 +172,8 @@ class Follower:
 
     def _end_without_actors(self, states: dict[str, dict[str, Any]]) -> None:
         """End the run, some seconds after all of its actors have failed for good."""
-        actors = {state["state"] for state in states.values() if state["job"] == "actor"}
-        if actors - {"stopped", "ended"} != {"failed"}:  # --apply stops those that it removes
-            self._all_failed_at = None
-            return
-        now = time.monotonic()
-        self._all_failed_at = self._all_failed_at or now
-        if now - self._all_failed_at > _NO_ACTORS_SECONDS and not self._ends_without_actors:
+        actors = [state["state"] for state in states.values() if state["job"] == "actor"]
+        if self._actor_watch.have_all_failed(actors) and not self._ends_without_actors:
             self._ends_without_actors = True
             self._say(
                 "error: the run ends, since no actor is left; start it again with the same "

@@ -367,7 +367,8 @@ def test_an_actor_refuses_a_mask_that_only_its_first_reset_shows(tmp_path):
     )
     actor.until(
         r"actor-0 failed: .*error: faulty_levels:MaskInInfo-v0 offers a mask of its legal actions "
-        r'in info\["action_mask"\].*info.pop\("action_mask"\)\); it will not be restarted'
+        r'in info\["action_mask"\].*info.pop\("action_mask"\)\); it will not be restarted',
+        240,
     )
 
 
