@@ -2,7 +2,7 @@
 
     observation -- arranged -- frame stack, if any -- torso -.
     last reward ---------------------------------------------+- concat -- core, if any -- features
-    last action, one-hot ------------------------------------'
+    last action, as features --------------------------------'
 
 Algorithms add their heads to the features. An actor calls `step` and a learner calls `unroll`; both
 compute the same. Where `first` is true, an episode starts: stack and core restart from
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import sonnet as snt
 import tensorflow as tf
 
+from nets.actions import Actions
 from nets.frame_stack import FrameStack
 
 Scaled = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.DType], tf.Tensor]  # `_scaled` or `_fused`
@@ -79,18 +80,16 @@ class Network(snt.Module):
         self,
         torso: Torso,
         core: Core | None,
-        observation: tf.TensorSpec,
-        num_actions: int,
+        observation: Any,  # spec, or nest of specs
+        actions: Actions,
         frame_stack: int = 1,
         precision: tf.DType = tf.float32,  # of the torso's computations
         name: str = "network",
     ):
         super().__init__(name=name)
-        self._torso, self._core, self._num_actions = torso, core, num_actions
-        self._shape = observation.shape.as_list()
-        self._bytes = observation.dtype == tf.uint8
-        self._pictures = self._bytes and len(self._shape) == 3
-        nothing = tf.zeros([1, *self._shape], observation.dtype)
+        self._torso, self._core, self._actions = torso, core, actions
+        self._observation = observation
+        nothing = tf.nest.map_structure(lambda s: tf.zeros([1, *s.shape], s.dtype), observation)
         frame = tf.nest.map_structure(
             lambda part: tf.TensorSpec(part.shape[1:], part.dtype), self._seen(nothing)
         )
@@ -99,7 +98,7 @@ class Network(snt.Module):
         features, _ = self.step(
             nothing,
             tf.zeros([1]),
-            tf.zeros([1], tf.int32),
+            tf.nest.map_structure(lambda s: tf.zeros([1, *s.shape], s.dtype), actions.specs),
             tf.constant([True]),
             self.initial_state(1),
         )
@@ -113,9 +112,9 @@ class Network(snt.Module):
 
     def step(
         self,
-        observation: tf.Tensor,  # the environment's dtype [B, *shape]
+        observation: Any,  # nest of the environment's dtype [B, *shape]
         reward: tf.Tensor,  # float32 [B], clipped by the algorithm
-        action: tf.Tensor,  # int32 [B]
+        action: Any,  # nest of [B, ...]; int32 [B] for a single choice
         first: tf.Tensor,  # bool [B]
         state: State,
     ) -> tuple[tf.Tensor, State]:
@@ -131,55 +130,63 @@ class Network(snt.Module):
 
     def unroll(
         self,
-        observation: tf.Tensor,  # the environment's dtype [T, B, *shape]
+        observation: Any,  # nest of the environment's dtype [T, B, *shape]
         reward: tf.Tensor,  # float32 [T, B]
-        action: tf.Tensor,  # int32 [T, B]
+        action: Any,  # nest of [T, B, ...]
         first: tf.Tensor,  # bool [T, B]
         state: State,  # before entry 0 is read
     ) -> tuple[tf.Tensor, State]:
         """Return (features float32 [T, B, F], last state) after reading T entries."""
         frames, core = state
-        seen = self._seen(tf.reshape(observation, [-1, *self._shape]))
+        each = tf.nest.map_structure(
+            lambda spec, x: tf.reshape(x, [-1, *spec.shape]), self._observation, observation
+        )
+        seen = self._seen(each)
         if self._stack:
             sizes = _sizes(first)
             seen = tf.nest.map_structure(lambda x: tf.reshape(x, [*sizes, *x.shape[1:]]), seen)
             seen, frames = self._stack.unroll(seen, first, frames)
             seen = tf.nest.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[2:]]), seen)
-        flat = [tf.reshape(x, [-1]) for x in (reward, action, first)]
+        flat_action = tf.nest.map_structure(
+            lambda spec, x: tf.reshape(x, [-1, *spec.shape]), self._actions.specs, action
+        )
         scaled = _scaled if tf.config.get_visible_devices("GPU") else _fused
-        read = self._read(scaled, seen, *flat)  # [T*B, I]
+        flat_reward, flat_first = tf.reshape(reward, [-1]), tf.reshape(first, [-1])
+        read = self._read(scaled, seen, flat_reward, flat_action, flat_first)  # [T*B, I]
         read = tf.reshape(read, [*_sizes(first), read.shape[-1]])
         if self._core:
             read, core = self._core.unroll(read, first, core)
         return read, State(frames, core)
 
-    def _seen(self, observation: tf.Tensor) -> Any:
-        """Return observations [N, *shape] arranged; images of bytes as a `Picture`."""
-        arranged = self._torso.arrange(tf.convert_to_tensor(observation))
-        return Picture(arranged, _sums(arranged)) if self._pictures else arranged
+    def _seen(self, observation: Any) -> Any:
+        """Return observations [N, *shape] arranged; images of bytes as a `Picture`.
+
+        For a nest of observations it is a list of those of its parts.
+        """
+        nested = tf.nest.is_nested(observation)
+        return _each(
+            lambda x: Picture(x, _sums(x)) if x.dtype == tf.uint8 and x.shape.rank == 4 else x,
+            self._torso.arrange(observation if nested else tf.convert_to_tensor(observation)),
+        )
 
     def _read(
         self,
         scaled: Scaled,
         seen: Any,
         reward: tf.Tensor,
-        action: tf.Tensor,
+        action: Any,
         first: tf.Tensor,
     ) -> tf.Tensor:
         """Return the inputs of the core for each entry separately, [N, I].
 
         `seen` is arranged and stacked; its pictures are not yet scaled.
         """
-        if self._pictures:
-            seen = _contrast(seen, self._precision, scaled)
-        else:
-            seen = tf.cast(seen, tf.float32)
-            seen = seen / 255.0 if self._bytes else seen
+        seen = _each(lambda part: _numbers(part, self._precision, scaled), seen)
         last_reward = tf.where(first, 0.0, reward)[:, None]
-        last_action = tf.one_hot(tf.where(first, -1, action), self._num_actions)  # -1: all zeros
+        last_action = self._actions.features(action, first)
         return tf.concat([self._features(seen), last_reward, last_action], axis=-1)
 
-    def _features(self, seen: tf.Tensor) -> tf.Tensor:
+    def _features(self, seen: Any) -> tf.Tensor:
         """Return the torso's features, float32 [N, D].
 
         Variables and their gradients stay float32 when the torso computes in a lower precision.
@@ -187,7 +194,8 @@ class Network(snt.Module):
         if self._precision == tf.float32:
             return self._torso(seen)
         with _cast((self._torso, *self._torso.submodules), self._precision):
-            return tf.cast(self._torso(tf.cast(seen, self._precision)), tf.float32)
+            cast = _each(lambda part: tf.cast(part, self._precision), seen)
+            return tf.cast(self._torso(cast), tf.float32)
 
 
 @contextlib.contextmanager
@@ -205,6 +213,19 @@ def _cast(modules: Sequence[snt.Module], dtype: tf.DType) -> Iterator[None]:
         finally:
             for attributes, variables in held:
                 attributes.update(variables)
+
+
+def _each(function: Callable[[Any], Any], seen: Any) -> Any:
+    """Return what a function returns for what is seen, or for each part if that is a list."""
+    return [function(part) for part in seen] if isinstance(seen, list) else function(seen)
+
+
+def _numbers(part: Any, dtype: tf.DType, scaled: Scaled) -> tf.Tensor:
+    """Return a picture or another part of what is seen as numbers; bytes are divided by 255."""
+    if isinstance(part, Picture):
+        return _contrast(part, dtype, scaled)
+    numbers = tf.cast(part, tf.float32)
+    return numbers / 255.0 if part.dtype == tf.uint8 else numbers
 
 
 def _sums(image: tf.Tensor) -> tf.Tensor:

@@ -6,6 +6,7 @@ whose learner is unreachable logs this, waits, and continues with the next learn
 it does not exit.
 """
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -26,9 +27,9 @@ from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.runtime.log import Say
 from impala_mm.transport.messages import ActorTimes
 
-# Maps entries [E, ...] and a core state to actions int32 [E], the next core state and extras; the
-# last two are flat lists.
-_Act = Callable[[Entry, list[tf.Tensor]], tuple[np.ndarray, list[tf.Tensor], list[tf.Tensor]]]
+# Maps entries [E, ...] and a core state to actions, a nest of NumPy arrays [E, ...], the next core
+# state and extras; the last two are flat lists.
+_Act = Callable[[Entry, list[tf.Tensor]], tuple[Any, list[tf.Tensor], list[tf.Tensor]]]
 
 
 class Player:
@@ -111,7 +112,7 @@ class _PlayingGroup:
         self._writer = UnrollWriter(algorithm.unroll, size, state)
         self._writer.write_reset(stepper.reset())
         # Actions and extras of the running step; None: no step runs.
-        self._chosen: tuple[np.ndarray, list[tf.Tensor]] | None = None
+        self._chosen: tuple[Any, list[tf.Tensor]] | None = None
         self.at_unroll_start = True
 
     def act(self) -> None:
@@ -142,19 +143,18 @@ def _trace_act(algorithm: Algorithm, num_envs: int) -> _Act:
     """
     exploration = tf.ones([num_envs])
     step, state = algorithm.unroll.step, algorithm.initial_state(num_envs)
-    read = [
-        tf.TensorSpec([num_envs, *s.shape], s.dtype)
-        for s in (step.observation, step.reward, step.action, step.first)
-    ]
-    length = len(tf.nest.flatten(state))
+    fields = (step.observation, step.reward, step.action, step.first)
+    read = [tf.TensorSpec([num_envs, *s.shape], s.dtype) for s in tf.nest.flatten(fields)]
+    length, parts = len(tf.nest.flatten(state)), len(tf.nest.flatten(step.action))
 
     @tf.function(autograph=False)
     def act(packed, *flat_state):
-        observation, reward, action, first = unpack(packed, read)
+        observation, reward, action, first = tf.nest.pack_sequence_as(fields, unpack(packed, read))
         entry = Entry(action, reward, None, None, observation, first, None)
         before = tf.nest.pack_sequence_as(state, flat_state)
         chosen, after, extras = algorithm.act(entry, before, exploration)
-        return [chosen, *tf.nest.flatten(after), *tf.nest.flatten(extras)]
+        flat = [tf.nest.flatten(part) for part in (chosen, after, extras)]
+        return list(itertools.chain.from_iterable(flat))
 
     concrete = act.get_concrete_function(
         packed_spec(read),
@@ -162,12 +162,11 @@ def _trace_act(algorithm: Algorithm, num_envs: int) -> _Act:
     )
     operation = as_operation(concrete)
 
-    def call(
-        entry: Entry, flat: list[tf.Tensor]
-    ) -> tuple[np.ndarray, list[tf.Tensor], list[tf.Tensor]]:
-        packed = pack(entry.observation, entry.reward, entry.action, entry.first)
-        chosen, *rest = operation(packed, *flat)
-        return chosen.numpy(), rest[:length], rest[length:]
+    def call(entry: Entry, flat: list[tf.Tensor]) -> tuple[Any, list[tf.Tensor], list[tf.Tensor]]:
+        fields = (entry.observation, entry.reward, entry.action, entry.first)
+        results = operation(pack(*tf.nest.flatten(fields)), *flat)
+        chosen, rest = [part.numpy() for part in results[:parts]], results[parts:]
+        return tf.nest.pack_sequence_as(step.action, chosen), rest[:length], rest[length:]
 
     return call
 

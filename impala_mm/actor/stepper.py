@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import numpy as np
 
+from impala_mm.environments import nests
 from impala_mm.environments.faults import FaultLog, indented, make_fault
 from impala_mm.environments.types import Environments, Episode, Fault, Step
 from impala_mm.runtime import thread_names
@@ -63,13 +65,13 @@ class EnvironmentStepper:
         self._steps, self._broken = 0, np.zeros([], bool)
         return self._environments.reset()
 
-    def step(self, actions: np.ndarray) -> Step:
-        """Step each environment by its action, int32 [E], and return the step."""
+    def step(self, actions: Any) -> Step:
+        """Step each environment by its action, a nest of [E, ...], and return the step."""
         self.start_step(actions)
         return self.finish_step()
 
-    def start_step(self, actions: np.ndarray) -> None:
-        """Start a step by actions, int32 [E]; `finish_step` returns it."""
+    def start_step(self, actions: Any) -> None:
+        """Start a step by actions, a nest of [E, ...]; `finish_step` returns it."""
         if self._pool:
             self._result = self._pool.submit(self._step, actions).result
         else:
@@ -112,7 +114,7 @@ class EnvironmentStepper:
         if self._pool:
             self._pool.shutdown()
 
-    def _step(self, actions: np.ndarray) -> Step:
+    def _step(self, actions: Any) -> Step:
         begin = time.perf_counter()
         step = self._environments.step(actions)
         self.seconds += time.perf_counter() - begin
@@ -126,7 +128,7 @@ class EnvironmentStepper:
             self._environments.faults.append(make_fault(where, error, environment))
             return
         for name in ("reward", "terminated", "truncated", "observation", "first"):
-            getattr(step, name)[environment] = getattr(reset, name)[0]
+            nests.copy_row(getattr(step, name), environment, getattr(reset, name))
 
 
 class FaultCounter:

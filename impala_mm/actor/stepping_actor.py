@@ -11,13 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-import tensorflow as tf
-
 from impala_mm.actor.stepper import EnvironmentStepper, FaultCounter
 from impala_mm.config import auto
 from impala_mm.data import compression
-from impala_mm.data.step_codec import StepCodec
+from impala_mm.data.step_codec import ArraysCodec, StepCodec
 from impala_mm.environments.types import Environments, Fault, Step
 from impala_mm.runtime import thread_names
 from impala_mm.runtime.backoff import Backoff
@@ -33,7 +30,7 @@ from impala_mm.transport.messages import (
 )
 
 
-def group_sizes(num_envs: int, observation: tf.TensorSpec) -> list[int]:
+def group_sizes(num_envs: int, observation: Any) -> list[int]:
     """Return the sizes of the groups: two, or more groups if a step would not fit into a message.
 
     Raises ValueError if a single observation does not fit.
@@ -110,6 +107,7 @@ class SteppingActor(threading.Thread):
                     environments=size
                 ),
                 StepCodec(environments.spec.observation),
+                ArraysCodec(environments.spec.actions.specs),
                 self._compress,
             )
             for number, (environments, size) in enumerate(self._groups)
@@ -143,8 +141,8 @@ class SteppingActor(threading.Thread):
             self._dropped += sum(size for _, size in self._groups)
             threading.Thread(target=_keep_until_done, args=[client, groups], daemon=True).start()
 
-    def _wait_for_actions(self, client: Client, group: "_SteppedGroup") -> np.ndarray | None:
-        """Return int32 [E]; None if asked to stop, or if the learner is unreachable."""
+    def _wait_for_actions(self, client: Client, group: "_SteppedGroup") -> Any:
+        """Return actions [E, ...]; None if asked to stop, or if the learner is unreachable."""
         what = "for the learner's answer (its queue may be full)"
         backoff = Backoff(what, self._say, self._stop_asked, silent=10.0)
         delivery = group.delivery
@@ -162,7 +160,7 @@ class SteppingActor(threading.Thread):
                 if reply == Reply.FOREIGN:
                     raise StreamLost
                 if reply != Reply.RUNNING:
-                    return np.frombuffer(delivery.answer, np.int32)
+                    return group.decode_actions(delivery.answer)
             backoff.pause(0.01, most=1.0)
         return None
 
@@ -195,11 +193,12 @@ class _SteppedGroup:
         stepper: EnvironmentStepper,
         header: MessageHeader,
         codec: StepCodec,
+        actions: ArraysCodec,
         compress: compression.Compress,
     ):
         """Send the group's steps; `header` is the header of its first message."""
         self.stepper, self._header = stepper, header
-        self._codec, self._compress = codec, compress
+        self._codec, self._actions, self._compress = codec, actions, compress
 
     def request_actions(self, client: Client, step: Step, **report: int) -> None:
         """Send a step to get the actions after it; `report` holds fields of the header."""
@@ -207,6 +206,10 @@ class _SteppedGroup:
         header = self._header._replace(**report) if report else self._header
         self.delivery = Delivery(client, header, [content], self.stepper.episodes())
         self._header = self._header._replace(number=self._header.number + 1)
+
+    def decode_actions(self, answer: bytes) -> Any:
+        """Return the actions [E, ...] in the learner's answer."""
+        return self._actions.decode(answer, self._header.environments)
 
 
 def _keep_until_done(client: Client, groups: Sequence[_SteppedGroup]) -> None:

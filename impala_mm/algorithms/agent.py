@@ -20,6 +20,8 @@ from impala_mm.config.settings import Config
 from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import structure_digest
 from impala_mm.environments import from_flags
+from impala_mm.environments.action_parts import Box
+from impala_mm.environments.actions import UnsuitableActions
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.runtime import devices
 
@@ -60,6 +62,8 @@ def make_agent(
         algorithm = registry.make_algorithm(config, spec)
     except (nets.UnknownNetwork, nets.Unsuitable) as error:
         flags.refuse(f"--agent_name={config.agent_name}: {error}")
+    except UnsuitableActions as error:
+        flags.refuse(f"--algorithm={config.algorithm}: {error}")
     auto = config.agent_name == "auto"
     layout = ParameterLayout(
         algorithm.variables.acting, algorithm.variables.trained, config.parameter_dtype
@@ -70,7 +74,9 @@ def make_agent(
         "network": nets.auto(spec.observation) if auto else config.agent_name,
         "unroll": structure_digest(algorithm.unroll[2:]) + f" of {config.unroll_length}",
         "acting": layout.digest,
+        "box": f"{config.box_policy}, {config.box_deviation} deviation",
     }
+    has_box = any(isinstance(part, Box) for part in spec.actions.leaves)
     made_of = {
         "--algorithm": config.algorithm,
         "--agent_name": identity["network"],
@@ -78,6 +84,7 @@ def make_agent(
         "--optimizer": config.optimizer,
         "--num_action_repeats": spec.action_repeats,
         **from_flags.describe_spaces(spec),
+        **({"--box_policy": identity["box"]} if has_box else {}),
     }
     return Agent(algorithm, layout, levels, identity, made_of)
 

@@ -1,6 +1,7 @@
-"""IMPALA: actor-critic with V-trace (arXiv 1802.01561), for discrete actions.
+"""IMPALA: actor-critic with V-trace (arXiv 1802.01561), for any actions.
 
-The actor records the logits from which it sampled each action; V-trace corrects for the updates
+The actor records the parameters of the distribution from which it sampled each action (logits, for
+Discrete actions); V-trace corrects for the updates
 that the learner has made since then.
 
 The baseline's squared errors are divided by their own running mean where that is above 1. Where
@@ -9,14 +10,15 @@ policy's in the weights that both share, and would change the policy at random. 
 off-policyness is 0.3 nats per action without this division, and 0.01 with it.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import sonnet as snt
 import tensorflow as tf
 
 import nets
-from impala_mm.algorithms import losses, optimizers, vtrace
-from impala_mm.algorithms.distributions import Categorical
+from impala_mm.algorithms import losses, optimizers, policies, vtrace
+from impala_mm.algorithms.distributions import Categorical, Distribution
 from impala_mm.algorithms.interface import Context, PolicyOutput, entry_spec
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry, UnrollSpec
@@ -42,19 +44,23 @@ class Impala:
         self._network = nets.make(
             config.agent_name,
             environment.observation,
-            environment.num_actions,
+            environment.actions,
             environment.frame_stack,
             config.precision,
         )
-        self._policy_head = snt.Linear(
-            environment.num_actions, w_init=snt.initializers.Orthogonal(0.01), name="policy_logits"
+        self._distribution = policies.choose(
+            environment.actions, config.box_policy, config.box_deviation
         )
+        self._discrete = environment.actions.discrete is not None
+        scaling = config.advantage_scaling
+        self._scale_advantages = scaling == "batch" or (scaling == "auto" and not self._discrete)
+        self._policy_head = policies.make_head(self._distribution)
         self._baseline_head = snt.Linear(1, name="baseline")
         self._optimizer = optimizers.make(
             config.optimizer, config.learning_rate, config.decay, config.momentum, config.epsilon
         )
-        logits = tf.TensorSpec([environment.num_actions], tf.float32)
-        step = entry_spec(environment, extras=logits)
+        parameters = tf.TensorSpec([self._distribution.num_parameters], tf.float32)
+        step = entry_spec(environment, extras=parameters)
         start = tf.nest.map_structure(
             lambda state: tf.TensorSpec(state.shape[1:], state.dtype), self.initial_state(1)
         )
@@ -76,15 +82,20 @@ class Impala:
     def act(self, entry: Entry, core_state: Any, exploration: tf.Tensor) -> tuple[Any, Any, Any]:
         """Sample actions from the policy; where `exploration` is 0, take the most likely ones."""
         features, core_state = self._read(entry, core_state)
-        logits = self._policy_head(features)
-        policy = Categorical(logits)
-        action = tf.where(exploration > 0, policy.sample(), policy.mode())
-        return action, core_state, logits
+        parameters = self._policy_head(features)
+        policy = self._distribution.make(parameters)
+        action = tf.nest.map_structure(
+            lambda drawn, likely: losses.select(exploration > 0, drawn, likely),
+            policy.sample(),
+            policy.mode(),
+        )
+        return action, core_state, parameters
 
     def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
-        """Return the policy's probabilities and the baseline's values."""
+        """Return the policy's probabilities, or parameters, and the baseline's values."""
         features, _ = self._read(entry, core_state)
-        policy = tf.nn.softmax(self._policy_head(features))
+        policy = self._policy_head(features)
+        policy = tf.nn.softmax(policy) if self._discrete else policy
         return PolicyOutput(policy, tf.squeeze(self._baseline_head(features), -1))
 
     def _read(self, entry: Entry, core_state: Any) -> tuple[tf.Tensor, Any]:
@@ -132,21 +143,23 @@ class Impala:
         features, _ = self._network.unroll(
             entries.observation, reward, entries.action, entries.first, batch.start
         )  # [T+1, B, F]
-        logits = snt.BatchApply(self._policy_head)(features)  # [T+1, B, A]
+        parameters = snt.BatchApply(self._policy_head)(features)  # [T+1, B, P]
         baseline = tf.squeeze(snt.BatchApply(self._baseline_head)(features), -1)  # [T+1, B]
         return impala_loss(
-            policy_logits=logits,
+            distribution=self._distribution.make,
+            parameters=parameters,
             values=baseline,
             actions=entries.action,
             rewards=reward,
             terminated=entries.terminated,
             first=entries.first,
-            behaviour_log_probs=Categorical(entries.extras).log_prob(entries.action),
+            behaviour_log_probs=self._distribution.make(entries.extras).log_prob(entries.action),
             weight=batch.weight,
             discounting=config.discounting,
             baseline_cost=config.baseline_cost / tf.maximum(self._squared_error, 1.0),
             entropy_cost=config.entropy_cost,
             reduction=config.loss_reduction,
+            scale_advantages=self._scale_advantages,
             lambda_=config.vtrace_lambda,
             clip_rho_threshold=config.clip_rho_threshold,
             clip_pg_rho_threshold=config.clip_pg_rho_threshold,
@@ -168,9 +181,9 @@ class Losses(NamedTuple):
 
 def impala_loss(
     *,
-    policy_logits: tf.Tensor,
+    parameters: tf.Tensor,
     values: tf.Tensor,
-    actions: tf.Tensor,
+    actions: Any,
     rewards: tf.Tensor,
     terminated: tf.Tensor,
     first: tf.Tensor,
@@ -184,19 +197,24 @@ def impala_loss(
     clip_rho_threshold: float | None = 1.0,
     clip_pg_rho_threshold: float | None = 1.0,
     clip_c_threshold: float | None = 1.0,
+    distribution: Callable[[tf.Tensor], Distribution] = Categorical,
+    scale_advantages: bool = False,
 ) -> Losses:
     """Return the policy, baseline and entropy loss of B unrolls, with V-trace targets.
 
-    `policy_logits` [T+1, B, A] and `values` [T+1, B] are the network's outputs at entries 0..T.
-    The next arguments, all [T+1, B], are fields of these entries: `actions`, `rewards` (clipped),
+    `parameters` [T+1, B, P] and `values` [T+1, B] are the network's outputs at entries 0..T;
+    `distribution` makes the policy of parameters [..., P]. The next arguments, [T+1, B] and for
+    `actions` a nest of [T+1, B, ...], are fields of these entries: `actions`, `rewards` (clipped),
     `terminated`, `first`, and `behaviour_log_probs`, the log-probability that the behaviour policy
     gave to the entry's action. There is no `truncated`: at a truncation the value of the entry's
     observation is the bootstrap, as it is at every other entry.
 
+    With `scale_advantages`, the advantages of live transitions get mean 0 and deviation 1.
+
     `weight` [B] multiplies all terms of its column. A column of weight 0 may hold any values, even
     NaN: it adds 0 to every loss and to every gradient.
     """
-    policy_logits, values = tf.cast(policy_logits, tf.float32), tf.cast(values, tf.float32)
+    parameters, values = tf.cast(parameters, tf.float32), tf.cast(values, tf.float32)
     # Masked before anything is computed from it, since the gradient of a value that is masked
     # afterwards would still be NaN.
     values = tf.where(weight > 0, values, 0.0)
@@ -210,7 +228,7 @@ def impala_loss(
         weight=weight,
         discounting=discounting,
     )
-    policy = Categorical(tf.where(steps.live[..., tf.newaxis], policy_logits[:-1], 0.0))
+    policy = distribution(losses.mask(steps.live, parameters[:-1]))
     log_probs = policy.log_prob(steps.actions)
     targets = vtrace.from_importance_weights(
         tf.where(steps.live, log_probs - steps.behaviour_log_probs, 0.0),
@@ -223,7 +241,10 @@ def impala_loss(
         lambda_=lambda_,
         clip_c_threshold=clip_c_threshold,
     )
-    policy_loss = losses.reduce(-log_probs * targets.pg_advantages, steps.live, weight, reduction)
+    advantages = targets.pg_advantages
+    if scale_advantages:
+        advantages = losses.standardise(advantages, steps.live)
+    policy_loss = losses.reduce(-log_probs * advantages, steps.live, weight, reduction)
     errors = targets.vs - values[:-1]
     baseline_loss = losses.reduce(0.5 * tf.square(errors), steps.live, weight, reduction)
     entropy_loss = losses.reduce(-policy.entropy(), steps.live, weight, reduction)

@@ -19,7 +19,9 @@ from impala_mm.environments.types import EnvironmentSpec
 class PolicyOutput(NamedTuple):
     """The outputs of an algorithm for the entries it just read, for evaluation and videos."""
 
-    policy: tf.Tensor  # float32 [B, A]: probabilities of the actions while exploring
+    # float32 [B, A]: the probabilities of Discrete actions while exploring; for other actions
+    # [B, P], the parameters of their distribution.
+    policy: tf.Tensor
     value: tf.Tensor  # float32 [B]: expected sum of the discounted, clipped rewards from now on
 
 
@@ -44,7 +46,12 @@ class Algorithm(Protocol):
         """Return the core state at the start of an episode: nest of [B, ...]."""
 
     def act(self, entry: Entry, core_state: Any, exploration: tf.Tensor) -> tuple[Any, Any, Any]:
-        """Choose actions: return (actions int32 [B], core state, extras) for entries [B, ...].
+        """Choose actions: return (actions, core state, extras) for entries [B, ...].
+
+        The actions are a nest of [B, ...] like `EnvironmentSpec.actions.specs`, int32 [B] for
+        Discrete ones; `impala_mm.environments.actions` explains those of each space. An algorithm
+        that supports only Discrete actions reads `EnvironmentSpec.num_actions`, which refuses all
+        others in a sentence.
 
         Only observation, reward, action and first of the entries may be read. `exploration`,
         float32 [B], is 0 where actions shall be greedy and 1 where they explore as in training.
@@ -70,7 +77,7 @@ def entry_spec(environment: EnvironmentSpec, extras: Any) -> Entry:
     """Return the specs of one entry, for `UnrollSpec`; `extras` are the specs of act()'s extras."""
     flag = tf.TensorSpec([], tf.bool)
     return Entry(
-        action=tf.TensorSpec([], tf.int32),
+        action=environment.actions.specs,
         reward=tf.TensorSpec([], tf.float32),
         terminated=flag,
         truncated=flag,

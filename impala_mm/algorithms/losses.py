@@ -6,7 +6,7 @@ action, reward and end of an episode in entry t+1 follow from the output at entr
 called transition t. So inputs are [T+1, B, ...] and everything about transitions is [T, B].
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -33,7 +33,7 @@ class Transitions(NamedTuple):
     """
 
     live: tf.Tensor  # bool: a step of the agent, in a column of positive weight
-    actions: tf.Tensor  # int: the action that was chosen at entry t; 0 where not live
+    actions: Any  # nest of [T, B, ...]: the action that was chosen at entry t; 0 where not live
     rewards: tf.Tensor  # float32: the reward of this action; V(o_t), a constant, where not live
     discounts: tf.Tensor  # float32: 0 after a termination and where not live
     behaviour_log_probs: tf.Tensor  # float32: log-probability of the action; 0 where not live
@@ -42,7 +42,7 @@ class Transitions(NamedTuple):
 def transitions(
     *,
     values: tf.Tensor,
-    actions: tf.Tensor,
+    actions: Any,
     rewards: tf.Tensor,
     terminated: tf.Tensor,
     first: tf.Tensor,
@@ -60,11 +60,30 @@ def transitions(
     live = ~first[1:] & (weight > 0)
     return Transitions(
         live,
-        actions=tf.where(live, actions[1:], 0),
+        actions=tf.nest.map_structure(lambda part: mask(live, part[1:]), actions),
         rewards=tf.where(live, rewards[1:], tf.stop_gradient(values[:-1])),
         discounts=tf.where(live & ~terminated[1:], tf.cast(discounting, tf.float32), 0.0),
         behaviour_log_probs=tf.where(live, behaviour_log_probs[1:], 0.0),
     )
+
+
+def mask(live: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """Return x [T, B, ...] with zeros where `live` [T, B] is false."""
+    x = tf.convert_to_tensor(x)
+    return select(live, x, tf.zeros([], x.dtype))
+
+
+def select(condition: tf.Tensor, x: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    """Return x [..., *shape] where `condition` [...] is true, and `other` elsewhere."""
+    axes = [tf.newaxis] * (len(x.shape) - len(condition.shape))
+    return tf.where(condition[(..., *axes)], x, other)
+
+
+def standardise(x: tf.Tensor, live: tf.Tensor) -> tf.Tensor:
+    """Return x [T, B] less its mean where `live`, and divided by its standard deviation there."""
+    count = tf.maximum(tf.reduce_sum(tf.cast(live, x.dtype)), 1.0)
+    apart = mask(live, x - tf.reduce_sum(mask(live, x)) / count)
+    return apart / (tf.sqrt(tf.reduce_sum(tf.square(apart)) / count) + 1e-6)
 
 
 def reduce(terms: tf.Tensor, live: tf.Tensor, weight: tf.Tensor, reduction: str) -> tf.Tensor:

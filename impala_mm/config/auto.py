@@ -45,7 +45,15 @@ def is_large(observation: Any) -> bool:
 
     The call is that of the network, which has a cost of its own whatever the network reads.
     """
-    return observation.shape.num_elements() >= _LARGE_OBSERVATION
+    return sum(part.shape.num_elements() for part in parts(observation)) >= _LARGE_OBSERVATION
+
+
+def parts(observation: Any) -> list[Any]:
+    """Return the TensorSpecs in an observation's spec, which may be a dict or tuple of these."""
+    if hasattr(observation, "shape"):
+        return [observation]
+    each = observation.values() if isinstance(observation, dict) else observation
+    return [part for value in each for part in parts(value)]
 
 
 def group_sizes(
@@ -124,7 +132,7 @@ def compression(config: Config, observation: Any) -> str:
     """
     if config.compression != "auto":
         return config.compression
-    image = observation.shape.rank == 3 and observation.dtype.name == "uint8"
+    image = any(x.shape.rank == 3 and x.dtype.name == "uint8" for x in parts(observation))
     return "lz4" if image else "none"
 
 

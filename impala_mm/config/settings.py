@@ -309,6 +309,21 @@ class Config:
         0.005, group="Algorithm",
         text="Weight of the policy's entropy in the loss. A larger weight makes the policy "
              "explore more.")
+    box_policy: str = flag(
+        "clipped", group="Algorithm", choices=("clipped", "tanh"),
+        text="Distribution of actions from a Box with bounds. clipped: normal, clipped to the "
+             "bounds. tanh: the hyperbolic tangent of a normal distribution, rescaled to the "
+             "bounds. Numbers that lack a bound are always normal, clipped where they have one.")
+    box_deviation: str = flag(
+        "shared", group="Algorithm", choices=("shared", "learnt"),
+        text="Standard deviation of actions from a Box. shared: trained, and the same for all "
+             "observations. learnt: computed by the network from each observation.")
+    advantage_scaling: str = flag(
+        "auto", group="Algorithm", choices=("auto", "batch", "none"),
+        text="How advantages are scaled before they weigh the policy's gradient. batch: less "
+             "their mean in the learner's batch, and divided by their standard deviation, which "
+             "keeps a policy of numbers from collapsing while the baseline is still wrong. "
+             "auto: batch, but none for Discrete actions.")
     baseline_cost: float = flag(
         0.5, group="Algorithm",
         text="Weight of the baseline's squared error in the loss. The error is divided by its "

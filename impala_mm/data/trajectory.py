@@ -36,6 +36,7 @@ Rewards in entries are not clipped; `losses.clip_reward` clips them for the netw
 """
 
 import hashlib
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,11 +48,11 @@ from impala_mm.data.tensor_io import reinterpret
 class Entry(NamedTuple):
     """One entry, or many with leading axes: [...] stands for [], [B] or [T+1, B], for example."""
 
-    action: Any  # int32 [...]: a_t, the action before o_t
+    action: Any  # nest of [...]: a_t, the action before o_t; int32 [...] for Discrete actions
     reward: Any  # float32 [...]: r_t, not clipped
     terminated: Any  # bool [...]: the episode ended here, and its return is complete
     truncated: Any  # bool [...]: the episode was cut here, and more rewards would have followed
-    observation: Any  # the environment's dtype [..., *shape]: o_t
+    observation: Any  # nest of the environment's dtype [..., *shape]: o_t
     first: Any  # bool [...]: o_t came from a reset, which ignored a_t
     extras: Any  # nest of [...]: what the algorithm's act() returned with a_t
 
@@ -136,3 +137,21 @@ def structure_digest(nest_of_specs: Any) -> str:
     """Return a short digest of a structure of tensor specs: equal if all shapes and dtypes are."""
     described = tf.nest.map_structure(lambda s: f"{list(s.shape)} {s.dtype.name}", nest_of_specs)
     return hashlib.sha256(repr(described).encode()).hexdigest()[:12]
+
+
+def leaf_names(nest: Any, name: str, separator: str = "_") -> list[str]:
+    """Return a name for each leaf of a nest, made of its path, in `tf.nest.flatten`'s order."""
+    if isinstance(nest, dict):
+        parts = [(key, nest[key]) for key in sorted(nest)]
+    elif hasattr(nest, "_fields"):
+        parts = list(zip(nest._fields, nest, strict=True))
+    elif isinstance(nest, list | tuple):
+        parts = list(enumerate(nest))
+    else:
+        return [name]
+    words = [(re.sub(r"\W", "_", str(key)), part) for key, part in parts]
+    return [
+        each
+        for word, part in words
+        for each in leaf_names(part, f"{name}{separator}{word}", separator)
+    ]

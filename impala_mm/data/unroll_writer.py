@@ -28,12 +28,20 @@ class UnrollWriter:
     def __init__(self, spec: UnrollSpec, num_envs: int, initial_state: Any):
         """Make a writer; `initial_state` is that of the network, a nest of [E, ...]."""
         self._length, self._overlap = spec.length, spec.overlap
-        self._observed = spec.step.observation.dtype.as_numpy_dtype
+        self._dtypes = [
+            [leaf.dtype.as_numpy_dtype for leaf in tf.nest.flatten(part)]
+            for part in (spec.step.action, spec.step.observation)
+        ]
         codec = UnrollCodec(spec)
         self._rows = np.zeros([num_envs, codec.size], np.uint8)
         self._entries, start = codec.arrays(self._rows)  # [E, T+overlap, ...], [E, ...]
         self._timed_arrays: list[np.ndarray] = tf.nest.flatten(self._entries)
+        self._actions: list[np.ndarray] = tf.nest.flatten(self._entries.action)
+        self._observations: list[np.ndarray] = tf.nest.flatten(self._entries.observation)
         self._extras: list[np.ndarray] = tf.nest.flatten(self._entries.extras)
+        self._no_actions = tf.nest.map_structure(
+            lambda array: np.zeros_like(array[:, 0]), self._entries.action
+        )
         self._start: list[np.ndarray] = tf.nest.flatten(start)
         self._broken = np.zeros([num_envs], bool)
         self._written = 0  # entries of this unroll that are written
@@ -47,9 +55,8 @@ class UnrollWriter:
 
     def write_reset(self, step: Step) -> None:
         """Write the reset of all environments as the first entries, as many as unrolls overlap."""
-        nothing = np.zeros([len(self._rows)], np.int32)
         for t in range(self._overlap):
-            self._put(t, step, nothing)
+            self._put(t, step, self._no_actions)
         self._written = self._overlap
 
     @property
@@ -61,11 +68,11 @@ class UnrollWriter:
         """Store the network's state before it reads the newest entry: a flat list of [E, ...]."""
         self._starts.append(state)
 
-    def write(self, step: Step, actions: np.ndarray, extras: Sequence[Any]) -> bool:
+    def write(self, step: Step, actions: Any, extras: Sequence[Any]) -> bool:
         """Write the entry that follows the newest one; return whether it completes the unroll.
 
-        `actions`, int32 [E], and `extras`, a flat list of [E, ...], are what act() returned for the
-        newest entry; `step` is what the environments returned for these actions.
+        `actions`, a nest of [E, ...], and `extras`, a flat list of [E, ...], are what act()
+        returned for the newest entry; `step` is what the environments returned for these actions.
         """
         t = self._written
         self._put(t, step, actions)
@@ -96,18 +103,32 @@ class UnrollWriter:
         self._written = self._overlap
         return contents
 
-    def _put(self, t: int, step: Step, actions: np.ndarray) -> None:
+    def _put(self, t: int, step: Step, actions: Any) -> None:
         entries = self._entries
-        entries.action[:, t] = actions
+        _write(self._actions, t, actions)
+        _write(self._observations, t, step.observation)
         entries.reward[:, t], entries.first[:, t] = step.reward, step.first
         entries.terminated[:, t], entries.truncated[:, t] = step.terminated, step.truncated
-        entries.observation[:, t] = step.observation
         self.newest = Entry(
-            np.asarray(actions, np.int32),
+            _as_types(self._dtypes[0], actions),
             np.asarray(step.reward, np.float32),
             step.terminated,
             step.truncated,
-            np.asarray(step.observation, self._observed),
+            _as_types(self._dtypes[1], step.observation),
             np.asarray(step.first, np.bool_),
             None,
         )
+
+
+def _write(arrays: list[np.ndarray], t: int, nest: Any) -> None:
+    """Write a nest of [E, ...] at entry t of arrays [E, T+overlap, ...]."""
+    for array, value in zip(arrays, tf.nest.flatten(nest), strict=True):
+        array[:, t] = value
+
+
+def _as_types(dtypes: list[Any], nest: Any) -> Any:
+    """Return a nest of arrays in these types, without copying those that have them."""
+    if isinstance(nest, np.ndarray):  # most nests are one array
+        return np.asarray(nest, dtypes[0])
+    arrays = zip(tf.nest.flatten(nest), dtypes, strict=True)
+    return tf.nest.pack_sequence_as(nest, [np.asarray(each, dtype) for each, dtype in arrays])

@@ -3,11 +3,18 @@
 from typing import Any
 
 from impala_mm.environments import levels
+from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.types import Options
 
 
-def action_names(level_name: str, num_actions: int, **options: Any) -> list[str]:
-    """Return the actions' names in order, or their numbers if the environment has no names."""
+def action_names(level_name: str, actions: ActionSpec, **options: Any) -> list[str]:
+    """Return the names of Discrete actions in order, or their numbers if they have no names.
+
+    For actions that are not a single choice the list is empty.
+    """
+    if actions.discrete is None:
+        return []
+    num_actions = actions.discrete
     level = levels.find_level(level_name)
     game = level.game(Options(**options))
     if game:

@@ -23,7 +23,7 @@ _RETURNED = {
     "step": "step must return (observation, reward, terminated, truncated, info)",
 }
 # Files that read what an environment returned: an error there is the environment's fault, too.
-_READERS = ("gym_vector", "spaces", "gym_adapter")
+_READERS = ("gym_vector", "observations", "spaces", "gym_adapter")
 
 
 def make_fault(

@@ -3,9 +3,12 @@
 import sys
 from typing import Any
 
+import tensorflow as tf
+
 from impala_mm.config import flags
 from impala_mm.config.printable import escape
 from impala_mm.config.settings import Config
+from impala_mm.environments import nests
 from impala_mm.environments.make import level_spec
 from impala_mm.environments.messages import users_traceback
 from impala_mm.environments.types import OPTION_FLAGS, BadLevel, EnvironmentSpec
@@ -13,11 +16,19 @@ from impala_mm.environments.types import OPTION_FLAGS, BadLevel, EnvironmentSpec
 
 def describe_spaces(spec: EnvironmentSpec) -> dict[str, Any]:
     """Return the actions and observations that a network must fit, as text for messages."""
-    observation = spec.observation
     return {
-        "actions": spec.num_actions,
-        "observations": f"{observation.dtype.name} {observation.shape.as_list()}",
+        "actions": spec.actions.describe(),
+        "observations": nests.describe(
+            tf.nest.map_structure(
+                lambda leaf: f"{leaf.dtype.name} {leaf.shape.as_list()}", spec.observation
+            )
+        ),
     }
+
+
+def in_words(actions: int | str | None) -> str:
+    """Return what `describe_spaces` says of actions, for a sentence."""
+    return f"actions {actions}" if isinstance(actions, str) else f"{actions} actions"
 
 
 def environment_options(config: Config) -> dict[str, Any]:
@@ -38,7 +49,7 @@ def level_specs(config: Config) -> dict[str, EnvironmentSpec]:
     (first, one), *others = specs.items()
     for name, other in others:
         for what, mine, theirs in (
-            ("actions", one.num_actions, other.num_actions),
+            ("actions", one.actions.describe(), other.actions.describe()),
             ("observation", one.observation, other.observation),
             ("frames per step", one.action_repeats, other.action_repeats),
         ):

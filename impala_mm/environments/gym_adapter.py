@@ -60,9 +60,19 @@ def _is_old(environment: Any) -> bool:
 
 
 def _as_gymnasium_space(space: Any) -> Any:
-    """Convert a Box or Discrete space of gym to gymnasium's; return any other space unchanged."""
-    if isinstance(space, gym.spaces.Box):
-        return gymnasium.spaces.Box(space.low, space.high, space.shape, np.dtype(space.dtype).type)
-    if isinstance(space, gym.spaces.Discrete):
-        return gymnasium.spaces.Discrete(int(space.n), start=int(space.start))
-    return space
+    """Convert a space of gym to gymnasium's; return one that has no counterpart unchanged."""
+    theirs, ours = gym.spaces, gymnasium.spaces
+    convert = {
+        theirs.Box: lambda: ours.Box(
+            space.low, space.high, space.shape, np.dtype(space.dtype).type
+        ),
+        theirs.Discrete: lambda: ours.Discrete(int(space.n), start=int(space.start)),
+        theirs.MultiDiscrete: lambda: ours.MultiDiscrete(space.nvec, np.dtype(space.dtype).type),
+        theirs.MultiBinary: lambda: ours.MultiBinary(space.n),
+        theirs.Dict: lambda: ours.Dict(
+            {key: _as_gymnasium_space(each) for key, each in space.spaces.items()}
+        ),
+        theirs.Tuple: lambda: ours.Tuple([_as_gymnasium_space(each) for each in space.spaces]),
+    }
+    known = next((kind for kind in convert if isinstance(space, kind)), None)
+    return convert[known]() if known else space

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from impala_mm.environments import render
+from impala_mm.environments import nests, render
 from impala_mm.environments.faults import make_fault
 from impala_mm.environments.masks import refuse_mask_in_info
 from impala_mm.environments.spaces import SpaceConversion
@@ -54,6 +54,7 @@ class GymVector:
         self._rebuilds = 0
         self._finished: list[Episode] = []
         self._now = _blank_step(num_envs, conversion)
+        self._observation: list[np.ndarray] = nests.flatten(self._now.observation)
         self._returns = np.zeros(num_envs)
         self._lengths = np.zeros(num_envs, np.int64)
         self._states = [_ENDED] * num_envs
@@ -76,25 +77,24 @@ class GymVector:
         self._states = [state if state == _BROKEN else _ENDED for state in self._states]
         self._returns.fill(0)
         self._lengths.fill(0)
-        return self.step(np.zeros(len(self._states), np.int64))
+        return self.step(self.spec.actions.zeros(len(self._states)))
 
-    def step(self, actions: np.ndarray) -> Step:
+    def step(self, actions: Any) -> Step:
         """Step each environment, or reset it if its previous step ended an episode."""
-        reward, terminated, truncated, observation, first, fault = self._now
+        reward, terminated, truncated, _, first, fault = self._now
         for array in (reward, terminated, truncated, first, fault):
             array.fill(0)
-        states, steps, read = self._states, self._steps, self._read
-        # NumPy's integers, as a space's sample() returns: every environment accepts these.
-        for i, action in enumerate(np.add(actions, self._conversion.first_action, dtype=np.int64)):
+        states, steps = self._states, self._steps
+        for i, action in enumerate(self.spec.actions.to_environments(actions)):
             try:
                 if states[i] == _RUNNING:
                     raw, reward[i], terminated[i], truncated[i], info = steps[i](action)
                     if info:
                         refuse_mask_in_info(self.spec.level_name, info)
-                    observation[i] = read(raw)
+                    self._put(i, raw)
                 elif states[i] == _ENDED:
                     first[i] = True
-                    observation[i] = read(self._reset(i))
+                    self._put(i, self._reset(i))
                     states[i] = _RUNNING
                 else:
                     self._blank(i)
@@ -124,9 +124,11 @@ class GymVector:
         self._seeds[i] = int(words[0] >> 1)
         row = _blank_step(1, self._conversion)
         row.first[0] = True
-        row.observation[0] = self._read(self._reset(i))
-        if not np.isfinite(row.observation).all():
-            raise ValueError(_NOT_FINITE)
+        parts = self._conversion.observation.read(self._reset(i))
+        for array, part in zip(nests.flatten(row.observation), parts, strict=True):
+            array[0] = part
+            if not np.isfinite(array).all():
+                raise ValueError(_NOT_FINITE)
         self._states[i] = _RUNNING
         return row
 
@@ -146,7 +148,9 @@ class GymVector:
             frame = frame[-1] if isinstance(frame, list) and frame else frame
             if isinstance(frame, np.ndarray):
                 return frame.astype(np.uint8)
-        return render.picture_of_observation(self.spec.level_name, self._now.observation[0])
+        images = [array for array in self._observation if array.ndim in {3, 4}]
+        shown = (images or self._observation)[0]
+        return render.picture_of_observation(self.spec.level_name, shown[0])
 
     def close(self) -> None:
         """Close all environments."""
@@ -163,27 +167,22 @@ class GymVector:
         refuse_mask_in_info(self.spec.level_name, info)
         return observation
 
-    def _read(self, raw: Any) -> np.ndarray:
-        """Return an observation, converted; raise ValueError if its shape is wrong."""
-        conversion = self._conversion
-        if raw.__class__ is not np.ndarray:
-            raw = np.asarray(raw)
-        if raw.shape != conversion.raw_shape:
-            raise ValueError(
-                f"observation of shape {list(raw.shape)}, and its space has the shape "
-                f"{list(conversion.raw_shape)}"
-            )
-        return raw if conversion.convert is None else conversion.convert(raw)
+    def _put(self, i: int, raw: Any) -> None:
+        """Write an observation to row i; raise ValueError if its shape is wrong."""
+        parts = self._conversion.observation.read(raw)
+        for array, part in zip(self._observation, parts, strict=True):
+            array[i] = part
 
     def _check_finite(self) -> None:
-        reward, observation = self._now.reward, self._now.observation
+        reward = self._now.reward
         if not np.isfinite(reward).all():
             for i in np.flatnonzero(~np.isfinite(reward)).tolist():
                 self._break(i, ValueError(f"reward {reward[i]}"))
-        if not np.isfinite(observation).all():
-            for i in range(len(observation)):
-                if not np.isfinite(observation[i]).all():
-                    self._break(i, ValueError(_NOT_FINITE))
+        for array in self._observation:
+            if not np.isfinite(array).all():
+                for i in range(len(array)):
+                    if not np.isfinite(array[i]).all():
+                        self._break(i, ValueError(_NOT_FINITE))
 
     def _count(self) -> None:
         """Add this step to the statistics, once the rows of broken environments are zeros."""
@@ -208,8 +207,8 @@ class GymVector:
 
     def _blank(self, i: int) -> None:
         """Write the row of a broken environment: zeros, with `first` and `fault` set."""
-        reward, terminated, truncated, observation, first, fault = self._now
-        for array in (reward, terminated, truncated, observation):
+        reward, terminated, truncated, _, first, fault = self._now
+        for array in (reward, terminated, truncated, *self._observation):
             array[i] = 0
         first[i] = fault[i] = True
 
@@ -223,13 +222,13 @@ def _blank_step(num_envs: int, conversion: SpaceConversion) -> Step:
         np.zeros(num_envs, np.float32),
         np.zeros(num_envs, bool),
         np.zeros(num_envs, bool),
-        np.zeros((num_envs, *conversion.shape), conversion.dtype),
+        conversion.observation.zeros(num_envs),
         np.zeros(num_envs, bool),
         np.zeros(num_envs, bool),
     )
 
 
-def _repeating_step(environment: Any, repeats: int) -> Callable[[np.int64], tuple[Any, ...]]:
+def _repeating_step(environment: Any, repeats: int) -> Callable[[Any], tuple[Any, ...]]:
     """Return a function that makes `repeats` steps and sums the rewards.
 
     It stops early at the end of an episode. For one repeat it is `environment.step` itself.
@@ -238,7 +237,7 @@ def _repeating_step(environment: Any, repeats: int) -> Callable[[np.int64], tupl
     if repeats == 1:
         return step
 
-    def several(action: np.int64) -> tuple[Any, ...]:
+    def several(action: Any) -> tuple[Any, ...]:
         total = 0.0
         for _ in range(repeats):
             observation, reward, terminated, truncated, info = step(action)

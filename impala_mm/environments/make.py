@@ -15,6 +15,7 @@ from impala_mm.environments.types import (
 if TYPE_CHECKING:
     from impala_mm.environments.atari.games import Game
     from impala_mm.environments.levels import Level
+    from impala_mm.environments.observations import ObservationConversion
     from impala_mm.environments.spaces import SpaceConversion
 
 
@@ -50,6 +51,12 @@ def level_spec(level_name: str, **options: Any) -> EnvironmentSpec:
 
         return games.game_spec(game)
     return _read_spaces(level, chosen)[1]
+
+
+def observation_conversion(level_name: str, **options: Any) -> "ObservationConversion":
+    """Return the conversion of what a level's environment returns; not for Atari's games."""
+    level, _, chosen = _find_level_and_game(level_name, options)
+    return _read_spaces(level, chosen)[0].observation
 
 
 def _find_level_and_game(
@@ -88,8 +95,11 @@ def _read_spaces(level: "Level", options: Options) -> tuple["SpaceConversion", E
         environment.close()
     return conversion, EnvironmentSpec(
         level.name,
-        tf.TensorSpec(conversion.shape, tf.as_dtype(conversion.dtype)),
-        conversion.num_actions,
+        tf.nest.map_structure(
+            lambda part: tf.TensorSpec(part.shape, tf.as_dtype(part.dtype)),
+            conversion.observation.parts,
+        ),
+        conversion.actions,
         options.num_action_repeats or 1,
         level.reward_threshold,
     )

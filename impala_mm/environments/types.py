@@ -4,12 +4,11 @@ Environments step by the convention of `data/trajectory.py`: the end of an episo
 own, and the reset after it is another one.
 """
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:  # loading it takes seconds, which the check of an environment does not have
-    import tensorflow as tf
+from impala_mm.environments.actions import ActionSpec, UnsuitableActions
 
 # Our own levels: the names that the flags accept, and their ids in gymnasium's registry.
 OWN_LEVELS = {"catch": "impala_mm/Catch-v0", "memory": "impala_mm/Memory-v0"}
@@ -26,14 +25,27 @@ class EnvironmentSpec(NamedTuple):
     """The properties of an environment that networks and learners need."""
 
     level_name: str
-    observation: "tf.TensorSpec"  # of one observation
-    num_actions: int
+    observation: Any  # of one observation: tf.TensorSpec, or a dict or tuple of these, nested
+    actions: ActionSpec
     action_repeats: int  # environment frames per step
     reward_threshold: float | None  # the mean return at which it counts as solved
     frame_stack: int = 1  # number of newest frames that the network sees at once
     note: str = ""  # a sentence about the options that is printed to the user
     scores: ReferenceScores | None = None  # None: not known
     emulator: str = ""  # name and version, if versions may play a game differently
+
+    @property
+    def num_actions(self) -> int:
+        """The number of choices of a level whose actions are Discrete.
+
+        Raises UnsuitableActions for others: what reads this supports no others.
+        """
+        if self.actions.discrete is None:
+            raise UnsuitableActions(
+                f"it supports only Discrete actions, and {self.level_name} takes "
+                f"{self.actions.describe()}"
+            )
+        return self.actions.discrete
 
 
 class Options(NamedTuple):
@@ -71,7 +83,7 @@ class Step(NamedTuple):
     reward: np.ndarray  # float32 [E], not clipped
     terminated: np.ndarray  # bool [E]
     truncated: np.ndarray  # bool [E]
-    observation: np.ndarray  # [E, ...]
+    observation: Any  # [E, ...]: an array, or a dict or tuple of arrays, nested
     first: np.ndarray  # bool [E]: this was a reset, which ignored the action
     fault: np.ndarray  # bool [E]: the environment is broken until `rebuild` is called
 
@@ -104,8 +116,11 @@ class Environments(Protocol):
     def reset(self) -> Step:
         """Reset all environments; `first` is true everywhere."""
 
-    def step(self, actions: np.ndarray) -> Step:
-        """Step each environment, or reset it if its previous step ended an episode."""
+    def step(self, actions: Any) -> Step:
+        """Step each environment, or reset it if its previous step ended an episode.
+
+        `actions` are those of a policy: a nest of [E, ...] (see `actions`).
+        """
 
     def rebuild(self, environment: int) -> Step:
         """Replace a broken environment by a new one; return its reset, in arrays of length 1."""

@@ -3,10 +3,12 @@
 record_game(impala_mm.load_policy("runs/c"), "catch", Path("catch.mp4"), overlay=True)
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from impala_mm.environments import from_flags
 from impala_mm.environments.action_names import action_names
@@ -16,19 +18,26 @@ from impala_mm.evaluation.video_writer import VideoWriter
 from impala_mm.evaluation.viewers import GameFrame
 from impala_mm.policy.policy import Policy
 
+_MOST_NUMBERS = 6  # of an action that the strip has room for
+
 
 class GameVideo:
     """A video of the first game that is played to its end; without one no file remains."""
 
     def __init__(
-        self, path: Path, rate: float, actions: Sequence[str], needs_policy_output: bool = False
+        self,
+        path: Path,
+        rate: float,
+        name_of: Callable[[Any], str],
+        needs_policy_output: bool = False,
     ):
         """Prepare a video of `rate` pictures per second.
 
-        `actions`: their names; `needs_policy_output`: whether action, value and probabilities are
-        drawn below each picture.
+        `name_of` returns a text for an action; `needs_policy_output`: whether action, value and
+        probabilities are drawn below each picture.
         """
-        self._path, self._rate, self._actions = path, rate, actions
+        self._path, self._rate, self._name_of = path, rate, name_of
+        self._bars = 0  # probabilities below the pictures
         self.needs_policy_output = needs_policy_output
         self._writer, self._game, self._ended = VideoWriter(path, rate), 0, False
 
@@ -56,20 +65,40 @@ class GameVideo:
     def _draw(self, frame: GameFrame) -> np.ndarray:
         """Return the picture with action, value, return and probabilities below it."""
         if frame.action is None:
-            nothing = np.zeros(len(self._actions))
+            nothing = np.zeros(self._bars) if self._bars else None
             return overlay(
                 frame.picture, "none: the game is over", 0.0, frame.episode_return, nothing
             )
         assert frame.value is not None
-        name = self._actions[frame.action]
-        known = (frame.episode_return, frame.policy, frame.action)
-        return overlay(frame.picture, name, frame.value, *known)
+        name, chosen = self._name_of(frame.action), None
+        if frame.policy is not None:
+            self._bars, chosen = len(frame.policy), int(frame.action)
+        return overlay(frame.picture, name, frame.value, frame.episode_return, frame.policy, chosen)
 
 
-def action_names_of(policy: Policy, level_name: str) -> list[str]:
-    """Return the names of the policy's actions on a level."""
-    options = from_flags.environment_options(policy.config)
-    return action_names(level_name, policy.spec.num_actions, **options)
+def action_namer(policy: Policy, level_name: str) -> Callable[[Any], str]:
+    """Return a function that names an action of the policy, a nest of [...], on a level.
+
+    A Discrete action has its name, others are shown as the environment takes them.
+    """
+    options, actions = from_flags.environment_options(policy.config), policy.spec.actions
+    names = action_names(level_name, actions, **options)
+
+    def name_of(action: Any) -> str:
+        if names:
+            return names[action]
+        one = tf.nest.map_structure(lambda part: np.asarray(part)[None], action)
+        return _short_text(actions.to_environments(one)[0])
+
+    return name_of
+
+
+def _short_text(action: Any) -> str:
+    """Return an environment's action in a line that is short enough for the strip."""
+    parts = tf.nest.flatten(action)
+    numbers = [f"{number:.3g}" for part in parts for number in np.ravel(part).tolist()]
+    more = len(numbers) > _MOST_NUMBERS
+    return ", ".join(numbers[:_MOST_NUMBERS]) + (", ..." if more else "")
 
 
 def record_game(
@@ -84,10 +113,10 @@ def record_game(
 
     Raises BadLevel where the level cannot be drawn, Unplayable, and VideoFailed.
     """
-    names = action_names_of(policy, level_name)
+    name_of = action_namer(policy, level_name)
     return games.evaluate_level(
         *(policy, level_name, 1, 1),
         deterministic=deterministic,
         seed=seed,
-        viewers=lambda playing: [GameVideo(path, playing.picture_rate, names, overlay)],
+        viewers=lambda playing: [GameVideo(path, playing.picture_rate, name_of, overlay)],
     )

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.data.trajectory import Entry
-from impala_mm.environments import from_flags, types
+from impala_mm.environments import from_flags, nests, types
 from impala_mm.environments.faults import FaultLog, indented, make_fault
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.types import Environments, ReferenceScores, Step
@@ -184,7 +184,7 @@ def play_games(
     faults = FaultLog(say)
     step, state = environments.reset(), policy.initial_state(len(games_left))
     actions, idle, steps = (
-        np.zeros(len(games_left), np.int32),
+        environments.spec.actions.zeros(len(games_left)),
         np.zeros(len(games_left), np.int64),
         0,
     )
@@ -196,7 +196,7 @@ def play_games(
         before = state
         actions, state, _ = policy.act(entry, before, explore)
         if feed and games_left[0]:
-            feed.show_step(step, entry, before, int(actions[0]))
+            feed.show_step(step, entry, before, tf.nest.map_structure(lambda x: x[0], actions))
         step = environments.step(actions)
         steps += int(games_left.astype(bool).sum())
         idle = np.where((step.reward != 0) | step.first, 0, idle + 1)
@@ -219,13 +219,14 @@ class ViewerFeed:
         self._needs_policy_output = any(viewer.needs_policy_output for viewer in viewers)
         self._game, self._return = 0, 0.0
 
-    def show_step(self, step: Step, entry: Entry, state: Any, action: int) -> None:
-        """Show an observation and the action chosen after it."""
+    def show_step(self, step: Step, entry: Entry, state: Any, action: Any) -> None:
+        """Show an observation and the action of copy 0 chosen after it, a nest of [...]."""
         output = None
         if self._needs_policy_output:
-            mine = entry._replace(**{name: getattr(entry, name)[:1] for name in _FIELDS_READ})
-            states = tf.nest.map_structure(lambda tensor: tensor[:1], state)
-            output = self._policy.judge(mine, states)
+            read = {name: getattr(entry, name) for name in _FIELDS_READ}
+            mine, states = tf.nest.map_structure(lambda tensor: tensor[:1], (read, state))
+            output = self._policy.judge(entry._replace(**mine), states)
+        discrete = self._environments.spec.actions.discrete is not None
         self._return += float(step.reward[0])
         self._show(
             GameFrame(
@@ -235,7 +236,7 @@ class ViewerFeed:
                 float(step.reward[0]),
                 self._return,
                 None if output is None else float(output.value[0]),
-                None if output is None else output.policy[0].numpy(),
+                output.policy[0].numpy() if output and discrete else None,
             )
         )
 
@@ -278,5 +279,6 @@ def _rebuild_broken(environments: Environments, step: Step, log: FaultLog) -> St
         except Exception as error:  # it stays broken until the next step tries again
             environments.faults.append(make_fault(f"environment {i}, rebuilt", error, i))
             continue
-        step.observation[i], step.reward[i], step.first[i] = row.observation[0], 0, True
+        nests.copy_row(step.observation, i, row.observation)
+        step.reward[i], step.first[i] = 0, True
     return step

@@ -12,11 +12,11 @@ class GameFrame(NamedTuple):
 
     picture: np.ndarray  # uint8 [height, width, 3]
     game: int  # 0 for the first
-    action: int | None  # chosen after it; None at a game's end
+    action: Any  # a nest of [...], chosen after it; None at a game's end
     reward: float  # raw reward that came with it
     episode_return: float  # raw return of the game so far
     value: float | None = None  # the policy's value estimate, if a viewer needs it
-    policy: np.ndarray | None = None  # float32 [A]: probabilities of the actions
+    policy: np.ndarray | None = None  # float32 [A]: probabilities of Discrete actions
 
 
 class Viewer(Protocol):

@@ -22,7 +22,7 @@ import tensorflow as tf
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.data.compression import decompress
 from impala_mm.data.parameter_layout import ParameterLayout
-from impala_mm.data.step_codec import StepCodec
+from impala_mm.data.step_codec import ArraysCodec, StepCodec
 from impala_mm.data.trajectory import Entry
 from impala_mm.inference.environment_group import EnvironmentGroup
 from impala_mm.inference.state_tables import StateTables
@@ -49,7 +49,12 @@ class BatchedInference:
         """Act by `algorithm`, a copy of the learner's; `layout` describes its acting variables."""
         self._algorithm, self._layout, self._device = algorithm, layout, device
         self._spec = algorithm.unroll
-        self._codec = StepCodec(self._spec.step.observation)
+        step = self._spec.step
+        self._codec, self._answers = StepCodec(step.observation), ArraysCodec(step.action)
+        # The fields of an entry that the network reads, as lists of leaves.
+        self._read = (step.observation, step.reward, step.action, step.first)
+        self._read_specs = tf.nest.flatten(self._read)
+        self._num_actions = len(tf.nest.flatten(step.action))  # parts of an action
         self._lock = threading.Lock()  # guards the table of groups, and what calls change in groups
         self._groups: dict[tuple[int, int, int], EnvironmentGroup] = {}  # by header.stream_key
         self._published: tuple[int | None, Sequence[tf.Tensor]] = None, ()
@@ -103,7 +108,7 @@ class BatchedInference:
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Take a step of a group of environments; see `endpoints.TakeMessage`.
 
-        `contents`, string [1], is the step; the answer is the group's next actions, int32 as bytes.
+        `contents`, string [1], is the step; the answer is the group's next actions as bytes.
         The call waits until the unrolls that the step ended are in the queue.
         """
 
@@ -189,15 +194,13 @@ class BatchedInference:
 
     def _infer(self, headers: tf.Tensor, contents: tf.Tensor) -> tf.Tensor:
         """Return actions as bytes, string [N], for N calls with M environments in total."""
-        step = self._spec.step
-        read = (step.observation, step.reward, step.action, step.first)
-        rows, starting, *entry = tf.numpy_function(
-            self._write_steps, [headers, contents], [tf.int32, tf.int32, *[s.dtype for s in read]]
+        specs = self._read_specs
+        rows, starting, *flat = tf.numpy_function(
+            self._write_steps, [headers, contents], [tf.int32, tf.int32, *[s.dtype for s in specs]]
         )
         rows, starting = tf.ensure_shape(rows, [None]), tf.ensure_shape(starting, [None])
-        observation, reward, action, first = (
-            tf.ensure_shape(part, [None, *s.shape]) for part, s in zip(entry, read, strict=True)
-        )
+        flat = [tf.ensure_shape(x, [None, *s.shape]) for x, s in zip(flat, specs, strict=True)]
+        observation, reward, action, first = tf.nest.pack_sequence_as(self._read, flat)
         with tf.control_dependencies([rows]), tf.device(self._device):
             starts = tf.nest.flatten(self._states.read(starting))
             state = self._states.read(rows)
@@ -205,7 +208,7 @@ class BatchedInference:
             actions, state, extras = self._algorithm.act(entries, state, tf.ones_like(reward))
             written = self._states.write(rows, state)
         with tf.control_dependencies(written):
-            results = [actions, *tf.nest.flatten(extras)]
+            results = [*tf.nest.flatten(actions), *tf.nest.flatten(extras)]
             answers = tf.numpy_function(self._set_actions, [*results, *starts], tf.string)
         return tf.ensure_shape(answers, [None])
 
@@ -213,7 +216,7 @@ class BatchedInference:
         """Write each call's step; return the arrays that the network reads.
 
         These are rows [M] of the state tables, those of groups whose unroll starts with this step
-        [K], and observation, reward, action, first [M, ...].
+        [K], and the leaves of observation, reward, action and first [M, ...].
         """
         version, values = self._published
         if version != self._version:
@@ -225,17 +228,10 @@ class BatchedInference:
             for numbers, content in zip(headers, contents, strict=True)
         ]
         self._states.grow()
-        step = self._spec.step
         groups = [group for group in self._batch if group]
-        newest = [group.writer.newest for group in groups]
-        parts = [
-            np.concatenate([getattr(entry, name) for entry in newest])
-            if newest
-            else np.zeros([0, *getattr(step, name).shape], getattr(step, name).dtype.as_numpy_dtype)
-            for name in ("observation", "reward", "action", "first")
-        ]
+        parts = self._join([group.writer.newest for group in groups])
         self.calls, self.batches = self.calls + len(groups), self.batches + 1
-        self._steps += len(parts[1])
+        self._steps += len(parts[-1])
         starting = [group for group in groups if group.writer.at_unroll_start]
         return [_rows_of(groups), _rows_of(starting), *parts]
 
@@ -252,10 +248,17 @@ class BatchedInference:
         group.write(self._codec.decode(raw, group.size), self._version or 0)
         return group
 
-    def _set_actions(self, actions: np.ndarray, *flat: np.ndarray) -> np.ndarray:
+    def _join(self, newest: list[Entry]) -> list[np.ndarray]:
+        """Return the leaves of what the network reads of several groups' newest entries."""
+        if not newest:
+            return [np.zeros([0, *s.shape], s.dtype.as_numpy_dtype) for s in self._read_specs]
+        read = [tf.nest.flatten((e.observation, e.reward, e.action, e.first)) for e in newest]
+        return [np.concatenate(leaves) for leaves in zip(*read, strict=True)]
+
+    def _set_actions(self, *flat: np.ndarray) -> np.ndarray:
         """Give each group of the batch its actions, extras and start state; return answers [N]."""
         split = len(flat) - len(self._states)
-        extras, starts = flat[:split], flat[split:]
+        chosen, starts = flat[:split], flat[split:]
         begin = first = 0
         answers = []
         for group in self._batch:
@@ -267,8 +270,10 @@ class BatchedInference:
                 last = first + group.size
                 group.writer.set_start_state([np.array(part[first:last]) for part in starts])
                 first = last
-            own_extras = [np.array(part[begin:end]) for part in extras]
-            answers.append(group.set_actions(np.array(actions[begin:end], np.int32), own_extras))
+            own = [np.array(part[begin:end]) for part in chosen]
+            actions = tf.nest.pack_sequence_as(self._spec.step.action, own[: self._num_actions])
+            group.set_actions(actions, own[self._num_actions :])
+            answers.append(b"".join(self._answers.encode(actions)))
             begin = end
         return np.array(answers, object)
 

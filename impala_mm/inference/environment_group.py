@@ -5,7 +5,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ _INFERENCE_SECONDS = 60.0  # longer than any inference, including the first, whi
 class _Chosen(NamedTuple):
     """The actions and extras chosen from a group's newest entries."""
 
-    actions: np.ndarray  # int32 [E]
+    actions: Any  # nest of [E, ...]
     extras: list[np.ndarray]  # flat, of [E, ...]
 
 
@@ -49,13 +49,12 @@ class EnvironmentGroup:
         since = self._inferring_since
         return since is not None and time.monotonic() - since > _INFERENCE_SECONDS
 
-    def set_actions(self, actions: np.ndarray, extras: list[np.ndarray]) -> bytes:
-        """Keep the actions for the newest entries and return the answer to the call.
+    def set_actions(self, actions: Any, extras: list[np.ndarray]) -> None:
+        """Keep the actions for the newest entries.
 
-        `actions` is int32 [E], `extras` a flat list of [E, ...].
+        `actions` is a nest of [E, ...], `extras` a flat list of [E, ...].
         """
         self._chosen, self._inferring_since = _Chosen(actions, extras), None
-        return actions.tobytes()
 
     def write(self, step: Step, version: int) -> None:
         """Write a step, on which policy version `version` acts."""

@@ -186,10 +186,10 @@ def _viewers(
         if config.render:
             found.append(viewers.Window(level, playing.picture_rate))
         if config.video_dir:
-            names = game_video.action_names_of(policy, level)
+            name_of = game_video.action_namer(policy, level)
             path = video_path(config, policy, level)
             found.append(
-                game_video.GameVideo(path, playing.picture_rate, names, config.video_overlay)
+                game_video.GameVideo(path, playing.picture_rate, name_of, config.video_overlay)
             )
         return found
 

@@ -72,7 +72,7 @@ def _check_training(config: Config) -> str:
     return (
         f"{' and '.join(made.levels)}, {config.algorithm}, {made.identity['network']}, "
         f"{made.weights:,} weights, observations {spaces['observations']}, "
-        f"{spaces['actions']} actions{begins}"
+        f"{from_flags.in_words(spaces['actions'])}{begins}"
     )
 
 

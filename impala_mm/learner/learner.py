@@ -63,7 +63,7 @@ class Learner(threading.Thread):
         self.variables_lock = threading.Lock()  # held while variables change; saving waits for it
         self.steps, self.updates = 0, 0  # steps of all learners; updates, the same on each
         self.sync_checks, self.sync_repairs = 0, 0
-        self.actions: tf.Tensor | None = None  # int32 [T+overlap, B], of the last batch
+        self.actions: Any = None  # nest of [T+overlap, B, ...], of the last batch
         self.end_reason = ""  # why it ended or will end; empty if another learner knows
         self.failure: BaseException | None = None
 

@@ -11,9 +11,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config.settings import Config
+from impala_mm.data.trajectory import leaf_names
 from impala_mm.distributed.consistency import VariablesDiffer
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments.types import EnvironmentSpec
@@ -350,7 +352,9 @@ class LearnerMonitor:
                 return
             trained = self._algorithm.variables.trained
             named = {f"variables/{variable.name}": variable.numpy() for variable in trained}
-        named["actions"] = np.asarray(self._learner.actions)
+        actions = self._learner.actions
+        names = leaf_names(actions, "actions", "/")
+        named |= {n: np.asarray(a) for n, a in zip(names, tf.nest.flatten(actions), strict=True)}
         metrics_writer.write_histograms(self._learner.frames, named)
 
 

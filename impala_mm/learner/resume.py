@@ -12,7 +12,7 @@ from impala_mm.learner.limits import RunLimits
 from impala_mm.records.checkpoint import CheckpointInfo, Mismatch
 
 # The properties of a run that its weights depend on; its counts and curves depend on the others.
-_WEIGHTS = ("--algorithm", "--agent_name", "actions", "observations")
+_WEIGHTS = ("--algorithm", "--agent_name", "actions", "observations", "--box_policy")
 
 
 def check_resumable(about: CheckpointInfo, made_of: dict[str, Any], where: str) -> None:
@@ -39,10 +39,10 @@ def _describe_differences(
     """Return "NAME is VALUE here and OTHER VALUE" for each property that differs."""
     theirs = about.made_of
     return ", ".join(
-        f"{name} {'is' if name.startswith('-') else 'are'} {made_of[name]} here and "
+        f"{name} {'is' if name.startswith('-') else 'are'} {made_of.get(name)} here and "
         f"{theirs.get(name)}"
         for name in names
-        if theirs.get(name) != made_of[name]
+        if theirs.get(name) != made_of.get(name)
     )
 
 

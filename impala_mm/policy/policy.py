@@ -16,8 +16,9 @@ from impala_mm.algorithms import agent
 from impala_mm.algorithms.interface import PolicyOutput
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry
-from impala_mm.environments import from_flags
-from impala_mm.environments.make import level_spec
+from impala_mm.environments import from_flags, nests
+from impala_mm.environments.make import level_spec, observation_conversion
+from impala_mm.environments.observations import ObservationConversion
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.records import checkpoint
 
@@ -39,6 +40,7 @@ class Policy:
             if why := why_unsuitable(about, spec):
                 raise checkpoint.Mismatch(why)
         made = agent.make_agent(self.config, number=0)
+        self._conversion: ObservationConversion | None = None
         self.algorithm, self.levels, self.spec = made.algorithm, made.levels, made.spec
         self.load(path, about)
         self._act = tf.function(self.algorithm.act, autograph=False)
@@ -52,31 +54,50 @@ class Policy:
 
     def reset(self) -> None:
         """Start a new episode with the next call."""
-        self._state, self._first, self._action = self.initial_state(1), True, 0
+        self._state, self._first = self.initial_state(1), True
+        self._action = self.spec.actions.zeros(1)
 
-    def __call__(self, observation: Any, reward: float = 0.0, explore: bool = False) -> int:
+    def __call__(self, observation: Any, reward: float = 0.0, explore: bool = False) -> Any:
         """Return the action for this observation; `reward` is that of the previous action.
 
-        The action is the most likely one or, with `explore`, sampled as in training.
+        The action is the most likely one or, with `explore`, sampled as in training. It is what the
+        environment's `step` takes: an int for Discrete actions, an array for a Box.
         """
-        shape, dtype = self.spec.observation.shape, self.spec.observation.dtype.as_numpy_dtype
-        seen = np.asarray(observation, dtype)
-        if seen.shape != tuple(shape):
-            raise ValueError(f"the observation has shape {list(seen.shape)} instead of {shape}")
-        entry = self.entry(seen[None], [reward], [self._action], [self._first])
-        actions, self._state, _ = self.act(entry, self._state, explore)
-        self._action, self._first = int(actions[0]), False
-        return self._action
+        seen = tf.nest.map_structure(lambda part: part[None], self._read(observation))
+        entry = self.entry(seen, [reward], self._action, [self._first])
+        self._action, self._state, _ = self.act(entry, self._state, explore)
+        self._first = False
+        action = self.spec.actions.to_environments(self._action)[0]
+        return int(action) if self.spec.actions.discrete else action
+
+    def _read(self, observation: Any) -> Any:
+        """Return an observation as the network reads it: a nest of arrays, without a batch axis."""
+        spec = self.spec.observation
+        if not tf.nest.is_nested(spec):
+            seen = np.asarray(observation, spec.dtype.as_numpy_dtype)
+            if seen.shape == tuple(spec.shape):
+                return seen
+            if seen.shape:
+                shape = tuple(spec.shape)
+                raise ValueError(f"the observation has shape {list(seen.shape)} instead of {shape}")
+        if self._conversion is None:
+            options = from_flags.environment_options(self.config)
+            self._conversion = observation_conversion(self.spec.level_name, **options)
+        parts = self._conversion.read(observation)
+        return nests.pack(self._conversion.parts, parts)
 
     def initial_state(self, batch: int) -> Any:
         """Return the network's recurrent state at the start of `batch` episodes."""
         return self.algorithm.initial_state(batch)
 
-    def act(self, entry: Entry, state: Any, explore: bool) -> tuple[np.ndarray, Any, Any]:
-        """Return (actions int32 [B], next state, extras) for entries [B, ...]."""
+    def act(self, entry: Entry, state: Any, explore: bool) -> tuple[Any, Any, Any]:
+        """Return (actions, next state, extras) for entries [B, ...].
+
+        The actions are a nest of arrays [B, ...] like `spec.actions.specs`.
+        """
         exploration = tf.constant(1.0 if explore else 0.0, shape=entry.first.shape)
         actions, state, extras = self._act(entry, state, exploration)
-        return actions.numpy(), state, extras
+        return tf.nest.map_structure(lambda part: part.numpy(), actions), state, extras
 
     def judge(self, entry: Entry, state: Any) -> PolicyOutput:
         """Return policy and value for entries [B, ...] and the state before them."""
@@ -85,11 +106,13 @@ class Policy:
     def entry(self, observation: Any, reward: Any, action: Any, first: Any) -> Entry:
         """Return entries [B, ...] with the fields that acting reads."""
         return Entry(
-            action=tf.constant(action, tf.int32),
+            action=tf.nest.map_structure(tf.constant, self.spec.actions.as_arrays(action)),
             reward=tf.constant(reward, tf.float32),
             terminated=None,
             truncated=None,
-            observation=tf.constant(observation, self.spec.observation.dtype),
+            observation=tf.nest.map_structure(
+                lambda spec, part: tf.constant(part, spec.dtype), self.spec.observation, observation
+            ),
             first=tf.constant(first, tf.bool),
             extras=None,
         )
@@ -113,9 +136,9 @@ def why_unsuitable(about: checkpoint.CheckpointInfo, spec: EnvironmentSpec) -> s
         return ""
     hint = "; train with --full_action_space to have one network for all Atari games"
     return (
-        f"{spec.level_name} has {here['actions']} actions and observations "
-        f"{here['observations']}, but the network was made for {there.get('actions')} and "
-        f"{there.get('observations')}"
+        f"{spec.level_name} has {from_flags.in_words(here['actions'])} and observations "
+        f"{here['observations']}, but the network was made for "
+        f"{from_flags.in_words(there.get('actions'))} and {there.get('observations')}"
         f"{hint if spec.emulator and here['observations'] == there.get('observations') else ''}"
     )
 

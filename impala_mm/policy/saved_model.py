@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.data.trajectory import Entry
+from impala_mm.data.trajectory import Entry, leaf_names
 from impala_mm.environments import from_flags
 from impala_mm.environments.action_names import action_names
 from impala_mm.policy import saved_model_readme
@@ -46,6 +46,7 @@ def write_saved_model(policy: Policy, folder: Path) -> None:
         policy.about,
         policy.path.name,
         _action_names(policy),
+        policy.spec.actions,
     )
     example = saved_model_readme.example(described)
     (folder / "signature.json").write_text(json.dumps(described, indent=1, allow_nan=False) + "\n")
@@ -54,70 +55,67 @@ def write_saved_model(policy: Policy, folder: Path) -> None:
 
 
 def _act(policy: Policy) -> Signature:
-    """Return the signature serving_default."""
-    algorithm, state = policy.algorithm, policy.initial_state(1)
-    names = state_names(state)
+    """Return the signature serving_default.
 
-    def act(
-        observation: tf.Tensor,
-        first: tf.Tensor,
-        last_action: tf.Tensor,
-        last_reward: tf.Tensor,
-        exploration: tf.Tensor,
-        **flat: tf.Tensor,
-    ) -> Named:
-        before = tf.nest.pack_sequence_as(state, [flat[name] for name in names])
-        entry = Entry(last_action, last_reward, None, None, observation, first, None)
-        action, after, _ = algorithm.act(entry, before, exploration)
+    Its inputs and outputs have a tensor for each part of an observation, an action and a state. A
+    Box's numbers are those of the environment, not those of the policy.
+    """
+    algorithm, state, spec = policy.algorithm, policy.initial_state(1), policy.spec
+    actions, number = spec.actions, tf.TensorSpec([], tf.float32)
+    read = {  # nests of specs without B, by name
+        "observation": spec.observation,
+        "first": tf.TensorSpec([], tf.bool),
+        "last_action": actions.specs,
+        "last_reward": number,
+        "exploration": number,
+        "state": tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape[1:], x.dtype), state),
+    }
+    names = {name: leaf_names(nest, name) for name, nest in read.items()}
+
+    def act(**flat: tf.Tensor) -> Named:
+        given = {
+            name: tf.nest.pack_sequence_as(nest, [flat[each] for each in names[name]])
+            for name, nest in read.items()
+        }
+        before, last = given["state"], actions.from_environment_units(given["last_action"])
+        entry = Entry(
+            last, given["last_reward"], None, None, given["observation"], given["first"], None
+        )
+        action, after, _ = algorithm.act(entry, before, given["exploration"])
         judged = algorithm.judge(entry, before)
-        found = {"action": action, "policy": judged.policy, "value": judged.value}
-        return found | dict(zip(names, tf.nest.flatten(after), strict=True))
-
-    def batch(name: str, dtype: Any, shape: Any = ()) -> tf.TensorSpec:
-        return tf.TensorSpec([None, *shape], dtype, name)
+        return {
+            **_named(actions.in_environment_units(action), "action"),
+            "policy": judged.policy,
+            "value": judged.value,
+            **_named(after, "state"),
+        }
 
     specs = {
-        "observation": batch(
-            "observation", policy.spec.observation.dtype, policy.spec.observation.shape
-        ),
-        "first": batch("first", tf.bool),
-        "last_action": batch("last_action", tf.int32),
-        "last_reward": batch("last_reward", tf.float32),
-        "exploration": batch("exploration", tf.float32),
+        each: tf.TensorSpec([None, *leaf.shape], leaf.dtype, each)
+        for name, nest in read.items()
+        for each, leaf in zip(names[name], tf.nest.flatten(nest), strict=True)
     }
-    for name, part in zip(names, tf.nest.flatten(state), strict=True):
-        specs[name] = batch(name, part.dtype, part.shape[1:])
     return _trace(act, specs)
 
 
 def _initial_state(policy: Policy) -> Signature:
     """Return the signature initial_state; it has no outputs if the network is not recurrent."""
-    names = state_names(policy.initial_state(1))
 
     def initial_state(batch_size: tf.Tensor) -> Named:
-        state = policy.initial_state(batch_size)
-        return dict(zip(names, tf.nest.flatten(state), strict=True))
+        return _named(policy.initial_state(batch_size), "state")
 
     return _trace(initial_state, {"batch_size": tf.TensorSpec([], tf.int32, "batch_size")})
+
+
+def _named(nest: Any, name: str) -> Named:
+    """Return the tensors of a nest by their names."""
+    return dict(zip(leaf_names(nest, name), tf.nest.flatten(nest), strict=True))
 
 
 def _trace(function: Callable[..., Named], specs: dict[str, tf.TensorSpec]) -> Signature:
     return Signature(tf.function(function, autograph=False).get_concrete_function(**specs), specs)
 
 
-def state_names(state: Any, name: str = "state") -> list[str]:
-    """Return names for the tensors of a nest, made of their paths, in `tf.nest.flatten`'s order."""
-    if isinstance(state, dict):
-        parts = [(key, state[key]) for key in sorted(state)]
-    elif hasattr(state, "_fields"):
-        parts = list(zip(state._fields, state, strict=True))
-    elif isinstance(state, list | tuple):
-        parts = list(enumerate(state))
-    else:
-        return [name]
-    return [each for key, part in parts for each in state_names(part, f"{name}_{key}")]
-
-
 def _action_names(policy: Policy) -> list[str]:
     options = from_flags.environment_options(policy.config)
-    return action_names(policy.spec.level_name, policy.spec.num_actions, **options)
+    return action_names(policy.spec.level_name, policy.spec.actions, **options)

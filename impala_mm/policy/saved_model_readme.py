@@ -6,6 +6,7 @@
 import textwrap
 from typing import Any
 
+from impala_mm.environments.actions import ActionSpec
 from impala_mm.records.checkpoint import CheckpointInfo
 
 _MEANING = {
@@ -15,10 +16,11 @@ _MEANING = {
     "last_reward": "the raw reward for that action; ignored where first is true",
     "exploration": "0: the most likely action (use this if in doubt); 1: sample as in training",
     "action": "the action to take",
-    "policy": "the probability of each action",
     "value": "the expected discounted sum of future rewards, clipped as in training",
     "batch_size": "the number of games, B",
 }
+_PROBABILITIES = "the probability of each action"
+_POLICY = "the parameters of the actions' distribution"
 _STATE = "recurrent state; pass the output of this name to the next step"
 _EXAMPLE = """\
 import tensorflow as tf
@@ -26,12 +28,18 @@ import tensorflow as tf
 agent = tf.saved_model.load(".")  # in the folder of the export
 act, begin = agent.signatures["serving_default"], agent.signatures["initial_state"]
 none, games = tf.zeros([2]), tf.constant(2)  # two games side by side
-seen = tf.zeros({shape}, tf.{dtype})  # replace by the observations
-state, now = begin(batch_size=games), dict(last_action=tf.cast(none, tf.int32), last_reward=none)
+seen = {{  # replace by the observations
+{observation}
+}}
+state, now = begin(batch_size=games), {{
+{action}
+    "last_reward": none,
+}}
 for step in range(3):
-    out = act(observation=seen, first=tf.fill([2], step == 0), exploration=none, **now, **state)
-    print(out["action"].numpy(), out["value"].numpy())
-    state, now = {{name: out[name] for name in state}}, now | {{"last_action": out["action"]}}
+    out = act(first=tf.fill([2], step == 0), exploration=none, **seen, **now, **state)
+    print(*[out[name.removeprefix("last_")].numpy() for name in now if "action" in name])
+    state = {{name: out[name] for name in state}}
+    now |= {{name: out[name.removeprefix("last_")] for name in now if "action" in name}}
 """
 
 
@@ -39,9 +47,14 @@ def describe(
     signatures: dict[str, tuple[dict[str, Any], dict[str, Any]]],  # (inputs, outputs) by name
     about: CheckpointInfo,
     checkpoint: str,
-    actions: list[str],
+    names: list[str],
+    actions: ActionSpec,
 ) -> dict[str, Any]:
-    """Return the content of signature.json; null stands for B, the number of games."""
+    """Return the content of signature.json; null stands for B, the number of games.
+
+    `names` are those of the actions; if these are not Discrete, their space is described instead.
+    """
+    meaning = _MEANING | {"policy": _POLICY if actions.discrete is None else _PROBABILITIES}
     return {
         "level_name": about.made_of["--level_name"],
         "network": about.made_of["--agent_name"],
@@ -49,29 +62,46 @@ def describe(
         "frames": about.frames,
         "episode_return": about.episode_return,
         "versions": about.versions,
-        "actions": actions,
+        "actions": names or actions.describe(),
         "signatures": {
-            name: {"inputs": _describe_tensors(inputs), "outputs": _describe_tensors(outputs)}
+            name: {
+                "inputs": _describe_tensors(inputs, meaning),
+                "outputs": _describe_tensors(outputs, meaning),
+            }
             for name, (inputs, outputs) in signatures.items()
         },
     }
 
 
-def _describe_tensors(tensors: dict[str, Any]) -> dict[str, Any]:
+def _describe_tensors(tensors: dict[str, Any], meaning: dict[str, str]) -> dict[str, Any]:
     return {
         name: {
             "shape": tensor.shape.as_list(),
             "dtype": tensor.dtype.name,
-            "meaning": _MEANING.get(name, _STATE),
+            "meaning": _meaning_of(name, meaning),
         }
         for name, tensor in tensors.items()
     }
 
 
+def _meaning_of(name: str, meaning: dict[str, str]) -> str:
+    """Return the meaning of a tensor; those of an action's parts are named action_PART."""
+    known = [key for key in meaning if f"{name}_".startswith(f"{key}_")]
+    return meaning[max(known, key=len)] if known else _STATE
+
+
 def example(described: dict[str, Any]) -> str:
     """Return the text of example.py, which runs as it is in the folder of the export."""
-    seen = described["signatures"]["serving_default"]["inputs"]["observation"]
-    return _EXAMPLE.format(shape=[2, *seen["shape"][1:]], dtype=seen["dtype"])
+    inputs = described["signatures"]["serving_default"]["inputs"]
+
+    def zeros(kind: str) -> str:
+        return "\n".join(
+            f'    "{name}": tf.zeros({[2, *tensor["shape"][1:]]}, tf.{tensor["dtype"]}),'
+            for name, tensor in inputs.items()
+            if f"{name}_".startswith(f"{kind}_")
+        )
+
+    return _EXAMPLE.format(observation=zeros("observation"), action=zeros("last_action"))
 
 
 def readme(described: dict[str, Any], example: str) -> str:
@@ -93,8 +123,12 @@ def readme(described: dict[str, Any], example: str) -> str:
             lines += [f"  {side}"] + [_line(*each) for each in signature[side].items()]
             if not signature[side]:
                 lines.append("    none: this network has no recurrent state")
-    numbered = ", ".join(f"{i} {name}" for i, name in enumerate(described["actions"]))
-    lines += ["", *textwrap.wrap(f"Actions: {numbered}.", 100), ""]
+    actions = described["actions"]
+    if isinstance(actions, list):
+        text = f"Actions: {', '.join(f'{i} {name}' for i, name in enumerate(actions))}."
+    else:
+        text = f"Actions: {actions}. A Box has the environment's numbers; choices count from 0."
+    lines += ["", *textwrap.wrap(text, 100), ""]
     lines += [
         "An example; it is also in example.py, to be run in this folder:",
         "",

@@ -5,6 +5,7 @@ Call it after TensorFlow is loaded and before TensorFlow computes anything.
 
 import os
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
@@ -61,7 +62,7 @@ def why_not_compiled() -> str:
     return ""
 
 
-def resolve_precision(wish: str, observation: tf.TensorSpec) -> str:
+def resolve_precision(wish: str, observation: Any) -> str:
     """Return the number format of a network that reads such observations: `wish`, unless auto.
 
     The processes of a run may differ in it, since their processors may.
@@ -69,7 +70,7 @@ def resolve_precision(wish: str, observation: tf.TensorSpec) -> str:
     if wish != "auto":
         return wish
     # For smaller observations the casts cost as much time as bfloat16 saves.
-    pictures = observation.shape.rank == 3 and auto.is_large(observation)
+    pictures = any(x.shape.rank == 3 and auto.is_large(x) for x in auto.parts(observation))
     return "bfloat16" if pictures and computes_bfloat16() else "float32"
 
 

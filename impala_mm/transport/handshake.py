@@ -11,11 +11,12 @@ _WORDS = {
     "algorithm": "algorithm (--algorithm)",
     "reward_clipping": "--reward_clipping",
     "network": "network (--agent_name)",
-    "steps": "observations and number of actions",
+    "steps": "observations and actions",
     "unroll": "unroll layout (--unroll_length, observations, actions)",
+    "box": "policy of Box actions (--box_policy, --box_deviation)",
     "acting": "layout of parameters",
 }
-_NETWORK_KEYS = {"network", "unroll", "acting"}  # an actor that only steps has no network
+_NETWORK_KEYS = {"network", "unroll", "box", "acting"}  # an actor that only steps has no network
 
 
 NO_TOKEN = (

@@ -11,6 +11,8 @@ import ale_py
 import tensorflow as tf
 from ale_py import roms
 
+from impala_mm.environments.action_parts import Discrete
+from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.atari import scores
 from impala_mm.environments.messages import error_message
 from impala_mm.environments.types import BadLevel, EnvironmentSpec, Options
@@ -94,7 +96,7 @@ def game_spec(game: Game) -> EnvironmentSpec:
     return EnvironmentSpec(
         game.level_name,
         tf.TensorSpec([game.height, game.width, 1], tf.uint8),
-        len(game.actions),
+        ActionSpec(Discrete(len(game.actions))),
         action_repeats=game.repeats,
         reward_threshold=None,
         frame_stack=_STACK,

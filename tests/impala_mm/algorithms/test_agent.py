@@ -16,6 +16,11 @@ from impala_mm.runtime import devices
         ({"level_name": "PongNoFramskip-v4"}, "did you mean PongNoFrameskip-v4"),
         ({"agent_name": "MLPAgnt"}, "did you mean MLPAgent"),
         ({"agent_name": "ResNetLSTMAgent"}, "--agent_name=ResNetLSTMAgent: "),
+        (
+            {"level_name": "Pendulum-v1", "algorithm": "tests.helpers.dqn_like"},
+            "--algorithm=tests.helpers.dqn_like: it supports only Discrete actions, and "
+            "Pendulum-v1 takes Box([1], -2 to 2)",
+        ),
         ({"algorithm": "impalla"}, "there is no such algorithm; write impala"),
         (
             {

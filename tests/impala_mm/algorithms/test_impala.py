@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from impala_mm.actor.actor import Player
-from impala_mm.algorithms import losses
+from impala_mm.algorithms import losses, policies
 from impala_mm.config.settings import Config
 from impala_mm.distributed import group
 from impala_mm.environments.make import make_environments
@@ -22,12 +22,12 @@ class Two(group.SingleLearner):
         return [(tensors[0] + self._other) / 2] if name == "squared_error" else list(tensors)
 
 
-def _one_update(squared_error, changed=lambda batch: batch, **settings):
-    """Return the algorithm after an update on Catch from this running mean, and the metrics."""
-    config = Config(level_name="catch", unroll_length=5, num_envs=4, **settings)
+def _one_update(squared_error, changed=lambda batch: batch, level="catch", **settings):
+    """Return the algorithm after an update from this running mean, and the metrics."""
+    config = Config(level_name=level, unroll_length=5, num_envs=4, **settings)
     algorithm = in_process.make(config)
     algorithm._squared_error.assign(squared_error)
-    played = Player(algorithm, [(make_environments("catch", 4, seed=0), 4)]).play()
+    played = Player(algorithm, [(make_environments(level, 4, seed=0), 4)]).play()
     metrics = in_process.updater(algorithm, config, changed)(played, over=0.0)
     return algorithm, {name: float(value) for name, value in metrics.items()}
 
@@ -76,3 +76,30 @@ def test_it_is_in_checkpoints_and_no_nan_gets_in():
     algorithm, _ = _one_update(7.0, broken)
     assert any(v is algorithm._squared_error for v in algorithm.variables.carried)
     assert float(algorithm._squared_error) == 7.0
+
+
+@pytest.mark.parametrize(
+    ("box", "deviation"), zip(policies.BOX_POLICIES, policies.DEVIATIONS, strict=True)
+)
+def test_actions_of_every_space_are_judged_by_the_policy_that_chose_them(box, deviation):
+    """The actor's parameters are the learner's here, so that all log-ratios are 0.
+
+    In a column of weight 0 these parameters may be anything.
+    """
+
+    def padded(batch):
+        entries = tf.nest.map_structure(tf.zeros_like, batch.unrolls)
+        entries = entries._replace(extras=entries.extras + np.nan)
+        start = tf.nest.map_structure(lambda x: tf.concat([x, x], 0), batch.start)
+        both = tf.nest.map_structure(lambda a, b: tf.concat([a, b], 1), batch.unrolls, entries)
+        weight = tf.concat([batch.weight, tf.zeros_like(batch.weight)], 0)
+        return batch._replace(unrolls=both, start=start, weight=weight)
+
+    level, flags = "acting:Harbour-v0", {"box_policy": box, "box_deviation": deviation}
+    algorithm, plain = _one_update(1.0, level=level, **flags)
+    assert abs(plain["off_policyness"]) < 1e-4
+    assert plain["grad_norm"] > 0
+    _, metrics = _one_update(1.0, padded, level=level, **flags)
+    for name in ("loss/policy", "loss/baseline", "loss/entropy", "grad_norm"):
+        assert metrics[name] == pytest.approx(plain[name], rel=1e-4), name
+    assert all(np.isfinite(v).all() for v in algorithm.variables.trained)

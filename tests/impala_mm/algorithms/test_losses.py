@@ -16,7 +16,7 @@ def unrolls(seed, steps, batch, num_actions=3, resets=0.2):
     rng = np.random.default_rng(seed)
     shape = (steps + 1, batch)
     return {
-        "policy_logits": rng.normal(0, 1, (*shape, num_actions)).astype(np.float32),
+        "parameters": rng.normal(0, 1, (*shape, num_actions)).astype(np.float32),
         "values": rng.normal(0, 1, shape).astype(np.float32),
         "actions": rng.integers(0, num_actions, shape).astype(np.int32),
         "rewards": rng.normal(0, 1, shape).astype(np.float32),
@@ -29,9 +29,9 @@ def unrolls(seed, steps, batch, num_actions=3, resets=0.2):
 
 def loss_and_gradients(inputs, of=("total",)):
     """Return the Losses, and the gradients of those in `of`, for logits and values."""
-    logits, values = tf.Variable(inputs["policy_logits"]), tf.Variable(inputs["values"])
+    logits, values = tf.Variable(inputs["parameters"]), tf.Variable(inputs["values"])
     with tf.GradientTape(persistent=True) as tape:
-        outputs = {"policy_logits": tf.identity(logits), "values": tf.identity(values)}
+        outputs = {"parameters": tf.identity(logits), "values": tf.identity(values)}
         result = impala.impala_loss(**(inputs | outputs), **COSTS)
     gradients = [
         tape.gradient(getattr(result, name), [logits, values], unconnected_gradients="zero")
@@ -76,7 +76,7 @@ def episode_end(terminated):
     """
     column = np.ones([5, 1], np.float32)
     return {
-        "policy_logits": np.zeros([5, 1, 2], np.float32),
+        "parameters": np.zeros([5, 1, 2], np.float32),
         "values": column * np.float32([[4], [6], [8], [10], [12]]),
         "actions": np.zeros([5, 1], np.int32),
         "rewards": column * np.float32([[0], [1], [2], [99], [3]]),
@@ -172,7 +172,7 @@ def test_a_column_of_weight_0_may_hold_anything_and_adds_exactly_nothing(seed, s
     clean = loss_and_gradients(inputs)
     number = [np.nan, np.inf, -np.inf][garbage]
     dirty = {name: array.copy() for name, array in inputs.items()}
-    for name in ("policy_logits", "values", "rewards", "behaviour_log_probs"):
+    for name in ("parameters", "values", "rewards", "behaviour_log_probs"):
         dirty[name][:, 1] = number
     dirty["actions"][:, 1] = -7
     dirty["first"][:, 1] = garbage == 0
@@ -215,7 +215,7 @@ def test_unrolls_without_any_step_of_somebody_give_zero():
 @pytest.mark.parametrize("size", [1e3, 1e30])
 def test_a_policy_far_from_the_behaviour_gives_finite_losses(size):
     inputs = unrolls(4, 5, 2)
-    inputs["policy_logits"] *= np.float32(size)
+    inputs["parameters"] *= np.float32(size)
     inputs["behaviour_log_probs"][2] = -size
     inputs["behaviour_log_probs"][3] = 0
     result, gradients = loss_and_gradients(inputs)
@@ -225,7 +225,7 @@ def test_a_policy_far_from_the_behaviour_gives_finite_losses(size):
 def test_thresholds_and_lambda_reach_v_trace():
     """For one step of pi = 0.5, mu = 0.125, so rho = 4, V = 0, r = 1: advantage min(4, bar)."""
     inputs = {
-        "policy_logits": np.zeros([2, 1, 2], np.float32),
+        "parameters": np.zeros([2, 1, 2], np.float32),
         "values": np.zeros([2, 1], np.float32),
         "actions": np.zeros([2, 1], np.int32),
         "rewards": np.ones([2, 1], np.float32),
@@ -252,3 +252,24 @@ def test_it_is_the_same_in_a_graph():
     np.testing.assert_allclose(
         compiled(tensors), impala.impala_loss(**tensors, **COSTS), rtol=1e-5, atol=1e-6
     )
+
+
+def test_scaled_advantages_have_mean_0_and_deviation_1_where_a_step_was_made():
+    rng = np.random.default_rng(0)
+    x, live = rng.normal(30, 7, (4, 5)).astype(np.float32), rng.random((4, 5)) < 0.6
+    x[~live] = np.nan
+    found = losses.standardise(tf.constant(x), tf.constant(live)).numpy()
+    assert (found[~live] == 0).all()
+    np.testing.assert_allclose([found[live].mean(), found[live].std()], [0, 1], atol=1e-5)
+    nothing = losses.standardise(tf.constant(x), tf.zeros([4, 5], tf.bool))
+    assert (nothing.numpy() == 0).all()
+
+
+def test_with_scaled_advantages_the_policys_loss_does_not_depend_on_the_rewards_scale():
+    inputs = unrolls(3, 6, 4)
+    inputs["values"] *= np.float32(0)
+    policy = []
+    for scale in (1, 1000):
+        scaled = inputs | {"rewards": inputs["rewards"] * np.float32(scale)}
+        policy.append(float(impala.impala_loss(**scaled, **COSTS, scale_advantages=True).policy))
+    assert policy[0] == pytest.approx(policy[1], rel=1e-3)

@@ -10,6 +10,7 @@ from processes import run
 from saved_run import save
 
 from impala_mm.config.settings import Config
+from impala_mm.data.trajectory import leaf_names
 from impala_mm.jobs import export
 from impala_mm.policy import saved_model
 from impala_mm.policy.policy import load_policy
@@ -234,6 +235,6 @@ def test_what_cannot_be_exported_is_refused_in_one_sentence(
 
 def test_states_are_named_by_their_path_in_the_order_of_the_nest():
     state = {"b": (1, [2]), "a": ((), 3)}
-    assert saved_model.state_names(state) == ["state_a_1", "state_b_0", "state_b_1_0"]
+    assert leaf_names(state, "state") == ["state_a_1", "state_b_0", "state_b_1_0"]
     assert tf.nest.flatten(state) == [3, 1, 2]
-    assert saved_model.state_names(0) == ["state"]
+    assert leaf_names(0, "state") == ["state"]

@@ -52,6 +52,7 @@ def test_a_process_says_what_its_flags_would_start_and_starts_nothing(tmp_path):
     [
         ({}, "3 actions\n"),
         ({"logdir": "runs/new/er"}, "3 actions\n"),
+        ({"level_name": "Pendulum-v1"}, "float32 [3], actions Box([1], -2 to 2)\n"),
         ({"logdir": "runs/c"}, "3 actions; resumes from the 1,000 frames in runs/c\n"),
         (
             {"logdir": "runs/c", "max_seconds": 0},

@@ -119,7 +119,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(tmp_path):
         impala_mm.load_policy(tmp_path, level_name="CartPole-v1")
     assert str(caught.value) == (
         "CartPole-v1 has 2 actions and observations float32 [4], but the network was made for 3 "
-        "and float32 [10, 5]"
+        "actions and float32 [10, 5]"
     )
     with pytest.raises(types.BadLevel, match="there is no environment CartPole-v77"):
         impala_mm.load_policy(tmp_path, level_name="CartPole-v77")

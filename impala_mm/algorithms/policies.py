@@ -1,0 +1,137 @@
+"""The distribution of a policy's actions for an action space, and the head that computes it.
+
+    Discrete        Categorical               its logits
+    MultiDiscrete   MultiCategorical          the logits of each choice
+    MultiBinary     Bernoulli                 a logit for each decision
+    Box             TanhNormal, ClippedNormal a mean and a deviation for each number
+    Dict, Tuple     Joint                     those of the parts, one after the other
+
+A Box none of whose numbers has a bound has a ClippedNormal without bounds, which is a normal
+distribution.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import sonnet as snt
+import tensorflow as tf
+
+from impala_mm.algorithms.distributions import (
+    Bernoulli,
+    Categorical,
+    Distribution,
+    Joint,
+    MultiCategorical,
+    Shaped,
+)
+from impala_mm.algorithms.normals import ClippedNormal, TanhNormal
+from impala_mm.environments.action_parts import Box, Discrete, MultiBinary, MultiDiscrete, Part
+from impala_mm.environments.actions import ActionSpec
+
+BOX_POLICIES = ("clipped", "tanh")
+DEVIATIONS = ("shared", "learnt")
+_INITIAL, _LEAST = 0.6, 0.02  # deviations in the policy's units, where actions are from -1 to 1
+
+
+class PolicyDistribution(NamedTuple):
+    """The kind of a policy's distribution."""
+
+    make: Callable[[tf.Tensor], Distribution]  # from parameters [..., P]
+    num_parameters: int  # P
+    shared: tuple[int, ...]  # numbers of those that do not depend on the observation
+
+
+def choose(
+    actions: ActionSpec, box: str = "clipped", deviation: str = "shared"
+) -> PolicyDistribution:
+    """Return the distribution for these actions.
+
+    `box`, one of BOX_POLICIES, is that of a Box with bounds. `deviation`, one of DEVIATIONS, says
+    whether the deviations of a Box's numbers are the same for all observations.
+    """
+    parts = [_part(leaf, box) for leaf in actions.leaves]
+    ends = np.cumsum([0, *(part.num_parameters for part in parts)]).tolist()
+    shared = [begin + i for begin, part in zip(ends, parts, strict=False) for i in part.shared]
+
+    def make(parameters: tf.Tensor) -> Distribution:
+        if len(parts) == 1:
+            made = [parts[0].make(parameters)]
+        else:
+            made = [
+                part.make(parameters[..., begin:end])
+                for part, begin, end in zip(parts, ends[:-1], ends[1:], strict=True)
+            ]
+        alone = len(parts) == 1 and not tf.nest.is_nested(actions.parts)
+        return made[0] if alone else Joint(actions.pack(made))
+
+    return PolicyDistribution(make, ends[-1], tuple(shared) if deviation == "shared" else ())
+
+
+class PolicyHead(snt.Module):
+    """A linear layer from features to a distribution's parameters, of which some are shared.
+
+    The shared ones are variables, the same for all features.
+    """
+
+    def __init__(self, distribution: PolicyDistribution):
+        super().__init__(name="policy")
+        p, shared = distribution.num_parameters, np.array(distribution.shared, int)
+        self._linear = linear_head(p - len(shared))
+        self._shared = tf.Variable(tf.zeros([len(shared)]), name="deviations")
+        own = np.setdiff1d(np.arange(p), shared)
+        self._order = np.argsort(np.concatenate([own, shared]))
+
+    def __call__(self, features: tf.Tensor) -> tf.Tensor:
+        """Return the parameters [N, P] for features [N, F]."""
+        own = self._linear(features)
+        shared = tf.broadcast_to(self._shared, [tf.shape(own)[0], *self._shared.shape])
+        return tf.gather(tf.concat([own, shared], -1), self._order, axis=-1)
+
+
+def make_head(distribution: PolicyDistribution) -> snt.Module:
+    """Return a module from features [N, F] to a distribution's parameters [N, P]."""
+    if not distribution.shared:
+        return linear_head(distribution.num_parameters)
+    return PolicyHead(distribution)
+
+
+def linear_head(size: int) -> snt.Linear:
+    """Return a linear layer whose outputs are near 0 at first, so that the policy is near even."""
+    return snt.Linear(size, w_init=snt.initializers.Orthogonal(0.01), name="policy_logits")
+
+
+def _part(leaf: Part, box: str) -> PolicyDistribution:
+    """Return the distribution of one part of an action."""
+    if isinstance(leaf, Discrete):
+        return PolicyDistribution(Categorical, leaf.n, ())
+    size = leaf.num_features
+    if isinstance(leaf, MultiDiscrete):
+        make: Callable[[tf.Tensor], Distribution] = lambda p: MultiCategorical(p, leaf.n)  # noqa: E731
+        shared: tuple[int, ...] = ()
+    elif isinstance(leaf, MultiBinary):
+        make, shared = Bernoulli, ()
+    else:
+        make, shared = _box(leaf, box), tuple(range(size, 2 * size))
+    shape = leaf.shape
+    if len(shape) == 1:
+        return PolicyDistribution(make, size + len(shared), shared)
+    return PolicyDistribution(lambda p: Shaped(make(p), shape), size + len(shared), shared)
+
+
+def _box(leaf: Box, box: str) -> Callable[[tf.Tensor], Distribution]:
+    """Return a function from [..., 2D] to the distribution of a Box's numbers."""
+    if box not in BOX_POLICIES:
+        raise ValueError(f"the policy of a Box {box!r} is none of {', '.join(BOX_POLICIES)}")
+    low, high = (np.ravel(ends) for ends in leaf.policy_bounds)
+
+    def make(parameters: tf.Tensor) -> Distribution:
+        mean, raw = tf.split(parameters, 2, axis=-1)
+        # softplus, so that large values grow no faster than linearly
+        deviation = _LEAST + tf.nn.softplus(raw + math.log(math.expm1(_INITIAL - _LEAST)))
+        if box == "tanh" and leaf.rescaled.all():
+            return TanhNormal(mean, deviation)
+        return ClippedNormal(mean, deviation, low, high)
+
+    return make

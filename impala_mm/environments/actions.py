@@ -1,0 +1,117 @@
+"""Actions: what a policy chooses, what an environment takes, and what a network reads of them.
+
+A policy's action is a nest of arrays, one for each part of the environment's action space:
+
+    Discrete        int32 []        the number of a choice, counted from 0
+    MultiDiscrete   int32 [...]     one such number for each element
+    MultiBinary     int32 [...]     0 or 1
+    Box             float32 [...]   numbers from -1 to 1 where the space has two bounds, which stand
+                                    for these; the environment's own numbers where it has not
+    Dict, Tuple                     a dict or tuple of actions
+
+`spaces.read_actions` makes an `ActionSpec` from a space of gymnasium. This module needs no
+gymnasium, since learners and networks use it, and imports TensorFlow only where tensors are made:
+the check of an environment does without it.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from impala_mm.environments import nests
+from impala_mm.environments.action_parts import Box, Discrete, Part
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+class UnsuitableActions(ValueError):
+    """An action space that an algorithm does not support; the message is one sentence."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ActionSpec:
+    """The actions of an environment: a `Part`, or a dict or tuple of these, nested."""
+
+    parts: Any
+
+    @functools.cached_property
+    def leaves(self) -> list[Part]:
+        """The parts, in the order of `tf.nest.flatten`."""
+        return nests.flatten(self.parts)
+
+    @functools.cached_property
+    def specs(self) -> Any:
+        """The specs of one action: nest of tf.TensorSpec."""
+        import tensorflow as tf  # noqa: PLC0415
+
+        return self.pack([tf.TensorSpec(p.shape, tf.as_dtype(p.policy_dtype)) for p in self.leaves])
+
+    @property
+    def discrete(self) -> int | None:
+        """The number of choices if an action is a single choice, else None."""
+        return self.parts.n if isinstance(self.parts, Discrete) else None
+
+    @property
+    def num_features(self) -> int:
+        """The number of features of an action."""
+        return sum(part.num_features for part in self.leaves)
+
+    def pack(self, flat: Sequence[Any]) -> Any:
+        """Return a list with something for each part as a nest like an action."""
+        return nests.pack(self.parts, flat)
+
+    def as_arrays(self, actions: Any) -> Any:
+        """Return actions, a nest of arrays or lists [N, ...], as arrays of a policy's types."""
+        if isinstance(self.parts, Part):  # `actions` may be a list, which is not a nest here
+            return np.asarray(actions, self.parts.policy_dtype)
+        pairs = zip(self.leaves, nests.flatten(actions), strict=True)
+        return self.pack([np.asarray(each, part.policy_dtype) for part, each in pairs])
+
+    def zeros(self, count: int) -> Any:
+        """Return `count` actions of zeros: nest of NumPy arrays [count, ...]."""
+        return self.pack([np.zeros([count, *p.shape], p.policy_dtype) for p in self.leaves])
+
+    def features(self, action: Any, first: "tf.Tensor") -> "tf.Tensor":
+        """Return what a network reads of actions: float32 [N, F], zeros where `first`, bool [N]."""
+        import tensorflow as tf  # noqa: PLC0415
+
+        read = [
+            part.features(each, first)
+            for part, each in zip(self.leaves, nests.flatten(action), strict=True)
+        ]
+        return read[0] if len(read) == 1 else tf.concat(read, -1)
+
+    def to_environments(self, actions: Any) -> Any:
+        """Return a policy's actions [E, ...] as a sequence of E actions that environments take."""
+        if isinstance(self.parts, Part):
+            return self.parts.to_environment(actions)
+        arrays = [
+            part.to_environment(each)
+            for part, each in zip(self.leaves, nests.flatten(actions), strict=True)
+        ]
+        nest = self.pack(arrays)
+        return [nests.row(nest, i) for i in range(len(arrays[0]))]
+
+    def in_environment_units(self, actions: Any) -> Any:
+        """Return a policy's actions, tensors [N, ...], with a Box's numbers as the environment's.
+
+        The numbers of choices stay: they are counted from 0.
+        """
+        return self._map(lambda box, x: box.in_environment_units(x), actions)
+
+    def from_environment_units(self, actions: Any) -> Any:
+        """Return the inverse of `in_environment_units`."""
+        return self._map(lambda box, x: box.from_environment_units(x), actions)
+
+    def _map(self, function: Callable[[Box, "tf.Tensor"], "tf.Tensor"], actions: Any) -> Any:
+        """Return actions with `function` applied to those of each Box."""
+        pairs = zip(self.leaves, nests.flatten(actions), strict=True)
+        return self.pack([function(p, x) if isinstance(p, Box) else x for p, x in pairs])
+
+    def describe(self) -> int | str:
+        """Return the actions for messages and checkpoints: a number if it is a single choice."""
+        return self.parts.n if isinstance(self.parts, Discrete) else nests.describe(self.parts)

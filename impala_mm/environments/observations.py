@@ -1,0 +1,197 @@
+"""Observations: their conversion from what an environment returns to what a network reads.
+
+    Box             uint8 stays uint8, and other numbers become float32; images may be resized
+    Discrete        a one-hot vector, float32
+    MultiDiscrete   the one-hot vectors of its elements, joined
+    MultiBinary     zeros and ones, float32
+    Dict, Tuple     a dict or tuple of these
+
+`spaces.read_spaces` calls `read_observations`, and `GymVector` converts by its result.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from impala_mm.environments import nests
+from impala_mm.environments.messages import one_line
+from impala_mm.environments.types import BadLevel
+
+_REMEDIES = {
+    spaces.Text: "a text: make a MultiDiscrete of its words' numbers in a wrapper",
+    spaces.Graph: "a graph: make a Box of its nodes and edges, of a fixed number, in a wrapper",
+    spaces.Sequence: "a sequence of any length: fill it up to a fixed length in a wrapper",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class PartConversion:
+    """The conversion of one part of an observation."""
+
+    raw_shape: tuple[int, ...]  # as the environment returns it
+    shape: tuple[int, ...]  # converted
+    dtype: np.dtype  # converted: uint8 or float32
+    convert: Callable[[np.ndarray], np.ndarray] | None = None  # from raw_shape to shape
+
+    def read(self, raw: Any, name: str) -> np.ndarray:
+        """Return the part, converted; raise ValueError if its shape is wrong."""
+        if raw.__class__ is not np.ndarray:
+            raw = np.asarray(raw)
+        if raw.shape != self.raw_shape:
+            raise ValueError(
+                f"observation{name} of shape {list(raw.shape)}, and its space has the shape "
+                f"{list(self.raw_shape)}"
+            )
+        return raw if self.convert is None else self.convert(raw)
+
+
+class ObservationConversion:
+    """The conversion of an environment's observations."""
+
+    def __init__(self, parts: Any):
+        """Convert by `parts`, a nest of PartConversions."""
+        self.parts = parts
+        self.leaves: list[PartConversion] = nests.flatten(parts)
+        self._single = parts if isinstance(parts, PartConversion) else None
+
+    def read(self, raw: Any) -> list[np.ndarray]:
+        """Return the converted parts of an observation, in the order of `nests.flatten`.
+
+        ValueError is raised if a part is missing, or its shape is wrong.
+        """
+        if self._single:
+            return [self._single.read(raw, "")]
+        return list(_read(self.parts, raw, ""))
+
+    def zeros(self, count: int) -> Any:
+        """Return `count` observations of zeros: a nest of new arrays [count, ...]."""
+        arrays = [np.zeros((count, *part.shape), part.dtype) for part in self.leaves]
+        return nests.pack(self.parts, arrays)
+
+
+def _read(parts: Any, raw: Any, name: str) -> Any:
+    """Yield the converted parts; `name` is that of the part within the observation."""
+    if isinstance(parts, dict):
+        for key in sorted(parts):
+            if key not in raw:
+                raise ValueError(f"observation{name} without the key {key!r} of its space")
+            yield from _read(parts[key], raw[key], f"{name}[{key!r}]")
+    elif isinstance(parts, tuple):
+        if len(raw) != len(parts):
+            how_many = f"{len(raw)} parts, and its space has {len(parts)}"
+            raise ValueError(f"observation{name} of {how_many}")
+        for i, part in enumerate(parts):
+            yield from _read(part, raw[i], f"{name}[{i}]")
+    else:
+        yield parts.read(raw, name)
+
+
+def read_observations(
+    level_name: str, space: spaces.Space, width: int, height: int
+) -> ObservationConversion:
+    """Return the conversion of observations from a space; images are resized to width and height.
+
+    A size of 0 is the image's own. BadLevel is raised for a space that is not supported.
+    """
+
+    def read(part: spaces.Space, resizes: bool) -> Any:
+        if isinstance(part, spaces.Dict) and part.spaces:
+            return {key: read(each, resizes) for key, each in part.spaces.items()}
+        if isinstance(part, spaces.Tuple) and part.spaces:
+            return tuple(read(each, resizes) for each in part.spaces)
+        if isinstance(part, spaces.Box) and part.dtype.kind in "biuf":
+            return _box(part, width, height) if resizes and _is_image(part) else _box(part, 0, 0)
+        if isinstance(part, spaces.Discrete):
+            return _choices([int(part.n)], [int(part.start)], ())
+        if isinstance(part, spaces.MultiDiscrete):
+            numbers, starts = np.ravel(part.nvec).tolist(), np.ravel(part.start).tolist()
+            return _choices(numbers, starts, part.nvec.shape)
+        if isinstance(part, spaces.MultiBinary):
+            return PartConversion(tuple(part.shape), tuple(part.shape), np.dtype(np.float32))
+        raise BadLevel(_refusal(level_name, space, part))
+
+    if (width or height) and not any(map(_is_image, _leaves(space))):
+        shape = list(read(space, False).shape) if not _is_nest(space) else one_line(space)
+        raise BadLevel(
+            f"width and height resize images, and {level_name} observes {shape}: leave them 0"
+        )
+    return ObservationConversion(read(space, bool(width or height)))
+
+
+def _refusal(level_name: str, space: spaces.Space, part: spaces.Space) -> str:
+    """Return why a part of a space is not supported, and what to do."""
+    known = next((text for kind, text in _REMEDIES.items() if isinstance(part, kind)), None)
+    inside = "" if part is space else f", with {one_line(part)} in it"
+    remedy = f"; {one_line(part)[:40]} is {known}" if known else ""
+    return (
+        f"{level_name} observes {one_line(space)}{inside}: only Box observations of numbers, "
+        f"Discrete, MultiDiscrete and MultiBinary ones, and Dict and Tuple of these are "
+        f"supported{remedy}, or leave it out by gymnasium.wrappers.FilterObservation"
+    )
+
+
+def _is_nest(space: spaces.Space) -> bool:
+    return isinstance(space, spaces.Dict | spaces.Tuple)
+
+
+def _leaves(space: spaces.Space) -> list[spaces.Space]:
+    """Return the parts of a space that are not made of others."""
+    if isinstance(space, spaces.Dict):
+        return [leaf for part in space.spaces.values() for leaf in _leaves(part)]
+    if isinstance(space, spaces.Tuple):
+        return [leaf for part in space.spaces for leaf in _leaves(part)]
+    return [space]
+
+
+def _is_image(space: spaces.Space) -> bool:
+    return isinstance(space, spaces.Box) and len(space.shape) in {2, 3}
+
+
+def _box(space: spaces.Box, width: int, height: int) -> PartConversion:
+    raw = tuple(space.shape)
+    dtype = space.dtype if space.dtype == np.uint8 else np.dtype(np.float32)
+    if not width and not height:
+        return PartConversion(raw, raw, dtype)
+    shape = (height or raw[0], width or raw[1], *raw[2:])
+    return PartConversion(raw, shape, dtype, _resize(shape, dtype))
+
+
+def _choices(numbers: list[int], starts: list[int], raw_shape: tuple[int, ...]) -> PartConversion:
+    """Return the conversion of choices among these numbers, from these starts on, to one-hot."""
+    begins = np.cumsum([0, *numbers[:-1]])
+    least, most = np.array(starts), np.array(numbers)
+
+    def convert(observation: np.ndarray) -> np.ndarray:
+        index = np.ravel(observation).astype(np.int64) - least
+        if not ((index >= 0) & (index < most)).all():
+            n, start = (numbers, starts) if raw_shape else (numbers[0], starts[0])
+            raise ValueError(f"observation {observation} is not one of {n} from {start} on")
+        row = np.zeros(sum(numbers), np.float32)
+        row[begins + index] = 1
+        return row
+
+    return PartConversion(raw_shape, (sum(numbers),), np.dtype(np.float32), convert)
+
+
+def _resize(shape: tuple[int, ...], dtype: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a function that resizes images [height, width] or [height, width, C] to `shape`."""
+    import cv2  # noqa: PLC0415
+
+    cv2.setNumThreads(1)  # the other cores are for other actors
+
+    def convert(image: np.ndarray) -> np.ndarray:
+        image = image.astype(dtype, copy=False).reshape(*image.shape[:2], -1)
+        few = [  # OpenCV resizes at most 4 channels at once, and drops the axis of a single one
+            cv2.resize(
+                np.ascontiguousarray(image[..., c : c + 4]),
+                shape[1::-1],
+                interpolation=cv2.INTER_AREA,
+            ).reshape(*shape[:2], -1)
+            for c in range(0, image.shape[2], 4)
+        ]
+        return np.concatenate(few, axis=2).reshape(shape)
+
+    return convert

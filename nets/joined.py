@@ -1,0 +1,68 @@
+"""Torsos of observations that are nests: each image is read by a torso of its own, the rest by one.
+
+image 1 ---- torso ----.
+image 2 ---- torso ----+- concat -- features
+all others - MLP ------'
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import sonnet as snt
+import tensorflow as tf
+
+from nets.errors import Unsuitable
+from nets.mlp import MLP
+
+
+class Joined(snt.Module):
+    """A torso for a nest of observations [N, ...]; its features are those of all parts, joined."""
+
+    def __init__(self, make_torso: Callable[[], Any], observation: Any, name: str):
+        """Read `observation`, a nest of specs; a torso that `make_torso` makes reads each image.
+
+        Parts that this torso cannot read, and those that are no images, are joined to one vector,
+        which an MLP reads. Unsuitable is raised if the torso reads only images and there are none.
+        """
+        super().__init__(name="joined")
+        leaves = tf.nest.flatten(observation)
+        reads_any = make_torso().unsuitable((1,)) is None
+        self._images = [
+            i
+            for i, leaf in enumerate(leaves)
+            if leaf.shape.rank == 3 and make_torso().unsuitable(tuple(leaf.shape.as_list())) is None
+        ]
+        if reads_any:
+            self._images = []
+        elif not self._images:
+            reason = make_torso().unsuitable(tuple(leaves[0].shape.as_list()))
+            shapes = [leaf.shape.as_list() for leaf in leaves]
+            raise Unsuitable(f"{name} does not fit observations of shapes {shapes}: {reason}")
+        self._rest = [i for i in range(len(leaves)) if i not in self._images]
+        self._torsos = [make_torso() for _ in self._images]
+        rest = make_torso() if reads_any else MLP()
+        self._vector = rest if self._rest else None
+
+    def arrange(self, observation: Any) -> list[tf.Tensor]:
+        """Return the arranged images and the vector of all other parts, each [N, ...]."""
+        leaves = tf.nest.flatten(observation)
+        arranged = [
+            torso.arrange(tf.convert_to_tensor(leaves[i]))
+            for torso, i in zip(self._torsos, self._images, strict=True)
+        ]
+        if self._vector:
+            arranged.append(tf.concat([_flat(leaves[i]) for i in self._rest], -1))
+        return arranged
+
+    def __call__(self, arranged: list[tf.Tensor]) -> tf.Tensor:
+        """Return the features [N, D]."""
+        torsos = [*self._torsos, *([self._vector] if self._vector else [])]
+        read = [torso(part) for torso, part in zip(torsos, arranged, strict=True)]
+        return read[0] if len(read) == 1 else tf.concat(read, -1)
+
+
+def _flat(leaf: Any) -> tf.Tensor:
+    """Return a part [N, ...] as numbers [N, D]; bytes are divided by 255."""
+    leaf = tf.convert_to_tensor(leaf)
+    numbers = tf.cast(tf.reshape(leaf, [-1, leaf.shape[1:].num_elements()]), tf.float32)
+    return numbers / 255.0 if leaf.dtype == tf.uint8 else numbers

@@ -1,0 +1,103 @@
+"""Small games whose actions are of other spaces than Discrete.
+
+`Locks` has MultiDiscrete actions and `Harbour` a Dict of all spaces; `Signals` has observations of
+all spaces. Every observation says what the best action is; an episode has ten steps, and each is
+worth at most 1.
+"""
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+
+
+class _Game(gymnasium.Env):
+    """A game of ten steps, each with a new observation."""
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._steps = 0
+        return self._look(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        reward = self._reward(action)
+        self._steps += 1
+        return self._look(), reward, False, self._steps == 10, {}
+
+
+class Locks(_Game):
+    """Three locks, each of which opens by its own key; by chance 3.6 of 10."""
+
+    action_space = MultiDiscrete([2, 3, 4], start=[0, 5, -1])
+    observation_space = Box(0, 1, [9], np.float32)
+
+    def _look(self):
+        self._keys = self.np_random.integers(self.action_space.nvec)
+        rows = [np.eye(n)[key] for n, key in zip(self.action_space.nvec, self._keys, strict=True)]
+        return np.concatenate(rows).astype(np.float32)
+
+    def _reward(self, action):
+        return float(np.mean(action == self._keys + self.action_space.start))
+
+
+class Harbour(_Game):
+    """A ship whose course, speed, lamps and anchor follow the pilot's signals."""
+
+    action_space = Dict(
+        course=Box(-3, 3, (1,)),
+        anchor=Discrete(2, start=4),
+        lamps=MultiBinary(2),
+        engine=Tuple([Box(0, 10, (), np.float64), Discrete(3)]),
+    )
+    observation_space = Box(-1, 1, [6], np.float32)
+
+    def _look(self):
+        self._signals = self.np_random.uniform(-1, 1, 6).astype(np.float32)
+        return self._signals
+
+    def _reward(self, action):
+        course, anchor, *lamps, speed, gear = self._signals.tolist()
+        power, shift = action["engine"]
+        return float(
+            np.mean(
+                [
+                    1 - abs(action["course"][0] / 3 - course),
+                    action["anchor"] == (5 if anchor > 0 else 4),
+                    np.mean(action["lamps"] == (np.array(lamps) > 0)),
+                    1 - abs(power / 5 - 1 - speed),
+                    shift == int((gear + 1) * 1.499),
+                ]
+            )
+        )
+
+
+class Signals(_Game):
+    """Signals of every kind of space, each of which says what one of the choices must be."""
+
+    action_space = MultiDiscrete([4, 2, 3, 2])
+    observation_space = Dict(
+        flag=Discrete(4, start=1),
+        inside=Tuple([MultiBinary(1), MultiDiscrete([3, 2], start=[7, 0])]),
+        light=Box(0, 255, (36, 36, 1), np.uint8),
+        wind=Box(-1, 1, (), np.float64),
+    )
+
+    def _look(self):
+        self._due = flag, bit, number, light = self.np_random.integers(self.action_space.nvec)
+        picture = np.zeros((36, 36, 1), np.uint8)
+        picture[:18] = 255 * light
+        picture[18:] = 255 * (1 - light)
+        return {
+            "flag": np.int64(flag + 1),
+            "inside": (np.array([bit], np.int8), np.array([number + 7, 1])),
+            "light": picture,
+            "wind": np.array(self.np_random.uniform(-1, 1)),
+        }
+
+    def _reward(self, action):
+        return float(np.mean(action == self._due))
+
+
+gymnasium.register("Signals-v0", Signals)
+gymnasium.register("Locks-v0", Locks)
+gymnasium.register("Harbour-v0", Harbour)

@@ -1,0 +1,174 @@
+"""Normal distributions, with bounds and without, against SciPy in float64."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate, special, stats
+
+from impala_mm.algorithms.normals import _EDGE, ClippedNormal, Normal, TanhNormal, log_ndtr
+
+SETTINGS = settings(max_examples=40, deadline=None)
+MEANS = st.floats(-3, 3, width=16)
+DEVIATIONS = st.floats(0.125, 2.5, width=16)
+BOUNDS = np.array([-1.0]), np.array([1.0])
+
+
+def _of(kind, mean, deviation):
+    """Return the distribution of one number, in float64."""
+    bounds = BOUNDS if kind is ClippedNormal else ()
+    return kind(tf.constant([mean], tf.float64), tf.constant([deviation], tf.float64), *bounds)
+
+
+def _log_prob(kind, mean, deviation, x):
+    """Return the log-probability of each number in x, float64 [N]."""
+    made = _of(kind, mean, deviation)
+    return made.log_prob(tf.constant(np.reshape(x, [-1, 1]), tf.float64)).numpy()
+
+
+def _expectation(kind, mean, deviation, f):
+    """Return E f(x), with the probabilities of the bounds written out; f takes an array."""
+    normal = stats.norm(mean, deviation)
+    last = {Normal: np.inf, TanhNormal: np.arctanh(1 - _EDGE), ClippedNormal: 1.0}[kind]
+    ends = np.array([mean - 12 * deviation, mean + 12 * deviation])
+    grid = np.linspace(*np.clip(ends, -last + 1e-9, last - 1e-9), 4001)  # between the bounds
+    x = np.tanh(grid) if kind is TanhNormal else grid
+    inner = integrate.simpson(normal.pdf(grid) * f(x), grid)
+    if kind is Normal:
+        return inner
+    beyond = np.array([normal.cdf(-last), normal.sf(last)])
+    return inner + beyond @ f(np.array([-1.0, 1.0]))
+
+
+@SETTINGS
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    leading=st.lists(st.integers(1, 3), max_size=2),
+    size=st.integers(1, 3),
+)
+def test_normal_log_densities_entropies_and_divergences_are_scipys(seed, leading, size):
+    rng = np.random.default_rng(seed)
+    means, others, x = rng.normal(0, 2, (3, *leading, size))
+    deviations, widths = np.exp(rng.normal(0, 1, (2, *leading, size)))
+    made = Normal(tf.constant(means), tf.constant(deviations))
+    exact = stats.norm(means, deviations)
+    np.testing.assert_allclose(made.log_prob(x), exact.logpdf(x).sum(-1), rtol=1e-9)
+    np.testing.assert_allclose(made.entropy(), exact.entropy().sum(-1), rtol=1e-9, atol=1e-12)
+    divergence = np.log(widths / deviations) - 0.5
+    divergence += (deviations**2 + (means - others) ** 2) / (2 * widths**2)
+    kl = made.kl(Normal(tf.constant(others), tf.constant(widths)))
+    np.testing.assert_allclose(kl, divergence.sum(-1), rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(made.mode(), means)
+
+
+@SETTINGS
+@given(mean=MEANS, deviation=DEVIATIONS, x=st.floats(-0.999, 0.999))
+def test_between_the_bounds_the_densities_are_the_definitions(mean, deviation, x):
+    normal = stats.norm(mean, deviation)
+    (found,) = _log_prob(ClippedNormal, mean, deviation, x)
+    assert found == pytest.approx(normal.logpdf(x), rel=1e-9)
+    (found,) = _log_prob(TanhNormal, mean, deviation, x)
+    assert found == pytest.approx(normal.logpdf(np.arctanh(x)) - np.log(1 - x**2), rel=1e-9)
+
+
+@SETTINGS
+@given(mean=st.floats(-20, 20, width=16), deviation=DEVIATIONS)
+def test_at_a_bound_the_probability_is_that_of_all_numbers_beyond(mean, deviation):
+    normal, last = stats.norm(mean, deviation), np.arctanh(1 - _EDGE)
+    found = _log_prob(ClippedNormal, mean, deviation, [-1, 1])
+    assert found == pytest.approx([normal.logcdf(-1), normal.logsf(1)], rel=1e-6, abs=1e-12)
+    found = _log_prob(TanhNormal, mean, deviation, [-1, 1])
+    exact = np.array([normal.logcdf(-last), normal.logsf(last)]) - np.log(_EDGE)
+    assert found == pytest.approx(exact, rel=1e-6, abs=1e-9)
+
+
+@SETTINGS
+@given(
+    kind=st.sampled_from([Normal, TanhNormal, ClippedNormal]),
+    mean=MEANS,
+    deviation=DEVIATIONS,
+    other=MEANS,
+    width=st.floats(0.5, 2.5, width=16),
+)
+def test_probabilities_add_up_and_entropy_and_divergence_are_expectations(
+    kind, mean, deviation, other, width
+):
+    def mine(x):
+        return _log_prob(kind, mean, deviation, x)
+
+    def difference(x):
+        return mine(x) - _log_prob(kind, other, width, x)
+
+    assert _expectation(kind, mean, deviation, np.ones_like) == pytest.approx(1, abs=1e-6)
+    made = _of(kind, mean, deviation)
+    entropy = _expectation(kind, mean, deviation, lambda x: -mine(x))
+    # TanhNormal's is a quadrature.
+    tolerance = 0.01 if kind is TanhNormal else 1e-6
+    assert float(made.entropy()) == pytest.approx(entropy, abs=tolerance)
+    divergence = _expectation(kind, mean, deviation, difference)
+    found = float(made.kl(_of(kind, other, width)))
+    assert found == pytest.approx(divergence, rel=1e-2 if kind is TanhNormal else 1e-5, abs=1e-5)
+    assert found >= -1e-9
+
+
+@pytest.mark.parametrize("kind", [TanhNormal, ClippedNormal])
+@pytest.mark.parametrize("mean", [-50.0, -3.0, 0.2, 8.0, 1e4])
+def test_samples_never_leave_the_bounds_and_nothing_becomes_infinite(kind, mean):
+    tf.random.set_seed(1)
+    bounds = BOUNDS if kind is ClippedNormal else ()
+    center = tf.fill([2000, 1], tf.constant(mean))
+    deviation = tf.fill([2000, 1], 2.0)
+    with tf.GradientTape() as tape:
+        tape.watch([center, deviation])
+        made = kind(center, deviation, *bounds)
+        drawn = tf.stop_gradient(made.sample())
+        log_probs, entropy = made.log_prob(drawn), made.entropy()
+    assert np.abs(drawn).max() <= 1
+    assert np.abs(made.mode()).max() <= 1
+    for tensor in (log_probs, entropy, *tape.gradient([log_probs, entropy], [center, deviation])):
+        assert np.isfinite(tensor).all()
+
+
+@pytest.mark.parametrize("kind", [Normal, TanhNormal, ClippedNormal])
+def test_the_expected_gradient_of_the_log_probability_is_zero(kind):
+    """It is, for every distribution; it would not be if the bounds' probabilities were wrong."""
+    tf.random.set_seed(2)
+    for mean, deviation in ((0.3, 0.7), (1.5, 0.7), (9.0, 3.0)):
+        center, width = tf.fill([200_000, 1], mean), tf.fill([200_000, 1], deviation)
+        bounds = BOUNDS if kind is ClippedNormal else ()
+        with tf.GradientTape() as tape:
+            tape.watch([center, width])
+            made = kind(center, width, *bounds)
+            log_probs = made.log_prob(tf.stop_gradient(made.sample()))
+        for scores in tape.gradient(log_probs, [center, width]):
+            error = np.std(scores) / np.sqrt(len(scores)) + 1e-9
+            assert abs(np.mean(scores)) < 4 * error, (mean, deviation)
+
+
+def test_a_number_with_one_bound_or_none_has_the_tail_that_it_has():
+    low, high = np.array([0.0, -np.inf]), np.array([np.inf, np.inf])
+    made = ClippedNormal(tf.constant([[-1.0, 0.5]]), tf.constant([[2.0, 3.0]]), low, high)
+    free = stats.norm(0.5, 3)
+    found = made.log_prob(tf.constant([[0.0, 7.0]])).numpy()
+    np.testing.assert_allclose(found, [stats.norm(-1, 2).logcdf(0) + free.logpdf(7)], rtol=1e-5)
+    half = stats.norm(-1, 2)
+    entropy = -half.cdf(0) * half.logcdf(0)
+    entropy -= integrate.quad(lambda x: half.pdf(x) * half.logpdf(x), 0, 30)[0]
+    np.testing.assert_allclose(made.entropy(), [entropy + free.entropy()], rtol=1e-5)
+    tf.random.set_seed(0)
+    many = ClippedNormal(tf.fill([500, 2], -1.0), tf.fill([500, 2], 2.0), low, high).sample()
+    assert many.numpy()[:, 0].min() == 0
+    assert many.numpy()[:, 1].min() < -3
+
+
+@SETTINGS
+@given(x=st.floats(-40, 12))
+def test_the_logarithm_of_the_normal_distribution_function_is_scipys(x):
+    number = tf.Variable(x, dtype=tf.float64)
+    with tf.GradientTape() as tape:
+        found = log_ndtr(tf.convert_to_tensor(number))
+    assert float(found) == pytest.approx(special.log_ndtr(x), rel=2e-6, abs=1e-15)
+    slope = np.exp(stats.norm.logpdf(x) - special.log_ndtr(x))
+    assert float(tape.gradient(found, number)) == pytest.approx(slope, rel=1e-5)
+    assert np.isfinite(log_ndtr(tf.constant(np.float32(x))))

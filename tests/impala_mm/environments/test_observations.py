@@ -1,0 +1,141 @@
+"""Observations of every space, from the environment to the arrays that a network reads."""
+
+import gymnasium
+import numpy as np
+import pytest
+import tensorflow as tf
+from acting import Signals
+from counting import Counting, level
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from saved_run import save
+
+from impala_mm.environments import from_flags, nests
+from impala_mm.environments.make import level_spec, make_environments
+from impala_mm.environments.observations import read_observations
+from impala_mm.environments.types import BadLevel
+from impala_mm.policy.policy import load_policy
+
+NESTED = Dict(
+    view=Box(0, 255, (8, 6, 3), np.uint8),
+    map=Box(0, 1, (4, 4), np.float64),
+    place=Tuple([Discrete(3, start=2), MultiDiscrete([[2, 3]])]),
+    doors=MultiBinary(2),
+    speed=Box(-1, 1, (), np.float32),
+)
+
+
+def _read(space, observation, width=0, height=0):
+    conversion = read_observations("here", space, width, height)
+    return nests.pack(conversion.parts, conversion.read(observation))
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**31 - 1))
+def test_choices_become_one_hot_and_numbers_keep_their_values(seed):
+    NESTED.seed(seed)
+    given = NESTED.sample()
+    read = _read(NESTED, given)
+    np.testing.assert_array_equal(read["view"], given["view"])
+    np.testing.assert_array_equal(read["doors"], given["doors"])
+    assert read["speed"] == given["speed"]
+    place, pair = given["place"]
+    assert read["place"][0].tolist() == np.eye(3)[place - 2].tolist()
+    one, other = pair[0]
+    assert read["place"][1].tolist() == [*np.eye(2)[one], *np.eye(3)[other]]
+
+
+def test_images_in_a_nest_are_resized_and_nothing_else():
+    conversion = read_observations("here", NESTED, 3, 4)
+    shapes = [part.shape for part in nests.flatten(conversion.parts)]
+    assert shapes == [(2,), (4, 3), (3,), (5,), (), (4, 3, 3)]
+    with pytest.raises(BadLevel, match=r"resize images, and here observes \[3\]: leave them 0"):
+        read_observations("here", Discrete(3), 3, 4)
+    with pytest.raises(BadLevel, match=r"resize images, and here observes Dict\("):
+        read_observations("here", Dict(a=Discrete(3)), 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"map": np.zeros([4, 5])}, r"observation\['map'\] of shape \[4, 5\], and its space has"),
+        ({"doors": None}, r"observation\['doors'\] of shape \[\]"),
+        ({"place": (2,)}, r"observation\['place'\] of 1 parts, and its space has 2"),
+        ({"place": (1, [[0, 0]])}, r"observation 1 is not one of 3 from 2 on"),
+        ({"place": (2, [[0, 3]])}, r"is not one of \[2, 3\] from \[0, 0\] on"),
+    ],
+)
+def test_what_does_not_fit_is_said_with_its_place(wrong, sentence):
+    NESTED.seed(0)
+    with pytest.raises(ValueError, match=sentence):
+        _read(NESTED, NESTED.sample() | wrong)
+    lacking = {key: value for key, value in NESTED.sample().items() if key != "map"}
+    with pytest.raises(ValueError, match="observation without the key 'map' of its space"):
+        _read(NESTED, lacking)
+
+
+class Seen(Counting):
+    """An environment with nested observations, which breaks them on request."""
+
+    observation_space = NESTED
+    broken = ""
+
+    def _sample(self):
+        self.observation_space.seed(0)
+        sample = self.observation_space.sample()
+        if self.broken:
+            sample["map"][0, 0] = np.nan
+        return sample
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self._sample(), {}
+
+    def step(self, action):
+        _, *rest = super().step(action)
+        return self._sample(), *rest
+
+
+def test_environments_step_with_nested_observations_and_a_nan_in_one_is_a_fault():
+    envs = make_environments(level(Seen), 2, seed=0)
+    first = envs.reset()
+    assert first.observation["view"].shape == (2, 8, 6, 3)
+    assert first.observation["place"][1].shape == (2, 5)
+    assert not envs.faults
+    envs._environments[1].unwrapped.broken = "yes"
+    step = envs.step(np.array([0, 0]))
+    assert step.fault.tolist() == [False, True]
+    assert all((part[1] == 0).all() for part in nests.flatten(step.observation))
+    assert (step.observation["view"][0] != 0).any()
+    assert "NaN or infinity" in envs.faults[0].text
+    row = envs.rebuild(1)
+    nests.copy_row(step.observation, 1, row.observation)
+    np.testing.assert_array_equal(step.observation["view"][1], row.observation["view"][0])
+
+
+def test_a_spec_describes_all_parts_and_checkpoints_record_them():
+    spec = level_spec("acting:Signals-v0")
+    assert spec.observation["light"] == tf.TensorSpec([36, 36, 1], tf.uint8)
+    assert from_flags.describe_spaces(spec) == {
+        "actions": "MultiDiscrete([4, 2, 3, 2])",
+        "observations": "Dict(flag: float32 [4], inside: Tuple(float32 [1], float32 [5]), "
+        "light: uint8 [36, 36, 1], wind: float32 [])",
+    }
+    assert from_flags.describe_spaces(level_spec("catch"))["observations"] == "float32 [10, 5]"
+
+
+def test_a_policy_is_called_with_what_the_environment_returns(tmp_path):
+    policy, environment = load_policy(save(tmp_path, level_name="acting:Signals-v0")), Signals()
+    observation, _ = environment.reset(seed=1)
+    for _ in range(10):
+        observation, _, _, over, _ = environment.step(policy(observation, explore=True))
+    assert over
+
+
+def test_a_policy_is_called_with_the_number_of_a_state(tmp_path):
+    policy = load_policy(save(tmp_path, level_name="Taxi-v4"))
+    assert policy.spec.observation == tf.TensorSpec([500], tf.float32)
+    environment = gymnasium.make("Taxi-v4")
+    observation, _ = environment.reset(seed=1)
+    environment.step(policy(observation))
