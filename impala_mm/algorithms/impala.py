@@ -1,8 +1,7 @@
 """IMPALA: actor-critic with V-trace (arXiv 1802.01561), for any actions.
 
 The actor records the parameters of the distribution from which it sampled each action (logits, for
-Discrete actions); V-trace corrects for the updates
-that the learner has made since then.
+Discrete actions); V-trace corrects for the updates that the learner has made since then.
 
 The baseline's squared errors are divided by their own running mean where that is above 1. Where
 returns are large (up to 500 in CartPole), their gradient would otherwise be much larger than the
