@@ -96,13 +96,21 @@ class TanhNormal:
         """Return the entropies [...] of the densities, in nats, by quadrature."""
         nodes = tf.constant(_NODES, self.mean.dtype)
         u = self.mean[..., None] + self.deviation[..., None] * nodes
-        slopes = 2 * (math.log(2) - tf.abs(u) - tf.nn.softplus(-2 * tf.abs(u)))
+        u = tf.minimum(tf.abs(u), _LAST)
+        slopes = 2 * (math.log(2) - u - tf.nn.softplus(-2 * u))
         mean_slope = tf.reduce_sum(slopes * tf.constant(_WEIGHTS, u.dtype), -1)
-        return self._normal.entropy() + tf.reduce_sum(mean_slope, -1)
+        at_bounds = sum(tail.probs for tail in self._clipped._tails())
+        # The quadrature counts the slope at _LAST for what is rounded to a bound: 2 x _EDGE.
+        return self._clipped.entropy() + tf.reduce_sum(mean_slope - at_bounds * math.log(2), -1)
 
     def kl(self, other: "TanhNormal") -> tf.Tensor:
         """Return the Kullback-Leibler divergences [...] to `other`."""
-        return self._normal.kl(other._normal)
+        return self._clipped.kl(other._clipped)
+
+    @property
+    def _clipped(self) -> "ClippedNormal":
+        """The numbers before the hyperbolic tangent, those that are rounded to a bound as one."""
+        return ClippedNormal(self.mean, self.deviation, np.array(-_LAST), np.array(_LAST))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

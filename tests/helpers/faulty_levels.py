@@ -178,8 +178,8 @@ class Slow(Sound):
 class Downloads(Sound):
     def __init__(self):
         file = Path(os.environ["DOWNLOAD"])
-        file.touch()
         try:
+            file.touch()
             time.sleep(60)
         finally:
             file.unlink()

@@ -108,7 +108,7 @@ def test_probabilities_add_up_and_entropy_and_divergence_are_expectations(
     assert float(made.entropy()) == pytest.approx(entropy, abs=tolerance)
     divergence = _expectation(kind, mean, deviation, difference)
     found = float(made.kl(_of(kind, other, width)))
-    assert found == pytest.approx(divergence, rel=1e-2 if kind is TanhNormal else 1e-5, abs=1e-5)
+    assert found == pytest.approx(divergence, rel=1e-5, abs=1e-5)
     assert found >= -1e-9
 
 
