@@ -54,7 +54,10 @@ def test_what_cannot_go_on_says_why_and_a_damaged_checkpoint_is_passed_over(tmp_
         assert said in printed
     other = catch_command(tmp_path / "new", "--mode=train_from", f"--checkpoint={tmp_path}")
     code, printed = run(*other)
-    assert (code, f"error: {tmp_path} is not the folder of a run" in printed) == (2, True), printed
+    assert (code, f"error: --checkpoint: {tmp_path} is not the folder of a run" in printed) == (
+        2,
+        True,
+    ), printed
 
     newest = sorted((folder / "checkpoints").glob("[0-9]*"))[-1]
     data = next(newest.glob("variables.data*"))
