@@ -186,6 +186,8 @@ def run_in_child(given: Mapping[str, Any]) -> None:
     stacks = os.fdopen(given["files"][1], "w")
     faulthandler.enable(stacks)
     faulthandler.register(signal.SIGUSR2, stacks, all_threads=False)
+    # Shells let the programs that they start in the background ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.alarm(int(max(given["until"] - time.monotonic(), 0) + 10))
     from impala_mm.environments import check  # noqa: PLC0415
 
