@@ -104,6 +104,7 @@ def test_a_run_keeps_running_while_the_laptop_is_off_and_can_be_stopped_later(fa
 def test_a_cut_link_and_a_killed_host_are_reported_and_recovered(far):
     frontend = far.start(far.of(["learner1"], ["actor1", "actor3"]))
     frontend.until(r"\nup\n", 20)
+    far.until_all("running")
     actor = far.lan.actor1
     before = [line for line in actor.processes() if "standing_in" in line]
     actor.cut()
