@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from gymnasium import spaces
 
-from impala_mm.environments import levels, masks
+from impala_mm.environments import levels, masks, nests
 from impala_mm.environments.messages import describe_error, one_line, users_traceback
 from impala_mm.environments.observation_check import find_problems
 from impala_mm.environments.spaces import read_spaces
@@ -61,7 +61,7 @@ class LevelCheck:
         self._starts, self._finds = starts, finds
         self._reported: set[str] = set()  # the kinds of findings
         self._environment: Any = None
-        self._observation_space: spaces.Box | spaces.Discrete
+        self._observation_space: spaces.Space
 
     def run(self, until: float) -> bool:
         """Check the level; return False if `until`, in time.monotonic(), came before the end."""
@@ -96,7 +96,7 @@ class LevelCheck:
                 self._reset(f"reset after step {self._steps}", None)
             ended = self._step(f"step {self._steps + 1}", actions.sample())
             self._steps += 1
-        if reset_seconds < _SLOW_RESET and not np.array_equal(
+        if reset_seconds < _SLOW_RESET and not _are_equal(
             first, self._reset("a second reset with the same seed", _SEED)
         ):
             self._find(
@@ -232,6 +232,11 @@ class LevelCheck:
 
 class _Ended(Exception):
     """Raised to end the check after an error that leaves nothing more to check."""
+
+
+def _are_equal(observation: Any, other: Any) -> bool:
+    """Return whether all parts of two observations are equal."""
+    return all(map(np.array_equal, nests.flatten(observation), nests.flatten(other)))
 
 
 def _number(value: Any) -> float | None:

@@ -1,6 +1,6 @@
 """The check of an observation against its space, for `check.py`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,8 +19,43 @@ class Problem(NamedTuple):
     sentence: str  # begins with the observation, as in "an observation of shape [3]"
 
 
-def find_problems(observation: Any, space: spaces.Box | spaces.Discrete) -> Iterator[Problem]:
-    """Yield what is wrong with an observation of a space that `spaces.read_spaces` accepts."""
+def find_problems(observation: Any, space: spaces.Space, part: str = "") -> Iterator[Problem]:
+    """Yield what is wrong with an observation of a space that `spaces.read_spaces` accepts.
+
+    `part` is the place of the observation if it is a part of another one, such as "['map'][0]".
+    """
+    if isinstance(space, spaces.Dict):
+        for key, each in space.spaces.items():
+            if isinstance(observation, Mapping) and key in observation:
+                yield from find_problems(observation[key], each, f"{part}[{key!r}]")
+            else:
+                yield _name_part(part, _lacks(observation, f"the key {key!r}"))
+    elif isinstance(space, spaces.Tuple):
+        if not isinstance(observation, tuple | list) or len(observation) != len(space.spaces):
+            yield _name_part(part, _lacks(observation, f"the {len(space.spaces)} parts"))
+            return
+        for i, each in enumerate(space.spaces):
+            yield from find_problems(observation[i], each, f"{part}[{i}]")
+    else:
+        for problem in _leaf_problems(observation, space):
+            yield _name_part(part, problem)
+
+
+def _lacks(observation: Any, what: str) -> Problem:
+    kind = type(observation).__name__
+    return Problem("parts", True, f"an observation of {kind} without {what} of its space")
+
+
+def _name_part(part: str, problem: Problem) -> Problem:
+    """Return a problem of a part, with the part's place in its kind and its sentence."""
+    if not part:
+        return problem
+    sentence = f"as part {part} of its observation {problem.sentence}"
+    return Problem(problem.kind + part, problem.is_error, sentence)
+
+
+def _leaf_problems(observation: Any, space: spaces.Space) -> Iterator[Problem]:
+    """Yield what is wrong with an observation of a space that is not made of others."""
     shown, shape = one_line(space)[:120], space.shape or ()
     try:
         array = np.asarray(observation)
@@ -40,15 +75,32 @@ def find_problems(observation: Any, space: spaces.Box | spaces.Discrete) -> Iter
         what = f"an observation with {array[where]}{_at(where)}, which must be finite"
         yield Problem("finite", True, f"{what} ({count})" if array.shape else what)
     elif isinstance(space, spaces.Discrete):
-        if not space.start <= int(numbers) < space.start + space.n:
-            what = f"the observation {one_line(observation)[:80]}, which is not in its space"
-            yield Problem("state", True, f"{what}, {shown}")
-        elif array.dtype.kind not in "iu":
-            what = f"the observation {one_line(observation)[:80]}, which is no integer"
-            yield Problem("dtype", False, f"{what}: return int(observation)")
-    else:
+        yield from _choice_problems(observation, array, space, space.n, "int(observation)")
+    elif isinstance(space, spaces.MultiDiscrete):
+        advice = "observation.astype(np.int64)"
+        yield from _choice_problems(observation, array, space, space.nvec, advice)
+    elif isinstance(space, spaces.MultiBinary):
+        yield from _bound_problems(numbers, np.zeros(shape), np.ones(shape))
+    elif isinstance(space, spaces.Box):
         yield from _type_problems(observation, array, space)
-        yield from _bound_problems(numbers, space)
+        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+        yield from _bound_problems(numbers, low, high)
+
+
+def _choice_problems(
+    observation: Any,
+    array: np.ndarray,
+    space: spaces.Discrete | spaces.MultiDiscrete,
+    count: Any,
+    advice: str,
+) -> Iterator[Problem]:
+    """Yield what is wrong with one choice, or several, of `count` from the space's start on."""
+    shown, chosen = f"the observation {one_line(observation)[:80]}", array.astype(np.int64)
+    if not ((chosen >= space.start) & (chosen < space.start + count)).all():
+        what = f"{shown}, which is not in its space, {one_line(space)[:120]}"
+        yield Problem("state", True, what)
+    elif array.dtype.kind not in "iu":
+        yield Problem("dtype", False, f"{shown}, which is no integer: return {advice}")
 
 
 def _type_problems(observation: Any, array: np.ndarray, space: spaces.Box) -> Iterator[Problem]:
@@ -65,9 +117,8 @@ def _type_problems(observation: Any, array: np.ndarray, space: spaces.Box) -> It
         yield Problem("dtype", False, f"{what}: return observation.astype(np.{space.dtype})")
 
 
-def _bound_problems(numbers: np.ndarray, space: spaces.Box) -> Iterator[Problem]:
+def _bound_problems(numbers: np.ndarray, low: np.ndarray, high: np.ndarray) -> Iterator[Problem]:
     """Yield the number that exceeds its bound the most; a training uses it as it is."""
-    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     excess = np.maximum(low - numbers, numbers - high)
     bound = np.where(numbers < low, low, high)
     if (excess > _ROUNDING * np.maximum(np.abs(bound), 1)).any():

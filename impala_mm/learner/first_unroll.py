@@ -33,7 +33,6 @@ class FirstUnroll:
         waited = time.monotonic() - self._began
         if waited < self._next_line:
             return False
-        self._has_connected = False  # whether an actor was connected before
         self._next_line = waited + min(self._next_line, _LONGEST_PAUSE)
         return True
 

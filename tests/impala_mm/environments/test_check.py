@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from counting import level
 from faulty_levels import Sound
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from processes import ROOT
 from supervising import until
 
@@ -36,7 +36,11 @@ def _find_one(bug):
 
 
 @pytest.mark.parametrize(
-    "name", ["faulty_levels:Sound-v0", "CartPole-v1", "FrozenLake-v1", "gym:CartPole-v1"]
+    "name",
+    [
+        *("faulty_levels:Sound-v0", "CartPole-v1", "FrozenLake-v1", "gym:CartPole-v1"),
+        *("acting:Signals-v0", "acting:Harbour-v0", "Blackjack-v1"),  # of many spaces
+    ],
 )
 def test_nothing_is_found_in_a_sound_environment(name):
     found, calls, complete = _check(name)
@@ -151,6 +155,8 @@ def test_games_of_atari_and_our_own_levels_are_trusted(name):
 
 
 EYE, DOOR, ANGLE = Box(0, 255, (2, 2), np.uint8), Discrete(3, start=2), Box(-np.pi, np.pi, (1,))
+KEYS = MultiDiscrete([2, 3], start=[0, 5])
+ROOM = Dict(doors=Tuple([DOOR, DOOR]), lamps=MultiBinary(2))
 
 
 @pytest.mark.parametrize(
@@ -165,6 +171,13 @@ EYE, DOOR, ANGLE = Box(0, 255, (2, 2), np.uint8), Discrete(3, start=2), Box(-np.
         (DOOR, [2], True, "an observation of shape [1], and its space has the shape []"),
         (DOOR, 4.0, False, "the observation 4.0, which is no integer: return int(observation)"),
         (ANGLE, np.array([4], np.float32), False, "with 4 at [0], which is 0.858407 above its spa"),
+        (KEYS, [0, 8], True, "the observation [0, 8], which is not in its space, MultiDiscrete"),
+        (KEYS, np.array([1.0, 5]), False, "which is no integer: return observation.astype(np.i"),
+        (MultiBinary(2), [0, 2], False, "with 2 at [1], which is 1 above its space's bound of 1"),
+        (ROOM, {"doors": (2, 3)}, True, "of dict without the key 'lamps' of its space"),
+        (ROOM, [0], True, "an observation of list without the key 'doors' of its space"),
+        (ROOM, {"doors": (2,)}, True, "as part ['doors'] of its observation an observation of tu"),
+        (ROOM, {"doors": (2, 9)}, True, "as part ['doors'][1] of its observation the observation"),
     ],
 )
 def test_an_observation_is_an_error_only_if_a_training_cannot_use_it(
@@ -177,7 +190,12 @@ def test_an_observation_is_an_error_only_if_a_training_cannot_use_it(
 
 @pytest.mark.parametrize(
     ("space", "observation"),
-    [(DOOR, np.array(4)), (ANGLE, np.array([np.pi], np.float32) * 1.0000001)],
+    [
+        (DOOR, np.array(4)),
+        (ANGLE, np.array([np.pi], np.float32) * 1.0000001),
+        (KEYS, np.array([1, 7])),
+        (ROOM, {"doors": (2, 4), "lamps": np.array([0, 1], np.int8)}),
+    ],
 )
 def test_numbers_that_differ_by_their_rounding_are_in_their_space(space, observation):
     assert list(find_problems(observation, space)) == []

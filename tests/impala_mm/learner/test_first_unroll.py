@@ -56,9 +56,13 @@ def test_where_others_may_be_started_it_waits_five_minutes_for_them(monkeypatch)
     assert wait.why_none_comes(0, {0: WHY}) == why
 
 
-def test_actors_that_have_left_are_not_called_starting():
+def test_actors_that_have_left_are_not_called_starting(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(first_unroll.time, "monotonic", lambda: clock[0])
     wait = FirstUnroll(2)
     assert wait.why_none_comes(1, {}) == ""
+    clock[0] += 6
+    assert wait.is_line_due()
     assert wait.describe(0, 0).startswith("no actor is connected any more, no unroll yet (")
     assert wait.describe(1, 0).startswith("1 of 2 actors connected")
 
