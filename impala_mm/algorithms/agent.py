@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import nets
 from impala_mm.algorithms import registry
-from impala_mm.algorithms.interface import Algorithm
+from impala_mm.algorithms.interface import Algorithm, Role
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.data.parameter_layout import ParameterLayout
@@ -47,31 +47,33 @@ class Agent(NamedTuple):
 
 
 def make_agent(
-    config: Config, number: int, levels: dict[str, EnvironmentSpec] | None = None
+    config: Config,
+    number: int,
+    levels: dict[str, EnvironmentSpec] | None = None,
+    role: Role = Role.LEARNER,
 ) -> Agent:
     """Build the algorithm that the flags name; refuse flags that do not fit together.
 
     `number` is that of this process among the processes of its role; it makes the process's random
     numbers differ from those of the others. `levels` are the specs of --level_name, if the caller
-    has them already.
+    has them already. `role` says what the algorithm is used for.
     """
     tf.random.set_seed(config.seed + 1000 * number)
     levels = levels or from_flags.level_specs(config)
     spec = next(iter(levels.values()))
     try:
-        algorithm = registry.make_algorithm(config, spec)
+        algorithm = registry.make_algorithm(config, spec, role)
     except (nets.UnknownNetwork, nets.Unsuitable) as error:
         flags.refuse(f"--agent_name={config.agent_name}: {error}")
     except UnsuitableActions as error:
         flags.refuse(f"--algorithm={config.algorithm}: {error}")
-    auto = config.agent_name == "auto"
     layout = ParameterLayout(
         algorithm.variables.acting, algorithm.variables.trained, config.parameter_dtype
     )
     identity = stepping_identity(config, levels) | {
         "run_id": f"{os.getpid()}-{time.time_ns()}",
         "length": algorithm.unroll.length,
-        "network": nets.auto(spec.observation) if auto else config.agent_name,
+        "network": registry.optional(algorithm, "network_name") or config.agent_name,
         "unroll": structure_digest(algorithm.unroll[2:]) + f" of {config.unroll_length}",
         "acting": layout.digest,
         "box": f"{config.box_policy}, {config.box_deviation} deviation",

@@ -7,8 +7,8 @@ import sys
 import pytest
 from processes import ROOT
 
+from impala_mm.config.messages import users_traceback
 from impala_mm.environments import levels
-from impala_mm.environments.messages import users_traceback
 from impala_mm.environments.types import BadLevel
 
 MODULE = """
