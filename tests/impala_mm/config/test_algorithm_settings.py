@@ -83,9 +83,7 @@ def test_a_flag_of_another_algorithm_is_refused_with_where_it_exists(here, capsy
         "error: there is no flag --vtrace_lambda of --algorithm=mine; --algorithm=impala has it\n"
     )
     assert "there is no flag --passes" in _refusal(capsys, "--passes=2")
-    assert "--passes=0: it must be at least 1" in _refusal(
-        capsys, "--algorithm=mine", "--passes=0"
-    )
+    assert "--passes=0: it must be at least 1" in _refusal(capsys, "--algorithm=mine", "--passes=0")
 
 
 def test_an_algorithm_without_settings_has_the_shared_flags_alone(here):
