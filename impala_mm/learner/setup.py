@@ -145,7 +145,8 @@ def build_learner(
     monitor.resume()
     if folder:
         try:
-            folder.write_start(addresses, learner.frames)
+            if kept := folder.write_start(addresses, learner.frames):
+                say(kept)
         except OSError as error:
             flags.refuse(f"--logdir={folder.path}: {error.strerror}")
     return monitor, learner
