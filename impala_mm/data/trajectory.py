@@ -96,13 +96,6 @@ class Batch(NamedTuple):
         return np.asarray(self.fresh) & (np.asarray(self.weight) > 0)
 
 
-def take_columns(batch: Batch, columns: tf.Tensor) -> Batch:
-    """Return the batch of the given columns, int32 [N], for use in a graph."""
-    unrolls = tf.nest.map_structure(lambda x: tf.gather(x, columns, axis=1), batch.unrolls)
-    rest = tf.nest.map_structure(lambda x: tf.gather(x, columns), batch[1:])
-    return Batch(unrolls, *rest)
-
-
 class UnrollCodec:
     """Conversion of unrolls to bytes of a fixed length and back.
 

@@ -151,7 +151,7 @@ class GradientReducer:
 
         `size` is the number of columns, or of other items, among which the minibatches divide.
         `step(indices)`, int32 [size / count], makes one or more steps with `differentiate` and
-        `apply` on these items, which it selects with `take_columns` or tf.gather, and returns
+        `apply` on these items, which it selects with `batches.columns` or tf.gather, and returns
         metrics. The order depends on --seed and the number of the update, so all learners use the
         same one, each for its own items.
 

@@ -25,7 +25,9 @@ def shuffled_parts(
     parts = []
     with tf.device("/CPU:0"):
         for epoch in range(epochs):
-            seeds = tf.stack([tf.constant(seed, tf.int64), tf.cast(update, tf.int64) * epochs + epoch])
+            seeds = tf.stack(
+                [tf.constant(seed, tf.int64), tf.cast(update, tf.int64) * epochs + epoch]
+            )
             order = tf.random.experimental.stateless_shuffle(tf.range(size), seed=seeds)
             parts.append(tf.reshape(order, [count, -1]))
         return tf.concat(parts, axis=0)

@@ -61,7 +61,7 @@ class Learner(threading.Thread):
         self._lockstep: Lockstep | None = None
         self.meter = Meter()
         self.variables_lock = threading.Lock()  # held while variables change; saving waits for it
-        # Whether the variables are those after a complete update, and not of one that runs or failed.
+        # Whether the variables are those after a complete update, not of one that runs or failed.
         self.variables_complete = True
         self.steps, self.updates = 0, 0  # steps of all learners; updates, the same on each
         self.sync_checks, self.sync_repairs = 0, 0

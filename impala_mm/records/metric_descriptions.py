@@ -136,8 +136,8 @@ GROUPS = (
             ),
             "grad_norm": _M(
                 "norm",
-                "Global norm of the gradient (the learners' average), before clipping. If an algorithm "
-                "makes several steps per update, the largest norm among them.",
+                "Global norm of the gradient (the learners' average), before clipping. Of several "
+                "steps in one update, the largest norm.",
                 "finite and steady; training stops at a value that is not finite",
             ),
             "clipped_share": _M(
