@@ -1,4 +1,4 @@
-"""What the exchange measured during one update: seconds of waiting, gradient norms, clipping.
+"""Measurements of one update: norms of its gradients, clipping, seconds of waiting.
 
 `GradientReducer` writes it and `TrainStep` reads it at the end of the update. It lives in variables
 and not in tensors, since an algorithm may average gradients within `tf.cond`, `tf.while_loop` or a
