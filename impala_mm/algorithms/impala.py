@@ -16,8 +16,8 @@ import sonnet as snt
 import tensorflow as tf
 
 import nets
-from impala_mm.algorithms import losses, optimizers, policies, vtrace
-from impala_mm.algorithms.distributions import Categorical, Distribution
+from impala_mm.algorithms import losses, masking, optimizers, policies, vtrace
+from impala_mm.algorithms.distributions import Distribution
 from impala_mm.algorithms.interface import Context, PolicyOutput, entry_spec
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry, UnrollSpec
@@ -37,6 +37,7 @@ class Impala:
     """A network with a policy head and a baseline head, trained with V-trace."""
 
     max_lag = None
+    masks = True  # actions that an environment forbids are never chosen
 
     def __init__(self, config: Config, environment: EnvironmentSpec):
         self._config = config
@@ -82,7 +83,7 @@ class Impala:
         """Sample actions from the policy; where `exploration` is 0, take the most likely ones."""
         features, core_state = self._read(entry, core_state)
         parameters = self._policy_head(features)
-        policy = self._distribution.make(parameters)
+        policy = self._distribution.make(parameters, entry.mask)
         action = tf.nest.map_structure(
             lambda drawn, likely: losses.select(exploration > 0, drawn, likely),
             policy.sample(),
@@ -94,7 +95,8 @@ class Impala:
         """Return the policy's probabilities, or parameters, and the baseline's values."""
         features, _ = self._read(entry, core_state)
         policy = self._policy_head(features)
-        policy = tf.nn.softmax(policy) if self._discrete else policy
+        if self._discrete:
+            policy = tf.nn.softmax(masking.allowed_only(policy, entry.mask))
         return PolicyOutput(policy, tf.squeeze(self._baseline_head(features), -1))
 
     def _read(self, entry: Entry, core_state: Any) -> tuple[tf.Tensor, Any]:
@@ -144,15 +146,17 @@ class Impala:
         )  # [T+1, B, F]
         parameters = snt.BatchApply(self._policy_head)(features)  # [T+1, B, P]
         baseline = tf.squeeze(snt.BatchApply(self._baseline_head)(features), -1)  # [T+1, B]
+        behaviour = self._distribution.make(entries.extras, masking.before(entries.mask))
         return impala_loss(
             distribution=self._distribution.make,
+            masks=entries.mask,
             parameters=parameters,
             values=baseline,
             actions=entries.action,
             rewards=reward,
             terminated=entries.terminated,
             first=entries.first,
-            behaviour_log_probs=self._distribution.make(entries.extras).log_prob(entries.action),
+            behaviour_log_probs=behaviour.log_prob(entries.action),
             weight=batch.weight,
             discounting=config.discounting,
             baseline_cost=config.baseline_cost / tf.maximum(self._squared_error, 1.0),
@@ -196,7 +200,8 @@ def impala_loss(
     clip_rho_threshold: float | None = 1.0,
     clip_pg_rho_threshold: float | None = 1.0,
     clip_c_threshold: float | None = 1.0,
-    distribution: Callable[[tf.Tensor], Distribution] = Categorical,
+    distribution: Callable[..., Distribution] = policies.categorical,
+    masks: Any = (),
     scale_advantages: bool = False,
 ) -> Losses:
     """Return the policy, baseline and entropy loss of B unrolls, with V-trace targets.
@@ -206,7 +211,9 @@ def impala_loss(
     `actions` a nest of [T+1, B, ...], are fields of these entries: `actions`, `rewards` (clipped),
     `terminated`, `first`, and `behaviour_log_probs`, the log-probability that the behaviour policy
     gave to the entry's action. There is no `truncated`: at a truncation the value of the entry's
-    observation is the bootstrap, as it is at every other entry.
+    observation is the bootstrap, as it is at every other entry. `masks`, a nest of [T+1, B, ...],
+    are the entries' masks of the actions that follow them, or (); `distribution` takes them as its
+    second argument.
 
     With `scale_advantages`, the advantages of live transitions get mean 0 and deviation 1.
 
@@ -227,7 +234,10 @@ def impala_loss(
         weight=weight,
         discounting=discounting,
     )
-    policy = distribution(losses.mask(steps.live, parameters[:-1]))
+    policy = distribution(
+        losses.mask(steps.live, parameters[:-1]),
+        masking.allow_all(~steps.live, masks),
+    )
     log_probs = policy.log_prob(steps.actions)
     targets = vtrace.from_importance_weights(
         tf.where(steps.live, log_probs - steps.behaviour_log_probs, 0.0),

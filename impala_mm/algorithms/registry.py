@@ -20,7 +20,7 @@ def make_algorithm(config: Config, environment: EnvironmentSpec) -> Algorithm:
     name = config.algorithm
     module = f"{__package__}.{name}" if name in BUILT_IN else name
     try:
-        return importlib.import_module(module).make(config, environment)
+        algorithm = importlib.import_module(module).make(config, environment)
     except ModuleNotFoundError as error:
         if error.name not in {module, module.split(".")[0]}:
             raise
@@ -28,3 +28,10 @@ def make_algorithm(config: Config, environment: EnvironmentSpec) -> Algorithm:
             f"--algorithm={name}: there is no such algorithm; write {', '.join(BUILT_IN)} or the "
             f"name of a module of yours (package.module)"
         )
+    if environment.masks and not getattr(algorithm, "masks", False):
+        flags.refuse(
+            f"--algorithm={name}: {environment.level_name} offers masks of its actions, and the "
+            f"algorithm does not declare that it reads them: let it read Entry.mask and give its "
+            f"class the attribute masks = True, or remove the mask in a gymnasium.Wrapper"
+        )
+    return algorithm
