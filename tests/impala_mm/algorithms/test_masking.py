@@ -10,7 +10,7 @@ from scipy import special
 from impala_mm.algorithms import impala, masking, policies, registry
 from impala_mm.config.settings import Config
 from impala_mm.environments.action_parts import Box, Discrete, MultiBinary, MultiDiscrete
-from impala_mm.environments.actions import ActionSpec
+from impala_mm.environments.actions import ActionSpec, UnsuitableActions
 from impala_mm.environments.make import level_spec
 
 SPACES = {
@@ -167,17 +167,16 @@ def test_a_mask_before_a_reset_is_ignored():
 
 
 class ReadsNone:
-    masks = False
+    """An algorithm that declares nothing."""
 
 
-def test_an_algorithm_that_reads_no_masks_is_refused(monkeypatch, capsys):
-    monkeypatch.setattr(impala, "make", lambda config, environment: ReadsNone())
+def test_an_algorithm_that_reads_no_masks_is_refused(monkeypatch):
+    monkeypatch.setattr(impala, "make", lambda config, environment, role: ReadsNone())
     spec = level_spec("acting:Doors-v0")
-    with pytest.raises(SystemExit):
+    with pytest.raises(
+        UnsuitableActions,
+        match=r"^acting:Doors-v0 offers masks of its actions, and the algorithm does not declare "
+        r"that it reads them: let it read Entry.mask and give its class the attribute masks = True",
+    ):
         registry.make_algorithm(Config(), spec)
-    assert (
-        "--algorithm=impala: acting:Doors-v0 offers masks of its actions, and the algorithm does "
-        "not declare that it reads them: let it read Entry.mask and give its class the attribute "
-        "masks = True" in capsys.readouterr().err
-    )
     assert registry.make_algorithm(Config(), spec._replace(masks=()))
