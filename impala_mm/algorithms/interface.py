@@ -60,6 +60,11 @@ class Algorithm(Protocol):
     max_lag: int | None
     variables: Variables
 
+    # Optional: True if `act`, `judge` and `update` give a probability of 0 to the choices that
+    # `Entry.mask` forbids. Environments that offer masks are refused for other algorithms.
+    # `masking` has what it takes.
+    masks: bool = False
+
     def initial_state(self, batch: int) -> Any:
         """Return the core state at the start of an episode: nest of [B, ...]."""
 
@@ -71,7 +76,7 @@ class Algorithm(Protocol):
         that supports only Discrete actions reads `EnvironmentSpec.num_actions`, which refuses all
         others in a sentence.
 
-        Only observation, reward, action and first of the entries may be read. `exploration`,
+        Only observation, reward, action, first and mask of the entries may be read. `exploration`,
         float32 [B], is 0 where actions shall be greedy and 1 where they explore as in training.
         """
 
@@ -108,4 +113,5 @@ def entry_spec(environment: EnvironmentSpec, extras: Any) -> Entry:
         observation=environment.observation,
         first=flag,
         extras=extras,
+        mask=environment.masks,
     )
