@@ -15,7 +15,7 @@ from impala_mm.config.algorithm_settings import BUILT_IN
 from impala_mm.config.settings import Config
 
 _OURS = {"impala_mm", "nets", "launcher"}
-_SKIPPED = {"__pycache__", "runs", "wheelhouse"}
+_SKIPPED = {"__pycache__", "runs", "wheelhouse", "workers.csv"}
 _MAX_FILES = 2000  # of one package; a folder with more is no package of code
 
 

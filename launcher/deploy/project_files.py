@@ -65,7 +65,8 @@ def add_files(
     new = {
         name: path
         for name, path in added.items()
-        if name not in files or path.resolve() != (root / name).resolve()
+        if not _has_passwords(path)
+        and (name not in files or path.resolve() != (root / name).resolve())
     }
     for name, path in new.items():
         taken = root not in path.resolve().parents and (root / name.partition("/")[0]).exists()

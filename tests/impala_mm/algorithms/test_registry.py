@@ -107,7 +107,7 @@ def test_only_a_learner_has_an_optimizer_and_all_roles_act_by_the_same_variables
         variables = each.algorithm.variables
         assert (len(variables.carried) > len(variables.trained)) == (role is Role.LEARNER)
         assert each.layout.digest == made[Role.LEARNER].layout.digest
-        weights = checkpoint.named(variables, weights=True)
+        weights = checkpoint.named_for_acting(variables)
         shapes = {name: v.shape for name, v in weights.items()}
         learners = checkpoint.named(made[Role.LEARNER].algorithm.variables)
         assert all(learners[name].shape == shape for name, shape in shapes.items())
