@@ -4,7 +4,7 @@ import dataclasses
 import importlib
 
 from impala_mm.algorithms.interface import Algorithm
-from impala_mm.config import flags
+from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.runtime import devices
@@ -15,7 +15,9 @@ BUILT_IN = ("impala",)
 def make_algorithm(config: Config, environment: EnvironmentSpec) -> Algorithm:
     """Return the algorithm that --algorithm names, built for this environment."""
     config = dataclasses.replace(
-        config, precision=devices.resolve_precision(config.precision, environment.observation)
+        config,
+        precision=devices.resolve_precision(config.precision, environment.observation),
+        reward_clipping=auto.reward_clipping(config, environment.emulator),
     )
     name = config.algorithm
     module = f"{__package__}.{name}" if name in BUILT_IN else name

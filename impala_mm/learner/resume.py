@@ -6,13 +6,18 @@
 
 from typing import Any
 
-from impala_mm.config.flags import differences
+from impala_mm.config.flags import differences, format_value
 from impala_mm.config.settings import Config
 from impala_mm.learner.limits import RunLimits
 from impala_mm.records.checkpoint import CheckpointInfo, Mismatch
 
+# Properties that earlier versions did not record, with the value that all their runs had.
+_UNRECORDED = {"--normalize_observations": False, "--normalize_rewards": False}
 # The properties of a run that its weights depend on; its counts and curves depend on the others.
-_WEIGHTS = ("--algorithm", "--agent_name", "actions", "observations", "--box_policy")
+_WEIGHTS = (
+    *("--algorithm", "--agent_name", "actions", "observations", "--box_policy"),
+    *_UNRECORDED,
+)
 
 
 def check_resumable(about: CheckpointInfo, made_of: dict[str, Any], where: str) -> None:
@@ -37,12 +42,12 @@ def _describe_differences(
     about: CheckpointInfo, made_of: dict[str, Any], names: tuple[str, ...]
 ) -> str:
     """Return "NAME is VALUE here and OTHER VALUE" for each property that differs."""
-    theirs = about.made_of
+    ours, theirs = _UNRECORDED | made_of, _UNRECORDED | about.made_of
     return ", ".join(
-        f"{name} {'is' if name.startswith('-') else 'are'} {made_of.get(name)} here and "
-        f"{theirs.get(name)}"
+        f"{name} {'is' if name.startswith('-') else 'are'} {format_value(ours.get(name))} here and "
+        f"{format_value(theirs.get(name))}"
         for name in names
-        if theirs.get(name) != made_of.get(name)
+        if theirs.get(name) != ours.get(name)
     )
 
 
