@@ -19,6 +19,7 @@ from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import structure_digest
+from impala_mm.data.variables import BadVariables
 from impala_mm.environments import from_flags
 from impala_mm.environments.action_parts import Box
 from impala_mm.environments.actions import UnsuitableActions
@@ -62,7 +63,8 @@ def make_agent(
         algorithm = registry.make_algorithm(config, spec)
     except (nets.UnknownNetwork, nets.Unsuitable) as error:
         flags.refuse(f"--agent_name={config.agent_name}: {error}")
-    except UnsuitableActions as error:
+        algorithm.variables.check()
+    except (UnsuitableActions, BadVariables) as error:
         flags.refuse(f"--algorithm={config.algorithm}: {error}")
     auto = config.agent_name == "auto"
     layout = ParameterLayout(
