@@ -77,6 +77,7 @@ class Impala:
             trained=trained,
             carried=[*self._optimizer.variables, self._squared_error, *normaliser.carried],
             acting=[*trained, *normaliser.acting],
+            weights=normaliser.carried,
         )
 
     def initial_state(self, batch: int) -> Any:

@@ -4,7 +4,7 @@ An algorithm makes one `Normaliser`, reads all entries through it, and lets it l
 once the algorithm has trained on it:
 
     self._normaliser = normalisers.Normaliser(config, environment.observation)
-    ...                     Variables: its `carried` are carried, its `acting` act
+    ...          Variables: its `carried` are among carried and weights, its `acting` among acting
     returns, state = self._normaliser.split(core_state)         in act and judge
     entry = self._normaliser.read(entry)                        what the network and the loss read
     self._normaliser.update(batch, overlap, exchange)           at the end of an update
@@ -72,7 +72,7 @@ class Moments:
 
 
 class Normaliser:
-    """What the network and the loss read of entries: normalised if the flags say so."""
+    """A reader of entries: it normalises them if the flags say so, and clips rewards."""
 
     def __init__(self, config: Config, observation: Any):
         """Normalise `observation`, the spec of one observation or a nest of specs."""
