@@ -166,16 +166,18 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     """Return an actor that has the network and chooses actions itself."""
     from impala_mm.actor import actor  # noqa: PLC0415
     from impala_mm.actor.learner_link import LearnerLink  # noqa: PLC0415
-    from impala_mm.algorithms import agent  # noqa: PLC0415
+    from impala_mm.algorithms import agent, registry  # noqa: PLC0415
+    from impala_mm.algorithms.interface import Role  # noqa: PLC0415
     from impala_mm.data.trajectory import UnrollCodec  # noqa: PLC0415
 
     config, say, stop = setup.config, setup.say, setup.stop
-    made = agent.make_agent(agent.config_for_acting(config), config.task)
+    acting = agent.config_for_acting
+    made = agent.make_agent(acting(config), config.task, role=Role.ACTOR)
     algorithm, levels = made.algorithm, made.levels
     level = _level_of_task(config, levels)
     observation = levels[level].observation
     count = auto.num_envs(config, observation)
-    lag = algorithm.max_lag
+    lag = registry.optional(algorithm, "max_lag")
     refuse_many_environments(config, count, UnrollCodec(algorithm.unroll).size, 1)
     try:
         sizes = auto.group_sizes(config, count, observation, provenance.is_local_run(), lag)
@@ -186,7 +188,7 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     # Asked only now, so that mistakes in the flags are found while no learner runs.
     if (clipping := _ask_reward_clipping(setup, own)) != own:
         config = dataclasses.replace(config, reward_clipping=clipping)
-        made = agent.make_agent(agent.config_for_acting(config), config.task, levels)
+        made = agent.make_agent(acting(config), config.task, levels, role=Role.ACTOR)
     algorithm, layout = made.algorithm, made.layout
     pull_secs = auto.pull_secs(config.min_pull_secs, layout.size)
     identity = made.identity | {"actor": config.task, "level": level}
@@ -225,7 +227,8 @@ def _prepare_stepping(setup: _ActorSetup) -> _PreparedActor:
     level = _level_of_task(config, levels)
     try:
         observation = levels[level].observation
-        sizes = stepping_actor.group_sizes(auto.num_envs(config, observation), observation)
+        count = auto.num_envs(config, observation)
+        sizes = stepping_actor.group_sizes(count, observation, levels[level].masks)
     except ValueError as error:
         flags.refuse(f"--inference=learner: {error}; --inference=actor sends none of them alone")
     groups = _make_groups(setup, level, sizes)

@@ -46,7 +46,7 @@ def _batch(seed, t=4, b=6, offset=0.0):
         observation[name][:, 1] = np.nan
     reward[first] = 0
     reward[:, 1] = np.nan
-    entries = Entry(None, reward, None, None, observation, first, None)
+    entries = Entry(None, reward, None, None, observation, first, None, ())
     return Batch(entries, (before, ()), None, weight, None, None)
 
 
@@ -174,7 +174,7 @@ def test_an_observation_that_never_changes_is_read_as_0():
     normaliser = normalisers.Normaliser(Config(**BOTH), tf.TensorSpec([2], tf.float32))
     observation = tf.fill([3, 2, 2], np.float32(1e6 + 0.3))
     zeros = tf.zeros([3, 2])
-    entries = Entry(None, zeros, None, None, observation, zeros > 0, None)
+    entries = Entry(None, zeros, None, None, observation, zeros > 0, None, ())
     normaliser.update(Batch(entries, (zeros[0], ()), None, tf.ones([2]), None, None), 1, ALONE)
     assert (normaliser.read(entries).observation.numpy() == 0).all()
     assert (normaliser.read(entries).reward.numpy() == 0).all()
