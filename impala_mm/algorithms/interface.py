@@ -90,9 +90,15 @@ class Algorithm(Protocol):
 
         It is traced as part of one tf.function without AutoGraph: for a condition on a tensor, use
         `tf.cond` instead of `if`, or a tf.function of your own. It may make any number of optimizer
-        steps. Compute the losses in the function that is passed to `exchange.differentiate`, which
-        --xla compiles. The metrics become keys of metrics.jsonl. One of them must be `grad_norm`:
-        an update in which it is not finite ends the run.
+        steps, each by `exchange.differentiate` and `exchange.apply`; `exchange.minibatches` makes
+        several of them on parts of the batch. Compute the losses in the function that is passed to
+        `exchange.differentiate`, which --xla compiles. All learners must make the same calls of
+        `exchange`: compare an `exchange.mean` where a condition decides about them.
+
+        The metrics, float scalars, become keys of metrics.jsonl. One that this update did not
+        measure is NaN, which does not count in the row's average. `grad_norm` (the largest norm of
+        the update's averaged gradients) and `clipped_share` are added unless they are returned. An
+        update with a gradient that is not finite ends the run and is not saved.
         """
 
 
