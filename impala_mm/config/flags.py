@@ -20,7 +20,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from absl import flags as absl_flags
@@ -41,6 +41,7 @@ def flag(
     most: float = math.inf,
     own: bool = False,
     auto: bool = False,
+    read: Callable[[str], str] | None = None,
 ) -> Any:
     """Return a dataclass field that is a flag; `text` states its effect and its unit for --help.
 
@@ -48,9 +49,10 @@ def flag(
     that a text may have. `least` and `most` are the smallest and largest value of a number. `own`
     means that the learners of a run may have different values. `auto` means that the number may
     also be given as `auto`, which is stored as AUTO; the code that uses it then chooses a value.
+    `read` returns a text in the form in which it is stored, or raises ValueError with a sentence.
     """
     metadata = {"text": text, "group": group, "choices": choices, "least": least, "most": most}
-    metadata |= {"own": own, "auto": auto}
+    metadata |= {"own": own, "auto": auto, "read": read}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -199,6 +201,11 @@ def _define(f: dataclasses.Field, values: absl_flags.FlagValues) -> None:
 
 def _value(found: absl_flags.Flag, f: dataclasses.Field) -> Any:
     """Return the flag's value; for a flag that may be repeated, a tuple of its values."""
+    if read := f.metadata["read"]:
+        try:
+            return read(found.value)
+        except ValueError as error:
+            refuse(f"--{f.name}={found.value}: {error}")
     return tuple(found.value or ()) if f.type == tuple[str, ...] else found.value
 
 

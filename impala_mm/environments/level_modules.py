@@ -1,4 +1,4 @@
-"""Import of the modules that register users' environments; `levels.py` calls it.
+"""Import of the modules of users' environments and wrappers.
 
 A module is searched as `python -m` searches it: first in the current folder, then in the folders of
 PYTHONPATH, then among the installed packages.
@@ -18,8 +18,11 @@ from impala_mm.environments.messages import describe_error
 from impala_mm.environments.types import BadLevel
 
 
-def import_module(module: str, level_name: str) -> None:
-    """Import the module that registers the environment; raise BadLevel if that fails."""
+def import_module(module: str, named: str, after: str) -> None:
+    """Import the module of an environment or of a wrapper; raise BadLevel if that fails.
+
+    `named` is the level or the flag that names it, and `after` the part after the module's name.
+    """
     _search_current_folder()
     try:
         if not all(part.isidentifier() for part in module.split(".")):
@@ -28,9 +31,9 @@ def import_module(module: str, level_name: str) -> None:
     except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{module}.".startswith(f"{missing}."):
-            _refuse_missing(module, missing, level_name)
+            _refuse_missing(missing, named, after)
         raise BadLevel(
-            f"{level_name}: {module}{_found_at(module)} cannot be imported, since it raises "
+            f"{named}: {module}{_found_at(module)} cannot be imported, since it raises "
             f"{describe_error(error)}"
         ) from error
 
@@ -59,18 +62,17 @@ def _found_at(module: str) -> str:
     return f" was found at {path}, but" if path else ""
 
 
-def _refuse_missing(module: str, missing: str, level_name: str) -> NoReturn:
+def _refuse_missing(missing: str, named: str, after: str) -> NoReturn:
     """Raise BadLevel: there is no such module; name the folders that were searched."""
     package, _, part = missing.rpartition(".")
     if package and (path := path_of(package)):
-        raise BadLevel(f"{level_name}: {package} was found at {path}, but it has no module {part}")
+        raise BadLevel(f"{named}: {package} was found at {path}, but it has no module {part}")
     searched = _searched_folders()
     names = [found.name for found in pkgutil.iter_modules([str(folder) for folder in searched])]
     close = difflib.get_close_matches(missing, names, n=1, cutoff=0.7)
-    after = level_name.removeprefix("gym:").removeprefix(module)
     hint = f"; did you mean {close[0]}{after}?" if close else ""
     folders = ", ".join(f"{folder} ({kind})" for folder, kind in searched.items())
-    raise BadLevel(f"{level_name}: no module named {missing!r} was found in {folders}{hint}")
+    raise BadLevel(f"{named}: no module named {missing!r} was found in {folders}{hint}")
 
 
 def _searched_folders() -> dict[Path, str]:

@@ -6,6 +6,7 @@ action = policy(observation)                    later also with the previous act
 """
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import tensorflow as tf
 
 from impala_mm.algorithms import agent
 from impala_mm.algorithms.interface import PolicyOutput
+from impala_mm.config.environment_flags import json_text
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments import from_flags, nests
@@ -144,8 +146,13 @@ def why_unsuitable(about: checkpoint.CheckpointInfo, spec: EnvironmentSpec) -> s
 
 
 def config_for_playing(recorded: dict[str, Any], level_name: str = "", **changes: Any) -> Config:
-    """Return a run's recorded flags with these changes, in float32 for a CPU."""
+    """Return a run's recorded flags with these changes, in float32 for a CPU.
+
+    `env_kwargs` may be a dictionary.
+    """
     known = {f.name for f in dataclasses.fields(Config)}
     kept = {name: value for name, value in recorded.items() if name in known}
+    if isinstance(kwargs := changes.get("env_kwargs"), Mapping):
+        changes["env_kwargs"] = json_text(kwargs)
     config = dataclasses.replace(Config(**kept), precision="float32", **changes)
     return dataclasses.replace(config, level_name=level_name) if level_name else config

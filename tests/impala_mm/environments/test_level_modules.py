@@ -13,7 +13,7 @@ from impala_mm.environments.types import BadLevel
 
 MODULE = """
 import gymnasium
-gymnasium.register("{name}", "faulty_levels:Sound")
+gymnasium.register("{name}", "making:Walk")
 """
 
 
