@@ -41,7 +41,8 @@ def flag(
     most: float = math.inf,
     own: bool = False,
     auto: bool = False,
-    read: Callable[[str], str] | None = None,
+    parse: Callable[[str], Any] | None = None,
+    rewrite: Callable[[str], str] | None = None,
 ) -> Any:
     """Return a dataclass field that is a flag; `text` states its effect and its unit for --help.
 
@@ -49,11 +50,20 @@ def flag(
     that a text may have. `least` and `most` are the smallest and largest value of a number. `own`
     means that the learners of a run may have different values. `auto` means that the number may
     also be given as `auto`, which is stored as AUTO; the code that uses it then chooses a value.
-    `read` returns a text in the form in which it is stored, or raises ValueError with a sentence.
+    `parse` raises a ValueError that says what a text must be; the field keeps the text. `rewrite`
+    does, too, and returns the text in the form in which the field keeps it.
     """
     metadata = {"text": text, "group": group, "choices": choices, "least": least, "most": most}
-    metadata |= {"own": own, "auto": auto, "read": read}
+    metadata |= {"own": own, "auto": auto, "parse": parse, "rewrite": rewrite}
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """Return the whole numbers of a text such as 256,256, each at least 1; raise ValueError."""
+    numbers = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) for part in numbers):
+        raise ValueError("it must be whole numbers of at least 1, separated by commas")
+    return tuple(map(int, numbers))
 
 
 class OldName(NamedTuple):
@@ -201,9 +211,9 @@ def _define(f: dataclasses.Field, values: absl_flags.FlagValues) -> None:
 
 def _value(found: absl_flags.Flag, f: dataclasses.Field) -> Any:
     """Return the flag's value; for a flag that may be repeated, a tuple of its values."""
-    if read := f.metadata["read"]:
+    if rewrite := f.metadata["rewrite"]:
         try:
-            return read(found.value)
+            return rewrite(found.value)
         except ValueError as error:
             refuse(f"--{f.name}={found.value}: {error}")
     return tuple(found.value or ()) if f.type == tuple[str, ...] else found.value
@@ -217,6 +227,11 @@ def _check(name: str, value: Any, f: dataclasses.Field) -> None:
         close = difflib.get_close_matches(str(value), choices, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
         refuse(f"--{name}={value}: it must be {_or(_shown(choices))}{hint}")
+    if f.metadata["parse"]:
+        try:
+            f.metadata["parse"](value)
+        except ValueError as error:
+            refuse(f"--{name}={value}: {error}")
     if f.metadata["auto"] and value == AUTO:
         return
     if f.type in {int, float} and not least <= value <= most:  # NaN is refused, too
