@@ -99,7 +99,7 @@ class Fitting:
         return {"loss": exchange.mean(result.metrics["loss"]), "steps": result.steps}
 
     def stopping(self, inputs, exchange):
-        """Two learners measure 1, 2, ... and 3, 4, ...: the means 2, 3, ..."""
+        """Stop above 4.5; the means of what two learners measure are 2, 3, 4, ..."""
         return self.minibatches(inputs, exchange, stop_above={"kl": 4.5})
 
 
