@@ -93,14 +93,30 @@ class Impala:
     def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
         """Return the policy's probabilities, or parameters, and the baseline's values."""
         features, _ = self._read(entry, core_state)
-        policy = self._policy_head(features)
-        policy = tf.nn.softmax(policy) if self._discrete else policy
-        return PolicyOutput(policy, tf.squeeze(self._baseline_head(features), -1))
+        parameters, values = self._policy_head(features), self._baseline_head(features)
+        return self._output(parameters, tf.squeeze(values, -1))
+
+    def judge_unroll(self, entries: Entry, start: Any) -> PolicyOutput:
+        """Return what `judge` returns for each of the entries [T+1, B, ...] of an unroll."""
+        return self._output(*self._unroll(entries, start))
+
+    def _output(self, parameters: tf.Tensor, values: tf.Tensor) -> PolicyOutput:
+        policy = tf.nn.softmax(parameters) if self._discrete else parameters
+        return PolicyOutput(policy, values, parameters)
 
     def _read(self, entry: Entry, core_state: Any) -> tuple[tf.Tensor, Any]:
         """Return (features [B, F], core state) after reading entries [B, ...]."""
         reward = losses.clip_reward(entry.reward, self._config.reward_clipping)
         return self._network.step(entry.observation, reward, entry.action, entry.first, core_state)
+
+    def _unroll(self, entries: Entry, start: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return (policy parameters [T+1, B, P], values [T+1, B]) for entries [T+1, B, ...]."""
+        reward = losses.clip_reward(entries.reward, self._config.reward_clipping)
+        features, _ = self._network.unroll(
+            entries.observation, reward, entries.action, entries.first, start
+        )  # [T+1, B, F]
+        values = snt.BatchApply(self._baseline_head)(features)
+        return snt.BatchApply(self._policy_head)(features), tf.squeeze(values, -1)
 
     def update(
         self, batch: Batch, context: Context, exchange: GradientReducer
@@ -138,18 +154,13 @@ class Impala:
 
     def _loss(self, batch: Batch) -> "Losses":
         config, entries = self._config, batch.unrolls
-        reward = losses.clip_reward(entries.reward, config.reward_clipping)  # [T+1, B]
-        features, _ = self._network.unroll(
-            entries.observation, reward, entries.action, entries.first, batch.start
-        )  # [T+1, B, F]
-        parameters = snt.BatchApply(self._policy_head)(features)  # [T+1, B, P]
-        baseline = tf.squeeze(snt.BatchApply(self._baseline_head)(features), -1)  # [T+1, B]
+        parameters, values = self._unroll(entries, batch.start)
         return impala_loss(
             distribution=self._distribution.make,
             parameters=parameters,
-            values=baseline,
+            values=values,
             actions=entries.action,
-            rewards=reward,
+            rewards=losses.clip_reward(entries.reward, config.reward_clipping),
             terminated=entries.terminated,
             first=entries.first,
             behaviour_log_probs=self._distribution.make(entries.extras).log_prob(entries.action),

@@ -23,6 +23,9 @@ class PolicyOutput(NamedTuple):
     # [B, P], the parameters of their distribution.
     policy: tf.Tensor
     value: tf.Tensor  # float32 [B]: expected sum of the discounted, clipped rewards from now on
+    # float32 [B, P]: the parameters of the distribution of the actions (logits, for Discrete ones),
+    # from which a student computes its divergence; None if the algorithm has no distribution.
+    parameters: tf.Tensor | None = None
 
 
 class Context(NamedTuple):
@@ -59,6 +62,13 @@ class Algorithm(Protocol):
 
     def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
         """Return the policy and value for entries [B, ...]; it reads the same fields as `act`."""
+
+    # An algorithm may also have this method, which makes it a teacher of other algorithms:
+    #
+    #   judge_unroll(entries, start) -> PolicyOutput
+    #
+    # It returns what `judge` returns for each of the entries [T+1, B, ...] of an unroll, with a
+    # leading axis [T+1, ...]; `start` is the core state before entry 0, as in a batch.
 
     def update(
         self, batch: Batch, context: Context, exchange: GradientReducer
