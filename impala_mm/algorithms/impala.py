@@ -36,8 +36,6 @@ def make(config: Config, environment: EnvironmentSpec) -> "Impala":
 class Impala:
     """A network with a policy head and a baseline head, trained with V-trace."""
 
-    max_lag = None
-
     def __init__(self, config: Config, environment: EnvironmentSpec):
         self._config = config
         self._network = nets.make(

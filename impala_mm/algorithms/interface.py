@@ -40,10 +40,10 @@ class Algorithm(Protocol):
     """An algorithm: it chooses actions and learns from unrolls."""
 
     unroll: UnrollSpec
-    # Largest policy lag of an actor, in policy versions. 0: the actor waits for the next version
-    # after each unroll. None: no limit.
-    max_lag: int | None
     variables: Variables
+    # An algorithm may also have `rounds = True`: all unrolls of a batch are then played by the
+    # policy that the update is to improve, and actors wait for the next one. A batch always has
+    # --batch_size columns: those whose unrolls are missing have weight 0 and are not fresh.
 
     def initial_state(self, batch: int) -> Any:
         """Return the core state at the start of an episode: nest of [B, ...]."""
@@ -81,6 +81,11 @@ class Algorithm(Protocol):
         --xla compiles. The metrics become keys of metrics.jsonl. One of them must be `grad_norm`:
         an update in which it is not finite ends the run.
         """
+
+
+def plays_rounds(algorithm: Algorithm) -> bool:
+    """Return whether an algorithm trains in rounds, on unrolls of its newest policy alone."""
+    return bool(getattr(algorithm, "rounds", False))
 
 
 def entry_spec(environment: EnvironmentSpec, extras: Any) -> Entry:

@@ -20,7 +20,7 @@ def make_algorithm(config: Config, environment: EnvironmentSpec) -> Algorithm:
     name = config.algorithm
     module = f"{__package__}.{name}" if name in BUILT_IN else name
     try:
-        return importlib.import_module(module).make(config, environment)
+        made = importlib.import_module(module).make(config, environment)
     except ModuleNotFoundError as error:
         if error.name not in {module, module.split(".")[0]}:
             raise
@@ -28,3 +28,9 @@ def make_algorithm(config: Config, environment: EnvironmentSpec) -> Algorithm:
             f"--algorithm={name}: there is no such algorithm; write {', '.join(BUILT_IN)} or the "
             f"name of a module of yours (package.module)"
         )
+    if getattr(made, "max_lag", None) is not None:
+        flags.refuse(
+            f"--algorithm={name}: its max_lag={made.max_lag} has no effect any more; with "
+            f"`rounds = True` every batch is played by the newest policy"
+        )
+    return made

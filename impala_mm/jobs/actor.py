@@ -155,6 +155,7 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     from impala_mm.actor import actor  # noqa: PLC0415
     from impala_mm.actor.learner_link import LearnerLink  # noqa: PLC0415
     from impala_mm.algorithms import agent  # noqa: PLC0415
+    from impala_mm.algorithms.interface import plays_rounds  # noqa: PLC0415
     from impala_mm.data.trajectory import UnrollCodec  # noqa: PLC0415
 
     config, say, stop = setup.config, setup.say, setup.stop
@@ -164,18 +165,19 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     level = _level_of_task(config, levels)
     observation = levels[level].observation
     count = auto.num_envs(config, observation)
-    lag = algorithm.max_lag
+    rounds = plays_rounds(algorithm)
     refuse_many_environments(config, count, UnrollCodec(algorithm.unroll).size, 1)
     try:
-        sizes = auto.group_sizes(config, count, observation, provenance.is_local_run(), lag)
+        sizes = auto.group_sizes(config, count, observation, provenance.is_local_run(), rounds)
     except ValueError as error:
         flags.refuse(str(error))
     groups = _make_groups(setup, level, sizes)
     pull_secs = auto.pull_secs(config.min_pull_secs, layout.size)
-    identity |= {"actor": config.task, "level": level}
+    identity |= {"actor": config.task, "level": level, "environments": count}
     pack = compression.COMPRESSORS[auto.compression(config, observation)]
+    columns = count if rounds else 0
     link = LearnerLink(
-        setup.learners, setup.start, identity, setup.token, pull_secs, lag, say, stop, pack
+        setup.learners, setup.start, identity, setup.token, pull_secs, columns, say, stop, pack
     )
 
     def run() -> None:

@@ -78,6 +78,7 @@ def _check_training(config: Config) -> str:
 
 def _refuse_large(config: Config, made: "Agent") -> None:
     """Refuse numbers of unrolls and of environments that cannot work, as the processes do."""
+    from impala_mm.algorithms.interface import plays_rounds  # noqa: PLC0415
     from impala_mm.data.trajectory import UnrollCodec  # noqa: PLC0415
     from impala_mm.learner import setup  # noqa: PLC0415
 
@@ -86,11 +87,13 @@ def _refuse_large(config: Config, made: "Agent") -> None:
     if config.job_name != "actor":
         learners = 1 if config.job_name else config.num_learners
         setup.refuse_large_batch(config, unroll_bytes, learners)
+    if not config.job_name:
+        setup.refuse_rounds(config, made)
     if config.job_name != "learner":
         actors = 1 if config.job_name else auto.num_actors(config)
         actor.refuse_many_environments(config, count, unroll_bytes, actors)
         try:
-            auto.group_sizes(config, count, observation, False, made.algorithm.max_lag)
+            auto.group_sizes(config, count, observation, False, plays_rounds(made.algorithm))
         except ValueError as error:
             flags.refuse(str(error))
 

@@ -97,12 +97,12 @@ def test_what_is_no_number_is_refused_in_words(flag, said, capsys):
 def test_a_place_is_chosen_by_the_gpu_and_by_what_there_is_to_infer():
     config = _config("--inference=auto")
     assert auto.inference(config, 2_000_000, "/GPU:0", None).value == "learner"
-    for weights, device, max_lag, why in (
+    for weights, device, rounds, why in (
         (2_000_000, "/CPU:0", None, "no GPU"),
         (7_700, "/GPU:0", None, "7,700 weights"),
         (2_000_000, "/GPU:0", 0, "wait for the next policy"),
     ):
-        chosen = auto.inference(config, weights, device, max_lag)
+        chosen = auto.inference(config, weights, device, rounds)
         assert chosen.value == "actor"
         assert why in chosen.why
     told = auto.inference(_config("--inference=learner"), 7_700, "/CPU:0", 0)

@@ -104,7 +104,9 @@ def test_an_unroll_is_judged_as_its_entries_one_by_one(logdir):
     judged = tf.function(policy.judge_unroll, autograph=False)(unroll, start)
     for name in ("policy", "value", "parameters"):
         one_by_one = np.stack([getattr(each, name).numpy() for each in expected[1:]])
-        np.testing.assert_allclose(getattr(judged, name), one_by_one, rtol=1e-3, atol=2e-3, err_msg=name)
+        np.testing.assert_allclose(
+            getattr(judged, name), one_by_one, rtol=1e-3, atol=2e-3, err_msg=name
+        )
     np.testing.assert_allclose(tf.nn.softmax(judged.parameters), judged.policy, atol=1e-6)
     fresh = policy.judge_unroll(unroll, policy.initial_state(batch))
     assert np.allclose(fresh.parameters[2, 0], judged.parameters[2, 0], rtol=1e-3), "after a reset"
