@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 import nets
-from impala_mm.algorithms import registry
+from impala_mm.algorithms import networks, registry
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import structure_digest
+from impala_mm.data.variables import BadVariables
 from impala_mm.environments import from_flags
 from impala_mm.environments.action_parts import Box
 from impala_mm.environments.actions import UnsuitableActions
@@ -62,16 +63,16 @@ def make_agent(
         algorithm = registry.make_algorithm(config, spec)
     except (nets.UnknownNetwork, nets.Unsuitable) as error:
         flags.refuse(f"--agent_name={config.agent_name}: {error}")
-    except UnsuitableActions as error:
+        algorithm.variables.check()
+    except (UnsuitableActions, BadVariables) as error:
         flags.refuse(f"--algorithm={config.algorithm}: {error}")
-    auto = config.agent_name == "auto"
     layout = ParameterLayout(
         algorithm.variables.acting, algorithm.variables.trained, config.parameter_dtype
     )
     identity = stepping_identity(config, levels) | {
         "run_id": f"{os.getpid()}-{time.time_ns()}",
         "length": algorithm.unroll.length,
-        "network": nets.auto(spec.observation) if auto else config.agent_name,
+        "network": networks.describe(config, spec),
         "unroll": structure_digest(algorithm.unroll[2:]) + f" of {config.unroll_length}",
         "acting": layout.digest,
         "box": f"{config.box_policy}, {config.box_deviation} deviation",
@@ -79,7 +80,8 @@ def make_agent(
     has_box = any(isinstance(part, Box) for part in spec.actions.leaves)
     made_of = {
         "--algorithm": config.algorithm,
-        "--agent_name": identity["network"],
+        "--agent_name": networks.chosen_name(config, spec),
+        **networks.recorded(config),
         "--level_name": identity["level_name"],
         "--optimizer": config.optimizer,
         "--num_action_repeats": spec.action_repeats,

@@ -16,7 +16,7 @@ import sonnet as snt
 import tensorflow as tf
 
 import nets
-from impala_mm.algorithms import losses, optimizers, policies, vtrace
+from impala_mm.algorithms import losses, networks, optimizers, policies, vtrace
 from impala_mm.algorithms.distributions import Categorical, Distribution
 from impala_mm.algorithms.interface import Context, PolicyOutput, entry_spec
 from impala_mm.config.settings import Config
@@ -38,20 +38,14 @@ class Impala:
 
     def __init__(self, config: Config, environment: EnvironmentSpec):
         self._config = config
-        self._network = nets.make(
-            config.agent_name,
-            environment.observation,
-            environment.actions,
-            environment.frame_stack,
-            config.precision,
-        )
+        self._network = networks.make_actor_critic(config, environment)
         self._distribution = policies.choose(
             environment.actions, config.box_policy, config.box_deviation
         )
         self._discrete = environment.actions.discrete is not None
         scaling = config.advantage_scaling
         self._scale_advantages = scaling == "batch" or (scaling == "auto" and not self._discrete)
-        self._policy_head = policies.make_head(self._distribution)
+        self._policy_head = policies.make_head(self._distribution, config.policy_init_scale)
         self._baseline_head = snt.Linear(1, name="baseline")
         self._optimizer = optimizers.make(
             config.optimizer, config.learning_rate, config.decay, config.momentum, config.epsilon
@@ -79,7 +73,7 @@ class Impala:
     def act(self, entry: Entry, core_state: Any, exploration: tf.Tensor) -> tuple[Any, Any, Any]:
         """Sample actions from the policy; where `exploration` is 0, take the most likely ones."""
         features, core_state = self._read(entry, core_state)
-        parameters = self._policy_head(features)
+        parameters = self._policy_head(features.policy)
         policy = self._distribution.make(parameters)
         action = tf.nest.map_structure(
             lambda drawn, likely: losses.select(exploration > 0, drawn, likely),
@@ -91,8 +85,8 @@ class Impala:
     def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
         """Return the policy's probabilities, or parameters, and the baseline's values."""
         features, _ = self._read(entry, core_state)
-        parameters, values = self._policy_head(features), self._baseline_head(features)
-        return self._output(parameters, tf.squeeze(values, -1))
+        parameters = self._policy_head(features.policy)
+        return self._output(parameters, tf.squeeze(self._baseline_head(features.value), -1))
 
     def judge_unroll(self, entries: Entry, start: Any) -> PolicyOutput:
         """Return what `judge` returns for each of the entries [T+1, B, ...] of an unroll."""
@@ -102,10 +96,12 @@ class Impala:
         policy = tf.nn.softmax(parameters) if self._discrete else parameters
         return PolicyOutput(policy, values, parameters)
 
-    def _read(self, entry: Entry, core_state: Any) -> tuple[tf.Tensor, Any]:
+    def _read(self, entry: Entry, core_state: Any) -> tuple[nets.Features, Any]:
         """Return (features [B, F], core state) after reading entries [B, ...]."""
         reward = losses.clip_reward(entry.reward, self._config.reward_clipping)
-        return self._network.step(entry.observation, reward, entry.action, entry.first, core_state)
+        read = (entry.observation, reward, entry.action, entry.first)
+        features, core_state = self._network.step(*read, core_state)
+        return networks.for_policy_and_value(features), core_state
 
     def _unroll(self, entries: Entry, start: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """Return (policy parameters [T+1, B, P], values [T+1, B]) for entries [T+1, B, ...]."""
@@ -113,8 +109,9 @@ class Impala:
         features, _ = self._network.unroll(
             entries.observation, reward, entries.action, entries.first, start
         )  # [T+1, B, F]
-        values = snt.BatchApply(self._baseline_head)(features)
-        return snt.BatchApply(self._policy_head)(features), tf.squeeze(values, -1)
+        features = networks.for_policy_and_value(features)
+        values = snt.BatchApply(self._baseline_head)(features.value)  # [T+1, B, 1]
+        return snt.BatchApply(self._policy_head)(features.policy), tf.squeeze(values, -1)
 
     def update(
         self, batch: Batch, context: Context, exchange: GradientReducer

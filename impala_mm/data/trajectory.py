@@ -74,14 +74,26 @@ class Unroll(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """B unrolls, one per column: the output of a `BatchSource` and the input of an update."""
+    """B unrolls, one per column: the output of a `BatchSource` and the input of an update.
+
+    `batches` joins batches and selects columns of them.
+    """
 
     unrolls: Entry  # [T+overlap, B, ...]
     start: Any  # nest of [B, ...]: the states before entry 0
     key: Any  # int64 [B]: the unroll's key, by which priorities are reported to the source
-    weight: Any  # float32 [B]: weight of the unroll's loss; 0 for the padding of a short batch
+    # float32 [B]: the weight of the unroll's loss, which counts for nothing else; 0 for the padding
+    # of a short batch
+    weight: Any
     version: Any  # int64 [B]: the oldest policy version that chose actions in the unroll
-    fresh: Any  # bool [B]: true for an unroll from an actor, false for one from replay
+    # bool [B]: whether the unroll counts as played. Its new entries are then counted as steps,
+    # without resets. False for an unroll that was counted before and is used again.
+    fresh: Any
+
+    @property
+    def played(self) -> np.ndarray:
+        """The columns that count as played, bool [B]: they are fresh and no padding."""
+        return np.asarray(self.fresh) & (np.asarray(self.weight) > 0)
 
 
 class UnrollCodec:

@@ -117,7 +117,7 @@ def _check_weights(config: Config, made: "Agent") -> str:
         if config.mode == "train_from":
             path, about = checkpoint.find(config.checkpoint)
             resume.check_weights(about, made.made_of, config.checkpoint)
-            checkpoint.load(path, checkpoint.named(variables, weights=True))
+            checkpoint.load(path, checkpoint.named_weights(variables))
             return f"; training starts with the weights of {path} ({about.frames:,.0f} frames)"
     except (checkpoint.Damaged, checkpoint.Mismatch, checkpoint.Missing) as error:
         flags.refuse(str(error))

@@ -57,7 +57,7 @@ class Checkpointing:
         elif config.mode == "train_from":
             path, source = checkpoint.find(config.checkpoint)
             resume.check_weights(source, ours.made_of, config.checkpoint)
-            checkpoint.load(path, checkpoint.named(self._variables, weights=True))
+            checkpoint.load(path, checkpoint.named_weights(self._variables))
             self._say(f"training starts with the weights of {path} ({source.frames:,.0f} frames)")
         self._newest = ours._replace(
             **{name: getattr(self._newest, name) for name in ("updates", "frames")}

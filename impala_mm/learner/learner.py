@@ -63,13 +63,14 @@ class Learner(threading.Thread):
         self.variables_lock = threading.Lock()  # held while variables change; saving waits for it
         self.steps, self.updates = 0, 0  # steps of all learners; updates, the same on each
         self.sync_checks, self.sync_repairs = 0, 0
+        self._replays = False  # whether a batch contained a replayed unroll
         self.actions: Any = None  # nest of [T+overlap, B, ...], of the last batch
         self.end_reason = ""  # why it ended or will end; empty if another learner knows
         self.failure: BaseException | None = None
 
     @property
     def frames(self) -> float:
-        """Environment frames that all learners have trained on."""
+        """The environment frames that all learners have played; a replayed one counts once."""
         return float(self.steps * self._repeats)
 
     def start_training(self, mean_return: Callable[[], float]) -> None:
@@ -143,7 +144,7 @@ class Learner(threading.Thread):
                 acting_values = self._layout.values()  # read again after the repair
         self._source.feedback(batch.key, priorities)
         self._publish(acting_values)
-        values["policy_lag"] = self.updates - 1 - float(np.mean(batch.version))
+        values |= self._composition(batch)
         values["queue_fill"] = self._server.fill()
         values |= self._server.inference_metrics()
         self.meter.add(values, agreed.own_steps)
@@ -152,6 +153,18 @@ class Learner(threading.Thread):
             self.meter.add_actor_times(report.times)
         self.actions = batch.unrolls.action
         return over
+
+    def _composition(self, batch: Batch) -> dict[str, float]:
+        """Return the metrics of which unrolls a batch consisted of, by key."""
+        used, played = np.asarray(batch.weight) > 0, batch.played
+        values = {}
+        if played.any():
+            lag = self.updates - 1 - np.asarray(batch.version)[played]
+            values["policy_lag"] = float(lag.mean())
+        self._replays |= bool((used & ~played).any())
+        if self._replays and used.any():
+            values["replay_share"] = 1.0 - float(played.sum() / used.sum())
+        return values
 
     def _publish(self, values: list[tf.Tensor]) -> None:
         """Publish the acting variables' values, which are packed when an actor asks for them."""

@@ -30,8 +30,8 @@ class AgreedStep(NamedTuple):
     """One step that all learners make."""
 
     batch: Batch | None  # this learner's batch; None if all learners stop instead
-    steps: int  # environment steps in the batches of all learners
-    own_steps: int  # environment steps in this learner's batch
+    steps: int  # environment steps played in the batches of all learners
+    own_steps: int  # environment steps played in this learner's batch
     episode_return: float  # rank 0's mean raw return; NaN before it is known
     ready: float  # time.monotonic() when this learner had its batch
 
@@ -133,6 +133,10 @@ class Lockstep:
         return None, 0
 
     def _steps(self, batch: Batch) -> int:
-        """Return the number of steps in a batch, without repeated entries, resets and padding."""
+        """Return the number of steps played in a batch, each of which counts once.
+
+        Repeated entries, resets, padding and replayed columns do not count, and a column counts the
+        same whatever its weight.
+        """
         new = ~np.asarray(batch.unrolls.first)[self._overlap :]  # [T, B]
-        return int((new * np.asarray(batch.weight)).sum())
+        return int((new & batch.played).sum())

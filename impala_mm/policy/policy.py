@@ -49,7 +49,7 @@ class Policy:
 
     def load(self, path: Path, about: checkpoint.CheckpointInfo) -> None:
         """Load the weights of another checkpoint of the same run; raises Mismatch."""
-        checkpoint.load(path, checkpoint.named(self.algorithm.variables, weights=True))
+        checkpoint.load(path, checkpoint.named_for_acting(self.algorithm.variables))
         self.path, self.about = path, about
 
     def reset(self) -> None:

@@ -142,28 +142,45 @@ class Checkpoints:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def named(variables: Variables, weights: bool = False) -> dict[str, tf.Variable]:
-    """Return an algorithm's variables by their names in a checkpoint.
+def named(variables: Variables) -> dict[str, tf.Variable]:
+    """Return the variables that a checkpoint holds, by their names in it."""
+    return _named(variables, *_variables_by_kind(variables))
 
-    `weights`: only the trained and the acting variables, without the optimizer's slots.
+
+def named_weights(variables: Variables) -> dict[str, tf.Variable]:
+    """Return the variables with which --mode=train_from starts, by their names in a checkpoint.
+
+    These are all but the optimizer's slots and other carried variables.
     """
-    kinds = _variables_by_kind(variables)
-    if weights:
-        del kinds["carried"]
-    return {f"{kind}/{i}": v for kind, group in kinds.items() for i, v in enumerate(group)}
+    return _named(variables, "trained", "acting", "weights")
+
+
+def named_for_acting(variables: Variables) -> dict[str, tf.Variable]:
+    """Return the variables that choosing actions and `judge` need, by their names in a checkpoint.
+
+    These are the trained ones, and the carried ones that actors receive, such as normalisers.
+    """
+    return _named(variables, "trained", "acting")
+
+
+def _named(variables: Variables, *kinds: str) -> dict[str, tf.Variable]:
+    by_kind = _variables_by_kind(variables)
+    return {f"{kind}/{i}": v for kind in kinds for i, v in enumerate(by_kind[kind])}
 
 
 def _variables_by_kind(variables: Variables) -> dict[str, list[tf.Variable]]:
-    """Return the variables as trained, acting and other carried ones.
+    """Return the variables as trained, acting, weights and other carried ones.
 
-    Acting variables such as a normaliser's are a kind of their own, so that their names do not
-    depend on how many slots the optimizer has.
+    Acting variables such as a normaliser's, and weights such as those of a target network, are
+    kinds of their own, so that their names do not depend on how many slots the optimizer has.
     """
     acting = {id(variable) for variable in variables.acting}
+    weights = {id(variable) for variable in variables.weights or ()} - acting
     return {
         "trained": variables.trained,
         "acting": [v for v in variables.carried if id(v) in acting],
-        "carried": [v for v in variables.carried if id(v) not in acting],
+        "weights": [v for v in variables.carried if id(v) in weights],
+        "carried": [v for v in variables.carried if id(v) not in acting | weights],
     }
 
 

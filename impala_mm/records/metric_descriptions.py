@@ -147,9 +147,14 @@ GROUPS = (
             "policy_lag": _M(
                 "updates",
                 "Policy lag: how many updates older than the trained policy the behaviour policy "
-                "of the batch was, on average.",
+                "of the batch was, on average over its new unrolls (replayed ones do not count).",
                 "low; about 20 is common, V-trace corrects for it",
                 parts="learner",
+            ),
+            "replay_share": _M(
+                "share of unrolls, 0 to 1",
+                "Replayed unrolls among those of the batch; only if the algorithm's source replays "
+                "any. Replayed unrolls do not count as frames.",
             ),
         },
     ),

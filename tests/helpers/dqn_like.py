@@ -36,7 +36,7 @@ class DQNLike:
         self._optimizer.initialize(online)
         self._updates = tf.Variable(0)
         carried = [*self._targets, self._updates, *self._optimizer.variables]
-        self.variables = Variables(trained=online, carried=carried, acting=online)
+        self.variables = Variables(online, carried, acting=online, weights=self._targets)
 
     def initial_state(self, batch):
         return ()

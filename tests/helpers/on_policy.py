@@ -1,4 +1,4 @@
-"""IMPALA in rounds, whose batches are checked by its metrics: --algorithm=tests.helpers.on_policy."""
+"""IMPALA in rounds, whose metrics tell what a batch holds: --algorithm=tests.helpers.on_policy."""
 
 import tensorflow as tf
 

@@ -40,7 +40,8 @@ class Prioritised:
         keys = self._random.choice(HELD, BATCH, replace=False, p=weights / weights.sum())
         self.drawn.append(keys)
         unrolls = tf.nest.map_structure(lambda x: tf.gather(x, keys, axis=1), self._entries)
-        version, fresh = tf.zeros([BATCH], tf.int64), tf.zeros([BATCH], tf.bool)
+        # They count as played, so that the run ends at its number of frames.
+        version, fresh = tf.zeros([BATCH], tf.int64), tf.ones([BATCH], tf.bool)
         return Batch(unrolls, (), tf.constant(keys, tf.int64), tf.ones([BATCH]), version, fresh)
 
     def feedback(self, keys, priorities):

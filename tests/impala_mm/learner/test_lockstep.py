@@ -16,12 +16,13 @@ from impala_mm.learner.lockstep import Lockstep
 T, B = 4, 3
 
 
-def _batch(resets=0, weight=1.0):
+def _batch(resets=0, weight=1.0, fresh=True):
     """Make a batch in which this many of the T x B steps are resets, which do not count."""
     first = tf.reshape(tf.range(T * B) < resets, [T, B])
     first = tf.concat([tf.fill([1, B], True), first], 0)  # the entry that overlaps
     entries = Entry(None, None, None, None, None, first, None)
-    return Batch(entries, (), None, tf.fill([B], weight), None, None)
+    weight, fresh = tf.broadcast_to(weight, [B]), tf.broadcast_to(fresh, [B])
+    return Batch(entries, (), None, weight, None, fresh)
 
 
 class Source:
@@ -80,6 +81,14 @@ def test_a_step_counts_the_steps_of_all_learners_but_no_resets_and_no_padding(tw
     two.give(0, _batch(weight=0.0))
     two.give(1, _batch())
     assert [turn.steps for turn in two.next()] == [T * B] * 2
+
+
+def test_replayed_columns_do_not_count_and_weights_in_the_loss_change_nothing(two):
+    two.give(0, _batch(weight=[0.25, 3.0, 1.0], fresh=[True, True, False]))
+    two.give(1, _batch(weight=[0.25, 3.0, 0.0], fresh=[False, False, True]))
+    left, right = two.next()
+    assert (left.own_steps, right.own_steps) == (T * 2, 0)
+    assert left.steps == right.steps == T * 2
 
 
 def test_nobody_begins_a_step_before_all_have_a_batch(two):

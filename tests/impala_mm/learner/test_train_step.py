@@ -66,7 +66,7 @@ def _played(config):
 def _two_updates(config, batch, weights):
     """Make two updates; return the second one's metrics and all variables after it."""
     algorithm = in_process.make(config)
-    trained, carried, _ = algorithm.variables
+    trained, carried, *_ = algorithm.variables
     for variable, value in zip(trained, weights, strict=True):
         variable.assign(value)
     update = TrainStep(algorithm, ALONE, config, list)

@@ -151,7 +151,24 @@ def test_weights_are_what_learns_or_acts_without_slots(variables):
         "acting/0",
         "carried/0",
     ]
-    assert list(checkpoint.named(variables, weights=True)) == ["trained/0", "trained/1", "acting/0"]
+    acting = ["trained/0", "trained/1", "acting/0"]
+    assert list(checkpoint.named_weights(variables)) == acting
+    assert list(checkpoint.named_for_acting(variables)) == acting
+
+
+def test_train_from_takes_the_carried_weights_that_acting_does_not_need(tmp_path, variables):
+    """A target network is loaded, whatever slots stand before it; optimizer slots are not."""
+    slot, target = tf.Variable(0.0), tf.Variable([0.0, 0.0])
+    theirs = variables._replace(carried=[slot, *variables.carried, target], weights=[target])
+    path = _save(Checkpoints(tmp_path, theirs, 3), theirs, 7)
+    for variable in theirs.carried:
+        variable.assign(tf.zeros_like(variable))
+    ours = theirs._replace(carried=[target, variables.carried[1], slot])
+    checkpoint.load(path, checkpoint.named_weights(ours))
+    assert target.numpy().tolist() == [7, 7]
+    assert variables.carried[1].numpy().tolist() == [7, 7], "it acts"
+    assert float(slot) == 0
+    assert "weights/0" not in checkpoint.named_for_acting(ours)
 
 
 def test_weights_are_found_whatever_slots_stand_before_them(tmp_path, variables):
@@ -161,7 +178,7 @@ def test_weights_are_found_whatever_slots_stand_before_them(tmp_path, variables)
     other = tf.Variable([0.0, 0.0])
     acting = [*variables.trained, other]
     theirs = Variables(variables.trained, [*slots, other], acting)
-    checkpoint.load(path, checkpoint.named(theirs, weights=True))
+    checkpoint.load(path, checkpoint.named_weights(theirs))
     assert other.numpy().tolist() == [7.0, 7.0]
 
 

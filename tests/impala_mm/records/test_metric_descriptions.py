@@ -34,8 +34,10 @@ def _aggregator_keys():
         meter.add_times(train=0.0)  # the first update's times are left out
         meter.add_times(wait=9.0, exchange=9.0, train=9.0, rest=9.0)
         meter.add_actor_times({"playing": 1e-9} | dict.fromkeys(metrics.ACTOR_TIMES, 1e-10))
-        # inference_batch comes from the server, with --inference=learner.
-        meter.add({"queue_fill": 1.0, "policy_lag": 2.0, "inference_batch": 8.0}, 8)
+        # inference_batch comes from the server, with --inference=learner, and replay_share from an
+        # algorithm's source.
+        values = {"queue_fill": 1.0, "policy_lag": 2.0}
+        meter.add(values | {"inference_batch": 8.0, "replay_share": 0.5}, 8)
         for level in scores:
             meter.add_episodes(level, np.array([(1, 1.0, 9), (0, 1.0, 9)], np.float32))
         aggregator.merge(rank, meter.take_reading())

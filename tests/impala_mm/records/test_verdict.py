@@ -65,8 +65,8 @@ def test_an_absurd_number_of_actors_is_never_advised(wait, advice):
         (
             0.6,
             "bottleneck: actors (the learner waits 60% of its time for the round's unrolls, actors "
-            "wait for the next policy 35% of theirs, actors spend 40% of theirs computing actions); "
-            "more actors with fewer --num_envs each would help (2 now)",
+            "wait for the next policy 35% of theirs, actors spend 40% of theirs computing "
+            "actions); more actors with fewer --num_envs each would help (2 now)",
         ),
         (
             0.2,

@@ -1,0 +1,59 @@
+"""Columns of batches are chosen, joined and padded, as arrays and as tensors."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from impala_mm.data import batches
+from impala_mm.data.trajectory import Batch, Entry
+
+
+def _batch(first, size=3):
+    """Return a batch of 2 entries in which column i contains `first` + i everywhere."""
+    value = np.arange(first, first + size)
+    both = np.stack([value, value])
+    flags = both < 0
+    observation = {"x": np.stack([both, both], -1).astype(np.float32)}
+    entries = Entry(both, both.astype(np.float32), flags, flags, observation, flags, ())
+    return Batch(entries, (value,), value, np.ones(size, np.float32), value, value >= 0)
+
+
+def _tensors(batch):
+    return tf.nest.map_structure(tf.constant, batch)
+
+
+def _same(left, right):
+    for a, b in zip(tf.nest.flatten(left), tf.nest.flatten(right), strict=True):
+        np.testing.assert_array_equal(a, b)
+        assert np.asarray(a).dtype == np.asarray(b).dtype
+
+
+@pytest.mark.parametrize("convert", [lambda batch: batch, _tensors])
+def test_columns_and_join_undo_each_other(convert):
+    whole = convert(_batch(0, 4))
+    _same(batches.join([batches.columns(whole, [0, 1]), batches.columns(whole, [2, 3])]), whole)
+    chosen = batches.columns(whole, [3, 3, 1])
+    assert np.asarray(chosen.unrolls.observation["x"])[1, :, 0].tolist() == [3, 3, 1]
+    assert np.asarray(chosen.start[0]).tolist() == np.asarray(chosen.key).tolist() == [3, 3, 1]
+
+
+def test_tensors_and_arrays_can_be_joined():
+    joined = batches.join([_tensors(_batch(0)), _batch(3)])
+    _same(joined, _batch(0, 6))
+
+
+def test_a_copy_of_arrays_is_independent_of_the_batch():
+    batch = _batch(0)
+    copied = batches.to_numpy(batch)
+    batch.unrolls.reward[:] = 9
+    _same(copied, _batch(0))
+    _same(batches.to_numpy(_tensors(_batch(0))), _batch(0))
+
+
+def test_replayed_and_padded_columns_do_not_count_as_played():
+    padded = batches.padded(_batch(0), 5)
+    assert padded.weight.tolist() == [1, 1, 1, 0, 0]
+    assert padded.key.tolist() == [0, 1, 2, 2, 2]
+    assert padded.played.tolist() == [True, True, True, False, False]
+    joined = batches.join([_batch(0), batches.replayed(_batch(3))])
+    assert joined.played.tolist() == [True] * 3 + [False] * 3
