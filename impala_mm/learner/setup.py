@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from impala_mm.algorithms import registry
 from impala_mm.algorithms.agent import Agent, config_for_acting, make_agent
-from impala_mm.algorithms.interface import plays_rounds
+from impala_mm.algorithms.interface import Role
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
@@ -95,7 +95,7 @@ def build_learner(
     algorithm, spec = agent.algorithm, agent.spec
     codec = UnrollCodec(algorithm.unroll)
     refuse_large_batch(config, codec.size, process_rank().local_size)
-    rounds = plays_rounds(algorithm)
+    rounds = registry.optional(algorithm, "rounds")
     if rounds and provenance.is_local_run():
         refuse_rounds(config, agent)
     capacity = config.queue_capacity or config.batch_size
@@ -167,13 +167,14 @@ def _make_source(server: Server, codec: UnrollCodec, batch_size: int) -> BatchSo
 def _build_inference(config: Config, agent: Agent) -> BatchedInference:
     """Return inference with a copy of the network, which does not change during an update."""
     refuse_inference(config, agent)
-    copy = make_agent(config_for_acting(config), process_rank().rank, agent.levels)
+    own = config_for_acting(config)
+    copy = make_agent(own, process_rank().rank, agent.levels, Role.INFERENCE)
     return BatchedInference(copy.algorithm, copy.layout, devices.training_device())
 
 
 def refuse_inference(config: Config, agent: Agent) -> None:
     """Refuse --inference=learner for algorithms that do not support it."""
-    if config.inference == "learner" and plays_rounds(agent.algorithm):
+    if config.inference == "learner" and registry.optional(agent.algorithm, "rounds"):
         flags.refuse(
             f"--inference=learner: with --algorithm={config.algorithm} actors wait for the next "
             f"policy, which needs --inference=actor"
@@ -183,7 +184,9 @@ def refuse_inference(config: Config, agent: Agent) -> None:
 def refuse_rounds(config: Config, agent: Agent) -> None:
     """Refuse actors that cannot fill the rounds; all of the run have the same flags."""
     count = auto.num_envs(config, agent.spec.observation)
-    if plays_rounds(agent.algorithm) and (why := why_unfit(config.batch_size, count)):
+    if registry.optional(agent.algorithm, "rounds") and (
+        why := why_unfit(config.batch_size, count)
+    ):
         flags.refuse(f"--algorithm={config.algorithm}: {why}")
 
 
@@ -215,7 +218,9 @@ def _listen(
     inference = None
     if identity["inference"] == "learner":
         inference = _build_inference(config, agent)
-    rounds = Rounds(config.batch_size, say) if plays_rounds(agent.algorithm) else None
+    rounds = (
+        Rounds(config.batch_size, say) if registry.optional(agent.algorithm, "rounds") else None
+    )
     try:
         return Server(
             address, held, token, identity, capacity, say, inference, unroll_bytes, rounds

@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.algorithms import agent
-from impala_mm.algorithms.interface import PolicyOutput
+from impala_mm.algorithms.interface import PolicyOutput, Role
+from impala_mm.config.algorithm_settings import BadAlgorithm
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments import from_flags, nests
@@ -39,7 +40,7 @@ class Policy:
             spec = level_spec(name.strip(), **from_flags.environment_options(self.config))
             if why := why_unsuitable(about, spec):
                 raise checkpoint.Mismatch(why)
-        made = agent.make_agent(self.config, number=0)
+        made = agent.make_agent(self.config, number=0, role=Role.EVALUATOR)
         self._conversion: ObservationConversion | None = None
         self.algorithm, self.levels, self.spec = made.algorithm, made.levels, made.spec
         self.load(path, about)
@@ -160,8 +161,16 @@ def why_unsuitable(about: checkpoint.CheckpointInfo, spec: EnvironmentSpec) -> s
 
 
 def config_for_playing(recorded: dict[str, Any], level_name: str = "", **changes: Any) -> Config:
-    """Return a run's recorded flags with these changes, in float32 for a CPU."""
-    known = {f.name for f in dataclasses.fields(Config)}
+    """Return a run's recorded flags with these changes, in float32 for a CPU.
+
+    Raises checkpoint.Mismatch if there is no module of the run's algorithm.
+    """
+    algorithm = recorded.get("algorithm", Config.algorithm)
+    try:
+        settings = Config.of_algorithm(algorithm)
+    except BadAlgorithm as error:
+        raise checkpoint.Mismatch(f"the run's --algorithm={algorithm}: {error}") from error
+    known = {f.name for f in dataclasses.fields(settings)}
     kept = {name: value for name, value in recorded.items() if name in known}
-    config = dataclasses.replace(Config(**kept), precision="float32", **changes)
+    config = dataclasses.replace(settings(**kept), precision="float32", **changes)
     return dataclasses.replace(config, level_name=level_name) if level_name else config
