@@ -21,6 +21,7 @@ from impala_mm.runtime import devices
 # The members that an algorithm may leave out, with their defaults.
 _OPTIONAL: dict[str, Any] = {
     "rounds": False,  # whether it trains in rounds, on unrolls of its newest policy alone
+    "judge_unroll": None,  # the method that makes it a teacher, see `interface.Algorithm`
     "network_name": "",  # the name of its network, if --agent_name=auto does not choose it
 }
 _METHODS = ("initial_state", "act", "judge", "update")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.algorithms import agent
+from impala_mm.algorithms import agent, registry
 from impala_mm.algorithms.interface import PolicyOutput, Role
 from impala_mm.config.algorithm_settings import BadAlgorithm
 from impala_mm.config.settings import Config
@@ -112,7 +112,7 @@ class Policy:
         `initial_state(B)` serves, if the student ignores the outputs for the first entries.
         Raises NotImplementedError if the policy's algorithm has no `judge_unroll`.
         """
-        judge = getattr(self.algorithm, "judge_unroll", None)
+        judge = registry.optional(self.algorithm, "judge_unroll")
         if judge is None:
             raise NotImplementedError(
                 f"--algorithm={self.config.algorithm} has no method judge_unroll, by which it "
