@@ -110,7 +110,7 @@ def stepping_identity(config: Config, levels: dict[str, EnvironmentSpec]) -> dic
             f"--{n}={v}" for n, v in from_flags.environment_options(config).items()
         ),
         "emulator": spec.emulator,
-        "steps": f"{from_flags.describe_spaces(spec)}",
+        "steps": f"{from_flags.describe_spaces(spec)}{' with masks' if spec.masks else ''}",
     }
 
 

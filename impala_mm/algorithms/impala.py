@@ -16,8 +16,8 @@ import sonnet as snt
 import tensorflow as tf
 
 import nets
-from impala_mm.algorithms import losses, networks, optimizers, policies, vtrace
-from impala_mm.algorithms.distributions import Categorical, Distribution
+from impala_mm.algorithms import losses, masking, networks, optimizers, policies, vtrace
+from impala_mm.algorithms.distributions import Distribution
 from impala_mm.algorithms.impala_settings import Settings
 from impala_mm.algorithms.interface import Context, PolicyOutput, Role, entry_spec
 from impala_mm.config.settings import Config
@@ -36,6 +36,8 @@ def make(config: Config, environment: EnvironmentSpec, role: Role = Role.LEARNER
 
 class Impala:
     """A network with a policy head and a baseline head, trained with V-trace."""
+
+    masks = True  # actions that an environment forbids are never chosen
 
     def __init__(self, config: Settings, environment: EnvironmentSpec, role: Role):
         self._config = config
@@ -81,7 +83,7 @@ class Impala:
         """Sample actions from the policy; where `exploration` is 0, take the most likely ones."""
         features, core_state = self._read(entry, core_state)
         parameters = self._policy_head(features.policy)
-        policy = self._distribution.make(parameters)
+        policy = self._distribution.make(parameters, entry.mask)
         action = tf.nest.map_structure(
             lambda drawn, likely: losses.select(exploration > 0, drawn, likely),
             policy.sample(),
@@ -93,14 +95,17 @@ class Impala:
         """Return the policy's probabilities, or parameters, and the baseline's values."""
         features, _ = self._read(entry, core_state)
         parameters = self._policy_head(features.policy)
-        return self._output(parameters, tf.squeeze(self._baseline_head(features.value), -1))
+        values = tf.squeeze(self._baseline_head(features.value), -1)
+        return self._output(parameters, values, entry.mask)
 
     def judge_unroll(self, entries: Entry, start: Any) -> PolicyOutput:
         """Return what `judge` returns for each of the entries [T+1, B, ...] of an unroll."""
-        return self._output(*self._unroll(entries, start))
+        return self._output(*self._unroll(entries, start), entries.mask)
 
-    def _output(self, parameters: tf.Tensor, values: tf.Tensor) -> PolicyOutput:
-        policy = tf.nn.softmax(parameters) if self._discrete else parameters
+    def _output(self, parameters: tf.Tensor, values: tf.Tensor, mask: Any) -> PolicyOutput:
+        policy = parameters
+        if self._discrete:
+            policy = tf.nn.softmax(masking.allowed_only(parameters, mask))
         return PolicyOutput(policy, values, parameters)
 
     def _read(self, entry: Entry, core_state: Any) -> tuple[nets.Features, Any]:
@@ -157,15 +162,17 @@ class Impala:
     def _loss(self, batch: Batch) -> "Losses":
         config, entries = self._config, batch.unrolls
         parameters, values = self._unroll(entries, batch.start)
+        behaviour = self._distribution.make(entries.extras, masking.before(entries.mask))
         return impala_loss(
             distribution=self._distribution.make,
+            masks=entries.mask,
             parameters=parameters,
             values=values,
             actions=entries.action,
             rewards=losses.clip_reward(entries.reward, config.reward_clipping),
             terminated=entries.terminated,
             first=entries.first,
-            behaviour_log_probs=self._distribution.make(entries.extras).log_prob(entries.action),
+            behaviour_log_probs=behaviour.log_prob(entries.action),
             weight=batch.weight,
             discounting=config.discounting,
             baseline_cost=config.baseline_cost / tf.maximum(self._squared_error, 1.0),
@@ -209,7 +216,8 @@ def impala_loss(
     clip_rho_threshold: float | None = 1.0,
     clip_pg_rho_threshold: float | None = 1.0,
     clip_c_threshold: float | None = 1.0,
-    distribution: Callable[[tf.Tensor], Distribution] = Categorical,
+    distribution: Callable[..., Distribution] = policies.categorical,
+    masks: Any = (),
     scale_advantages: bool = False,
 ) -> Losses:
     """Return the policy, baseline and entropy loss of B unrolls, with V-trace targets.
@@ -219,7 +227,9 @@ def impala_loss(
     `actions` a nest of [T+1, B, ...], are fields of these entries: `actions`, `rewards` (clipped),
     `terminated`, `first`, and `behaviour_log_probs`, the log-probability that the behaviour policy
     gave to the entry's action. There is no `truncated`: at a truncation the value of the entry's
-    observation is the bootstrap, as it is at every other entry.
+    observation is the bootstrap, as it is at every other entry. `masks`, a nest of [T+1, B, ...],
+    are the entries' masks of the actions that follow them, or (); `distribution` takes them as its
+    second argument.
 
     With `scale_advantages`, the advantages of live transitions get mean 0 and deviation 1.
 
@@ -240,7 +250,10 @@ def impala_loss(
         weight=weight,
         discounting=discounting,
     )
-    policy = distribution(losses.mask(steps.live, parameters[:-1]))
+    policy = distribution(
+        losses.mask(steps.live, parameters[:-1]),
+        masking.allow_all(~steps.live, masks),
+    )
     log_probs = policy.log_prob(steps.actions)
     targets = vtrace.from_importance_weights(
         tf.where(steps.live, log_probs - steps.behaviour_log_probs, 0.0),

@@ -63,6 +63,11 @@ class Algorithm(Protocol):
     # policy that the update is to improve, and actors wait for the next one. A batch always has
     # --batch_size columns: those whose unrolls are missing have weight 0 and are not fresh.
 
+    # Optional: True if `act`, `judge` and `update` give a probability of 0 to the choices that
+    # `Entry.mask` forbids. Environments that offer masks are refused for other algorithms.
+    # `masking` has what it takes.
+    masks: bool = False
+
     def initial_state(self, batch: int) -> Any:
         """Return the core state at the start of an episode: nest of [B, ...]."""
 
@@ -74,7 +79,7 @@ class Algorithm(Protocol):
         that supports only Discrete actions reads `EnvironmentSpec.num_actions`, which refuses all
         others in a sentence.
 
-        Only observation, reward, action and first of the entries may be read. `exploration`,
+        Only observation, reward, action, first and mask of the entries may be read. `exploration`,
         float32 [B], is 0 where actions shall be greedy and 1 where they explore as in training.
         """
 
@@ -95,9 +100,15 @@ class Algorithm(Protocol):
 
         It is traced as part of one tf.function without AutoGraph: for a condition on a tensor, use
         `tf.cond` instead of `if`, or a tf.function of your own. It may make any number of optimizer
-        steps. Compute the losses in the function that is passed to `exchange.differentiate`, which
-        --xla compiles. The metrics become keys of metrics.jsonl. One of them must be `grad_norm`:
-        an update in which it is not finite ends the run.
+        steps, each by `exchange.differentiate` and `exchange.apply`; `exchange.minibatches` makes
+        several of them on parts of the batch. Compute the losses in the function that is passed to
+        `exchange.differentiate`, which --xla compiles. All learners must make the same calls of
+        `exchange`: compare an `exchange.mean` where a condition decides about them.
+
+        The metrics, float scalars, become keys of metrics.jsonl. One that this update did not
+        measure is NaN, which does not count in the row's average. `grad_norm` (the largest norm of
+        the update's averaged gradients) and `clipped_share` are added unless they are returned. An
+        update with a gradient that is not finite ends the run and is not saved.
         """
 
 
@@ -112,4 +123,5 @@ def entry_spec(environment: EnvironmentSpec, extras: Any) -> Entry:
         observation=environment.observation,
         first=flag,
         extras=extras,
+        mask=environment.masks,
     )

@@ -21,6 +21,7 @@ from impala_mm.runtime import devices
 # The members that an algorithm may leave out, with their defaults.
 _OPTIONAL: dict[str, Any] = {
     "rounds": False,  # whether it trains in rounds, on unrolls of its newest policy alone
+    "masks": False,
     "judge_unroll": None,  # the method that makes it a teacher, see `interface.Algorithm`
     "network_name": "",  # the name of its network, if --agent_name=auto does not choose it
 }
@@ -32,14 +33,22 @@ def make_algorithm(
 ) -> Algorithm:
     """Return the algorithm that --algorithm names, built for this environment and role.
 
-    A mistake in a user's algorithm ends the program with exit code 2.
+    A mistake in a user's algorithm ends the program with exit code 2. UnsuitableActions is raised
+    if the environment offers masks and the algorithm does not declare that it reads them.
     """
     try:
         settings = Config.of_algorithm(config.algorithm).of(config)
         precision = devices.resolve_precision(config.precision, environment.observation)
-        return _make(dataclasses.replace(settings, precision=precision), environment, role)
+        made = _make(dataclasses.replace(settings, precision=precision), environment, role)
     except BadAlgorithm as error:
         algorithm_settings.refuse(config.algorithm, error)
+    if environment.masks and not optional(made, "masks"):
+        raise UnsuitableActions(
+            f"{environment.level_name} offers masks of its actions, and the algorithm does not "
+            f"declare that it reads them: let it read Entry.mask and give its class the attribute "
+            f"masks = True, or remove the mask in a gymnasium.Wrapper"
+        )
+    return made
 
 
 def optional(algorithm: Algorithm, name: str) -> Any:

@@ -210,7 +210,8 @@ def _prepare_stepping(setup: _ActorSetup) -> _PreparedActor:
     level = _level_of_task(config, levels)
     try:
         observation = levels[level].observation
-        sizes = stepping_actor.group_sizes(auto.num_envs(config, observation), observation)
+        count = auto.num_envs(config, observation)
+        sizes = stepping_actor.group_sizes(count, observation, levels[level].masks)
     except ValueError as error:
         flags.refuse(f"--inference=learner: {error}; --inference=actor sends none of them alone")
     groups = _make_groups(setup, level, sizes)

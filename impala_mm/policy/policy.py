@@ -58,14 +58,25 @@ class Policy:
         self._state, self._first = self.initial_state(1), True
         self._action = self.spec.actions.zeros(1)
 
-    def __call__(self, observation: Any, reward: float = 0.0, explore: bool = False) -> Any:
+    def __call__(
+        self,
+        observation: Any,
+        reward: float = 0.0,
+        explore: bool = False,
+        action_mask: Any = None,
+    ) -> Any:
         """Return the action for this observation; `reward` is that of the previous action.
 
         The action is the most likely one or, with `explore`, sampled as in training. It is what the
         environment's `step` takes: an int for Discrete actions, an array for a Box.
+
+        If the environment offers masks of its actions, `action_mask` is needed, unless it is a part
+        of the observation; no action that it forbids is returned. ValueError is raised if it is
+        missing or wrong.
         """
         seen = tf.nest.map_structure(lambda part: part[None], self._read(observation))
-        entry = self.entry(seen, [reward], self._action, [self._first])
+        mask = self._read_mask(observation, action_mask)
+        entry = self.entry(seen, [reward], self._action, [self._first], mask)
         self._action, self._state, _ = self.act(entry, self._state, explore)
         self._first = False
         action = self.spec.actions.to_environments(self._action)[0]
@@ -86,6 +97,22 @@ class Policy:
             self._conversion = observation_conversion(self.spec.level_name, **options)
         parts = self._conversion.read(observation)
         return nests.pack(self._conversion.parts, parts)
+
+    def _read_mask(self, observation: Any, action_mask: Any) -> Any:
+        """Return the mask as the algorithm reads it: a nest of arrays [1, ...]."""
+        spec = self.spec
+        if not spec.masks:
+            return ()  # an environment without masks allows everything
+        from impala_mm.environments import masks  # noqa: PLC0415
+
+        raw = masks.mask_in_observation(observation) if action_mask is None else action_mask
+        if raw is None:
+            raise ValueError(
+                f"{spec.level_name} offers masks of its actions: pass the one that came with this "
+                f'observation, such as action_mask=info["action_mask"]'
+            )
+        read = masks.read_mask(spec.actions, raw)
+        return tf.nest.pack_sequence_as(spec.masks, [part[None] for part in read])
 
     def initial_state(self, batch: int) -> Any:
         """Return the network's recurrent state at the start of `batch` episodes."""
@@ -120,8 +147,13 @@ class Policy:
             )
         return judge(entries, start)
 
-    def entry(self, observation: Any, reward: Any, action: Any, first: Any) -> Entry:
-        """Return entries [B, ...] with the fields that acting reads."""
+    def entry(
+        self, observation: Any, reward: Any, action: Any, first: Any, mask: Any = ()
+    ) -> Entry:
+        """Return entries [B, ...] with the fields that acting reads.
+
+        `mask` is needed if the environment offers masks of its actions (see `masks`).
+        """
         return Entry(
             action=tf.nest.map_structure(tf.constant, self.spec.actions.as_arrays(action)),
             reward=tf.constant(reward, tf.float32),
@@ -132,6 +164,9 @@ class Policy:
             ),
             first=tf.constant(first, tf.bool),
             extras=None,
+            mask=tf.nest.map_structure(
+                lambda spec, part: tf.constant(part, spec.dtype), self.spec.masks, mask
+            ),
         )
 
 
