@@ -37,7 +37,7 @@ class PolicyOutput(NamedTuple):
     # float32 [B, A]: the probabilities of Discrete actions while exploring; for other actions
     # [B, P], the parameters of their distribution.
     policy: tf.Tensor
-    value: tf.Tensor  # float32 [B]: expected sum of the discounted, clipped rewards from now on
+    value: tf.Tensor  # float32 [B]: expected sum of the discounted rewards that the loss uses
     # float32 [B, P]: the parameters of the distribution of the actions (logits, for Discrete ones),
     # from which a student computes its divergence; None if the algorithm has no distribution.
     parameters: tf.Tensor | None = None
