@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from impala_mm.config import user_modules
+from impala_mm.config import environment_flags, user_modules
 from impala_mm.config.algorithm_settings import BUILT_IN
 from impala_mm.config.settings import Config
 
@@ -24,24 +24,30 @@ class TooManyFiles(Exception):
 
 
 def of_run(config: Config) -> dict[str, Path]:
-    """Return the files of the algorithm and of the levels that the flags name.
+    """Return the files of the algorithm, the levels and the wrappers that the flags name.
 
-    Their names are relative to the folder in which imports find the modules. Raises TooManyFiles.
+    Of installed packages only the algorithm's is among them. The files' names are relative to the
+    folder in which imports find the modules. Raises TooManyFiles.
     """
     levels = [level.strip().removeprefix("gym:") for level in config.level_name.split(",")]
     modules = [level.rpartition(":")[0] for level in levels]
-    if config.algorithm not in BUILT_IN:
-        modules += [config.algorithm, f"{config.algorithm}_settings"]
+    modules += [wrapper.module for wrapper in environment_flags.read_wrappers(config.env_wrappers)]
     found: dict[str, Path] = {}
-    for name in dict.fromkeys(module.partition(".")[0] for module in modules if module):
-        found |= _of_module(name)
+    for name in {module.partition(".")[0]: 0 for module in modules if module}:
+        found |= _of_module(name, installed=False)
+    if config.algorithm not in BUILT_IN:
+        name = config.algorithm.partition(".")[0]
+        found |= _of_module(name, installed=True)
+        if name == config.algorithm:
+            found |= _of_module(f"{name}_settings", installed=True)
     return found
 
 
-def _of_module(name: str) -> dict[str, Path]:
+def _of_module(name: str, installed: bool) -> dict[str, Path]:
     """Return the files of a module or package without parents, and of what it imports beside it.
 
-    There are none if it is missing, belongs to this project, or is in no folder.
+    There are none if it is missing, belongs to this project, or is in no folder; those of an
+    installed package are wanted only if `installed` is given.
     """
     found: dict[str, Path] = {}
     home, waiting, seen = None, [name], set(_OURS)
@@ -52,9 +58,12 @@ def _of_module(name: str) -> dict[str, Path]:
         if where is None or home not in {None, where.parent}:
             continue
         home = where.parent
+        is_installed = "-packages" in home.name
+        if is_installed and not installed:
+            continue
         files = {str(path.relative_to(home)): path for path in _files(where)}
         found |= files
-        if "-packages" not in home.name:
+        if not is_installed:
             python = [path for path in files.values() if path.suffix == ".py"]
             waiting += [each for path in python for each in _imports(path)]
     return found

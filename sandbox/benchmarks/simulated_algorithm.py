@@ -17,7 +17,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.algorithms.interface import entry_spec
+from impala_mm.algorithms.interface import PolicyOutput, entry_spec
 from impala_mm.data.trajectory import UnrollSpec
 from impala_mm.data.variables import Variables
 from impala_mm.runtime.rank import process_rank
@@ -46,8 +46,6 @@ class SimulatedAlgorithm:
     cores would need longer.
     """
 
-    max_lag = None
-
     def __init__(self, config, environment):
         self._milliseconds = float(os.environ["SIMULATED_MS"])
         self._rank, self._updates, self._began = process_rank().rank, 0, 0.0
@@ -67,6 +65,11 @@ class SimulatedAlgorithm:
         """Return random actions."""
         actions = tf.random.uniform(tf.shape(entry.action), 0, self._actions, tf.int32)
         return actions, core_state, ()
+
+    def judge(self, entry, core_state):
+        """Return even probabilities and a value of 0; nothing evaluates this algorithm."""
+        batch = tf.shape(entry.reward)[0]
+        return PolicyOutput(tf.fill([batch, self._actions], 1 / self._actions), tf.zeros([batch]))
 
     def update(self, batch, context, exchange):
         """Wait as long as a device would compute."""
