@@ -53,7 +53,7 @@ def _logs(folder):
 
 def _check_run(folder, code, printed):
     assert code == 0, printed
-    said = _logs(folder)
+    said = printed + _logs(folder)
     assert "made for actor with passes=6: 5 steps, 0 carried" in said
     assert "made for learner with passes=6: 5 steps, " in said
     settings = json.loads((folder / "settings.json").read_text())
@@ -67,8 +67,8 @@ def _check_run(folder, code, printed):
 def test_one_learner_trains_resumes_and_is_tested_and_exported_by_its_recorded_algorithm(here, run):
     common = (f"--logdir={here / 'run'}", "--num_actors=1")
     train = (*PROGRAM, *common, f"--learner_hosts=127.0.0.1:{free_port()}")
-    _check_run(here / "run", *run(*train, "--passes=6", "--total_environment_frames=3000"))
-    code, printed = run(*train, "--passes=7", "--total_environment_frames=6000")
+    _check_run(here / "run", *run(*train, "--passes=6", "--total_environment_frames=1000"))
+    code, printed = run(*train, "--passes=7", "--total_environment_frames=2000")
     assert code == 0, printed
     assert "--passes=7 (was 6)" in printed
     assert "| **--passes** | **7** | **4** |" in _table(here / "run")
@@ -96,7 +96,7 @@ def test_two_learners_agree_on_an_algorithms_own_flags(here, run):
     flags = ("--num_learners=2", "--num_actors=2", f"--learner_hosts=127.0.0.1:{free_port()}")
     folder = here / "run"
     ran = run(
-        *(*PROGRAM, *flags, f"--logdir={folder}", "--passes=6"), "--total_environment_frames=3000"
+        *(*PROGRAM, *flags, f"--logdir={folder}", "--passes=6"), "--total_environment_frames=1000"
     )
     _check_run(folder, *ran)
 
@@ -107,7 +107,7 @@ def test_the_frontend_passes_own_flags_on_from_a_csv_of_this_machine(here, run, 
     (here / "workers.csv").write_text(
         f"job,ip,tf_port\nlearner,localhost,{free_port()}\nactor,localhost,\n"
     )
-    flags = (*("--algorithm=my.mine", "--passes=6", "--total_environment_frames=3000"),)
+    flags = (*("--algorithm=my.mine", "--passes=6", "--total_environment_frames=1000"),)
     ran = run(
         *(*FRONTEND, "--workers_csv_path=workers.csv", f"--tmux_sess=own-{os.getpid()}", *flags),
         f"--logdir={here / 'run'}",
