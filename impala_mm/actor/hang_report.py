@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from types import FrameType
 
+from impala_mm.environments import worker_vector
 from impala_mm.environments.faults import FaultLog
 from impala_mm.environments.messages import is_users_file
 from impala_mm.environments.types import Fault
@@ -57,6 +58,14 @@ def _find_hang(seconds: float) -> Fault | None:
                 f"hang in {last.name} at {last.filename}",
                 f"Stack (most recent call last):\n{lines}",
             )
+    if found := worker_vector.find_hang():
+        pid, (_, *frames) = found
+        return Fault(
+            f"its environments have made no progress for {seconds:g} s: the worker process {pid} "
+            "does not answer",
+            f"hang in {frames[-1].strip()}",
+            "\n".join(["Stack (most recent call last):", *frames]),
+        )
     return None
 
 

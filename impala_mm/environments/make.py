@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from impala_mm.config.auto import split_evenly
 from impala_mm.environments.types import (
     GENERAL_FLAGS,
     BadLevel,
@@ -20,11 +21,17 @@ if TYPE_CHECKING:
 
 
 def make_environments(
-    level_name: str, num_envs: int, seed: int, renders: bool = False, **options: Any
+    level_name: str,
+    num_envs: int,
+    seed: int,
+    renders: bool = False,
+    workers: int = 0,
+    **options: Any,
 ) -> Environments:
     """Make `num_envs` copies of a level; number i is seeded with `seed` + i.
 
-    `options` are fields of `Options`. With `renders`, environment 0 has a `picture`, which costs
+    They step in `workers` processes, or in this one if it is 0; games of Atari have threads of their
+    own. `options` are fields of `Options`. With `renders`, environment 0 has a `picture`, which costs
     time and does not change the game.
 
     A level is the id of a gymnasium or classic gym environment; `gym:ID` for classic gym's where
@@ -41,6 +48,11 @@ def make_environments(
     from impala_mm.environments import gym_vector  # noqa: PLC0415
 
     conversion, spec = _read_spaces(level, chosen)
+    if workers:
+        from impala_mm.environments import worker_vector  # noqa: PLC0415
+
+        sizes = split_evenly(num_envs, min(workers, num_envs))
+        return worker_vector.WorkerVector(spec, conversion, chosen._asdict(), sizes, seed, renders)
     return gym_vector.GymVector(spec, conversion, level.open, num_envs, seed, renders)
 
 

@@ -239,13 +239,15 @@ def _make_groups(setup: _ActorSetup, level: str, sizes: list[int]) -> list[tuple
 
     config, address = setup.config, setup.learners[setup.start]
     options, seed = from_flags.environment_options(config), _first_seed(config)
+    workers = max(config.env_workers // len(sizes), 1) if config.env_workers else 0
     faults, first = FaultLog(setup.say, lambda fault: setup.report(address, fault)), None
     for attempt in range(_ATTEMPTS):
         groups: list[tuple[Any, int]] = []
         try:
             for size in sizes:
                 first_of_group = seed + sum(size for _, size in groups)
-                groups.append((make_environments(level, size, first_of_group, **options), size))
+                made = make_environments(level, size, first_of_group, workers=workers, **options)
+                groups.append((made, size))
             return groups
         except BadLevel:
             raise
