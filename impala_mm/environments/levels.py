@@ -13,9 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import gymnasium
 
+from impala_mm.config import user_modules
 from impala_mm.environments import render
-from impala_mm.environments.level_modules import import_module, path_of
-from impala_mm.environments.opening import Opener, find_callable, takes_render_mode
+from impala_mm.environments.opening import (
+    Opener,
+    find_callable,
+    import_module,
+    takes_render_mode,
+)
 from impala_mm.environments.types import OWN_LEVELS, BadLevel, Options
 
 if TYPE_CHECKING:
@@ -65,7 +70,7 @@ def find_level(level_name: str, env_kwargs: str = "", env_wrappers: str = "") ->
     rest = level_name.removeprefix("gym:") if classic else level_name
     module, _, name = rest.rpartition(":")
     if module:
-        import_module(module, level_name, after=f":{name}")
+        import_module(module, name, level_name)
     else:
         name = OWN_LEVELS.get(name.lower(), name)
     if not classic and name in gymnasium.registry:
@@ -157,8 +162,9 @@ def _refuse(level_name: str, module: str, name: str, known: Iterable[str]) -> No
                 else f': it must call gymnasium.register("{name}", ...) when it is imported'
             )
         raise BadLevel(
-            f"there is no environment {level_name}: {module} was imported from {path_of(module)}, "
-            f"but it does not register {name or 'an empty id'}{other}{hint}"
+            f"there is no environment {level_name}: {module} was imported from "
+            f"{user_modules.path_of(module)}, but it does not register "
+            f"{name or 'an empty id'}{other}{hint}"
         )
     if not near:
         raise BadLevel(

@@ -99,15 +99,9 @@ def _find_level_and_game(
 
 
 def _read_spaces(level: "Level", options: Options) -> tuple["SpaceConversion", EnvironmentSpec]:
-    """Make one environment, read its spaces and close it."""
-    from impala_mm.environments import masks, spaces  # noqa: PLC0415
+    from impala_mm.environments import level_spaces  # noqa: PLC0415
 
-    environment = level.open(False)
-    try:
-        masks.refuse_declared_mask(level.name, environment)
-        conversion = spaces.read_spaces(level.name, environment, options.width, options.height)
-    finally:
-        environment.close()
+    conversion = level_spaces.read_conversion(level, options)
     return conversion, EnvironmentSpec(
         level.name,
         tf.nest.map_structure(
@@ -117,4 +111,5 @@ def _read_spaces(level: "Level", options: Options) -> tuple["SpaceConversion", E
         conversion.actions,
         options.num_action_repeats or 1,
         level.reward_threshold,
+        masks=conversion.actions.mask_specs if conversion.masks else (),
     )

@@ -13,9 +13,9 @@ from typing import Any
 
 import gymnasium
 
+from impala_mm.config import user_modules
 from impala_mm.config.environment_flags import WrapperCall, json_text, read_kwargs, read_wrappers
-from impala_mm.environments.level_modules import import_module
-from impala_mm.environments.messages import describe_error, error_message, is_users_file, one_line
+from impala_mm.config.messages import describe_error, error_message, is_users_file, one_line
 from impala_mm.environments.types import BadLevel
 
 # What a constructor raises for arguments that it does not accept.
@@ -107,6 +107,17 @@ def takes_render_mode(maker: Callable[..., Any]) -> bool:
         return False
 
 
+def import_module(module: str, name: str, named: str) -> None:
+    """Import the module of an environment or a wrapper `name`; raise BadLevel if that fails.
+
+    `named` is the level or the flag that names it.
+    """
+    try:
+        user_modules.import_module(module, after=f":{name}")
+    except user_modules.BadModule as error:
+        raise BadLevel(f"{named}: {error}") from error.__cause__
+
+
 def find_callable(module: str, name: str, level_name: str) -> Callable[..., Any] | None:
     """Return a function or class of an imported module; None if it has nothing of this name.
 
@@ -122,7 +133,7 @@ def find_callable(module: str, name: str, level_name: str) -> Callable[..., Any]
 
 def _find_wrapper(call: WrapperCall) -> Callable[..., Any]:
     named = f"{call.module}:{call.name}"
-    import_module(call.module, f"--env_wrappers={named}", after=f":{call.name}")
+    import_module(call.module, call.name, f"--env_wrappers={named}")
     wrapper = find_callable(call.module, call.name, f"--env_wrappers={named}")
     if wrapper is None:
         close = difflib.get_close_matches(call.name, dir(sys.modules[call.module]), n=1, cutoff=0.6)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-from impala_mm.environments import gym_vector, levels, masks, nests, spaces
+from impala_mm.environments import gym_vector, level_spaces, levels, nests
 from impala_mm.environments.faults import make_fault
 from impala_mm.environments.step_memory import SharedNest
 from impala_mm.environments.types import BadLevel, EnvironmentSpec, Fault, Options
@@ -94,16 +94,10 @@ def run(connection_file: int, life_file: int, stacks_file: int, memory_files: li
 
 
 def _open(work: Work) -> gym_vector.GymVector:
-    """Make the environments; with `opens` unset, only the first one, to read its spaces."""
+    """Make the environments, after one of which the spaces are read."""
     options = Options(**work.options)
     level = levels.find_level(work.level_name, options.env_kwargs, options.env_wrappers)
-    environment = level.open(False)
-    try:
-        masks.refuse_declared_mask(level.name, environment)
-        size = options.width, options.height
-        conversion = spaces.read_spaces(level.name, environment, *size)
-    finally:
-        environment.close()
+    conversion = level_spaces.read_conversion(level, options)
     repeats = options.num_action_repeats or 1
     spec = EnvironmentSpec(level.name, None, conversion.actions, repeats, level.reward_threshold)
     return gym_vector.GymVector(

@@ -50,6 +50,7 @@ class WorkerVector:
         self.faults: list[Fault] = []
         total = sum(sizes)
         self._steps = SharedNest(blank_step(total, conversion))
+        self._now = Step(*self._steps.nest)
         self._actions = SharedNest(spec.actions.zeros(total))
         self._finished: list[Episode] = []
         self._rebuilds = 0
@@ -155,7 +156,7 @@ class WorkerVector:
             self._finished += [
                 each._replace(environment=work.first + each.environment) for each in episodes
             ]
-        return self._steps.nest
+        return self._now
 
     def _lose(self, number: int) -> None:
         """Forget a worker that has ended."""
@@ -169,7 +170,8 @@ class WorkerVector:
         for array in self._steps.rows(work.first, work.size):
             array.fill(0)
         mine = slice(work.first, _end(work))
-        self._steps.nest.first[mine] = self._steps.nest.fault[mine] = True
+        for array in (self._now.first, self._now.fault, *nests.flatten(self._now.mask)):
+            array[mine] = True
 
     def _fault_of(self, work: Work, died: WorkerDied) -> Fault:
         """Return the fault of a worker's environments, after the worker has ended."""
