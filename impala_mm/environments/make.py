@@ -30,9 +30,9 @@ def make_environments(
 ) -> Environments:
     """Make `num_envs` copies of a level; number i is seeded with `seed` + i.
 
-    They step in `workers` processes, or in this one if it is 0; games of Atari have threads of their
-    own. `options` are fields of `Options`. With `renders`, environment 0 has a `picture`, which costs
-    time and does not change the game.
+    They step in `workers` processes, or in this one if that is 0; games of Atari have threads of
+    their own. `options` are fields of `Options`. With `renders`, environment 0 has a `picture`,
+    which costs time and does not change the game.
 
     A level is the id of a gymnasium or classic gym environment; `gym:ID` for classic gym's where
     both libraries have the id; `my_package.module:ID` where importing the module registers the id;
