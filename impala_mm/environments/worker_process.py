@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from impala_mm.environments.faults import FaultElsewhere
@@ -18,6 +19,7 @@ from impala_mm.environments.types import BadLevel
 from impala_mm.environments.worker import Reply, Work
 
 _END_SECONDS = 2.0  # seconds that a worker has to close its environments
+_CHECK_SECONDS = 1.0  # seconds between two checks whether a busy worker still runs
 _STACK_SECONDS = 0.2  # seconds in which a worker writes where it is
 _START = (
     "import json, signal, sys; signal.signal(signal.SIGINT, lambda *_: None); "
@@ -69,6 +71,10 @@ class WorkerProcess:
     def receive(self) -> Reply:
         """Wait for the answer to the request; raise WorkerDied, BadLevel or FaultElsewhere."""
         try:
+            # A program that an environment started may hold the connection open after a crash.
+            while not self._connection.poll(_CHECK_SECONDS):
+                if self._process.poll() is not None:
+                    raise EOFError
             reply: Reply = self._connection.recv()
         except (EOFError, OSError):
             raise self._death() from None
@@ -79,6 +85,14 @@ class WorkerProcess:
         if reply.raised:
             raise FaultElsewhere(reply.raised)
         return reply
+
+    @property
+    def memory(self) -> int:
+        """The process's memory in bytes, of which it shares some with other processes."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+            return pages * os.sysconf("SC_PAGE_SIZE")
+        return 0
 
     @property
     def is_busy(self) -> bool:

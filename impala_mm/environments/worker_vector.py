@@ -120,6 +120,12 @@ class WorkerVector:
         for worker in workers:
             worker.end()
 
+    def describe(self) -> str:
+        """Return in words how many workers there are, and their memory."""
+        workers = [worker for worker in self._workers if worker]
+        size = sum(worker.memory for worker in workers) / 1e6
+        return f"{len(workers)} worker process{'es' * (len(workers) > 1)} ({size:.0f} MB)"
+
     def busy_workers(self) -> list[WorkerProcess]:
         """Return the workers whose answer has not come yet."""
         return [worker for worker in self._workers if worker and worker.is_busy]
