@@ -37,7 +37,7 @@ class PolicyOutput(NamedTuple):
     # float32 [B, A]: the probabilities of Discrete actions while exploring; for other actions
     # [B, P], the parameters of their distribution.
     policy: tf.Tensor
-    value: tf.Tensor  # float32 [B]: expected sum of the discounted, clipped rewards from now on
+    value: tf.Tensor  # float32 [B]: expected sum of the discounted rewards that the loss uses
 
 
 class Context(NamedTuple):

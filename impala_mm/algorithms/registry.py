@@ -8,7 +8,7 @@ from typing import Any
 
 import nets
 from impala_mm.algorithms.interface import Algorithm, Role
-from impala_mm.config import algorithm_settings, user_modules
+from impala_mm.config import algorithm_settings, auto, user_modules
 from impala_mm.config.algorithm_settings import BUILT_IN, BadAlgorithm
 from impala_mm.config.messages import describe_error
 from impala_mm.config.settings import Config
@@ -36,9 +36,12 @@ def make_algorithm(
     if the environment offers masks and the algorithm does not declare that it reads them.
     """
     try:
-        settings = Config.of_algorithm(config.algorithm).of(config)
-        precision = devices.resolve_precision(config.precision, environment.observation)
-        made = _make(dataclasses.replace(settings, precision=precision), environment, role)
+        settings = dataclasses.replace(
+            Config.of_algorithm(config.algorithm).of(config),
+            precision=devices.resolve_precision(config.precision, environment.observation),
+            reward_clipping=auto.reward_clipping(config, environment.emulator),
+        )
+        made = _make(settings, environment, role)
     except BadAlgorithm as error:
         algorithm_settings.refuse(config.algorithm, error)
     if environment.masks and not optional(made, "masks"):

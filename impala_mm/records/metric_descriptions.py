@@ -132,7 +132,7 @@ GROUPS = (
         {
             "learning_rate": _M(
                 "per update",
-                "The learning rate, which falls linearly to 0 at the run's total frames.",
+                "The learning rate, by `--learning_rate_schedule`.",
             ),
             "grad_norm": _M(
                 "norm",
