@@ -77,7 +77,8 @@ class GymVector:
             raise
         self._steps = [_repeating_step(each, spec.action_repeats) for each in self._environments]
         if conversion.masks:
-            self._raw_masks += map(conversion.masks.reader, self._environments)
+            read = conversion.masks.reader if opens else lambda _: lambda *_: None
+            self._raw_masks += map(read, self._environments)
         rate = getattr(self._environments[0], "metadata", {}).get("render_fps") or _RENDER_FPS
         self.picture_rate = rate / spec.action_repeats
 

@@ -87,7 +87,7 @@ def run(connection_file: int, life_file: int, stacks_file: int, memory_files: li
     while True:
         try:
             name, *arguments = connection.recv()
-        except EOFError:
+        except (EOFError, OSError):  # the vector was closed
             break
         _answer(connection, work, functools.partial(calls[name], *arguments), envs.faults)
     envs.close()

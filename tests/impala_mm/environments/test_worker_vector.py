@@ -72,7 +72,9 @@ def test_results_faults_and_rebuilds_are_those_of_a_single_process(vector):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("level", ["CartPole-v1", "acting:Harbour-v0", "acting:Signals-v0"])
+@pytest.mark.parametrize(
+    "level", ["CartPole-v1", "acting:Harbour-v0", "acting:Doors-v0", "acting:Stalls-v0"]
+)
 def test_results_of_nests_masks_and_episodes_are_those_of_a_single_process(vector, level):
     _assert_same(vector, level)
 
@@ -130,6 +132,16 @@ def test_a_killed_worker_is_replaced_and_requests_to_stop_are_not_for_it(vector)
     for i in range(3):
         envs.rebuild(i)
     assert not envs.step(np.ones(ENVS, np.int32)).fault.any()
+
+
+@pytest.mark.slow
+def test_the_masks_of_a_lost_worker_allow_everything_until_its_environments_are_rebuilt(vector):
+    envs = vector("acting:Rooms-v0")
+    envs.reset()
+    os.kill(envs._workers[1].pid, signal.SIGKILL)
+    step = envs.step(np.zeros((ENVS, 3), np.int32))
+    assert step.mask[3:].all()
+    assert envs.rebuild(3).mask.shape == (1, 9)
 
 
 @pytest.mark.slow
