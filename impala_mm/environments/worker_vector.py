@@ -187,7 +187,8 @@ class WorkerVector:
             else (f"environment {work.first}")
         )
         text = f"{which} of {self.spec.level_name}: the worker process {died.how}"
-        return Fault(text, f"worker {died.how}\n{died.stack}", died.stack)
+        place = died.stack or "It was in none of the user's functions, as far as is known."
+        return Fault(text, f"worker {died.how}\n{died.stack}", place)
 
 
 def find_hang() -> tuple[int, list[str]] | None:
