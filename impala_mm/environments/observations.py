@@ -134,7 +134,8 @@ def _refusal(level_name: str, space: spaces.Space, part: spaces.Space) -> str:
     return (
         f"{level_name} observes {one_line(space)}{inside}: only Box observations of numbers, "
         f"Discrete, MultiDiscrete and MultiBinary ones, and Dict and Tuple of these are "
-        f"supported{remedy}, or leave it out by --env_wrappers=gymnasium.wrappers:FilterObservation"
+        f"supported{remedy}, or leave it out by "
+        f"--env_wrappers='gymnasium.wrappers:FilterObservation{{\"filter_keys\": [...]}}'"
     )
 
 
