@@ -13,9 +13,11 @@ import pytest
 from processes import ROOT
 from supervising import until
 
-from impala_mm.environments import nests, worker_vector
+from impala_mm.actor.hang_report import watch_for_hangs
+from impala_mm.environments import nests
 from impala_mm.environments.faults import make_fault
 from impala_mm.environments.make import make_environments
+from impala_mm.runtime.heartbeat import Heartbeat
 
 ENVS = 5
 RAISES_AT = 20
@@ -161,11 +163,13 @@ def test_the_place_of_a_hang_is_found_and_closing_kills_the_worker(vector):
     step = threading.Thread(target=lambda: envs.step(np.array([1, 1, 1, 1, 3])), daemon=True)
     step.start()
     until(lambda: [w.pid for w in envs.busy_workers()] == pids[1:])
-    pid, stack = worker_vector.find_hang()
-    assert pid == pids[1]
-    assert "crashing.py" in stack[-1]
-    assert "in _break" in stack[-1]
-    os.kill(pid, signal.SIGKILL)
+    reported, alive = [], Heartbeat()
+    watch_for_hangs(alive, reported.append, lambda line: None, seconds=0.2)
+    until(lambda: reported)
+    assert f"the worker process {pids[1]} does not answer" in reported[0].text
+    assert re.search(r'crashing.py", line \d+ in _break$', reported[0].traceback)
+    assert "connection.py" not in reported[0].traceback
+    os.kill(pids[1], signal.SIGKILL)
     step.join(5)
     envs.close()
     assert not any(map(_is_alive, pids))
@@ -174,6 +178,7 @@ def test_the_place_of_a_hang_is_found_and_closing_kills_the_worker(vector):
 _VECTOR = """
 import sys, numpy as np
 from impala_mm.environments.make import make_environments
+from impala_mm.runtime.heartbeat import Heartbeat
 envs = make_environments("crashing:HangsInC", 2, 1, workers=2)
 envs.reset()
 print(*[worker.pid for worker in envs._workers], flush=True)
