@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +12,9 @@ import pytest
 from processes import ROOT
 from supervising import until
 
-from impala_mm.actor.hang_report import watch_for_hangs
 from impala_mm.environments import nests
 from impala_mm.environments.faults import make_fault
 from impala_mm.environments.make import make_environments
-from impala_mm.runtime.heartbeat import Heartbeat
 
 ENVS = 5
 RAISES_AT = 20
@@ -155,30 +152,9 @@ def test_what_a_worker_cannot_make_is_told_with_its_traceback(vector):
     assert "broken_levels.py" in fault.traceback
 
 
-@pytest.mark.slow
-def test_the_place_of_a_hang_is_found_and_closing_kills_the_worker(vector):
-    envs = vector("crashing:Hangs")
-    envs.reset()
-    pids = [worker.pid for worker in envs._workers]
-    step = threading.Thread(target=lambda: envs.step(np.array([1, 1, 1, 1, 3])), daemon=True)
-    step.start()
-    until(lambda: [w.pid for w in envs.busy_workers()] == pids[1:])
-    reported, alive = [], Heartbeat()
-    watch_for_hangs(alive, reported.append, lambda line: None, seconds=0.2)
-    until(lambda: reported)
-    assert f"the worker process {pids[1]} does not answer" in reported[0].text
-    assert re.search(r'crashing.py", line \d+ in _break$', reported[0].traceback)
-    assert "connection.py" not in reported[0].traceback
-    os.kill(pids[1], signal.SIGKILL)
-    step.join(5)
-    envs.close()
-    assert not any(map(_is_alive, pids))
-
-
 _VECTOR = """
 import sys, numpy as np
 from impala_mm.environments.make import make_environments
-from impala_mm.runtime.heartbeat import Heartbeat
 envs = make_environments("crashing:HangsInC", 2, 1, workers=2)
 envs.reset()
 print(*[worker.pid for worker in envs._workers], flush=True)
