@@ -1,4 +1,4 @@
-"""How a process that runs a user's environments ended, and where in their code it was."""
+"""Descriptions of how a user's process ended, and of where in its code it was."""
 
 import os
 import re

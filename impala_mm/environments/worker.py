@@ -25,7 +25,7 @@ _NOT_FOR_WORKERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1
 
 
 class Work(NamedTuple):
-    """What a worker is started with."""
+    """The environments of one worker, and how they are made."""
 
     level_name: str
     options: dict[str, Any]  # fields of `Options`

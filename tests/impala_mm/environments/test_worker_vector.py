@@ -146,7 +146,7 @@ def test_the_masks_of_a_lost_worker_allow_everything_until_its_environments_are_
 @pytest.mark.slow
 def test_what_a_worker_cannot_make_is_told_with_its_traceback(vector):
     with pytest.raises(Exception, match="no licence") as raised:
-        vector("broken_levels:OnlyOne-v0")
+        vector("tests.helpers.broken_levels:OnlyOne-v0")
     fault = make_fault("an environment of it cannot be made", raised.value)
     assert fault.text == "an environment of it cannot be made: OSError: no licence"
     assert "broken_levels.py" in fault.traceback
