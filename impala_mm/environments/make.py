@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from impala_mm.environments.choices import ChoiceSpec
 from impala_mm.environments.types import (
     GENERAL_FLAGS,
     BadLevel,
@@ -15,7 +16,7 @@ from impala_mm.environments.types import (
 if TYPE_CHECKING:
     from impala_mm.environments.atari.games import Game
     from impala_mm.environments.levels import Level
-    from impala_mm.environments.observations import ObservationConversion
+    from impala_mm.environments.observations import ObservationConversion, PartConversion
     from impala_mm.environments.spaces import SpaceConversion
 
 
@@ -90,16 +91,31 @@ def _read_spaces(level: "Level", options: Options) -> tuple["SpaceConversion", E
     environment = level.open(False)
     try:
         masks.refuse_declared_mask(level.name, environment)
-        conversion = spaces.read_spaces(level.name, environment, options.width, options.height)
+        chosen = options.width, options.height, options.convert_observations
+        conversion = spaces.read_spaces(level.name, environment, *chosen)
     finally:
         environment.close()
     return conversion, EnvironmentSpec(
         level.name,
-        tf.nest.map_structure(
-            lambda part: tf.TensorSpec(part.shape, tf.as_dtype(part.dtype)),
-            conversion.observation.parts,
-        ),
+        tf.nest.map_structure(_spec, conversion.observation.parts),
         conversion.actions,
         options.num_action_repeats or 1,
         level.reward_threshold,
+        note=_note(level.name, conversion.observation.note),
+    )
+
+
+def _spec(part: "PartConversion") -> tf.TensorSpec:
+    if part.choices:
+        return ChoiceSpec(part.choices)
+    return tf.TensorSpec(part.shape, tf.as_dtype(part.dtype))
+
+
+def _note(level_name: str, recognised: str) -> str:
+    """Return a sentence about what was recognised as images; empty if nothing was."""
+    if not recognised:
+        return ""
+    return (
+        f"{level_name} is read as images: {recognised} (--noconvert_observations leaves its "
+        f"observations as they are)"
     )

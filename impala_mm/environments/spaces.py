@@ -20,14 +20,17 @@ class SpaceConversion(NamedTuple):
     observation: ObservationConversion
 
 
-def read_spaces(level_name: str, environment: Any, width: int, height: int) -> SpaceConversion:
-    """Return the conversion for an environment; `width` and `height` are those of `Options`.
+def read_spaces(
+    level_name: str, environment: Any, width: int, height: int, converts: bool = True
+) -> SpaceConversion:
+    """Return the conversion for an environment.
 
+    `width`, `height` and `converts` are those of `Options`, the last as convert_observations.
     BadLevel is raised for spaces that are not supported.
     """
     actions = read_actions(level_name, environment)
     space = environment.observation_space
-    return SpaceConversion(actions, read_observations(level_name, space, width, height))
+    return SpaceConversion(actions, read_observations(level_name, space, width, height, converts))
 
 
 def read_actions(level_name: str, environment: Any) -> ActionSpec:

@@ -52,10 +52,13 @@ def _describe_differences(
         {name: of.get(name, _DEFAULTS.get(name)) for name in names}
         for of in (made_of, about.made_of)
     )
+    wrong = [name for name in names if ours[name] != theirs[name]]
+    earlier = "observations" in wrong and "convert_observations" not in about.settings
+    hint = " (earlier versions read them as --noconvert_observations does)" if earlier else ""
     return ", ".join(
         f"{name} {'is' if name.startswith('-') else 'are'} {ours[name]} here and {theirs[name]}"
-        for name in names
-        if ours[name] != theirs[name]
+        f"{hint if name == 'observations' else ''}"
+        for name in wrong
     )
 
 
