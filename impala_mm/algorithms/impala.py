@@ -18,7 +18,8 @@ import tensorflow as tf
 import nets
 from impala_mm.algorithms import losses, networks, optimizers, policies, vtrace
 from impala_mm.algorithms.distributions import Categorical, Distribution
-from impala_mm.algorithms.interface import Context, PolicyOutput, entry_spec
+from impala_mm.algorithms.impala_settings import Settings
+from impala_mm.algorithms.interface import Context, PolicyOutput, Role, entry_spec
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry, UnrollSpec
 from impala_mm.data.variables import Variables
@@ -28,9 +29,9 @@ from impala_mm.environments.types import EnvironmentSpec
 _PACE = 0.01  # weight of each batch in the running mean of squared errors
 
 
-def make(config: Config, environment: EnvironmentSpec) -> "Impala":
-    """Return the algorithm for this environment."""
-    return Impala(config, environment)
+def make(config: Config, environment: EnvironmentSpec, role: Role = Role.LEARNER) -> "Impala":
+    """Return the algorithm for this environment; only a learner's has an optimizer."""
+    return Impala(Settings.of(config), environment, role)
 
 
 class Impala:
@@ -38,8 +39,9 @@ class Impala:
 
     max_lag = None
 
-    def __init__(self, config: Config, environment: EnvironmentSpec):
+    def __init__(self, config: Settings, environment: EnvironmentSpec, role: Role):
         self._config = config
+        self.network_name = networks.chosen_name(config, environment)
         self._network = networks.make_actor_critic(config, environment)
         self._distribution = policies.choose(
             environment.actions, config.box_policy, config.box_deviation
@@ -49,9 +51,6 @@ class Impala:
         self._scale_advantages = scaling == "batch" or (scaling == "auto" and not self._discrete)
         self._policy_head = policies.make_head(self._distribution, config.policy_init_scale)
         self._baseline_head = snt.Linear(1, name="baseline")
-        self._optimizer = optimizers.make(
-            config.optimizer, config.learning_rate, config.decay, config.momentum, config.epsilon
-        )
         parameters = tf.TensorSpec([self._distribution.num_parameters], tf.float32)
         step = entry_spec(environment, extras=parameters)
         start = tf.nest.map_structure(
@@ -63,10 +62,18 @@ class Impala:
             head(tf.zeros([1, self._network.num_features]))
         modules = (self._network, self._policy_head, self._baseline_head)
         trained = [v for module in modules for v in module.trainable_variables]
+        carried = self._prepare_updates(trained) if role is Role.LEARNER else []
+        self.variables = Variables(trained=trained, carried=carried, acting=trained)
+
+    def _prepare_updates(self, trained: list[tf.Variable]) -> list[tf.Variable]:
+        """Make what only `update` needs; return its variables."""
+        config = self._config
+        self._optimizer = optimizers.make(
+            config.optimizer, config.learning_rate, config.decay, config.momentum, config.epsilon
+        )
         self._optimizer.initialize(trained)
         self._squared_error = tf.Variable(1.0, trainable=False, name="squared_error")
-        carried = [*self._optimizer.variables, self._squared_error]
-        self.variables = Variables(trained=trained, carried=carried, acting=trained)
+        return [*self._optimizer.variables, self._squared_error]
 
     def initial_state(self, batch: int) -> Any:
         """Return the network's state at the start of an episode: nest of [B, ...]."""

@@ -1,11 +1,13 @@
 """The interface of an algorithm: all that actors, learners and transport know about it.
 
-An algorithm is a module with a function `make(config, environment) -> Algorithm`. Actors call
-`act`, the learner calls `update`. Transport and `UnrollWriter` use only `unroll` and the bytes of
-`variables.acting`. A new algorithm is a new module in this package, or a module anywhere that
---algorithm=package.module names.
+An algorithm is a module with a function `make(config, environment, role) -> Algorithm`, or without
+the last argument. Actors call `act`, the learner calls `update`. Transport and `UnrollWriter` use
+only `unroll` and the bytes of `variables.acting`. A new algorithm is a new module in this package,
+or a module anywhere that --algorithm=package.module names. Its own flags are in the module
+`<module>_settings` beside it (`impala_mm/config/algorithm_settings.py`).
 """
 
+import enum
 from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
@@ -14,6 +16,19 @@ from impala_mm.data.trajectory import Batch, Entry, UnrollSpec
 from impala_mm.data.variables import Variables
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.environments.types import EnvironmentSpec
+
+
+class Role(enum.Enum):
+    """The use that a process makes of an algorithm.
+
+    Only a learner calls `update`: what `update` alone needs (optimizer slots, targets, replay,
+    teachers) need not exist in the other roles. The variables that act are the same in all roles.
+    """
+
+    LEARNER = "learner"
+    ACTOR = "actor"
+    INFERENCE = "inference"  # a learner's second copy, which acts for its actors
+    EVALUATOR = "evaluator"  # tests, exports and `load_policy`
 
 
 class PolicyOutput(NamedTuple):
@@ -34,7 +49,10 @@ class Context(NamedTuple):
 
 
 class Algorithm(Protocol):
-    """An algorithm: it chooses actions and learns from unrolls."""
+    """An algorithm: it chooses actions and learns from unrolls.
+
+    Members that it may leave out are read by `registry.optional`, which knows their defaults.
+    """
 
     unroll: UnrollSpec
     # Largest policy lag of an actor, in policy versions. 0: the actor waits for the next version

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from gymnasium import spaces
 
+from impala_mm.config.messages import describe_error, one_line, users_traceback
 from impala_mm.environments import levels, masks, nests
-from impala_mm.environments.messages import describe_error, one_line, users_traceback
 from impala_mm.environments.observation_check import find_problems
 from impala_mm.environments.spaces import read_spaces
 from impala_mm.environments.types import BadLevel

@@ -6,12 +6,12 @@ from typing import Any
 import tensorflow as tf
 
 from impala_mm.config import flags
+from impala_mm.config.messages import users_traceback
 from impala_mm.config.printable import escape
 from impala_mm.config.settings import Config
 from impala_mm.environments import nests
 from impala_mm.environments.choices import ChoiceSpec
 from impala_mm.environments.make import level_spec
-from impala_mm.environments.messages import users_traceback
 from impala_mm.environments.types import OPTION_FLAGS, BadLevel, EnvironmentSpec
 
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from impala_mm.config.messages import one_line
 from impala_mm.environments import nests
 from impala_mm.environments.images import read_box
-from impala_mm.environments.messages import one_line
 from impala_mm.environments.types import BadLevel
 
 _MANY = 64  # choices of a part, above which its numbers are sent, and embedded by the network
@@ -163,10 +163,10 @@ def _choices(
 ) -> PartConversion:
     """Return the conversion of choices among these numbers, from these starts on."""
     begins = np.cumsum([0, *numbers[:-1]])
-    least, most, total = np.int32(starts), np.array(numbers), sum(numbers)
+    least, most, total = np.array(starts), np.array(numbers), sum(numbers)
 
     def count(observation: np.ndarray) -> np.ndarray:
-        index = np.ravel(observation).astype(np.int32) - least
+        index = np.ravel(observation).astype(np.int64) - least
         if not ((index >= 0) & (index < most)).all():
             n, start = (numbers, starts) if raw_shape else (numbers[0], starts[0])
             raise ValueError(f"observation {observation} is not one of {n} from {start} on")
@@ -179,5 +179,6 @@ def _choices(
 
     if converts and total > _MANY:
         shape, int32 = (len(numbers),), np.dtype(np.int32)
-        return PartConversion(raw_shape, shape, int32, count, choices=tuple(numbers))
+        number = lambda observation: count(observation).astype(int32)  # noqa: E731
+        return PartConversion(raw_shape, shape, int32, number, choices=tuple(numbers))
     return PartConversion(raw_shape, (total,), np.dtype(np.float32), one_hot)

@@ -6,9 +6,9 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
+from impala_mm.config.messages import one_line
 from impala_mm.environments import action_parts
 from impala_mm.environments.actions import ActionSpec
-from impala_mm.environments.messages import one_line
 from impala_mm.environments.observations import ObservationConversion, read_observations
 from impala_mm.environments.types import BadLevel
 

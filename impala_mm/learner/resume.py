@@ -52,6 +52,9 @@ def _describe_differences(
         {name: of.get(name, _DEFAULTS.get(name)) for name in names}
         for of in (made_of, about.made_of)
     )
+    if ours.get("--agent_name") == about.settings.get("agent_name") == "auto":
+        # The algorithm chooses its network; earlier versions recorded what they would have chosen.
+        theirs["--agent_name"] = "auto"
     wrong = [name for name in names if ours[name] != theirs[name]]
     earlier = "observations" in wrong and "convert_observations" not in about.settings
     hint = " (earlier versions read them as --noconvert_observations does)" if earlier else ""

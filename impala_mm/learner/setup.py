@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from impala_mm.algorithms import registry
 from impala_mm.algorithms.agent import Agent, config_for_acting, make_agent
+from impala_mm.algorithms.interface import Role
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
@@ -103,7 +104,8 @@ def build_learner(
         )
         if spec.note:
             say(spec.note)
-    chosen = auto.inference(config, agent.weights, devices.training_device(), algorithm.max_lag)
+    lag = registry.optional(algorithm, "max_lag")
+    chosen = auto.inference(config, agent.weights, devices.training_device(), lag)
     own = agent.identity["run_id"], run_token.read_token(config), chosen
     run_id, token, chosen = group.gather(own, "run")[0]
     if folder and chosen.why:
@@ -152,13 +154,15 @@ def build_learner(
 def _build_inference(config: Config, agent: Agent) -> BatchedInference:
     """Return inference with a copy of the network, which does not change during an update."""
     refuse_inference(config, agent)
-    copy = make_agent(config_for_acting(config), process_rank().rank, agent.levels)
+    own = config_for_acting(config)
+    copy = make_agent(own, process_rank().rank, agent.levels, Role.INFERENCE)
     return BatchedInference(copy.algorithm, copy.layout, devices.training_device())
 
 
 def refuse_inference(config: Config, agent: Agent) -> None:
     """Refuse --inference=learner for algorithms that do not support it."""
-    if config.inference == "learner" and agent.algorithm.max_lag is not None:
+    lag = registry.optional(agent.algorithm, "max_lag")
+    if config.inference == "learner" and lag is not None:
         flags.refuse(
             f"--inference=learner: with --algorithm={config.algorithm} actors wait for the next "
             f"policy, which needs --inference=actor"

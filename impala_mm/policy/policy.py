@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.algorithms import agent, networks
-from impala_mm.algorithms.interface import PolicyOutput
+from impala_mm.algorithms.interface import PolicyOutput, Role
+from impala_mm.config.algorithm_settings import BadAlgorithm
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments import from_flags, nests
@@ -45,7 +46,7 @@ class Policy:
             recorded = about.made_of["--agent_name"]
             if networks.chosen_name(self.config, spec) != recorded:
                 self.config = dataclasses.replace(self.config, agent_name=recorded)
-        made = agent.make_agent(self.config, number=0)
+        made = agent.make_agent(self.config, number=0, role=Role.EVALUATOR)
         self._conversion: ObservationConversion | None = None
         self.algorithm, self.levels, self.spec = made.algorithm, made.levels, made.spec
         self.load(path, about)
@@ -149,9 +150,17 @@ def why_unsuitable(about: checkpoint.CheckpointInfo, spec: EnvironmentSpec) -> s
 
 
 def config_for_playing(recorded: dict[str, Any], level_name: str = "", **changes: Any) -> Config:
-    """Return a run's recorded flags with these changes, in float32 for a CPU."""
-    known = {f.name for f in dataclasses.fields(Config)}
+    """Return a run's recorded flags with these changes, in float32 for a CPU.
+
+    Raises checkpoint.Mismatch if there is no module of the run's algorithm.
+    """
+    algorithm = recorded.get("algorithm", Config.algorithm)
+    try:
+        settings = Config.of_algorithm(algorithm)
+    except BadAlgorithm as error:
+        raise checkpoint.Mismatch(f"the run's --algorithm={algorithm}: {error}") from error
+    known = {f.name for f in dataclasses.fields(settings)}
     kept = {name: value for name, value in recorded.items() if name in known}
     kept.setdefault("convert_observations", False)  # as earlier versions did, which lack the flag
-    config = dataclasses.replace(Config(**kept), precision="float32", **changes)
+    config = dataclasses.replace(settings(**kept), precision="float32", **changes)
     return dataclasses.replace(config, level_name=level_name) if level_name else config

@@ -92,5 +92,5 @@ def test_choices_are_refused_where_they_cannot_be_read():
 
 def test_specs_differ_if_the_numbers_of_choices_do():
     assert ChoiceSpec((500,)) == STATE != ChoiceSpec((300,))
-    assert STATE != tf.TensorSpec([1], tf.int32)
+    assert tf.TensorSpec([1], tf.int32) != STATE
     assert hash(ChoiceSpec((500,))) == hash(STATE)
