@@ -37,7 +37,7 @@ class PolicyOutput(NamedTuple):
     # float32 [B, A]: the probabilities of Discrete actions while exploring; for other actions
     # [B, P], the parameters of their distribution.
     policy: tf.Tensor
-    value: tf.Tensor  # float32 [B]: expected sum of the discounted, clipped rewards from now on
+    value: tf.Tensor  # float32 [B]: expected sum of the discounted rewards that the loss uses
 
 
 class Context(NamedTuple):
@@ -60,6 +60,11 @@ class Algorithm(Protocol):
     max_lag: int | None
     variables: Variables
 
+    # Optional: True if `act`, `judge` and `update` give a probability of 0 to the choices that
+    # `Entry.mask` forbids. Environments that offer masks are refused for other algorithms.
+    # `masking` has what it takes.
+    masks: bool = False
+
     def initial_state(self, batch: int) -> Any:
         """Return the core state at the start of an episode: nest of [B, ...]."""
 
@@ -71,7 +76,7 @@ class Algorithm(Protocol):
         that supports only Discrete actions reads `EnvironmentSpec.num_actions`, which refuses all
         others in a sentence.
 
-        Only observation, reward, action and first of the entries may be read. `exploration`,
+        Only observation, reward, action, first and mask of the entries may be read. `exploration`,
         float32 [B], is 0 where actions shall be greedy and 1 where they explore as in training.
         """
 
@@ -85,9 +90,15 @@ class Algorithm(Protocol):
 
         It is traced as part of one tf.function without AutoGraph: for a condition on a tensor, use
         `tf.cond` instead of `if`, or a tf.function of your own. It may make any number of optimizer
-        steps. Compute the losses in the function that is passed to `exchange.differentiate`, which
-        --xla compiles. The metrics become keys of metrics.jsonl. One of them must be `grad_norm`:
-        an update in which it is not finite ends the run.
+        steps, each by `exchange.differentiate` and `exchange.apply`; `exchange.minibatches` makes
+        several of them on parts of the batch. Compute the losses in the function that is passed to
+        `exchange.differentiate`, which --xla compiles. All learners must make the same calls of
+        `exchange`: compare an `exchange.mean` where a condition decides about them.
+
+        The metrics, float scalars, become keys of metrics.jsonl. One that this update did not
+        measure is NaN, which does not count in the row's average. `grad_norm` (the largest norm of
+        the update's averaged gradients) and `clipped_share` are added unless they are returned. An
+        update with a gradient that is not finite ends the run and is not saved.
         """
 
 
@@ -102,4 +113,5 @@ def entry_spec(environment: EnvironmentSpec, extras: Any) -> Entry:
         observation=environment.observation,
         first=flag,
         extras=extras,
+        mask=environment.masks,
     )

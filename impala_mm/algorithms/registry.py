@@ -8,7 +8,7 @@ from typing import Any
 
 import nets
 from impala_mm.algorithms.interface import Algorithm, Role
-from impala_mm.config import algorithm_settings, user_modules
+from impala_mm.config import algorithm_settings, auto, user_modules
 from impala_mm.config.algorithm_settings import BUILT_IN, BadAlgorithm
 from impala_mm.config.messages import describe_error
 from impala_mm.config.settings import Config
@@ -21,6 +21,7 @@ from impala_mm.runtime import devices
 # The members that an algorithm may leave out, with their defaults.
 _OPTIONAL: dict[str, Any] = {
     "max_lag": None,
+    "masks": False,
     "network_name": "",  # the name of its network, if --agent_name=auto does not choose it
 }
 _METHODS = ("initial_state", "act", "judge", "update")
@@ -31,14 +32,25 @@ def make_algorithm(
 ) -> Algorithm:
     """Return the algorithm that --algorithm names, built for this environment and role.
 
-    A mistake in a user's algorithm ends the program with exit code 2.
+    A mistake in a user's algorithm ends the program with exit code 2. UnsuitableActions is raised
+    if the environment offers masks and the algorithm does not declare that it reads them.
     """
     try:
-        settings = Config.of_algorithm(config.algorithm).of(config)
-        precision = devices.resolve_precision(config.precision, environment.observation)
-        return _make(dataclasses.replace(settings, precision=precision), environment, role)
+        settings = dataclasses.replace(
+            Config.of_algorithm(config.algorithm).of(config),
+            precision=devices.resolve_precision(config.precision, environment.observation),
+            reward_clipping=auto.reward_clipping(config, environment.emulator),
+        )
+        made = _make(settings, environment, role)
     except BadAlgorithm as error:
         algorithm_settings.refuse(config.algorithm, error)
+    if environment.masks and not optional(made, "masks"):
+        raise UnsuitableActions(
+            f"{environment.level_name} offers masks of its actions, and the algorithm does not "
+            f"declare that it reads them: let it read Entry.mask and give its class the attribute "
+            f"masks = True, or remove the mask in a gymnasium.Wrapper"
+        )
+    return made
 
 
 def optional(algorithm: Algorithm, name: str) -> Any:

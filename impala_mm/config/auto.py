@@ -162,6 +162,13 @@ def inference(config: Config, weights: int, device: str, max_lag: int | None) ->
     )
 
 
+def reward_clipping(config: Config, emulator: str) -> str:
+    """Return how rewards are clipped; `emulator` is the level's, empty for all but Atari."""
+    if config.reward_clipping != "auto":
+        return config.reward_clipping
+    return "abs_one" if emulator else "none"
+
+
 def pull_secs(asked: float, parameter_bytes: float) -> float:
     """Return the least seconds between two downloads of parameters to one host.
 

@@ -1,5 +1,6 @@
 """Making environments by the name of their level, and reading a level's spec."""
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -7,6 +8,7 @@ import tensorflow as tf
 from impala_mm.environments.choices import ChoiceSpec
 from impala_mm.environments.types import (
     GENERAL_FLAGS,
+    OWN_LEVELS,
     BadLevel,
     Environments,
     EnvironmentSpec,
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from impala_mm.environments.observations import ObservationConversion, PartConversion
     from impala_mm.environments.spaces import SpaceConversion
 
+_infos_with_mask: dict[str, bool] = {}  # by level: whether its first info had a mask
+
 
 def make_environments(
     level_name: str, num_envs: int, seed: int, renders: bool = False, **options: Any
@@ -30,7 +34,8 @@ def make_environments(
 
     A level is the id of a gymnasium or classic gym environment; `gym:ID` for classic gym's where
     both libraries have the id; `my_package.module:ID` where importing the module registers the id;
-    or `catch` or `memory`, which are our own. BadLevel is raised if it cannot be played.
+    `my_package.module:make_env`, a function or class that makes one; or `catch` or `memory`, which
+    are our own. BadLevel is raised if it cannot be played.
     """
     level, game, chosen = _find_level_and_game(level_name, options)
     if game:
@@ -68,7 +73,7 @@ def _find_level_and_game(
     from impala_mm.environments import levels  # noqa: PLC0415
 
     chosen = Options(**options)
-    level = levels.find_level(level_name)
+    level = levels.find_level(level_name, chosen.env_kwargs, chosen.env_wrappers)
     game = level.game(chosen)
     if not game:
         general = Options(
@@ -77,30 +82,38 @@ def _find_level_and_game(
         )
         wrong = [name for name in chosen._fields if getattr(chosen, name) != getattr(general, name)]
         if wrong:
+            changed = level.registered and (chosen.env_kwargs or chosen.env_wrappers)
             raise BadLevel(
-                f"{level_name} is not an Atari game, and {' and '.join(wrong)} "
+                f"{level_name}{' with --env_kwargs or --env_wrappers' if changed else ''}"
+                f" is not an Atari game, and {' and '.join(wrong)} "
                 f"{'works' if len(wrong) == 1 else 'work'} only with Atari games"
             )
     return level, game, chosen
 
 
 def _read_spaces(level: "Level", options: Options) -> tuple["SpaceConversion", EnvironmentSpec]:
-    """Make one environment, read its spaces and close it."""
+    """Make one environment, read its spaces and close it; see whether its first info has a mask."""
     from impala_mm.environments import masks, spaces  # noqa: PLC0415
 
     environment = level.open(False)
     try:
-        masks.refuse_declared_mask(level.name, environment)
         chosen = options.width, options.height, options.convert_observations
         conversion = spaces.read_spaces(level.name, environment, *chosen)
+        if not conversion.masks and _first_info_has_mask(level, environment):
+            found = masks.MaskConversion(conversion.actions, "info")
+            conversion = conversion._replace(masks=found)
     finally:
         environment.close()
+    repeats = options.num_action_repeats or 1
+    if conversion.masks:
+        masks.refuse_unsuitable(level.name, conversion.actions, repeats)
     return conversion, EnvironmentSpec(
         level.name,
         tf.nest.map_structure(_spec, conversion.observation.parts),
         conversion.actions,
-        options.num_action_repeats or 1,
+        repeats,
         level.reward_threshold,
+        masks=conversion.actions.mask_specs if conversion.masks else (),
         note=_note(level.name, conversion.observation.note),
     )
 
@@ -119,3 +132,21 @@ def _note(level_name: str, recognised: str) -> str:
         f"{level_name} is read as images: {recognised} (--noconvert_observations leaves its "
         f"observations as they are)"
     )
+
+
+def _first_info_has_mask(level: "Level", environment: Any) -> bool:
+    """Return whether the info of a level's first reset has a mask; reset only once per process.
+
+    A reset that raises is left to the code that plays, which reports it.
+    """
+    from impala_mm.environments import masks  # noqa: PLC0415
+
+    if level.name.lower() in OWN_LEVELS:
+        return False
+    key = f"{level.name} {level.registered}"
+    if key not in _infos_with_mask:
+        info: Any = None
+        with contextlib.suppress(Exception):
+            _, info = environment.reset(seed=0)
+        _infos_with_mask[key] = masks.is_in_info(info)
+    return _infos_with_mask[key]

@@ -35,6 +35,9 @@ class EnvironmentSpec(NamedTuple):
     note: str = ""  # a sentence about the options that is printed to the user
     scores: ReferenceScores | None = None  # None: not known
     emulator: str = ""  # name and version, if versions may play a game differently
+    # Specs of a mask of the allowed actions, a nest of tf.TensorSpec (see `masks`); () if the
+    # environment offers none.
+    masks: Any = ()
 
     @property
     def num_actions(self) -> int:
@@ -56,6 +59,8 @@ class Options(NamedTuple):
     `impala_mm/config/settings.py` explains those that are flags.
     """
 
+    env_kwargs: str = ""  # arguments that environments are made with, a JSON object
+    env_wrappers: str = ""  # around each environment, the outermost last
     width: int = 0  # pixels to which images are resized; 0: not resized, but 84 for Atari
     height: int = 0
     num_action_repeats: int = 0  # frames per step; 0: the level's own number
@@ -70,7 +75,14 @@ class Options(NamedTuple):
 
 
 # Options that are also flags of an experiment: those for any level, and those for Atari only.
-GENERAL_FLAGS = ("width", "height", "num_action_repeats", "convert_observations")
+GENERAL_FLAGS = (
+    "env_kwargs",
+    "env_wrappers",
+    "width",
+    "height",
+    "num_action_repeats",
+    "convert_observations",
+)
 OPTION_FLAGS = (
     *GENERAL_FLAGS,
     "sticky_actions",
@@ -89,6 +101,9 @@ class Step(NamedTuple):
     observation: Any  # [E, ...]: an array, or a dict or tuple of arrays, nested
     first: np.ndarray  # bool [E]: this was a reset, which ignored the action
     fault: np.ndarray  # bool [E]: the environment is broken until `rebuild` is called
+    # A nest of bool [E, ...] like `EnvironmentSpec.masks`: the choices that are allowed now. It
+    # allows everything after a termination and where the environment is broken.
+    mask: Any = ()
 
 
 class Episode(NamedTuple):

@@ -86,6 +86,7 @@ def build_learner(
     `addresses` are those of all learners, in the order of ranks; at `held` this one listens.
     """
     say = outputs.say
+    config = _with_reward_clipping(config, levels, group, folder, say)
     agent = make_agent(config, group.rank, levels)
     compared = {name: value for name, value in agent.identity.items() if name != "run_id"}
     agreement.check_equal(group.gather(compared, "identity"))
@@ -145,10 +146,30 @@ def build_learner(
     monitor.resume()
     if folder:
         try:
-            folder.write_start(addresses, learner.frames)
+            folder.write_start(config, addresses, learner.frames)
         except OSError as error:
             flags.refuse(f"--logdir={folder.path}: {error.strerror}")
     return monitor, learner
+
+
+def _with_reward_clipping(
+    config: Config,
+    levels: dict[str, EnvironmentSpec],
+    group: LearnerGroup,
+    folder: RunFolder | None,
+    say: Any,
+) -> Config:
+    """Return the config with the clipping that --reward_clipping=auto stands for.
+
+    A run that was started before keeps what its folder has recorded.
+    """
+    chosen = auto.reward_clipping(config, next(iter(levels.values())).emulator)
+    if config.reward_clipping == "auto":
+        recorded = folder.recorded_settings().get("reward_clipping") if folder else None
+        if recorded not in {None, chosen}:
+            say(f"--reward_clipping={recorded}, which this run has recorded")
+        chosen = group.gather(recorded or chosen, "reward_clipping")[0]
+    return dataclasses.replace(config, reward_clipping=chosen)
 
 
 def _build_inference(config: Config, agent: Agent) -> BatchedInference:

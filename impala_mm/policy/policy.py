@@ -6,6 +6,7 @@ action = policy(observation)                    later also with the previous act
 """
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import tensorflow as tf
 from impala_mm.algorithms import agent, networks
 from impala_mm.algorithms.interface import PolicyOutput, Role
 from impala_mm.config.algorithm_settings import BadAlgorithm
+from impala_mm.config.environment_flags import json_text
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments import from_flags, nests
@@ -64,14 +66,25 @@ class Policy:
         self._state, self._first = self.initial_state(1), True
         self._action = self.spec.actions.zeros(1)
 
-    def __call__(self, observation: Any, reward: float = 0.0, explore: bool = False) -> Any:
+    def __call__(
+        self,
+        observation: Any,
+        reward: float = 0.0,
+        explore: bool = False,
+        action_mask: Any = None,
+    ) -> Any:
         """Return the action for this observation; `reward` is that of the previous action.
 
         The action is the most likely one or, with `explore`, sampled as in training. It is what the
         environment's `step` takes: an int for Discrete actions, an array for a Box.
+
+        If the environment offers masks of its actions, `action_mask` is needed, unless it is a part
+        of the observation; no action that it forbids is returned. ValueError is raised if it is
+        missing or wrong.
         """
         seen = tf.nest.map_structure(lambda part: part[None], self._read(observation))
-        entry = self.entry(seen, [reward], self._action, [self._first])
+        mask = self._read_mask(observation, action_mask)
+        entry = self.entry(seen, [reward], self._action, [self._first], mask)
         self._action, self._state, _ = self.act(entry, self._state, explore)
         self._first = False
         action = self.spec.actions.to_environments(self._action)[0]
@@ -82,7 +95,7 @@ class Policy:
         spec = self.spec.observation
         if isinstance(spec, tf.TensorSpec) and not isinstance(spec, ChoiceSpec):
             seen, shape = np.asarray(observation), tuple(spec.shape)
-            if seen.shape == shape and not (seen.dtype.kind == "f" and spec.dtype == tf.uint8):
+            if seen.shape == shape and not (seen.dtype.kind in "fb" and spec.dtype == tf.uint8):
                 return seen.astype(spec.dtype.as_numpy_dtype, copy=False)
             if self.spec.emulator:
                 raise ValueError(f"the observation has shape {list(seen.shape)} instead of {shape}")
@@ -91,6 +104,22 @@ class Policy:
             self._conversion = observation_conversion(self.spec.level_name, **options)
         parts = self._conversion.read(observation)
         return nests.pack(self._conversion.parts, parts)
+
+    def _read_mask(self, observation: Any, action_mask: Any) -> Any:
+        """Return the mask as the algorithm reads it: a nest of arrays [1, ...]."""
+        spec = self.spec
+        if not spec.masks:
+            return ()  # an environment without masks allows everything
+        from impala_mm.environments import masks  # noqa: PLC0415
+
+        raw = masks.mask_in_observation(observation) if action_mask is None else action_mask
+        if raw is None:
+            raise ValueError(
+                f"{spec.level_name} offers masks of its actions: pass the one that came with this "
+                f'observation, such as action_mask=info["action_mask"]'
+            )
+        read = masks.read_mask(spec.actions, raw)
+        return tf.nest.pack_sequence_as(spec.masks, [part[None] for part in read])
 
     def initial_state(self, batch: int) -> Any:
         """Return the network's recurrent state at the start of `batch` episodes."""
@@ -109,8 +138,13 @@ class Policy:
         """Return policy and value for entries [B, ...] and the state before them."""
         return self._judge(entry, state)
 
-    def entry(self, observation: Any, reward: Any, action: Any, first: Any) -> Entry:
-        """Return entries [B, ...] with the fields that acting reads."""
+    def entry(
+        self, observation: Any, reward: Any, action: Any, first: Any, mask: Any = ()
+    ) -> Entry:
+        """Return entries [B, ...] with the fields that acting reads.
+
+        `mask` is needed if the environment offers masks of its actions (see `masks`).
+        """
         return Entry(
             action=tf.nest.map_structure(tf.constant, self.spec.actions.as_arrays(action)),
             reward=tf.constant(reward, tf.float32),
@@ -121,6 +155,9 @@ class Policy:
             ),
             first=tf.constant(first, tf.bool),
             extras=None,
+            mask=tf.nest.map_structure(
+                lambda spec, part: tf.constant(part, spec.dtype), self.spec.masks, mask
+            ),
         )
 
 
@@ -152,7 +189,8 @@ def why_unsuitable(about: checkpoint.CheckpointInfo, spec: EnvironmentSpec) -> s
 def config_for_playing(recorded: dict[str, Any], level_name: str = "", **changes: Any) -> Config:
     """Return a run's recorded flags with these changes, in float32 for a CPU.
 
-    Raises checkpoint.Mismatch if there is no module of the run's algorithm.
+    `env_kwargs` may be a dictionary. Raises checkpoint.Mismatch if there is no module of the run's
+    algorithm.
     """
     algorithm = recorded.get("algorithm", Config.algorithm)
     try:
@@ -162,5 +200,7 @@ def config_for_playing(recorded: dict[str, Any], level_name: str = "", **changes
     known = {f.name for f in dataclasses.fields(settings)}
     kept = {name: value for name, value in recorded.items() if name in known}
     kept.setdefault("convert_observations", False)  # as earlier versions did, which lack the flag
+    if isinstance(kwargs := changes.get("env_kwargs"), Mapping):
+        changes["env_kwargs"] = json_text(kwargs)
     config = dataclasses.replace(settings(**kept), precision="float32", **changes)
     return dataclasses.replace(config, level_name=level_name) if level_name else config

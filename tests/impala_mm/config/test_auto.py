@@ -107,3 +107,16 @@ def test_a_place_is_chosen_by_the_gpu_and_by_what_there_is_to_infer():
         assert why in chosen.why
     told = auto.inference(_config("--inference=learner"), 7_700, "/CPU:0", 0)
     assert told == auto.AutoChoice("learner", "")
+
+
+@pytest.mark.parametrize(
+    ("asked", "emulator", "chosen"),
+    [
+        ("auto", "ale-py 0.11", "abs_one"),
+        ("auto", "", "none"),
+        ("abs_one", "", "abs_one"),
+        ("none", "ale-py 0.11", "none"),
+    ],
+)
+def test_rewards_are_clipped_for_atari_only_unless_the_user_says_so(asked, emulator, chosen):
+    assert auto.reward_clipping(Config(reward_clipping=asked), emulator) == chosen

@@ -18,12 +18,13 @@ from supervising import until
 from impala_mm.environments import check, check_process
 from impala_mm.environments.check_process import CheckProcess
 from impala_mm.environments.observation_check import find_problems
+from impala_mm.environments.types import Options
 
 
 def _check(name, until=math.inf):
     """Return the findings about a level, the calls that were made, and whether all were."""
     found, calls = [], []
-    checked = check.LevelCheck(name, (0, 0), lambda call, _: calls.append(call), found.append)
+    checked = check.LevelCheck(name, Options(), lambda call, _: calls.append(call), found.append)
     return found, calls, checked.run(until)
 
 
@@ -40,6 +41,7 @@ def _find_one(bug):
     [
         *("faulty_levels:Sound-v0", "CartPole-v1", "FrozenLake-v1", "gym:CartPole-v1"),
         *("acting:Signals-v0", "acting:Harbour-v0", "Blackjack-v1"),  # of many spaces
+        *("acting:Doors-v0", "acting:Rooms-v0", "acting:Stalls-v0", "Taxi-v3"),  # with masks
     ],
 )
 def test_nothing_is_found_in_a_sound_environment(name):
@@ -82,11 +84,17 @@ def test_episodes_are_reset_at_their_ends():
         ("ArrayReward", r"an array of shape \[1\] as reward, .* a number: return float\(reward\)"),
         (
             "MaskInInfo",
-            r'in info\["action_mask"\], and action masks are not supported yet: illegal',
+            r'step 1 returned no action mask in info\["action_mask"\]: an environment that offers '
+            r"one must offer it after every reset and every step",
         ),
-        ("MaskInStep", r'removes it \(info.pop\("action_mask"\)\)'),
-        ("MaskMethod", r"by a method action_masks\(\), .*has the attribute action_masks = None"),
-        ("MaskInObservation", 'as the part "action_mask" of its observations, .*leaves that part'),
+        (
+            "MaskInStep",
+            r'step 1 returned an action mask in info\["action_mask"\], and the first reset .* none',
+        ),
+        ("MaskForbidsAll", "the action mask after step 3 allows no choice of the action: it must"),
+        ("MaskTooLong", r"reset returned action mask of shape \[4\], and Discrete\(3\) .* \[3\]"),
+        ("MaskOfTwos", r"action mask of int64 \[2, 2, 0\], which must be bool, or 0 and 1"),
+        ("MaskOfNumbers", r"its actions Box\(\[3\], 0 to 1\) have no choices .*: remove the mask"),
     ],
 )
 def test_what_fails_in_a_training_is_an_error(bug, sentence):
@@ -226,7 +234,7 @@ def test_a_reset_of_compiled_code_needs_no_signature(monkeypatch):
 
 def _in_process(*bugs, seconds=20.0):
     names = [f"faulty_levels:{bug}-v0" for bug in bugs]
-    begin = CheckProcess([*names, "catch"], (0, 0), seconds, hides_gpus=True)
+    begin = CheckProcess([*names, "catch"], {}, seconds, hides_gpus=True)
     return begin.result()
 
 
@@ -262,7 +270,7 @@ def test_too_little_time_for_all_steps_is_a_warning(monkeypatch):
 def test_an_environment_that_is_not_made_in_time_can_clean_up(tmp_path, monkeypatch):
     file = tmp_path / "half of a download"
     monkeypatch.setenv("DOWNLOAD", str(file))
-    checked = CheckProcess(["faulty_levels:Downloads-v0"], (0, 0), 60.0, hides_gpus=True)
+    checked = CheckProcess(["faulty_levels:Downloads-v0"], {}, 60.0, hides_gpus=True)
     until(file.exists)
     checked.stop()
     assert not file.exists()
@@ -270,7 +278,10 @@ def test_an_environment_that_is_not_made_in_time_can_clean_up(tmp_path, monkeypa
 
 def test_our_own_levels_need_no_process(monkeypatch):
     monkeypatch.setattr(check_process.subprocess, "Popen", None)
-    assert CheckProcess(["catch", "Memory"], (0, 0), 5.0, hides_gpus=True).result() == ([], [])
+    assert CheckProcess(["catch", "Memory"], {}, 5.0, hides_gpus=True).result() == (
+        [],
+        [],
+    )
 
 
 def test_the_check_does_not_load_tensorflow_which_takes_longer_than_itself():
