@@ -21,7 +21,8 @@ def read_conversion(level: Level, options: Options) -> spaces.SpaceConversion:
     """
     environment = level.open(False)
     try:
-        conversion = spaces.read_spaces(level.name, environment, options.width, options.height)
+        chosen = options.width, options.height, options.convert_observations
+        conversion = spaces.read_spaces(level.name, environment, *chosen)
         if not conversion.masks and _first_info_has_mask(level, options, environment):
             found = masks.MaskConversion(conversion.actions, "info")
             conversion = conversion._replace(masks=found)

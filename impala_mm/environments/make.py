@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from impala_mm.config.auto import split_evenly
+from impala_mm.environments.choices import ChoiceSpec
 from impala_mm.environments.types import (
     GENERAL_FLAGS,
     BadLevel,
@@ -16,7 +17,7 @@ from impala_mm.environments.types import (
 if TYPE_CHECKING:
     from impala_mm.environments.atari.games import Game
     from impala_mm.environments.levels import Level
-    from impala_mm.environments.observations import ObservationConversion
+    from impala_mm.environments.observations import ObservationConversion, PartConversion
     from impala_mm.environments.spaces import SpaceConversion
 
 
@@ -99,17 +100,32 @@ def _find_level_and_game(
 
 
 def _read_spaces(level: "Level", options: Options) -> tuple["SpaceConversion", EnvironmentSpec]:
+    """Return the conversion of a level's observations and actions, and its spec."""
     from impala_mm.environments import level_spaces  # noqa: PLC0415
 
     conversion = level_spaces.read_conversion(level, options)
     return conversion, EnvironmentSpec(
         level.name,
-        tf.nest.map_structure(
-            lambda part: tf.TensorSpec(part.shape, tf.as_dtype(part.dtype)),
-            conversion.observation.parts,
-        ),
+        tf.nest.map_structure(_spec, conversion.observation.parts),
         conversion.actions,
         options.num_action_repeats or 1,
         level.reward_threshold,
         masks=conversion.actions.mask_specs if conversion.masks else (),
+        note=_note(level.name, conversion.observation.note),
+    )
+
+
+def _spec(part: "PartConversion") -> tf.TensorSpec:
+    if part.choices:
+        return ChoiceSpec(part.choices)
+    return tf.TensorSpec(part.shape, tf.as_dtype(part.dtype))
+
+
+def _note(level_name: str, recognised: str) -> str:
+    """Return a sentence about what was recognised as images; empty if nothing was."""
+    if not recognised:
+        return ""
+    return (
+        f"{level_name} is read as images: {recognised} (--noconvert_observations leaves its "
+        f"observations as they are)"
     )
