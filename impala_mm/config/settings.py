@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar, Self
 
-from impala_mm.config import algorithm_settings
+from impala_mm.config import algorithm_settings, environment_flags
 from impala_mm.config.flags import AUTO, OldName, flag, whole_numbers
 
 
@@ -31,7 +31,8 @@ class Config:
     level_name: str = flag(
         "CartPole-v1", group="Run",
         text="Environment to train on: the id of a gymnasium or classic gym environment, catch, "
-             "memory, or my_package:MyEnv-v0, for which my_package is imported. Several ids, "
+             "memory, or my_package:MyEnv-v0, for which my_package is imported; or "
+             "my_package:make_env, a function or class that makes the environment. Several, "
              "separated by commas, train one network on all of them; the actors take them in "
              "turn.")
     logdir: str = flag(
@@ -67,7 +68,7 @@ class Config:
     total_environment_frames: float = flag(
         0, group="Run", least=0,
         text="Environment frames, summed over all learners, after which the run ends; a step "
-             "counts num_action_repeats frames. The learning rate falls linearly to 0 over them. "
+             "counts num_action_repeats frames. The learning rate falls over them. "
              "0: 50 million; the run then ends earlier if it reaches the level's reward "
              "threshold (see stop_at_return).")
     stop_at_return: float = flag(
@@ -247,6 +248,17 @@ class Config:
              "uint8 images, otherwise none.")
 
     # -- Environment
+    env_kwargs: str = flag(
+        "", group="Environment", rewrite=environment_flags.kwargs_text,
+        text="Arguments with which environments are made, as a JSON object: "
+             "--env_kwargs='{\"is_slippery\": false}'. gymnasium.make receives them, or the "
+             "function or class that level_name names; of several levels each one. Unset: none.")
+    env_wrappers: str = flag(
+        "", group="Environment", rewrite=environment_flags.wrappers_text,
+        text="Wrappers around each environment, separated by commas, the outermost last: "
+             "my_package:MyWrapper,gymnasium.wrappers:FlattenObservation. A wrapper's arguments "
+             "follow its name as a JSON object: "
+             "'gymnasium.wrappers:TimeLimit{\"max_episode_steps\": 100}'. Unset: no wrappers.")
     num_action_repeats: int = flag(
         0, group="Environment", least=0,
         text="Environment frames per step: each action is repeated for this number of frames, "
@@ -292,10 +304,20 @@ class Config:
         0.99, group="Algorithm", least=0, most=1,
         text="Discount factor (gamma) per step.")
     reward_clipping: str = flag(
-        "abs_one", group="Algorithm", choices=("abs_one", "soft_asymmetric", "none"),
+        "auto", group="Algorithm", choices=("auto", "abs_one", "soft_asymmetric", "none"),
         text="How a reward r is changed before the network reads it and the loss uses it. "
              "abs_one: clipped to [-1, 1]. soft_asymmetric: 5 tanh(r/5), multiplied by 0.3 if r "
-             "is negative. none: not changed.")
+             "is negative. none: not changed. auto: what the run in logdir has recorded; for a "
+             "new run abs_one for Atari and none for all other levels.")
+    normalize_observations: bool = flag(
+        False, group="Algorithm",
+        text="Normalise observations by their running mean and standard deviation, which all "
+             "learners share, and clip them to [-10, 10]. Images and integers stay as they are.")
+    normalize_rewards: bool = flag(
+        False, group="Algorithm",
+        text="Divide rewards by the running standard deviation of the discounted returns of all "
+             "episodes, before reward_clipping. Values and losses are then in this unit; mean "
+             "returns are still sums of raw rewards.")
     entropy_cost: float = flag(
         0.005, group="Algorithm",
         text="Weight of the policy's entropy in the loss. A larger weight makes the policy "
@@ -372,7 +394,20 @@ class Config:
              "IMPALA's published settings assume.")
     learning_rate: float = flag(
         0.0008, group="Optimizer", least=0,
-        text="Learning rate at the start; it falls linearly to 0 over total_environment_frames.")
+        text="Learning rate at the start of the run; learning_rate_schedule says how it changes.")
+    learning_rate_schedule: str = flag(
+        "linear", group="Optimizer", choices=("linear", "constant", "polynomial"),
+        text="How the learning rate changes over total_environment_frames. linear: in a line "
+             "from learning_rate to learning_rate_end. polynomial: the same, but the difference "
+             "from learning_rate_end is multiplied by the remaining share of the frames to the "
+             "power of learning_rate_power. constant: not at all.")
+    learning_rate_end: float = flag(
+        0.0, group="Optimizer", least=0,
+        text="Learning rate at the end of the run, unless learning_rate_schedule is constant.")
+    learning_rate_power: float = flag(
+        2.0, group="Optimizer", least=0,
+        text="Exponent of learning_rate_schedule=polynomial; 1 is linear, and larger values "
+             "lower the rate earlier.")
     decay: float = flag(
         0.99, group="Optimizer", least=0, most=1,
         text="rmsprop only: share of the mean square that is kept at each update.")

@@ -226,6 +226,7 @@ class LearnerMonitor:
             actors_elsewhere=self._server.actors_on_other_hosts(),
             idle_cores=self._cores.idle(),
             dropped=self._server.dropped,
+            padded=self._server.rounds.padded if self._server.rounds else 0,
             faults=self._server.environment_faults,
             has_received=self._server.has_received,
             gave_up=self._server.failures.gave_up,
@@ -335,6 +336,8 @@ class LearnerMonitor:
             "environment_faults": sum(report.faults for report in self._reports),
             **self._aggregator.row(frames, steps),
         }
+        if self._server.rounds:
+            row["unrolls_padded"] = sum(report.padded for report in self._reports)
         if self._config.check_sync_every and self._group.size > 1:
             row |= {"sync_checks": learner.sync_checks, "sync_repairs": learner.sync_repairs}
         row |= self._actor_counts()

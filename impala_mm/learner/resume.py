@@ -8,7 +8,7 @@ import dataclasses
 from typing import Any
 
 from impala_mm.algorithms import networks
-from impala_mm.config.flags import differences
+from impala_mm.config.flags import differences, format_value
 from impala_mm.config.settings import Config
 from impala_mm.learner.limits import RunLimits
 from impala_mm.records.checkpoint import CheckpointInfo, Mismatch
@@ -21,6 +21,8 @@ _WEIGHTS = (
     "actions",
     "observations",
     "--box_policy",
+    "--normalize_observations",
+    "--normalize_rewards",
 )
 # Flags that are newer than some checkpoints, whose runs had what is now the default.
 _DEFAULTS = {f"--{f.name}": f.default for f in dataclasses.fields(Config)}
@@ -56,7 +58,8 @@ def _describe_differences(
         # The algorithm chooses its network; earlier versions recorded what they would have chosen.
         theirs["--agent_name"] = "auto"
     return ", ".join(
-        f"{name} {'is' if name.startswith('-') else 'are'} {ours[name]} here and {theirs[name]}"
+        f"{name} {'is' if name.startswith('-') else 'are'} {format_value(ours[name])} here and "
+        f"{format_value(theirs[name])}"
         for name in names
         if ours[name] != theirs[name]
     )

@@ -6,15 +6,17 @@ action = policy(observation)                    later also with the previous act
 """
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.algorithms import agent
+from impala_mm.algorithms import agent, registry
 from impala_mm.algorithms.interface import PolicyOutput, Role
 from impala_mm.config.algorithm_settings import BadAlgorithm
+from impala_mm.config.environment_flags import json_text
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments import from_flags, nests
@@ -131,6 +133,22 @@ class Policy:
         """Return policy and value for entries [B, ...] and the state before them."""
         return self._judge(entry, state)
 
+    def judge_unroll(self, entries: Entry, start: Any) -> PolicyOutput:
+        """Return what `judge` returns for each of the entries [T+1, B, ...] of an unroll.
+
+        It computes with tensors, and may be called in a student's `update` with its
+        `batch.unrolls`. `start` is this policy's own state before entry 0; where that is not known,
+        `initial_state(B)` serves, if the student ignores the outputs for the first entries.
+        Raises NotImplementedError if the policy's algorithm has no `judge_unroll`.
+        """
+        judge = registry.optional(self.algorithm, "judge_unroll")
+        if judge is None:
+            raise NotImplementedError(
+                f"--algorithm={self.config.algorithm} has no method judge_unroll, by which it "
+                f"could be a teacher (impala_mm/algorithms/interface.py explains it)"
+            )
+        return judge(entries, start)
+
     def entry(
         self, observation: Any, reward: Any, action: Any, first: Any, mask: Any = ()
     ) -> Entry:
@@ -182,7 +200,8 @@ def why_unsuitable(about: checkpoint.CheckpointInfo, spec: EnvironmentSpec) -> s
 def config_for_playing(recorded: dict[str, Any], level_name: str = "", **changes: Any) -> Config:
     """Return a run's recorded flags with these changes, in float32 for a CPU.
 
-    Raises checkpoint.Mismatch if there is no module of the run's algorithm.
+    `env_kwargs` may be a dictionary. Raises checkpoint.Mismatch if there is no module of the run's
+    algorithm.
     """
     algorithm = recorded.get("algorithm", Config.algorithm)
     try:
@@ -191,5 +210,7 @@ def config_for_playing(recorded: dict[str, Any], level_name: str = "", **changes
         raise checkpoint.Mismatch(f"the run's --algorithm={algorithm}: {error}") from error
     known = {f.name for f in dataclasses.fields(settings)}
     kept = {name: value for name, value in recorded.items() if name in known}
+    if isinstance(kwargs := changes.get("env_kwargs"), Mapping):
+        changes["env_kwargs"] = json_text(kwargs)
     config = dataclasses.replace(settings(**kept), precision="float32", **changes)
     return dataclasses.replace(config, level_name=level_name) if level_name else config

@@ -132,11 +132,12 @@ GROUPS = (
         {
             "learning_rate": _M(
                 "per update",
-                "The learning rate, which falls linearly to 0 at the run's total frames.",
+                "The learning rate, by `--learning_rate_schedule`.",
             ),
             "grad_norm": _M(
                 "norm",
-                "Global norm of the gradient (the learners' average), before clipping.",
+                "Global norm of the gradient (the learners' average), before clipping. Of several "
+                "steps in one update, the largest norm.",
                 "finite and steady; training stops at a value that is not finite",
             ),
             "clipped_share": _M(
@@ -197,6 +198,11 @@ GROUPS = (
                 "Time in which the actors wait until the learner has taken their previous unrolls.",
                 "below 0.3, else the learner or the network is too slow for this number of actors",
             ),
+            "actor/policy_wait_share": _M(
+                _SHARE,
+                "Time in which the actors of an algorithm with rounds wait for the next policy.",
+                "as small as the updates allow",
+            ),
             "inference_batch": _M(
                 "environments",
                 "With `--inference=learner`: environments per forward pass, on average.",
@@ -225,6 +231,13 @@ GROUPS = (
             "unrolls_dropped": _M(
                 "unrolls", "Unrolls that were lost since the learners started.", "0 without crashes"
             ),
+            "unrolls_padded": _M(
+                "unrolls",
+                "Columns of rounds that were filled with unrolls of weight 0 since the learners "
+                "started, because an actor did not send its unrolls in time; only in an algorithm "
+                "with rounds.",
+                "0 without crashes",
+            ),
             "environment_faults": _M(
                 "faults",
                 "Errors of environments since the learners started: each was replaced by a new "
@@ -252,6 +265,7 @@ known yet is absent. Values are averages over all updates and all learners since
 unless the table says otherwise. `/learnerN` after a key is learner N's own value, in runs of
 several learners; `/LEVEL` is that of one level, in runs of several levels. An algorithm of your own
 adds the metrics that its `update` returns; name its losses as here and they appear in the plots.
+Updates that did not measure a metric, and return NaN for it, are left out of its average.
 Evaluators write their results to `evaluations.jsonl` and, as `evaluation/...`, to TensorBoard.
 
 This page is generated: `python -m impala_mm.records.metric_descriptions > sandbox/metrics.md`.
