@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from impala_mm.environments.types import (
     GENERAL_FLAGS,
-    OWN_LEVELS,
     BadLevel,
     Environments,
     EnvironmentSpec,
@@ -97,7 +96,7 @@ def _read_spaces(level: "Level", options: Options) -> tuple["SpaceConversion", E
     environment = level.open(False)
     try:
         conversion = spaces.read_spaces(level.name, environment, options.width, options.height)
-        if not conversion.masks and _first_info_has_mask(level, environment):
+        if not conversion.masks and _first_info_has_mask(level, options, environment):
             found = masks.MaskConversion(conversion.actions, "info")
             conversion = conversion._replace(masks=found)
     finally:
@@ -118,16 +117,14 @@ def _read_spaces(level: "Level", options: Options) -> tuple["SpaceConversion", E
     )
 
 
-def _first_info_has_mask(level: "Level", environment: Any) -> bool:
+def _first_info_has_mask(level: "Level", options: Options, environment: Any) -> bool:
     """Return whether the info of a level's first reset has a mask; reset only once per process.
 
     A reset that raises is left to the code that plays, which reports it.
     """
     from impala_mm.environments import masks  # noqa: PLC0415
 
-    if level.name.lower() in OWN_LEVELS:
-        return False
-    key = f"{level.name} {level.registered}"
+    key = f"{level.name} {level.registered} {options.env_kwargs} {options.env_wrappers}"
     if key not in _infos_with_mask:
         info: Any = None
         with contextlib.suppress(Exception):
