@@ -102,7 +102,7 @@ def test_taxi_is_trained_tested_and_exported_with_the_masks_in_its_info(tmp_path
     code, printed = run(sys.executable, "example.py", cwd=tmp_path / "export")
     assert code == 0, printed
     policy = load_policy(tmp_path)
-    environment = gymnasium.make("Taxi-v3")
+    environment = gymnasium.make("Taxi-v4")  # which gymnasium makes without objecting
     observation, info = environment.reset(seed=1)
     for explore in [True, False] * 50:
         action = policy(observation, explore=explore, action_mask=info["action_mask"])
