@@ -272,6 +272,13 @@ class Config:
         0, group="Environment", least=0,
         text="Height in pixels to which images are resized. 0: images keep their height (Atari: "
              "84).")
+    convert_observations: bool = flag(
+        True, group="Environment",
+        text="Convert observations to what networks read best: images [channels, height, width] "
+             "and grey images [height, width] of at least 36x36 pixels to [height, width, "
+             "channels], images of that size of numbers from 0 to 1 to bytes, and choices among "
+             "more than 64 to numbers, which the network embeds. False: images stay as they are, "
+             "and all choices become one-hot vectors, as in earlier versions.")
     sticky_actions: float = flag(
         -1, group="Environment", most=1,
         text="Atari only: probability, at each frame, that the emulator repeats the previous "

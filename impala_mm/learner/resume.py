@@ -57,11 +57,13 @@ def _describe_differences(
     if ours.get("--agent_name") == about.settings.get("agent_name") == "auto":
         # The algorithm chooses its network; earlier versions recorded what they would have chosen.
         theirs["--agent_name"] = "auto"
+    wrong = [name for name in names if ours[name] != theirs[name]]
+    earlier = "observations" in wrong and "convert_observations" not in about.settings
+    hint = " (earlier versions read them as --noconvert_observations does)" if earlier else ""
     return ", ".join(
         f"{name} {'is' if name.startswith('-') else 'are'} {format_value(ours[name])} here and "
-        f"{format_value(theirs[name])}"
-        for name in names
-        if ours[name] != theirs[name]
+        f"{format_value(theirs[name])}{hint if name == 'observations' else ''}"
+        for name in wrong
     )
 
 
