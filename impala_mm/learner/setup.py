@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from impala_mm.algorithms import registry
 from impala_mm.algorithms.agent import Agent, config_for_acting, make_agent
+from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
@@ -22,12 +23,14 @@ from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments import from_flags
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.inference.batched_inference import BatchedInference
-from impala_mm.learner.batch_source import QueueSource
+from impala_mm.learner.batch_source import BatchSource, QueueSource
 from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.first_unroll import NoActorsLeft
 from impala_mm.learner.learner import GradientNotFinite, Learner, NothingCompiled
 from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.monitor import LearnerMonitor, Records
+from impala_mm.learner.own_source import BadSource, OwnSource
+from impala_mm.learner.own_state import OwnState
 from impala_mm.learner.profiler import UpdateProfiler
 from impala_mm.records import checkpoint
 from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints
@@ -104,8 +107,9 @@ def build_learner(
         if spec.note:
             say(spec.note)
     chosen = auto.inference(config, agent.weights, devices.training_device(), algorithm.max_lag)
-    own = agent.identity["run_id"], run_token.read_token(config), chosen
-    run_id, token, chosen = group.gather(own, "run")[0]
+    path = str(folder.path) if folder else config.logdir
+    own = agent.identity["run_id"], run_token.read_token(config), chosen, path
+    run_id, token, chosen, path_of_first = group.gather(own, "run")[0]
     if folder and chosen.why:
         say(f"inference at the {chosen.value}: {chosen.why}")
     changed = {"run_id": run_id, "learners": addresses, "inference": chosen.value}
@@ -115,20 +119,30 @@ def build_learner(
     say(f"listening at {held.address}{reached} ({time.monotonic() - began:.1f} s)")
     server.rank = group.rank
     limits = RunLimits(config, spec.reward_threshold if len(agent.levels) == 1 else None)
+    source, own_source = _make_source(config, algorithm, server, codec)
+    own_folder = Path(path or path_of_first)
+    local = algorithm.variables.local
     learner = Learner(
         config,
         algorithm,
         group,
-        QueueSource(server, codec, config.batch_size),
+        source,
         server,
         agent.layout,
         limits,
         spec.action_repeats,
         UpdateProfiler(config.profile if folder else "", folder.path if folder else Path(), say),
+        OwnState(own_folder, group.rank, own_source, local, say),
     )
     records = None
     if folder:
-        checkpoints = Checkpoints(folder.path, algorithm.variables, config.keep_checkpoints)
+        checkpoints = Checkpoints(
+            folder.path,
+            algorithm.variables,
+            config.keep_checkpoints,
+            config.checkpoint_max_gb * 1e9,
+            say,
+        )
         settings = dataclasses.asdict(config)
         about = CheckpointInfo(group.size, settings, agent.made_of, provenance.versions())
         checkpointing = Checkpointing(
@@ -147,6 +161,22 @@ def build_learner(
         except OSError as error:
             flags.refuse(f"--logdir={folder.path}: {error.strerror}")
     return monitor, learner
+
+
+def _make_source(
+    config: Config, algorithm: Algorithm, server: Server, codec: UnrollCodec
+) -> tuple[BatchSource, OwnSource | None]:
+    """Return the source that the learner reads; the second one is the algorithm's own, if any."""
+    make = registry.optional(algorithm, "source")
+    if not make:
+        return QueueSource(server, codec, config.batch_size), None
+    # In main memory, where replay is kept; what the source returns is copied to the device.
+    fresh = QueueSource(server, codec, config.batch_size, device="/CPU:0")
+    try:
+        own = OwnSource(make, fresh, algorithm.unroll, devices.training_device())
+    except BadSource as error:
+        flags.refuse(f"--algorithm={config.algorithm}: {error}")
+    return own, own
 
 
 def _build_inference(config: Config, agent: Agent) -> BatchedInference:
