@@ -4,6 +4,8 @@ A new network is one file in this package and one line in NETWORKS.
 """
 
 import difflib
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -17,13 +19,19 @@ from nets.lstm import LSTM
 from nets.mlp import MLP
 from nets.network import Core, Network, State, Torso
 from nets.resnet import ResNet
+from nets.separate import Features, Separate
+from nets.style import ACTIVATIONS, DEFAULT, Style
 
 __all__ = [
+    "ACTIVATIONS",
     "NETWORKS",
     "Actions",
     "Core",
+    "Features",
     "Network",
+    "Separate",
     "State",
+    "Style",
     "Torso",
     "UnknownNetwork",
     "Unsuitable",
@@ -31,14 +39,17 @@ __all__ = [
     "make",
 ]
 
-NETWORKS: dict[str, Callable[[], tuple[Torso, Core | None]]] = {
+# A network's torso and core. A function that takes no style makes a network without choices.
+NETWORKS: dict[str, Callable[..., tuple[Torso, Core | None]]] = {
     "SimpleConvNetAgent": lambda: (conv.simple(), None),
     "SimpleConvNetSameAgent": lambda: (conv.simple(padding="SAME"), None),
-    "ResNetLSTMAgent": lambda: (ResNet(), LSTM(256)),
+    "ResNetLSTMAgent": lambda style=DEFAULT: (ResNet(), LSTM(style.lstm_size or 256)),
     "ShallowConvAgent": lambda: (conv.shallow(), None),
-    "ShallowConvLSTMAgent": lambda: (conv.shallow(), LSTM(256)),
-    "MLPAgent": lambda: (MLP(), None),
-    "MLPLSTMAgent": lambda: (MLP(), LSTM(64)),
+    "ShallowConvLSTMAgent": lambda style=DEFAULT: (conv.shallow(), LSTM(style.lstm_size or 256)),
+    "SmallConvAgent": lambda: (conv.small(), None),
+    "SmallConvLSTMAgent": lambda style=DEFAULT: (conv.small(), LSTM(style.lstm_size or 256)),
+    "MLPAgent": lambda style=DEFAULT: (MLP(style), None),
+    "MLPLSTMAgent": lambda style=DEFAULT: (MLP(style), LSTM(style.lstm_size or 64)),
 }
 
 
@@ -48,6 +59,7 @@ def make(
     actions: int | Actions,
     frame_stack: int = 1,
     precision: str = "float32",
+    style: Style = DEFAULT,
 ) -> Network:
     """Return the network of this name, or for `auto` the one that suits the observations.
 
@@ -57,26 +69,30 @@ def make(
     `features` such as `EnvironmentSpec.actions`. The network sees the newest
     `frame_stack` observations at once, joined along their last axis. `precision` (float32 or
     bfloat16) is that of the torso's computations; variables, core and features are float32.
+    `style` has the sizes and layers of its MLPs and LSTM.
 
     UnknownNetwork is raised if no network has the name, and Unsuitable if it cannot read such
-    observations.
+    observations, or has nothing that the style's choices apply to.
     """
     if name == "auto":
         name = auto(observation)
     if name not in NETWORKS:
         raise UnknownNetwork(_unknown(name))
-    torso, core = NETWORKS[name]()
+    parts = NETWORKS[name]
+    build = functools.partial(parts, style) if inspect.signature(parts).parameters else parts
+    torso, core = build()
     shapes = [tuple(leaf.shape.as_list()) for leaf in tf.nest.flatten(observation)]
     if any(None in shape for shape in shapes):
         raise Unsuitable(f"{name} needs observations of one known shape, not {list(shapes[0])}")
     shape = shapes[0]
     if tf.nest.is_nested(observation):
-        torso = Joined(lambda: NETWORKS[name]()[0], observation, name)
+        torso = Joined(lambda: build()[0], observation, name, style)
     elif reason := torso.unsuitable(shape):
         raise Unsuitable(
             f"{name} does not fit observations of shape {list(shape)}: {reason}; "
             f"{auto(observation)} fits them"
         )
+    _refuse_without_effect(name, torso, core, style)
     dtype = tf.as_dtype(precision)
     known = Choice(actions) if isinstance(actions, int) else actions
     return Network(torso, core, observation, known, frame_stack, dtype, name)
@@ -84,9 +100,21 @@ def make(
 
 def auto(observation: Any) -> str:
     """Return the name of a small network that suits observations of this spec, or nest of specs."""
-    shapes = [leaf.shape for leaf in tf.nest.flatten(observation)]
-    image = any(s.rank == 3 and min(s[0] or 0, s[1] or 0) >= 36 for s in shapes)
-    return "ShallowConvAgent" if image else "MLPAgent"
+    images = [leaf.shape for leaf in tf.nest.flatten(observation) if leaf.shape.rank == 3]
+    least = max((min(s[0] or 0, s[1] or 0) for s in images), default=0)
+    return "ShallowConvAgent" if least >= 36 else "SmallConvAgent" if least >= 5 else "MLPAgent"
+
+
+def _refuse_without_effect(name: str, torso: Torso, core: Core | None, style: Style) -> None:
+    """Raise Unsuitable if the style chooses something that the network does not have."""
+    has_mlp = any(isinstance(module, MLP) for module in (torso, *torso.submodules))
+    for field, default, chosen in zip(Style._fields, DEFAULT, style, strict=True):
+        of_lstm = field == "lstm_size"
+        if chosen != default and not (isinstance(core, LSTM) if of_lstm else has_mlp):
+            raise Unsuitable(
+                f"{name} has no {'LSTM' if of_lstm else 'MLP for such observations'}, so {field} "
+                "would have no effect: leave it out"
+            )
 
 
 def _unknown(name: str) -> str:

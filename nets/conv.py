@@ -91,6 +91,11 @@ def shallow() -> Conv:
     return Conv([Layer(16, 8, 4), Layer(32, 4, 2)], 256)
 
 
+def small() -> Conv:
+    """Return a network for images of fewer than 36 pixels, whose single pixels matter."""
+    return Conv([Layer(16, 3, 1), Layer(32, 3, 2)], 128, padding="SAME")
+
+
 def not_an_image(shape: tuple[int, ...], smallest: int) -> str | None:
     """Return why this is not the shape of images of at least `smallest` pixels; None if it is."""
     if len(shape) != 3:

@@ -13,16 +13,24 @@ import tensorflow as tf
 
 from nets.errors import Unsuitable
 from nets.mlp import MLP
+from nets.style import DEFAULT, Style
 
 
 class Joined(snt.Module):
     """A torso for a nest of observations [N, ...]; its features are those of all parts, joined."""
 
-    def __init__(self, make_torso: Callable[[], Any], observation: Any, name: str):
+    def __init__(
+        self,
+        make_torso: Callable[[], Any],
+        observation: Any,
+        name: str,
+        style: Style = DEFAULT,
+    ):
         """Read `observation`, a nest of specs; a torso that `make_torso` makes reads each image.
 
         Parts that this torso cannot read, and those that are no images, are joined to one vector,
-        which an MLP reads. Unsuitable is raised if the torso reads only images and there are none.
+        which an MLP of this style reads. Unsuitable is raised if the torso reads only images and
+        there are none.
         """
         super().__init__(name="joined")
         leaves = tf.nest.flatten(observation)
@@ -40,7 +48,7 @@ class Joined(snt.Module):
             raise Unsuitable(f"{name} does not fit observations of shapes {shapes}: {reason}")
         self._rest = [i for i in range(len(leaves)) if i not in self._images]
         self._torsos = [make_torso() for _ in self._images]
-        rest = make_torso() if reads_any else MLP()
+        rest = make_torso() if reads_any else MLP(style)
         self._vector = rest if self._rest else None
 
     def arrange(self, observation: Any) -> list[tf.Tensor]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 import nets
-from impala_mm.algorithms import registry
+from impala_mm.algorithms import networks, registry
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
@@ -66,14 +66,13 @@ def make_agent(
         algorithm.variables.check()
     except (UnsuitableActions, BadVariables) as error:
         flags.refuse(f"--algorithm={config.algorithm}: {error}")
-    auto = config.agent_name == "auto"
     layout = ParameterLayout(
         algorithm.variables.acting, algorithm.variables.trained, config.parameter_dtype
     )
     identity = stepping_identity(config, levels) | {
         "run_id": f"{os.getpid()}-{time.time_ns()}",
         "length": algorithm.unroll.length,
-        "network": nets.auto(spec.observation) if auto else config.agent_name,
+        "network": networks.describe(config, spec),
         "unroll": structure_digest(algorithm.unroll[2:]) + f" of {config.unroll_length}",
         "acting": layout.digest,
         "box": f"{config.box_policy}, {config.box_deviation} deviation",
@@ -81,7 +80,8 @@ def make_agent(
     has_box = any(isinstance(part, Box) for part in spec.actions.leaves)
     made_of = {
         "--algorithm": config.algorithm,
-        "--agent_name": identity["network"],
+        "--agent_name": networks.chosen_name(config, spec),
+        **networks.recorded(config),
         "--level_name": identity["level_name"],
         "--optimizer": config.optimizer,
         "--num_action_repeats": spec.action_repeats,

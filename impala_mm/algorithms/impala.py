@@ -16,7 +16,7 @@ import sonnet as snt
 import tensorflow as tf
 
 import nets
-from impala_mm.algorithms import losses, optimizers, policies, vtrace
+from impala_mm.algorithms import losses, networks, optimizers, policies, vtrace
 from impala_mm.algorithms.distributions import Categorical, Distribution
 from impala_mm.algorithms.interface import Context, PolicyOutput, entry_spec
 from impala_mm.config.settings import Config
@@ -40,20 +40,14 @@ class Impala:
 
     def __init__(self, config: Config, environment: EnvironmentSpec):
         self._config = config
-        self._network = nets.make(
-            config.agent_name,
-            environment.observation,
-            environment.actions,
-            environment.frame_stack,
-            config.precision,
-        )
+        self._network = networks.make_actor_critic(config, environment)
         self._distribution = policies.choose(
             environment.actions, config.box_policy, config.box_deviation
         )
         self._discrete = environment.actions.discrete is not None
         scaling = config.advantage_scaling
         self._scale_advantages = scaling == "batch" or (scaling == "auto" and not self._discrete)
-        self._policy_head = policies.make_head(self._distribution)
+        self._policy_head = policies.make_head(self._distribution, config.policy_init_scale)
         self._baseline_head = snt.Linear(1, name="baseline")
         self._optimizer = optimizers.make(
             config.optimizer, config.learning_rate, config.decay, config.momentum, config.epsilon
@@ -81,7 +75,7 @@ class Impala:
     def act(self, entry: Entry, core_state: Any, exploration: tf.Tensor) -> tuple[Any, Any, Any]:
         """Sample actions from the policy; where `exploration` is 0, take the most likely ones."""
         features, core_state = self._read(entry, core_state)
-        parameters = self._policy_head(features)
+        parameters = self._policy_head(features.policy)
         policy = self._distribution.make(parameters)
         action = tf.nest.map_structure(
             lambda drawn, likely: losses.select(exploration > 0, drawn, likely),
@@ -93,14 +87,16 @@ class Impala:
     def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
         """Return the policy's probabilities, or parameters, and the baseline's values."""
         features, _ = self._read(entry, core_state)
-        policy = self._policy_head(features)
+        policy = self._policy_head(features.policy)
         policy = tf.nn.softmax(policy) if self._discrete else policy
-        return PolicyOutput(policy, tf.squeeze(self._baseline_head(features), -1))
+        return PolicyOutput(policy, tf.squeeze(self._baseline_head(features.value), -1))
 
-    def _read(self, entry: Entry, core_state: Any) -> tuple[tf.Tensor, Any]:
+    def _read(self, entry: Entry, core_state: Any) -> tuple[nets.Features, Any]:
         """Return (features [B, F], core state) after reading entries [B, ...]."""
         reward = losses.clip_reward(entry.reward, self._config.reward_clipping)
-        return self._network.step(entry.observation, reward, entry.action, entry.first, core_state)
+        read = (entry.observation, reward, entry.action, entry.first)
+        features, core_state = self._network.step(*read, core_state)
+        return networks.for_policy_and_value(features), core_state
 
     def update(
         self, batch: Batch, context: Context, exchange: GradientReducer
@@ -142,12 +138,13 @@ class Impala:
         features, _ = self._network.unroll(
             entries.observation, reward, entries.action, entries.first, batch.start
         )  # [T+1, B, F]
-        parameters = snt.BatchApply(self._policy_head)(features)  # [T+1, B, P]
-        baseline = tf.squeeze(snt.BatchApply(self._baseline_head)(features), -1)  # [T+1, B]
+        features = networks.for_policy_and_value(features)
+        parameters = snt.BatchApply(self._policy_head)(features.policy)  # [T+1, B, P]
+        baseline = snt.BatchApply(self._baseline_head)(features.value)  # [T+1, B, 1]
         return impala_loss(
             distribution=self._distribution.make,
             parameters=parameters,
-            values=baseline,
+            values=tf.squeeze(baseline, -1),
             actions=entries.action,
             rewards=reward,
             terminated=entries.terminated,

@@ -75,10 +75,10 @@ class PolicyHead(snt.Module):
     The shared ones are variables, the same for all features.
     """
 
-    def __init__(self, distribution: PolicyDistribution):
+    def __init__(self, distribution: PolicyDistribution, init_scale: float):
         super().__init__(name="policy")
         p, shared = distribution.num_parameters, np.array(distribution.shared, int)
-        self._linear = linear_head(p - len(shared))
+        self._linear = linear_head(p - len(shared), init_scale)
         self._shared = tf.Variable(tf.zeros([len(shared)]), name="deviations")
         own = np.setdiff1d(np.arange(p), shared)
         self._order = np.argsort(np.concatenate([own, shared]))
@@ -90,16 +90,20 @@ class PolicyHead(snt.Module):
         return tf.gather(tf.concat([own, shared], -1), self._order, axis=-1)
 
 
-def make_head(distribution: PolicyDistribution) -> snt.Module:
-    """Return a module from features [N, F] to a distribution's parameters [N, P]."""
+def make_head(distribution: PolicyDistribution, init_scale: float = 0.01) -> snt.Module:
+    """Return a module from features [N, F] to a distribution's parameters [N, P].
+
+    `init_scale` is that of its initial weights. A small one makes the first policy near even.
+    """
     if not distribution.shared:
-        return linear_head(distribution.num_parameters)
-    return PolicyHead(distribution)
+        return linear_head(distribution.num_parameters, init_scale)
+    return PolicyHead(distribution, init_scale)
 
 
-def linear_head(size: int) -> snt.Linear:
-    """Return a linear layer whose outputs are near 0 at first, so that the policy is near even."""
-    return snt.Linear(size, w_init=snt.initializers.Orthogonal(0.01), name="policy_logits")
+def linear_head(size: int, init_scale: float) -> snt.Linear:
+    """Return a linear layer with orthogonal initial weights of this scale."""
+    start = snt.initializers.Orthogonal(init_scale)
+    return snt.Linear(size, w_init=start, name="policy_logits")
 
 
 def _part(leaf: Part, box: str) -> PolicyDistribution:

@@ -20,7 +20,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from absl import flags as absl_flags
@@ -41,6 +41,7 @@ def flag(
     most: float = math.inf,
     own: bool = False,
     auto: bool = False,
+    parse: Callable[[str], Any] | None = None,
 ) -> Any:
     """Return a dataclass field that is a flag; `text` states its effect and its unit for --help.
 
@@ -48,10 +49,19 @@ def flag(
     that a text may have. `least` and `most` are the smallest and largest value of a number. `own`
     means that the learners of a run may have different values. `auto` means that the number may
     also be given as `auto`, which is stored as AUTO; the code that uses it then chooses a value.
+    `parse` raises a ValueError that says what a text must be; the field keeps the text.
     """
     metadata = {"text": text, "group": group, "choices": choices, "least": least, "most": most}
-    metadata |= {"own": own, "auto": auto}
+    metadata |= {"own": own, "auto": auto, "parse": parse}
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """Return the whole numbers of a text such as 256,256, each at least 1; raise ValueError."""
+    numbers = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) for part in numbers):
+        raise ValueError("it must be whole numbers of at least 1, separated by commas")
+    return tuple(map(int, numbers))
 
 
 class OldName(NamedTuple):
@@ -210,6 +220,11 @@ def _check(name: str, value: Any, f: dataclasses.Field) -> None:
         close = difflib.get_close_matches(str(value), choices, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
         refuse(f"--{name}={value}: it must be {_or(_shown(choices))}{hint}")
+    if f.metadata["parse"]:
+        try:
+            f.metadata["parse"](value)
+        except ValueError as error:
+            refuse(f"--{name}={value}: {error}")
     if f.metadata["auto"] and value == AUTO:
         return
     if f.type in {int, float} and not least <= value <= most:  # NaN is refused, too

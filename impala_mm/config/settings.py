@@ -6,7 +6,7 @@
 import dataclasses
 from typing import ClassVar
 
-from impala_mm.config.flags import AUTO, OldName, flag
+from impala_mm.config.flags import AUTO, OldName, flag, whole_numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,18 +284,6 @@ class Config:
         "impala", group="Algorithm",
         text="impala, or a module of your own (package.module); "
              "impala_mm/algorithms/interface.py says what it must define.")
-    agent_name: str = flag(
-        "auto", group="Algorithm",
-        text="Name of the network; nets/__init__.py lists them. auto: a small network that suits "
-             "the shape of the observation (ShallowConvAgent for images of at least 36x36 "
-             "pixels, otherwise MLPAgent).")
-    precision: str = flag(
-        "auto", group="Algorithm", choices=("auto", "float32", "bfloat16"),
-        text="Numeric precision of the network's torso; variables, recurrent core, heads and "
-             "loss are always float32. bfloat16 is faster on processors that compute in it "
-             "(NVIDIA A100 and later; CPUs with avx512_bf16 or amx_bf16) and slower on others, "
-             "where actors use float32 whatever this flag says. auto: bfloat16 for images of at "
-             "least 1,000 numbers on such a processor, otherwise float32.")
     xla: bool = flag(
         False, group="Algorithm",
         text="Compile the forward and backward pass with XLA, at the first update. Meant for "
@@ -353,6 +341,46 @@ class Config:
         0.9, group="Algorithm", least=0, most=1,
         text="V-trace's lambda. Below 1, value targets rely more on the value function and vary "
              "less; IMPALA's published settings assume 1.")
+
+    # -- Network
+    agent_name: str = flag(
+        "auto", group="Network",
+        text="Name of the network; nets/__init__.py lists them. auto: a small network that suits "
+             "the shape of the observation: ShallowConvAgent for images of at least 36x36 "
+             "pixels, SmallConvAgent for images of at least 5x5, otherwise MLPAgent.")
+    precision: str = flag(
+        "auto", group="Network", choices=("auto", "float32", "bfloat16"),
+        text="Numeric precision of the network's torso; variables, recurrent core, heads and "
+             "loss are always float32. bfloat16 is faster on processors that compute in it "
+             "(NVIDIA A100 and later; CPUs with avx512_bf16 or amx_bf16) and slower on others, "
+             "where actors use float32 whatever this flag says. auto: bfloat16 for images of at "
+             "least 1,000 numbers on such a processor, otherwise float32.")
+    mlp_sizes: str = flag(
+        "64,64", group="Network", parse=whole_numbers,
+        text="Units of each layer of the network's MLP, separated by commas, the first layer "
+             "first.")
+    activation: str = flag(
+        "tanh", group="Network", choices=("tanh", "relu", "elu", "gelu", "swish"),
+        text="Function after each layer of the network's MLP. Convolutions have a ReLU.")
+    layer_norm: bool = flag(
+        False, group="Network",
+        text="Normalise the outputs of each layer of the network's MLP before the activation.")
+    lstm_size: int = flag(
+        0, group="Network", least=0,
+        text="Units of the network's LSTM. 0: the network's own number (MLPLSTMAgent: 64, "
+             "others: 256).")
+    separate_networks: bool = flag(
+        False, group="Network",
+        text="Give the policy and the value function a network each. Unset: both read the "
+             "features of one network.")
+    mlp_init_scale: float = flag(
+        0.0, group="Network", least=0,
+        text="Scale of the initial weights of the network's MLP, which are then orthogonal; "
+             "1.4 suits relu. 0: random numbers whose deviation is 1 / sqrt(inputs).")
+    policy_init_scale: float = flag(
+        0.01, group="Network", least=0,
+        text="Scale of the initial weights of the policy's last layer. The smaller it is, the "
+             "more even the first policy is.")
 
     # -- Optimizer
     optimizer: str = flag(

@@ -4,15 +4,26 @@
 `jobs.validate` does so without starting it.
 """
 
+import dataclasses
 from typing import Any
 
+from impala_mm.algorithms import networks
 from impala_mm.config.flags import differences
 from impala_mm.config.settings import Config
 from impala_mm.learner.limits import RunLimits
 from impala_mm.records.checkpoint import CheckpointInfo, Mismatch
 
 # The properties of a run that its weights depend on; its counts and curves depend on the others.
-_WEIGHTS = ("--algorithm", "--agent_name", "actions", "observations", "--box_policy")
+_WEIGHTS = (
+    "--algorithm",
+    "--agent_name",
+    *networks.recorded(Config()),
+    "actions",
+    "observations",
+    "--box_policy",
+)
+# Flags that are newer than some checkpoints, whose runs had what is now the default.
+_DEFAULTS = {f"--{f.name}": f.default for f in dataclasses.fields(Config)}
 
 
 def check_resumable(about: CheckpointInfo, made_of: dict[str, Any], where: str) -> None:
@@ -37,12 +48,14 @@ def _describe_differences(
     about: CheckpointInfo, made_of: dict[str, Any], names: tuple[str, ...]
 ) -> str:
     """Return "NAME is VALUE here and OTHER VALUE" for each property that differs."""
-    theirs = about.made_of
+    ours, theirs = (
+        {name: of.get(name, _DEFAULTS.get(name)) for name in names}
+        for of in (made_of, about.made_of)
+    )
     return ", ".join(
-        f"{name} {'is' if name.startswith('-') else 'are'} {made_of.get(name)} here and "
-        f"{theirs.get(name)}"
+        f"{name} {'is' if name.startswith('-') else 'are'} {ours[name]} here and {theirs[name]}"
         for name in names
-        if theirs.get(name) != made_of.get(name)
+        if ours[name] != theirs[name]
     )
 
 

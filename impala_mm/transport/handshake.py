@@ -10,7 +10,7 @@ _WORDS = {
     "emulator": "emulator",
     "algorithm": "algorithm (--algorithm)",
     "reward_clipping": "--reward_clipping",
-    "network": "network (--agent_name)",
+    "network": "network (--agent_name and the flags of networks)",
     "steps": "observations and actions",
     "unroll": "unroll layout (--unroll_length, observations, actions)",
     "box": "policy of Box actions (--box_policy, --box_deviation)",

@@ -65,11 +65,13 @@ def test_each_image_has_its_own_torso_and_all_variables_learn():
     assert all(g is not None for g in tape.gradient(loss, network.trainable_variables))
 
 
-def test_auto_reads_a_nest_without_images_by_an_mlp():
-    vectors = {"a": tf.TensorSpec([3], tf.float32), "b": tf.TensorSpec([7, 7, 3], tf.uint8)}
+def test_auto_reads_a_nest_by_its_largest_image():
+    vectors = {"a": tf.TensorSpec([3], tf.float32), "b": tf.TensorSpec([2, 9, 3], tf.uint8)}
+    small = {"a": tf.TensorSpec([3], tf.float32), "b": tf.TensorSpec([7, 7, 3], tf.uint8)}
     assert nets.auto(vectors) == "MLPAgent"
+    assert nets.auto(small) == "SmallConvAgent"
     assert nets.auto(NEST) == "ShallowConvAgent"
-    with pytest.raises(nets.Unsuitable, match=r"\[\[3\], \[7, 7, 3\]\]: it reads images"):
+    with pytest.raises(nets.Unsuitable, match=r"\[\[3\], \[2, 9, 3\]\]: it reads images"):
         nets.make("ShallowConvAgent", vectors, ACTIONS)
 
 

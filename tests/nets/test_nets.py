@@ -282,8 +282,10 @@ def test_an_mlp_reads_anything(spec):
 
 def test_auto_looks_at_the_observation():
     images = [[84, 84, 4], [36, 36, 1], [210, 160, 3]]
-    others = [[4], [35, 84, 4], [84, 35, 4], [4, 84, 84], [84, 84], [], [2, 84, 84, 3]]
+    small = [[7, 7, 3], [10, 10, 20], [35, 84, 4], [84, 35, 4]]
+    others = [[4], [4, 84, 84], [84, 84], [], [2, 84, 84, 3]]
     assert {nets.auto(tf.TensorSpec(s, tf.uint8)) for s in images} == {"ShallowConvAgent"}
+    assert {nets.auto(tf.TensorSpec(s, tf.uint8)) for s in small} == {"SmallConvAgent"}
     assert {nets.auto(tf.TensorSpec(s, tf.uint8)) for s in others} == {"MLPAgent"}
     assert nets.make("auto", VECTOR, ACTIONS).num_features == 64 + 1 + ACTIONS
 

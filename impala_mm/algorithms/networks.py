@@ -1,0 +1,74 @@
+"""Networks by the flags: what algorithms call to make them, and what a run records of them."""
+
+from typing import Any
+
+import tensorflow as tf
+
+import nets
+from impala_mm.config import flags
+from impala_mm.config.settings import Config
+from impala_mm.environments.types import EnvironmentSpec
+
+# The flags, besides --agent_name, that decide which variables a network has and what it computes.
+_FLAGS = ("mlp_sizes", "activation", "layer_norm", "lstm_size", "separate_networks")
+
+
+def make_network(config: Config, environment: EnvironmentSpec) -> nets.Network:
+    """Return a network that the flags describe, for the entries of this environment."""
+    return nets.make(
+        config.agent_name,
+        environment.observation,
+        environment.actions,
+        environment.frame_stack,
+        config.precision,
+        _style(config),
+    )
+
+
+def make_actor_critic(config: Config, environment: EnvironmentSpec) -> nets.Network | nets.Separate:
+    """Return what a policy and its values read: one network, or two by --separate_networks.
+
+    `for_policy_and_value` returns the features of both.
+    """
+    if not config.separate_networks:
+        return make_network(config, environment)
+    return nets.Separate(*(make_network(config, environment) for _ in range(2)))
+
+
+def for_policy_and_value(features: tf.Tensor | nets.Features) -> nets.Features:
+    """Return the features of `make_actor_critic`'s network for the heads of policy and value."""
+    if isinstance(features, nets.Features):
+        return features
+    return nets.Features(features, features)
+
+
+def chosen_name(config: Config, environment: EnvironmentSpec) -> str:
+    """Return the name of the network that --agent_name stands for."""
+    auto = config.agent_name == "auto"
+    return nets.auto(environment.observation) if auto else config.agent_name
+
+
+def recorded(config: Config) -> dict[str, Any]:
+    """Return what a resumed run must not change of its networks, by flag.
+
+    Checkpoints of earlier versions lack these flags; their runs had the defaults.
+    """
+    sizes = ",".join(map(str, flags.whole_numbers(config.mlp_sizes)))
+    return {f"--{name}": getattr(config, name) for name in _FLAGS} | {"--mlp_sizes": sizes}
+
+
+def describe(config: Config, environment: EnvironmentSpec) -> str:
+    """Return the network in words: its name, and the flags that differ from their defaults."""
+    default = recorded(Config())
+    chosen = [f"{name}={x}" for name, x in recorded(config).items() if x != default[name]]
+    return " ".join([chosen_name(config, environment), *chosen])
+
+
+def _style(config: Config) -> nets.Style:
+    return nets.Style(
+        flags.whole_numbers(config.mlp_sizes),
+        config.activation,
+        config.layer_norm,
+        config.mlp_init_scale,
+        config.lstm_size,
+    )

@@ -1,0 +1,93 @@
+"""Networks by the flags: what actors and learners compare, and what a resumed run must keep."""
+
+import dataclasses
+
+import pytest
+import tensorflow as tf
+
+from impala_mm.algorithms import agent, networks
+from impala_mm.config import flags
+from impala_mm.config.settings import Config
+from impala_mm.learner import resume
+from impala_mm.records.checkpoint import CheckpointInfo, Mismatch
+from impala_mm.transport import handshake
+
+CHOSEN = {
+    "mlp_sizes": "16, 8",
+    "activation": "relu",
+    "layer_norm": True,
+    "lstm_size": 4,
+    "separate_networks": True,
+}
+
+
+@pytest.fixture(scope="module")
+def made():
+    """Return agents of CartPole by what was chosen for their networks."""
+    common = Config(level_name="CartPole-v1", agent_name="MLPLSTMAgent")
+    return {
+        "default": agent.make_agent(common, 0),
+        "chosen": agent.make_agent(dataclasses.replace(common, **CHOSEN), 0),
+    }
+
+
+def test_the_flags_reach_the_network(made):
+    shapes = [v.shape.as_list() for v in made["chosen"].algorithm.variables.trained]
+    layers = [[16], [4, 16], [8], [16, 8], [16], [16], [8], [8]]
+    for one in (layers, [[4, 16], [16], [11, 16]]):  # an LSTM of 4 reads 8 + 1 + 2
+        assert all(shapes.count(shape) >= 2 * one.count(shape) for shape in one)
+    state = made["chosen"].algorithm.initial_state(3)
+    assert [part.shape for part in tf.nest.flatten(state)] == [(3, 4)] * 4
+
+
+@pytest.mark.parametrize("flag", CHOSEN)
+def test_every_flag_of_the_network_is_part_of_what_runs_compare_and_record(flag, made):
+    config = Config(level_name="CartPole-v1", **{flag: CHOSEN[flag]})
+    spec = made["default"].spec
+    assert flag in networks.describe(config, spec)
+    assert networks.describe(Config(), spec) == "MLPAgent"
+    different = made["default"].made_of | networks.recorded(config)
+    about = CheckpointInfo(1, {}, made["default"].made_of, {})
+    refused = rf"--{flag} is (16,8|relu|True|4) here and (64,64|tanh|False|0) in runs/x: give the"
+    with pytest.raises(Mismatch, match=refused):
+        resume.check_resumable(about, different, "runs/x")
+    with pytest.raises(Mismatch, match="there, so its weights do not fit"):
+        resume.check_weights(about, different, "runs/x")
+    # A checkpoint of an earlier version records no such flag.
+    earlier = {name: x for name, x in about.made_of.items() if name != f"--{flag}"}
+    resume.check_resumable(about._replace(made_of=earlier), about.made_of, "runs/x")
+    with pytest.raises(Mismatch, match=refused):
+        resume.check_resumable(about._replace(made_of=earlier), different, "runs/x")
+
+
+def test_an_actor_of_another_network_is_refused_with_both(made):
+    asked, identity = ({"protocol": 1} | made[name].identity for name in ("default", "chosen"))
+    assert (
+        "network (--agent_name and the flags of networks) is MLPLSTMAgent, the learner's is "
+        "MLPLSTMAgent --mlp_sizes=16,8 --activation=relu --layer_norm=True --lstm_size=4 "
+        "--separate_networks=True"
+    ) in handshake.refusal(asked, identity)
+
+
+@pytest.mark.parametrize("sizes", ["0,x", "", "64,", "64,0", "-3", "1.5", "64;64"])
+def test_sizes_that_are_none_are_refused(sizes, capsys):
+    with pytest.raises(SystemExit):
+        flags.parse(["x", f"--mlp_sizes={sizes}"], "", Config)
+    assert capsys.readouterr().err == (
+        f"error: --mlp_sizes={sizes}: it must be whole numbers of at least 1, separated by commas\n"
+    )
+
+
+def test_a_flag_without_effect_on_the_network_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        agent.make_agent(Config(level_name="CartPole-v1", lstm_size=32), 0)
+    assert capsys.readouterr().err == (
+        "error: --agent_name=auto: MLPAgent has no LSTM, so lstm_size would have no effect: "
+        "leave it out\n"
+    )
+
+
+def test_the_first_policy_is_as_even_as_its_scale():
+    made = agent.make_agent(Config(level_name="CartPole-v1", policy_init_scale=3.0), 0)
+    (head,) = (v for v in made.algorithm.variables.trained if "policy_logits/w" in v.name)
+    assert abs(tf.norm(head, axis=0).numpy() - 3).max() < 1e-4

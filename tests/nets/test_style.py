@@ -1,0 +1,126 @@
+"""The choices for a network's layers, and two networks that read the same entries."""
+
+import numpy as np
+import pytest
+import sonnet as snt
+import tensorflow as tf
+from network_inputs import ACTIONS, SMALL, VECTOR, entries
+
+import nets
+
+RECURRENT = "MLPLSTMAgent"
+
+
+def _read(network, spec=VECTOR, seed=0):
+    return network.unroll(*entries(spec, 3, 2, seed), network.initial_state(2))[0]
+
+
+def test_an_mlp_has_the_layers_that_were_chosen():
+    network = nets.make("MLPAgent", VECTOR, ACTIONS, style=nets.Style((32, 16, 8)))
+    assert [v.shape.as_list() for v in network.trainable_variables if v.shape.rank == 2] == [
+        [5, 32],
+        [32, 16],
+        [16, 8],
+    ]
+    assert network.num_features == 8 + 1 + ACTIONS
+
+
+@pytest.mark.parametrize("activation", nets.ACTIVATIONS)
+def test_an_mlp_is_computed_with_its_activation(activation):
+    network = nets.make("MLPAgent", VECTOR, ACTIONS, style=nets.Style((7,), activation))
+    b, w = network.trainable_variables
+    observation = entries(VECTOR, 3, 2)[0]
+    expected = nets.ACTIVATIONS[activation](observation @ w + b)
+    np.testing.assert_allclose(_read(network)[..., :7], expected, atol=1e-5)
+
+
+def test_layers_are_normalised_before_the_activation():
+    style = nets.Style((64, 32), "relu", layer_norm=True)
+    network = nets.make("MLPAgent", VECTOR, ACTIONS, style=style)
+    shapes = [v.shape.as_list() for v in network.trainable_variables]
+    assert shapes == [[64], [5, 64], [32], [64, 32], [64], [64], [32], [32]]
+    observation, *rest = entries(VECTOR, 3, 2)
+    one, same = (
+        network.unroll(seen, *rest, network.initial_state(2))[0]
+        for seen in (1000 * observation, 2000 * observation)
+    )
+    np.testing.assert_allclose(one, same, atol=1e-2)
+    assert np.abs(one - _read(network, seed=1)).max() > 0.1
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(_read(network) ** 2)
+    assert all(g is not None for g in tape.gradient(loss, network.trainable_variables))
+
+
+def test_the_initial_weights_of_an_mlp_have_the_chosen_scale():
+    style = nets.Style((5,), mlp_init_scale=2.0)
+    network = nets.make("MLPAgent", VECTOR, ACTIONS, style=style)
+    w = network.trainable_variables[1].numpy()
+    np.testing.assert_allclose(w @ w.T, 4 * np.eye(5), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", [n for n in nets.NETWORKS if "LSTM" in n])
+def test_the_size_of_every_lstm_can_be_chosen(name):
+    spec = VECTOR if name.startswith("MLP") else SMALL
+    network = nets.make(name, spec, ACTIONS, style=nets.Style(lstm_size=10))
+    assert network.num_features == 10
+    assert network.initial_state(3).core.cell.shape == (3, 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "style", "sentence"),
+    [
+        ("MLPAgent", {"lstm_size": 9}, "MLPAgent has no LSTM, so lstm_size would have no effect"),
+        ("ShallowConvAgent", {"mlp_sizes": (9,)}, "has no MLP for such observations, so mlp_sizes"),
+        ("ResNetLSTMAgent", {"activation": "elu"}, "so activation would have no effect: leave it"),
+    ],
+)
+def test_a_choice_without_effect_is_refused(name, style, sentence):
+    spec = VECTOR if name.startswith("MLP") else SMALL
+    with pytest.raises(nets.Unsuitable, match=sentence):
+        nets.make(name, spec, ACTIONS, style=nets.Style(**style))
+
+
+def test_the_mlp_of_a_nest_has_the_chosen_layers_beside_convolutions():
+    nest = {"view": SMALL, "place": VECTOR}
+    network = nets.make("ShallowConvAgent", nest, ACTIONS, style=nets.Style((9,)))
+    assert network.num_features == 256 + 9 + 1 + ACTIONS
+
+
+def test_a_network_of_ones_own_needs_no_style(monkeypatch):
+    monkeypatch.setitem(nets.NETWORKS, "Mine", lambda: (snt.Linear(3), None))
+    monkeypatch.setattr(snt.Linear, "unsuitable", lambda *_: None, raising=False)
+    monkeypatch.setattr(snt.Linear, "arrange", lambda _, x: x, raising=False)
+    assert nets.make("Mine", VECTOR, ACTIONS).num_features == 3 + 1 + ACTIONS
+
+
+@pytest.mark.parametrize("name", ["MLPAgent", RECURRENT])
+def test_separate_networks_compute_what_each_computes_alone(name):
+    policy, value = (nets.make(name, VECTOR, ACTIONS, style=nets.Style((8,))) for _ in range(2))
+    both = nets.Separate(policy, value)
+    assert both.trainable_variables == policy.trainable_variables + value.trainable_variables
+    read = _read(both)
+    np.testing.assert_array_equal(read.policy, _read(policy))
+    np.testing.assert_array_equal(read.value, _read(value))
+    observation, *rest = entries(VECTOR, 3, 2)
+    state = both.initial_state(2)
+    for t in range(3):
+        step, state = both.step(observation[t], *(x[t] for x in rest), state)
+        np.testing.assert_allclose(step.value, read.value[t], atol=1e-5)
+        np.testing.assert_allclose(step.policy, read.policy[t], atol=1e-5)
+    assert np.abs(read.policy - read.value).max() > 1e-2
+
+
+def test_separate_networks_keep_the_earlier_frames_once():
+    spec = tf.TensorSpec([36, 36, 1], tf.uint8)
+    one, other = (nets.make("ShallowConvAgent", spec, ACTIONS, 4) for _ in range(2))
+    state = nets.Separate(one, other).initial_state(2)
+    tf.nest.assert_same_structure(state.frames, one.initial_state(2).frames)
+    assert state.core == ((), ())
+
+
+def test_a_policy_does_not_depend_on_the_network_of_values():
+    both = nets.Separate(*(nets.make("MLPAgent", VECTOR, ACTIONS) for _ in range(2)))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(_read(both).policy ** 2)
+    gradients = tape.gradient(loss, both.trainable_variables)
+    assert [g is None for g in gradients] == [False] * 4 + [True] * 4
