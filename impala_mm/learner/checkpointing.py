@@ -94,10 +94,13 @@ class Checkpointing:
         self.write_snapshot(seconds, mean_return, counted_seconds)
         return True
 
-    def take_snapshot(self, learner: Learner, own_states: Sequence[Saved] = ()) -> None:
+    def take_snapshot(
+        self, learner: Learner, own_states: Sequence[Saved] = (), began: float | None = None
+    ) -> None:
         """Copy the variables between two updates, for `write_snapshot`.
 
-        `own_states` says by rank how each learner saved its own state after this update.
+        `own_states` says by rank how each learner saved its own state after this update, and
+        `began` is the time.monotonic() since which updates pause; None stands for now.
         """
         for rank, saved in enumerate(own_states):
             if not saved.digest and rank not in self._without_own_state:
@@ -109,7 +112,7 @@ class Checkpointing:
             elif saved.digest:
                 self._without_own_state.discard(rank)
         with self._writing:  # the copies are also those that are being written
-            begin = time.monotonic()
+            begin = time.monotonic() if began is None else began
             self._checkpoints.snapshot()
             self._snapshot = _Snapshot(
                 learner.updates,
@@ -155,10 +158,8 @@ class Checkpointing:
             self.saved = False
             return
         self.saved, self._newest = True, about
-        took = time.monotonic() - snapshot.began
-        message = (
-            f"checkpoint at update {updates} ({took:.1f} s, training paused {snapshot.paused:.2f} s)"
-        )
+        took, paused = time.monotonic() - snapshot.began, snapshot.paused
+        message = f"checkpoint at update {updates} ({took:.1f} s, training paused {paused:.2f} s)"
         self._say(message)
         self._event_hook.call("save", message)
 

@@ -70,9 +70,10 @@ class Learner(threading.Thread):
         # What this learner saves for itself; None if it has nothing.
         self.own_state = own_state or None
         self._own_state_saved_at: int | None = None  # update
-        # Set by rank 0's monitor. The first is called, with the results of all learners by rank,
-        # when they have saved their own states; the second returns the updates whose states stay.
-        self.take_snapshot: Callable[[list[Saved]], None] | None = None
+        # Set by rank 0's monitor. The first is called when all learners saved their own states,
+        # with the results by rank and the time.monotonic() when updates stopped for it. The second
+        # returns the updates whose states stay.
+        self.take_snapshot: Callable[[list[Saved], float], None] | None = None
         self.kept_updates: Callable[[], list[int]] = list
         self.end_reason = ""  # why it ended or will end; empty if another learner knows
         self.failure: BaseException | None = None
@@ -150,12 +151,13 @@ class Learner(threading.Thread):
         """
         if not self.own_state or self.updates == self._own_state_saved_at:
             return
+        begin = time.monotonic()
         saved = self.own_state.save(self.updates)
         everyones = self._group.gather((saved, self.kept_updates()), "own states")
         self._own_state_saved_at = self.updates
         self.own_state.prune([*everyones[0][1], self.updates])
         if self.take_snapshot:
-            self.take_snapshot([each for each, _ in everyones])
+            self.take_snapshot([each for each, _ in everyones], begin)
 
     def _wait_times(
         self, asked_at: float, received_at: float, agreed: AgreedStep | None

@@ -167,7 +167,7 @@ def _make_source(
     config: Config, algorithm: Algorithm, server: Server, codec: UnrollCodec
 ) -> tuple[BatchSource, OwnSource | None]:
     """Return the source that the learner reads; the second one is the algorithm's own, if any."""
-    make = registry.optional(algorithm, "source")
+    make = getattr(algorithm, "source", None)
     if not make:
         return QueueSource(server, codec, config.batch_size), None
     # In main memory, where replay is kept; what the source returns is copied to the device.

@@ -223,10 +223,12 @@ def _variables_by_kind(variables: Variables) -> dict[str, list[tf.Variable]]:
 
 
 def load(path: Path, by_name: dict[str, tf.Variable]) -> None:
-    """Assign a checkpoint's values to variables; raise Mismatch, and assign none, if one misfits."""
+    """Assign a checkpoint's values to variables; raise Mismatch before, if they do not fit."""
+    if not by_name:
+        return
     check_shapes(path, by_name)
     try:
-        reader = tf.train.load_checkpoint(str(path / "variables")) if by_name else None
+        reader = tf.train.load_checkpoint(str(path / "variables"))
         for name, variable in by_name.items():  # one by one: no second copy of all values
             variable.assign(reader.get_tensor(_key(name)))
     except (OSError, ValueError, tf.errors.OpError) as error:

@@ -19,9 +19,7 @@ class VerdictWriter:
     def __init__(self) -> None:
         self._rows: deque[dict[str, Any]] = deque(maxlen=_ROWS)  # those with shares of time
 
-    def update(
-        self, row: dict[str, Any], actors: int | None, without_actors: bool = False
-    ) -> str:
+    def update(self, row: dict[str, Any], actors: int | None, without_actors: bool = False) -> str:
         """Take the next row of metrics; return "bottleneck: NAME (evidence); advice".
 
         The figures are means over the last rows. Without `_ROWS` rows that agree there is no
