@@ -143,14 +143,16 @@ def _trace_act(algorithm: Algorithm, num_envs: int) -> _Act:
     """
     exploration = tf.ones([num_envs])
     step, state = algorithm.unroll.step, algorithm.initial_state(num_envs)
-    fields = (step.observation, step.reward, step.action, step.first)
+    fields = (step.observation, step.reward, step.action, step.first, step.mask)
     read = [tf.TensorSpec([num_envs, *s.shape], s.dtype) for s in tf.nest.flatten(fields)]
     length, parts = len(tf.nest.flatten(state)), len(tf.nest.flatten(step.action))
 
     @tf.function(autograph=False)
     def act(packed, *flat_state):
-        observation, reward, action, first = tf.nest.pack_sequence_as(fields, unpack(packed, read))
-        entry = Entry(action, reward, None, None, observation, first, None)
+        observation, reward, action, first, mask = tf.nest.pack_sequence_as(
+            fields, unpack(packed, read)
+        )
+        entry = Entry(action, reward, None, None, observation, first, None, mask)
         before = tf.nest.pack_sequence_as(state, flat_state)
         chosen, after, extras = algorithm.act(entry, before, exploration)
         flat = [tf.nest.flatten(part) for part in (chosen, after, extras)]
@@ -163,7 +165,7 @@ def _trace_act(algorithm: Algorithm, num_envs: int) -> _Act:
     operation = as_operation(concrete)
 
     def call(entry: Entry, flat: list[tf.Tensor]) -> tuple[Any, list[tf.Tensor], list[tf.Tensor]]:
-        fields = (entry.observation, entry.reward, entry.action, entry.first)
+        fields = (entry.observation, entry.reward, entry.action, entry.first, entry.mask)
         results = operation(pack(*tf.nest.flatten(fields)), *flat)
         chosen, rest = [part.numpy() for part in results[:parts]], results[parts:]
         return tf.nest.pack_sequence_as(step.action, chosen), rest[:length], rest[length:]

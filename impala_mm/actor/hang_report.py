@@ -12,8 +12,8 @@ import traceback
 from collections.abc import Callable
 from types import FrameType
 
+from impala_mm.config.messages import is_users_file
 from impala_mm.environments.faults import FaultLog
-from impala_mm.environments.messages import is_users_file
 from impala_mm.environments.types import Fault
 from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.runtime.log import Say

@@ -127,7 +127,7 @@ class EnvironmentStepper:
             where = f"environment {environment}, when rebuilt"
             self._environments.faults.append(make_fault(where, error, environment))
             return
-        for name in ("reward", "terminated", "truncated", "observation", "first"):
+        for name in ("reward", "terminated", "truncated", "observation", "first", "mask"):
             nests.copy_row(getattr(step, name), environment, getattr(reset, name))
 
 

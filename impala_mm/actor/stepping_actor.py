@@ -30,12 +30,12 @@ from impala_mm.transport.messages import (
 )
 
 
-def group_sizes(num_envs: int, observation: Any) -> list[int]:
+def group_sizes(num_envs: int, observation: Any, mask: Any = ()) -> list[int]:
     """Return the sizes of the groups: two, or more groups if a step would not fit into a message.
 
     Raises ValueError if a single observation does not fit.
     """
-    each = StepCodec(observation).size
+    each = StepCodec(observation, mask).size
     if each > MAX_CONTENT:
         raise ValueError(
             f"an observation of {each / 1e6:.1f} MB is too large to be sent for every step"
@@ -106,7 +106,7 @@ class SteppingActor(threading.Thread):
                 client.header(self._identity["actor"], self._incarnation, number)._replace(
                     environments=size
                 ),
-                StepCodec(environments.spec.observation),
+                StepCodec(environments.spec.observation, environments.spec.masks),
                 ArraysCodec(environments.spec.actions.specs),
                 self._compress,
             )

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import nets
 from impala_mm.algorithms import networks, registry
-from impala_mm.algorithms.interface import Algorithm
+from impala_mm.algorithms.interface import Algorithm, Role
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.data.parameter_layout import ParameterLayout
@@ -48,31 +48,35 @@ class Agent(NamedTuple):
 
 
 def make_agent(
-    config: Config, number: int, levels: dict[str, EnvironmentSpec] | None = None
+    config: Config,
+    number: int,
+    levels: dict[str, EnvironmentSpec] | None = None,
+    role: Role = Role.LEARNER,
 ) -> Agent:
     """Build the algorithm that the flags name; refuse flags that do not fit together.
 
     `number` is that of this process among the processes of its role; it makes the process's random
     numbers differ from those of the others. `levels` are the specs of --level_name, if the caller
-    has them already.
+    has them already. `role` says what the algorithm is used for.
     """
     tf.random.set_seed(config.seed + 1000 * number)
     levels = levels or from_flags.level_specs(config)
     spec = next(iter(levels.values()))
     try:
-        algorithm = registry.make_algorithm(config, spec)
+        algorithm = registry.make_algorithm(config, spec, role)
+        algorithm.variables.check()
     except (nets.UnknownNetwork, nets.Unsuitable) as error:
         flags.refuse(f"--agent_name={config.agent_name}: {error}")
-        algorithm.variables.check()
     except (UnsuitableActions, BadVariables) as error:
         flags.refuse(f"--algorithm={config.algorithm}: {error}")
     layout = ParameterLayout(
         algorithm.variables.acting, algorithm.variables.trained, config.parameter_dtype
     )
+    network = registry.optional(algorithm, "network_name") or config.agent_name
     identity = stepping_identity(config, levels) | {
         "run_id": f"{os.getpid()}-{time.time_ns()}",
         "length": algorithm.unroll.length,
-        "network": networks.describe(config, spec),
+        "network": networks.describe(config, network),
         "unroll": structure_digest(algorithm.unroll[2:]) + f" of {config.unroll_length}",
         "acting": layout.digest,
         "box": f"{config.box_policy}, {config.box_deviation} deviation",
@@ -80,7 +84,7 @@ def make_agent(
     has_box = any(isinstance(part, Box) for part in spec.actions.leaves)
     made_of = {
         "--algorithm": config.algorithm,
-        "--agent_name": networks.chosen_name(config, spec),
+        "--agent_name": network,
         **networks.recorded(config),
         "--level_name": identity["level_name"],
         "--optimizer": config.optimizer,
@@ -106,7 +110,7 @@ def stepping_identity(config: Config, levels: dict[str, EnvironmentSpec]) -> dic
             f"--{n}={v}" for n, v in from_flags.environment_options(config).items()
         ),
         "emulator": spec.emulator,
-        "steps": f"{from_flags.describe_spaces(spec)}",
+        "steps": f"{from_flags.describe_spaces(spec)}{' with masks' if spec.masks else ''}",
     }
 
 

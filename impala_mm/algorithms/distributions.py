@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
+from impala_mm.algorithms import masking
+
 
 class Distribution(Protocol):
     """A distribution over actions for each element of the leading axes."""
@@ -72,16 +74,14 @@ class Categorical:
 class MultiCategorical:
     """A distribution over K independent choices, each among a number of its own."""
 
-    def __init__(self, logits: tf.Tensor, n: tuple[int, ...]):
-        """Take the logits [..., sum(n)] of the K choices, one after the other."""
-        most, begins = max(n), np.cumsum([0, *n[:-1]])
-        if min(n) < most:  # choices with fewer options get options that are impossible
-            impossible = tf.fill([*_sizes(logits)[:-1], 1], tf.constant(-np.inf, logits.dtype))
-            options = np.arange(most)
-            index = np.where(options < np.array(n)[:, None], begins[:, None] + options, sum(n))
-            each = tf.gather(tf.concat([logits, impossible], -1), index, axis=-1)
-        else:
-            each = tf.reshape(logits, [*_sizes(logits)[:-1], len(n), most])
+    def __init__(self, logits: tf.Tensor, n: tuple[int, ...], mask: Any = ()):
+        """Take the logits [..., sum(n)] of the K choices, one after the other.
+
+        `mask`, bool [..., sum(n)] or (), is false for what is forbidden (see `masking`).
+        """
+        each = _apart(logits, n, -np.inf)
+        if not isinstance(mask, tuple):
+            each = masking.allowed_only(each, _apart(mask, n, False))
         self._each = Categorical(each)  # [..., K, most]
 
     def sample(self) -> tf.Tensor:
@@ -204,6 +204,17 @@ class Joint:
 
     def _pack(self, flat: list[tf.Tensor]) -> Any:
         return tf.nest.pack_sequence_as(self._structure, flat)
+
+
+def _apart(x: tf.Tensor, n: tuple[int, ...], impossible: Any) -> tf.Tensor:
+    """Return [..., sum(n)] as [..., K, most]; choices with fewer options get impossible ones."""
+    most, begins = max(n), np.cumsum([0, *n[:-1]])
+    if min(n) == most:
+        return tf.reshape(x, [*_sizes(x)[:-1], len(n), most])
+    filled = tf.fill([*_sizes(x)[:-1], 1], tf.constant(impossible, x.dtype))
+    options = np.arange(most)
+    index = np.where(options < np.array(n)[:, None], begins[:, None] + options, sum(n))
+    return tf.gather(tf.concat([x, filled], -1), index, axis=-1)
 
 
 def _sizes(x: tf.Tensor) -> list[Any]:

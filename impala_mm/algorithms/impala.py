@@ -16,9 +16,10 @@ import sonnet as snt
 import tensorflow as tf
 
 import nets
-from impala_mm.algorithms import losses, networks, optimizers, policies, vtrace
-from impala_mm.algorithms.distributions import Categorical, Distribution
-from impala_mm.algorithms.interface import Context, PolicyOutput, entry_spec
+from impala_mm.algorithms import losses, masking, networks, optimizers, policies, vtrace
+from impala_mm.algorithms.distributions import Distribution
+from impala_mm.algorithms.impala_settings import Settings
+from impala_mm.algorithms.interface import Context, PolicyOutput, Role, entry_spec
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry, UnrollSpec
 from impala_mm.data.variables import Variables
@@ -28,18 +29,20 @@ from impala_mm.environments.types import EnvironmentSpec
 _PACE = 0.01  # weight of each batch in the running mean of squared errors
 
 
-def make(config: Config, environment: EnvironmentSpec) -> "Impala":
-    """Return the algorithm for this environment."""
-    return Impala(config, environment)
+def make(config: Config, environment: EnvironmentSpec, role: Role = Role.LEARNER) -> "Impala":
+    """Return the algorithm for this environment; only a learner's has an optimizer."""
+    return Impala(Settings.of(config), environment, role)
 
 
 class Impala:
     """A network with a policy head and a baseline head, trained with V-trace."""
 
     max_lag = None
+    masks = True  # actions that an environment forbids are never chosen
 
-    def __init__(self, config: Config, environment: EnvironmentSpec):
+    def __init__(self, config: Settings, environment: EnvironmentSpec, role: Role):
         self._config = config
+        self.network_name = networks.chosen_name(config, environment)
         self._network = networks.make_actor_critic(config, environment)
         self._distribution = policies.choose(
             environment.actions, config.box_policy, config.box_deviation
@@ -49,9 +52,6 @@ class Impala:
         self._scale_advantages = scaling == "batch" or (scaling == "auto" and not self._discrete)
         self._policy_head = policies.make_head(self._distribution, config.policy_init_scale)
         self._baseline_head = snt.Linear(1, name="baseline")
-        self._optimizer = optimizers.make(
-            config.optimizer, config.learning_rate, config.decay, config.momentum, config.epsilon
-        )
         parameters = tf.TensorSpec([self._distribution.num_parameters], tf.float32)
         step = entry_spec(environment, extras=parameters)
         start = tf.nest.map_structure(
@@ -63,10 +63,18 @@ class Impala:
             head(tf.zeros([1, self._network.num_features]))
         modules = (self._network, self._policy_head, self._baseline_head)
         trained = [v for module in modules for v in module.trainable_variables]
+        carried = self._prepare_updates(trained) if role is Role.LEARNER else []
+        self.variables = Variables(trained=trained, carried=carried, acting=trained)
+
+    def _prepare_updates(self, trained: list[tf.Variable]) -> list[tf.Variable]:
+        """Make what only `update` needs; return its variables."""
+        config = self._config
+        self._optimizer = optimizers.make(
+            config.optimizer, config.learning_rate, config.decay, config.momentum, config.epsilon
+        )
         self._optimizer.initialize(trained)
         self._squared_error = tf.Variable(1.0, trainable=False, name="squared_error")
-        carried = [*self._optimizer.variables, self._squared_error]
-        self.variables = Variables(trained=trained, carried=carried, acting=trained)
+        return [*self._optimizer.variables, self._squared_error]
 
     def initial_state(self, batch: int) -> Any:
         """Return the network's state at the start of an episode: nest of [B, ...]."""
@@ -76,7 +84,7 @@ class Impala:
         """Sample actions from the policy; where `exploration` is 0, take the most likely ones."""
         features, core_state = self._read(entry, core_state)
         parameters = self._policy_head(features.policy)
-        policy = self._distribution.make(parameters)
+        policy = self._distribution.make(parameters, entry.mask)
         action = tf.nest.map_structure(
             lambda drawn, likely: losses.select(exploration > 0, drawn, likely),
             policy.sample(),
@@ -88,7 +96,8 @@ class Impala:
         """Return the policy's probabilities, or parameters, and the baseline's values."""
         features, _ = self._read(entry, core_state)
         policy = self._policy_head(features.policy)
-        policy = tf.nn.softmax(policy) if self._discrete else policy
+        if self._discrete:
+            policy = tf.nn.softmax(masking.allowed_only(policy, entry.mask))
         return PolicyOutput(policy, tf.squeeze(self._baseline_head(features.value), -1))
 
     def _read(self, entry: Entry, core_state: Any) -> tuple[nets.Features, Any]:
@@ -141,15 +150,17 @@ class Impala:
         features = networks.for_policy_and_value(features)
         parameters = snt.BatchApply(self._policy_head)(features.policy)  # [T+1, B, P]
         baseline = snt.BatchApply(self._baseline_head)(features.value)  # [T+1, B, 1]
+        behaviour = self._distribution.make(entries.extras, masking.before(entries.mask))
         return impala_loss(
             distribution=self._distribution.make,
+            masks=entries.mask,
             parameters=parameters,
             values=tf.squeeze(baseline, -1),
             actions=entries.action,
             rewards=reward,
             terminated=entries.terminated,
             first=entries.first,
-            behaviour_log_probs=self._distribution.make(entries.extras).log_prob(entries.action),
+            behaviour_log_probs=behaviour.log_prob(entries.action),
             weight=batch.weight,
             discounting=config.discounting,
             baseline_cost=config.baseline_cost / tf.maximum(self._squared_error, 1.0),
@@ -193,7 +204,8 @@ def impala_loss(
     clip_rho_threshold: float | None = 1.0,
     clip_pg_rho_threshold: float | None = 1.0,
     clip_c_threshold: float | None = 1.0,
-    distribution: Callable[[tf.Tensor], Distribution] = Categorical,
+    distribution: Callable[..., Distribution] = policies.categorical,
+    masks: Any = (),
     scale_advantages: bool = False,
 ) -> Losses:
     """Return the policy, baseline and entropy loss of B unrolls, with V-trace targets.
@@ -203,7 +215,9 @@ def impala_loss(
     `actions` a nest of [T+1, B, ...], are fields of these entries: `actions`, `rewards` (clipped),
     `terminated`, `first`, and `behaviour_log_probs`, the log-probability that the behaviour policy
     gave to the entry's action. There is no `truncated`: at a truncation the value of the entry's
-    observation is the bootstrap, as it is at every other entry.
+    observation is the bootstrap, as it is at every other entry. `masks`, a nest of [T+1, B, ...],
+    are the entries' masks of the actions that follow them, or (); `distribution` takes them as its
+    second argument.
 
     With `scale_advantages`, the advantages of live transitions get mean 0 and deviation 1.
 
@@ -224,7 +238,10 @@ def impala_loss(
         weight=weight,
         discounting=discounting,
     )
-    policy = distribution(losses.mask(steps.live, parameters[:-1]))
+    policy = distribution(
+        losses.mask(steps.live, parameters[:-1]),
+        masking.allow_all(~steps.live, masks),
+    )
     log_probs = policy.log_prob(steps.actions)
     targets = vtrace.from_importance_weights(
         tf.where(steps.live, log_probs - steps.behaviour_log_probs, 0.0),

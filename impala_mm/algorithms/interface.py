@@ -1,11 +1,13 @@
 """The interface of an algorithm: all that actors, learners and transport know about it.
 
-An algorithm is a module with a function `make(config, environment) -> Algorithm`. Actors call
-`act`, the learner calls `update`. Transport and `UnrollWriter` use only `unroll` and the bytes of
-`variables.acting`. A new algorithm is a new module in this package, or a module anywhere that
---algorithm=package.module names.
+An algorithm is a module with a function `make(config, environment, role) -> Algorithm`, or without
+the last argument. Actors call `act`, the learner calls `update`. Transport and `UnrollWriter` use
+only `unroll` and the bytes of `variables.acting`. A new algorithm is a new module in this package,
+or a module anywhere that --algorithm=package.module names. Its own flags are in the module
+`<module>_settings` beside it (`impala_mm/config/algorithm_settings.py`).
 """
 
+import enum
 from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
@@ -14,6 +16,19 @@ from impala_mm.data.trajectory import Batch, Entry, UnrollSpec
 from impala_mm.data.variables import Variables
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.environments.types import EnvironmentSpec
+
+
+class Role(enum.Enum):
+    """The use that a process makes of an algorithm.
+
+    Only a learner calls `update`: what `update` alone needs (optimizer slots, targets, replay,
+    teachers) need not exist in the other roles. The variables that act are the same in all roles.
+    """
+
+    LEARNER = "learner"
+    ACTOR = "actor"
+    INFERENCE = "inference"  # a learner's second copy, which acts for its actors
+    EVALUATOR = "evaluator"  # tests, exports and `load_policy`
 
 
 class PolicyOutput(NamedTuple):
@@ -34,13 +49,21 @@ class Context(NamedTuple):
 
 
 class Algorithm(Protocol):
-    """An algorithm: it chooses actions and learns from unrolls."""
+    """An algorithm: it chooses actions and learns from unrolls.
+
+    Members that it may leave out are read by `registry.optional`, which knows their defaults.
+    """
 
     unroll: UnrollSpec
     # Largest policy lag of an actor, in policy versions. 0: the actor waits for the next version
     # after each unroll. None: no limit.
     max_lag: int | None
     variables: Variables
+
+    # Optional: True if `act`, `judge` and `update` give a probability of 0 to the choices that
+    # `Entry.mask` forbids. Environments that offer masks are refused for other algorithms.
+    # `masking` has what it takes.
+    masks: bool = False
 
     def initial_state(self, batch: int) -> Any:
         """Return the core state at the start of an episode: nest of [B, ...]."""
@@ -53,7 +76,7 @@ class Algorithm(Protocol):
         that supports only Discrete actions reads `EnvironmentSpec.num_actions`, which refuses all
         others in a sentence.
 
-        Only observation, reward, action and first of the entries may be read. `exploration`,
+        Only observation, reward, action, first and mask of the entries may be read. `exploration`,
         float32 [B], is 0 where actions shall be greedy and 1 where they explore as in training.
         """
 
@@ -67,9 +90,15 @@ class Algorithm(Protocol):
 
         It is traced as part of one tf.function without AutoGraph: for a condition on a tensor, use
         `tf.cond` instead of `if`, or a tf.function of your own. It may make any number of optimizer
-        steps. Compute the losses in the function that is passed to `exchange.differentiate`, which
-        --xla compiles. The metrics become keys of metrics.jsonl. One of them must be `grad_norm`:
-        an update in which it is not finite ends the run.
+        steps, each by `exchange.differentiate` and `exchange.apply`; `exchange.minibatches` makes
+        several of them on parts of the batch. Compute the losses in the function that is passed to
+        `exchange.differentiate`, which --xla compiles. All learners must make the same calls of
+        `exchange`: compare an `exchange.mean` where a condition decides about them.
+
+        The metrics, float scalars, become keys of metrics.jsonl. One that this update did not
+        measure is NaN, which does not count in the row's average. `grad_norm` (the largest norm of
+        the update's averaged gradients) and `clipped_share` are added unless they are returned. An
+        update with a gradient that is not finite ends the run and is not saved.
         """
 
 
@@ -84,4 +113,5 @@ def entry_spec(environment: EnvironmentSpec, extras: Any) -> Entry:
         observation=environment.observation,
         first=flag,
         extras=extras,
+        mask=environment.masks,
     )

@@ -57,11 +57,11 @@ def recorded(config: Config) -> dict[str, Any]:
     return {f"--{name}": getattr(config, name) for name in _FLAGS} | {"--mlp_sizes": sizes}
 
 
-def describe(config: Config, environment: EnvironmentSpec) -> str:
-    """Return the network in words: its name, and the flags that differ from their defaults."""
+def describe(config: Config, name: str) -> str:
+    """Return a network in words: its name, and the flags that differ from their defaults."""
     default = recorded(Config())
     chosen = [f"{name}={x}" for name, x in recorded(config).items() if x != default[name]]
-    return " ".join([chosen_name(config, environment), *chosen])
+    return " ".join([name, *chosen])
 
 
 def _style(config: Config) -> nets.Style:

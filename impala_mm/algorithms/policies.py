@@ -7,17 +7,19 @@
     Dict, Tuple     Joint                     those of the parts, one after the other
 
 A Box none of whose numbers has a bound has a ClippedNormal without bounds, which is a normal
-distribution.
+distribution. If the environment offers masks, forbidden choices have the probability 0; a masked
+MultiBinary has a MultiCategorical of two choices each.
 """
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import sonnet as snt
 import tensorflow as tf
 
+from impala_mm.algorithms import masking
 from impala_mm.algorithms.distributions import (
     Bernoulli,
     Categorical,
@@ -38,7 +40,9 @@ _INITIAL, _LEAST = 0.6, 0.02  # deviations in the policy's units, where actions 
 class PolicyDistribution(NamedTuple):
     """The kind of a policy's distribution."""
 
-    make: Callable[[tf.Tensor], Distribution]  # from parameters [..., P]
+    # From parameters [..., P] and optionally a mask of the actions: a nest of bool [..., N] like
+    # `EnvironmentSpec.masks`.
+    make: Callable[..., Distribution]
     num_parameters: int  # P
     shared: tuple[int, ...]  # numbers of those that do not depend on the observation
 
@@ -55,13 +59,15 @@ def choose(
     ends = np.cumsum([0, *(part.num_parameters for part in parts)]).tolist()
     shared = [begin + i for begin, part in zip(ends, parts, strict=False) for i in part.shared]
 
-    def make(parameters: tf.Tensor) -> Distribution:
+    def make(parameters: tf.Tensor, mask: Any = ()) -> Distribution:
+        given = iter(tf.nest.flatten(mask))
+        masks = [next(given, ()) if leaf.choices else () for leaf in actions.leaves]
         if len(parts) == 1:
-            made = [parts[0].make(parameters)]
+            made = [parts[0].make(parameters, masks[0])]
         else:
             made = [
-                part.make(parameters[..., begin:end])
-                for part, begin, end in zip(parts, ends[:-1], ends[1:], strict=True)
+                part.make(parameters[..., begin:end], each)
+                for part, each, begin, end in zip(parts, masks, ends[:-1], ends[1:], strict=True)
             ]
         alone = len(parts) == 1 and not tf.nest.is_nested(actions.parts)
         return made[0] if alone else Joint(actions.pack(made))
@@ -109,28 +115,45 @@ def linear_head(size: int, init_scale: float) -> snt.Linear:
 def _part(leaf: Part, box: str) -> PolicyDistribution:
     """Return the distribution of one part of an action."""
     if isinstance(leaf, Discrete):
-        return PolicyDistribution(Categorical, leaf.n, ())
+        return PolicyDistribution(categorical, leaf.n, ())
     size = leaf.num_features
+    shared: tuple[int, ...] = ()
     if isinstance(leaf, MultiDiscrete):
-        make: Callable[[tf.Tensor], Distribution] = lambda p: MultiCategorical(p, leaf.n)  # noqa: E731
-        shared: tuple[int, ...] = ()
+        make: Callable[..., Distribution] = lambda p, mask: MultiCategorical(p, leaf.n, mask)  # noqa: E731
     elif isinstance(leaf, MultiBinary):
-        make, shared = Bernoulli, ()
+        make = _decisions
     else:
         make, shared = _box(leaf, box), tuple(range(size, 2 * size))
     shape = leaf.shape
     if len(shape) == 1:
         return PolicyDistribution(make, size + len(shared), shared)
-    return PolicyDistribution(lambda p: Shaped(make(p), shape), size + len(shared), shared)
+    return PolicyDistribution(
+        lambda p, mask: Shaped(make(p, mask), shape), size + len(shared), shared
+    )
 
 
-def _box(leaf: Box, box: str) -> Callable[[tf.Tensor], Distribution]:
+def categorical(logits: tf.Tensor, mask: Any = ()) -> Categorical:
+    """Return the distribution over A choices with logits [..., A] and a mask, bool [..., A]."""
+    return Categorical(masking.allowed_only(logits, mask))
+
+
+def _decisions(logits: tf.Tensor, mask: Any) -> Distribution:
+    """Return the distribution of K decisions with logits [..., K]."""
+    if isinstance(mask, tuple):
+        return Bernoulli(logits)
+    pairs = tf.stack([tf.zeros_like(logits), logits], -1)  # sigmoid(x) is softmax([0, x])[1]
+    k = logits.shape[-1]
+    flat = tf.reshape(pairs, tf.concat([tf.shape(logits)[:-1], [2 * k]], 0))
+    return MultiCategorical(tf.ensure_shape(flat, [*logits.shape[:-1], 2 * k]), (2,) * k, mask)
+
+
+def _box(leaf: Box, box: str) -> Callable[..., Distribution]:
     """Return a function from [..., 2D] to the distribution of a Box's numbers."""
     if box not in BOX_POLICIES:
         raise ValueError(f"the policy of a Box {box!r} is none of {', '.join(BOX_POLICIES)}")
     low, high = (np.ravel(ends) for ends in leaf.policy_bounds)
 
-    def make(parameters: tf.Tensor) -> Distribution:
+    def make(parameters: tf.Tensor, mask: Any) -> Distribution:
         mean, raw = tf.split(parameters, 2, axis=-1)
         # softplus, so that large values grow no faster than linearly
         deviation = _LEAST + tf.nn.softplus(raw + math.log(math.expm1(_INITIAL - _LEAST)))

@@ -1,30 +1,114 @@
 """Algorithms by name: those of this package, and modules that users write."""
 
 import dataclasses
-import importlib
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
-from impala_mm.algorithms.interface import Algorithm
-from impala_mm.config import flags
+import nets
+from impala_mm.algorithms.interface import Algorithm, Role
+from impala_mm.config import algorithm_settings, user_modules
+from impala_mm.config.algorithm_settings import BUILT_IN, BadAlgorithm
+from impala_mm.config.messages import describe_error
 from impala_mm.config.settings import Config
+from impala_mm.data.trajectory import UnrollSpec
+from impala_mm.data.variables import Variables
+from impala_mm.environments.actions import UnsuitableActions
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.runtime import devices
 
-BUILT_IN = ("impala",)
+# The members that an algorithm may leave out, with their defaults.
+_OPTIONAL: dict[str, Any] = {
+    "max_lag": None,
+    "masks": False,
+    "source": None,  # a method that wraps the actors' queue, see `learner.batch_source`
+    "network_name": "",  # the name of its network, if --agent_name=auto does not choose it
+}
+_METHODS = ("initial_state", "act", "judge", "update")
 
 
-def make_algorithm(config: Config, environment: EnvironmentSpec) -> Algorithm:
-    """Return the algorithm that --algorithm names, built for this environment."""
-    config = dataclasses.replace(
-        config, precision=devices.resolve_precision(config.precision, environment.observation)
-    )
-    name = config.algorithm
-    module = f"{__package__}.{name}" if name in BUILT_IN else name
+def make_algorithm(
+    config: Config, environment: EnvironmentSpec, role: Role = Role.LEARNER
+) -> Algorithm:
+    """Return the algorithm that --algorithm names, built for this environment and role.
+
+    A mistake in a user's algorithm ends the program with exit code 2. UnsuitableActions is raised
+    if the environment offers masks and the algorithm does not declare that it reads them.
+    """
     try:
-        return importlib.import_module(module).make(config, environment)
-    except ModuleNotFoundError as error:
-        if error.name not in {module, module.split(".")[0]}:
-            raise
-        flags.refuse(
-            f"--algorithm={name}: there is no such algorithm; write {', '.join(BUILT_IN)} or the "
-            f"name of a module of yours (package.module)"
+        settings = Config.of_algorithm(config.algorithm).of(config)
+        precision = devices.resolve_precision(config.precision, environment.observation)
+        made = _make(dataclasses.replace(settings, precision=precision), environment, role)
+    except BadAlgorithm as error:
+        algorithm_settings.refuse(config.algorithm, error)
+    if environment.masks and not optional(made, "masks"):
+        raise UnsuitableActions(
+            f"{environment.level_name} offers masks of its actions, and the algorithm does not "
+            f"declare that it reads them: let it read Entry.mask and give its class the attribute "
+            f"masks = True, or remove the mask in a gymnasium.Wrapper"
         )
+    return made
+
+
+def optional(algorithm: Algorithm, name: str) -> Any:
+    """Return a member that an algorithm may leave out, or its default."""
+    return getattr(algorithm, name, _OPTIONAL[name])
+
+
+def _make(config: Config, environment: EnvironmentSpec, role: Role) -> Algorithm:
+    name = algorithm_settings.module_of(config.algorithm)
+    try:
+        module = user_modules.import_module(name)
+    except user_modules.BadModule as error:
+        raise BadAlgorithm(str(error)) from error.__cause__
+    make = getattr(module, "make", None)
+    if not callable(make):
+        raise BadAlgorithm(f"{_where(module)} defines no function make(config, environment, role)")
+    arguments = (config, environment, role) if _takes_role(make) else (config, environment)
+    if config.algorithm in BUILT_IN:
+        return make(*arguments)
+    try:
+        made = make(*arguments)
+    except (nets.UnknownNetwork, nets.Unsuitable, UnsuitableActions):
+        raise
+    except Exception as error:
+        raise BadAlgorithm(f"make of {_where(module)} raises {describe_error(error)}") from error
+    _check(made, module)
+    return made
+
+
+def _takes_role(make: Callable[..., Any]) -> bool:
+    """Return whether a function takes a role besides the config and the environment."""
+    try:
+        parameters = list(inspect.signature(make).parameters.values())
+    except ValueError:  # a function written in C
+        return False
+    kinds = {p.kind for p in parameters}
+    needed = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
+    third = len(needed) > 2 and (needed[2].name == "role" or needed[2].default is inspect._empty)
+    return third or inspect.Parameter.VAR_POSITIONAL in kinds
+
+
+def _check(made: Any, module: ModuleType) -> None:
+    """Raise BadAlgorithm if the result of a user's `make` is no algorithm."""
+    what = f"make of {_where(module)} returns {'a ' * (made is not None)}{type(made).__name__}"
+    what = what.removesuffix("NoneType") + "None" if made is None else what
+    lacks = [name for name in ("unroll", "variables", *_METHODS) if not hasattr(made, name)]
+    if lacks:
+        raise BadAlgorithm(
+            f"{what}, which has no {' and no '.join(lacks)}; impala_mm/algorithms/interface.py "
+            f"says what an algorithm must define"
+        )
+    wrong = [name for name in _METHODS if not callable(getattr(made, name))]
+    if wrong:
+        raise BadAlgorithm(f"{what}, whose {' and '.join(wrong)} cannot be called")
+    for member, kind in (("unroll", UnrollSpec), ("variables", Variables)):
+        if not isinstance(value := getattr(made, member), kind):
+            raise BadAlgorithm(
+                f"{what}, whose {member} is a {type(value).__name__} instead of a {kind.__name__}"
+            )
+
+
+def _where(module: ModuleType) -> str:
+    return f"{module.__name__} ({module.__file__})"

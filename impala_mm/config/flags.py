@@ -12,6 +12,7 @@ add `--flagfile` and `--noname` for booleans. It does not import TensorFlow, whi
 load.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import io
@@ -56,6 +57,17 @@ def flag(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def default(config: type, name: str, value: Any) -> Any:
+    """Return a dataclass field: the flag `name` of `config` with another default.
+
+    A subclass of `config` declares it again: `batch_size: int = default(Config, "batch_size", 32)`.
+    """
+    known = {f.name: f for f in dataclasses.fields(config)}
+    if name not in known:
+        raise ValueError(f"{config.__name__} has no flag {name}{nearest(name, known)}")
+    return dataclasses.field(default=value, metadata=known[name].metadata)
+
+
 def whole_numbers(text: str) -> tuple[int, ...]:
     """Return the whole numbers of a text such as 256,256, each at least 1; raise ValueError."""
     numbers = [part.strip() for part in text.split(",")]
@@ -96,11 +108,15 @@ def escape_unknown_characters() -> None:
 def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, ...], list[str]]:
     """Parse `argv`; return an object of each config type, and the names of the flags given.
 
+    A config type may have two methods: `of_arguments(argv)` returns the subclass that replaces it,
+    and `elsewhere(name, argv)` tells which of its other subclasses has an unknown flag.
+
     A mistake in the flags ends the program with exit code 2 and a one-line error. `--help` prints
     `about` and all flags, and ends the program with exit code 0.
     """
     escape_unknown_characters()
-    fields = {f.name: f for config in configs for f in dataclasses.fields(config)}
+    configs = tuple(getattr(c, "of_arguments", lambda _, c=c: c)(argv) for c in configs)
+    fields = _all_fields(configs)
     old = {n: o for config in configs for n, o in getattr(config, "OLD_NAMES", {}).items()}
     if any(argument in {"--help", "-help", "-h", "--helpfull"} for argument in argv[1:]):
         try:
@@ -116,7 +132,9 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     try:
         rest = values(argv)[1:]
     except absl_flags.UnrecognizedFlagError as error:
-        refuse(f"there is no flag --{error.flagname}{nearest(error.flagname, fields)}")
+        name = error.flagname
+        known = [c.elsewhere(name, argv) for c in configs if hasattr(c, "elsewhere")]
+        refuse(f"there is no flag --{name}{''.join(known) or nearest(name, fields)}")
     except absl_flags.Error as error:
         refuse(str(error).replace("\n", " "))
     except OSError as error:
@@ -133,6 +151,31 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
         for config in configs
     )
     return objects, [name for name in fields if values[name].present]
+
+
+def peek(argv: Sequence[str], config: type, name: str) -> str:
+    """Return the text of one flag of `config`, before it is known which other flags there are."""
+    (field,) = [f for f in dataclasses.fields(config) if f.name == name]
+    values = absl_flags.FlagValues()
+    values.set_gnu_getopt(True)  # values that follow unknown flags do not end the search
+    _define(field, values)
+    with contextlib.suppress(absl_flags.Error, OSError):  # `parse` refuses these arguments
+        values(argv, known_only=True)
+    return str(values[name].value)
+
+
+def _all_fields(configs: Sequence[type]) -> dict[str, dataclasses.Field]:
+    """Return the fields of all config types by name; refuse a name that two of them have."""
+    fields: dict[str, dataclasses.Field] = {}
+    for config in configs:
+        for f in dataclasses.fields(config):
+            if f.name in fields:
+                refuse(
+                    f"{config.__module__}.{config.__name__} has the flag --{f.name}, but this "
+                    f"program has another flag of that name: rename it"
+                )
+            fields[f.name] = f
+    return fields
 
 
 def arguments(config: Any, names: Sequence[str]) -> list[str]:

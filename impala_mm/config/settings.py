@@ -1,11 +1,14 @@
 """Every setting of an experiment: each flag of training is one field of `Config` and nothing else.
 
+The flags of one algorithm are those of a subclass, which `algorithm_settings` finds.
 `flags.parse` makes a `Config` from the command line; its `--help` is the texts of this file.
 """
 
 import dataclasses
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import ClassVar, Self
 
+from impala_mm.config import algorithm_settings
 from impala_mm.config.flags import AUTO, OldName, flag, whole_numbers
 
 
@@ -326,21 +329,6 @@ class Config:
         text="How the losses of the steps in a learner's batch are combined. sum: added up, the "
              "scale that IMPALA's published settings assume. mean: the sum divided by "
              "unroll_length x batch_size.")
-    clip_rho_threshold: float = flag(
-        1.0, group="Algorithm", least=0,
-        text="V-trace's rho-bar, the largest importance weight of a step's own error in the "
-             "value targets. It determines the value function that learning converges to.")
-    clip_c_threshold: float = flag(
-        1.0, group="Algorithm", least=0,
-        text="V-trace's c-bar, the largest importance weight by which errors of later steps "
-             "reach a value target. It affects how fast the value function converges.")
-    clip_pg_rho_threshold: float = flag(
-        1.0, group="Algorithm", least=0,
-        text="Largest importance weight of a step in the policy gradient.")
-    vtrace_lambda: float = flag(
-        0.9, group="Algorithm", least=0, most=1,
-        text="V-trace's lambda. Below 1, value targets rely more on the value function and vary "
-             "less; IMPALA's published settings assume 1.")
 
     # -- Network
     agent_name: str = flag(
@@ -442,3 +430,26 @@ class Config:
         200, group="Rehearsal", least=1,
         text="Number of updates in a rehearsal.")
     # fmt: on
+
+    @classmethod
+    def of(cls, config: "Config") -> Self:
+        """Return these settings as this type: without flags that it lacks, others by default."""
+        if isinstance(config, cls):
+            return config
+        names = {f.name for f in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in vars(config).items() if name in names})
+
+    @classmethod
+    def of_algorithm(cls, name: str) -> type["Config"]:
+        """Return the type of the settings of --algorithm=name; raise BadAlgorithm."""
+        return algorithm_settings.settings_type(name, cls)
+
+    @classmethod
+    def of_arguments(cls, argv: Sequence[str]) -> type["Config"]:
+        """Return the type of the settings of the algorithm on the command line, or refuse it."""
+        return algorithm_settings.of_arguments(argv, cls)
+
+    @classmethod
+    def elsewhere(cls, flag_name: str, argv: Sequence[str]) -> str:
+        """Return which other algorithm has this flag, for an error; empty if none is known."""
+        return algorithm_settings.elsewhere(flag_name, argv, Config)

@@ -47,18 +47,19 @@ class ArraysCodec:
 class StepCodec:
     """Conversion of a `Step` of E environments to bytes and back, field after field."""
 
-    def __init__(self, observation: Any):
-        """Convert steps whose observations are like `observation`, a nest of TensorSpecs."""
-        self._observation = ArraysCodec(observation)
-        # Bytes of one environment: observation, reward and four flags.
-        self.size = self._observation.size + 4 + 4
+    def __init__(self, observation: Any, mask: Any = ()):
+        """Convert steps whose observations and masks are like these nests of TensorSpecs."""
+        self._observation, self._mask = ArraysCodec(observation), ArraysCodec(mask)
+        # Bytes of one environment: reward, four flags, observation and mask.
+        self.size = 4 + 4 + self._observation.size + self._mask.size
 
     def encode(self, step: Step) -> bytes:
         """Return the bytes of all E environments."""
         flags = np.stack([step.terminated, step.truncated, step.first, step.fault])
         reward = np.asarray(step.reward, np.float32)
         observation = self._observation.encode(step.observation)
-        return b"".join([reward.tobytes(), flags.tobytes(), *observation])
+        mask = self._mask.encode(step.mask)
+        return b"".join([reward.tobytes(), flags.tobytes(), *observation, *mask])
 
     def decode(self, content: bytes, environments: int) -> Step:
         """Return the step in `content`, as read-only arrays that share its memory.
@@ -69,5 +70,6 @@ class StepCodec:
         reward = np.frombuffer(content, np.float32, e)
         flags = np.frombuffer(content, np.bool_, 4 * e, offset=4 * e).reshape(4, e)
         observation = self._observation.decode(content, e, offset=8 * e)
+        mask = self._mask.decode(content, e, offset=(8 + self._observation.size) * e)
         terminated, truncated, first, fault = flags
-        return Step(reward, terminated, truncated, observation, first, fault)
+        return Step(reward, terminated, truncated, observation, first, fault, mask)

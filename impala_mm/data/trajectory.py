@@ -16,6 +16,9 @@ before it:
     extras are the logits of the behaviour policy.
   * The network reads o_t, r_t, a_t and first_t. From its output at entry t the action a_{t+1} is
     chosen, so the loss compares the output at entry t with the contents of entry t+1.
+  * If the environment offers masks of its actions, a_{t+1} is one of the choices that the mask of
+    entry t allows. After a termination the mask allows everything, and in entries that padding
+    fills it may forbid everything: no action is chosen there.
   * The last observation of an episode is in the entry where terminated or truncated is true. The
     next entry is the reset: its first is true, its reward is 0, and its action was ignored by the
     environment. The transition to this entry is not a step: it is not counted as a frame, its
@@ -55,6 +58,9 @@ class Entry(NamedTuple):
     observation: Any  # nest of the environment's dtype [..., *shape]: o_t
     first: Any  # bool [...]: o_t came from a reset, which ignored a_t
     extras: Any  # nest of [...]: what the algorithm's act() returned with a_t
+    # nest of bool [...] like `EnvironmentSpec.masks`: the choices that the environment allows for
+    # a_{t+1}; () if it offers no masks.
+    mask: Any = ()
 
 
 class UnrollSpec(NamedTuple):

@@ -39,6 +39,7 @@ class UnrollWriter:
         self._actions: list[np.ndarray] = tf.nest.flatten(self._entries.action)
         self._observations: list[np.ndarray] = tf.nest.flatten(self._entries.observation)
         self._extras: list[np.ndarray] = tf.nest.flatten(self._entries.extras)
+        self._masks: list[np.ndarray] = tf.nest.flatten(self._entries.mask)
         self._no_actions = tf.nest.map_structure(
             lambda array: np.zeros_like(array[:, 0]), self._entries.action
         )
@@ -107,6 +108,8 @@ class UnrollWriter:
         entries = self._entries
         _write(self._actions, t, actions)
         _write(self._observations, t, step.observation)
+        if self._masks:
+            _write(self._masks, t, step.mask)
         entries.reward[:, t], entries.first[:, t] = step.reward, step.first
         entries.terminated[:, t], entries.truncated[:, t] = step.terminated, step.truncated
         self.newest = Entry(
@@ -117,6 +120,7 @@ class UnrollWriter:
             _as_types(self._dtypes[1], step.observation),
             np.asarray(step.first, np.bool_),
             None,
+            step.mask if self._masks else (),
         )
 
 

@@ -1,13 +1,19 @@
 """Gradients of an algorithm's update: computed here, averaged over learners, then applied."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sonnet as snt
 import tensorflow as tf
 
 from impala_mm.config.settings import Config
+from impala_mm.distributed import minibatches
 from impala_mm.distributed.group import LearnerGroup
+from impala_mm.distributed.minibatches import Metrics, MinibatchResult
+from impala_mm.distributed.update_record import UpdateRecord, UpdateSummary
+
+Gradients = Sequence[tf.Tensor | tf.IndexedSlices | None]
 
 
 class AppliedGradient(NamedTuple):
@@ -18,24 +24,52 @@ class AppliedGradient(NamedTuple):
 
 
 class GradientReducer:
-    """The gradient operations of one update; a new one is made whenever an update is traced."""
+    """The gradient operations of an update, which `TrainStep` passes to the algorithm.
+
+    All methods may be called any number of times, also within `tf.cond`, `tf.while_loop` and inner
+    tf.functions. Every learner must make the same calls: where a condition decides about a call, it
+    must be equal on all learners, for example because it compares an `exchange.mean`. A `name`
+    helps to recognise a call in error messages. It need not be unique: repeated names are numbered.
+    """
 
     def __init__(self, group: LearnerGroup, config: Config):
         self.group = group
         self._clipping = config.gradients_clipping  # negative: off
         self._mode = config.gradients_clipping_mode
-        self._xla = config.xla
-        self._waits: list[tf.Tensor] = []
-        self.differentiated = False  # whether `differentiate` was called
+        self._xla, self._seed = config.xla, config.seed
+        self._record = UpdateRecord()
+        self._compiling = False  # whether what is being traced will be compiled by XLA
+        self._start_trace(0)
 
-    def mean(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """Return a tensor averaged over learners; no other call within an update may use `name`."""
-        return self.group.mean([tensor], name)[0]
+    def _start_trace(self, update: tf.Tensor | int) -> None:
+        self._update = update  # int64 []: the number of the update
+        self._names: set[str] = set()
+        self._loops = 0
+        # Whether these methods were called.
+        self.differentiated = self.averaged = self.applied = False
+
+    def mean(self, value: Any, name: str = "mean") -> tf.Tensor:
+        """Return a tensor, variable or number averaged over learners.
+
+        Integers and bools are averaged as float32. --gradient_dtype does not round the average.
+        """
+        (averaged,) = self.group.mean([_as_float(value)], self._unique(name))
+        if self.group.size > 1:
+            # In a loop, the next iteration waits for this, and so for the average.
+            with tf.control_dependencies([averaged]):
+                self._record.add_wait(tf.zeros([]))
+        return averaged
 
     def differentiate(
-        self, compute: Callable[[], Any], variables: Sequence[tf.Variable]
+        self,
+        compute: Callable[[], Any],
+        variables: Sequence[tf.Variable],
+        allow_unused: bool = False,
     ) -> tuple[Any, list[tf.Tensor]]:
         """Return what `compute` returns, and the gradients of its first item, which is a loss.
+
+        Raises ValueError if the loss does not depend on one of the variables; with `allow_unused`
+        its gradient is then None.
 
         With --xla, the forward and backward pass are compiled together. The averaging and the
         optimizer are not: Horovod does not work within XLA, and the optimizer's step is already
@@ -45,66 +79,191 @@ class GradientReducer:
         def passes() -> tuple[Any, list[tf.Tensor]]:
             with tf.GradientTape() as tape:
                 computed = compute()
-            return computed, tape.gradient(computed[0], variables)
+            gradients = tape.gradient(computed[0], variables)
+            if not allow_unused:
+                _refuse_unused(gradients, variables)
+            return computed, [None if g is None else tf.convert_to_tensor(g) for g in gradients]
 
         self.differentiated = True
-        if self._xla:
+        if not self._xla:
+            return passes()
+        self._compiling = True
+        try:
             return tf.function(passes, autograph=False, jit_compile=True)()
-        return passes()
+        finally:
+            self._compiling = False
 
-    def average(self, gradients: Sequence[tf.Tensor], name: str = "gradients") -> list[tf.Tensor]:
-        """Return the gradients averaged over learners; `apply` calls this itself."""
-        if self.group.size == 1:
-            return self.group.mean(gradients, name)
-        with tf.control_dependencies(list(gradients)):
-            before = tf.timestamp()
-        reduced = self.group.mean(gradients, name)
-        with tf.control_dependencies(reduced):
-            self._waits.append(tf.timestamp() - before)
+    def average(self, gradients: Gradients, name: str = "gradients") -> list[tf.Tensor]:
+        """Return the gradients averaged over learners, for an algorithm that applies them itself.
+
+        None stays None. If an average is not finite, the run ends after this update. `apply` needs
+        no call of this.
+        """
+        reduced = self._reduce(gradients, name)
+        self._record.add_gradient(_global_norm(reduced), tf.zeros([]))
         return reduced
 
     def apply(
         self,
         optimizer: snt.Optimizer,
-        gradients: Sequence[tf.Tensor],
+        gradients: Gradients,
         variables: Sequence[tf.Variable],
         name: str = "gradients",
+        clipping: float | None = None,
     ) -> AppliedGradient:
         """Average the gradients over learners, clip them, then apply them.
 
         In this order every learner clips the same gradient by the same factor, so equal variables
-        stay equal. No learner applies a gradient that is not finite.
+        stay equal. A gradient that is None leaves its variable unchanged. `clipping` replaces
+        --gradients_clipping; a negative value turns clipping off.
+
+        No learner applies a gradient that is not finite, or any later gradient of this update. All
+        learners then end, and the update is not saved.
         """
-        reduced = self.average(gradients, name)
-        norm = tf.linalg.global_norm(reduced)
-        clipped, changed = self._clip(reduced, norm)
+        if len(gradients) != len(variables):
+            raise ValueError(
+                f"exchange.apply ({name}) was given {len(gradients)} gradients for "
+                f"{len(variables)} variables"
+            )
+        reduced = self._reduce(gradients, name)
+        norm = _global_norm(reduced)
+        limit = self._clipping if clipping is None else clipping
+        clipped, changed = self._clip(reduced, norm, limit)
+        changed = tf.cast(changed, tf.float32)
+        self.applied = True
 
         def step() -> tf.Tensor:
             optimizer.apply(clipped, variables)
             return tf.constant(True)
 
-        tf.cond(tf.math.is_finite(norm), step, lambda: tf.constant(False))
-        return AppliedGradient(norm, tf.cast(changed, tf.float32))
+        tf.cond(self._record.add_gradient(norm, changed), step, lambda: tf.constant(False))
+        return AppliedGradient(norm, changed)
 
-    def wait_seconds(self) -> tf.Tensor:
-        """Return the seconds, float32 [], from this update's gradients to their averages.
+    def minibatches(
+        self,
+        step: Callable[[tf.Tensor], Metrics],
+        size: int | tf.Tensor,
+        epochs: int,
+        count: int,
+        stop_above: Mapping[str, float] | None = None,
+    ) -> MinibatchResult:
+        """Call `step` for each of `count` shuffled minibatches, `epochs` times, in a graph loop.
 
-        It is nearly 0 on the slowest learner, for which the others wait. On a GPU it includes the
-        rest of the backward pass, whose kernels may have been started but not finished.
+        `size` is the number of columns, or of other items, among which the minibatches divide.
+        `step(indices)`, int32 [size / count], makes one or more steps with `differentiate` and
+        `apply` on these items, which it selects with `batches.columns` or tf.gather, and returns
+        metrics. The order depends on --seed and the number of the update, so all learners use the
+        same one, each for its own items.
+
+        The loop ends early after the first step in which a metric's mean over learners is above
+        its value in `stop_above`, such as {"kl": 0.02}; that step has then been made. It also ends
+        if a gradient is not finite; see `apply`.
+
+        Returns each metric's average over the steps that measured it (NaN: not measured), and the
+        number of steps. Raises ValueError if `size` is not a multiple of `count`.
         """
-        return tf.cast(tf.add_n(self._waits), tf.float32) if self._waits else tf.zeros([])
+        size = minibatches.check_size(size, epochs, count)
+        self._loops += 1
+        seed = self._seed * 1000 + self._loops  # another order for each loop of one update
+        parts = minibatches.shuffled_parts(size, epochs, count, seed, self._update)
+        return minibatches.run(step, parts, stop_above or {}, self.mean, self._record.is_finite)
+
+    def begin(self, update: tf.Tensor) -> None:
+        """Begin an update, of this number, int64 [], equal on all learners.
+
+        It is called at the beginning of each trace of the update, before all other methods.
+        """
+        self._start_trace(update)
+        self._record.clear()
+
+    def summary(self) -> UpdateSummary:
+        """Return the norms and waiting of this update.
+
+        The waiting is the time from gradients to their averages. It is nearly 0 on the slowest
+        learner, for which the others wait. On a GPU it includes the rest of the backward pass,
+        whose kernels may have been started but not finished.
+        """
+        return self._record.summary()
+
+    def _reduce(self, gradients: Gradients, name: str) -> list[tf.Tensor]:
+        """Return the gradients averaged over learners."""
+        self.averaged = True
+        given = [_as_float(gradient) for gradient in gradients if gradient is not None]
+        if not given:
+            raise ValueError(f"all gradients of {name} are None: there is nothing to average")
+        remaining = iter(self._exchange(given, self._unique(name)))
+        return [None if gradient is None else next(remaining) for gradient in gradients]
+
+    def _exchange(self, gradients: list[tf.Tensor], name: str) -> list[tf.Tensor]:
+        """Return averages over learners, and record how long they took."""
+        if self.group.size == 1:
+            return self.group.mean(gradients, name, compressed=True)
+        with tf.control_dependencies(gradients):
+            before = tf.timestamp()
+        reduced = self.group.mean(gradients, name, compressed=True)
+        with tf.control_dependencies(reduced):
+            self._record.add_wait(tf.cast(tf.timestamp() - before, tf.float32))
+        return reduced
+
+    def _unique(self, name: str) -> str:
+        """Return a name that no other call of this update has, the same on all learners."""
+        if self._compiling:
+            raise ValueError(
+                f"exchange.mean or exchange.average ({name}) was called in the function that "
+                f"exchange.differentiate calls, which --xla compiles: Horovod does not work "
+                f"within XLA; call it before or afterwards, or leave --xla out"
+            )
+        name = base = re.sub(r"[^\w.]", "_", f"exchange.{name}")
+        number = 1
+        while name in self._names:
+            number += 1
+            name = f"{base}.{number}"
+        self._names.add(name)
+        return name
 
     def _clip(
-        self, gradients: Sequence[tf.Tensor], norm: tf.Tensor
+        self, gradients: list[tf.Tensor], norm: tf.Tensor, limit: float
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Return (clipped gradients, whether any of them changed)."""
-        limit = self._clipping
         if limit < 0:
-            return list(gradients), tf.constant(False)
+            return gradients, tf.constant(False)
+        given = [gradient for gradient in gradients if gradient is not None]
         if self._mode == "global_norm":
-            return tf.clip_by_global_norm(gradients, limit, use_norm=norm)[0], norm > limit
-        if self._mode == "variable_norm":
-            changed = [tf.norm(g) > limit for g in gradients]
-            return [tf.clip_by_norm(g, limit) for g in gradients], tf.reduce_any(changed)
-        changed = [tf.reduce_any(tf.abs(g) > limit) for g in gradients]
-        return [tf.clip_by_value(g, -limit, limit) for g in gradients], tf.reduce_any(changed)
+            changed = norm > limit
+            factor = tf.where(changed, limit / norm, 1.0)
+            clipped = [g * tf.cast(factor, g.dtype) for g in given]
+        elif self._mode == "variable_norm":
+            changed = tf.reduce_any([tf.norm(g) > limit for g in given])
+            clipped = [tf.clip_by_norm(g, limit) for g in given]
+        else:
+            changed = tf.reduce_any([tf.reduce_any(tf.abs(g) > limit) for g in given])
+            clipped = [tf.clip_by_value(g, -limit, limit) for g in given]
+        remaining = iter(clipped)
+        return [None if g is None else next(remaining) for g in gradients], changed
+
+
+def _as_float(value: Any) -> tf.Tensor:
+    """Return a dense tensor of floats; integers and bools become float32."""
+    tensor = tf.convert_to_tensor(value)
+    return tensor if tensor.dtype.is_floating else tf.cast(tensor, tf.float32)
+
+
+def _global_norm(gradients: Sequence[tf.Tensor | None]) -> tf.Tensor:
+    """Return the norm of all gradients together, float32 []; None counts as 0."""
+    halves = [
+        tf.cast(tf.nn.l2_loss(g if g.dtype == tf.float64 else tf.cast(g, tf.float32)), tf.float32)
+        for g in gradients
+        if g is not None
+    ]
+    return tf.sqrt(2.0 * tf.reduce_sum(tf.stack(halves)))
+
+
+def _refuse_unused(gradients: Gradients, variables: Sequence[tf.Variable]) -> None:
+    """Raise ValueError, which names the variables, if gradients are None."""
+    unused = [v.name for g, v in zip(gradients, variables, strict=True) if g is None]
+    if unused:
+        names = ", ".join(unused[:5]) + (f" and {len(unused) - 5} more" if unused[5:] else "")
+        raise ValueError(
+            f"exchange.differentiate: the loss does not depend on {names}: leave them out of the "
+            f"variables, or pass allow_unused=True, which leaves them unchanged"
+        )

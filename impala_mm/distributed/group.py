@@ -30,8 +30,13 @@ class LearnerGroup(Protocol):
     rank: int
     size: int
 
-    def mean(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
-        """Return each tensor averaged over learners; usable inside a tf.function."""
+    def mean(
+        self, tensors: Sequence[tf.Tensor], name: str, compressed: bool = False
+    ) -> list[tf.Tensor]:
+        """Return each tensor averaged over learners; usable inside a tf.function.
+
+        Only `compressed` tensors are sent as --gradient_dtype.
+        """
 
     def sum(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """Return a small tensor summed over learners, never compressed."""
@@ -51,9 +56,11 @@ class SingleLearner:
 
     rank, size = 0, 1
 
-    def mean(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
+    def mean(
+        self, tensors: Sequence[tf.Tensor], name: str, compressed: bool = False
+    ) -> list[tf.Tensor]:
         """Return the tensors themselves."""
-        del name
+        del name, compressed
         return list(tensors)
 
     def sum(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
@@ -96,11 +103,21 @@ class HorovodGroup:
         self._grouped = config.allreduce == "grouped"
         self._lock, self._graphs = threading.Lock(), dict[str, Any]()
 
-    def mean(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
+    def mean(
+        self, tensors: Sequence[tf.Tensor], name: str, compressed: bool = False
+    ) -> list[tf.Tensor]:
         """Return averages: all tensors in one message, or each as soon as it is computed."""
-        options = {"op": self._hvd.Average, "compression": self._compression}
-        if self._grouped:
-            return self._hvd.grouped_allreduce(list(tensors), name=name, **options)
+        compression = self._compression if compressed else self._hvd.Compression.none
+        options = {"op": self._hvd.Average, "compression": compression}
+        if self._grouped:  # a message holds tensors of one dtype
+            averages: dict[int, tf.Tensor] = {}
+            for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+                places = [i for i, tensor in enumerate(tensors) if tensor.dtype == dtype]
+                same = [tensors[i] for i in places]
+                named = f"{name}.{dtype.name}"
+                reduced = self._hvd.grouped_allreduce(same, name=named, **options)
+                averages |= dict(zip(places, reduced, strict=True))
+            return [averages[i] for i in range(len(tensors))]
         return [
             self._hvd.allreduce(tensor, name=f"{name}.{i}", **options)
             for i, tensor in enumerate(tensors)

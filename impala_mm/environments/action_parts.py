@@ -5,7 +5,7 @@
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -24,6 +24,11 @@ class Discrete:
 
     shape = ()
     policy_dtype = "int32"
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """The numbers of choices that a mask can forbid, one for each element."""
+        return (self.n,)
 
     @property
     def num_features(self) -> int:
@@ -57,6 +62,11 @@ class MultiDiscrete:
     policy_dtype = "int32"
 
     @property
+    def choices(self) -> tuple[int, ...]:
+        """The numbers of choices that a mask can forbid, one for each element."""
+        return self.n
+
+    @property
     def num_features(self) -> int:
         """The number of features of an action."""
         return sum(self.n)
@@ -87,6 +97,11 @@ class MultiBinary:
     policy_dtype = "int32"
 
     @property
+    def choices(self) -> tuple[int, ...]:
+        """The numbers of choices that a mask can forbid: 0 and 1 for each element."""
+        return (2,) * self.num_features
+
+    @property
     def num_features(self) -> int:
         """The number of features of an action."""
         return int(np.prod(self.shape))
@@ -115,6 +130,7 @@ class Box:
     dtype: str = "float32"  # of the environment's actions
 
     policy_dtype = "float32"
+    choices: ClassVar[tuple[int, ...]] = ()  # numbers have no mask
 
     @property
     def num_features(self) -> int:

@@ -50,6 +50,14 @@ class ActionSpec:
 
         return self.pack([tf.TensorSpec(p.shape, tf.as_dtype(p.policy_dtype)) for p in self.leaves])
 
+    @functools.cached_property
+    def mask_specs(self) -> Any:
+        """The specs of a mask (see `masks`): nest of tf.TensorSpec, with () for each Box."""
+        import tensorflow as tf  # noqa: PLC0415
+
+        choices = [sum(part.choices) for part in self.leaves]
+        return self.pack([tf.TensorSpec([n], tf.bool) if n else () for n in choices])
+
     @property
     def discrete(self) -> int | None:
         """The number of choices if an action is a single choice, else None."""

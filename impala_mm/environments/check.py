@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from gymnasium import spaces
 
+from impala_mm.config.messages import describe_error, one_line, users_traceback
 from impala_mm.environments import levels, masks, nests
-from impala_mm.environments.messages import describe_error, one_line, users_traceback
 from impala_mm.environments.observation_check import find_problems
-from impala_mm.environments.spaces import read_spaces
+from impala_mm.environments.spaces import SpaceConversion, read_spaces
 from impala_mm.environments.types import BadLevel
 
 STEPS = 100
@@ -62,6 +62,10 @@ class LevelCheck:
         self._reported: set[str] = set()  # the kinds of findings
         self._environment: Any = None
         self._observation_space: spaces.Space
+        self._spaces: SpaceConversion
+        self._raw_mask: masks.RawMask | None = None  # finds the mask; None: none is offered
+        self._mask: list[np.ndarray] | None = None  # of the next action; None: all are allowed
+        self._random = np.random.default_rng(_SEED)
 
     def run(self, until: float) -> bool:
         """Check the level; return False if `until`, in time.monotonic(), came before the end."""
@@ -85,7 +89,7 @@ class LevelCheck:
         self._environment = self._call("making it", level.open, False)
         actions = self._check_spaces()
         begin = time.monotonic()
-        first = self._reset("reset", _SEED)
+        first = self._reset("reset", _SEED, is_first=True)
         reset_seconds = time.monotonic() - begin
         actions.seed(_SEED)
         ended = False
@@ -94,7 +98,7 @@ class LevelCheck:
                 return False
             if ended:
                 self._reset(f"reset after step {self._steps}", None)
-            ended = self._step(f"step {self._steps + 1}", actions.sample())
+            ended = self._step(f"step {self._steps + 1}", self._sample(actions))
             self._steps += 1
         if reset_seconds < _SLOW_RESET and not _are_equal(
             first, self._reset("a second reset with the same seed", _SEED)
@@ -109,7 +113,7 @@ class LevelCheck:
         return True
 
     def _check_spaces(self) -> spaces.Space:
-        """Check both spaces and whether masks are offered; return the action space."""
+        """Check both spaces; return the action space."""
         found: dict[str, Any] = {}
         for name, example in (
             ("observation_space", "Box(low, high, shape)"),
@@ -124,15 +128,21 @@ class LevelCheck:
                 )
             found[name] = space
         try:
-            masks.refuse_declared_mask(self._level_name, self._environment)
-            read_spaces(self._level_name, self._environment, *self._size)
+            self._spaces = read_spaces(self._level_name, self._environment, *self._size)
         except BadLevel as error:
             self._finds(Finding(True, str(error)))
             raise _Ended from None
         self._observation_space = found["observation_space"]
         return found["action_space"]
 
-    def _reset(self, when: str, seed: int | None) -> Any:
+    def _sample(self, actions: spaces.Space) -> Any:
+        """Return a random action, among those that the mask allows."""
+        action = actions.sample()
+        if self._mask is None:
+            return action
+        return masks.sample(self._spaces.actions, self._mask, action, self._random)
+
+    def _reset(self, when: str, seed: int | None, is_first: bool = False) -> Any:
         """Reset the environment, check what it returns and return its observation."""
         hint = "" if self._takes_seed() else f": define it as {_RESET}"
         returned = self._call(when, lambda: self._environment.reset(seed=seed), hint=hint)
@@ -144,6 +154,9 @@ class LevelCheck:
         observation, info = returned
         self._check_info(when, info)
         self._check_observation(when, observation)
+        if is_first:
+            self._find_masks(info)
+        self._check_mask(when, observation, info, ended=False)
         return observation
 
     def _takes_seed(self) -> bool:
@@ -175,14 +188,40 @@ class LevelCheck:
                     f"{when} returned {_kind(value)} as {name}, which must be True or False: "
                     f"{advice}",
                 )
+        if not terminated:
+            self._check_mask(when, observation, info, ended=bool(truncated))
         return bool(terminated or truncated)
 
-    def _check_info(self, when: str, info: Any) -> None:
+    def _find_masks(self, info: Any) -> None:
+        """See whether masks are offered, from the spaces and from the info of the first reset."""
+        actions, conversion = self._spaces.actions, self._spaces.masks
+        if not conversion and masks.is_in_info(info):
+            conversion = masks.MaskConversion(actions, "info")
+        if not conversion:
+            return
         try:
-            masks.refuse_mask_in_info(self._level_name, info)
+            masks.refuse_unsuitable(self._level_name, actions, repeats=1)
         except BadLevel as error:
             self._finds(Finding(True, str(error)))
             raise _Ended from None
+        self._spaces = self._spaces._replace(masks=conversion)
+        self._raw_mask = conversion.reader(self._environment)
+
+    def _check_mask(self, when: str, observation: Any, info: Any, ended: bool) -> None:
+        """Check the mask after a call and keep it for the next action; after the end it is free."""
+        conversion = self._spaces.masks
+        raw = self._raw_mask and self._call(
+            f"action_masks after {when}", self._raw_mask, observation, info
+        )
+        try:
+            if not conversion:
+                masks.refuse_unexpected(info)
+            elif not ended:
+                self._mask = conversion.read_one(raw, when)
+        except ValueError as error:
+            self._fail(f"{when} returned {error}")
+
+    def _check_info(self, when: str, info: Any) -> None:
         if not isinstance(info, Mapping):
             self._find(
                 "info", False, f"{when} returned {_kind(info)} as info, which must be a dictionary"

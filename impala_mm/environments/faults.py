@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from impala_mm.environments.messages import describe_error, is_users_file, users_traceback
+from impala_mm.config.messages import describe_error, is_users_file, users_traceback
 from impala_mm.environments.types import Fault
 from impala_mm.runtime.log import Say
 

@@ -44,6 +44,10 @@ class ClassicGymEnv(gymnasium.Env):
         """Make one step."""
         return self._made.step(action)
 
+    def get_wrapper_attr(self, name: str) -> Any:
+        """Return an attribute of the environment, which gym's wrappers pass on."""
+        return getattr(self._made, name)
+
     def render(self) -> Any:
         """Return the picture that the environment draws."""
         return self._made.render()

@@ -14,9 +14,9 @@ import numpy as np
 
 from impala_mm.environments import nests, render
 from impala_mm.environments.faults import make_fault
-from impala_mm.environments.masks import refuse_mask_in_info
+from impala_mm.environments.masks import RawMask, nothing_allowed, refuse_unexpected
 from impala_mm.environments.spaces import SpaceConversion
-from impala_mm.environments.types import BadLevel, EnvironmentSpec, Episode, Fault, Step
+from impala_mm.environments.types import EnvironmentSpec, Episode, Fault, Step
 
 _RUNNING, _ENDED, _BROKEN = range(3)
 _RENDER_FPS = 30.0  # pictures a second, of environments that do not state a rate
@@ -26,9 +26,10 @@ class GymVector:
     """An implementation of `Environments` for every environment that has gymnasium's API.
 
     `reset` and `step` return the same arrays each time; they are valid until the next call of
-    either. An environment is broken if it raises, or if its reward or observation is not finite or
-    has the wrong shape. The rows of a broken environment are zeros with `first` and `fault` set,
-    until `rebuild` is called; its running episode is not counted in the statistics.
+    either. An environment is broken if it raises, if its reward or observation is not finite or
+    has the wrong shape, or if its mask of actions is missing or wrong or allows nothing. The rows
+    of a broken environment are zeros with `first`, `fault` and the mask set, until `rebuild` is
+    called; its running episode is not counted in the statistics.
     """
 
     def __init__(
@@ -55,17 +56,21 @@ class GymVector:
         self._finished: list[Episode] = []
         self._now = _blank_step(num_envs, conversion)
         self._observation: list[np.ndarray] = nests.flatten(self._now.observation)
+        self._mask: list[np.ndarray] = nests.flatten(self._now.mask)
         self._returns = np.zeros(num_envs)
         self._lengths = np.zeros(num_envs, np.int64)
         self._states = [_ENDED] * num_envs
         self._seeds: list[int | None] = [seed + i for i in range(num_envs)]  # for the next reset
         self._environments: list[Any] = []
+        self._raw_masks: list[RawMask] = []  # one for each environment, if they offer masks
         try:
             self._environments.extend(self._open(i) for i in range(num_envs))
         except BaseException:
             self.close()
             raise
         self._steps = [_repeating_step(each, spec.action_repeats) for each in self._environments]
+        if conversion.masks:
+            self._raw_masks += map(conversion.masks.reader, self._environments)
         rate = getattr(self._environments[0], "metadata", {}).get("render_fps") or _RENDER_FPS
         self.picture_rate = rate / spec.action_repeats
 
@@ -81,7 +86,7 @@ class GymVector:
 
     def step(self, actions: Any) -> Step:
         """Step each environment, or reset it if its previous step ended an episode."""
-        reward, terminated, truncated, _, first, fault = self._now
+        reward, terminated, truncated, _, first, fault, _ = self._now
         for array in (reward, terminated, truncated, first, fault):
             array.fill(0)
         states, steps = self._states, self._steps
@@ -89,20 +94,18 @@ class GymVector:
             try:
                 if states[i] == _RUNNING:
                     raw, reward[i], terminated[i], truncated[i], info = steps[i](action)
-                    if info:
-                        refuse_mask_in_info(self.spec.level_name, info)
-                    self._put(i, raw)
+                    self._put(i, raw, info)
                 elif states[i] == _ENDED:
                     first[i] = True
-                    self._put(i, self._reset(i))
+                    self._put(i, *self._reset(i))
                     states[i] = _RUNNING
                 else:
                     self._blank(i)
-            except BadLevel:  # a mask, which is no fault of one environment
-                raise
             except Exception as error:
                 self._break(i, error)
         self._check_finite()
+        if self._mask:
+            self._check_masks()
         self._count()
         return self._now
 
@@ -124,11 +127,17 @@ class GymVector:
         self._seeds[i] = int(words[0] >> 1)
         row = _blank_step(1, self._conversion)
         row.first[0] = True
-        parts = self._conversion.observation.read(self._reset(i))
+        observation, info = self._reset(i)
+        parts = self._conversion.observation.read(observation)
         for array, part in zip(nests.flatten(row.observation), parts, strict=True):
             array[0] = part
             if not np.isfinite(array).all():
                 raise ValueError(_NOT_FINITE)
+        if masks := self._conversion.masks:
+            self._raw_masks[i] = masks.reader(self._environments[i])
+            mask = masks.read_one(self._raw_masks[i](observation, info), "the reset")
+            for array, part in zip(nests.flatten(row.mask), mask, strict=True):
+                array[0] = part
         self._states[i] = _RUNNING
         return row
 
@@ -161,17 +170,48 @@ class GymVector:
     def _open(self, i: int) -> Any:
         return self._open_one(self._renders and i == 0)
 
-    def _reset(self, i: int) -> Any:
+    def _reset(self, i: int) -> tuple[Any, Any]:
+        """Reset environment i; return its observation and info."""
         seed, self._seeds[i] = self._seeds[i], None
         observation, info = self._environments[i].reset(seed=seed)
-        refuse_mask_in_info(self.spec.level_name, info)
-        return observation
+        return observation, info
 
-    def _put(self, i: int, raw: Any) -> None:
-        """Write an observation to row i; raise ValueError if its shape is wrong."""
+    def _put(self, i: int, raw: Any, info: Any) -> None:
+        """Write an observation and its mask to row i; raise ValueError if they are wrong."""
         parts = self._conversion.observation.read(raw)
         for array, part in zip(self._observation, parts, strict=True):
             array[i] = part
+        if self._mask:
+            self._put_mask(i, raw, info)
+        elif info:
+            refuse_unexpected(info)
+
+    def _put_mask(self, i: int, observation: Any, info: Any) -> None:
+        """Write the mask to row i; at an episode's end it may be missing, which allows everything.
+
+        After a termination no action is chosen, and no value of one is needed.
+        """
+        masks = self._conversion.masks
+        assert masks
+        raw = None if self._now.terminated[i] else self._raw_masks[i](observation, info)
+        if raw is None and (self._now.terminated[i] or self._now.truncated[i]):
+            for array in self._mask:
+                array[i] = True
+            return
+        for array, part in zip(self._mask, masks.read(raw), strict=True):
+            array[i] = part
+
+    def _check_masks(self) -> None:
+        """Break environments whose mask allows nothing; at an episode's end it is ignored."""
+        masks = self._conversion.masks
+        assert masks
+        for i, number, name in masks.without_choice(self._mask):
+            if self._now.truncated[i]:
+                self._mask[number][i] = True
+            elif not self._now.fault[i]:
+                after = f"step {self._lengths[i] + 1} of the episode"
+                after = "the reset" if self._now.first[i] else after
+                self._break(i, ValueError(nothing_allowed(name, after)))
 
     def _check_finite(self) -> None:
         reward = self._now.reward
@@ -186,7 +226,7 @@ class GymVector:
 
     def _count(self) -> None:
         """Add this step to the statistics, once the rows of broken environments are zeros."""
-        _, terminated, truncated, _, first, _ = self._now
+        terminated, truncated, first = self._now.terminated, self._now.truncated, self._now.first
         self._returns += self._now.reward
         self._lengths += ~first
         for i in np.flatnonzero(terminated | truncated).tolist():
@@ -206,11 +246,12 @@ class GymVector:
         self._blank(i)
 
     def _blank(self, i: int) -> None:
-        """Write the row of a broken environment: zeros, with `first` and `fault` set."""
-        reward, terminated, truncated, _, first, fault = self._now
+        """Write the row of a broken environment: zeros, with `first`, `fault` and the mask set."""
+        reward, terminated, truncated, _, first, fault, _ = self._now
         for array in (reward, terminated, truncated, *self._observation):
             array[i] = 0
-        first[i] = fault[i] = True
+        for array in (first, fault, *self._mask):
+            array[i] = True
 
 
 _NOT_FINITE = "observation with NaN or infinity"
@@ -225,6 +266,7 @@ def _blank_step(num_envs: int, conversion: SpaceConversion) -> Step:
         conversion.observation.zeros(num_envs),
         np.zeros(num_envs, bool),
         np.zeros(num_envs, bool),
+        conversion.masks.ones(num_envs) if conversion.masks else (),
     )
 
 

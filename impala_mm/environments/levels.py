@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import gymnasium
 
+from impala_mm.config import user_modules
+from impala_mm.config.messages import error_message
 from impala_mm.environments import render
-from impala_mm.environments.level_modules import import_module, path_of
-from impala_mm.environments.messages import error_message
 from impala_mm.environments.types import OWN_LEVELS, BadLevel, Options
 
 if TYPE_CHECKING:
@@ -60,7 +60,10 @@ def find_level(level_name: str) -> Level:
     rest = level_name.removeprefix("gym:") if classic else level_name
     module, _, name = rest.rpartition(":")
     if module:
-        import_module(module, level_name)
+        try:
+            user_modules.import_module(module, after=f":{name}")
+        except user_modules.BadModule as error:
+            raise BadLevel(f"{level_name}: {error}") from error.__cause__
     else:
         name = OWN_LEVELS.get(name.lower(), name)
     if not classic and name in gymnasium.registry:
@@ -154,8 +157,9 @@ def _refuse(level_name: str, module: str, name: str, known: Iterable[str]) -> No
                 else f': it must call gymnasium.register("{name}", ...) when it is imported'
             )
         raise BadLevel(
-            f"there is no environment {level_name}: {module} was imported from {path_of(module)}, "
-            f"but it does not register {name or 'an empty id'}{hint}"
+            f"there is no environment {level_name}: {module} was imported from "
+            f"{user_modules.path_of(module)}, but it does not register "
+            f"{name or 'an empty id'}{hint}"
         )
     if not near:
         raise BadLevel(

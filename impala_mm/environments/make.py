@@ -1,11 +1,13 @@
 """Making environments by the name of their level, and reading a level's spec."""
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from impala_mm.environments.types import (
     GENERAL_FLAGS,
+    OWN_LEVELS,
     BadLevel,
     Environments,
     EnvironmentSpec,
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from impala_mm.environments.levels import Level
     from impala_mm.environments.observations import ObservationConversion
     from impala_mm.environments.spaces import SpaceConversion
+
+_infos_with_mask: dict[str, bool] = {}  # by level: whether its first info had a mask
 
 
 def make_environments(
@@ -84,15 +88,20 @@ def _find_level_and_game(
 
 
 def _read_spaces(level: "Level", options: Options) -> tuple["SpaceConversion", EnvironmentSpec]:
-    """Make one environment, read its spaces and close it."""
+    """Make one environment, read its spaces and close it; see whether its first info has a mask."""
     from impala_mm.environments import masks, spaces  # noqa: PLC0415
 
     environment = level.open(False)
     try:
-        masks.refuse_declared_mask(level.name, environment)
         conversion = spaces.read_spaces(level.name, environment, options.width, options.height)
+        if not conversion.masks and _first_info_has_mask(level, environment):
+            found = masks.MaskConversion(conversion.actions, "info")
+            conversion = conversion._replace(masks=found)
     finally:
         environment.close()
+    repeats = options.num_action_repeats or 1
+    if conversion.masks:
+        masks.refuse_unsuitable(level.name, conversion.actions, repeats)
     return conversion, EnvironmentSpec(
         level.name,
         tf.nest.map_structure(
@@ -100,6 +109,25 @@ def _read_spaces(level: "Level", options: Options) -> tuple["SpaceConversion", E
             conversion.observation.parts,
         ),
         conversion.actions,
-        options.num_action_repeats or 1,
+        repeats,
         level.reward_threshold,
+        masks=conversion.actions.mask_specs if conversion.masks else (),
     )
+
+
+def _first_info_has_mask(level: "Level", environment: Any) -> bool:
+    """Return whether the info of a level's first reset has a mask; reset only once per process.
+
+    A reset that raises is left to the code that plays, which reports it.
+    """
+    from impala_mm.environments import masks  # noqa: PLC0415
+
+    if level.name.lower() in OWN_LEVELS:
+        return False
+    key = f"{level.name} {level.registered}"
+    if key not in _infos_with_mask:
+        info: Any = None
+        with contextlib.suppress(Exception):
+            _, info = environment.reset(seed=0)
+        _infos_with_mask[key] = masks.is_in_info(info)
+    return _infos_with_mask[key]

@@ -1,40 +1,280 @@
-"""Refusal of environments that offer action masks, which are not supported yet.
+"""Masks of the actions that an environment allows now: where it offers them, and what they contain.
 
-Without the mask a policy would take illegal actions, and the user would never notice.
+An environment offers a mask after each reset and step, at one of these places:
+
+    info["action_mask"]             as gymnasium's own environments do
+    a part "action_mask"            of its Dict observation, which the network then does not read
+    a method action_masks()         as Stable-Baselines3 Contrib calls it
+
+A mask is a nest of bool vectors like the action; true allows a choice:
+
+    Discrete                        [n]
+    MultiDiscrete, MultiBinary      the choices of all elements, one after the other
+    Box                             (), since its numbers have no mask
+    Dict, Tuple                     a dict or tuple of masks
+
+`GymVector` and the check of environments read masks by a `MaskConversion`, and `Policy` by
+`read_mask`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+from gymnasium import spaces
+
+from impala_mm.environments import nests
+from impala_mm.environments.action_parts import Part
+from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.types import BadLevel
 
 _KEY = "action_mask"  # of an info and of a Dict observation, as gymnasium and PettingZoo name it
 _METHOD = "action_masks"  # as Stable-Baselines3 Contrib names it
 
+# Returns the mask in (observation, info), as the environment offers it; None: there is none.
+RawMask = Callable[[Any, Any], Any]
 
-def refuse_declared_mask(level_name: str, environment: Any) -> None:
-    """Raise BadLevel if an environment offers masks by its observation space or by a method."""
-    parts = getattr(getattr(environment, "observation_space", None), "spaces", None)
+
+class MaskConversion:
+    """The conversion of the masks of one environment, which offers them at one place."""
+
+    def __init__(self, actions: ActionSpec, where: str):
+        """Read masks of `actions`; `where` is `info`, `observation` or `method`."""
+        self._actions, self._where = actions, where
+        choices = [(part.choices, name) for part, name in _named_leaves(actions.parts, "")]
+        # Of each part that has choices: those of its elements, and the element's name.
+        self._begins = [np.cumsum([0, *each[:-1]]) for each, _ in choices if each]
+        self._names = [
+            [f"{name}[{k}]" if len(each) > 1 else name for k in range(len(each))]
+            for each, name in choices
+            if each
+        ]
+
+    def reader(self, environment: Any) -> RawMask:
+        """Return the function that finds the mask of this environment."""
+        if self._where == "observation":
+            return lambda observation, info: observation.get(_KEY)
+        if self._where == "info":
+            return lambda observation, info: _in_info(info)
+        method = _find_method(environment)
+        assert method
+        return lambda observation, info: method()
+
+    def read(self, raw: Any) -> list[np.ndarray]:
+        """Return a mask as a bool vector for each part with choices; raise ValueError if wrong."""
+        if raw is None:
+            place = {"info": f'in info["{_KEY}"]', "observation": f'as its part "{_KEY}"'}
+            where = place.get(self._where, f"from {_METHOD}()")
+            raise ValueError(
+                f"no action mask {where}: an environment that offers one must offer it after "
+                f"every reset and every step"
+            )
+        return read_mask(self._actions, raw)
+
+    def read_one(self, raw: Any, after: str) -> list[np.ndarray]:
+        """Return the result of `read`; raise ValueError also if the mask allows nothing.
+
+        `after` names the call before it, for the error.
+        """
+        masks = self.read(raw)
+        for _, _, name in self.without_choice([mask[None] for mask in masks]):
+            raise ValueError(nothing_allowed(name, after))
+        return masks
+
+    def ones(self, count: int) -> Any:
+        """Return `count` masks that allow everything: a nest of new arrays [count, ...]."""
+        return ones(self._actions, count)
+
+    def without_choice(self, masks: list[np.ndarray]) -> Iterator[tuple[int, int, str]]:
+        """Yield where masks [E, ...] allow nothing: the row, the array's number, and what it masks.
+
+        What it masks is the name of an element within an action, and empty if an action is one.
+        """
+        for number, (mask, begins) in enumerate(zip(masks, self._begins, strict=True)):
+            some = np.logical_or.reduceat(mask, begins, axis=1)  # [E, K]
+            if some.all():
+                continue
+            for i, k in np.argwhere(~some).tolist():
+                yield i, number, self._names[number][k]
+
+
+def nothing_allowed(name: str, after: str) -> str:
+    """Return the error that a mask allows nothing; `name` is from `without_choice`."""
+    return (
+        f"the action mask after {after} allows no choice of the action{name}: it must allow at "
+        f"least one until the episode ends"
+    )
+
+
+def find_declared(environment: Any, actions: ActionSpec) -> MaskConversion | None:
+    """Return the conversion if the observation space or a method offers masks, else None."""
+    parts = getattr(environment.observation_space, "spaces", None)
     if isinstance(parts, Mapping) and _KEY in parts:
-        _refuse(level_name, f'as the part "{_KEY}" of its observations', "leaves that part out")
+        return MaskConversion(actions, "observation")
+    return MaskConversion(actions, "method") if _find_method(environment) else None
+
+
+def is_in_info(info: Any) -> bool:
+    """Return whether the info of a reset or step has a mask."""
+    return _in_info(info) is not None
+
+
+def refuse_unsuitable(level_name: str, actions: ActionSpec, repeats: int) -> None:
+    """Raise BadLevel if a level that offers masks has no choices, or repeats its actions."""
+    if not any(part.choices for part in actions.leaves):
+        raise BadLevel(
+            f"{level_name} offers a mask of its actions, and its actions {actions.describe()} have "
+            f"no choices that could be masked: remove the mask in a gymnasium.Wrapper"
+        )
+    if repeats > 1:
+        raise BadLevel(
+            f"num_action_repeats is {repeats}, and {level_name} offers a mask of its actions, "
+            f"which may forbid an action while it is repeated: leave it 0"
+        )
+
+
+def refuse_unexpected(info: Any) -> None:
+    """Raise ValueError if there is a mask in an info, although the first reset had none."""
+    if is_in_info(info):
+        raise ValueError(
+            f'an action mask in info["{_KEY}"], and the first reset offered none: an environment '
+            f"that offers one must offer it after every reset and every step"
+        )
+
+
+def without_mask(space: spaces.Space) -> spaces.Space:
+    """Return an observation space without the mask at its top level."""
+    if not isinstance(space, spaces.Dict) or _KEY not in space.spaces:
+        return space
+    return spaces.Dict({key: part for key, part in space.spaces.items() if key != _KEY})
+
+
+def mask_in_observation(observation: Any) -> Any:
+    """Return the mask in an observation; None if it has none."""
+    return observation.get(_KEY) if isinstance(observation, Mapping) else None
+
+
+def sample(
+    actions: ActionSpec, masks: list[np.ndarray], other: Any, random: np.random.Generator
+) -> Any:
+    """Return a random action that masks allow, as the environment takes it.
+
+    `other` is an action, from which the numbers of each Box are taken.
+    """
+    given = iter(masks)
+    leaves = []
+    for part, numbers in zip(actions.leaves, nests.flatten(other), strict=True):
+        if not part.choices:
+            leaves.append(numbers)
+            continue
+        each = np.split(next(given), np.cumsum(part.choices)[:-1])
+        chosen = np.array([random.choice(np.flatnonzero(allowed)) for allowed in each], np.int32)
+        leaves.append(part.to_environment(chosen.reshape(1, *part.shape))[0])
+    return actions.pack(leaves)
+
+
+def ones(actions: ActionSpec, count: int) -> Any:
+    """Return `count` masks that allow everything: a nest of new arrays [count, ...]."""
+    return actions.pack(
+        [
+            np.ones((count, sum(part.choices)), bool) if part.choices else ()
+            for part in actions.leaves
+        ]
+    )
+
+
+def read_mask(actions: ActionSpec, raw: Any) -> list[np.ndarray]:
+    """Return a mask as a bool vector for each part of the action that has choices.
+
+    Within a Dict or Tuple, a part of the mask may be None or missing: everything is allowed. The
+    vectors of a MultiDiscrete's elements may also be a tuple or a list, or the rows of an array.
+    ValueError is raised if a shape, a type or a value is wrong.
+    """
+    if isinstance(actions.parts, Part):
+        return [_vector(actions.parts, raw, "")]
+    return list(_vectors(actions.parts, raw, ""))
+
+
+def _vectors(parts: Any, raw: Any, name: str) -> Iterator[np.ndarray]:
+    if isinstance(parts, dict):
+        given = {} if raw is None else raw
+        if not isinstance(given, Mapping) or not given.keys() <= parts.keys():
+            what = f"the keys {list(given)}" if isinstance(given, Mapping) else f"{type(raw)}"
+            raise ValueError(f"action mask{name} of {what} for an action of {sorted(parts)}")
+        for key in sorted(parts):
+            yield from _vectors(parts[key], given.get(key), f"{name}[{key!r}]")
+    elif isinstance(parts, tuple):
+        given = [None] * len(parts) if raw is None else raw
+        if not isinstance(given, list | tuple) or len(given) != len(parts):
+            raise ValueError(f"action mask{name} that is not a tuple of {len(parts)} masks")
+        for i, part in enumerate(parts):
+            yield from _vectors(part, given[i], f"{name}[{i}]")
+    elif parts.choices:
+        yield np.ones(sum(parts.choices), bool) if raw is None else _vector(parts, raw, name)
+    elif raw is not None and np.size(raw):
+        raise ValueError(f"action mask{name} for {parts}, whose numbers have no mask")
+
+
+def _vector(part: Part, raw: Any, name: str) -> np.ndarray:
+    """Return the mask of one part, bool [N], where N is the sum of its numbers of choices."""
+    size = sum(part.choices)
+    if raw.__class__ is not np.ndarray:
+        raw = _joined(part, raw, name)
+    rows = (*part.shape, part.choices[0]) if len(set(part.choices)) == 1 else (size,)
+    if raw.shape not in ((size,), rows):
+        raise ValueError(
+            f"action mask{name} of shape {list(raw.shape)}, and {part} has the mask [{size}]"
+        )
+    if raw.dtype == bool:
+        return raw.reshape(-1)
+    if raw.dtype.kind not in "iuf" or not ((raw == 0) | (raw == 1)).all():
+        raise ValueError(
+            f"action mask{name} of {raw.dtype.name} {raw.tolist()}, which must be bool, or 0 and 1"
+        )
+    return raw.reshape(-1) != 0
+
+
+def _joined(part: Part, raw: Any, name: str) -> np.ndarray:
+    """Return a mask in lists or tuples as one array; the vectors of elements may be of any size."""
+    vectors = list(_leaves(raw))
+    if len(vectors) > 1 and [np.size(each) for each in vectors] != list(part.choices):
+        raise ValueError(
+            f"action mask{name} of vectors of {', '.join(str(np.size(v)) for v in vectors)}, and "
+            f"{part} has the choices {', '.join(map(str, part.choices))}"
+        )
+    return np.concatenate([np.atleast_1d(np.asarray(each)) for each in vectors])
+
+
+def _leaves(raw: Any) -> Iterator[Any]:
+    """Yield the vectors in lists and tuples of these."""
+    if isinstance(raw, list | tuple) and any(isinstance(e, list | tuple | np.ndarray) for e in raw):
+        for each in raw:
+            yield from _leaves(each)
+    else:
+        yield raw
+
+
+def _named_leaves(parts: Any, name: str) -> Iterator[tuple[Part, str]]:
+    """Yield each part of an action with its name, in the order of `nests.flatten`."""
+    if isinstance(parts, dict):
+        for key in sorted(parts):
+            yield from _named_leaves(parts[key], f"{name}[{key!r}]")
+    elif isinstance(parts, tuple):
+        for i, part in enumerate(parts):
+            yield from _named_leaves(part, f"{name}[{i}]")
+    else:
+        yield parts, name
+
+
+def _in_info(info: Any) -> Any:
+    return info.get(_KEY) if isinstance(info, Mapping) else None
+
+
+def _find_method(environment: Any) -> Callable[[], Any] | None:
+    """Return the environment's method that returns masks, also one below wrappers, or None."""
     find = getattr(environment, "get_wrapper_attr", None)
     try:
         method = find(_METHOD) if find else getattr(environment, _METHOD, None)
     except AttributeError:
-        return
-    if callable(method):
-        _refuse(level_name, f"by a method {_METHOD}()", f"has the attribute {_METHOD} = None")
-
-
-def refuse_mask_in_info(level_name: str, info: Any) -> None:
-    """Raise BadLevel if the info of a reset or a step has a mask."""
-    if isinstance(info, Mapping) and _KEY in info:
-        _refuse(level_name, f'in info["{_KEY}"]', f'removes it (info.pop("{_KEY}"))')
-
-
-def _refuse(level_name: str, where: str, how: str) -> None:
-    raise BadLevel(
-        f"{level_name} offers a mask of its legal actions {where}, and action masks are not "
-        f"supported yet: illegal actions would be taken. Wrap the environment in a "
-        f"gymnasium.Wrapper that replaces illegal actions by legal ones and {how}"
-    )
+        return None
+    return method if callable(method) else None

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from impala_mm.environments.messages import describe_error, one_line
+from impala_mm.config.messages import describe_error, one_line
 
 _ROUNDING = 1e-6  # by which a number may exceed a bound, relative to it; the bound was rounded, too
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from impala_mm.config.messages import one_line
 from impala_mm.environments import nests
-from impala_mm.environments.messages import one_line
 from impala_mm.environments.types import BadLevel
 
 _REMEDIES = {

@@ -6,9 +6,10 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
+from impala_mm.config.messages import one_line
 from impala_mm.environments import action_parts
 from impala_mm.environments.actions import ActionSpec
-from impala_mm.environments.messages import one_line
+from impala_mm.environments.masks import MaskConversion, find_declared, without_mask
 from impala_mm.environments.observations import ObservationConversion, read_observations
 from impala_mm.environments.types import BadLevel
 
@@ -18,16 +19,22 @@ class SpaceConversion(NamedTuple):
 
     actions: ActionSpec
     observation: ObservationConversion
+    masks: MaskConversion | None = None  # None: the environment offers no masks
 
 
 def read_spaces(level_name: str, environment: Any, width: int, height: int) -> SpaceConversion:
     """Return the conversion for an environment; `width` and `height` are those of `Options`.
 
+    Masks that the environment offers in an info are not known from its spaces: see `masks`.
     BadLevel is raised for spaces that are not supported.
     """
     actions = read_actions(level_name, environment)
-    space = environment.observation_space
-    return SpaceConversion(actions, read_observations(level_name, space, width, height))
+    space = without_mask(environment.observation_space)
+    return SpaceConversion(
+        actions,
+        read_observations(level_name, space, width, height),
+        find_declared(environment, actions),
+    )
 
 
 def read_actions(level_name: str, environment: Any) -> ActionSpec:

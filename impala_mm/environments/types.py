@@ -33,6 +33,9 @@ class EnvironmentSpec(NamedTuple):
     note: str = ""  # a sentence about the options that is printed to the user
     scores: ReferenceScores | None = None  # None: not known
     emulator: str = ""  # name and version, if versions may play a game differently
+    # Specs of a mask of the allowed actions, a nest of tf.TensorSpec (see `masks`); () if the
+    # environment offers none.
+    masks: Any = ()
 
     @property
     def num_actions(self) -> int:
@@ -86,6 +89,9 @@ class Step(NamedTuple):
     observation: Any  # [E, ...]: an array, or a dict or tuple of arrays, nested
     first: np.ndarray  # bool [E]: this was a reset, which ignored the action
     fault: np.ndarray  # bool [E]: the environment is broken until `rebuild` is called
+    # A nest of bool [E, ...] like `EnvironmentSpec.masks`: the choices that are allowed now. It
+    # allows everything after a termination and where the environment is broken.
+    mask: Any = ()
 
 
 class Episode(NamedTuple):

@@ -27,7 +27,8 @@ from impala_mm.records import checkpoint
 from impala_mm.runtime.log import Say
 
 IDLE_STEPS = 1000  # steps without reward after which a deterministic game of Atari is ended
-_FIELDS_READ = ("action", "reward", "observation", "first")  # fields of an entry for acting
+# Fields of an entry for acting.
+_FIELDS_READ = ("action", "reward", "observation", "first", "mask")
 _FAULTS = 10  # broken environments that are rebuilt before the evaluation is given up
 # Keeps the seeds of the environments apart from those of actors.
 _SEED_OFFSET = 500_000_000
@@ -192,7 +193,7 @@ def play_games(
         if feed and step.fault[0]:
             feed.skip_game()
         step = _rebuild_broken(environments, step, faults)
-        entry = policy.entry(step.observation, step.reward, actions, step.first)
+        entry = policy.entry(step.observation, step.reward, actions, step.first, step.mask)
         before = state
         actions, state, _ = policy.act(entry, before, explore)
         if feed and games_left[0]:
@@ -280,5 +281,6 @@ def _rebuild_broken(environments: Environments, step: Step, log: FaultLog) -> St
             environments.faults.append(make_fault(f"environment {i}, rebuilt", error, i))
             continue
         nests.copy_row(step.observation, i, row.observation)
+        nests.copy_row(step.mask, i, row.mask)
         step.reward[i], step.first[i] = 0, True
     return step

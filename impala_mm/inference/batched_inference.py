@@ -50,9 +50,10 @@ class BatchedInference:
         self._algorithm, self._layout, self._device = algorithm, layout, device
         self._spec = algorithm.unroll
         step = self._spec.step
-        self._codec, self._answers = StepCodec(step.observation), ArraysCodec(step.action)
+        self._codec = StepCodec(step.observation, step.mask)
+        self._answers = ArraysCodec(step.action)
         # The fields of an entry that the network reads, as lists of leaves.
-        self._read = (step.observation, step.reward, step.action, step.first)
+        self._read = (step.observation, step.reward, step.action, step.first, step.mask)
         self._read_specs = tf.nest.flatten(self._read)
         self._num_actions = len(tf.nest.flatten(step.action))  # parts of an action
         self._lock = threading.Lock()  # guards the table of groups, and what calls change in groups
@@ -200,11 +201,11 @@ class BatchedInference:
         )
         rows, starting = tf.ensure_shape(rows, [None]), tf.ensure_shape(starting, [None])
         flat = [tf.ensure_shape(x, [None, *s.shape]) for x, s in zip(flat, specs, strict=True)]
-        observation, reward, action, first = tf.nest.pack_sequence_as(self._read, flat)
+        observation, reward, action, first, mask = tf.nest.pack_sequence_as(self._read, flat)
         with tf.control_dependencies([rows]), tf.device(self._device):
             starts = tf.nest.flatten(self._states.read(starting))
             state = self._states.read(rows)
-            entries = Entry(action, reward, None, None, observation, first, None)
+            entries = Entry(action, reward, None, None, observation, first, None, mask)
             actions, state, extras = self._algorithm.act(entries, state, tf.ones_like(reward))
             written = self._states.write(rows, state)
         with tf.control_dependencies(written):
@@ -216,7 +217,7 @@ class BatchedInference:
         """Write each call's step; return the arrays that the network reads.
 
         These are rows [M] of the state tables, those of groups whose unroll starts with this step
-        [K], and the leaves of observation, reward, action and first [M, ...].
+        [K], and the leaves of observation, reward, action, first and mask [M, ...].
         """
         version, values = self._published
         if version != self._version:
@@ -252,7 +253,9 @@ class BatchedInference:
         """Return the leaves of what the network reads of several groups' newest entries."""
         if not newest:
             return [np.zeros([0, *s.shape], s.dtype.as_numpy_dtype) for s in self._read_specs]
-        read = [tf.nest.flatten((e.observation, e.reward, e.action, e.first)) for e in newest]
+        read = [
+            tf.nest.flatten((e.observation, e.reward, e.action, e.first, e.mask)) for e in newest
+        ]
         return [np.concatenate(leaves) for leaves in zip(*read, strict=True)]
 
     def _set_actions(self, *flat: np.ndarray) -> np.ndarray:

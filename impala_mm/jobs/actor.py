@@ -154,17 +154,18 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     """Return an actor that has the network and chooses actions itself."""
     from impala_mm.actor import actor  # noqa: PLC0415
     from impala_mm.actor.learner_link import LearnerLink  # noqa: PLC0415
-    from impala_mm.algorithms import agent  # noqa: PLC0415
+    from impala_mm.algorithms import agent, registry  # noqa: PLC0415
+    from impala_mm.algorithms.interface import Role  # noqa: PLC0415
     from impala_mm.data.trajectory import UnrollCodec  # noqa: PLC0415
 
     config, say, stop = setup.config, setup.say, setup.stop
     algorithm, layout, levels, identity, _ = agent.make_agent(
-        agent.config_for_acting(config), config.task
+        agent.config_for_acting(config), config.task, role=Role.ACTOR
     )
     level = _level_of_task(config, levels)
     observation = levels[level].observation
     count = auto.num_envs(config, observation)
-    lag = algorithm.max_lag
+    lag = registry.optional(algorithm, "max_lag")
     refuse_many_environments(config, count, UnrollCodec(algorithm.unroll).size, 1)
     try:
         sizes = auto.group_sizes(config, count, observation, provenance.is_local_run(), lag)
@@ -208,7 +209,8 @@ def _prepare_stepping(setup: _ActorSetup) -> _PreparedActor:
     level = _level_of_task(config, levels)
     try:
         observation = levels[level].observation
-        sizes = stepping_actor.group_sizes(auto.num_envs(config, observation), observation)
+        count = auto.num_envs(config, observation)
+        sizes = stepping_actor.group_sizes(count, observation, levels[level].masks)
     except ValueError as error:
         flags.refuse(f"--inference=learner: {error}; --inference=actor sends none of them alone")
     groups = _make_groups(setup, level, sizes)

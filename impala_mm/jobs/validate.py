@@ -61,10 +61,12 @@ def _check_training(config: Config) -> str:
     lifecycle.load_tensorflow(1, 1, "cpu")
     environment_check.refuse_broken(check)
     from impala_mm.algorithms import agent  # noqa: PLC0415
+    from impala_mm.algorithms.interface import Role  # noqa: PLC0415
     from impala_mm.environments import from_flags  # noqa: PLC0415
     from impala_mm.learner import setup  # noqa: PLC0415
 
-    made = agent.make_agent(config, 0)
+    role = Role.ACTOR if config.job_name == "actor" else Role.LEARNER
+    made = agent.make_agent(config, 0, role=role)
     setup.refuse_inference(config, made)
     _refuse_large(config, made)
     spaces = from_flags.describe_spaces(made.spec)
@@ -78,6 +80,7 @@ def _check_training(config: Config) -> str:
 
 def _refuse_large(config: Config, made: "Agent") -> None:
     """Refuse numbers of unrolls and of environments that cannot work, as the processes do."""
+    from impala_mm.algorithms import registry  # noqa: PLC0415
     from impala_mm.data.trajectory import UnrollCodec  # noqa: PLC0415
     from impala_mm.learner import setup  # noqa: PLC0415
 
@@ -90,7 +93,8 @@ def _refuse_large(config: Config, made: "Agent") -> None:
         actors = 1 if config.job_name else auto.num_actors(config)
         actor.refuse_many_environments(config, count, unroll_bytes, actors)
         try:
-            auto.group_sizes(config, count, observation, False, made.algorithm.max_lag)
+            lag = registry.optional(made.algorithm, "max_lag")
+            auto.group_sizes(config, count, observation, False, lag)
         except ValueError as error:
             flags.refuse(str(error))
 

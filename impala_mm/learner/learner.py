@@ -63,6 +63,8 @@ class Learner(threading.Thread):
         self._lockstep: Lockstep | None = None
         self.meter = Meter()
         self.variables_lock = threading.Lock()  # held while variables change; saving waits for it
+        # Whether the variables are those after a complete update, not of one that runs or failed.
+        self.variables_complete = True
         self.steps, self.updates = 0, 0  # steps of all learners; updates, the same on each
         self.sync_checks, self.sync_repairs = 0, 0
         self._replays = False  # whether a batch contained a replayed unroll
@@ -174,11 +176,11 @@ class Learner(threading.Thread):
         """Make one update together with the other learners; return the time when it ended."""
         begin = time.monotonic()
         with self.variables_lock, self._profiler.update():
+            self.variables_complete = False
             values, reduce_seconds, priorities, acting_values = self._train_step(
-                batch, self.frames, self._limits.frames, agreed.episode_return
+                batch, self.frames, self._limits.frames, agreed.episode_return, self.updates
             )
-            if not math.isfinite(values["grad_norm"]):
-                raise GradientNotFinite(self.updates, values)
+            self.variables_complete = True
             over = time.monotonic()
             times["exchange"] = times.get("exchange", 0.0) + reduce_seconds
             # Added before the counts change, so that a row with these steps has their time, too.
@@ -255,30 +257,33 @@ def one_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def between_updates(learner: Learner) -> Iterator[bool]:
-    """Pause updates; yield False if one takes too long (another learner may hang)."""
+    """Pause updates; yield False if one takes too long (another learner may hang) or has failed."""
     held = learner.variables_lock.acquire(timeout=_LOCK_SECONDS)
     try:
-        yield held
+        yield held and learner.variables_complete
     finally:
         if held:
             learner.variables_lock.release()
 
 
 class GradientNotFinite(Exception):
-    """A gradient is not finite; no learner has applied it."""
+    """A gradient is not finite; no learner has applied it or a later one of its update."""
 
-    def __init__(self, update: int, values: dict[str, float]):
+    def __init__(self, update: int, values: dict[str, float], gradients: int):
         bad = ", ".join(f"{n} = {v}" for n, v in values.items() if not math.isfinite(v))
+        remedy = "lower --learning_rate or --gradients_clipping"
         super().__init__(
-            f"update {update + 1} is not finite ({bad}); it was not applied: lower "
-            f"--learning_rate or --gradients_clipping"
+            f"update {update + 1} is not finite ({bad}); its steps from there on were not applied, "
+            f"and it was not saved: {remedy}"
+            if gradients > 1
+            else f"update {update + 1} is not finite ({bad}); it was not applied: {remedy}"
         )
 
 
 class StepResult(NamedTuple):
     """The results of training on one batch."""
 
-    metrics: dict[str, float]
+    metrics: dict[str, float]  # NaN: not measured in this update
     reduce_seconds: float  # time spent waiting for the other learners' gradients
     priorities: tf.Tensor  # float32 [B], for the batch source
     acting_values: list[tf.Tensor]  # values of the acting variables after the update
@@ -298,31 +303,50 @@ class TrainStep:
         config: Config,
         read_acting_values: Callable[[], Sequence[tf.Tensor]],
     ):
-        self._algorithm, self._group, self._config = algorithm, group, config
+        self._algorithm, self._config = algorithm, config
         self._read_acting_values = read_acting_values
         self._graph: Callable[..., Any] | None = None
         self._names: list[str] = []
+        self._exchange = GradientReducer(group, config)
 
     def __call__(
-        self, batch: Batch, frames: float, total: float, episode_return: float
+        self, batch: Batch, frames: float, total: float, episode_return: float, updates: int = 0
     ) -> StepResult:
-        """Train on a batch; the numbers are those of `Context`."""
+        """Train on a batch, after `updates` updates; the other numbers are those of `Context`.
+
+        Raises GradientNotFinite, on all learners alike.
+        """
         with tf.device("/CPU:0"):
             known = tf.constant([frames, total, episode_return], tf.float32)
+            number = tf.constant(updates, tf.int64)
         if self._graph is None:
             # The concrete function is called directly, since its look-up costs as much as the call.
             traced = tf.function(self._trace, autograph=False)
-            self._graph = traced.get_concrete_function(batch, known)
-        measured, priorities, acting_values = self._graph(batch, known)
-        *values, reduce_seconds = measured.numpy().tolist()
+            self._graph = traced.get_concrete_function(batch, known, number)
+        measured, priorities, acting_values = self._graph(batch, known, number)
+        *values, total_norm, gradients, reduce_seconds = measured.numpy().tolist()
         metrics = dict(zip(self._names, values, strict=True))
+        if not math.isfinite(total_norm):
+            raise GradientNotFinite(updates, metrics | {"grad_norm": total_norm}, gradients)
         return StepResult(metrics, reduce_seconds, priorities, list(acting_values))
 
-    def _trace(self, batch: Batch, known: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Any]:
-        """Build the graph: (float32 [N]: metrics and reduce seconds, priorities, acting values)."""
-        reducer = GradientReducer(self._group, self._config)
+    def _trace(
+        self, batch: Batch, known: tf.Tensor, number: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, Any]:
+        """Build the graph: (float32 [N], priorities, acting values).
+
+        The numbers are the metrics, the sum of the gradients' norms, their number, and the seconds
+        of waiting.
+        """
+        reducer = self._exchange
+        reducer.begin(number)
         context = Context(*tf.unstack(known))
         metrics, priorities = self._algorithm.update(batch, context, reducer)
+        recorded = reducer.summary()
+        if reducer.averaged:
+            metrics = {"grad_norm": recorded.grad_norm} | metrics
+        if reducer.applied:
+            metrics = {"clipped_share": recorded.clipped_share} | metrics
         if self._config.xla and not reducer.differentiated:
             raise NothingCompiled(
                 f"--xla compiles what exchange.differentiate computes, which "
@@ -330,4 +354,5 @@ class TrainStep:
             )
         self._names = list(metrics)
         values = [tf.cast(value, tf.float32) for value in metrics.values()]
-        return tf.stack([*values, reducer.wait_seconds()]), priorities, self._read_acting_values()
+        values += [recorded.total_norm, recorded.gradients, recorded.wait_seconds]
+        return tf.stack(values), priorities, self._read_acting_values()

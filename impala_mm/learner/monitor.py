@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from impala_mm.algorithms import registry
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import leaf_names
@@ -93,7 +94,7 @@ class LearnerMonitor:
         self._reported_at = math.inf  # time.monotonic()
         self.seconds = 0.0  # seconds of training, including those before a resume
         self._counted_seconds = 0.0  # those since the first unroll, which --max_seconds limits
-        has_source = getattr(algorithm, "source", None) is not None
+        has_source = registry.optional(algorithm, "source") is not None
         self._first_unroll = FirstUnroll(provenance.num_actors(), has_source)
         self._no_actors_left = ""  # why no unroll can come any more
         self.finished = ""  # why a resumed run has nothing left to do

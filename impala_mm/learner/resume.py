@@ -52,6 +52,9 @@ def _describe_differences(
         {name: of.get(name, _DEFAULTS.get(name)) for name in names}
         for of in (made_of, about.made_of)
     )
+    if ours.get("--agent_name") == about.settings.get("agent_name") == "auto":
+        # The algorithm chooses its network; earlier versions recorded what they would have chosen.
+        theirs["--agent_name"] = "auto"
     return ", ".join(
         f"{name} {'is' if name.startswith('-') else 'are'} {ours[name]} here and {theirs[name]}"
         for name in names

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from impala_mm.algorithms import registry
 from impala_mm.algorithms.agent import Agent, config_for_acting, make_agent
-from impala_mm.algorithms.interface import Algorithm
+from impala_mm.algorithms.interface import Algorithm, Role
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
@@ -106,7 +106,8 @@ def build_learner(
         )
         if spec.note:
             say(spec.note)
-    chosen = auto.inference(config, agent.weights, devices.training_device(), algorithm.max_lag)
+    lag = registry.optional(algorithm, "max_lag")
+    chosen = auto.inference(config, agent.weights, devices.training_device(), lag)
     path = str(folder.path) if folder else config.logdir
     own = agent.identity["run_id"], run_token.read_token(config), chosen, path
     run_id, token, chosen, path_of_first = group.gather(own, "run")[0]
@@ -167,7 +168,7 @@ def _make_source(
     config: Config, algorithm: Algorithm, server: Server, codec: UnrollCodec
 ) -> tuple[BatchSource, OwnSource | None]:
     """Return the source that the learner reads; the second one is the algorithm's own, if any."""
-    make = getattr(algorithm, "source", None)
+    make = registry.optional(algorithm, "source")
     if not make:
         return QueueSource(server, codec, config.batch_size), None
     # In main memory, where replay is kept; what the source returns is copied to the device.
@@ -182,13 +183,15 @@ def _make_source(
 def _build_inference(config: Config, agent: Agent) -> BatchedInference:
     """Return inference with a copy of the network, which does not change during an update."""
     refuse_inference(config, agent)
-    copy = make_agent(config_for_acting(config), process_rank().rank, agent.levels)
+    own = config_for_acting(config)
+    copy = make_agent(own, process_rank().rank, agent.levels, Role.INFERENCE)
     return BatchedInference(copy.algorithm, copy.layout, devices.training_device())
 
 
 def refuse_inference(config: Config, agent: Agent) -> None:
     """Refuse --inference=learner for algorithms that do not support it."""
-    if config.inference == "learner" and agent.algorithm.max_lag is not None:
+    lag = registry.optional(agent.algorithm, "max_lag")
+    if config.inference == "learner" and lag is not None:
         flags.refuse(
             f"--inference=learner: with --algorithm={config.algorithm} actors wait for the next "
             f"policy, which needs --inference=actor"

@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.algorithms import agent
-from impala_mm.algorithms.interface import PolicyOutput
+from impala_mm.algorithms.interface import PolicyOutput, Role
+from impala_mm.config.algorithm_settings import BadAlgorithm
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments import from_flags, nests
@@ -39,7 +40,7 @@ class Policy:
             spec = level_spec(name.strip(), **from_flags.environment_options(self.config))
             if why := why_unsuitable(about, spec):
                 raise checkpoint.Mismatch(why)
-        made = agent.make_agent(self.config, number=0)
+        made = agent.make_agent(self.config, number=0, role=Role.EVALUATOR)
         self._conversion: ObservationConversion | None = None
         self.algorithm, self.levels, self.spec = made.algorithm, made.levels, made.spec
         self.load(path, about)
@@ -57,14 +58,25 @@ class Policy:
         self._state, self._first = self.initial_state(1), True
         self._action = self.spec.actions.zeros(1)
 
-    def __call__(self, observation: Any, reward: float = 0.0, explore: bool = False) -> Any:
+    def __call__(
+        self,
+        observation: Any,
+        reward: float = 0.0,
+        explore: bool = False,
+        action_mask: Any = None,
+    ) -> Any:
         """Return the action for this observation; `reward` is that of the previous action.
 
         The action is the most likely one or, with `explore`, sampled as in training. It is what the
         environment's `step` takes: an int for Discrete actions, an array for a Box.
+
+        If the environment offers masks of its actions, `action_mask` is needed, unless it is a part
+        of the observation; no action that it forbids is returned. ValueError is raised if it is
+        missing or wrong.
         """
         seen = tf.nest.map_structure(lambda part: part[None], self._read(observation))
-        entry = self.entry(seen, [reward], self._action, [self._first])
+        mask = self._read_mask(observation, action_mask)
+        entry = self.entry(seen, [reward], self._action, [self._first], mask)
         self._action, self._state, _ = self.act(entry, self._state, explore)
         self._first = False
         action = self.spec.actions.to_environments(self._action)[0]
@@ -86,6 +98,22 @@ class Policy:
         parts = self._conversion.read(observation)
         return nests.pack(self._conversion.parts, parts)
 
+    def _read_mask(self, observation: Any, action_mask: Any) -> Any:
+        """Return the mask as the algorithm reads it: a nest of arrays [1, ...]."""
+        spec = self.spec
+        if not spec.masks:
+            return ()  # an environment without masks allows everything
+        from impala_mm.environments import masks  # noqa: PLC0415
+
+        raw = masks.mask_in_observation(observation) if action_mask is None else action_mask
+        if raw is None:
+            raise ValueError(
+                f"{spec.level_name} offers masks of its actions: pass the one that came with this "
+                f'observation, such as action_mask=info["action_mask"]'
+            )
+        read = masks.read_mask(spec.actions, raw)
+        return tf.nest.pack_sequence_as(spec.masks, [part[None] for part in read])
+
     def initial_state(self, batch: int) -> Any:
         """Return the network's recurrent state at the start of `batch` episodes."""
         return self.algorithm.initial_state(batch)
@@ -103,8 +131,13 @@ class Policy:
         """Return policy and value for entries [B, ...] and the state before them."""
         return self._judge(entry, state)
 
-    def entry(self, observation: Any, reward: Any, action: Any, first: Any) -> Entry:
-        """Return entries [B, ...] with the fields that acting reads."""
+    def entry(
+        self, observation: Any, reward: Any, action: Any, first: Any, mask: Any = ()
+    ) -> Entry:
+        """Return entries [B, ...] with the fields that acting reads.
+
+        `mask` is needed if the environment offers masks of its actions (see `masks`).
+        """
         return Entry(
             action=tf.nest.map_structure(tf.constant, self.spec.actions.as_arrays(action)),
             reward=tf.constant(reward, tf.float32),
@@ -115,6 +148,9 @@ class Policy:
             ),
             first=tf.constant(first, tf.bool),
             extras=None,
+            mask=tf.nest.map_structure(
+                lambda spec, part: tf.constant(part, spec.dtype), self.spec.masks, mask
+            ),
         )
 
 
@@ -144,8 +180,16 @@ def why_unsuitable(about: checkpoint.CheckpointInfo, spec: EnvironmentSpec) -> s
 
 
 def config_for_playing(recorded: dict[str, Any], level_name: str = "", **changes: Any) -> Config:
-    """Return a run's recorded flags with these changes, in float32 for a CPU."""
-    known = {f.name for f in dataclasses.fields(Config)}
+    """Return a run's recorded flags with these changes, in float32 for a CPU.
+
+    Raises checkpoint.Mismatch if there is no module of the run's algorithm.
+    """
+    algorithm = recorded.get("algorithm", Config.algorithm)
+    try:
+        settings = Config.of_algorithm(algorithm)
+    except BadAlgorithm as error:
+        raise checkpoint.Mismatch(f"the run's --algorithm={algorithm}: {error}") from error
+    known = {f.name for f in dataclasses.fields(settings)}
     kept = {name: value for name, value in recorded.items() if name in known}
-    config = dataclasses.replace(Config(**kept), precision="float32", **changes)
+    config = dataclasses.replace(settings(**kept), precision="float32", **changes)
     return dataclasses.replace(config, level_name=level_name) if level_name else config

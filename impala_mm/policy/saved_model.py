@@ -57,13 +57,15 @@ def write_saved_model(policy: Policy, folder: Path) -> None:
 def _act(policy: Policy) -> Signature:
     """Return the signature serving_default.
 
-    Its inputs and outputs have a tensor for each part of an observation, an action and a state. A
-    Box's numbers are those of the environment, not those of the policy.
+    Its inputs and outputs have a tensor for each part of an observation, an action and a state, and
+    for each part of a mask if the environment offers masks. A Box's numbers are those of the
+    environment, not those of the policy.
     """
     algorithm, state, spec = policy.algorithm, policy.initial_state(1), policy.spec
     actions, number = spec.actions, tf.TensorSpec([], tf.float32)
     read = {  # nests of specs without B, by name
         "observation": spec.observation,
+        "action_mask": spec.masks,
         "first": tf.TensorSpec([], tf.bool),
         "last_action": actions.specs,
         "last_reward": number,
@@ -79,7 +81,14 @@ def _act(policy: Policy) -> Signature:
         }
         before, last = given["state"], actions.from_environment_units(given["last_action"])
         entry = Entry(
-            last, given["last_reward"], None, None, given["observation"], given["first"], None
+            action=last,
+            reward=given["last_reward"],
+            terminated=None,
+            truncated=None,
+            observation=given["observation"],
+            first=given["first"],
+            extras=None,
+            mask=given["action_mask"],
         )
         action, after, _ = algorithm.act(entry, before, given["exploration"])
         judged = algorithm.judge(entry, before)

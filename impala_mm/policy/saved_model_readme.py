@@ -11,6 +11,7 @@ from impala_mm.records.checkpoint import CheckpointInfo
 
 _MEANING = {
     "observation": "the environment's observation",
+    "action_mask": "true for each choice that the environment allows now",
     "first": "whether this is an episode's first observation, which resets the state",
     "last_action": "the action before this observation; ignored where first is true",
     "last_reward": "the raw reward for that action; ignored where first is true",
@@ -28,7 +29,7 @@ import tensorflow as tf
 agent = tf.saved_model.load(".")  # in the folder of the export
 act, begin = agent.signatures["serving_default"], agent.signatures["initial_state"]
 none, games = tf.zeros([2]), tf.constant(2)  # two games side by side
-seen = {{  # replace by the observations
+seen = {{  # replace by the observations{and_masks}
 {observation}
 }}
 state, now = begin(batch_size=games), {{
@@ -94,14 +95,19 @@ def example(described: dict[str, Any]) -> str:
     """Return the text of example.py, which runs as it is in the folder of the export."""
     inputs = described["signatures"]["serving_default"]["inputs"]
 
-    def zeros(kind: str) -> str:
-        return "\n".join(
-            f'    "{name}": tf.zeros({[2, *tensor["shape"][1:]]}, tf.{tensor["dtype"]}),'
+    def values(kind: str, function: str = "zeros") -> list[str]:
+        return [
+            f'    "{name}": tf.{function}({[2, *tensor["shape"][1:]]}, tf.{tensor["dtype"]}),'
             for name, tensor in inputs.items()
             if f"{name}_".startswith(f"{kind}_")
-        )
+        ]
 
-    return _EXAMPLE.format(observation=zeros("observation"), action=zeros("last_action"))
+    masks = values("action_mask", "ones")
+    return _EXAMPLE.format(
+        observation="\n".join(values("observation") + masks),
+        and_masks=" and masks" if masks else "",
+        action="\n".join(values("last_action")),
+    )
 
 
 def readme(described: dict[str, Any], example: str) -> str:

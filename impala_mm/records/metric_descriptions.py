@@ -137,7 +137,8 @@ GROUPS = (
             ),
             "grad_norm": _M(
                 "norm",
-                "Global norm of the gradient (the learners' average), before clipping.",
+                "Global norm of the gradient (the learners' average), before clipping. Of several "
+                "steps in one update, the largest norm.",
                 "finite and steady; training stops at a value that is not finite",
             ),
             "clipped_share": _M(
@@ -253,6 +254,7 @@ known yet is absent. Values are averages over all updates and all learners since
 unless the table says otherwise. `/learnerN` after a key is learner N's own value, in runs of
 several learners; `/LEVEL` is that of one level, in runs of several levels. An algorithm of your own
 adds the metrics that its `update` returns; name its losses as here and they appear in the plots.
+Updates that did not measure a metric, and return NaN for it, are left out of its average.
 Evaluators write their results to `evaluations.jsonl` and, as `evaluation/...`, to TensorBoard.
 
 This page is generated: `python -m impala_mm.records.metric_descriptions > sandbox/metrics.md`.

@@ -25,7 +25,7 @@ class MeterReading(NamedTuple):
     """The contents of a Meter, which learners send to each other."""
 
     sums: dict[str, float]  # sums over updates of the values that are averaged
-    counts: dict[str, int]  # updates in each sum
+    counts: dict[str, int]  # updates in each sum: those that measured the value
     times: dict[str, float]  # seconds, by name
     actor_times: dict[str, float]  # seconds summed over its actors, by name
     # Whether the first update ended during this reading; earlier times are then discarded.
@@ -45,10 +45,15 @@ class Meter:
         self.waited = self.timed = 0.0
 
     def add(self, metrics: dict[str, float], steps: int) -> None:
-        """Add one update: its values, which are averaged, and the steps that it trained on."""
+        """Add one update: its values, which are averaged, and the steps that it trained on.
+
+        A value that is NaN was not measured in this update, and does not count in the average.
+        """
         with self._lock:
             sums, counts = self._reading.sums, self._reading.counts
             for name, value in metrics.items():
+                if math.isnan(value):
+                    continue
                 sums[name] = sums.get(name, 0.0) + float(value)
                 counts[name] = counts.get(name, 0) + 1
             self._reading = self._reading._replace(steps=self._reading.steps + steps)

@@ -1,8 +1,10 @@
 """The settings of a run as a table, changed ones first: for TensorBoard and for reports."""
 
+import contextlib
 import dataclasses
 from typing import Any, NamedTuple
 
+from impala_mm.config.algorithm_settings import BadAlgorithm
 from impala_mm.config.settings import Config
 
 
@@ -17,7 +19,10 @@ class SettingRow(NamedTuple):
 
 def list_settings(settings: dict[str, Any]) -> list[SettingRow]:
     """Return a row for each setting, those that differ from their defaults first."""
-    defaults = {f.name: f.default for f in dataclasses.fields(Config)}
+    config = Config
+    with contextlib.suppress(BadAlgorithm):  # the module of the run is not on this machine
+        config = Config.of_algorithm(settings.get("algorithm", Config.algorithm))
+    defaults = {f.name: f.default for f in dataclasses.fields(config)}
     rows = [
         SettingRow(
             name,

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-PROTOCOL = 8  # the version of everything below
+PROTOCOL = 9  # the version of everything below
 MAX_CONTENT = 3 << 20  # bytes of content in a message; gRPC's own limit is 4 MiB
 CONNECTION_BITS = 20  # low bits of an incarnation: they count the connections of one actor process
 UNROLLS = -1  # the stream of an actor's unrolls; groups of environments are streams 0, 1, 2...

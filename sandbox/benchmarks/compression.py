@@ -70,7 +70,8 @@ def benchmark_steps(config: Config) -> None:
 
     level, envs = next(iter(from_flags.level_specs(config))), config.num_envs
     environments = make_environments(level, envs, 1, **from_flags.environment_options(config))
-    codec, random = StepCodec(environments.spec.observation), np.random.default_rng(0)
+    spec, random = environments.spec, np.random.default_rng(0)
+    codec = StepCodec(spec.observation, spec.masks)
     environments.reset()
     actions = random.integers(environments.spec.num_actions, size=[150, envs]).astype(np.int32)
     raw = [codec.encode(environments.step(chosen)) for chosen in actions][50:]

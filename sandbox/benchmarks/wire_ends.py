@@ -3,6 +3,7 @@
 Import this module after TensorFlow was loaded.
 """
 
+import copy
 import itertools
 import os
 import threading
@@ -22,7 +23,6 @@ from impala_mm.data.step_codec import StepCodec
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.environments import from_flags
 from impala_mm.environments.make import make_environments
-from impala_mm.environments.types import Step
 from impala_mm.inference.batched_inference import BatchedInference
 from impala_mm.learner.batch_source import QueueSource
 from impala_mm.runtime import devices
@@ -94,13 +94,14 @@ class WireTasks:
             self._connect(address, inference="learner"),
             self._make_environments(batch, 1),
         )
-        codec, random = StepCodec(environments.spec.observation), np.random.default_rng(0)
+        spec, random = environments.spec, np.random.default_rng(0)
+        codec = StepCodec(spec.observation, spec.masks)
         pack = COMPRESSORS[auto.compression(self._config, environments.spec.observation)]
         steps = []
         for _ in range(50):
             actions = random.integers(environments.spec.num_actions, size=batch).astype(np.int32)
             step = environments.step(actions) if steps else environments.reset()
-            steps.append(Step(*map(np.copy, step)))  # some environments reuse their arrays
+            steps.append(copy.deepcopy(step))  # some environments reuse their arrays
         environments.close()
         header = client.header(actor=0, incarnation=1, stream=0)._replace(environments=batch)
         numbers, nothing = itertools.count(), np.zeros([0, 3], np.float32)

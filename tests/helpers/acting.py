@@ -3,6 +3,9 @@
 `Locks` has MultiDiscrete actions and `Harbour` a Dict of all spaces; `Signals` has observations of
 all spaces. Every observation says what the best action is; an episode has ten steps, and each is
 worth at most 1.
+
+`Doors`, `Rooms` and `Stalls` offer masks of their actions, each at another place, and raise an
+error if a forbidden action arrives. Their best action is always allowed.
 """
 
 import gymnasium
@@ -98,6 +101,93 @@ class Signals(_Game):
         return float(np.mean(action == self._due))
 
 
+class _Masked(_Game):
+    """A game whose mask changes with each step; its actions are numbers of choices."""
+
+    def _allow(self, n):
+        """Return a random mask of n choices that allows at least one, and one of the allowed."""
+        mask = self.np_random.random(n) < 0.5
+        mask[self.np_random.integers(n)] = True
+        return mask, self.np_random.choice(np.flatnonzero(mask))
+
+    def _look(self):
+        drawn = [self._allow(n) for n in self.choices]
+        self.allowed, self._due = [mask for mask, _ in drawn], [due for _, due in drawn]
+        rows = [np.eye(n)[due] for n, due in zip(self.choices, self._due, strict=True)]
+        return np.concatenate(rows).astype(np.float32)
+
+    def _reward(self, action):
+        chosen = self._chosen(action)
+        allowed = [mask[i] for mask, i in zip(self.allowed, chosen, strict=True)]
+        assert all(allowed), f"{action} is forbidden by {self.allowed}"
+        return float(np.mean(np.array(chosen) == self._due))
+
+
+class Doors(_Masked):
+    """Five doors, of which some are closed; the mask is in the info. By chance 4.6 of 10."""
+
+    choices = (5,)
+    action_space = Discrete(5, start=1)
+    observation_space = Box(0, 1, [5], np.float32)
+
+    def _chosen(self, action):
+        return [action - 1]
+
+    def _offer(self):
+        return {"action_mask": self.allowed[0].astype(np.int8)}
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0], self._offer()
+
+    def step(self, action):
+        return *super().step(action)[:-1], self._offer()
+
+
+class Rooms(_Masked):
+    """Doors of several rooms at once; the mask is what a method returns."""
+
+    choices = 2, 3, 4
+    action_space = MultiDiscrete([2, 3, 4], start=[0, 5, -1])
+    observation_space = Box(0, 1, [9], np.float32)
+
+    def _chosen(self, action):
+        return (action - self.action_space.start).tolist()
+
+    def action_masks(self):
+        return np.concatenate(self.allowed)
+
+
+class Stalls(_Masked):
+    """Goods, amounts, lamps and a price; the mask is a part of the observation."""
+
+    choices = 4, 3, 2, 2, 2
+    action_space = Dict(
+        goods=Discrete(4),
+        amounts=MultiDiscrete([3, 2]),
+        lamps=MultiBinary(2),
+        price=Box(0, 1, (1,)),
+    )
+    observation_space = Dict(
+        seen=Box(0, 1, [13], np.float32),
+        action_mask=Dict(
+            goods=MultiBinary(4),
+            amounts=Tuple([MultiBinary(3), MultiBinary(2)]),
+            lamps=MultiBinary([2, 2]),
+        ),
+    )
+
+    def _chosen(self, action):
+        return [int(action["goods"]), *action["amounts"].tolist(), *action["lamps"].tolist()]
+
+    def _look(self):
+        seen = super()._look()
+        goods, first, second, *lamps = [mask.astype(np.int8) for mask in self.allowed]
+        mask = {"goods": goods, "amounts": (first, second), "lamps": np.stack(lamps)}
+        return {"seen": seen, "action_mask": mask}
+
+
+for _class in (Doors, Rooms, Stalls):
+    gymnasium.register(f"{_class.__name__}-v0", _class)
 gymnasium.register("Signals-v0", Signals)
 gymnasium.register("Locks-v0", Locks)
 gymnasium.register("Harbour-v0", Harbour)

@@ -140,15 +140,32 @@ class MaskInStep(Sound):
         return (*super().step(action)[:4], {"action_mask": np.ones(3, np.int8)})
 
 
-class MaskMethod(Sound):
+class MaskForbidsAll(Sound):
     def action_masks(self):
-        return np.array([True, False, True])
+        return np.arange(3) < self.time - 3 if self.time == 3 else np.array([True, False, True])
 
 
-class MaskInObservation(Sound):
-    observation_space = Dict(
-        observation=Sound.observation_space, action_mask=Box(0, 1, (3,), np.int8)
-    )
+class MaskTooLong(Sound):
+    observation_space = Dict(seen=Sound.observation_space, action_mask=Box(0, 1, (4,), np.int8))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.see(), {}
+
+    def see(self):
+        return {"seen": np.zeros(2, np.float32), "action_mask": np.ones(4, np.int8)}
+
+
+class MaskOfTwos(Sound):
+    def action_masks(self):
+        return [2, 2, 0]
+
+
+class MaskOfNumbers(Sound):
+    action_space = Box(0, 1, (3,))
+
+    def action_masks(self):
+        return [1, 1, 0]
 
 
 class Exits(Sound):

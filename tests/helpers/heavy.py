@@ -17,6 +17,7 @@ class Heavy:
         self.unroll, self.max_lag = algorithm.unroll, algorithm.max_lag
         self.variables = algorithm.variables
         self.initial_state, self.act = algorithm.initial_state, algorithm.act
+        self.judge = algorithm.judge
 
     def update(self, batch, context, exchange):
         columns = tf.nest.map_structure(lambda x: tf.repeat(x, TIMES, axis=1), batch.unrolls)

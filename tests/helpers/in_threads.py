@@ -33,7 +33,7 @@ class InThreads(group.SingleLearner):
     def __init__(self, rank, meeting):
         self.rank, self.size, self._meeting = rank, meeting.size, meeting
 
-    def mean(self, tensors, name):
+    def mean(self, tensors, name, compressed=False):
         everybodys = self._meeting.meet(name, self.rank, tensors)
         return [tf.add_n(list(each)) / self.size for each in zip(*everybodys, strict=True)]
 

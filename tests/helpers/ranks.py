@@ -38,10 +38,10 @@ class Recording(group.SingleLearner):
         self.rank, self.size = learners.rank, learners.size
         self.averaged = []
 
-    def mean(self, tensors, name):
-        if name != "gradients":
+    def mean(self, tensors, name, compressed=False):
+        if not compressed:  # no gradients
             return self._learners.mean(tensors, name)
-        self.averaged[:] = self._learners.mean([t / self._divisor for t in tensors], name)
+        self.averaged[:] = self._learners.mean([t / self._divisor for t in tensors], name, True)
         return list(self.averaged)
 
 
@@ -86,10 +86,11 @@ def learn(learners, folder, name, updates=UPDATES, divisor=1.0, **settings):
 
     algorithm._optimizer.apply = kept
     context = Context(tf.constant(0.0), tf.constant(1e9), tf.constant(0.0))
+    exchange = GradientReducer(recording, config)
 
     def update(batch):
         # Eager, so that averaged and clipped gradients can be read.
-        algorithm.update(batch, context, GradientReducer(recording, config))
+        algorithm.update(batch, context, exchange)
 
     mine = np.arange(B).reshape(learners.size, -1)[learners.rank]
     found = {}

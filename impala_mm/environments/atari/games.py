@@ -11,10 +11,10 @@ import ale_py
 import tensorflow as tf
 from ale_py import roms
 
+from impala_mm.config.messages import error_message
 from impala_mm.environments.action_parts import Discrete
 from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.atari import scores
-from impala_mm.environments.messages import error_message
 from impala_mm.environments.types import BadLevel, EnvironmentSpec, Options
 
 _SIZE = 84  # height and width in pixels, as in DeepMind's agents

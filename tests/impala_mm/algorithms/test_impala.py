@@ -18,8 +18,10 @@ class Two(group.SingleLearner):
     def __init__(self, other):
         self._other = other
 
-    def mean(self, tensors, name):
-        return [(tensors[0] + self._other) / 2] if name == "squared_error" else list(tensors)
+    def mean(self, tensors, name, compressed=False):
+        if name != "exchange.squared_error":
+            return list(tensors)
+        return [(tensors[0] + self._other) / 2]
 
 
 def _one_update(squared_error, changed=lambda batch: batch, level="catch", **settings):

@@ -44,8 +44,8 @@ def test_the_flags_reach_the_network(made):
 def test_every_flag_of_the_network_is_part_of_what_runs_compare_and_record(flag, made):
     config = Config(level_name="CartPole-v1", **{flag: CHOSEN[flag]})
     spec = made["default"].spec
-    assert flag in networks.describe(config, spec)
-    assert networks.describe(Config(), spec) == "MLPAgent"
+    assert flag in networks.describe(config, networks.chosen_name(config, spec))
+    assert networks.describe(Config(), networks.chosen_name(Config(), spec)) == "MLPAgent"
     different = made["default"].made_of | networks.recorded(config)
     about = CheckpointInfo(1, {}, made["default"].made_of, {})
     refused = rf"--{flag} is (16,8|relu|True|4) here and (64,64|tanh|False|0) in runs/x: give the"

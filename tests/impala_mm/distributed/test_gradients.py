@@ -7,6 +7,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from impala_mm.algorithms import optimizers
 from impala_mm.config.settings import Config
 from impala_mm.distributed import group
 from impala_mm.distributed.gradients import GradientReducer
@@ -18,9 +19,10 @@ class Two(group.SingleLearner):
     size = 2
 
     def __init__(self, other):
-        self._other = other
+        self._other, self.names = other, []
 
-    def mean(self, tensors, name):
+    def mean(self, tensors, name, compressed=False):
+        self.names.append(name)
         return [(a + b) / 2 for a, b in zip(tensors, self._other, strict=True)]
 
 
@@ -43,6 +45,20 @@ def test_gradients_are_averaged_over_learners_before_they_are_clipped():
     assert float(applied.norm) == pytest.approx(5.0)
     assert float(applied.clipped) == 1
     np.testing.assert_allclose(step[0], [0.6, 0.8], rtol=1e-6)
+
+
+def test_a_threshold_of_its_own_replaces_the_flag_for_one_call():
+    """Two optimizers train one variable, each at its rate and with its clipping."""
+    exchange = GradientReducer(group.SingleLearner(), Config(gradients_clipping=1.0))
+    variable = tf.Variable([0.0])
+    fast, slow = snt.optimizers.SGD(10.0), snt.optimizers.SGD(1.0)
+    exchange.apply(fast, [tf.constant([8.0])], [variable])
+    np.testing.assert_allclose(variable, [-10.0])
+    applied = exchange.apply(slow, [tf.constant([8.0])], [variable], clipping=-1.0)
+    np.testing.assert_allclose(variable, [-18.0])
+    assert float(applied.clipped) == 0
+    exchange.apply(slow, [tf.constant([8.0])], [variable], clipping=2.0)
+    np.testing.assert_allclose(variable, [-20.0])
 
 
 def test_a_negative_threshold_clips_nothing_and_zero_clips_all():
@@ -75,6 +91,143 @@ def test_a_gradient_that_is_not_finite_is_applied_nowhere(bad):
     assert not np.isfinite(float(applied.norm))
     for step in steps:
         np.testing.assert_array_equal(step, np.zeros_like(step))
+
+
+def test_after_a_gradient_that_is_not_finite_no_later_one_of_the_update_is_applied():
+    exchange = GradientReducer(group.SingleLearner(), Config())
+    exchange.begin(tf.constant(0, tf.int64))
+    variable, optimizer = tf.Variable([0.0]), snt.optimizers.SGD(1.0)
+    for gradient in (1.0, np.inf, 1.0):
+        exchange.apply(optimizer, [tf.constant([gradient])], [variable])
+    np.testing.assert_array_equal(variable, [-1.0])
+    assert float(exchange.summary().grad_norm) == np.inf
+    exchange.begin(tf.constant(1, tf.int64))
+    exchange.apply(optimizer, [tf.constant([1.0])], [variable])
+    np.testing.assert_array_equal(variable, [-2.0])
+
+
+def test_names_become_unique_in_the_order_of_the_calls():
+    learners = Two([tf.zeros([1])])
+    exchange = GradientReducer(learners, Config())
+    variable, optimizer = tf.Variable([0.0]), snt.optimizers.SGD(1.0)
+    for name in ("a policy", "a policy", "a policy.2"):
+        exchange.apply(optimizer, [tf.constant([1.0])], [variable], name)
+    exchange.average([tf.ones([1])])
+    exchange.mean([1.0])
+    assert learners.names == [
+        *("exchange.a_policy", "exchange.a_policy.2", "exchange.a_policy.2.2"),
+        *("exchange.gradients", "exchange.mean"),
+    ]
+
+
+def _apply_in_inner_graph(kind, exchange, optimizer, variable):
+    """Apply the gradient 1 three times within a cond, a loop, or two calls of a function."""
+
+    def apply():
+        return exchange.apply(optimizer, [tf.ones([1])], [variable]).norm
+
+    if kind == "cond":
+        for _ in range(3):
+            tf.cond(tf.constant(True), apply, lambda: 0.0)
+    elif kind == "loop":
+
+        def body(i, _):
+            return i + 1, apply()
+
+        tf.while_loop(lambda i, _: i < 3, body, (0, 0.0))
+    else:
+        inner = tf.function(apply, autograph=False)
+        inner(), inner(), inner()
+
+
+@pytest.mark.parametrize("kind", ["cond", "loop", "function"])
+def test_gradients_are_applied_within_inner_graphs_and_their_norms_and_waits_come_out(kind):
+    """With two learners, of which the other one contributes 3."""
+    exchange = GradientReducer(Two([tf.constant([3.0])]), Config(gradients_clipping=1.0))
+    variable, optimizer = tf.Variable([0.0]), snt.optimizers.SGD(1.0)
+
+    @tf.function(autograph=False)
+    def update():
+        exchange.begin(tf.constant(0, tf.int64))
+        _apply_in_inner_graph(kind, exchange, optimizer, variable)
+        return exchange.summary()
+
+    for times in (3, 6):
+        recorded = update()
+        np.testing.assert_array_equal(variable, [-times])
+        assert float(recorded.grad_norm) == 2
+        assert float(recorded.clipped_share) == 1
+        assert float(recorded.gradients) == 3
+        assert 0 < float(recorded.wait_seconds) < 5
+
+
+LEARNERS = [group.SingleLearner(), Two([tf.zeros([2])])]
+
+
+@pytest.mark.parametrize("learners", LEARNERS, ids=["one", "two"])
+@pytest.mark.parametrize("xla", [False, True])
+def test_a_variable_that_the_loss_does_not_depend_on_is_named_unless_that_is_allowed(learners, xla):
+    exchange = GradientReducer(learners, Config(xla=xla, gradients_clipping=0.5))
+    used, unused = (
+        tf.Variable([3.0, 4.0]),
+        [tf.Variable(float(i), name=f"head/b{i}") for i in range(7)],
+    )
+    variables = [unused[0], used, *unused[1:]]
+
+    def compute():
+        return (tf.reduce_sum(used),)
+
+    with pytest.raises(
+        ValueError,
+        match=r"the loss does not depend on head/b0:0, head/b1:0, head/b2:0, head/b3:0, head/b4:0 "
+        r"and 2 more: leave them out of the variables, or pass allow_unused=True",
+    ):
+        exchange.differentiate(compute, variables)
+    _, gradients = exchange.differentiate(compute, variables, allow_unused=True)
+    optimizer = optimizers.Adam(1.0)
+    optimizer.initialize(variables)
+    exchange.apply(optimizer, gradients, variables)
+    assert [float(v) for v in unused] == [0, 1, 2, 3, 4, 5, 6]
+    np.testing.assert_allclose(used, [2.0, 3.0], rtol=1e-5)
+
+
+def test_gradients_that_are_all_none_or_too_few_are_refused():
+    exchange, v = GradientReducer(group.SingleLearner(), Config()), tf.Variable(0.0)
+    with pytest.raises(ValueError, match="all gradients of actor are None: there is nothing to"):
+        exchange.apply(snt.optimizers.SGD(1.0), [None, None], [v, v], "actor")
+    with pytest.raises(ValueError, match=r"apply \(actor\) was given 1 gradients for 2 variables"):
+        exchange.apply(snt.optimizers.SGD(1.0), [v], [v, v], "actor")
+
+
+def test_a_mean_is_of_floats_whatever_it_is_given():
+    exchange = GradientReducer(Two([tf.constant(4.0)]), Config())
+    for value in (1, True, 1.0, np.int64(1), np.float32(1), tf.constant(1), tf.Variable(1.0)):
+        mean = exchange.mean(value, "same name")
+        assert (mean.dtype, float(mean)) == (tf.float32, 2.5)
+    double = GradientReducer(Two([tf.constant(4.0, tf.float64)]), Config()).mean(np.float64(1e-9))
+    assert (double.dtype, float(double)) == (tf.float64, 2 + 5e-10)
+
+
+def test_gradients_of_embeddings_and_of_float64_are_averaged_and_clipped():
+    """Row 1 is read by this learner, row 2 by the other one."""
+    rows, scale = tf.Variable(tf.zeros([3, 1])), tf.Variable(0.0, dtype=tf.float64)
+    other = [tf.constant([[0.0], [0.0], [8.0]]), tf.constant(0.0, tf.float64)]
+    exchange = GradientReducer(Two(other), Config(gradients_clipping=2.5))
+    _, gradients = exchange.differentiate(
+        lambda: (6.0 * tf.gather(rows, [1])[0, 0] + tf.cast(0.0 * scale, tf.float32),),
+        [rows, scale],
+    )
+    applied = exchange.apply(snt.optimizers.SGD(1.0), gradients, [rows, scale])
+    assert float(applied.norm) == 5
+    np.testing.assert_allclose(rows, [[0], [-1.5], [-2.0]])
+
+
+def test_an_average_within_what_xla_compiles_is_refused_on_any_number_of_learners():
+    exchange = GradientReducer(group.SingleLearner(), Config(xla=True))
+    variable = tf.Variable(1.0)
+    with pytest.raises(ValueError, match=r"\(loss\) was called in .* --xla compiles: Horovod does"):
+        exchange.differentiate(lambda: (exchange.mean(variable * 1.0, "loss"),), [variable])
+    assert float(exchange.mean(variable, "afterwards")) == 1
 
 
 finite = st.floats(-1e3, 1e3, width=32)

@@ -7,13 +7,13 @@ import sys
 import pytest
 from processes import ROOT
 
+from impala_mm.config.messages import users_traceback
 from impala_mm.environments import levels
-from impala_mm.environments.messages import users_traceback
 from impala_mm.environments.types import BadLevel
 
 MODULE = """
 import gymnasium
-gymnasium.register("{name}", "faulty_levels:Sound")
+gymnasium.register("{name}", "counting:CartPole")
 """
 
 

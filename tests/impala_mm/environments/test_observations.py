@@ -137,5 +137,5 @@ def test_a_policy_is_called_with_the_number_of_a_state(tmp_path):
     policy = load_policy(save(tmp_path, level_name="Taxi-v4"))
     assert policy.spec.observation == tf.TensorSpec([500], tf.float32)
     environment = gymnasium.make("Taxi-v4")
-    observation, _ = environment.reset(seed=1)
-    environment.step(policy(observation))
+    observation, info = environment.reset(seed=1)
+    environment.step(policy(observation, action_mask=info["action_mask"]))

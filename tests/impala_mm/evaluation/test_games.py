@@ -46,7 +46,8 @@ class Plays:
     def initial_state(self, batch):
         return ()
 
-    def entry(self, observation, reward, action, first):
+    def entry(self, observation, reward, action, first, mask):
+        assert mask == ()
         self.entries.append((observation.copy(), reward.copy(), action.copy(), first.copy()))
 
     def act(self, entry, state, explore):

@@ -38,7 +38,11 @@ def keep(tmp_path):
 
 def _at(updates, frames):
     return SimpleNamespace(
-        updates=updates, steps=updates * 10, frames=float(frames), variables_lock=threading.Lock()
+        updates=updates,
+        steps=updates * 10,
+        frames=float(frames),
+        variables_lock=threading.Lock(),
+        variables_complete=True,
     )
 
 
@@ -95,6 +99,16 @@ def test_another_runs_weights_begin_a_new_one_without_its_slots_and_counts(keep,
     keeper, variables = keep(config, said)
     assert keeper.restore().updates == 1, "once begun it goes on from its own"
     assert said[-1] == "the run has started before: --checkpoint is not read again"
+
+
+def test_nothing_is_saved_of_an_update_that_failed(keep):
+    """It may have made some of its steps."""
+    said = []
+    keeper, _ = keep(Config(), said)
+    learner = _at(3, 30)
+    learner.variables_complete = False
+    assert not keeper.save(learner, seconds=1.0, mean_return=math.nan)
+    assert not said
 
 
 def test_a_save_does_not_wait_for_an_update_that_does_not_end(keep, tmp_path):

@@ -5,15 +5,17 @@ from types import SimpleNamespace
 import in_process
 import numpy as np
 import pytest
+import sonnet as snt
 import tensorflow as tf
 
 from impala_mm.actor.actor import Player
 from impala_mm.config.settings import Config
 from impala_mm.data.parameter_layout import ParameterLayout
-from impala_mm.data.trajectory import UnrollCodec
+from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
+from impala_mm.data.variables import Variables
 from impala_mm.distributed import consistency, group
 from impala_mm.environments.make import make_environments
-from impala_mm.learner.learner import Learner, one_line
+from impala_mm.learner.learner import GradientNotFinite, Learner, between_updates, one_line
 from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.lockstep import AgreedStep
 from impala_mm.learner.profiler import UpdateProfiler
@@ -23,6 +25,30 @@ class Two(group.SingleLearner):
     """A group of two learners that do the same."""
 
     size = 2
+
+
+def _learner(config, algorithm, published, folder):
+    """Return one of two learners; `published` receives (version, bytes, values)."""
+    server = SimpleNamespace(
+        publish=lambda version, pack, values: published.append((version, pack(), values)),
+        fill=lambda: 0.0,
+        inference_metrics=dict,
+        take_reports=list,
+    )
+    source = SimpleNamespace(feedback=lambda keys, priorities: None)
+    layout = ParameterLayout(algorithm.variables.acting, algorithm.variables.trained, "float32")
+    limits, profiler = RunLimits(config, None), UpdateProfiler("", folder, print)
+    return Learner(
+        config,
+        algorithm,
+        Two(),
+        source,
+        server,
+        layout,
+        limits,
+        action_repeats=1,
+        profiler=profiler,
+    )
 
 
 @pytest.mark.parametrize("repairs", [False, True])
@@ -43,26 +69,7 @@ def test_what_is_published_is_what_the_variables_are_after_update_and_repair(
 
     monkeypatch.setattr(consistency, "check_variables", check)
     published = []
-    server = SimpleNamespace(
-        publish=lambda version, pack, values: published.append((version, pack(), values)),
-        fill=lambda: 0.0,
-        inference_metrics=dict,
-        take_reports=list,
-    )
-    source = SimpleNamespace(feedback=lambda keys, priorities: None)
-    layout = ParameterLayout(acting, algorithm.variables.trained, "float32")
-    limits, profiler = RunLimits(config, None), UpdateProfiler("", tmp_path, print)
-    learner = Learner(
-        config,
-        algorithm,
-        Two(),
-        source,
-        server,
-        layout,
-        limits,
-        action_repeats=1,
-        profiler=profiler,
-    )
+    learner = _learner(config, algorithm, published, tmp_path)
     learner._step(AgreedStep(batch, 6, 6, 0.0, 0.0), batch, {})
     ((version, packed, values),) = published
     assert version == 1
@@ -71,6 +78,46 @@ def test_what_is_published_is_what_the_variables_are_after_update_and_repair(
         np.testing.assert_array_equal(value, variable)
         assert not np.array_equal(value, old)
     assert learner.sync_repairs == repairs
+
+
+class Stepping:
+    """An algorithm of two steps per update, of which one may not be finite."""
+
+    unroll = SimpleNamespace(overlap=1)
+
+    def __init__(self, bad_step):
+        self._weight, self._optimizer = tf.Variable(0.0), snt.optimizers.SGD(1.0)
+        self._bad, self._steps = bad_step, tf.Variable(0)
+        self.variables = Variables([self._weight], [self._steps], [self._weight])
+
+    def update(self, batch, context, exchange):
+        def step(columns):
+            bad = tf.equal(self._steps.assign_add(1), self._bad)
+            exchange.apply(self._optimizer, [tf.where(bad, np.inf, 1.0)], [self._weight])
+            return {"loss/total": 0.5}
+
+        return exchange.minibatches(step, 2, epochs=1, count=2).metrics, batch.weight
+
+
+def test_an_update_of_which_a_step_is_not_finite_is_neither_published_nor_saved(tmp_path):
+    published = []
+    learner = _learner(Config(), Stepping(bad_step=4), published, tmp_path)
+    ones = tf.ones([2])
+    batch = Batch(Entry(*[ones] * len(Entry._fields)), (), *[ones] * 3, ones > 0)
+    agreed = AgreedStep(batch, 2, 2, 0.0, 0.0)
+    learner._step(agreed, batch, {})
+    with between_updates(learner) as may_save:
+        assert may_save
+    assert learner.meter.take_reading().sums["grad_norm"] == 1
+    with pytest.raises(
+        GradientNotFinite,
+        match=r"^update 2 is not finite \(grad_norm = inf\); its steps from there on were not "
+        r"applied, and it was not saved: lower --learning_rate or --gradients_clipping$",
+    ):
+        learner._step(agreed, batch, {})
+    with between_updates(learner) as may_save:
+        assert not may_save
+    assert learner.updates == len(published) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,11 @@
 """An update as one call: its results, the values read after it, and equal numbers under XLA."""
 
+import math
+
 import in_process
 import numpy as np
 import pytest
+import sonnet as snt
 import tensorflow as tf
 
 from impala_mm.actor.actor import Player
@@ -11,6 +14,7 @@ from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.distributed import group
 from impala_mm.environments.make import make_environments
 from impala_mm.learner.learner import NothingCompiled, TrainStep
+from impala_mm.records.metrics import Meter, MetricsAggregator
 
 ALONE = group.SingleLearner()
 
@@ -46,6 +50,37 @@ def test_what_was_read_stays_when_the_next_update_changes_the_variables():
     batch = Batch(*[tf.ones([3])] * 6)
     first, second = (update(batch, 2.0, 1.0, 0.0).acting_values[0] for _ in range(2))
     assert (float(first), float(second)) == (3.0, 5.0)
+
+
+class Skipping:
+    """An algorithm that makes a step only in later updates, and reports no norm."""
+
+    def __init__(self):
+        self._weight, self._optimizer = tf.Variable(3.0), snt.optimizers.SGD(0.1)
+
+    def update(self, batch, context, exchange):
+        def step():
+            (loss,), gradients = exchange.differentiate(lambda: (self._weight**2,), [self._weight])
+            exchange.apply(self._optimizer, gradients, [self._weight])
+            return loss
+
+        loss = tf.cond(context.frames > 0, step, lambda: float("nan"))
+        return {"loss/total": loss}, batch.weight
+
+
+def test_norms_are_added_and_an_update_that_measured_nothing_counts_in_no_average():
+    update, meter = TrainStep(Skipping(), ALONE, Config(gradients_clipping=1.0), list), Meter()
+    batch = Batch(*[tf.ones([3])] * 6)
+    for frames in (0.0, 2.0, 0.0):
+        metrics = update(batch, frames, 1.0, 0.0).metrics
+        assert metrics.keys() == {"loss/total", "grad_norm", "clipped_share"}
+        assert all(math.isnan(value) == (frames == 0) for value in metrics.values())
+        meter.add(metrics | {"policy_lag": 2.0}, steps=3)
+    aggregator = MetricsAggregator({"catch": None})
+    aggregator.merge(0, meter.take_reading())
+    row = aggregator.row(9.0, 9.0)
+    found = [row[name] for name in ("loss/total", "grad_norm", "clipped_share", "policy_lag")]
+    assert found == pytest.approx([9.0, 6.0, 1.0, 2.0])
 
 
 def test_an_algorithm_that_leaves_nothing_to_compile_is_refused_under_xla():

@@ -1,4 +1,4 @@
-"""Import of the modules that register users' environments; `levels.py` calls it.
+"""Search and import of users' modules, which --algorithm and --level_name may name.
 
 A module is searched as `python -m` searches it: first in the current folder, then in the folders of
 PYTHONPATH, then among the installed packages.
@@ -11,28 +11,62 @@ import importlib.util
 import os
 import pkgutil
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import NoReturn
 
-from impala_mm.environments.messages import describe_error
-from impala_mm.environments.types import BadLevel
+from impala_mm.config.messages import describe_error
 
 
-def import_module(module: str, level_name: str) -> None:
-    """Import the module that registers the environment; raise BadLevel if that fails."""
+class BadModule(Exception):
+    """A module cannot be imported; the message says why, and the cause is the module's error."""
+
+
+def import_module(module: str, after: str = "") -> ModuleType:
+    """Import and return a module; raise BadModule if that fails.
+
+    `after` is what follows the module's name in its flag; an error that suggests another name
+    repeats it.
+    """
     _search_current_folder()
     try:
-        if not all(part.isidentifier() for part in module.split(".")):
+        if not _is_name(module):
             raise ModuleNotFoundError(f"No module named {module!r}", name=module)
-        importlib.import_module(module)
+        return importlib.import_module(module)
     except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{module}.".startswith(f"{missing}."):
-            _refuse_missing(module, missing, level_name)
-        raise BadLevel(
-            f"{level_name}: {module}{_found_at(module)} cannot be imported, since it raises "
-            f"{describe_error(error)}"
-        ) from error
+            _refuse_missing(missing, module, after)
+        raise _failed(module, error) from error
+
+
+def find(module: str) -> ModuleSpec:
+    """Return a module's spec without importing it; raise BadModule if there is no such module.
+
+    Its parent packages are imported.
+    """
+    _search_current_folder()
+    parts = module.split(".")
+    for name in [".".join(parts[:n]) for n in range(1, len(parts) + 1)]:
+        parent = name.rpartition(".")[0]
+        try:
+            spec = importlib.util.find_spec(name) if _is_name(name) else None
+        except ModuleNotFoundError as error:
+            if parent and error.name != parent:  # the parent imports a module that is missing
+                raise _failed(parent, error) from error
+            spec = None  # the parent is no package
+        except (Exception, SystemExit) as error:
+            raise _failed(parent, error) from error
+        if spec is None:
+            _refuse_missing(name, module)
+    assert spec
+    return spec
+
+
+def exists(module: str) -> bool:
+    """Return whether there is a module of this name, whose parent packages were found before."""
+    return importlib.util.find_spec(module) is not None
 
 
 def path_of(module: str) -> str:
@@ -59,18 +93,28 @@ def _found_at(module: str) -> str:
     return f" was found at {path}, but" if path else ""
 
 
-def _refuse_missing(module: str, missing: str, level_name: str) -> NoReturn:
-    """Raise BadLevel: there is no such module; name the folders that were searched."""
+def _failed(module: str, error: BaseException) -> BadModule:
+    return BadModule(
+        f"{module}{_found_at(module)} cannot be imported, since it raises {describe_error(error)}"
+    )
+
+
+def _is_name(module: str) -> bool:
+    return all(part.isidentifier() for part in module.split("."))
+
+
+def _refuse_missing(missing: str, module: str, after: str = "") -> NoReturn:
+    """Raise BadModule: `missing`, a parent or the module itself, is in none of the folders."""
     package, _, part = missing.rpartition(".")
     if package and (path := path_of(package)):
-        raise BadLevel(f"{level_name}: {package} was found at {path}, but it has no module {part}")
+        raise BadModule(f"{package} was found at {path}, but it has no module {part}")
     searched = _searched_folders()
     names = [found.name for found in pkgutil.iter_modules([str(folder) for folder in searched])]
     close = difflib.get_close_matches(missing, names, n=1, cutoff=0.7)
-    after = level_name.removeprefix("gym:").removeprefix(module)
-    hint = f"; did you mean {close[0]}{after}?" if close else ""
+    rest = module.removeprefix(missing) + after
+    hint = f"; did you mean {close[0]}{rest}?" if close else ""
     folders = ", ".join(f"{folder} ({kind})" for folder, kind in searched.items())
-    raise BadLevel(f"{level_name}: no module named {missing!r} was found in {folders}{hint}")
+    raise BadModule(f"no module named {missing!r} was found in {folders}{hint}")
 
 
 def _searched_folders() -> dict[Path, str]:

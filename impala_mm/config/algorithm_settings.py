@@ -1,0 +1,119 @@
+"""The settings of an algorithm: a class `Settings` in a light module beside the algorithm's module.
+
+    @dataclasses.dataclass(frozen=True)
+    class Settings(Config):
+        batch_size: int = default(Config, "batch_size", 32)
+        epochs: int = flag(4, "Passes over each batch.", group="PPO", least=1)
+
+`--algorithm=my.ppo` has the flags of `Settings` in `my/ppo_settings.py`, or only the shared ones if
+there is no such module. The frontend imports it, too, so it must not import TensorFlow.
+"""
+
+import dataclasses
+import sys
+import typing
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from impala_mm.config import flags, user_modules
+from impala_mm.config.messages import users_traceback
+from impala_mm.config.printable import escape
+
+# The modules of the algorithms that belong to this project, by name.
+BUILT_IN = {"impala": "impala_mm.algorithms.impala"}
+_TYPES = (int, float, bool, str, tuple[str, ...])
+
+
+class BadAlgorithm(Exception):
+    """An algorithm's module or settings cannot be used; the message says why, without its name.
+
+    The cause is the exception that the user's code raised, if it did.
+    """
+
+
+def module_of(algorithm: str) -> str:
+    """Return the name of the module that --algorithm names."""
+    return BUILT_IN.get(algorithm, algorithm)
+
+
+def settings_type(algorithm: str, base: type) -> type:
+    """Return the type of an algorithm's settings: `base`, or its subclass beside the algorithm.
+
+    Raises BadAlgorithm if there is no such algorithm, or if its settings cannot be used.
+    """
+    module = module_of(algorithm)
+    beside = f"{module}_settings"
+    try:
+        user_modules.find(module)
+        if not user_modules.exists(beside):
+            return base
+        found = getattr(user_modules.import_module(beside), "Settings", None)
+    except user_modules.BadModule as error:
+        if error.__cause__:
+            raise BadAlgorithm(str(error)) from error.__cause__
+        raise BadAlgorithm(
+            f"there is no such algorithm; write {', '.join(BUILT_IN)} or the name of a module of "
+            f"yours (package.module): {error}"
+        ) from None
+    if why := _why_unsuitable(found, base):
+        raise BadAlgorithm(f"{beside}{why}")
+    assert isinstance(found, type)
+    return found
+
+
+def _why_unsuitable(found: Any, base: type) -> str:
+    """Return what is wrong with a module's `Settings`, after the module's name; usually empty."""
+    if not (isinstance(found, type) and issubclass(found, base)):
+        what = "defines no class Settings" if found is None else f"has the Settings {found!r}"
+        return f" {what}: it must be a subclass of impala_mm.config.settings.{base.__name__}"
+    if "__dataclass_fields__" not in vars(found):
+        return ".Settings is no dataclass: write @dataclasses.dataclass(frozen=True) above it"
+    shared = {f.name: f for f in _fields(base)}
+    kinds = typing.get_type_hints(found)
+    for f in _fields(found):
+        name = f.name
+        kind = f.type = kinds[name]  # a string, if the module postpones annotations
+        if not {"text", "group", "own"} <= f.metadata.keys():
+            return f".Settings.{name} is no flag: define it by impala_mm.config.flags.flag(...)"
+        if kind not in _TYPES:
+            return f".Settings.{name}: a flag is an int, float, bool, str or tuple[str, ...]"
+        before = shared.get(name, f)
+        if (f.metadata, kind) != (before.metadata, before.type):
+            return (
+                f".Settings.{name} is a flag of all algorithms: flags.default({base.__name__}, "
+                f'"{name}", ...) changes its default; or give yours another name'
+            )
+    return ""
+
+
+def _fields(config: Any) -> tuple[dataclasses.Field, ...]:
+    return dataclasses.fields(config)
+
+
+def elsewhere(flag_name: str, argv: Sequence[str], base: type) -> str:
+    """Return which of our other algorithms has this flag, as a part of an error; else nothing."""
+    for name in BUILT_IN:
+        if flag_name in {f.name for f in _fields(settings_type(name, base))}:
+            given = flags.peek(argv, base, "algorithm")
+            return f" of --algorithm={given}; --algorithm={name} has it"
+    return ""
+
+
+def of_arguments(argv: Sequence[str], base: type) -> type:
+    """Return the type of the settings of the algorithm that the command line names.
+
+    What is wrong with the algorithm ends the program with exit code 2 and one sentence, after the
+    traceback of what the user's code raised.
+    """
+    given = flags.peek(argv, base, "algorithm")
+    try:
+        return settings_type(given, base)
+    except BadAlgorithm as error:
+        refuse(given, error)
+
+
+def refuse(algorithm: str, error: BadAlgorithm) -> NoReturn:
+    """End the program because of a user's algorithm; show where their code raised, if it did."""
+    if error.__cause__ and (where := users_traceback(error.__cause__)):
+        print(escape(where), file=sys.stderr)
+    flags.refuse(f"--algorithm={algorithm}: {error}")

@@ -1,0 +1,100 @@
+"""The loop of `GradientReducer.minibatches`: several optimizer steps on parts of one batch."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import tensorflow as tf
+
+Metrics = dict[str, tf.Tensor]
+
+
+class MinibatchResult(NamedTuple):
+    """The result of all minibatches of one update."""
+
+    metrics: Metrics  # float32 []: averages over the steps that were made
+    steps: tf.Tensor  # int32 []: number of steps that were made
+
+
+def shuffled_parts(
+    size: int | tf.Tensor, epochs: int, count: int, seed: int, update: tf.Tensor | int
+) -> tf.Tensor:
+    """Return the indices of all minibatches, int32 [epochs x count, size / count].
+
+    Each epoch is a permutation of range(size), which depends only on the numbers given.
+    """
+    parts = []
+    with tf.device("/CPU:0"):
+        for epoch in range(epochs):
+            seeds = tf.stack(
+                [tf.constant(seed, tf.int64), tf.cast(update, tf.int64) * epochs + epoch]
+            )
+            order = tf.random.experimental.stateless_shuffle(tf.range(size), seed=seeds)
+            parts.append(tf.reshape(order, [count, -1]))
+        return tf.concat(parts, axis=0)
+
+
+def check_size(size: int | tf.Tensor, epochs: int, count: int) -> int | tf.Tensor:
+    """Return `size`; raise ValueError if it cannot be divided into `count` equal minibatches."""
+    if epochs < 1 or count < 1:
+        raise ValueError(
+            f"exchange.minibatches with epochs={epochs} and count={count}: both must be at least 1"
+        )
+    known = tf.get_static_value(size)
+    if known is None:
+        divides = tf.debugging.assert_equal(size % count, 0, _does_not_divide("size", count))
+        with tf.control_dependencies([divides] if divides is not None else []):
+            return tf.identity(size)
+    if known < count or known % count:
+        raise ValueError(_does_not_divide(str(known), count))
+    return int(known)
+
+
+def _does_not_divide(size: str, count: int) -> str:
+    return (
+        f"exchange.minibatches cannot divide {size} columns into {count} equal minibatches: choose "
+        f"a --batch_size that is a multiple of their number, or another number"
+    )
+
+
+def run(
+    step: Callable[[tf.Tensor], Metrics],
+    parts: tf.Tensor,
+    stop_above: Mapping[str, float],
+    mean: Callable[[tf.Tensor, str], tf.Tensor],
+    is_finite: Callable[[], tf.Tensor],
+) -> MinibatchResult:
+    """Make one step for each row of `parts`, until a gradient is not finite or a metric too large.
+
+    `mean` averages over learners. `stop_above` maps names of metrics to limits.
+    """
+    steps = tf.shape(parts)[0]
+    names: list[str] = []
+
+    def body(i: tf.Tensor, going: tf.Tensor, rows: tf.TensorArray) -> tuple[object, ...]:
+        del going
+        metrics = step(parts[i])
+        names[:] = metrics
+        if missing := [name for name in stop_above if name not in metrics]:
+            raise ValueError(
+                f"exchange.minibatches: stop_above names {', '.join(missing)}, but the step "
+                f"returns only {', '.join(metrics) or 'no metrics'}"
+            )
+        # Every learner compares the same mean, so all of them stop after the same step.
+        above = [mean(metrics[name], name) > limit for name, limit in stop_above.items()]
+        going = is_finite() & ~tf.reduce_any(tf.stack([*above, tf.constant(False)]))
+        values = [tf.cast(value, tf.float32) for value in metrics.values()]
+        return i + 1, going, rows.write(i, tf.stack(values) if values else tf.zeros([0]))
+
+    rows = tf.TensorArray(tf.float32, size=steps, element_shape=[None])
+    # One iteration at a time: collectives of different iterations must not overtake each other.
+    made, _, rows = tf.while_loop(
+        lambda i, going, rows: going & (i < steps),
+        body,
+        (tf.constant(0), tf.constant(True), rows),
+        parallel_iterations=1,
+    )
+    values = tf.reshape(rows.gather(tf.range(made)), [made, len(names)])  # [made, N]
+    measured = ~tf.math.is_nan(values)
+    total = tf.reduce_sum(tf.where(measured, values, 0.0), axis=0)
+    averages = total / tf.reduce_sum(tf.cast(measured, tf.float32), axis=0)
+    return MinibatchResult(dict(zip(names, tf.unstack(averages, len(names)), strict=True)), made)

@@ -1,0 +1,166 @@
+"""Minibatches of one update: their order, their ends, and several learners that share a batch."""
+
+import numpy as np
+import pytest
+import sonnet as snt
+import tensorflow as tf
+from in_threads import together
+
+from impala_mm.config.settings import Config
+from impala_mm.distributed import group
+from impala_mm.distributed.gradients import GradientReducer
+
+ALONE = group.SingleLearner()
+
+
+def _exchange(learners=ALONE, update=0, **settings):
+    exchange = GradientReducer(learners, Config(**settings))
+    exchange.begin(tf.constant(update, tf.int64))
+    return exchange
+
+
+def _orders(exchange, size=6, epochs=2, count=3):
+    """Return the indices of each step, [epochs, count, size / count]."""
+    seen = []
+
+    def step(indices):
+        seen.append(indices.numpy())
+        return {}
+
+    assert exchange.minibatches(step, size, epochs, count).metrics == {}
+    return np.reshape(seen, [epochs, count, -1])
+
+
+def test_each_epoch_takes_every_column_once_in_an_order_of_its_own():
+    first, second = _orders(_exchange(), 60)
+    for epoch in (first, second):
+        np.testing.assert_array_equal(np.sort(epoch, axis=None), np.arange(60))
+        assert not np.array_equal(epoch.ravel(), np.arange(60))
+    assert not np.array_equal(first, second)
+
+
+def test_the_order_depends_on_the_update_the_seed_and_the_loop_and_on_nothing_else():
+    exchange = _exchange(update=3, seed=5)
+    first, later = _orders(exchange, 60), _orders(exchange, 60)
+    np.testing.assert_array_equal(first, _orders(_exchange(update=3, seed=5), 60))
+    for other in (later, *(_orders(_exchange(**o), 60) for o in ({"seed": 5}, {"update": 3}))):
+        assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((10, 1, 4), "cannot divide 10 columns into 4 equal minibatches: choose a --batch_size"),
+        ((2, 1, 4), "cannot divide 2 columns into 4 equal minibatches"),
+        ((4, 0, 4), "with epochs=0 and count=4: both must be at least 1"),
+    ],
+)
+def test_a_number_of_minibatches_that_cannot_be_made_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        _exchange().minibatches(lambda indices: {}, *arguments)
+
+
+def test_in_a_graph_the_metrics_are_averaged_over_the_steps_that_measured_them():
+    """The size is known only when the graph runs."""
+    exchange, made = _exchange(), tf.Variable(0.0)
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.int32)], autograph=False)
+    def update(size):
+        exchange.begin(tf.constant(0, tf.int64))
+
+        def step(indices):
+            k = made.assign_add(1.0)
+            rare = tf.where(k > 3, k, float("nan"))
+            return {"step": k, "columns": tf.size(indices), "rare": rare, "never": np.nan}
+
+        return exchange.minibatches(step, size, epochs=2, count=2)
+
+    result = update(tf.constant(6))
+    assert int(result.steps) == 4
+    averages = {name: float(value) for name, value in result.metrics.items()}
+    assert averages == pytest.approx(
+        {"step": 2.5, "columns": 3, "rare": 4, "never": np.nan}, nan_ok=True
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match="cannot divide size columns into 2"):
+        update(tf.constant(5))
+
+
+def test_from_the_first_step_that_is_not_finite_none_is_made():
+    exchange, variable, made = _exchange(), tf.Variable(0.0), tf.Variable(0)
+    optimizer = snt.optimizers.SGD(1.0)
+
+    @tf.function(autograph=False)
+    def update():
+        exchange.begin(tf.constant(0, tf.int64))
+
+        def step(indices):
+            gradient = tf.where(tf.equal(made.assign_add(1), 3), float("nan"), 1.0)
+            exchange.apply(optimizer, [gradient], [variable])
+            return {}
+
+        return exchange.minibatches(step, 4, epochs=2, count=4).steps, exchange.summary()
+
+    steps, recorded = update()
+    assert (int(steps), int(made), float(variable)) == (3, 3, -2.0)
+    assert not np.isfinite(recorded.total_norm)
+
+
+def test_a_metric_that_is_to_stop_the_loop_and_is_not_returned_is_named():
+    with pytest.raises(ValueError, match="stop_above names kl, but the step returns only loss"):
+        _exchange().minibatches(lambda indices: {"loss": 0.0}, 4, 1, 2, {"kl": 0.1})
+
+
+def test_learners_stop_after_the_same_step_by_the_mean_of_what_they_measured():
+    """The divergences 1, 2, ... and 3, 6, ... have the means 2, 4, 6."""
+
+    def act(learners):
+        made = []
+
+        def step(indices):
+            made.append(len(made) + 1)
+            return {"kl": tf.constant(float(made[-1] * (1 + 2 * learners.rank)))}
+
+        exchange = _exchange(learners)
+        return int(exchange.minibatches(step, 4, 2, 4, {"kl": 5.0}).steps), len(made)
+
+    assert together(2, act) == [(3, 3), (3, 3)]
+
+
+INPUTS = np.random.default_rng(0).standard_normal([8, 3]).astype(np.float32)
+
+
+def _train(learners, num_learners=1, count=2):
+    """Return the weights after two updates; one learner may take the parts of several."""
+    mine = INPUTS.reshape(learners.size, -1, 3)[learners.rank]
+    weights = tf.Variable([1.0, 2.0, 3.0])
+    optimizer, size = snt.optimizers.Momentum(0.1, 0.9), len(mine) // num_learners
+    exchange = _exchange(learners, gradients_clipping=0.3)
+
+    def step(indices):
+        of_all = tf.concat([indices + rank * size for rank in range(num_learners)], 0)
+        part = tf.gather(mine, of_all)
+        (loss,), gradients = exchange.differentiate(
+            lambda: (tf.reduce_mean((tf.linalg.matvec(part, weights) - 1.0) ** 2),), [weights]
+        )
+        exchange.apply(optimizer, gradients, [weights])
+        return {"loss": loss}
+
+    for update in range(2):
+        exchange.begin(tf.constant(update, tf.int64))
+        loss = exchange.minibatches(step, size, epochs=3, count=count).metrics["loss"]
+        loss = exchange.mean(loss)
+    return weights.numpy(), float(loss)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_learners_share_a_batch_each_in_the_same_order_of_its_own_columns(count):
+    """They are one learner each of whose minibatches joins theirs.
+
+    With the complete batch in each step, they are one learner whatever its order.
+    """
+    weights, loss = _train(ALONE, num_learners=2, count=count)
+    for ours, their_loss in together(2, lambda learners: _train(learners, count=count)):
+        np.testing.assert_allclose(ours, weights, rtol=1e-5)
+        assert their_loss == pytest.approx(loss, rel=1e-5)
+    alone, _ = _train(ALONE, count=count)
+    assert np.allclose(alone, weights, rtol=1e-5) == (count == 1)
