@@ -1,4 +1,4 @@
-"""What each learner saves for itself: the contents of its source, and its local variables.
+"""The state that each learner saves for itself: its source and its local variables.
 
     LOGDIR/own/learner-R/     on the host of learner R, below the folder of the run
         0000012000/           the state after that update, named like the checkpoint it belongs to

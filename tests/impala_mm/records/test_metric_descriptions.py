@@ -44,9 +44,11 @@ def _aggregator_keys():
     learner = types.SimpleNamespace(
         **{"frames": 8.0, "steps": 8, "updates": 1, "sync_checks": 1, "sync_repairs": 0},
         meter=metrics.Meter(),
+        has_received=True,
     )
     watching = types.SimpleNamespace(
         _learner=learner,
+        _server=types.SimpleNamespace(has_received=True),
         _aggregator=aggregator,
         _reports=[],
         _config=types.SimpleNamespace(check_sync_every=1),
