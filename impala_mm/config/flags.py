@@ -43,6 +43,7 @@ def flag(
     own: bool = False,
     auto: bool = False,
     parse: Callable[[str], Any] | None = None,
+    rewrite: Callable[[str], str] | None = None,
 ) -> Any:
     """Return a dataclass field that is a flag; `text` states its effect and its unit for --help.
 
@@ -50,10 +51,11 @@ def flag(
     that a text may have. `least` and `most` are the smallest and largest value of a number. `own`
     means that the learners of a run may have different values. `auto` means that the number may
     also be given as `auto`, which is stored as AUTO; the code that uses it then chooses a value.
-    `parse` raises a ValueError that says what a text must be; the field keeps the text.
+    `parse` raises a ValueError that says what a text must be; the field keeps the text. `rewrite`
+    does, too, and returns the text in the form in which the field keeps it.
     """
     metadata = {"text": text, "group": group, "choices": choices, "least": least, "most": most}
-    metadata |= {"own": own, "auto": auto, "parse": parse}
+    metadata |= {"own": own, "auto": auto, "parse": parse, "rewrite": rewrite}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -252,6 +254,11 @@ def _define(f: dataclasses.Field, values: absl_flags.FlagValues) -> None:
 
 def _value(found: absl_flags.Flag, f: dataclasses.Field) -> Any:
     """Return the flag's value; for a flag that may be repeated, a tuple of its values."""
+    if rewrite := f.metadata["rewrite"]:
+        try:
+            return rewrite(found.value)
+        except ValueError as error:
+            refuse(f"--{f.name}={found.value}: {error}")
     return tuple(found.value or ()) if f.type == tuple[str, ...] else found.value
 
 

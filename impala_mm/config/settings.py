@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar, Self
 
-from impala_mm.config import algorithm_settings
+from impala_mm.config import algorithm_settings, environment_flags
 from impala_mm.config.flags import AUTO, OldName, flag, whole_numbers
 
 
@@ -31,7 +31,8 @@ class Config:
     level_name: str = flag(
         "CartPole-v1", group="Run",
         text="Environment to train on: the id of a gymnasium or classic gym environment, catch, "
-             "memory, or my_package:MyEnv-v0, for which my_package is imported. Several ids, "
+             "memory, or my_package:MyEnv-v0, for which my_package is imported; or "
+             "my_package:make_env, a function or class that makes the environment. Several, "
              "separated by commas, train one network on all of them; the actors take them in "
              "turn.")
     logdir: str = flag(
@@ -252,6 +253,17 @@ class Config:
              "uint8 images, otherwise none.")
 
     # -- Environment
+    env_kwargs: str = flag(
+        "", group="Environment", rewrite=environment_flags.kwargs_text,
+        text="Arguments with which environments are made, as a JSON object: "
+             "--env_kwargs='{\"is_slippery\": false}'. gymnasium.make receives them, or the "
+             "function or class that level_name names; of several levels each one. Unset: none.")
+    env_wrappers: str = flag(
+        "", group="Environment", rewrite=environment_flags.wrappers_text,
+        text="Wrappers around each environment, separated by commas, the outermost last: "
+             "my_package:MyWrapper,gymnasium.wrappers:FlattenObservation. A wrapper's arguments "
+             "follow its name as a JSON object: "
+             "'gymnasium.wrappers:TimeLimit{\"max_episode_steps\": 100}'. Unset: no wrappers.")
     num_action_repeats: int = flag(
         0, group="Environment", least=0,
         text="Environment frames per step: each action is repeated for this number of frames, "

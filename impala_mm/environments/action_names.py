@@ -15,8 +15,9 @@ def action_names(level_name: str, actions: ActionSpec, **options: Any) -> list[s
     if actions.discrete is None:
         return []
     num_actions = actions.discrete
-    level = levels.find_level(level_name)
-    game = level.game(Options(**options))
+    chosen = Options(**options)
+    level = levels.find_level(level_name, chosen.env_kwargs, chosen.env_wrappers)
+    game = level.game(chosen)
     if game:
         return [action.name for action in game.actions]
     environment = level.open(False)

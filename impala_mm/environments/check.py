@@ -18,7 +18,7 @@ from impala_mm.config.messages import describe_error, one_line, users_traceback
 from impala_mm.environments import levels, masks, nests
 from impala_mm.environments.observation_check import find_problems
 from impala_mm.environments.spaces import SpaceConversion, read_spaces
-from impala_mm.environments.types import BadLevel
+from impala_mm.environments.types import BadLevel, Options
 
 STEPS = 100
 _SEED = 1
@@ -46,18 +46,18 @@ class LevelCheck:
     def __init__(
         self,
         level_name: str,
-        size: tuple[int, int],
+        options: Options,
         starts: Callable[[str, int], None],
         finds: Callable[[Finding], None],
     ):
-        """Check `level_name`; `size` is the width and height of `Options`.
+        """Check `level_name` with these options.
 
         `starts` is called before each call of the user's code, with a description of the call and
         the number of completed steps; `finds` is called with each finding. What is wrong in every
         step is reported only for the first one.
         """
         self._steps = 0  # completed
-        self._level_name, self._size = level_name, size
+        self._level_name, self._options = level_name, options
         self._starts, self._finds = starts, finds
         self._reported: set[str] = set()  # the kinds of findings
         self._environment: Any = None
@@ -82,9 +82,10 @@ class LevelCheck:
                     self._find("close", False, f"close raised {describe_error(error)}", error)
 
     def _check(self, until: float) -> bool:
-        level = self._call("the import", levels.find_level, self._level_name)
+        given = self._options.env_kwargs, self._options.env_wrappers
+        level = self._call("the import", levels.find_level, self._level_name, *given)
         entry_point = level.registered.entry_point if level.registered else None
-        if isinstance(entry_point, str) and entry_point.startswith(_TRUSTED):
+        if not any(given) and isinstance(entry_point, str) and entry_point.startswith(_TRUSTED):
             return True
         self._environment = self._call("making it", level.open, False)
         actions = self._check_spaces()
@@ -128,7 +129,8 @@ class LevelCheck:
                 )
             found[name] = space
         try:
-            self._spaces = read_spaces(self._level_name, self._environment, *self._size)
+            size = self._options.width, self._options.height
+            self._spaces = read_spaces(self._level_name, self._environment, *size)
         except BadLevel as error:
             self._finds(Finding(True, str(error)))
             raise _Ended from None

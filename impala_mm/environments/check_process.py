@@ -43,14 +43,19 @@ class CheckProcess:
     """The check of some levels in a process, from its start to its result."""
 
     def __init__(
-        self, level_names: Sequence[str], size: tuple[int, int], seconds: float, hides_gpus: bool
+        self,
+        level_names: Sequence[str],
+        options: Mapping[str, Any],
+        seconds: float,
+        hides_gpus: bool,
     ):
-        """Start the check, which may take `seconds`; `size` is the width and height of `Options`.
+        """Start the check, which may take `seconds`; `options` are fields of `Options`.
 
-        Our own levels are not checked.
+        Our own levels are not checked, unless they are made with arguments or wrapped.
         """
-        self._left = [name for name in level_names if name.lower() not in OWN_LEVELS]
-        self._size, self._seconds, self._hides_gpus = size, seconds, hides_gpus
+        self._options, self._seconds, self._hides_gpus = dict(options), seconds, hides_gpus
+        changed = options.get("env_kwargs") or options.get("env_wrappers")
+        self._left = [name for name in level_names if changed or name.lower() not in OWN_LEVELS]
         self._until = time.monotonic() + seconds
         self._result = Result([], [])
         self._process: subprocess.Popen | None = None
@@ -108,7 +113,7 @@ class CheckProcess:
         given = {
             "path": sys.path,
             "levels": self._left,
-            "size": self._size,
+            "options": self._options,
             "until": self._until,
             "files": passed,
         }
@@ -189,7 +194,7 @@ def run_in_child(given: Mapping[str, Any]) -> None:
     # Shells let the programs that they start in the background ignore it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.alarm(int(max(given["until"] - time.monotonic(), 0) + 10))
-    from impala_mm.environments import check  # noqa: PLC0415
+    from impala_mm.environments import check, types  # noqa: PLC0415
 
     def write(record: dict[str, Any]) -> None:
         records.write(f"{json.dumps(record)}\n")
@@ -200,7 +205,7 @@ def run_in_child(given: Mapping[str, Any]) -> None:
     for level in given["levels"]:
         checked = check.LevelCheck(
             level,
-            tuple(given["size"]),
+            types.Options(**given["options"]),
             functools.partial(starts, level),
             lambda finding: write(finding._asdict()),
         )

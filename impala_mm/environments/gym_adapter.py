@@ -22,14 +22,12 @@ with contextlib.redirect_stderr(io.StringIO()):  # each import prints a request 
 class ClassicGymEnv(gymnasium.Env):
     """One environment of gym's registry."""
 
-    def __init__(self, name: str, renders: bool = False):
-        """Make the environment `name`; with `renders` it draws pictures if its class can."""
-        draws = renders and render.can_render(gym.envs.registry[name].entry_point)
-        mode = {"render_mode": "rgb_array"} if draws else {}
-        made = gym.make(name, disable_env_checker=True, **mode)
+    def __init__(self, name: str, **kwargs: Any):
+        """Make the environment `name` with these arguments."""
+        made = gym.make(name, disable_env_checker=True, **kwargs)
         if _is_old(made.unwrapped):
             made.close()
-            made = gym.make(name, disable_env_checker=True, apply_api_compatibility=True, **mode)
+            made = gym.make(name, disable_env_checker=True, apply_api_compatibility=True, **kwargs)
         self._made = made
         self.observation_space = _as_gymnasium_space(made.observation_space)
         self.action_space = _as_gymnasium_space(made.action_space)
@@ -55,6 +53,11 @@ class ClassicGymEnv(gymnasium.Env):
     def close(self) -> None:
         """Close the environment."""
         self._made.close()
+
+
+def can_render(name: str) -> bool:
+    """Return whether the environment `name` declares that it draws pictures."""
+    return render.can_render(gym.envs.registry[name].entry_point)
 
 
 def _is_old(environment: Any) -> bool:

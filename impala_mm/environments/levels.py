@@ -6,6 +6,7 @@
 import contextlib
 import copy
 import difflib
+import functools
 import importlib.util
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -13,8 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import gymnasium
 
 from impala_mm.config import user_modules
-from impala_mm.config.messages import error_message
 from impala_mm.environments import render
+from impala_mm.environments.opening import (
+    Opener,
+    find_callable,
+    import_module,
+    takes_render_mode,
+)
 from impala_mm.environments.types import OWN_LEVELS, BadLevel, Options
 
 if TYPE_CHECKING:
@@ -38,11 +44,11 @@ if importlib.util.find_spec("ale_py"):
 
 
 class Level(NamedTuple):
-    """A level that was found in a registry."""
+    """A level that was found in a registry or in a module."""
 
     name: str  # as the user wrote it
     open: Callable[[bool], Any]  # makes one environment; given True, one that draws pictures
-    reward_threshold: float | None
+    reward_threshold: float | None = None
     registered: gymnasium.envs.registration.EnvSpec | None = None  # in gymnasium's registry
 
     def game(self, options: Options) -> "Game | None":
@@ -54,28 +60,31 @@ class Level(NamedTuple):
         return games.read_game(self.name, self.registered, options)
 
 
-def find_level(level_name: str) -> Level:
-    """Return the level of this name, from gymnasium or else from classic gym; raise BadLevel."""
+def find_level(level_name: str, env_kwargs: str = "", env_wrappers: str = "") -> Level:
+    """Return the level of this name, from gymnasium, classic gym or a module; raise BadLevel.
+
+    Its environments are made with `env_kwargs` and wrapped by `env_wrappers` (see `Options`).
+    """
+    given = env_kwargs, env_wrappers
     classic = level_name.startswith("gym:")
     rest = level_name.removeprefix("gym:") if classic else level_name
     module, _, name = rest.rpartition(":")
     if module:
-        try:
-            user_modules.import_module(module, after=f":{name}")
-        except user_modules.BadModule as error:
-            raise BadLevel(f"{level_name}: {error}") from error.__cause__
+        import_module(module, name, level_name)
     else:
         name = OWN_LEVELS.get(name.lower(), name)
     if not classic and name in gymnasium.registry:
         registered = gymnasium.registry[name]
-        opens = _opener(level_name, registered)
+        opens = _opener(level_name, registered, given)
         return Level(level_name, opens, registered.reward_threshold, registered)
+    if module and not classic and (factory := find_callable(module, name, level_name)):
+        return Level(level_name, _factory_opener(level_name, factory, given))
     if classic and importlib.util.find_spec("gym") is None:
         raise BadLevel(f"{level_name} needs classic gym: pip install gym==0.26.2")
     theirs = _classic_registry()
     if name in theirs:
         threshold = theirs[name].reward_threshold
-        return Level(level_name, _classic_opener(level_name, name), threshold)
+        return Level(level_name, _classic_opener(level_name, name, given), threshold)
     known = theirs if classic else [*gymnasium.registry, *theirs, *OWN_LEVELS]
     if module:
         known = _registered_by(module, theirs)
@@ -83,33 +92,28 @@ def find_level(level_name: str) -> Level:
 
 
 def _opener(
-    level_name: str, registered: gymnasium.envs.registration.EnvSpec
-) -> Callable[[bool], Any]:
+    level_name: str, registered: gymnasium.envs.registration.EnvSpec, given: tuple[str, str]
+) -> Opener:
     """Return a function that makes the environment, without wrappers that only check its use."""
-    registered = copy.copy(registered)
-    registered.order_enforce = False
-
-    def opens(renders: bool) -> gymnasium.Env:
-        try:
-            mode: dict[str, Any] = {"render_mode": "rgb_array"}
-            given = mode if renders and render.can_render(registered.entry_point) else {}
-            return gymnasium.make(registered, disable_env_checker=True, **given)
-        except (gymnasium.error.Error, ImportError) as error:
-            raise BadLevel(f"{level_name} cannot be made: {error_message(error)}") from error
-
-    return opens
+    unchecked = copy.copy(registered)
+    unchecked.order_enforce = False
+    make = functools.partial(gymnasium.make, unchecked, disable_env_checker=True)
+    return Opener(level_name, make, lambda: render.can_render(unchecked.entry_point), *given)
 
 
-def _classic_opener(level_name: str, name: str) -> Callable[[bool], Any]:
+def _classic_opener(level_name: str, name: str, given: tuple[str, str]) -> Opener:
     from impala_mm.environments import gym_adapter  # noqa: PLC0415
 
-    def opens(renders: bool) -> gym_adapter.ClassicGymEnv:
-        try:
-            return gym_adapter.ClassicGymEnv(name, renders)
-        except (gym_adapter.gym.error.Error, ImportError) as error:
-            raise BadLevel(f"{level_name} cannot be made: {error_message(error)}") from error
+    make = functools.partial(gym_adapter.ClassicGymEnv, name)
+    draws = functools.partial(gym_adapter.can_render, name)
+    return Opener(level_name, make, draws, *given, errors=(gym_adapter.gym.error.Error,))
 
-    return opens
+
+def _factory_opener(level_name: str, factory: Callable[..., Any], given: tuple[str, str]) -> Opener:
+    def draws() -> bool:
+        return render.can_render(factory) or takes_render_mode(factory)
+
+    return Opener(level_name, factory, draws, *given)
 
 
 def _classic_registry() -> Mapping[str, Any]:
@@ -150,6 +154,7 @@ def _refuse(level_name: str, module: str, name: str, known: Iterable[str]) -> No
     hint = f"; did you mean {' or '.join(near)}?"
     if module:
         ids = list(dict.fromkeys(spelt.values()))
+        other = f", and it has no function or class {name}" if name.isidentifier() else ""
         if not near:
             hint = (
                 f"; it registers {', '.join(ids[:5])}{', ...' if len(ids) > 5 else ''}"
@@ -159,7 +164,7 @@ def _refuse(level_name: str, module: str, name: str, known: Iterable[str]) -> No
         raise BadLevel(
             f"there is no environment {level_name}: {module} was imported from "
             f"{user_modules.path_of(module)}, but it does not register "
-            f"{name or 'an empty id'}{hint}"
+            f"{name or 'an empty id'}{other}{hint}"
         )
     if not near:
         raise BadLevel(

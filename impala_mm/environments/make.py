@@ -33,7 +33,8 @@ def make_environments(
 
     A level is the id of a gymnasium or classic gym environment; `gym:ID` for classic gym's where
     both libraries have the id; `my_package.module:ID` where importing the module registers the id;
-    or `catch` or `memory`, which are our own. BadLevel is raised if it cannot be played.
+    `my_package.module:make_env`, a function or class that makes one; or `catch` or `memory`, which
+    are our own. BadLevel is raised if it cannot be played.
     """
     level, game, chosen = _find_level_and_game(level_name, options)
     if game:
@@ -71,7 +72,7 @@ def _find_level_and_game(
     from impala_mm.environments import levels  # noqa: PLC0415
 
     chosen = Options(**options)
-    level = levels.find_level(level_name)
+    level = levels.find_level(level_name, chosen.env_kwargs, chosen.env_wrappers)
     game = level.game(chosen)
     if not game:
         general = Options(
@@ -80,8 +81,10 @@ def _find_level_and_game(
         )
         wrong = [name for name in chosen._fields if getattr(chosen, name) != getattr(general, name)]
         if wrong:
+            changed = level.registered and (chosen.env_kwargs or chosen.env_wrappers)
             raise BadLevel(
-                f"{level_name} is not an Atari game, and {' and '.join(wrong)} "
+                f"{level_name}{' with --env_kwargs or --env_wrappers' if changed else ''}"
+                f" is not an Atari game, and {' and '.join(wrong)} "
                 f"{'works' if len(wrong) == 1 else 'work'} only with Atari games"
             )
     return level, game, chosen

@@ -57,6 +57,8 @@ class Options(NamedTuple):
     `impala_mm/config/settings.py` explains those that are flags.
     """
 
+    env_kwargs: str = ""  # arguments that environments are made with, a JSON object
+    env_wrappers: str = ""  # around each environment, the outermost last
     width: int = 0  # pixels to which images are resized; 0: not resized, but 84 for Atari
     height: int = 0
     num_action_repeats: int = 0  # frames per step; 0: the level's own number
@@ -70,7 +72,7 @@ class Options(NamedTuple):
 
 
 # Options that are also flags of an experiment: those for any level, and those for Atari only.
-GENERAL_FLAGS = ("width", "height", "num_action_repeats")
+GENERAL_FLAGS = ("env_kwargs", "env_wrappers", "width", "height", "num_action_repeats")
 OPTION_FLAGS = (
     *GENERAL_FLAGS,
     "sticky_actions",

@@ -9,6 +9,7 @@ from impala_mm.config import flags
 from impala_mm.config.printable import escape
 from impala_mm.config.settings import Config
 from impala_mm.environments.check_process import CheckProcess
+from impala_mm.environments.types import GENERAL_FLAGS
 from impala_mm.runtime import provenance
 
 _SECONDS_BEFORE_TRAINING = 2.0
@@ -17,7 +18,8 @@ _SECONDS_BEFORE_TRAINING = 2.0
 def start(config: Config, seconds: float) -> CheckProcess:
     """Start a check of all levels that may take `seconds`."""
     names = [name.strip() for name in config.level_name.split(",")] if seconds else []
-    return CheckProcess(names, (config.width, config.height), seconds, config.actor_device == "cpu")
+    options = {name: getattr(config, name) for name in GENERAL_FLAGS}
+    return CheckProcess(names, options, seconds, config.actor_device == "cpu")
 
 
 def refuse_broken(check: CheckProcess) -> None:

@@ -6,6 +6,7 @@ action = policy(observation)                    later also with the previous act
 """
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import tensorflow as tf
 from impala_mm.algorithms import agent
 from impala_mm.algorithms.interface import PolicyOutput, Role
 from impala_mm.config.algorithm_settings import BadAlgorithm
+from impala_mm.config.environment_flags import json_text
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments import from_flags, nests
@@ -182,7 +184,8 @@ def why_unsuitable(about: checkpoint.CheckpointInfo, spec: EnvironmentSpec) -> s
 def config_for_playing(recorded: dict[str, Any], level_name: str = "", **changes: Any) -> Config:
     """Return a run's recorded flags with these changes, in float32 for a CPU.
 
-    Raises checkpoint.Mismatch if there is no module of the run's algorithm.
+    `env_kwargs` may be a dictionary. Raises checkpoint.Mismatch if there is no module of the run's
+    algorithm.
     """
     algorithm = recorded.get("algorithm", Config.algorithm)
     try:
@@ -191,5 +194,7 @@ def config_for_playing(recorded: dict[str, Any], level_name: str = "", **changes
         raise checkpoint.Mismatch(f"the run's --algorithm={algorithm}: {error}") from error
     known = {f.name for f in dataclasses.fields(settings)}
     kept = {name: value for name, value in recorded.items() if name in known}
+    if isinstance(kwargs := changes.get("env_kwargs"), Mapping):
+        changes["env_kwargs"] = json_text(kwargs)
     config = dataclasses.replace(settings(**kept), precision="float32", **changes)
     return dataclasses.replace(config, level_name=level_name) if level_name else config

@@ -58,6 +58,7 @@ def describe(
     meaning = _MEANING | {"policy": _POLICY if actions.discrete is None else _PROBABILITIES}
     return {
         "level_name": about.made_of["--level_name"],
+        **{name: about.settings.get(name, "") for name in ("env_kwargs", "env_wrappers")},
         "network": about.made_of["--agent_name"],
         "checkpoint": checkpoint,
         "frames": about.frames,
@@ -112,11 +113,12 @@ def example(described: dict[str, Any]) -> str:
 
 def readme(described: dict[str, Any], example: str) -> str:
     """Return the text of README.txt."""
+    changes = [f" --{n}={described[n]}" for n in ("env_kwargs", "env_wrappers") if described[n]]
     about = (
         f"This folder holds a TensorFlow SavedModel of an agent that plays "
-        f"{described['level_name']}: a {described['network']} after {described['frames']:,.0f} "
-        f"frames of training (checkpoint {described['checkpoint']}). To use it you only need "
-        f"TensorFlow {_tensorflow(described['versions'])} or newer."
+        f"{described['level_name']}{''.join(changes)}: a {described['network']} after "
+        f"{described['frames']:,.0f} frames of training (checkpoint {described['checkpoint']}). To "
+        f"use it you only need TensorFlow {_tensorflow(described['versions'])} or newer."
     )
     lines = [
         *textwrap.wrap(about, 100),

@@ -11,6 +11,7 @@ import ale_py
 import tensorflow as tf
 from ale_py import roms
 
+from impala_mm.config.environment_flags import read_kwargs
 from impala_mm.config.messages import error_message
 from impala_mm.environments.action_parts import Discrete
 from impala_mm.environments.actions import ActionSpec
@@ -29,6 +30,13 @@ _KNOWN = {
     "frameskip",
     "max_num_frames_per_episode",
     "obs_type",
+}
+# Those of --env_kwargs, with the types that they must have; with others, gymnasium plays the game.
+_ARGUMENTS: dict[str, Any] = {
+    "repeat_action_probability": (int, float),
+    "full_action_space": bool,
+    "frameskip": int,
+    "max_num_frames_per_episode": int,
 }
 
 
@@ -52,9 +60,12 @@ class Game(NamedTuple):
 
 def read_game(level_name: str, registered: Any, options: Options) -> Game | None:
     """Return the game of an id in gymnasium's registry; None if the C++ vector cannot play it."""
-    kwargs = registered.kwargs
+    given = read_kwargs(options.env_kwargs)
+    kwargs = registered.kwargs | given
     if (
-        registered.entry_point != "ale_py.env:AtariEnv"
+        options.env_wrappers
+        or not all(isinstance(value, _ARGUMENTS.get(key, ())) for key, value in given.items())
+        or registered.entry_point != "ale_py.env:AtariEnv"
         or not kwargs.keys() <= _KNOWN
         or kwargs.get("obs_type", "rgb") == "ram"
         or registered.max_episode_steps

@@ -18,12 +18,13 @@ from supervising import until
 from impala_mm.environments import check, check_process
 from impala_mm.environments.check_process import CheckProcess
 from impala_mm.environments.observation_check import find_problems
+from impala_mm.environments.types import Options
 
 
 def _check(name, until=math.inf):
     """Return the findings about a level, the calls that were made, and whether all were."""
     found, calls = [], []
-    checked = check.LevelCheck(name, (0, 0), lambda call, _: calls.append(call), found.append)
+    checked = check.LevelCheck(name, Options(), lambda call, _: calls.append(call), found.append)
     return found, calls, checked.run(until)
 
 
@@ -233,7 +234,7 @@ def test_a_reset_of_compiled_code_needs_no_signature(monkeypatch):
 
 def _in_process(*bugs, seconds=20.0):
     names = [f"faulty_levels:{bug}-v0" for bug in bugs]
-    begin = CheckProcess([*names, "catch"], (0, 0), seconds, hides_gpus=True)
+    begin = CheckProcess([*names, "catch"], {}, seconds, hides_gpus=True)
     return begin.result()
 
 
@@ -269,7 +270,7 @@ def test_too_little_time_for_all_steps_is_a_warning(monkeypatch):
 def test_an_environment_that_is_not_made_in_time_can_clean_up(tmp_path, monkeypatch):
     file = tmp_path / "half of a download"
     monkeypatch.setenv("DOWNLOAD", str(file))
-    checked = CheckProcess(["faulty_levels:Downloads-v0"], (0, 0), 60.0, hides_gpus=True)
+    checked = CheckProcess(["faulty_levels:Downloads-v0"], {}, 60.0, hides_gpus=True)
     until(file.exists)
     checked.stop()
     assert not file.exists()
@@ -277,7 +278,10 @@ def test_an_environment_that_is_not_made_in_time_can_clean_up(tmp_path, monkeypa
 
 def test_our_own_levels_need_no_process(monkeypatch):
     monkeypatch.setattr(check_process.subprocess, "Popen", None)
-    assert CheckProcess(["catch", "Memory"], (0, 0), 5.0, hides_gpus=True).result() == ([], [])
+    assert CheckProcess(["catch", "Memory"], {}, 5.0, hides_gpus=True).result() == (
+        [],
+        [],
+    )
 
 
 def test_the_check_does_not_load_tensorflow_which_takes_longer_than_itself():

@@ -13,7 +13,7 @@ from impala_mm.environments.types import BadLevel
 
 MODULE = """
 import gymnasium
-gymnasium.register("{name}", "counting:CartPole")
+gymnasium.register("{name}", "broken_levels:Works")
 """
 
 

@@ -1,0 +1,112 @@
+"""The texts of --env_kwargs and --env_wrappers: what they mean, and the one form that each has.
+
+`settings` names these readers, so that both programs refuse a mistake when they parse their flags.
+Flags that mean the same have the same text: an actor and its learner, and a run and its resumption,
+are compared by it.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple, NoReturn
+
+_WRAPPER = re.compile(r"\s*([^\s,:{]+):([^\s,:{]+)\s*")
+
+
+class WrapperCall(NamedTuple):
+    """A wrapper of --env_wrappers and its arguments."""
+
+    module: str
+    name: str  # of the class or function in the module
+    kwargs: dict[str, Any]
+
+    @property
+    def text(self) -> str:
+        """The wrapper as the flag names it."""
+        return f"{self.module}:{self.name}{json_text(self.kwargs)}"
+
+
+def read_kwargs(text: str) -> dict[str, Any]:
+    """Return the arguments in a JSON object; an empty text has none. Raises ValueError."""
+    if not text.strip():
+        return {}
+    try:
+        return _read_object(text)[0]
+    except ValueError as error:
+        raise ValueError(f'{error}; it must be a JSON object such as {{"size": 8}}') from None
+
+
+def json_text(kwargs: Mapping[str, Any]) -> str:
+    """Return arguments as a JSON object without line breaks; an empty text if there are none."""
+    return json.dumps(kwargs, ensure_ascii=False, allow_nan=False) if kwargs else ""
+
+
+def kwargs_text(text: str) -> str:
+    """Return --env_kwargs in the form in which it is recorded and compared. Raises ValueError."""
+    return json_text(read_kwargs(text))
+
+
+def read_wrappers(text: str) -> list[WrapperCall]:
+    """Return the wrappers of a list separated by commas, the innermost first. Raises ValueError."""
+    calls = []
+    rest = text.strip()
+    while rest:
+        found = _WRAPPER.match(rest)
+        if not found:
+            name = rest.split(",")[0]
+            raise ValueError(
+                f"{name!r} is not a wrapper: write my_package:MyWrapper, with its arguments as a "
+                'JSON object if it needs any: gymnasium.wrappers:TimeLimit{"max_episode_steps": 9}'
+            )
+        kwargs: dict[str, Any] = {}
+        rest = rest[found.end() :]
+        if rest.startswith("{"):
+            try:
+                kwargs, end = _read_object(rest, alone=False)
+            except ValueError as error:
+                raise ValueError(f"the arguments of {found[1]}:{found[2]}: {error}") from None
+            rest = rest[end:].lstrip()
+        calls.append(WrapperCall(found[1], found[2], kwargs))
+        if rest and not rest.startswith(","):
+            raise ValueError(f"a comma is missing before {rest!r}")
+        if rest == ",":
+            raise ValueError("a wrapper is missing after the last comma")
+        rest = rest[1:].lstrip()
+    return calls
+
+
+def wrappers_text(text: str) -> str:
+    """Return --env_wrappers in the form in which it is recorded and compared. Raises ValueError."""
+    return ",".join(call.text for call in read_wrappers(text))
+
+
+def _read_object(text: str, alone: bool = True) -> tuple[dict[str, Any], int]:
+    """Return the JSON object at the beginning of a text, and where it ends; raise ValueError.
+
+    With `alone`, nothing may follow it.
+    """
+    decoder = json.JSONDecoder(object_pairs_hook=_without_duplicates, parse_constant=_refuse_number)
+    start = len(text) - len(text.lstrip())
+    try:
+        found, end = decoder.raw_decode(text, start)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is not JSON: {error.msg} at character {error.pos + 1}") from None
+    except RecursionError:
+        raise ValueError("it is not JSON: it is nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"it is not an object, but {json.dumps(found)}")
+    if alone and (after := text[end:].strip()):
+        raise ValueError(f"it is not JSON: {after!r} follows the object")
+    return found, end
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    for key in found:
+        if [name for name, _ in pairs].count(key) > 1:
+            raise ValueError(f"it has {key!r} twice")
+    return found
+
+
+def _refuse_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")

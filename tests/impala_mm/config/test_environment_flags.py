@@ -1,0 +1,51 @@
+"""The texts of --env_kwargs and --env_wrappers, and what is wrong in them."""
+
+import re
+
+import pytest
+
+from impala_mm.config import environment_flags, flags
+from impala_mm.config.settings import Config
+
+
+def _parse(*arguments):
+    (config,), _ = flags.parse(["program", *arguments], "", Config)
+    return config
+
+
+def test_flags_that_mean_the_same_are_stored_alike():
+    assert _parse('--env_kwargs={"a":1,\n "b":[true]}').env_kwargs == '{"a": 1, "b": [true]}'
+    assert _parse("--env_kwargs= {} ").env_kwargs == ""
+    wrapped = _parse('--env_wrappers=a.b:C {"n":1, "m":"x,y"} , d:E').env_wrappers
+    assert wrapped == 'a.b:C{"n": 1, "m": "x,y"},d:E'
+    assert environment_flags.wrappers_text(wrapped) == wrapped
+
+
+def test_a_flagfile_holds_json_without_quotes_of_a_shell(tmp_path):
+    file = tmp_path / "flags"
+    file.write_text('--env_kwargs={"map": "4 x 4", "q": "it\'s"}\n--env_wrappers=a:B{"n": 1}\n')
+    config = _parse(f"--flagfile={file}")
+    assert environment_flags.read_kwargs(config.env_kwargs) == {"map": "4 x 4", "q": "it's"}
+    assert environment_flags.read_wrappers(config.env_wrappers) == [("a", "B", {"n": 1})]
+
+
+@pytest.mark.parametrize(
+    ("argument", "sentence"),
+    [
+        ("--env_kwargs={a: 1}", "it is not JSON: Expecting property name .* at character 2; it mu"),
+        ("--env_kwargs=[1]", r"it is not an object, but \[1\]; it must be a JSON object such as"),
+        ('--env_kwargs={"a": NaN}', "NaN is no number of JSON"),
+        ('--env_kwargs={"a": 1, "a": 2}', "it has 'a' twice"),
+        ("--env_kwargs={} 2", "it is not JSON: '2' follows the object"),
+        ("--env_wrappers=Scale", "'Scale' is not a wrapper: write my_package:MyWrapper, with its"),
+        ("--env_wrappers=a:B,", "a wrapper is missing after the last comma"),
+        ("--env_wrappers=a:B{1}", "the arguments of a:B: it is not JSON: Expecting property name"),
+        ("--env_wrappers=a:B{} c:D", "a comma is missing before 'c:D'"),
+    ],
+)
+def test_a_mistake_is_refused_with_the_flag_and_its_value(argument, sentence, capsys):
+    with pytest.raises(SystemExit):
+        _parse(argument)
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {argument}: ")
+    assert re.search(sentence, said), said

@@ -1,0 +1,83 @@
+"""Arguments, wrappers and factories of environments in complete runs."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+from processes import ROOT
+
+import impala_mm
+
+FLAGS = [
+    "--level_name=making:make_walk",
+    '--env_kwargs={"length": 6}',
+    '--env_wrappers=making:Plus,gymnasium.wrappers:TimeLimit{"max_episode_steps": 4}',
+]
+
+
+def _run(program, *arguments, code=0):
+    ran = subprocess.run(
+        [sys.executable, ROOT / program, *arguments],
+        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests/helpers'}"},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == code, ran.stdout + ran.stderr
+    return ran.stdout + ran.stderr
+
+
+def _csv(folder):
+    file = folder / "workers.csv"
+    file.write_text("job,ip\nlearner,localhost\nactor,localhost\n")
+    return f"--workers_csv_path={file}"
+
+
+@pytest.mark.slow
+def test_a_run_records_them_is_told_of_others_and_is_evaluated_and_exported_with_them(tmp_path):
+    logdir = tmp_path / "run"
+    common = (f"--logdir={logdir}", "--num_actors=1", "--max_seconds=60", "--num_envs=4")
+    _run("experiment.py", *FLAGS, *common, "--total_environment_frames=800")
+    settings = json.loads((logdir / "settings.json").read_text())
+    assert [f"--{name}={settings[name]}" for name in ("env_kwargs", "env_wrappers")] == FLAGS[1:]
+    other = "--env_wrappers=making:Plus"
+    said = _run("experiment.py", *FLAGS[:2], other, *common, "--total_environment_frames=1600")
+    assert f"{other} (was making:Plus,gymnasium.wrappers:TimeLimit" in said
+    said = _run("experiment.py", "--mode=test", f"--logdir={logdir}", FLAGS[2])
+    assert re.search(r"length in steps +4\.00", said), said
+    said = _run(
+        "experiment.py", "--mode=test", f"--logdir={logdir}", '--env_kwargs={"length": 9}', code=2
+    )
+    assert "observations float32 [9], but the network was made for" in said
+    _run("experiment.py", "--mode=export", f"--logdir={logdir}", f"--export_dir={tmp_path / 'x'}")
+    assert json.loads((tmp_path / "x/signature.json").read_text())["env_kwargs"] == '{"length": 6}'
+    policy = impala_mm.load_policy(logdir, env_kwargs={"length": 6}, env_wrappers="")
+    assert policy.config.env_kwargs == '{"length": 6}'
+    assert impala_mm.evaluate(logdir, 2, env_wrappers=FLAGS[2].partition("=")[2]).lengths == [4, 4]
+
+
+@pytest.mark.slow
+def test_the_frontend_passes_them_to_the_processes_of_a_csv(tmp_path):
+    said = _run("run_experiment_mm_raw.py", *FLAGS, _csv(tmp_path), "--dry_run")
+    commands = [line for line in said.splitlines() if "--job_name=" in line]
+    assert len(commands) == 2
+    for command in commands:
+        assert set(FLAGS) <= set(shlex.split(command))
+
+
+@pytest.mark.slow
+def test_a_slurm_script_passes_them_unchanged(tmp_path):
+    script = _run("run_experiment_mm_raw.py", *FLAGS, _csv(tmp_path), "--emit=slurm")
+    begin = script.index("flags=(")
+    array = script[begin : script.index("\n)\n", begin) + 3]
+    words = subprocess.run(
+        ["bash", "-c", array + "printf '%s\\n' \"${flags[@]}\""],
+        check=False,
+        capture_output=True,
+        text=True,
+    ).stdout.splitlines()
+    assert set(FLAGS) <= set(words)
