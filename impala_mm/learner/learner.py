@@ -155,7 +155,7 @@ class Learner(threading.Thread):
             return
         begin = time.monotonic()
         saved = self.own_state.save(self.updates)
-        everyones = self._group.gather((saved, self.kept_updates()), "own states")
+        everyones = self._group.gather((saved, self.kept_updates()), "own_states")
         self._own_state_saved_at = self.updates
         self.own_state.prune([*everyones[0][1], self.updates])
         if self.take_snapshot:

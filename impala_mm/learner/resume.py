@@ -77,8 +77,8 @@ def resume_messages(about: CheckpointInfo, config: Config, learners: int) -> lis
         )
     if unused := [str(rank) for rank in range(learners, len(about.own_states))]:
         lines.append(
-            f"what learner{'s' * (len(unused) > 1)} {' and '.join(unused)} saved of their own "
-            f"is not used"
+            f"the own state{'s' * (len(unused) > 1)} of learner{'s' * (len(unused) > 1)} "
+            f"{' and '.join(unused)} (source and local variables) will not be used"
         )
     changed = differences(config, about.settings)
     if changed:
