@@ -36,7 +36,9 @@ def test_it_is_resumed_by_the_same_command(older):
     assert rows[-1]["episode_return"] > 0.8, "it plays as well as before"
     since = [row for row in rows if row["updates"] > before["updates"]]
     assert before.keys() <= set().union(*since), "no key of a row is gone"
-    assert len(read_rows(older, "starts.jsonl")) == 2
+    assert "--reward_clipping=abs_one, which this run has recorded" in printed
+    starts = read_rows(older, "starts.jsonl")
+    assert [start["settings"]["reward_clipping"] for start in starts] == ["abs_one", "abs_one"]
 
 
 def test_it_is_tested(older):

@@ -15,7 +15,7 @@ import tensorflow as tf
 import nets
 from impala_mm.algorithms import networks, registry
 from impala_mm.algorithms.interface import Algorithm, Role
-from impala_mm.config import flags
+from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import structure_digest
@@ -79,6 +79,7 @@ def make_agent(
         "network": networks.describe(config, network),
         "unroll": structure_digest(algorithm.unroll[2:]) + f" of {config.unroll_length}",
         "acting": layout.digest,
+        "normalised": _normalised(config),
         "box": f"{config.box_policy}, {config.box_deviation} deviation",
     }
     has_box = any(isinstance(part, Box) for part in spec.actions.leaves)
@@ -91,8 +92,16 @@ def make_agent(
         "--num_action_repeats": spec.action_repeats,
         **from_flags.describe_spaces(spec),
         **({"--box_policy": identity["box"]} if has_box else {}),
+        "--normalize_observations": config.normalize_observations,
+        "--normalize_rewards": config.normalize_rewards,
     }
     return Agent(algorithm, layout, levels, identity, made_of)
+
+
+def _normalised(config: Config) -> str:
+    """Return what is normalised, in words."""
+    kinds = {"observations": config.normalize_observations, "rewards": config.normalize_rewards}
+    return " and ".join(kind for kind, normalises in kinds.items() if normalises) or "nothing"
 
 
 def stepping_identity(config: Config, levels: dict[str, EnvironmentSpec]) -> dict[str, Any]:
@@ -105,7 +114,8 @@ def stepping_identity(config: Config, levels: dict[str, EnvironmentSpec]) -> dic
         "inference": config.inference,
         "level_name": ",".join(levels),
         "algorithm": config.algorithm,
-        "reward_clipping": config.reward_clipping,  # clipping of the rewards that the network reads
+        # Clipping of the rewards that the network reads.
+        "reward_clipping": auto.reward_clipping(config, spec.emulator),
         "options": ", ".join(
             f"--{n}={v}" for n, v in from_flags.environment_options(config).items()
         ),

@@ -16,7 +16,15 @@ import sonnet as snt
 import tensorflow as tf
 
 import nets
-from impala_mm.algorithms import losses, masking, networks, optimizers, policies, vtrace
+from impala_mm.algorithms import (
+    losses,
+    masking,
+    networks,
+    normalisers,
+    optimizers,
+    policies,
+    vtrace,
+)
 from impala_mm.algorithms.distributions import Distribution
 from impala_mm.algorithms.impala_settings import Settings
 from impala_mm.algorithms.interface import Context, PolicyOutput, Role, entry_spec
@@ -37,7 +45,6 @@ def make(config: Config, environment: EnvironmentSpec, role: Role = Role.LEARNER
 class Impala:
     """A network with a policy head and a baseline head, trained with V-trace."""
 
-    max_lag = None
     masks = True  # actions that an environment forbids are never chosen
 
     def __init__(self, config: Settings, environment: EnvironmentSpec, role: Role):
@@ -50,6 +57,7 @@ class Impala:
         self._discrete = environment.actions.discrete is not None
         scaling = config.advantage_scaling
         self._scale_advantages = scaling == "batch" or (scaling == "auto" and not self._discrete)
+        self._normaliser = normalisers.Normaliser(config, environment.observation)
         self._policy_head = policies.make_head(self._distribution, config.policy_init_scale)
         self._baseline_head = snt.Linear(1, name="baseline")
         parameters = tf.TensorSpec([self._distribution.num_parameters], tf.float32)
@@ -64,7 +72,13 @@ class Impala:
         modules = (self._network, self._policy_head, self._baseline_head)
         trained = [v for module in modules for v in module.trainable_variables]
         carried = self._prepare_updates(trained) if role is Role.LEARNER else []
-        self.variables = Variables(trained=trained, carried=carried, acting=trained)
+        inputs = self._normaliser
+        self.variables = Variables(
+            trained=trained,
+            carried=[*carried, *inputs.carried],
+            acting=[*trained, *inputs.acting],
+            weights=inputs.carried,
+        )
 
     def _prepare_updates(self, trained: list[tf.Variable]) -> list[tf.Variable]:
         """Make what only `update` needs; return its variables."""
@@ -77,8 +91,8 @@ class Impala:
         return [*self._optimizer.variables, self._squared_error]
 
     def initial_state(self, batch: int) -> Any:
-        """Return the network's state at the start of an episode: nest of [B, ...]."""
-        return self._network.initial_state(batch)
+        """Return the core state at the start of an episode: nest of [B, ...]."""
+        return self._normaliser.initial_state(self._network.initial_state(batch), batch)
 
     def act(self, entry: Entry, core_state: Any, exploration: tf.Tensor) -> tuple[Any, Any, Any]:
         """Sample actions from the policy; where `exploration` is 0, take the most likely ones."""
@@ -95,26 +109,53 @@ class Impala:
     def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
         """Return the policy's probabilities, or parameters, and the baseline's values."""
         features, _ = self._read(entry, core_state)
-        policy = self._policy_head(features.policy)
+        parameters = self._policy_head(features.policy)
+        values = tf.squeeze(self._baseline_head(features.value), -1)
+        return self._output(parameters, values, entry.mask)
+
+    def judge_unroll(self, entries: Entry, start: Any) -> PolicyOutput:
+        """Return what `judge` returns for each of the entries [T+1, B, ...] of an unroll."""
+        outputs = self._unroll(self._normaliser.read(entries), start)
+        return self._output(*outputs, entries.mask)
+
+    def _output(self, parameters: tf.Tensor, values: tf.Tensor, mask: Any) -> PolicyOutput:
+        policy = parameters
         if self._discrete:
-            policy = tf.nn.softmax(masking.allowed_only(policy, entry.mask))
-        return PolicyOutput(policy, tf.squeeze(self._baseline_head(features.value), -1))
+            policy = tf.nn.softmax(masking.allowed_only(parameters, mask))
+        return PolicyOutput(policy, values, parameters)
 
     def _read(self, entry: Entry, core_state: Any) -> tuple[nets.Features, Any]:
         """Return (features [B, F], core state) after reading entries [B, ...]."""
-        reward = losses.clip_reward(entry.reward, self._config.reward_clipping)
-        read = (entry.observation, reward, entry.action, entry.first)
-        features, core_state = self._network.step(*read, core_state)
+        returns, state = self._normaliser.split(core_state)
+        returns, read = self._normaliser.step(entry, returns), self._normaliser.read(entry)
+        features, state = self._network.step(
+            read.observation, read.reward, read.action, read.first, state
+        )
+        core_state = self._normaliser.join(returns, state)
         return networks.for_policy_and_value(features), core_state
+
+    def _unroll(self, entries: Entry, start: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return (policy parameters [T+1, B, P], values [T+1, B]).
+
+        `entries` [T+1, B, ...] are those that the normaliser returns.
+        """
+        _, state = self._normaliser.split(start)
+        features, _ = self._network.unroll(
+            entries.observation, entries.reward, entries.action, entries.first, state
+        )  # [T+1, B, F]
+        features = networks.for_policy_and_value(features)
+        values = snt.BatchApply(self._baseline_head)(features.value)  # [T+1, B, 1]
+        return snt.BatchApply(self._policy_head)(features.policy), tf.squeeze(values, -1)
 
     def update(
         self, batch: Batch, context: Context, exchange: GradientReducer
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Make one V-trace update."""
         config, trained = self._config, self.variables.trained
-        loss, gradients = exchange.differentiate(lambda: self._loss(batch), trained)
+        moments = self._advantage_moments(batch, exchange)
+        loss, gradients = exchange.differentiate(lambda: self._loss(batch, moments), trained)
         self._optimizer.learning_rate.assign(
-            optimizers.linear_decay(config.learning_rate, context.frames, context.total)
+            optimizers.scheduled_rate(config, context.frames, context.total)
         )
         applied = exchange.apply(self._optimizer, gradients, trained)
         # The number of steps over which each loss is a sum; with "mean" it is already an average.
@@ -124,6 +165,7 @@ class Impala:
         error = 2.0 * exchange.mean(loss.baseline, name="squared_error") / num_summed
         change = _PACE * (error - self._squared_error)
         self._squared_error.assign_add(tf.where(tf.math.is_finite(change), change, 0.0))
+        self._normaliser.update(batch, self.unroll.overlap, exchange)
         metrics = {
             "loss/total": loss.total,
             "loss/policy": loss.policy,
@@ -141,37 +183,51 @@ class Impala:
         }
         return metrics, batch.weight
 
-    def _loss(self, batch: Batch) -> "Losses":
-        config, entries = self._config, batch.unrolls
-        reward = losses.clip_reward(entries.reward, config.reward_clipping)  # [T+1, B]
-        features, _ = self._network.unroll(
-            entries.observation, reward, entries.action, entries.first, batch.start
-        )  # [T+1, B, F]
-        features = networks.for_policy_and_value(features)
-        parameters = snt.BatchApply(self._policy_head)(features.policy)  # [T+1, B, P]
-        baseline = snt.BatchApply(self._baseline_head)(features.value)  # [T+1, B, 1]
-        behaviour = self._distribution.make(entries.extras, masking.before(entries.mask))
+    def _advantage_moments(self, batch: Batch, exchange: GradientReducer) -> losses.Moments | None:
+        """Return the moments of all learners' advantages; None: the batch's own will do.
+
+        The learners exchange them before the loss is computed, since --xla compiles the loss, and
+        an exchange cannot be compiled. So several learners run the network forward twice.
+        """
+        if not self._scale_advantages or exchange.group.size == 1:
+            return None
+        steps, *_, targets = vtrace_step(weight=batch.weight, **self._outputs(batch))
+        own = losses.moments(targets.pg_advantages, steps.live)
+        return losses.Moments(*tf.unstack(exchange.mean(tf.stack(own), name="advantages")))
+
+    def _loss(self, batch: Batch, moments: losses.Moments | None) -> "Losses":
+        config = self._config
         return impala_loss(
-            distribution=self._distribution.make,
-            masks=entries.mask,
-            parameters=parameters,
-            values=tf.squeeze(baseline, -1),
-            actions=entries.action,
-            rewards=reward,
-            terminated=entries.terminated,
-            first=entries.first,
-            behaviour_log_probs=behaviour.log_prob(entries.action),
+            **self._outputs(batch),
             weight=batch.weight,
-            discounting=config.discounting,
             baseline_cost=config.baseline_cost / tf.maximum(self._squared_error, 1.0),
             entropy_cost=config.entropy_cost,
             reduction=config.loss_reduction,
             scale_advantages=self._scale_advantages,
-            lambda_=config.vtrace_lambda,
-            clip_rho_threshold=config.clip_rho_threshold,
-            clip_pg_rho_threshold=config.clip_pg_rho_threshold,
-            clip_c_threshold=config.clip_c_threshold,
+            advantage_moments=moments,
         )
+
+    def _outputs(self, batch: Batch) -> dict[str, Any]:
+        """Return the arguments of `vtrace_step` for a batch but its weight."""
+        config, entries = self._config, self._normaliser.read(batch.unrolls)
+        parameters, values = self._unroll(entries, batch.start)
+        behaviour = self._distribution.make(entries.extras, masking.before(entries.mask))
+        return {
+            "distribution": self._distribution.make,
+            "masks": entries.mask,
+            "parameters": parameters,
+            "values": values,
+            "actions": entries.action,
+            "rewards": entries.reward,
+            "terminated": entries.terminated,
+            "first": entries.first,
+            "behaviour_log_probs": behaviour.log_prob(entries.action),
+            "discounting": config.discounting,
+            "lambda_": config.vtrace_lambda,
+            "clip_rho_threshold": config.clip_rho_threshold,
+            "clip_pg_rho_threshold": config.clip_pg_rho_threshold,
+            "clip_c_threshold": config.clip_c_threshold,
+        }
 
 
 class Losses(NamedTuple):
@@ -186,7 +242,17 @@ class Losses(NamedTuple):
     shift: tf.Tensor
 
 
-def impala_loss(
+class Step(NamedTuple):
+    """The policy and V-trace's targets for the transitions of a batch, [T, B]."""
+
+    steps: losses.Transitions
+    values: tf.Tensor  # float32: of the observations that the actions were chosen from
+    policy: Distribution  # the current one
+    log_probs: tf.Tensor  # float32: those that it gives to the actions
+    targets: vtrace.VTraceReturns
+
+
+def vtrace_step(
     *,
     parameters: tf.Tensor,
     values: tf.Tensor,
@@ -197,18 +263,14 @@ def impala_loss(
     behaviour_log_probs: tf.Tensor,
     weight: tf.Tensor,
     discounting: float,
-    baseline_cost: float | tf.Tensor,
-    entropy_cost: float,
-    reduction: str = "sum",
     lambda_: float = 1.0,
     clip_rho_threshold: float | None = 1.0,
     clip_pg_rho_threshold: float | None = 1.0,
     clip_c_threshold: float | None = 1.0,
     distribution: Callable[..., Distribution] = policies.categorical,
     masks: Any = (),
-    scale_advantages: bool = False,
-) -> Losses:
-    """Return the policy, baseline and entropy loss of B unrolls, with V-trace targets.
+) -> Step:
+    """Return the policy and V-trace's targets of B unrolls.
 
     `parameters` [T+1, B, P] and `values` [T+1, B] are the network's outputs at entries 0..T;
     `distribution` makes the policy of parameters [..., P]. The next arguments, [T+1, B] and for
@@ -219,10 +281,7 @@ def impala_loss(
     are the entries' masks of the actions that follow them, or (); `distribution` takes them as its
     second argument.
 
-    With `scale_advantages`, the advantages of live transitions get mean 0 and deviation 1.
-
-    `weight` [B] multiplies all terms of its column. A column of weight 0 may hold any values, even
-    NaN: it adds 0 to every loss and to every gradient.
+    A column of `weight` [B] 0 may hold any values, even NaN.
     """
     parameters, values = tf.cast(parameters, tf.float32), tf.cast(values, tf.float32)
     # Masked before anything is computed from it, since the gradient of a value that is masked
@@ -254,11 +313,33 @@ def impala_loss(
         lambda_=lambda_,
         clip_c_threshold=clip_c_threshold,
     )
+    return Step(steps, values[:-1], policy, log_probs, targets)
+
+
+def impala_loss(
+    *,
+    weight: tf.Tensor,
+    baseline_cost: float | tf.Tensor,
+    entropy_cost: float,
+    reduction: str = "sum",
+    scale_advantages: bool = False,
+    advantage_moments: losses.Moments | None = None,
+    **of_batch: Any,
+) -> Losses:
+    """Return the policy, baseline and entropy loss of B unrolls, with V-trace targets.
+
+    `of_batch` are the other arguments of `vtrace_step`. With `scale_advantages`, the advantages of
+    live transitions get mean 0 and deviation 1, or are scaled by `advantage_moments`.
+
+    `weight` [B] multiplies all terms of its column. A column of weight 0 may hold any values, even
+    NaN: it adds 0 to every loss and to every gradient.
+    """
+    steps, values, policy, log_probs, targets = vtrace_step(weight=weight, **of_batch)
     advantages = targets.pg_advantages
     if scale_advantages:
-        advantages = losses.standardise(advantages, steps.live)
+        advantages = losses.standardise(advantages, steps.live, advantage_moments)
     policy_loss = losses.reduce(-log_probs * advantages, steps.live, weight, reduction)
-    errors = targets.vs - values[:-1]
+    errors = targets.vs - values
     baseline_loss = losses.reduce(0.5 * tf.square(errors), steps.live, weight, reduction)
     entropy_loss = losses.reduce(-policy.entropy(), steps.live, weight, reduction)
     total = policy_loss + baseline_cost * baseline_loss + entropy_cost * entropy_loss

@@ -79,11 +79,31 @@ def select(condition: tf.Tensor, x: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
     return tf.where(condition[(..., *axes)], x, other)
 
 
-def standardise(x: tf.Tensor, live: tf.Tensor) -> tf.Tensor:
-    """Return x [T, B] less its mean where `live`, and divided by its standard deviation there."""
-    count = tf.maximum(tf.reduce_sum(tf.cast(live, x.dtype)), 1.0)
-    apart = mask(live, x - tf.reduce_sum(mask(live, x)) / count)
-    return apart / (tf.sqrt(tf.reduce_sum(tf.square(apart)) / count) + 1e-6)
+class Moments(NamedTuple):
+    """Sums over live transitions, from which `standardise` computes mean and deviation."""
+
+    count: tf.Tensor  # float64 []
+    total: tf.Tensor  # float64 []: the sum of the numbers
+    squares: tf.Tensor  # float64 []: the sum of their squares
+
+
+def moments(x: tf.Tensor, live: tf.Tensor) -> Moments:
+    """Return the moments of x [T, B] where `live`; those of several learners may be averaged."""
+    x = tf.cast(mask(live, x), tf.float64)
+    count = tf.reduce_sum(tf.cast(live, tf.float64))
+    return Moments(count, tf.reduce_sum(x), tf.reduce_sum(tf.square(x)))
+
+
+def standardise(x: tf.Tensor, live: tf.Tensor, of: Moments | None = None) -> tf.Tensor:
+    """Return x [T, B] less its mean where `live`, and divided by its standard deviation there.
+
+    Mean and deviation are those of the moments `of`; None: those of x.
+    """
+    count, total, squares = of or moments(x, live)
+    mean = tf.math.divide_no_nan(total, count)
+    variance = tf.math.divide_no_nan(squares, count) - tf.square(mean)
+    deviation = tf.sqrt(tf.maximum(variance, 0.0)) + 1e-6
+    return mask(live, tf.cast((tf.cast(x, tf.float64) - mean) / deviation, x.dtype))
 
 
 def reduce(terms: tf.Tensor, live: tf.Tensor, weight: tf.Tensor, reduction: str) -> tf.Tensor:

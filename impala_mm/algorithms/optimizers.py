@@ -1,15 +1,17 @@
 """Optimizers: the RMSProp of TensorFlow 1, and Adam.
 
 An algorithm makes its optimizer with `make`. It calls `initialize`, so that the optimizer's
-variables can be broadcast and checkpointed before the first step. It sets `learning_rate` before
-each step, and passes the optimizer to `exchange.apply`. Both optimizers run TensorFlow's fused
-kernels, one per parameter.
+variables can be broadcast and checkpointed before the first step. It sets `learning_rate`, by
+`scheduled_rate`, before each step, and passes the optimizer to `exchange.apply`. Both optimizers
+run TensorFlow's fused kernels, one per parameter.
 """
 
 from collections.abc import Sequence
 
 import sonnet as snt
 import tensorflow as tf
+
+from impala_mm.config.settings import Config
 
 _EPSILON = {"adam": 1e-5, "rmsprop": 0.01}
 OPTIMIZERS = tuple(_EPSILON)
@@ -29,6 +31,29 @@ def make(
     if name == "rmsprop":
         return RMSProp(learning_rate, decay, momentum, epsilon)
     return Adam(learning_rate, epsilon=epsilon)
+
+
+def scheduled_rate(
+    config: Config, frames: tf.Tensor, total: tf.Tensor, initial: float | None = None
+) -> tf.Tensor:
+    """Return the learning rate after `frames` of `total`, by --learning_rate_schedule; float32 [].
+
+    `initial` is the rate at the start of an optimizer that has a rate of its own; its rate at the
+    end is the same share of it as --learning_rate_end is of --learning_rate. None: the rates are
+    these flags.
+    """
+    end = config.learning_rate_end
+    if initial is None:
+        initial = config.learning_rate
+    elif config.learning_rate:
+        end *= initial / config.learning_rate
+    if config.learning_rate_schedule == "constant":
+        return tf.constant(initial, tf.float32)
+    left = 1.0 - tf.cast(frames, tf.float64) / tf.cast(total, tf.float64)
+    left = tf.maximum(left, 0.0)
+    if config.learning_rate_schedule == "polynomial":
+        left **= config.learning_rate_power
+    return tf.cast(end + (initial - end) * left, tf.float32)
 
 
 def linear_decay(initial: float, frames: tf.Tensor, total: tf.Tensor) -> tf.Tensor:

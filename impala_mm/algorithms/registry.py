@@ -8,7 +8,7 @@ from typing import Any
 
 import nets
 from impala_mm.algorithms.interface import Algorithm, Role
-from impala_mm.config import algorithm_settings, user_modules
+from impala_mm.config import algorithm_settings, auto, user_modules
 from impala_mm.config.algorithm_settings import BUILT_IN, BadAlgorithm
 from impala_mm.config.messages import describe_error
 from impala_mm.config.settings import Config
@@ -20,9 +20,10 @@ from impala_mm.runtime import devices
 
 # The members that an algorithm may leave out, with their defaults.
 _OPTIONAL: dict[str, Any] = {
-    "max_lag": None,
+    "rounds": False,  # whether it trains in rounds, on unrolls of its newest policy alone
     "masks": False,
     "source": None,  # a method that wraps the actors' queue, see `learner.batch_source`
+    "judge_unroll": None,  # the method that makes it a teacher, see `interface.Algorithm`
     "network_name": "",  # the name of its network, if --agent_name=auto does not choose it
 }
 _METHODS = ("initial_state", "act", "judge", "update")
@@ -37,9 +38,12 @@ def make_algorithm(
     if the environment offers masks and the algorithm does not declare that it reads them.
     """
     try:
-        settings = Config.of_algorithm(config.algorithm).of(config)
-        precision = devices.resolve_precision(config.precision, environment.observation)
-        made = _make(dataclasses.replace(settings, precision=precision), environment, role)
+        settings = dataclasses.replace(
+            Config.of_algorithm(config.algorithm).of(config),
+            precision=devices.resolve_precision(config.precision, environment.observation),
+            reward_clipping=auto.reward_clipping(config, environment.emulator),
+        )
+        made = _make(settings, environment, role)
     except BadAlgorithm as error:
         algorithm_settings.refuse(config.algorithm, error)
     if environment.masks and not optional(made, "masks"):
@@ -99,6 +103,11 @@ def _check(made: Any, module: ModuleType) -> None:
         raise BadAlgorithm(
             f"{what}, which has no {' and no '.join(lacks)}; impala_mm/algorithms/interface.py "
             f"says what an algorithm must define"
+        )
+    if getattr(made, "max_lag", None) is not None:
+        raise BadAlgorithm(
+            f"{what}, whose max_lag={made.max_lag} has no effect any more; with rounds = True "
+            f"every batch is played by the newest policy"
         )
     wrong = [name for name in _METHODS if not callable(getattr(made, name))]
     if wrong:

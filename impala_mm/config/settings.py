@@ -68,7 +68,7 @@ class Config:
     total_environment_frames: float = flag(
         0, group="Run", least=0,
         text="Environment frames, summed over all learners, after which the run ends; a step "
-             "counts num_action_repeats frames. The learning rate falls linearly to 0 over them. "
+             "counts num_action_repeats frames. The learning rate falls over them. "
              "0: 50 million; the run then ends earlier if it reaches the level's reward "
              "threshold (see stop_at_return).")
     stop_at_return: float = flag(
@@ -277,6 +277,13 @@ class Config:
         0, group="Environment", least=0,
         text="Height in pixels to which images are resized. 0: images keep their height (Atari: "
              "84).")
+    convert_observations: bool = flag(
+        True, group="Environment",
+        text="Convert observations to what networks read best: images [channels, height, width] "
+             "and grey images [height, width] of at least 36x36 pixels to [height, width, "
+             "channels], images of that size of numbers from 0 to 1 to bytes, and choices among "
+             "more than 64 to numbers, which the network embeds. False: images stay as they are, "
+             "and all choices become one-hot vectors, as in earlier versions.")
     sticky_actions: float = flag(
         -1, group="Environment", most=1,
         text="Atari only: probability, at each frame, that the emulator repeats the previous "
@@ -309,10 +316,20 @@ class Config:
         0.99, group="Algorithm", least=0, most=1,
         text="Discount factor (gamma) per step.")
     reward_clipping: str = flag(
-        "abs_one", group="Algorithm", choices=("abs_one", "soft_asymmetric", "none"),
+        "auto", group="Algorithm", choices=("auto", "abs_one", "soft_asymmetric", "none"),
         text="How a reward r is changed before the network reads it and the loss uses it. "
              "abs_one: clipped to [-1, 1]. soft_asymmetric: 5 tanh(r/5), multiplied by 0.3 if r "
-             "is negative. none: not changed.")
+             "is negative. none: not changed. auto: what the run in logdir has recorded; for a "
+             "new run abs_one for Atari and none for all other levels.")
+    normalize_observations: bool = flag(
+        False, group="Algorithm",
+        text="Normalise observations by their running mean and standard deviation, which all "
+             "learners share, and clip them to [-10, 10]. Images and integers stay as they are.")
+    normalize_rewards: bool = flag(
+        False, group="Algorithm",
+        text="Divide rewards by the running standard deviation of the discounted returns of all "
+             "episodes, before reward_clipping. Values and losses are then in this unit; mean "
+             "returns are still sums of raw rewards.")
     entropy_cost: float = flag(
         0.005, group="Algorithm",
         text="Weight of the policy's entropy in the loss. A larger weight makes the policy "
@@ -389,7 +406,20 @@ class Config:
              "IMPALA's published settings assume.")
     learning_rate: float = flag(
         0.0008, group="Optimizer", least=0,
-        text="Learning rate at the start; it falls linearly to 0 over total_environment_frames.")
+        text="Learning rate at the start of the run; learning_rate_schedule says how it changes.")
+    learning_rate_schedule: str = flag(
+        "linear", group="Optimizer", choices=("linear", "constant", "polynomial"),
+        text="How the learning rate changes over total_environment_frames. linear: in a line "
+             "from learning_rate to learning_rate_end. polynomial: the same, but the difference "
+             "from learning_rate_end is multiplied by the remaining share of the frames to the "
+             "power of learning_rate_power. constant: not at all.")
+    learning_rate_end: float = flag(
+        0.0, group="Optimizer", least=0,
+        text="Learning rate at the end of the run, unless learning_rate_schedule is constant.")
+    learning_rate_power: float = flag(
+        2.0, group="Optimizer", least=0,
+        text="Exponent of learning_rate_schedule=polynomial; 1 is linear, and larger values "
+             "lower the rate earlier.")
     decay: float = flag(
         0.99, group="Optimizer", least=0, most=1,
         text="rmsprop only: share of the mean square that is kept at each update.")

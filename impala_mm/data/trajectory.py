@@ -35,7 +35,8 @@ before it:
   * If an environment breaks, its current unroll is dropped. Its next unroll begins with the reset
     of the environment that replaces it.
 
-Rewards in entries are not clipped; `losses.clip_reward` clips them for the network and the loss.
+Observations and rewards in entries are as the environment returned them. `normalisers.Normaliser`
+normalises them, and clips rewards, for the network and the loss.
 """
 
 import hashlib

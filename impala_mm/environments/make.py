@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from impala_mm.environments.choices import ChoiceSpec
 from impala_mm.environments.types import (
     GENERAL_FLAGS,
     OWN_LEVELS,
@@ -17,7 +18,7 @@ from impala_mm.environments.types import (
 if TYPE_CHECKING:
     from impala_mm.environments.atari.games import Game
     from impala_mm.environments.levels import Level
-    from impala_mm.environments.observations import ObservationConversion
+    from impala_mm.environments.observations import ObservationConversion, PartConversion
     from impala_mm.environments.spaces import SpaceConversion
 
 _infos_with_mask: dict[str, bool] = {}  # by level: whether its first info had a mask
@@ -96,7 +97,8 @@ def _read_spaces(level: "Level", options: Options) -> tuple["SpaceConversion", E
 
     environment = level.open(False)
     try:
-        conversion = spaces.read_spaces(level.name, environment, options.width, options.height)
+        chosen = options.width, options.height, options.convert_observations
+        conversion = spaces.read_spaces(level.name, environment, *chosen)
         if not conversion.masks and _first_info_has_mask(level, environment):
             found = masks.MaskConversion(conversion.actions, "info")
             conversion = conversion._replace(masks=found)
@@ -107,14 +109,28 @@ def _read_spaces(level: "Level", options: Options) -> tuple["SpaceConversion", E
         masks.refuse_unsuitable(level.name, conversion.actions, repeats)
     return conversion, EnvironmentSpec(
         level.name,
-        tf.nest.map_structure(
-            lambda part: tf.TensorSpec(part.shape, tf.as_dtype(part.dtype)),
-            conversion.observation.parts,
-        ),
+        tf.nest.map_structure(_spec, conversion.observation.parts),
         conversion.actions,
         repeats,
         level.reward_threshold,
         masks=conversion.actions.mask_specs if conversion.masks else (),
+        note=_note(level.name, conversion.observation.note),
+    )
+
+
+def _spec(part: "PartConversion") -> tf.TensorSpec:
+    if part.choices:
+        return ChoiceSpec(part.choices)
+    return tf.TensorSpec(part.shape, tf.as_dtype(part.dtype))
+
+
+def _note(level_name: str, recognised: str) -> str:
+    """Return a sentence about what was recognised as images; empty if nothing was."""
+    if not recognised:
+        return ""
+    return (
+        f"{level_name} is read as images: {recognised} (--noconvert_observations leaves its "
+        f"observations as they are)"
     )
 
 

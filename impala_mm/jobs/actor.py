@@ -47,7 +47,7 @@ def run(config: Config) -> NoReturn:
     setup = _ActorSetup(config, learners, start, token, say, stop, alive)
     if config.inference == "auto":
         setup = setup._replace(
-            config=dataclasses.replace(config, inference=_ask_inference_place(setup))
+            config=dataclasses.replace(config, inference=_ask_learner(setup, "inference", "actor"))
         )
     lifecycle.exit_now(_play(setup, ending))
 
@@ -114,8 +114,11 @@ class _ActorSetup(NamedTuple):
         self.report(address, error.fault, error.reason)
 
 
-def _ask_inference_place(setup: _ActorSetup) -> str:
-    """Return --inference of the first learner that answers: "actor" or "learner"."""
+def _ask_learner(setup: _ActorSetup, name: str, default: str) -> str:
+    """Return the value by this name in the identity of the first learner that answers.
+
+    Return the default if it has none, or if this actor is asked to stop.
+    """
     from impala_mm.runtime.backoff import Backoff  # noqa: PLC0415
     from impala_mm.transport.client import (  # noqa: PLC0415
         Client,
@@ -131,7 +134,7 @@ def _ask_inference_place(setup: _ActorSetup) -> str:
             break
         try:
             client = Client(learners[number % len(learners)], setup.token)
-            return client.hello({"probe": True}).get("inference", "actor")
+            return client.hello({"probe": True}).get(name, default)
         except Unreachable as error:
             setup.heartbeat.beat()
             why = str(error) if isinstance(error, OtherRun) else ""
@@ -139,7 +142,16 @@ def _ask_inference_place(setup: _ActorSetup) -> str:
         except Refused as error:
             setup.say(f"error: {error}")
             lifecycle.exit_now(1)
-    return "actor"
+    return default
+
+
+def _ask_reward_clipping(setup: _ActorSetup, own: str) -> str:
+    """Return what --reward_clipping=auto stands for; `own` is what it would for a new run.
+
+    The learner knows more: a resumed run keeps what its folder has recorded.
+    """
+    asks = setup.config.reward_clipping == "auto"
+    return _ask_learner(setup, "reward_clipping", own) if asks else own
 
 
 class _PreparedActor(NamedTuple):
@@ -159,24 +171,31 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     from impala_mm.data.trajectory import UnrollCodec  # noqa: PLC0415
 
     config, say, stop = setup.config, setup.say, setup.stop
-    algorithm, layout, levels, identity, _ = agent.make_agent(
-        agent.config_for_acting(config), config.task, role=Role.ACTOR
-    )
+    acting = agent.config_for_acting
+    made = agent.make_agent(acting(config), config.task, role=Role.ACTOR)
+    algorithm, levels = made.algorithm, made.levels
     level = _level_of_task(config, levels)
     observation = levels[level].observation
     count = auto.num_envs(config, observation)
-    lag = registry.optional(algorithm, "max_lag")
+    rounds = registry.optional(algorithm, "rounds")
     refuse_many_environments(config, count, UnrollCodec(algorithm.unroll).size, 1)
     try:
-        sizes = auto.group_sizes(config, count, observation, provenance.is_local_run(), lag)
+        sizes = auto.group_sizes(config, count, observation, provenance.is_local_run(), rounds)
     except ValueError as error:
         flags.refuse(str(error))
     groups = _make_groups(setup, level, sizes)
+    own = made.identity["reward_clipping"]
+    # Asked only now, so that mistakes in the flags are found while no learner runs.
+    if (clipping := _ask_reward_clipping(setup, own)) != own:
+        config = dataclasses.replace(config, reward_clipping=clipping)
+        made = agent.make_agent(acting(config), config.task, levels, role=Role.ACTOR)
+    algorithm, layout = made.algorithm, made.layout
     pull_secs = auto.pull_secs(config.min_pull_secs, layout.size)
-    identity |= {"actor": config.task, "level": level}
+    identity = made.identity | {"actor": config.task, "level": level, "environments": count}
     pack = compression.COMPRESSORS[auto.compression(config, observation)]
+    columns = count if rounds else 0
     link = LearnerLink(
-        setup.learners, setup.start, identity, setup.token, pull_secs, lag, say, stop, pack
+        setup.learners, setup.start, identity, setup.token, pull_secs, columns, say, stop, pack
     )
 
     def run() -> None:
@@ -215,6 +234,7 @@ def _prepare_stepping(setup: _ActorSetup) -> _PreparedActor:
         flags.refuse(f"--inference=learner: {error}; --inference=actor sends none of them alone")
     groups = _make_groups(setup, level, sizes)
     identity = agent.stepping_identity(config, levels) | {"actor": config.task, "level": level}
+    identity["reward_clipping"] = _ask_reward_clipping(setup, identity["reward_clipping"])
     pack = compression.COMPRESSORS[auto.compression(config, observation)]
     learner = setup.learners[setup.start]
     playing = stepping_actor.SteppingActor(

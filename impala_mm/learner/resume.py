@@ -8,7 +8,7 @@ import dataclasses
 from typing import Any
 
 from impala_mm.algorithms import networks
-from impala_mm.config.flags import differences
+from impala_mm.config.flags import differences, format_value
 from impala_mm.config.settings import Config
 from impala_mm.learner.limits import RunLimits
 from impala_mm.records.checkpoint import CheckpointInfo, Mismatch
@@ -21,6 +21,8 @@ _WEIGHTS = (
     "actions",
     "observations",
     "--box_policy",
+    "--normalize_observations",
+    "--normalize_rewards",
 )
 # Flags that are newer than some checkpoints, whose runs had what is now the default.
 _DEFAULTS = {f"--{f.name}": f.default for f in dataclasses.fields(Config)}
@@ -55,10 +57,13 @@ def _describe_differences(
     if ours.get("--agent_name") == about.settings.get("agent_name") == "auto":
         # The algorithm chooses its network; earlier versions recorded what they would have chosen.
         theirs["--agent_name"] = "auto"
+    wrong = [name for name in names if ours[name] != theirs[name]]
+    earlier = "observations" in wrong and "convert_observations" not in about.settings
+    hint = " (earlier versions read them as --noconvert_observations does)" if earlier else ""
     return ", ".join(
-        f"{name} {'is' if name.startswith('-') else 'are'} {ours[name]} here and {theirs[name]}"
-        for name in names
-        if ours[name] != theirs[name]
+        f"{name} {'is' if name.startswith('-') else 'are'} {format_value(ours[name])} here and "
+        f"{format_value(theirs[name])}{hint if name == 'observations' else ''}"
+        for name in wrong
     )
 
 

@@ -32,6 +32,7 @@ from impala_mm.learner.monitor import LearnerMonitor, Records
 from impala_mm.learner.own_source import BadSource, OwnSource
 from impala_mm.learner.own_state import OwnState
 from impala_mm.learner.profiler import UpdateProfiler
+from impala_mm.learner.round_source import RoundSource
 from impala_mm.records import checkpoint
 from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints
 from impala_mm.records.metrics_writer import MetricsWriter
@@ -39,6 +40,7 @@ from impala_mm.records.outputs import RunOutputs
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import devices, lifecycle, machine, ports, provenance, run_token
 from impala_mm.runtime.rank import process_rank
+from impala_mm.transport.rounds import Rounds, why_unfit
 from impala_mm.transport.server import Server
 
 # Exceptions that all learners of a run raise at the same point.
@@ -88,6 +90,7 @@ def build_learner(
     `addresses` are those of all learners, in the order of ranks; at `held` this one listens.
     """
     say = outputs.say
+    config = _with_reward_clipping(config, levels, group, folder, say)
     agent = make_agent(config, group.rank, levels)
     compared = {name: value for name, value in agent.identity.items() if name != "run_id"}
     agreement.check_equal(group.gather(compared, "identity"))
@@ -95,7 +98,12 @@ def build_learner(
     algorithm, spec = agent.algorithm, agent.spec
     codec = UnrollCodec(algorithm.unroll)
     refuse_large_batch(config, codec.size, process_rank().local_size)
+    rounds = registry.optional(algorithm, "rounds")
+    if rounds and provenance.is_local_run():
+        refuse_rounds(config, agent)
     capacity = config.queue_capacity or config.batch_size
+    if rounds:
+        capacity = max(capacity, config.batch_size)  # a round is in the queue before it is taken
     if folder:
         of = f" on {group.size} learners" if group.size > 1 else ""
         megabytes = capacity * codec.size / 1e6
@@ -106,8 +114,7 @@ def build_learner(
         )
         if spec.note:
             say(spec.note)
-    lag = registry.optional(algorithm, "max_lag")
-    chosen = auto.inference(config, agent.weights, devices.training_device(), lag)
+    chosen = auto.inference(config, agent.weights, devices.training_device(), rounds)
     path = str(folder.path) if folder else config.logdir
     own = agent.identity["run_id"], run_token.read_token(config), chosen, path
     run_id, token, chosen, path_of_first = group.gather(own, "run")[0]
@@ -135,33 +142,38 @@ def build_learner(
         UpdateProfiler(config.profile if folder else "", folder.path if folder else Path(), say),
         OwnState(own_folder, group.rank, own_source, local, say),
     )
-    records = None
-    if folder:
-        checkpoints = Checkpoints(
-            folder.path,
-            algorithm.variables,
-            config.keep_checkpoints,
-            config.checkpoint_max_gb * 1e9,
-            say,
-        )
-        settings = dataclasses.asdict(config)
-        about = CheckpointInfo(group.size, settings, agent.made_of, provenance.versions())
-        checkpointing = Checkpointing(
-            config, checkpoints, algorithm.variables, about, limits, outputs.event_hook, say
-        )
-        records = Records(
-            MetricsWriter(folder.path, say, outputs.tracked), checkpointing, outputs.event_hook
-        )
+    records = _make_records(config, folder, agent, group, limits, outputs) if folder else None
     monitor = LearnerMonitor(
         config, group, algorithm, learner, server, agent.levels, limits, records, say
     )
     monitor.resume()
     if folder:
         try:
-            folder.write_start(addresses, learner.frames)
+            folder.write_start(config, addresses, learner.frames)
         except OSError as error:
             flags.refuse(f"--logdir={folder.path}: {error.strerror}")
     return monitor, learner
+
+
+def _make_records(
+    config: Config,
+    folder: RunFolder,
+    agent: Agent,
+    group: LearnerGroup,
+    limits: RunLimits,
+    outputs: RunOutputs,
+) -> Records:
+    """Return rank 0's records of the run in this folder."""
+    variables, say = agent.algorithm.variables, outputs.say
+    most = config.checkpoint_max_gb * 1e9
+    checkpoints = Checkpoints(folder.path, variables, config.keep_checkpoints, most, say)
+    settings = dataclasses.asdict(config)
+    about = CheckpointInfo(group.size, settings, agent.made_of, provenance.versions())
+    checkpointing = Checkpointing(
+        config, checkpoints, variables, about, limits, outputs.event_hook, say
+    )
+    writer = MetricsWriter(folder.path, say, outputs.tracked)
+    return Records(writer, checkpointing, outputs.event_hook)
 
 
 def _make_source(
@@ -169,15 +181,40 @@ def _make_source(
 ) -> tuple[BatchSource, OwnSource | None]:
     """Return the source that the learner reads; the second one is the algorithm's own, if any."""
     make = registry.optional(algorithm, "source")
+    # In main memory, where replay is kept; what an own source returns is copied to the device.
+    device = "/CPU:0" if make else ""
+    fresh: BatchSource
+    if server.rounds:
+        fresh = RoundSource(server.rounds, server.queue, codec)
+    else:
+        fresh = QueueSource(server, codec, config.batch_size, device)
     if not make:
-        return QueueSource(server, codec, config.batch_size), None
-    # In main memory, where replay is kept; what the source returns is copied to the device.
-    fresh = QueueSource(server, codec, config.batch_size, device="/CPU:0")
+        return fresh, None
     try:
         own = OwnSource(make, fresh, algorithm.unroll, devices.training_device())
     except BadSource as error:
         flags.refuse(f"--algorithm={config.algorithm}: {error}")
     return own, own
+
+
+def _with_reward_clipping(
+    config: Config,
+    levels: dict[str, EnvironmentSpec],
+    group: LearnerGroup,
+    folder: RunFolder | None,
+    say: Any,
+) -> Config:
+    """Return the config with the clipping that --reward_clipping=auto stands for.
+
+    A run that was started before keeps what its folder has recorded.
+    """
+    chosen = auto.reward_clipping(config, next(iter(levels.values())).emulator)
+    if config.reward_clipping == "auto":
+        recorded = folder.recorded_settings().get("reward_clipping") if folder else None
+        if recorded not in {None, chosen}:
+            say(f"--reward_clipping={recorded}, which this run has recorded")
+        chosen = group.gather(recorded or chosen, "reward_clipping")[0]
+    return dataclasses.replace(config, reward_clipping=chosen)
 
 
 def _build_inference(config: Config, agent: Agent) -> BatchedInference:
@@ -190,12 +227,20 @@ def _build_inference(config: Config, agent: Agent) -> BatchedInference:
 
 def refuse_inference(config: Config, agent: Agent) -> None:
     """Refuse --inference=learner for algorithms that do not support it."""
-    lag = registry.optional(agent.algorithm, "max_lag")
-    if config.inference == "learner" and lag is not None:
+    if config.inference == "learner" and registry.optional(agent.algorithm, "rounds"):
         flags.refuse(
             f"--inference=learner: with --algorithm={config.algorithm} actors wait for the next "
             f"policy, which needs --inference=actor"
         )
+
+
+def refuse_rounds(config: Config, agent: Agent) -> None:
+    """Refuse actors that cannot fill the rounds; all of the run have the same flags."""
+    count = auto.num_envs(config, agent.spec.observation)
+    if registry.optional(agent.algorithm, "rounds") and (
+        why := why_unfit(config.batch_size, count)
+    ):
+        flags.refuse(f"--algorithm={config.algorithm}: {why}")
 
 
 def refuse_large_batch(config: Config, unroll_bytes: int, learners: int) -> None:
@@ -226,7 +271,12 @@ def _listen(
     inference = None
     if identity["inference"] == "learner":
         inference = _build_inference(config, agent)
+    rounds = (
+        Rounds(config.batch_size, say) if registry.optional(agent.algorithm, "rounds") else None
+    )
     try:
-        return Server(address, held, token, identity, capacity, say, inference, unroll_bytes)
+        return Server(
+            address, held, token, identity, capacity, say, inference, unroll_bytes, rounds
+        )
     except OSError as error:
         flags.refuse(f"the learner cannot listen: {error}")

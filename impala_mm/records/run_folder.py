@@ -14,7 +14,7 @@ from typing import Any
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.runtime import provenance
-from impala_mm.runtime.strict_json import to_json
+from impala_mm.runtime.strict_json import from_json, to_json
 
 _README = """\
 This folder holds a run of impala_mm. To resume the run, give the same flags and this folder as
@@ -44,7 +44,6 @@ class RunFolder:
     """The folder of a run, new or given by --logdir, locked until this process ends."""
 
     def __init__(self, config: Config):
-        self._config = config
         try:
             self.path = make_folder(config)
             self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -62,13 +61,21 @@ class RunFolder:
         """Release the lock, so that a process started by this one can write to the folder."""
         os.close(self._lock)
 
-    def write_start(self, learners: list[str], frames: float) -> None:
+    def recorded_settings(self) -> dict[str, Any]:
+        """Return the flags of the last start; they are empty if there was none."""
+        try:
+            return dict(from_json((self.path / "settings.json").read_text()))
+        except (OSError, ValueError):
+            return {}
+
+    def write_start(self, config: Config, learners: list[str], frames: float) -> None:
         """Record this start; call it once the flags are known to fit the contents of the folder.
 
+        In `config` it is decided what `auto` stands for wherever a resumed run must keep it.
         `learners` are the addresses of all learners; `frames` is the count at which the run starts.
         """
         # The flag --num_learners of each learner process is 1, so it is replaced by their number.
-        settings = dataclasses.asdict(self._config) | {"num_learners": len(learners)}
+        settings = dataclasses.asdict(config) | {"num_learners": len(learners)}
         (self.path / "settings.json").write_text(to_json(settings, indent=1))
         (self.path / "README.txt").write_text(_README)
         start: dict[str, Any] = {

@@ -13,10 +13,17 @@ _WORDS = {
     "network": "network (--agent_name and the flags of networks)",
     "steps": "observations and actions",
     "unroll": "unroll layout (--unroll_length, observations, actions)",
+    "normalised": "normalisation (--normalize_observations, --normalize_rewards)",
     "box": "policy of Box actions (--box_policy, --box_deviation)",
     "acting": "layout of parameters",
 }
-_NETWORK_KEYS = {"network", "unroll", "box", "acting"}  # an actor that only steps has no network
+_NETWORK_KEYS = {
+    "network",
+    "unroll",
+    "normalised",
+    "box",
+    "acting",
+}  # an actor that only steps has no network
 
 
 NO_TOKEN = (

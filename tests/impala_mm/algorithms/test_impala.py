@@ -1,15 +1,23 @@
 """IMPALA's update: large errors of the baseline are divided by their own running mean."""
 
+import dataclasses
+import threading
+
 import in_process
+import in_threads
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from impala_mm.actor.actor import Player
 from impala_mm.algorithms import losses, policies
+from impala_mm.algorithms.interface import Context
 from impala_mm.config.settings import Config
-from impala_mm.distributed import group
+from impala_mm.data.trajectory import UnrollCodec
+from impala_mm.distributed import gradients, group
 from impala_mm.environments.make import make_environments
+
+MAKING = threading.Lock()  # held while a learner seeds the initial weights that all share
 
 
 class Two(group.SingleLearner):
@@ -78,6 +86,34 @@ def test_it_is_in_checkpoints_and_no_nan_gets_in():
     algorithm, _ = _one_update(7.0, broken)
     assert any(v is algorithm._squared_error for v in algorithm.variables.carried)
     assert float(algorithm._squared_error) == 7.0
+
+
+@pytest.mark.parametrize("learners", [2, 3])
+def test_advantages_are_scaled_as_if_one_learner_had_all_columns(learners):
+    """The columns' rewards differ in size, so that each learner's own scale would be another."""
+    config = Config(level_name="Pendulum-v1", unroll_length=5, loss_reduction="mean")
+    config = dataclasses.replace(config, optimizer="rmsprop", reward_clipping="none")
+    played = Player(in_process.make(config), [(make_environments("Pendulum-v1", 6, seed=0), 6)])
+    contents = tf.constant(played.play())
+
+    def learn(joined):
+        with MAKING:
+            algorithm = in_process.make(config)
+        batch = in_process.decoded(UnrollCodec(algorithm.unroll), contents)
+        size = 6 // joined.size
+        mine = slice(size * joined.rank, size * (joined.rank + 1))
+        entries = tf.nest.map_structure(lambda x: x[:, mine], batch.unrolls)
+        entries = entries._replace(reward=entries.reward * np.float32([1, 5, 9, 20, 0, 3])[mine])
+        batch = tf.nest.map_structure(lambda x: x[mine], batch._replace(unrolls=()))
+        context = Context(*tf.constant([0.0, 1e9, 0.0]))
+        exchange = gradients.GradientReducer(joined, config)
+        algorithm.update(batch._replace(unrolls=entries), context, exchange)
+        return [v.numpy() for v in algorithm.variables.trained]
+
+    (one,) = in_threads.together(1, learn)
+    for each in in_threads.together(learners, learn):
+        for ours, theirs in zip(each, one, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(

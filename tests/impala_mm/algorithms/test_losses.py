@@ -265,6 +265,17 @@ def test_scaled_advantages_have_mean_0_and_deviation_1_where_a_step_was_made():
     assert (nothing.numpy() == 0).all()
 
 
+def test_the_moments_of_several_learners_average_to_those_of_all_their_numbers():
+    rng = np.random.default_rng(1)
+    x, live = rng.normal(-1e4, 3, (5, 6)).astype(np.float32), rng.random((5, 6)) < 0.7
+    parts = [(x[:, :1], live[:, :1]), (x[:, 1:], live[:, 1:])]
+    both = [losses.moments(tf.constant(values), tf.constant(of)) for values, of in parts]
+    mean = losses.Moments(*[(a + b) / 2 for a, b in zip(*both, strict=True)])
+    ours = [losses.standardise(tf.constant(values), tf.constant(of), mean) for values, of in parts]
+    theirs = losses.standardise(tf.constant(x), tf.constant(live))
+    np.testing.assert_allclose(np.concatenate(ours, 1), theirs, rtol=1e-6)
+
+
 def test_with_scaled_advantages_the_policys_loss_does_not_depend_on_the_rewards_scale():
     inputs = unrolls(3, 6, 4)
     inputs["values"] *= np.float32(0)

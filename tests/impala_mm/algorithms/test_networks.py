@@ -48,7 +48,7 @@ def test_every_flag_of_the_network_is_part_of_what_runs_compare_and_record(flag,
     assert networks.describe(Config(), networks.chosen_name(Config(), spec)) == "MLPAgent"
     different = made["default"].made_of | networks.recorded(config)
     about = CheckpointInfo(1, {}, made["default"].made_of, {})
-    refused = rf"--{flag} is (16,8|relu|True|4) here and (64,64|tanh|False|0) in runs/x: give the"
+    refused = rf"--{flag} is (16,8|relu|true|4) here and (64,64|tanh|false|0) in runs/x: give the"
     with pytest.raises(Mismatch, match=refused):
         resume.check_resumable(about, different, "runs/x")
     with pytest.raises(Mismatch, match="there, so its weights do not fit"):

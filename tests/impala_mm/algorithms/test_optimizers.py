@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from impala_mm.algorithms import optimizers
+from impala_mm.config.settings import Config
 
 
 def test_rmsprop_takes_tensorflow_1s_steps():
@@ -183,3 +184,37 @@ def test_another_number_of_parameters_is_refused(name):
 def test_the_rate_falls_in_a_line_and_stays_at_zero(frames, rate):
     for number in (frames, tf.constant(frames, tf.int64)):
         assert float(optimizers.linear_decay(0.25, number, 1000)) == rate
+
+
+@given(
+    kind=st.sampled_from(["linear", "constant", "polynomial"]),
+    rate=st.floats(1e-6, 1.0),
+    end=st.floats(0.0, 1.0),
+    power=st.floats(0.1, 4.0),
+    own=st.none() | st.floats(1e-6, 1.0),
+    share=st.floats(0.0, 1.5),
+)
+@settings(max_examples=60, deadline=None)
+def test_scheduled_rates_are_those_of_numpy(kind, rate, end, power, own, share):
+    """An optimizer with a rate of its own ends at the same share of it as the others."""
+    config = Config(
+        learning_rate=rate,
+        learning_rate_schedule=kind,
+        learning_rate_end=end,
+        learning_rate_power=power,
+    )
+    total = 1e6
+    found = float(optimizers.scheduled_rate(config, share * total, total, own))
+    exponent = {"linear": 1.0, "constant": 0.0, "polynomial": power}[kind]
+    left = 1.0 if kind == "constant" else max(0.0, 1.0 - share) ** exponent
+    first, last = (rate, end) if own is None else (own, end * own / rate)
+    assert found == pytest.approx(last + (first - last) * left, rel=1e-5, abs=1e-9)
+
+
+@pytest.mark.parametrize("frames", [0, 123_457, 999_999, 2_000_000])
+def test_the_default_schedule_is_the_linear_decay_of_runs_that_exist(frames):
+    config = Config(learning_rate=0.0008)
+    context = tf.constant(frames, tf.float32), tf.constant(1e6)
+    assert float(optimizers.scheduled_rate(config, *context)) == float(
+        optimizers.linear_decay(0.0008, *context)
+    )

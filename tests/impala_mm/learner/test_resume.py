@@ -52,6 +52,15 @@ def test_the_same_goes_on_and_weights_go_into_another_level_but_into_no_other_ne
         resume.check_weights(_about(), MADE_OF | {"observations": "f"}, "runs/x")
 
 
+def test_a_run_that_did_not_record_normalisation_normalised_nothing():
+    resume.check_resumable(_about(), MADE_OF | {"--normalize_rewards": False}, "runs/x")
+    normalised = MADE_OF | {"--normalize_observations": True}
+    with pytest.raises(Mismatch, match=r"--normalize_observations is true here and false in runs"):
+        resume.check_resumable(_about(), normalised, "runs/x")
+    with pytest.raises(Mismatch, match=r"--normalize_observations is true here and false there"):
+        resume.check_weights(_about(), normalised, "runs/x")
+
+
 def test_flags_that_changed_are_said_and_those_of_a_process_alone_are_not():
     config = Config(learning_rate=0.1, num_actors=7, logdir="elsewhere")
     assert resume.resume_messages(_about(), config, learners=1) == [

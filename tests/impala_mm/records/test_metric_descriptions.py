@@ -48,7 +48,6 @@ def _aggregator_keys():
     )
     watching = types.SimpleNamespace(
         _learner=learner,
-        _server=types.SimpleNamespace(has_received=True),
         _aggregator=aggregator,
         _reports=[],
         _config=types.SimpleNamespace(check_sync_every=1),
@@ -58,6 +57,7 @@ def _aggregator_keys():
         _eta_estimator=types.SimpleNamespace(update=lambda row, seconds: None),
         seconds=1.0,
         _counted_seconds=1.0,
+        _server=types.SimpleNamespace(rounds=True, has_received=True),
     )
     writer = types.SimpleNamespace(write=lambda row: None)
     return set(LearnerMonitor._write_row(watching, writer))

@@ -33,7 +33,7 @@ def test_a_folder_that_somebody_writes_to_is_refused_and_found_again_afterwards(
     os.close(first._lock)  # as the end of the process does, even after kill -9
     second = RunFolder(config)
     assert not (second.path / "settings.json").exists()
-    second.write_start(["here:8001"], frames=0.0)
+    second.write_start(config, ["here:8001"], frames=0.0)
     assert json.loads((second.path / "settings.json").read_text())["batch_size"] == 8
 
 
@@ -41,10 +41,13 @@ def test_each_start_leaves_what_it_was_and_changes_of_the_code(tmp_path, monkeyp
     monkeypatch.setattr(provenance, "revision", lambda: "abc-dirty")
     monkeypatch.setattr(provenance, "changes", lambda: "+ a line\n")
     monkeypatch.setattr("sys.argv", ["experiment.py", "--logdir=with a space"])
-    folder = RunFolder(Config(logdir=str(tmp_path / "with a space"), seed=5))
-    folder.write_start(["a:1", "b:2"], frames=0.0)
+    config = Config(logdir=str(tmp_path / "with a space"), seed=5)
+    folder = RunFolder(config)
+    assert folder.recorded_settings() == {}
+    folder.write_start(config, ["a:1", "b:2"], frames=0.0)
     monkeypatch.setattr(provenance, "changes", lambda: "")
-    folder.write_start(["a:1"], frames=640.0)
+    assert folder.recorded_settings()["seed"] == 5
+    folder.write_start(config, ["a:1"], frames=640.0)
     first, second = map(json.loads, (folder.path / "starts.jsonl").read_text().splitlines())
     assert first["command"] == "python experiment.py '--logdir=with a space'"
     assert (first["learners"], first["frames"], first["revision"]) == (

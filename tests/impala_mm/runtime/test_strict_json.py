@@ -38,8 +38,9 @@ def test_what_earlier_versions_wrote_is_read_as_before():
 
 
 def test_the_settings_of_a_run_without_limits_are_standard_json(tmp_path):
-    folder = RunFolder(Config(logdir=str(tmp_path), max_seconds=math.inf))
-    folder.write_start(["here:8001"], frames=0.0)
+    config = Config(logdir=str(tmp_path), max_seconds=math.inf)
+    folder = RunFolder(config)
+    folder.write_start(config, ["here:8001"], frames=0.0)
     text = (tmp_path / "settings.json").read_text()
     assert parse_strictly(text)["max_seconds"] == "inf"
     assert from_json(text)["max_seconds"] == math.inf

@@ -373,6 +373,7 @@ def test_an_actor_of_a_run_takes_no_learner_that_was_started_by_hand(serve, monk
         ("reward_clipping", "--reward_clipping"),
         ("network", "network"),
         ("unroll", "unroll layout"),
+        ("normalised", "normalisation"),
         ("box", "policy of Box actions"),
         ("protocol", "protocol version"),
     ],
