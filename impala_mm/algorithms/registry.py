@@ -22,6 +22,7 @@ from impala_mm.runtime import devices
 _OPTIONAL: dict[str, Any] = {
     "rounds": False,  # whether it trains in rounds, on unrolls of its newest policy alone
     "masks": False,
+    "source": None,  # a method that wraps the actors' queue, see `learner.batch_source`
     "judge_unroll": None,  # the method that makes it a teacher, see `interface.Algorithm`
     "network_name": "",  # the name of its network, if --agent_name=auto does not choose it
 }

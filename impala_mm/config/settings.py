@@ -88,6 +88,11 @@ class Config:
         3, group="Run", least=1, own=True,
         text="Number of newest checkpoints to keep. The checkpoint with the best mean return and "
              "one for each tenth of total_environment_frames are kept as well.")
+    checkpoint_max_gb: float = flag(
+        20, group="Run", least=0, own=True,
+        text="Most GB that the checkpoints of a run take together. Beyond it, the oldest ones are "
+             "deleted, those for each tenth of the run first; the newest and the best one are "
+             "always kept.")
     log_max_mb: float = flag(
         20, group="Run", least=0.1, own=True,
         text="Largest size in MiB of each process's log in the run's folder. A log that reaches "

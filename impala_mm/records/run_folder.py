@@ -31,6 +31,8 @@ metrics.jsonl       a row every 2 s: frames, returns, losses, speed, the bottlen
 events/             the same for TensorBoard: tensorboard --logdir=THIS_FOLDER
 checkpoints/        named by update number: the newest ones, the best one, and one for each tenth
                     of the run
+own/                what each learner saved of its own with the newest checkpoints, if the
+                    algorithm has a source or local variables
 learner.log         the learner's log
 actor-N.log         the logs of the actors on this machine
 on_event.log        the output of the command of --on_event
