@@ -197,6 +197,13 @@ class Config:
              "process without job_name starts fewer actors than there are cores and an "
              "observation holds at least 1,000 numbers, otherwise 1. With inference=learner the "
              "flag has no effect: there are at least 2.")
+    env_workers: int = flag(
+        0, group="Processes", least=0, own=True,
+        text="Processes in which an actor's environments step, besides its own; each takes some "
+             "50 MB and what its environments take. Worth it where a step takes more than a "
+             "millisecond and cores are idle. Each group of env_groups has its share, at least "
+             "one. 0: the actor steps them itself, one after the other. Games of Atari have no "
+             "use for it.")
     token_file: str = flag(
         "", group="Processes", own=True,
         text="File that holds the secret which actors show to learners; it is created if it does "

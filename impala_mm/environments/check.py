@@ -129,8 +129,9 @@ class LevelCheck:
                 )
             found[name] = space
         try:
-            size = self._options.width, self._options.height
-            self._spaces = read_spaces(self._level_name, self._environment, *size)
+            chosen = self._options
+            how = chosen.width, chosen.height, chosen.convert_observations
+            self._spaces = read_spaces(self._level_name, self._environment, *how)
         except BadLevel as error:
             self._finds(Finding(True, str(error)))
             raise _Ended from None

@@ -10,6 +10,7 @@
 `spaces.read_spaces` calls `read_observations`, and `GymVector` converts by its result.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +25,8 @@ from impala_mm.environments.types import BadLevel
 
 _MANY = 64  # choices of a part, above which its numbers are sent, and embedded by the network
 _REMEDIES = {
-    spaces.Text: "a text: make a MultiDiscrete of its words' numbers in a wrapper",
+    spaces.Text: "a text: make a MultiDiscrete of its words' numbers in a wrapper (for MiniGrid: "
+    "--env_wrappers=minigrid.wrappers:DictObservationSpaceWrapper)",
     spaces.Graph: "a graph: make a Box of its nodes and edges, of a fixed number, in a wrapper",
     spaces.Sequence: "a sequence of any length: fill it up to a fixed length in a wrapper",
 }
@@ -132,12 +134,16 @@ def read_observations(
 def _refusal(level_name: str, space: spaces.Space, part: spaces.Space) -> str:
     """Return why a part of a space is not supported, and what to do."""
     known = next((text for kind, text in _REMEDIES.items() if isinstance(part, kind)), None)
+    with contextlib.suppress(Exception):  # it need not be able to sample
+        if isinstance(part.sample(), str):  # a space of another package
+            known = _REMEDIES[spaces.Text]
     inside = "" if part is space else f", with {one_line(part)} in it"
     remedy = f"; {one_line(part)[:40]} is {known}" if known else ""
     return (
         f"{level_name} observes {one_line(space)}{inside}: only Box observations of numbers, "
         f"Discrete, MultiDiscrete and MultiBinary ones, and Dict and Tuple of these are "
-        f"supported{remedy}, or leave it out by gymnasium.wrappers.FilterObservation"
+        f"supported{remedy}, or leave it out by "
+        f"--env_wrappers='gymnasium.wrappers:FilterObservation{{\"filter_keys\": [...]}}'"
     )
 
 
