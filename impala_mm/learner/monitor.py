@@ -226,6 +226,7 @@ class LearnerMonitor:
             actors_elsewhere=self._server.actors_on_other_hosts(),
             idle_cores=self._cores.idle(),
             dropped=self._server.dropped,
+            numbered=self._server.numbers.used,
             padded=self._server.rounds.padded if self._server.rounds else 0,
             faults=self._server.environment_faults,
             has_received=self._server.has_received,
@@ -240,6 +241,7 @@ class LearnerMonitor:
         self._reports, self._reported_at = reports, time.monotonic()
         if self._config.learner_assignment == "balance":
             self._server.loads = [report.load for report in reports]
+        self._server.numbers.most = max(report.numbered for report in reports)
         for rank, report in enumerate(reports):
             self._aggregator.merge(rank, report.reading)
 

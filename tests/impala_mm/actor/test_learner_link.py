@@ -35,8 +35,8 @@ def here(tmp_path, monkeypatch):
     )
     stop, links, said = threading.Event(), [], []
 
-    def join(actor, pull_secs=0.0, columns=0, pack=leave_uncompressed):
-        me = IDENTITY | {"protocol": messages.PROTOCOL, "actor": actor}
+    def join(actor, pull_secs=0.0, columns=0, pack=leave_uncompressed, groups=()):
+        me = IDENTITY | {"protocol": messages.PROTOCOL, "actor": actor, "groups": groups}
         links.append(
             LearnerLink([address], 0, me, "token", pull_secs, columns, said.append, stop, pack)
         )
@@ -485,3 +485,14 @@ def test_an_actor_says_that_a_learner_belongs_to_another_run_and_waits_for_its_o
     server.close()
     link.join(10)
     link.close()
+
+
+def test_the_environments_of_actors_are_numbered_and_keep_their_numbers_after_a_restart(here):
+    server, join = here
+    server.publish(0, lambda: b"0")
+    links = [join(actor, groups=groups) for actor, groups in enumerate(([2, 1], [4]))]
+    assert [one.numbers[:2] for one in links] == [(0, 1), (3, 1)]
+    assert [one.numbers.bound for one in links] == [3, 7]
+    links[0].send(_group(links[0], b"x"))
+    _until(lambda: links[0].numbers.bound == 7)
+    assert join(0, groups=[2, 1]).numbers == (0, 1, 7), "as if it were restarted"
