@@ -242,8 +242,9 @@ class LearnerMonitor:
         self._reports, self._reported_at = reports, time.monotonic()
         if self._config.learner_assignment == "balance":
             self._server.loads = [report.load for report in reports]
-        self._server.numbers.most = max(report.numbered for report in reports)
         for rank, report in enumerate(reports):
+            numbers = self._server.numbers
+            numbers.most = max(numbers.most, report.numbered)
             self._aggregator.merge(rank, report.reading)
 
     def _send_heartbeat(self) -> None:
