@@ -101,6 +101,38 @@ def test_two_learners_here_train_by_an_algorithm_of_our_own_and_ctrl_c_saves(tmp
     assert sum(own) == row["steps"]
 
 
+@pytest.mark.slow
+def test_an_update_of_several_steps_that_fails_is_not_saved_and_the_run_resumes_before_it(tmp_path):
+    """The third step of update 60 is not finite on learner 1; two steps were applied by then.
+
+    A checkpoint is due at all times, so some update is always being saved.
+    """
+    command = [
+        *(*EXPERIMENT, "--num_learners=2", "--num_actors=2", "--batch_size=4"),
+        *("--algorithm=tests.helpers.minibatched", "--level_name=catch", f"--logdir={tmp_path}"),
+        *("--save_checkpoint_secs=0.1", "--check_sync_every=10"),
+        f"--learner_hosts=127.0.0.1:{free_port()}",
+    ]
+    code, printed = run(*command, "--total_environment_frames=1e9", FAULT_AT="60", limit=150)
+    assert code == 1, printed
+    error = (
+        r"error: update 60 is not finite \(grad_norm = nan\); its steps from there on were not "
+        r"applied, and it was not saved: lower --learning_rate or --gradients_clipping; the last "
+        r"checkpoint is intact"
+    )
+    assert re.search(error, printed), printed
+    newest = max((tmp_path / "checkpoints").glob("[0-9]*"))
+    assert 0 < int(newest.name) < 60
+    row = read_rows(tmp_path)[-1]
+    assert (row["updates"], row["sync_repairs"], row["steps_made"]) == (59, 0, 4)
+    assert row["grad_norm"] > 0
+    frames = row["frames"] + 4000
+    code, printed = run(*command, f"--total_environment_frames={frames:.0f}", limit=150)
+    assert code == 0, printed
+    assert f"update {int(newest.name)}" in printed
+    assert f"finished: reached {frames:,.0f} frames" in printed
+
+
 @pytest.fixture
 def two(tmp_path, request):
     """Start two learners under mpirun, in its colon-separated form, and actors."""

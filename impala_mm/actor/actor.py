@@ -207,18 +207,21 @@ def run(
             loaded = newest.policy
         return loaded
 
-    begin, waited = time.perf_counter(), 0.0
+    begin = time.perf_counter()
     try:
-        while not stop.is_set():
+        while link.wait_for_turn(heartbeat.beat):
+            waited = time.perf_counter() - begin - link.policy_wait
             contents = player.play(load_policy)
             faults.after_unroll(len(contents))
             ready = time.perf_counter()
-            times = ActorTimes(player.acting, player.stepping, waited, ready - begin)
+            times = ActorTimes(
+                player.acting, player.stepping, waited, link.policy_wait, ready - begin
+            )
             run, version = player.policy
             unrolls = UnrollBatch(run, version, contents, player.episodes(), times, faults.new)
             if not link.send(unrolls, heartbeat.beat):
                 return
-            begin, waited = ready, time.perf_counter() - ready
+            begin = ready
     finally:
         faults.say_counts()
         player.close()

@@ -52,7 +52,7 @@ class PulledParameters(NamedTuple):
 class UnrollBatch(NamedTuple):
     """The unrolls of all environments of an actor, from one round of T steps."""
 
-    run: int | None  # number of the run whose policy acted; None: the policy no longer counts
+    run: int  # number of the run whose policy acted
     version: int  # the oldest policy version that acted
     contents: list[bytes]  # one per unroll
     episodes: np.ndarray  # float32 [K, 3]: (1 for a complete game else 0, return, steps)
@@ -61,7 +61,10 @@ class UnrollBatch(NamedTuple):
 
 
 class LearnerLink(threading.Thread):
-    """A thread that sends one batch of unrolls at a time, and pulls parameters after each."""
+    """A thread that sends one batch of unrolls at a time, and pulls parameters after each.
+
+    In an algorithm with rounds it pulls only the version that `wait_for_turn` waits for.
+    """
 
     def __init__(
         self,
@@ -70,21 +73,25 @@ class LearnerLink(threading.Thread):
         identity: dict[str, Any],
         token: str,
         pull_secs: float,
-        max_lag: int | None,
+        columns: int,
         say: Say,
         stop: threading.Event,
         compress: compression.Compress = compression.leave_uncompressed,
     ):
-        """Connect to one of the learners at `addresses`, trying number `start` first."""
+        """Connect to one of the learners at `addresses`, trying number `start` first.
+
+        `columns` is the number of environments that play in rounds; 0: the algorithm has none.
+        """
         super().__init__(name="link", daemon=True)
         self._addresses, self._learner = (
             list(addresses),
             start,
         )  # index of the learner that it feeds
         self._identity, self._token = identity, token
-        self._pull_secs, self._max_lag = pull_secs, max_lag
+        self._pull_secs, self._columns = pull_secs, columns
         self._say, self._stop_asked, self._compress = say, stop, compress
-        self._batches: queue.Queue[UnrollBatch] = queue.Queue(maxsize=1)
+        # What the actor hands over; None: it waits for its turn in the next round.
+        self._batches: queue.Queue[UnrollBatch | None] = queue.Queue(maxsize=1)
         self._incarnation = new_incarnation()
         self._number = 0  # number of the next message
         self._client: Client | None = None
@@ -95,8 +102,9 @@ class LearnerLink(threading.Thread):
         self._run_id = ""  # the run to which the cache belongs
         self._cache: HostParameterCache | None = None
         self._pulled_at = -math.inf  # when this actor last downloaded from the learner
-        # Set when the batch was sent and `newest` is the policy that may act next.
-        self._batch_done = threading.Event()
+        self._wants_turn = False  # whether the actor waits for its turn
+        self._turn_given = threading.Event()  # set when `newest` may play its next unrolls
+        self.policy_wait = 0.0  # seconds that the last turn was waited for, after a first claim
         self.newest: PulledParameters | None = None
         self.failure: BaseException | None = None
         self.connected = threading.Event()
@@ -104,10 +112,27 @@ class LearnerLink(threading.Thread):
     def send(self, batch: UnrollBatch, meanwhile: Callable[[], None] = lambda: None) -> bool:
         """Hand over a batch; wait while the previous one is being sent.
 
-        If the algorithm has a `max_lag`, also wait for the policy that may act next. `meanwhile` is
-        called several times per second of waiting. Return False if asked to stop.
+        `meanwhile` is called several times per second of waiting. Return False if asked to stop.
         """
-        self._batch_done.clear()
+        return self._hand_over(batch, meanwhile)
+
+    def wait_for_turn(self, meanwhile: Callable[[], None] = lambda: None) -> bool:
+        """Wait until `newest` may play the next unrolls: at once, unless they are for a round.
+
+        Arguments and result are those of `send`.
+        """
+        self.policy_wait = 0.0
+        if not self._columns:
+            return not self._stop_asked.is_set()
+        self._turn_given.clear()
+        if self._hand_over(None, meanwhile):
+            while not (self._stop_asked.is_set() or self._turn_given.wait(0.2)):
+                if self.failure:
+                    raise self.failure
+                meanwhile()
+        return not self._stop_asked.is_set()
+
+    def _hand_over(self, batch: UnrollBatch | None, meanwhile: Callable[[], None]) -> bool:
         while not self._stop_asked.is_set():
             if self.failure:
                 raise self.failure
@@ -117,12 +142,6 @@ class LearnerLink(threading.Thread):
                 meanwhile()
                 continue
             break
-        while self._max_lag is not None and not self._stop_asked.is_set():
-            if self.failure:
-                raise self.failure
-            if self._batch_done.wait(0.2):
-                break
-            meanwhile()
         return not self._stop_asked.is_set()
 
     @property
@@ -140,7 +159,7 @@ class LearnerLink(threading.Thread):
         """Connect, then send each batch and pull after it; reconnect if that fails."""
         thread_names.name_thread("link")
         try:
-            batch = sent = None
+            batch, sent = None, False  # `sent`: it is not known yet what the learner has now
             only_learner = len(self._addresses) == 1
             while not self._stop_asked.is_set():
                 client = self._client or self._connect()
@@ -148,18 +167,20 @@ class LearnerLink(threading.Thread):
                     return
                 try:
                     if batch and self._unconfirmed not in {None, client.nonce}:
-                        sent, batch = self._drop(batch), None
-                    batch = batch or (None if sent else self._next_batch())
+                        self._drop(batch)
+                        sent, batch = True, None
+                    if not (batch or sent or self._wants_turn):
+                        batch = self._next_batch()
                     if batch:
                         self._send(client, batch)
-                        batch, sent = None, batch  # it is not sent again, whatever fails now
-                    if sent and self._follow_redirect(client):
-                        # Do not wait for the next policy version: it may need this actor's
-                        # unrolls at the other learner.
-                        sent = sent._replace(run=None)
-                    if self._client:
-                        self._pull(client, sent)
-                        sent = None
+                        batch, sent = None, True  # it is not sent again, whatever fails now
+                    if sent:
+                        self._follow_redirect(client)
+                    if self._client and self._wants_turn:
+                        self._claim_turn(client)
+                    elif self._client and not self._columns:
+                        self._pull_newest(client)
+                    sent = sent and self._client is None
                 except Unreachable as error:
                     self._timeout = min(2 * self._timeout, _MAX_CALL_SECONDS)
                     if not client.still_answers():
@@ -177,10 +198,12 @@ class LearnerLink(threading.Thread):
             batch = self._batches.get(timeout=0.2)
         except queue.Empty:
             return None
+        if batch is None:
+            self._wants_turn = True
+            return None
         return batch._replace(contents=[self._compress(content) for content in batch.contents])
 
     def _send(self, client: Client, batch: UnrollBatch) -> None:
-        assert batch.run is not None
         header = client.header(self._identity["actor"], self._incarnation)._replace(
             run=batch.run,
             number=self._number,
@@ -201,18 +224,14 @@ class LearnerLink(threading.Thread):
             self._say("another learner process answers: dropped the unrolls for the previous one")
             self._client = None
 
-    def _drop(self, batch: UnrollBatch) -> UnrollBatch:
-        """Drop a batch that another learner may have received, so that it is not trained on twice.
-
-        Return the batch marked as sent, with `run` None: the actor continues with any policy.
-        """
+    def _drop(self, batch: UnrollBatch) -> None:
+        """Drop a batch that another learner may have received, so that it is not trained twice."""
         self._unconfirmed = None
         self._number += 1
         self._dropped += len(batch.contents)
         self._say(
             f"{len(batch.contents)} unrolls dropped: the learner did not confirm that it has them"
         )
-        return batch._replace(run=None)
 
     def _follow_redirect(self, client: Client) -> bool:
         """Change to the learner named in the last reply, if any; return whether it changed."""
@@ -224,23 +243,19 @@ class LearnerLink(threading.Thread):
 
     # -- downloading parameters
 
-    def _pull(self, client: Client, sent: UnrollBatch | None) -> None:
-        """Download the newest parameters, if there are newer ones and the algorithm wants them."""
-        if self._max_lag is None:
-            have = self.newest.version if self.newest else None
-            if client.version is not None and (have is None or client.version > have):
-                self._pull_for_host(client, client.version, have)
-        elif sent:
-            due = sent.version + 1 - self._max_lag if sent.run == client.run else 0
-            self._pull_next(client, due)
-            self._batch_done.set()
+    def _pull_newest(self, client: Client) -> None:
+        """Download the newest parameters, if there are newer ones."""
+        have = self.newest.version if self.newest else None
+        if client.version is not None and (have is None or client.version > have):
+            self._pull_for_host(client, client.version, have)
 
     def _pull_for_host(self, client: Client, wanted: int, have: int | None) -> None:
         """Pull from this host's cache; if that is stale and it is our turn, from the learner."""
         assert client.run is not None
         found = self._cache.newest(after=have) if self._cache else None
         if not found or found[0] < wanted:
-            found = self._pull_from_learner(client, have, self._pull_secs) or found
+            pull_secs = 0.0 if self._columns else self._pull_secs
+            found = self._pull_from_learner(client, have, pull_secs) or found
         if found:
             self.newest = PulledParameters(client.run, *found)
 
@@ -268,16 +283,40 @@ class LearnerLink(threading.Thread):
                     self._say(f"cannot share parameters with this host's other actors: {error}")
         return found
 
-    def _pull_next(self, client: Client, due: int) -> None:
-        """Wait for policy version `due` and pull it."""
-        assert client.run is not None
-        backoff = Backoff(f"for policy version {due}", self._say, self._stop_asked, silent=10.0)
+    # -- turns in rounds
+
+    def _claim_turn(self, client: Client) -> None:
+        """Wait until the learner's round has columns for this actor, and for their policy."""
+        header = client.header(self._identity["actor"], self._incarnation)
+        header = header._replace(environments=self._columns)
+        backoff = Backoff("for the next policy", self._say, self._stop_asked, silent=60.0)
+        began = time.monotonic()
         while not self._stop_asked.is_set():
-            found = client.get_parameters(due)
-            if found:
-                self.newest = PulledParameters(client.run, *found)
+            reply = client.claim(header)
+            self.policy_wait = time.monotonic() - began
+            if reply.reply == Reply.FOREIGN:
+                self._client = None
                 return
-            backoff.pause(0.002, most=0.1)
+            if self._follow_redirect(client):
+                return
+            if reply.reply == Reply.ACCEPTED and self._pull_exactly(client, reply.version):
+                self._wants_turn = False
+                self._turn_given.set()
+                return
+            # A tenth of the time waited so far, so that the next policy is found soon enough.
+            backoff.pause(0.002, most=min(max(self.policy_wait / 10, 0.002), 0.1))
+
+    def _pull_exactly(self, client: Client, version: int) -> bool:
+        """Pull a version, from this host's cache if it is there; return False if it is gone."""
+        assert client.run is not None
+        while not self._stop_asked.is_set():
+            if self.newest and self.newest.policy == (client.run, version):
+                return True
+            if self.newest and self.newest.run == client.run and self.newest.version > version:
+                return False
+            self._pull_for_host(client, version, version - 1)
+            self._stop_asked.wait(0.002)
+        return False
 
     # -- the connection
 

@@ -43,7 +43,6 @@ def make(config: Config, environment: EnvironmentSpec, role: Role = Role.LEARNER
 class Impala:
     """A network with a policy head and a baseline head, trained with V-trace."""
 
-    max_lag = None
     masks = True  # actions that an environment forbids are never chosen
 
     def __init__(self, config: Settings, environment: EnvironmentSpec, role: Role):
@@ -108,10 +107,20 @@ class Impala:
     def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
         """Return the policy's probabilities, or parameters, and the baseline's values."""
         features, _ = self._read(entry, core_state)
-        policy = self._policy_head(features.policy)
+        parameters = self._policy_head(features.policy)
+        values = tf.squeeze(self._baseline_head(features.value), -1)
+        return self._output(parameters, values, entry.mask)
+
+    def judge_unroll(self, entries: Entry, start: Any) -> PolicyOutput:
+        """Return what `judge` returns for each of the entries [T+1, B, ...] of an unroll."""
+        outputs = self._unroll(self._normaliser.read(entries), start)
+        return self._output(*outputs, entries.mask)
+
+    def _output(self, parameters: tf.Tensor, values: tf.Tensor, mask: Any) -> PolicyOutput:
+        policy = parameters
         if self._discrete:
-            policy = tf.nn.softmax(masking.allowed_only(policy, entry.mask))
-        return PolicyOutput(policy, tf.squeeze(self._baseline_head(features.value), -1))
+            policy = tf.nn.softmax(masking.allowed_only(parameters, mask))
+        return PolicyOutput(policy, values, parameters)
 
     def _read(self, entry: Entry, core_state: Any) -> tuple[nets.Features, Any]:
         """Return (features [B, F], core state) after reading entries [B, ...]."""
@@ -122,6 +131,19 @@ class Impala:
         )
         core_state = self._normaliser.join(returns, state)
         return networks.for_policy_and_value(features), core_state
+
+    def _unroll(self, entries: Entry, start: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return (policy parameters [T+1, B, P], values [T+1, B]).
+
+        `entries` [T+1, B, ...] are those that the normaliser returns.
+        """
+        _, state = self._normaliser.split(start)
+        features, _ = self._network.unroll(
+            entries.observation, entries.reward, entries.action, entries.first, state
+        )  # [T+1, B, F]
+        features = networks.for_policy_and_value(features)
+        values = snt.BatchApply(self._baseline_head)(features.value)  # [T+1, B, 1]
+        return snt.BatchApply(self._policy_head)(features.policy), tf.squeeze(values, -1)
 
     def update(
         self, batch: Batch, context: Context, exchange: GradientReducer
@@ -186,18 +208,13 @@ class Impala:
     def _outputs(self, batch: Batch) -> dict[str, Any]:
         """Return the arguments of `vtrace_step` for a batch but its weight."""
         config, entries = self._config, self._normaliser.read(batch.unrolls)
-        _, state = self._normaliser.split(batch.start)
-        features, _ = self._network.unroll(
-            entries.observation, entries.reward, entries.action, entries.first, state
-        )  # [T+1, B, F]
-        features = networks.for_policy_and_value(features)
-        values = snt.BatchApply(self._baseline_head)(features.value)  # [T+1, B, 1]
+        parameters, values = self._unroll(entries, batch.start)
         behaviour = self._distribution.make(entries.extras, masking.before(entries.mask))
         return {
             "distribution": self._distribution.make,
             "masks": entries.mask,
-            "parameters": snt.BatchApply(self._policy_head)(features.policy),  # [T+1, B, P]
-            "values": tf.squeeze(values, -1),
+            "parameters": parameters,
+            "values": values,
             "actions": entries.action,
             "rewards": entries.reward,
             "terminated": entries.terminated,

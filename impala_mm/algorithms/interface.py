@@ -38,6 +38,9 @@ class PolicyOutput(NamedTuple):
     # [B, P], the parameters of their distribution.
     policy: tf.Tensor
     value: tf.Tensor  # float32 [B]: expected sum of the discounted rewards that the loss uses
+    # float32 [B, P]: the parameters of the distribution of the actions (logits, for Discrete ones),
+    # from which a student computes its divergence; None if the algorithm has no distribution.
+    parameters: tf.Tensor | None = None
 
 
 class Context(NamedTuple):
@@ -55,10 +58,10 @@ class Algorithm(Protocol):
     """
 
     unroll: UnrollSpec
-    # Largest policy lag of an actor, in policy versions. 0: the actor waits for the next version
-    # after each unroll. None: no limit.
-    max_lag: int | None
     variables: Variables
+    # An algorithm may also have `rounds = True`: all unrolls of a batch are then played by the
+    # policy that the update is to improve, and actors wait for the next one. A batch always has
+    # --batch_size columns: those whose unrolls are missing have weight 0 and are not fresh.
 
     # Optional: True if `act`, `judge` and `update` give a probability of 0 to the choices that
     # `Entry.mask` forbids. Environments that offer masks are refused for other algorithms.
@@ -82,6 +85,13 @@ class Algorithm(Protocol):
 
     def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
         """Return the policy and value for entries [B, ...]; it reads the same fields as `act`."""
+
+    # An algorithm may also have this method, which makes it a teacher of other algorithms:
+    #
+    #   judge_unroll(entries, start) -> PolicyOutput
+    #
+    # It returns what `judge` returns for each of the entries [T+1, B, ...] of an unroll, with a
+    # leading axis [T+1, ...]; `start` is the core state before entry 0, as in a batch.
 
     def update(
         self, batch: Batch, context: Context, exchange: GradientReducer

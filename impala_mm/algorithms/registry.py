@@ -20,8 +20,9 @@ from impala_mm.runtime import devices
 
 # The members that an algorithm may leave out, with their defaults.
 _OPTIONAL: dict[str, Any] = {
-    "max_lag": None,
+    "rounds": False,  # whether it trains in rounds, on unrolls of its newest policy alone
     "masks": False,
+    "judge_unroll": None,  # the method that makes it a teacher, see `interface.Algorithm`
     "network_name": "",  # the name of its network, if --agent_name=auto does not choose it
 }
 _METHODS = ("initial_state", "act", "judge", "update")
@@ -101,6 +102,11 @@ def _check(made: Any, module: ModuleType) -> None:
         raise BadAlgorithm(
             f"{what}, which has no {' and no '.join(lacks)}; impala_mm/algorithms/interface.py "
             f"says what an algorithm must define"
+        )
+    if getattr(made, "max_lag", None) is not None:
+        raise BadAlgorithm(
+            f"{what}, whose max_lag={made.max_lag} has no effect any more; with rounds = True "
+            f"every batch is played by the newest policy"
         )
     wrong = [name for name in _METHODS if not callable(getattr(made, name))]
     if wrong:

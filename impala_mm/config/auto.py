@@ -57,19 +57,20 @@ def parts(observation: Any) -> list[Any]:
 
 
 def group_sizes(
-    config: Config, count: int, observation: Any, own_actors: bool, max_lag: int | None
+    config: Config, count: int, observation: Any, own_actors: bool, rounds: bool
 ) -> list[int]:
     """Return the sizes of the groups into which an actor divides its `count` environments.
 
     With two groups an actor steps one while its network reads the other, at the price of batches
     half as large. This pays off only where cores are idle, which is known only for `own_actors`:
-    those that experiment.py itself started. `max_lag` is the algorithm's; a ValueError is raised if
-    --env_groups asks for more groups than it allows, or than there are environments.
+    those that experiment.py itself started. `rounds`: whether the algorithm plays in rounds. A
+    ValueError is raised if --env_groups asks for more groups than rounds allow, or than there are
+    environments.
     """
     wanted = config.env_groups
     check_groups(config, count)
     # While one group waited for the next policy, the other groups would act by the previous one.
-    if max_lag is not None:
+    if rounds:
         if wanted > 1:
             raise ValueError(
                 f"--env_groups={wanted}: --algorithm={config.algorithm} makes actors wait for "
@@ -142,14 +143,14 @@ def num_test_envs(config: Config) -> int:
     return 16 if config.num_envs == AUTO else config.num_envs
 
 
-def inference(config: Config, weights: int, device: str, max_lag: int | None) -> AutoChoice:
+def inference(config: Config, weights: int, device: str, rounds: bool) -> AutoChoice:
     """Return where actions are chosen if the learner trains `weights` numbers on `device`.
 
-    `max_lag` is the algorithm's.
+    `rounds`: whether the algorithm plays in rounds.
     """
     if config.inference != "auto":
         return AutoChoice(config.inference)
-    if max_lag is not None:
+    if rounds:
         return AutoChoice("actor", "the algorithm makes actors wait for the next policy")
     if device == "/CPU:0":
         return AutoChoice("actor", "the learner has no GPU to run the network for all actors")

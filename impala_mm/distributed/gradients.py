@@ -11,7 +11,7 @@ from impala_mm.config.settings import Config
 from impala_mm.distributed import minibatches
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.distributed.minibatches import Metrics, MinibatchResult
-from impala_mm.distributed.update_record import UpdateRecord, UpdateSummary
+from impala_mm.distributed.update_record import UpdateRecord
 
 Gradients = Sequence[tf.Tensor | tf.IndexedSlices | None]
 
@@ -176,14 +176,14 @@ class GradientReducer:
         self._start_trace(update)
         self._record.clear()
 
-    def summary(self) -> UpdateSummary:
-        """Return the norms and waiting of this update.
+    def read(self) -> list[tf.Tensor]:
+        """Return the record of this update, float32 tensors [N], for `update_record.summarize`.
 
-        The waiting is the time from gradients to their averages. It is nearly 0 on the slowest
+        Its waiting is the time from gradients to their averages. It is nearly 0 on the slowest
         learner, for which the others wait. On a GPU it includes the rest of the backward pass,
         whose kernels may have been started but not finished.
         """
-        return self._record.summary()
+        return self._record.read()
 
     def _reduce(self, gradients: Gradients, name: str) -> list[tf.Tensor]:
         """Return the gradients averaged over learners."""

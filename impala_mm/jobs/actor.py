@@ -177,10 +177,10 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     level = _level_of_task(config, levels)
     observation = levels[level].observation
     count = auto.num_envs(config, observation)
-    lag = registry.optional(algorithm, "max_lag")
+    rounds = registry.optional(algorithm, "rounds")
     refuse_many_environments(config, count, UnrollCodec(algorithm.unroll).size, 1)
     try:
-        sizes = auto.group_sizes(config, count, observation, provenance.is_local_run(), lag)
+        sizes = auto.group_sizes(config, count, observation, provenance.is_local_run(), rounds)
     except ValueError as error:
         flags.refuse(str(error))
     groups = _make_groups(setup, level, sizes)
@@ -191,10 +191,11 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
         made = agent.make_agent(acting(config), config.task, levels, role=Role.ACTOR)
     algorithm, layout = made.algorithm, made.layout
     pull_secs = auto.pull_secs(config.min_pull_secs, layout.size)
-    identity = made.identity | {"actor": config.task, "level": level}
+    identity = made.identity | {"actor": config.task, "level": level, "environments": count}
     pack = compression.COMPRESSORS[auto.compression(config, observation)]
+    columns = count if rounds else 0
     link = LearnerLink(
-        setup.learners, setup.start, identity, setup.token, pull_secs, lag, say, stop, pack
+        setup.learners, setup.start, identity, setup.token, pull_secs, columns, say, stop, pack
     )
 
     def run() -> None:

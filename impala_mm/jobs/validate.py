@@ -89,12 +89,14 @@ def _refuse_large(config: Config, made: "Agent") -> None:
     if config.job_name != "actor":
         learners = 1 if config.job_name else config.num_learners
         setup.refuse_large_batch(config, unroll_bytes, learners)
+    if not config.job_name:
+        setup.refuse_rounds(config, made)
     if config.job_name != "learner":
         actors = 1 if config.job_name else auto.num_actors(config)
         actor.refuse_many_environments(config, count, unroll_bytes, actors)
         try:
-            lag = registry.optional(made.algorithm, "max_lag")
-            auto.group_sizes(config, count, observation, False, lag)
+            rounds = registry.optional(made.algorithm, "rounds")
+            auto.group_sizes(config, count, observation, False, rounds)
         except ValueError as error:
             flags.refuse(str(error))
 

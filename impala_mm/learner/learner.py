@@ -23,6 +23,7 @@ from impala_mm.data.trajectory import Batch
 from impala_mm.distributed import consistency
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.distributed.group import LearnerGroup
+from impala_mm.distributed.update_record import summarize
 from impala_mm.learner.batch_source import BatchSource
 from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.lockstep import AgreedStep, Lockstep
@@ -224,7 +225,7 @@ def between_updates(learner: Learner) -> Iterator[bool]:
 class GradientNotFinite(Exception):
     """A gradient is not finite; no learner has applied it or a later one of its update."""
 
-    def __init__(self, update: int, values: dict[str, float], gradients: int):
+    def __init__(self, update: int, values: dict[str, float], gradients: float):
         bad = ", ".join(f"{n} = {v}" for n, v in values.items() if not math.isfinite(v))
         remedy = "lower --learning_rate or --gradients_clipping"
         super().__init__(
@@ -279,29 +280,30 @@ class TrainStep:
             traced = tf.function(self._trace, autograph=False)
             self._graph = traced.get_concrete_function(batch, known, number)
         measured, priorities, acting_values = self._graph(batch, known, number)
-        *values, total_norm, gradients, reduce_seconds = measured.numpy().tolist()
-        metrics = dict(zip(self._names, values, strict=True))
-        if not math.isfinite(total_norm):
-            raise GradientNotFinite(updates, metrics | {"grad_norm": total_norm}, gradients)
-        return StepResult(metrics, reduce_seconds, priorities, list(acting_values))
+        numbers, count = measured.numpy(), len(self._names)
+        recorded = summarize(numbers[count:])
+        metrics = dict(zip(self._names, numbers[:count].tolist(), strict=True))
+        if self._exchange.applied:
+            metrics.setdefault("clipped_share", recorded.clipped_share)
+        if self._exchange.averaged:
+            metrics.setdefault("grad_norm", recorded.grad_norm)
+        if not recorded.is_finite:
+            raise GradientNotFinite(
+                updates, metrics | {"grad_norm": recorded.grad_norm}, recorded.gradients
+            )
+        return StepResult(metrics, recorded.wait_seconds, priorities, list(acting_values))
 
     def _trace(
         self, batch: Batch, known: tf.Tensor, number: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, Any]:
         """Build the graph: (float32 [N], priorities, acting values).
 
-        The numbers are the metrics, the sum of the gradients' norms, their number, and the seconds
-        of waiting.
+        The numbers are the metrics and the record of the exchange.
         """
         reducer = self._exchange
         reducer.begin(number)
         context = Context(*tf.unstack(known))
         metrics, priorities = self._algorithm.update(batch, context, reducer)
-        recorded = reducer.summary()
-        if reducer.averaged:
-            metrics = {"grad_norm": recorded.grad_norm} | metrics
-        if reducer.applied:
-            metrics = {"clipped_share": recorded.clipped_share} | metrics
         if self._config.xla and not reducer.differentiated:
             raise NothingCompiled(
                 f"--xla compiles what exchange.differentiate computes, which "
@@ -309,5 +311,5 @@ class TrainStep:
             )
         self._names = list(metrics)
         values = [tf.cast(value, tf.float32) for value in metrics.values()]
-        values += [recorded.total_norm, recorded.gradients, recorded.wait_seconds]
-        return tf.stack(values), priorities, self._read_acting_values()
+        measured = tf.concat([tf.stack(values) if values else [], *reducer.read()], axis=0)
+        return measured, priorities, self._read_acting_values()

@@ -6,7 +6,7 @@ delays only this thread.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from impala_mm.distributed.group import LearnerGroup
@@ -25,13 +25,30 @@ class LearnerReport(NamedTuple):
     actors_elsewhere: int  # number of its actors on other hosts
     idle_cores: float | None  # idle cores of its host since the last report; None if not known
     dropped: int  # unrolls lost since its start
+    padded: int  # columns of rounds without an unroll since its start
     faults: int  # faults of environments since its start, by its actors' reports
     has_received: bool  # an actor has sent it a complete unroll
     gave_up: dict[int, str]  # its actors whose environments have never worked, and why
     no_actors_left: str  # why it ends the run, if no unroll can come any more
     end_reason: str  # why it ended or will end; empty while it knows no reason
+    in_update: int  # number of the update that it is making, from 1; 0 between updates
     error: str  # the error that ended it; empty if there was none
     done: bool  # its training has ended
+
+
+def unfinished_update(reports: Sequence[LearnerReport]) -> str:
+    """Return which learners have not finished their update, or "" if none is making one."""
+    making = {rank: report.in_update for rank, report in enumerate(reports) if report.in_update}
+    if not making:
+        return ""
+    learners = f"learner{'s' if len(making) > 1 else ''} {' and '.join(map(str, making))}"
+    update = min(making.values())
+    if len(reports) == 1:
+        return f": {learners} did not finish update {update}"
+    return (
+        f": {learners} did not finish update {update}, and may wait for a call of `exchange` that "
+        f"another learner does not make; a condition around it must be equal on all learners"
+    )
 
 
 class ReportExchange(threading.Thread):

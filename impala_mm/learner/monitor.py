@@ -23,7 +23,7 @@ from impala_mm.learner import resume
 from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.first_unroll import FirstUnroll, NoActorsLeft
 from impala_mm.learner.learner import GradientNotFinite, Learner, NothingCompiled, between_updates
-from impala_mm.learner.learner_reports import LearnerReport, ReportExchange
+from impala_mm.learner.learner_reports import LearnerReport, ReportExchange, unfinished_update
 from impala_mm.learner.limits import RunLimits
 from impala_mm.records.bottleneck import progress_line
 from impala_mm.records.checkpoint import Damaged, Mismatch, Missing
@@ -226,11 +226,13 @@ class LearnerMonitor:
             actors_elsewhere=self._server.actors_on_other_hosts(),
             idle_cores=self._cores.idle(),
             dropped=self._server.dropped,
+            padded=self._server.rounds.padded if self._server.rounds else 0,
             faults=self._server.environment_faults,
             has_received=self._server.has_received,
             gave_up=self._server.failures.gave_up,
             no_actors_left=self._no_actors_left,
             end_reason=learner.end_reason,
+            in_update=0 if learner.variables_complete else learner.updates + 1,
             error=learner.end_reason if learner.failure else "",
             done=done,
         )
@@ -303,8 +305,10 @@ class LearnerMonitor:
         if waits and self._first_unroll.is_line_due():
             self._say(self._describe_wait())
         if timers.stall.has_begun(learner.updates, now):
-            message = self._describe_wait() if waits else f"no update for {_STALL_SECONDS:g} s"
-            if not waits:  # the lines of the wait are printed anyway
+            if waits:  # the lines of the wait are printed anyway
+                message = self._describe_wait()
+            else:
+                message = f"no update for {_STALL_SECONDS:g} s{unfinished_update(self._reports)}"
                 self._say(message)
             records.event_hook.call("stall", message)
         if timers.save.due(now):
@@ -335,6 +339,8 @@ class LearnerMonitor:
             "environment_faults": sum(report.faults for report in self._reports),
             **self._aggregator.row(frames, steps),
         }
+        if self._server.rounds:
+            row["unrolls_padded"] = sum(report.padded for report in self._reports)
         if self._config.check_sync_every and self._group.size > 1:
             row |= {"sync_checks": learner.sync_checks, "sync_repairs": learner.sync_repairs}
         row |= self._actor_counts()

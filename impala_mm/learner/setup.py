@@ -23,13 +23,14 @@ from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments import from_flags
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.inference.batched_inference import BatchedInference
-from impala_mm.learner.batch_source import QueueSource
+from impala_mm.learner.batch_source import BatchSource, QueueSource
 from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.first_unroll import NoActorsLeft
 from impala_mm.learner.learner import GradientNotFinite, Learner, NothingCompiled
 from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.monitor import LearnerMonitor, Records
 from impala_mm.learner.profiler import UpdateProfiler
+from impala_mm.learner.round_source import RoundSource
 from impala_mm.records import checkpoint
 from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints
 from impala_mm.records.metrics_writer import MetricsWriter
@@ -37,6 +38,7 @@ from impala_mm.records.outputs import RunOutputs
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import devices, lifecycle, machine, ports, provenance, run_token
 from impala_mm.runtime.rank import process_rank
+from impala_mm.transport.rounds import Rounds, why_unfit
 from impala_mm.transport.server import Server
 
 # Exceptions that all learners of a run raise at the same point.
@@ -94,7 +96,12 @@ def build_learner(
     algorithm, spec = agent.algorithm, agent.spec
     codec = UnrollCodec(algorithm.unroll)
     refuse_large_batch(config, codec.size, process_rank().local_size)
+    rounds = registry.optional(algorithm, "rounds")
+    if rounds and provenance.is_local_run():
+        refuse_rounds(config, agent)
     capacity = config.queue_capacity or config.batch_size
+    if rounds:
+        capacity = max(capacity, config.batch_size)  # a round is in the queue before it is taken
     if folder:
         of = f" on {group.size} learners" if group.size > 1 else ""
         megabytes = capacity * codec.size / 1e6
@@ -105,8 +112,7 @@ def build_learner(
         )
         if spec.note:
             say(spec.note)
-    lag = registry.optional(algorithm, "max_lag")
-    chosen = auto.inference(config, agent.weights, devices.training_device(), lag)
+    chosen = auto.inference(config, agent.weights, devices.training_device(), rounds)
     own = agent.identity["run_id"], run_token.read_token(config), chosen
     run_id, token, chosen = group.gather(own, "run")[0]
     if folder and chosen.why:
@@ -122,7 +128,7 @@ def build_learner(
         config,
         algorithm,
         group,
-        QueueSource(server, codec, config.batch_size),
+        _make_source(server, codec, config.batch_size),
         server,
         agent.layout,
         limits,
@@ -150,6 +156,13 @@ def build_learner(
         except OSError as error:
             flags.refuse(f"--logdir={folder.path}: {error.strerror}")
     return monitor, learner
+
+
+def _make_source(server: Server, codec: UnrollCodec, batch_size: int) -> BatchSource:
+    """Return the source of the actors' unrolls."""
+    if server.rounds:
+        return RoundSource(server.rounds, server.queue, codec)
+    return QueueSource(server, codec, batch_size)
 
 
 def _with_reward_clipping(
@@ -182,12 +195,20 @@ def _build_inference(config: Config, agent: Agent) -> BatchedInference:
 
 def refuse_inference(config: Config, agent: Agent) -> None:
     """Refuse --inference=learner for algorithms that do not support it."""
-    lag = registry.optional(agent.algorithm, "max_lag")
-    if config.inference == "learner" and lag is not None:
+    if config.inference == "learner" and registry.optional(agent.algorithm, "rounds"):
         flags.refuse(
             f"--inference=learner: with --algorithm={config.algorithm} actors wait for the next "
             f"policy, which needs --inference=actor"
         )
+
+
+def refuse_rounds(config: Config, agent: Agent) -> None:
+    """Refuse actors that cannot fill the rounds; all of the run have the same flags."""
+    count = auto.num_envs(config, agent.spec.observation)
+    if registry.optional(agent.algorithm, "rounds") and (
+        why := why_unfit(config.batch_size, count)
+    ):
+        flags.refuse(f"--algorithm={config.algorithm}: {why}")
 
 
 def refuse_large_batch(config: Config, unroll_bytes: int, learners: int) -> None:
@@ -218,7 +239,12 @@ def _listen(
     inference = None
     if identity["inference"] == "learner":
         inference = _build_inference(config, agent)
+    rounds = (
+        Rounds(config.batch_size, say) if registry.optional(agent.algorithm, "rounds") else None
+    )
     try:
-        return Server(address, held, token, identity, capacity, say, inference, unroll_bytes)
+        return Server(
+            address, held, token, identity, capacity, say, inference, unroll_bytes, rounds
+        )
     except OSError as error:
         flags.refuse(f"the learner cannot listen: {error}")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.algorithms import agent
+from impala_mm.algorithms import agent, registry
 from impala_mm.algorithms.interface import PolicyOutput, Role
 from impala_mm.config.algorithm_settings import BadAlgorithm
 from impala_mm.config.environment_flags import json_text
@@ -132,6 +132,22 @@ class Policy:
     def judge(self, entry: Entry, state: Any) -> PolicyOutput:
         """Return policy and value for entries [B, ...] and the state before them."""
         return self._judge(entry, state)
+
+    def judge_unroll(self, entries: Entry, start: Any) -> PolicyOutput:
+        """Return what `judge` returns for each of the entries [T+1, B, ...] of an unroll.
+
+        It computes with tensors, and may be called in a student's `update` with its
+        `batch.unrolls`. `start` is this policy's own state before entry 0; where that is not known,
+        `initial_state(B)` serves, if the student ignores the outputs for the first entries.
+        Raises NotImplementedError if the policy's algorithm has no `judge_unroll`.
+        """
+        judge = registry.optional(self.algorithm, "judge_unroll")
+        if judge is None:
+            raise NotImplementedError(
+                f"--algorithm={self.config.algorithm} has no method judge_unroll, by which it "
+                f"could be a teacher (impala_mm/algorithms/interface.py explains it)"
+            )
+        return judge(entries, start)
 
     def entry(
         self, observation: Any, reward: Any, action: Any, first: Any, mask: Any = ()

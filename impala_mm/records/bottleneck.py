@@ -62,6 +62,8 @@ def describe_bottleneck(row: dict[str, Any], actors: int | None) -> str:
 def _overall_bottleneck(row: dict[str, Any], wait: float, trains: bool, actors: int | None) -> str:
     """Return the verdict for a run whose learners all behave alike."""
     held = row.get("actor/waiting_share", 0.0)
+    if row.get("actor/policy_wait_share", 0.0) and trains and held <= _ACTORS_WAIT:
+        return _taking_turns(row, wait, actors)
     if wait > _LEARNERS_WAIT:
         return _starving(row, wait, trains, actors)
     if row.get("queue_fill", 0.0) <= _FULL:
@@ -77,6 +79,30 @@ def _overall_bottleneck(row: dict[str, Any], wait: float, trains: bool, actors: 
         evidence += f", actors wait {held:.0%} of theirs"
         advice += _fewer_actors(held, actors)
     return f"bottleneck: learner{'s' if _several_learners(row) else ''} ({evidence}); {advice}"
+
+
+def _taking_turns(row: dict[str, Any], wait: float, actors: int | None) -> str:
+    """Return the verdict for rounds, which actors play and the learner trains on in turn.
+
+    Whichever takes longer is the bottleneck.
+    """
+    actors_wait = f"actors wait for the next policy {row['actor/policy_wait_share']:.0%} of"
+    several = _several_learners(row)
+    if wait < row["train_share"]:
+        who = "the learners train" if several else "the learner trains"
+        whose = "their time" if several else "its time"
+        return (
+            f"bottleneck: learner{'s' if several else ''} ({who} {row['train_share']:.0%} of "
+            f"{whose}, {actors_wait} theirs); a GPU or another learner would help"
+        )
+    waits = f"the learner waits {wait:.0%} of its time for the round's unrolls"
+    if several:
+        waits = f"the learners wait {wait:.0%} of their time for the round's unrolls"
+    now = "" if actors is None else f" ({actors} now)"
+    return (
+        f"bottleneck: actors ({waits}, {actors_wait} theirs{_actors_main_work(row)}); more actors "
+        f"with fewer --num_envs each would help{now}{_busy_cores(row)}"
+    )
 
 
 def _starving(row: dict[str, Any], wait: float, trains: bool, actors: int | None) -> str:

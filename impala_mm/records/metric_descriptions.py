@@ -198,6 +198,11 @@ GROUPS = (
                 "Time in which the actors wait until the learner has taken their previous unrolls.",
                 "below 0.3, else the learner or the network is too slow for this number of actors",
             ),
+            "actor/policy_wait_share": _M(
+                _SHARE,
+                "Time in which the actors of an algorithm with rounds wait for the next policy.",
+                "as small as the updates allow",
+            ),
             "inference_batch": _M(
                 "environments",
                 "With `--inference=learner`: environments per forward pass, on average.",
@@ -225,6 +230,13 @@ GROUPS = (
         {
             "unrolls_dropped": _M(
                 "unrolls", "Unrolls that were lost since the learners started.", "0 without crashes"
+            ),
+            "unrolls_padded": _M(
+                "unrolls",
+                "Columns of rounds that were filled with unrolls of weight 0 since the learners "
+                "started, because an actor did not send its unrolls in time; only in an algorithm "
+                "with rounds.",
+                "0 without crashes",
             ),
             "environment_faults": _M(
                 "faults",

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 _GAMES = 100  # games over which returns are averaged
-# The parts of an actor's time while it plays: computing actions, stepping environments, and waiting
-# for its learner. The rest of its time is bookkeeping.
-ACTOR_TIMES = ("acting", "stepping", "waiting")
+# The parts of an actor's time while it plays: computing actions, stepping environments, waiting for
+# its learner, and waiting for the next policy. The rest of its time is bookkeeping.
+ACTOR_TIMES = ("acting", "stepping", "waiting", "policy_wait")
 _KNOWN_SHARE = 0.25  # share of a row's seconds that must be measured before shares are reported
 # The parts of the training thread's time: waiting for its own unrolls; waiting for the other
 # learners, including the averaging with them; training; and the rest.

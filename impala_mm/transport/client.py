@@ -159,6 +159,19 @@ class Client:
             delay = min(delay * 1.5, 1.0)
         return reply
 
+    def claim(self, header: MessageHeader) -> MessageReply:
+        """Claim columns of the learner's round for `header.environments` environments.
+
+        The reply is ACCEPTED with the policy version that plays them; RUNNING if the actor must
+        wait and repeat the claim; or FOREIGN. Raises Refused where `Delivery.wait` does.
+        """
+        [numbers] = self._call("claim", tf.constant(header, tf.int64), result=_NUMBERS)
+        reply = MessageReply(*numbers.numpy().tolist())
+        refuse_denied(Reply(reply.reply))
+        self.version = None if reply.version == NO_POLICY else reply.version
+        self.next_learner = None if reply.next_learner == STAY else reply.next_learner
+        return reply
+
     def get_parameters(self, min_version: int = 0) -> tuple[int, bytes] | None:
         """Return the newest policy version and its complete parameters.
 
@@ -262,10 +275,7 @@ class Delivery:
             reply, client = Reply(code), self._client
             client.version = None if version == NO_POLICY else version
             client.next_learner = None if next_learner == STAY else next_learner
-            if reply == Reply.DENIED:
-                raise Refused("the learner has a different token")
-            if reply == Reply.DISPLACED:
-                raise Refused("another process is this actor now: give each its own --task")
+            refuse_denied(reply)
             if reply == Reply.LOST:
                 raise StreamLost
             if reply != Reply.INCOMPLETE:
@@ -283,6 +293,14 @@ class Delivery:
         if content_omitted:
             header, contents = header._replace(chunks=CONTENT_OMITTED), []
         return self._client.start_delivery(header, contents, self._episodes, self._timeout)
+
+
+def refuse_denied(reply: Reply) -> None:
+    """Raise Refused if a reply says that the learner does not accept this process."""
+    if reply == Reply.DENIED:
+        raise Refused("the learner has a different token")
+    if reply == Reply.DISPLACED:
+        raise Refused("another process is this actor now: give each its own --task")
 
 
 def _wait_for_server(address: str, seconds: float) -> None:

@@ -4,6 +4,7 @@
     enqueue         puts a message's unrolls into the queue, once; waits while the queue is full
     infer           takes a step and returns the next actions (with --inference=learner)
     chunk           stores a part of unrolls that are too large for one message, before `enqueue`
+    claim           claims columns of the learner's round (for algorithms with rounds)
     get_parameters  returns a part of the newest parameters
 
 Each function checks the run's token first. A call that a full queue holds back waits within
@@ -46,6 +47,12 @@ class LearnerCalls(Protocol):
 
     def make_reply(self, header: MessageHeader, reply: Reply) -> MessageReply:
         """Return the reply to a message with unrolls, with the learner to feed next."""
+
+    def select_unrolls(self, header: MessageHeader, unrolls: list[bytes]) -> list[bytes]:
+        """Return those of a message's unrolls that the learner can use."""
+
+    def claim_columns(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the reply to a claim of a round's columns, which is a header without content."""
 
 
 # A function for graphs that takes a message: a MessageHeader as int64, contents as strings [N], and
@@ -107,6 +114,8 @@ class UnrollReceiver:
         if reply not in {Reply.RUNNING, Reply.INCOMPLETE}:  # these still need the chunks
             self.chunks.take(header.message_key)
         self.has_received |= bool(contents)
+        if reply == Reply.ACCEPTED:
+            contents = self._calls.select_unrolls(header, contents)
         versions = np.full([len(contents)], header.version, np.int64)
         return np.int64(reply), np.array(contents, object), versions
 
@@ -187,6 +196,15 @@ def make_endpoints(
             lambda: tf.constant(Reply.DENIED, tf.int64),
         )
 
+    @registered(numbers)
+    def claim(given, header):
+        fields = [len(MessageReply._fields)]
+        return if_known(
+            given,
+            lambda: _call_python(calls.claim_columns, [header], tf.int64, fields),
+            lambda: denied,
+        )
+
     @registered(tf.TensorSpec([len(ParametersRequest._fields)], tf.int64))
     def get_parameters(given, request):
         def answer():
@@ -204,6 +222,7 @@ def make_endpoints(
         "hello": hello,
         "enqueue": make_message_endpoint(receiver.enqueue),
         "chunk": chunk,
+        "claim": claim,
         "get_parameters": get_parameters,
     }
     if infer:

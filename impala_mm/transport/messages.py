@@ -41,7 +41,8 @@ class ActorTimes(NamedTuple):
     acting: float = 0.0  # in the network, or waiting for a learner that infers
     stepping: float = 0.0  # in the environments
     waiting: float = 0.0  # until the previous unrolls were sent: waiting for the learner
-    playing: float = 0.0  # total, which includes these three
+    policy_wait: float = 0.0  # for the next policy version, in an algorithm with rounds
+    playing: float = 0.0  # total, which includes these four
 
     def in_microseconds(self) -> dict[str, int]:
         """Return the fields in the format of a header."""
@@ -49,7 +50,7 @@ class ActorTimes(NamedTuple):
 
 
 class MessageHeader(NamedTuple):
-    """The identity of a message, and what the learner records about it; int64 [15].
+    """The identity of a message, and what the learner records about it; int64 [16].
 
     An actor numbers the messages of each of its streams. It has one stream for its unrolls or, with
     --inference=learner, one for each group of environments: its messages carry steps, and their
@@ -66,10 +67,11 @@ class MessageHeader(NamedTuple):
     acting: int = 0  # the fields of `ActorTimes` in microseconds; all 0: no report of times
     stepping: int = 0
     waiting: int = 0
+    policy_wait: int = 0
     playing: int = 0
     chunks: int = 0  # chunks sent ahead; 0: the content is in the message; or CONTENT_OMITTED
     version: int = 0  # for unrolls: the oldest policy version that acted in them
-    environments: int = 0  # for a group: its number of environments, E
+    environments: int = 0  # for a group, or a claim of a round's columns: its environments, E
     faults: int = 0  # faults of environments, since the previous report
 
     @classmethod
@@ -102,9 +104,9 @@ class MessageReply(NamedTuple):
     """The learner's reply to a message; int64 [3]."""
 
     reply: int  # a Reply
-    version: int = (
-        NO_POLICY  # the newest policy version (with inference at the learner: the one in use)
-    )
+    # The newest policy version (with inference at the learner: the one in use), or the one that
+    # plays the claimed columns of a round.
+    version: int = NO_POLICY
     next_learner: int = STAY  # rank of the learner that the actor must feed next, or STAY
 
 

@@ -21,6 +21,20 @@ class LearnerLoad(NamedTuple):
     settled: bool  # no actor joined or left within the last seconds
 
 
+def choose_learner_without_actors(
+    rank: int, own: LearnerLoad, loads: Sequence[LearnerLoad]
+) -> int | None:
+    """Return the learner that an actor of learner `rank` must feed next, in a run with rounds.
+
+    Learners whose actors play in rounds wait for unrolls by design, so only a learner that has no
+    actor at all gets one.
+    """
+    if not own.settled or own.actors < 2:
+        return None
+    empty = [other for other, load in enumerate(loads) if not load.actors and load.settled]
+    return next((other for other in empty if other != rank), None)
+
+
 def choose_learner(rank: int, own: LearnerLoad, loads: Sequence[LearnerLoad]) -> int | None:
     """Return the learner that an actor of learner `rank` must feed next; None: the same one.
 

@@ -36,7 +36,13 @@ from impala_mm.transport.messages import (
     run_number,
 )
 from impala_mm.transport.parameter_store import ParameterStore
-from impala_mm.transport.rebalancing import SETTLE_SECONDS, LearnerLoad, choose_learner
+from impala_mm.transport.rebalancing import (
+    SETTLE_SECONDS,
+    LearnerLoad,
+    choose_learner,
+    choose_learner_without_actors,
+)
+from impala_mm.transport.rounds import Rounds, why_unfit
 
 
 class ActorReport(NamedTuple):
@@ -87,10 +93,12 @@ class Server:
         say: Say = print,
         inference: InferenceService | None = None,
         unroll_bytes: int | None = None,
+        rounds: Rounds | None = None,
     ):
         """Listen at the address that `held` holds; accept actors whose identity matches `identity`.
 
-        With `inference` the learner also acts for actors. For `unroll_bytes` see `UnrollReceiver`.
+        With `inference` the learner also acts for actors, with `rounds` it takes only the unrolls
+        of the open round. For `unroll_bytes` see `UnrollReceiver`.
 
         Once it listens, `held` is released. Raises OSError if it does not answer at `address`.
         """
@@ -115,7 +123,7 @@ class Server:
         self.actors: dict[int, float] = {}  # connected actors, and when each sent its last message
         self._start = provenance.start_id()
         self._foreign = set[tuple[str, Any]]()  # actors of other runs: (id of the start, number)
-        self._inference = inference
+        self._inference, self.rounds = inference, rounds
         if inference:
             inference.attach(self.ledger, self.queue)
         self._closed = False
@@ -151,8 +159,9 @@ class Server:
 
     @property
     def dropped(self) -> int:
-        """The number of unrolls that reached no learner, or that this one could not read."""
-        return self._receiver.unreadable + self._dropped
+        """The number of unrolls that reached no learner, or that this one could not use."""
+        unused = self.rounds.dropped if self.rounds else 0
+        return self._receiver.unreadable + self._dropped + unused
 
     @property
     def has_received(self) -> bool:
@@ -188,6 +197,8 @@ class Server:
         self._parameters.publish(version, pack)
         if self._inference:
             self._inference.publish(version, values)
+        if self.rounds:
+            self.rounds.open(version)
 
     def inference_metrics(self) -> dict[str, float]:
         """Return the mean number of environments of an inference since the last call, by key."""
@@ -207,9 +218,11 @@ class Server:
             gone = [actor for actor, heard in self.actors.items() if heard < deadline]
             for actor in gone:
                 del self.actors[actor]
-        if self._inference:
-            for actor in gone:
+        for actor in gone:
+            if self._inference:
                 self._inference.forget(actor)
+            if self.rounds:
+                self.rounds.forget(actor)
         return gone
 
     def close(self) -> None:
@@ -235,13 +248,20 @@ class Server:
         if not asked.get("probe"):
             if self._inference and self._parameters.version is None:
                 raise RuntimeError("there is no policy yet")  # the caller tries again
-            if refused := refusal(asked, self._identity):
+            if refused := refusal(asked, self._identity) or self._why_unfit(asked):
                 answer["refused"] = refused
                 self.refused += 1
                 self._say(f"actor {int(asked['actor'])} on {asked['host']} refused: {refused}")
             else:
                 answer["moves"] = self._join(asked)
         return np.array(json.dumps(answer).encode(), object)
+
+    def _why_unfit(self, asked: dict[str, Any]) -> str:
+        """Return why an actor has more environments than a round has columns; empty if not."""
+        environments = int(asked.get("environments", 0))
+        if self.rounds and environments > self.rounds.columns:
+            return why_unfit(self.rounds.columns, environments)
+        return ""
 
     def _join(self, asked: dict[str, Any]) -> bool:
         """Register an actor; return whether it may be sent to other learners."""
@@ -308,16 +328,39 @@ class Server:
             reply, NO_POLICY if version is None else version, STAY if learner is None else learner
         )
 
+    def select_unrolls(self, header: MessageHeader, unrolls: list[bytes]) -> list[bytes]:
+        """Return those of a message's unrolls that the learner can use: all, unless in rounds."""
+        if not self.rounds:
+            return unrolls
+        return self.rounds.take(header.actor, header.version, unrolls)
+
+    def claim_columns(self, numbers: np.ndarray) -> np.ndarray:
+        """Return ACCEPTED and the version that plays the claimed columns, or RUNNING: to wait."""
+        header = MessageHeader.decode(numbers)
+        if self._closed:
+            raise RuntimeError(RUN_ENDED)  # the caller raises Unreachable
+        if refused := self.ledger.refusal(header):
+            return np.array(MessageReply(refused))
+        assert self.rounds
+        self.heard_from(header.actor)
+        version = self.rounds.claim(header.actor, header.environments)
+        if version is not None:
+            return np.array(MessageReply(Reply.ACCEPTED, version))
+        return np.array(self.make_reply(header, Reply.RUNNING))
+
     def _redirect(self, actor: int) -> int | None:
         """Return the learner that needs this actor more, if there is one and it may move."""
         own = self.load(0.0)
         with self._lock:
             if actor not in self._movable or actor not in self.actors:
                 return None
-            learner = choose_learner(self.rank, own, self.loads)
+            choose = choose_learner_without_actors if self.rounds else choose_learner
+            learner = choose(self.rank, own, self.loads)
             if learner is not None:
                 del self.actors[actor]
                 self._changed_at = time.monotonic()
+                if self.rounds:
+                    self.rounds.forget(actor)
             return learner
 
     def read_parameters(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

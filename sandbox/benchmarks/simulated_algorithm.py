@@ -46,8 +46,6 @@ class SimulatedAlgorithm:
     cores would need longer.
     """
 
-    max_lag = None
-
     def __init__(self, config, environment):
         self._milliseconds = float(os.environ["SIMULATED_MS"])
         self._rank, self._updates, self._began = process_rank().rank, 0, 0.0

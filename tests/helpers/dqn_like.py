@@ -20,8 +20,6 @@ def make(config, environment):
 
 
 class DQNLike:
-    max_lag = None
-
     def __init__(self, config, environment):
         self._gamma, self._actions = config.discounting, environment.num_actions
         shape = environment.observation, environment.num_actions

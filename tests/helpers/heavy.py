@@ -14,7 +14,7 @@ def make(config, environment):
 class Heavy:
     def __init__(self, algorithm):
         self._algorithm = algorithm
-        self.unroll, self.max_lag = algorithm.unroll, algorithm.max_lag
+        self.unroll = algorithm.unroll
         self.variables = algorithm.variables
         self.initial_state, self.act = algorithm.initial_state, algorithm.act
         self.judge = algorithm.judge

@@ -29,8 +29,6 @@ _KEPT = []  # servers are never freed: TensorFlow's threads may use them after t
 class Random:
     """An algorithm that acts at random and has no state."""
 
-    max_lag = None
-
     def __init__(self, level_name, length):
         spec = level_spec(level_name)
         self.unroll = UnrollSpec(length, 1, entry_spec(spec, ()), ())

@@ -50,8 +50,6 @@ class Counted(NamedTuple):
 class Scripted:
     """An algorithm that acts 1, 2, 3, 0, 1... and records the observation and core state."""
 
-    max_lag = None
-
     def __init__(self, length, overlap=1):
         scalars = [tf.TensorSpec([], t) for t in (tf.int32, tf.float32, tf.bool, tf.bool)]
         observation, first = tf.TensorSpec([1], tf.float32), tf.TensorSpec([], tf.bool)

@@ -32,8 +32,6 @@ class Counted(NamedTuple):
 class Obeys:
     """An algorithm that acts by its variable plus what it observes, and counts what it reads."""
 
-    max_lag = None
-
     def __init__(self, overlap=1):
         scalars = [tf.TensorSpec([], t) for t in (tf.int32, tf.float32, tf.bool, tf.bool)]
         observation, first = tf.TensorSpec([1], tf.float32), tf.TensorSpec([], tf.bool)

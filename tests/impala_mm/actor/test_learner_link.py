@@ -15,6 +15,7 @@ from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport import messages
 from impala_mm.transport.client import Client, Unreachable
 from impala_mm.transport.rebalancing import LearnerLoad
+from impala_mm.transport.rounds import Rounds
 from impala_mm.transport.server import Server
 
 IDENTITY = {"level_name": "L", "unroll": "u", "network": "n", "acting": "a"}
@@ -34,13 +35,13 @@ def here(tmp_path, monkeypatch):
     )
     stop, links, said = threading.Event(), [], []
 
-    def join(actor, pull_secs=0.0, max_lag=None, pack=leave_uncompressed):
+    def join(actor, pull_secs=0.0, columns=0, pack=leave_uncompressed):
         me = IDENTITY | {"protocol": messages.PROTOCOL, "actor": actor}
         links.append(
-            LearnerLink([address], 0, me, "token", pull_secs, max_lag, said.append, stop, pack)
+            LearnerLink([address], 0, me, "token", pull_secs, columns, said.append, stop, pack)
         )
         links[-1].start()
-        if max_lag is None or server._parameters.version is not None:
+        if server._parameters.version is not None:
             assert links[-1].connected.wait(10)
         return links[-1]
 
@@ -120,31 +121,64 @@ def test_an_actor_pulls_no_more_often_than_it_may(here):
     assert one.newest.version == 0
 
 
-def test_an_actor_that_may_not_lag_waits_for_the_next_policy(here):
-    """With max_lag 0, each unroll is played by the policy that the one before it helped to make."""
+def test_in_rounds_each_unroll_is_played_by_the_policy_that_the_one_before_it_helped_to_make(here):
     server, join = here
+    server.rounds = rounds = Rounds(2, server.said.append)
     server.publish(0, lambda: b"0")
-    one = join(0, pull_secs=1000, max_lag=0)
+    pulls = _count_pulls(server)
+    one = join(0, pull_secs=1000, columns=2)
     versions = []
 
     def play():
-        for _ in range(4):
+        while one.wait_for_turn():
             versions.append(one.newest.version)
-            if not one.send(_group(one, b"x")):
-                return
+            one.send(_group(one, b"x", b"y"))
 
     playing = threading.Thread(target=play)
     playing.start()
-    for version in range(1, 4):
-        _until(lambda v=version: int(server.queue.size()) == v)
-        time.sleep(0.2)
-        assert versions == list(range(version)), "it waits"
-        server.publish(version, lambda: b"x")
-    _until(lambda: int(server.queue.size()) == 4)
-    assert versions == [0, 1, 2, 3]
-    server.publish(4, lambda: b"x")
+    for version in range(4):
+        if version:
+            server.publish(version, lambda: b"x")
+        _until(lambda: rounds.close(0.0) == 2)
+        time.sleep(0.1)
+        assert versions == list(range(version + 1)), "it waits"
+        assert server.queue.dequeue_many(2)[1].numpy().tolist() == [version] * 2
+    assert len(pulls) == 4, "each version once, however rarely it may pull otherwise"
+    assert one.policy_wait > 0.05
+    one._stop_asked.set()
     playing.join(10)
     assert not playing.is_alive()
+    assert (rounds.padded, rounds.dropped) == (0, 0)
+
+
+def test_actors_of_one_host_share_the_pull_of_a_round(here):
+    server, join = here
+    server.rounds = Rounds(4, server.said.append)
+    server.publish(0, lambda: b"0")
+    links = [join(actor, columns=1) for actor in range(4)]
+    assert all(one.wait_for_turn() for one in links)
+    pulls = _count_pulls(server)
+    for one in links:
+        one.send(_group(one, b"x"))
+    assert _closed(server) == 4
+    turns = [threading.Thread(target=one.wait_for_turn) for one in links]
+    for turn in turns:
+        turn.start()
+    _until(lambda: len(server.rounds._waiting) == 4)
+    server.publish(1, lambda: b"1")
+    for turn in turns:
+        turn.join(10)
+    assert {one.newest.vector for one in links} == {b"1"}
+    assert len(pulls) == 1
+
+
+def _closed(server):
+    """Return the number of unrolls of the server's round, which is then closed."""
+    count = None
+    deadline = time.monotonic() + 20
+    while count is None and time.monotonic() < deadline:
+        count = server.rounds.close(0.1)
+    return count
 
 
 def test_a_pull_that_fails_after_a_send_repeats_the_pull_and_not_the_send(here, monkeypatch):
@@ -152,15 +186,15 @@ def test_a_pull_that_fails_after_a_send_repeats_the_pull_and_not_the_send(here, 
     server.publish(0, lambda: b"0")
     one = join(0)
     failing = []
-    pull = one._pull
+    pull = one._pull_newest
 
-    def fails_once(client, sent):
-        if sent and not failing:
-            failing.append(sent)
+    def fails_once(client):
+        if client.version == 1 and not failing:
+            failing.append(client.version)
             raise Unreachable("get_parameters: no answer")
-        pull(client, sent)
+        pull(client)
 
-    monkeypatch.setattr(one, "_pull", fails_once)
+    monkeypatch.setattr(one, "_pull_newest", fails_once)
     server.publish(1, lambda: b"1")
     one.send(_group(one, b"once"))
     _until(lambda: one.newest.version == 1)
@@ -187,7 +221,7 @@ def test_without_shared_memory_each_actor_pulls_for_itself_and_says_so(here, mon
 
 def test_before_the_first_policy_an_actor_waits_and_says_so(here, monkeypatch):
     server, join = here
-    one = join(0, max_lag=0)
+    one = join(0)
     _until(lambda: any("waiting for the learner" in line for line in server.said))
     assert not one.connected.is_set()
     server.publish(0, lambda: b"0")
@@ -274,9 +308,9 @@ def several(tmp_path, monkeypatch):
     stop, links, said = threading.Event(), [], []
     learners = Run(said)
 
-    def join(*addresses, start=0, max_lag=None):
+    def join(*addresses, start=0, columns=0):
         me = IDENTITY | {"protocol": messages.PROTOCOL, "actor": len(links)}
-        links.append(LearnerLink(addresses, start, me, "token", 0.0, max_lag, said.append, stop))
+        links.append(LearnerLink(addresses, start, me, "token", 0.0, columns, said.append, stop))
         links[-1].start()
         assert links[-1].connected.wait(10)
         return links[-1]
@@ -369,7 +403,7 @@ def test_while_all_are_away_each_round_begins_with_its_own(monkeypatch):
 
     monkeypatch.setattr(learner_link, "Client", Away)
     monkeypatch.setattr(learner_link.Backoff, "pause", pause)
-    link = LearnerLink(["a", "b", "c"], 1, {}, "", 0.0, None, print, stop)
+    link = LearnerLink(["a", "b", "c"], 1, {}, "", 0.0, 0, print, stop)
     link.run()
     assert tried == ["b", "c", "a", "pause"] * 3
 
@@ -412,15 +446,17 @@ def test_unrolls_whose_send_was_not_answered_go_to_no_other_learner_and_are_coun
     assert "2 unrolls dropped: the learner did not confirm that it has them" in learners.said
 
 
-def test_an_actor_that_may_not_lag_is_sent_on_and_plays_by_the_policy_there_is(several):
-    """The actor must not wait for a policy that needs its unrolls: they go to the other learner."""
+def test_an_actor_that_waits_for_a_round_is_sent_to_a_learner_without_actors(several):
     learners, join = several
-    one = join(*learners.addresses, max_lag=0)
+    for server in learners.servers:
+        server.rounds = Rounds(1, learners.said.append)
+        server.publish(1, lambda: b"1")
+    links = [join(*learners.addresses, columns=1) for _ in range(2)]
+    assert links[0].wait_for_turn()
     learners.starve(1)
-    one.send(_group(one, b"first"))
-    assert _group(one).version == 0
-    one._batches.put(_group(one, b"second"))
-    assert (_taken(learners.servers[0]), _taken(learners.servers[1])) == (b"first", b"second")
+    assert links[1].wait_for_turn(), "by a column of the other learner's round"
+    links[1].send(_group(links[1], b"moved"))
+    assert _taken(learners.servers[1]) == b"moved"
 
 
 def test_an_actor_says_that_a_learner_belongs_to_another_run_and_waits_for_its_own(
@@ -436,7 +472,7 @@ def test_an_actor_says_that_a_learner_belongs_to_another_run_and_waits_for_its_o
     server.publish(0, lambda: b"weights")
     monkeypatch.setenv("IMPALA_MM_START", "3c4d")
     me = IDENTITY | {"protocol": messages.PROTOCOL, "actor": 0}
-    link = LearnerLink([address], 0, me, "token", 0.0, None, said.append, stop)
+    link = LearnerLink([address], 0, me, "token", 0.0, 0, said.append, stop)
     link.start()
     assert not link.connected.wait(0.4)
     assert said == [

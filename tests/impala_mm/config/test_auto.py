@@ -45,22 +45,22 @@ def test_numbers_may_be_auto_and_are_what_is_given_else():
 def test_groups_take_turns_where_cores_are_left_and_images_are_read():
     cores = len(os.sched_getaffinity(0))
     few, all_of_them = f"--num_actors={cores - 1}", f"--num_actors={cores}"
-    assert auto.group_sizes(_config(few), 33, PICTURE, True, None) == [17, 16]
-    assert auto.group_sizes(_config(few), 1, PICTURE, True, None) == [1]
-    assert auto.group_sizes(_config(few), 33, PICTURE, False, None) == [
+    assert auto.group_sizes(_config(few), 33, PICTURE, True, False) == [17, 16]
+    assert auto.group_sizes(_config(few), 1, PICTURE, True, False) == [1]
+    assert auto.group_sizes(_config(few), 33, PICTURE, False, False) == [
         33
     ]  # how many it is one of?
-    assert auto.group_sizes(_config(few), 33, NUMBERS, True, None) == [33]
-    assert auto.group_sizes(_config(all_of_them), 33, PICTURE, True, None) == [33]
+    assert auto.group_sizes(_config(few), 33, NUMBERS, True, False) == [33]
+    assert auto.group_sizes(_config(all_of_them), 33, PICTURE, True, False) == [33]
     three = _config(all_of_them, "--env_groups=3")
-    assert auto.group_sizes(three, 8, NUMBERS, False, None) == [3, 3, 2]
+    assert auto.group_sizes(three, 8, NUMBERS, False, False) == [3, 3, 2]
 
 
 def test_groups_do_not_take_turns_where_actors_wait_for_the_next_policy():
     few = f"--num_actors={len(os.sched_getaffinity(0)) - 1}"
-    assert auto.group_sizes(_config(few), 33, PICTURE, True, 0) == [33]
+    assert auto.group_sizes(_config(few), 33, PICTURE, True, True) == [33]
     with pytest.raises(ValueError, match=r"--env_groups=2: .* wait for the next policy"):
-        auto.group_sizes(_config("--env_groups=2"), 33, PICTURE, True, 1)
+        auto.group_sizes(_config("--env_groups=2"), 33, PICTURE, True, True)
 
 
 def test_one_thread_is_for_small_observations_on_a_cpu_by_an_algorithm_of_ours():
@@ -96,16 +96,16 @@ def test_what_is_no_number_is_refused_in_words(flag, said, capsys):
 
 def test_a_place_is_chosen_by_the_gpu_and_by_what_there_is_to_infer():
     config = _config("--inference=auto")
-    assert auto.inference(config, 2_000_000, "/GPU:0", None).value == "learner"
-    for weights, device, max_lag, why in (
-        (2_000_000, "/CPU:0", None, "no GPU"),
-        (7_700, "/GPU:0", None, "7,700 weights"),
-        (2_000_000, "/GPU:0", 0, "wait for the next policy"),
+    assert auto.inference(config, 2_000_000, "/GPU:0", False).value == "learner"
+    for weights, device, rounds, why in (
+        (2_000_000, "/CPU:0", False, "no GPU"),
+        (7_700, "/GPU:0", False, "7,700 weights"),
+        (2_000_000, "/GPU:0", True, "wait for the next policy"),
     ):
-        chosen = auto.inference(config, weights, device, max_lag)
+        chosen = auto.inference(config, weights, device, rounds)
         assert chosen.value == "actor"
         assert why in chosen.why
-    told = auto.inference(_config("--inference=learner"), 7_700, "/CPU:0", 0)
+    told = auto.inference(_config("--inference=learner"), 7_700, "/CPU:0", True)
     assert told == auto.AutoChoice("learner", "")
 
 

@@ -22,8 +22,6 @@ LENGTH = 20
 class Watching:
     """An algorithm that acts at random and records the stack of frames before each action."""
 
-    max_lag = None
-
     def __init__(self, spec, seed):
         self._actions, self._random = spec.num_actions, tf.random.Generator.from_seed(seed)
         self.stack = FrameStack(4, spec.observation)

@@ -79,6 +79,47 @@ def test_a_batch_acts_as_each_of_it_alone(logdir):
         assert value.shape == [batch]
 
 
+def test_an_unroll_is_judged_as_its_entries_one_by_one(logdir):
+    """A student may ask its teacher within its own graph; an episode may begin in the unroll."""
+    policy = _policy(logdir)
+    length, batch = 6, 2
+    observations = _observations(policy, length * batch)
+    observations = observations.reshape(length, batch, *observations.shape[1:])
+    rewards = np.random.default_rng(1).normal(size=(length, batch)).astype(np.float32)
+    first = np.zeros([length, batch], bool)
+    first[0], first[3, 0], first[2, 1] = True, True, True
+    entries = [
+        policy.entry(observations[t], rewards[t], np.full(batch, t % 2), first[t])
+        for t in range(length)
+    ]
+    state, expected = policy.initial_state(batch), []
+    for at, entry in enumerate(entries):
+        if at == 1:
+            start = state
+        expected.append(policy.judge(entry, state))
+        _, state, _ = policy.act(entry, state, explore=False)
+    unroll = tf.nest.map_structure(
+        lambda *parts: None if parts[0] is None else tf.stack(parts), *entries[1:]
+    )
+    judged = tf.function(policy.judge_unroll, autograph=False)(unroll, start)
+    for name in ("policy", "value", "parameters"):
+        one_by_one = np.stack([getattr(each, name).numpy() for each in expected[1:]])
+        np.testing.assert_allclose(
+            getattr(judged, name), one_by_one, rtol=1e-3, atol=2e-3, err_msg=name
+        )
+    np.testing.assert_allclose(tf.nn.softmax(judged.parameters), judged.policy, atol=1e-6)
+    fresh = policy.judge_unroll(unroll, policy.initial_state(batch))
+    assert np.allclose(fresh.parameters[2, 0], judged.parameters[2, 0], rtol=1e-3), "after a reset"
+
+
+def test_a_policy_without_judge_unroll_is_no_teacher(tmp_path):
+    save(tmp_path, level_name="catch")
+    policy = impala_mm.load_policy(tmp_path)
+    policy.algorithm = object()
+    with pytest.raises(NotImplementedError, match="--algorithm=impala has no method judge_unroll"):
+        policy.judge_unroll(None, None)
+
+
 def test_the_action_and_the_reward_before_are_read(logdir):
     """Every network reads the observation, the last reward and the last action."""
     policy = _policy(logdir)

@@ -56,6 +56,7 @@ def _aggregator_keys():
         _eta_estimator=types.SimpleNamespace(update=lambda row, seconds: None),
         seconds=1.0,
         _counted_seconds=1.0,
+        _server=types.SimpleNamespace(rounds=True),
     )
     writer = types.SimpleNamespace(write=lambda row: None)
     return set(LearnerMonitor._write_row(watching, writer))

@@ -57,3 +57,25 @@ def test_a_standstill_is_reported_at_once_and_does_not_enter_the_means():
 )
 def test_an_absurd_number_of_actors_is_never_advised(wait, advice):
     assert _verdicts(*[_row(wait)] * 4)[-1].endswith(f"; {advice}")
+
+
+@pytest.mark.parametrize(
+    ("wait", "said"),
+    [
+        (
+            0.6,
+            "bottleneck: actors (the learner waits 60% of its time for the round's unrolls, actors "
+            "wait for the next policy 35% of theirs, actors spend 40% of theirs computing "
+            "actions); more actors with fewer --num_envs each would help (2 now)",
+        ),
+        (
+            0.2,
+            "bottleneck: learner (the learner trains 80% of its time, actors wait for the next "
+            "policy 35% of theirs); a GPU or another learner would help",
+        ),
+    ],
+)
+def test_where_actors_wait_for_the_next_policy_the_verdict_says_so(wait, said):
+    row = _row(wait, acting=0.4) | {"actor/policy_wait_share": 0.35, "actor/waiting_share": 0.01}
+    del row["inference_batch"]
+    assert _verdicts(row, row, row, row)[-1] == said

@@ -359,8 +359,6 @@ def test_a_fault_breaks_all_and_the_first_rebuild_mends_the_vector(breaking, mon
 class Still:
     """An algorithm that always chooses NOOP."""
 
-    max_lag = None
-
     def __init__(self, length):
         scalars = [tf.TensorSpec([], t) for t in (tf.int32, tf.float32, tf.bool, tf.bool)]
         picture, first = tf.TensorSpec([84, 84, 1], tf.uint8), tf.TensorSpec([], tf.bool)

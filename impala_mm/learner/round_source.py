@@ -1,0 +1,48 @@
+"""The source of batches for an algorithm with rounds: unrolls of the newest policy version alone.
+
+A round whose actors have not sent all unrolls in time is padded to the full batch, since the update
+is traced for fixed shapes.
+"""
+
+import tensorflow as tf
+
+from impala_mm.data.trajectory import Batch, UnrollCodec
+from impala_mm.runtime import devices
+from impala_mm.transport.rounds import Rounds
+
+
+class RoundSource:
+    """A source that returns each round as a batch, once it is over."""
+
+    def __init__(self, rounds: Rounds, queue: tf.queue.QueueBase, codec: UnrollCodec):
+        self._rounds, size, device = rounds, rounds.columns, devices.training_device()
+        with tf.device("/CPU:0"):
+            taken = tf.Variable(0, trainable=False, dtype=tf.int64)
+
+        @tf.function(input_signature=[tf.TensorSpec([], tf.int32)], autograph=False)
+        def take(count: tf.Tensor) -> Batch:
+            with tf.device("/CPU:0"):
+                contents, versions = queue.dequeue_many(count)
+                column = tf.range(size)
+                # Padding repeats the round's unrolls, whose numbers are harmless in any formula.
+                contents = tf.gather(contents, column % count)
+                versions = tf.gather(versions, column % count)
+                unrolls = codec.decode(contents)
+                keys = taken.assign_add(size) - tf.range(size, 0, -1, tf.int64)
+                fresh = column < count
+                weight = tf.cast(fresh, tf.float32)
+            with tf.device(device):
+                entries, start = tf.nest.map_structure(tf.identity, unrolls)
+            # `first` stays on the CPU, where the learner counts the steps by it.
+            entries = entries._replace(first=unrolls[0].first)
+            return Batch(entries, start, keys, weight, versions, fresh)
+
+        self._take = take
+
+    def next(self, timeout: float) -> Batch | None:
+        """Return the round of the newest version, or None if it lasts longer than `timeout`."""
+        count = self._rounds.close(timeout)
+        return None if count is None else self._take(tf.constant(count))
+
+    def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
+        """Ignore priorities, since every unroll is used once."""

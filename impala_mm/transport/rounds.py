@@ -1,0 +1,193 @@
+"""Rounds: batches whose unrolls were all played by the newest policy version, for one learner.
+
+The server has a `Rounds` if the algorithm says `rounds = True`. A round has a fixed number of
+columns, one for each unroll of a batch. An actor claims columns for its environments before it
+plays them, and waits while there are none: so no unroll is played that would not be trained on. An
+actor that has delivered its unrolls claims again, and plays on by the same version if columns are
+still free. `learner.round_source` takes the unrolls of a round and closes it; the next one opens
+when the next version is published.
+
+A round does not wait for an actor that has crashed: if nothing arrives for three times as long as
+the actors' last unrolls took, the round ends with the unrolls that it has.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from impala_mm.runtime.log import Say
+
+# The timeout of a round, in seconds: for actors whose unrolls were measured at least the first, for
+# others, which may still be warming up, at least the second.
+_LEAST_TIMEOUT, _FIRST_TIMEOUT = 1.0, 10.0
+_TIMES = 3.0  # the timeout is this many times the longest of an actor's last unrolls
+_MEASURED = 8  # unrolls of an actor whose durations are kept
+
+
+class _Claim(NamedTuple):
+    """The columns that an actor is playing."""
+
+    columns: int
+    since: float  # time.monotonic() when it was granted
+
+
+class Rounds:
+    """The open round of a learner, and the actors that play it or wait for the next one."""
+
+    def __init__(self, columns: int, say: Say = print):
+        """Make rounds of `columns` unrolls; the first one opens with the first version."""
+        self.columns, self._say = columns, say
+        self._changed = threading.Condition()  # guards everything below
+        self._version: int | None = None  # of the open round; None: no round is open
+        self._free = 0  # columns that no actor has claimed
+        self._received = 0  # unrolls in the learner's queue
+        self._claims: dict[int, _Claim] = {}  # by actor
+        self._late: dict[int, _Claim] = {}  # claims of rounds that ended without them
+        self._waiting: dict[int, int] = {}  # columns that actors want in the next round
+        self._durations: dict[int, deque[float]] = {}  # seconds of its last unrolls, by actor
+        self._active_at = 0.0  # time.monotonic() when columns were last claimed or delivered
+        # Columns without an unroll, and unrolls that no round had room for, since the start.
+        self.padded = self.dropped = 0
+
+    @property
+    def fill(self) -> float:
+        """The share of the open round's columns that have arrived, from 0 to 1."""
+        return self._received / self.columns
+
+    def open(self, version: int) -> None:
+        """Open the round of a policy version, and grant columns to the actors that wait."""
+        with self._changed:
+            self._end_claims()
+            self._version, self._received = version, 0
+            self._grant_free(self.columns)
+
+    def claim(self, actor: int, columns: int) -> int | None:
+        """Claim columns for an actor; return the version that plays them, or None: it must wait.
+
+        An actor that repeats its claim gets the same answer. It may be granted fewer columns than
+        it has environments; the rest of its unrolls is dropped.
+        """
+        with self._changed:
+            if self._version is not None and actor not in self._claims:
+                self._waiting[actor] = columns
+                self._grant_free(self._free)
+            if actor in self._claims:
+                return self._version
+            self._waiting[actor] = columns
+            return None
+
+    def forget(self, actor: int) -> None:
+        """Forget that an actor waits, since it has left."""
+        with self._changed:
+            self._waiting.pop(actor, None)
+
+    def take(self, actor: int, version: int, unrolls: Sequence[bytes]) -> list[bytes]:
+        """Return those of an actor's unrolls that the open round has room for; drop the rest."""
+        with self._changed:
+            now, current = time.monotonic(), version == self._version
+            claim = self._claims.pop(actor, None) if current else self._late.pop(actor, None)
+            if claim:
+                seconds = self._durations.setdefault(actor, deque(maxlen=_MEASURED))
+                seconds.append(now - claim.since)
+            room = self._free + (claim.columns if claim else 0) if current else 0
+            taken = list(unrolls[:room])
+            if current:
+                self._received += len(taken)
+                self._active_at = now
+                self._grant_free(room - len(taken))
+                self._changed.notify_all()
+            self._drop(actor, len(unrolls) - len(taken), current)
+            return taken
+
+    def close(self, timeout: float) -> int | None:
+        """Close the round once it is over, and return its number of unrolls, at least 1.
+
+        Return None if it is not over within `timeout` seconds.
+        """
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            while not self._is_over(now := time.monotonic()):
+                if now >= deadline:
+                    return None
+                # At most 0.1 s, after which the round may have reached its own timeout.
+                self._changed.wait(min(deadline - now, 0.1))
+            self._version = None
+            if missing := self.columns - self._received:
+                self._pad(missing)
+            self._end_claims()
+            return self._received
+
+    def _is_over(self, now: float) -> bool:
+        if self._version is None:
+            return False
+        if self._received == self.columns:
+            return True
+        if now - self._active_at < self._timeout():
+            return False
+        if self._received:
+            return True
+        if self._claims:  # none of these actors may come back: others may play instead
+            self._end_claims()
+            self._grant_free(self.columns)
+        return False
+
+    def _end_claims(self) -> None:
+        self._late |= self._claims
+        self._claims.clear()
+
+    def _timeout(self) -> float:
+        """Return for how many seconds to wait for the actors that are playing."""
+        longest = max((max(seconds) for seconds in self._durations.values()), default=0.0)
+        timeout = _LEAST_TIMEOUT
+        for actor in self._claims:
+            own = max(self._durations.get(actor, [longest]))
+            least = _LEAST_TIMEOUT if actor in self._durations else _FIRST_TIMEOUT
+            timeout = max(timeout, least, _TIMES * own)
+        return timeout
+
+    def _grant_free(self, free: int) -> None:
+        """Grant `free` columns to the actors that wait, in the order of their claims."""
+        now = time.monotonic()
+        for actor in list(self._waiting):
+            if not free:
+                break
+            granted = min(free, self._waiting.pop(actor))
+            self._claims[actor] = _Claim(granted, now)
+            self._active_at = now
+            free -= granted
+        self._free = free
+
+    def _pad(self, missing: int) -> None:
+        if not self.padded:
+            absent = ", ".join(map(str, sorted(self._claims)))
+            self._say(
+                f"a round of {self.columns} unrolls is padded with {missing} of weight 0: "
+                + (f"actor {absent} sent none in time" if absent else "no actor claimed them")
+                + "; the metric unrolls_padded counts these from now on"
+            )
+        self.padded += missing
+
+    def _drop(self, actor: int, count: int, in_time: bool) -> None:
+        if count and not self.dropped:
+            why = "their round was full" if in_time else "they came after their round had ended"
+            self._say(
+                f"dropped {count} unrolls of actor {actor}: {why}; the metric unrolls_dropped "
+                f"counts these from now on"
+            )
+        self.dropped += count
+
+
+def why_unfit(columns: int, environments: int) -> str:
+    """Return why actors with this number of environments cannot fill rounds; empty if they can."""
+    if columns % environments == 0:
+        return ""
+    *others, last = [str(n) for n in range(1, columns + 1) if columns % n == 0]
+    fitting = f"{', '.join(others)} or {last}" if others else last
+    multiple = environments * -(-columns // environments)
+    return (
+        f"the algorithm trains on rounds of --batch_size={columns} unrolls, one for each "
+        f"environment, which actors with --num_envs={environments} cannot fill exactly: use "
+        f"--num_envs={fitting}, or --batch_size={multiple}"
+    )

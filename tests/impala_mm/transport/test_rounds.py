@@ -1,0 +1,143 @@
+"""Rounds: every unroll by one version, columns granted once, no wait for those that have gone."""
+
+import threading
+import time
+
+import pytest
+
+from impala_mm.transport import rounds as module
+from impala_mm.transport.rounds import Rounds, why_unfit
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Let rounds time out after 0.2 s, or 0.3 s for an actor that was not measured yet."""
+    monkeypatch.setattr(module, "_LEAST_TIMEOUT", 0.2)
+    monkeypatch.setattr(module, "_FIRST_TIMEOUT", 0.3)
+
+
+@pytest.fixture
+def rounds():
+    """Return open rounds of 4 columns; `said` has their messages."""
+    said = []
+    made = Rounds(4, said.append)
+    made.said = said
+    made.open(0)
+    return made
+
+
+def test_an_actor_plays_on_by_the_same_version_while_columns_are_free(rounds):
+    for unroll in (b"a", b"b"):
+        assert rounds.claim(0, 2) == 0
+        assert rounds.claim(0, 2) == 0, "a repeated claim claims no more"
+        assert rounds.close(0.0) is None
+        assert rounds.take(0, 0, [unroll] * 2) == [unroll] * 2
+    assert rounds.claim(0, 2) is None, "the round is full"
+    assert rounds.close(0.0) == 4
+    assert rounds.claim(0, 2) is None, "no round is open"
+    rounds.open(1)
+    assert rounds.claim(0, 2) == 1
+    assert (rounds.padded, rounds.dropped, rounds.said) == (0, 0, [])
+
+
+def test_those_that_wait_are_granted_the_next_round_before_an_actor_claims_twice(rounds):
+    rounds.claim(0, 4)
+    for actor in (1, 2):
+        assert rounds.claim(actor, 2) is None
+    rounds.take(0, 0, [b""] * 4)
+    assert rounds.claim(0, 4) is None
+    rounds.close(0.0)
+    rounds.open(1)
+    assert rounds.claim(0, 4) is None, "actors 1 and 2 have waited longer"
+    assert [rounds.claim(actor, 2) for actor in (2, 1)] == [1, 1]
+
+
+def test_an_actor_that_has_left_is_granted_nothing(rounds):
+    rounds.claim(0, 4)
+    rounds.claim(1, 4)
+    rounds.forget(1)
+    rounds.take(0, 0, [b""] * 4)
+    rounds.close(0.0)
+    rounds.open(1)
+    assert rounds.claim(0, 4) == 1
+
+
+def test_unrolls_of_another_version_are_dropped_and_counted(rounds):
+    assert rounds.claim(0, 2) == 0
+    rounds.open(1)
+    assert rounds.take(0, 0, [b"old"] * 2) == []
+    assert rounds.take(1, 1, [b"never claimed"]) == [b"never claimed"]
+    assert rounds.dropped == 2
+    assert rounds.said == [
+        "dropped 2 unrolls of actor 0: they came after their round had ended; the metric "
+        "unrolls_dropped counts these from now on"
+    ]
+
+
+def test_unrolls_beyond_the_columns_are_dropped_and_broken_environments_leave_columns(rounds):
+    rounds.claim(0, 3)
+    assert len(rounds.take(0, 0, [b""] * 2)) == 2, "one of its environments broke"
+    rounds.claim(1, 3)
+    assert len(rounds.take(1, 0, [b""] * 3)) == 2
+    assert (rounds.close(0.0), rounds.dropped) == (4, 1)
+    assert "dropped 1 unrolls of actor 1: their round was full" in rounds.said[0]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_round_does_not_wait_for_an_actor_that_has_gone(rounds):
+    rounds.claim(0, 2)
+    rounds.claim(1, 2)
+    rounds.take(0, 0, [b""] * 2)
+    began = time.monotonic()
+    assert rounds.close(5.0) == 2
+    assert 0.2 < time.monotonic() - began < 2.0
+    assert rounds.padded == 2
+    assert rounds.said == [
+        "a round of 4 unrolls is padded with 2 of weight 0: actor 1 sent none in time; the metric "
+        "unrolls_padded counts these from now on"
+    ]
+    rounds.open(1)
+    for _ in range(2):
+        assert rounds.claim(0, 2) == 1, "the columns of the other actor are free again"
+        rounds.take(0, 1, [b""] * 2)
+    assert (rounds.close(0.0), rounds.padded) == (4, 2)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_round_in_which_nothing_came_is_played_by_others(rounds):
+    rounds.claim(0, 4)
+    assert rounds.claim(1, 4) is None
+    assert rounds.close(0.6) is None, "a batch without an unroll is no batch"
+    assert rounds.claim(1, 4) == 0
+    assert rounds.padded == 0
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_slow_actor_is_waited_for_once_it_is_measured(rounds):
+    def play_slowly(version):
+        rounds.claim(1, 2)
+        time.sleep(0.6)
+        rounds.take(1, version, [b""] * 2)
+
+    counts = []
+    for version in range(2):
+        rounds.open(version)
+        slow = threading.Thread(target=play_slowly, args=[version])
+        rounds.claim(0, 2)
+        slow.start()
+        time.sleep(0.05)
+        rounds.take(0, version, [b""] * 2)
+        counts.append(rounds.close(5.0))
+        slow.join()
+    assert counts == [2, 4], "its first unrolls came too late, and taught how long they take"
+    assert rounds.dropped == 2
+
+
+def test_environments_that_cannot_fill_a_round_are_refused_with_the_numbers_that_fit():
+    assert why_unfit(32, 8) == ""
+    assert why_unfit(4, 16) == (
+        "the algorithm trains on rounds of --batch_size=4 unrolls, one for each environment, which "
+        "actors with --num_envs=16 cannot fill exactly: use --num_envs=1, 2 or 4, or "
+        "--batch_size=16"
+    )
+    assert "or --batch_size=36" in why_unfit(32, 12)
