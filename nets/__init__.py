@@ -64,7 +64,8 @@ def make(
     """Return the network of this name, or for `auto` the one that suits the observations.
 
     `observation` is the spec of one observation, without a batch axis, or a nest of specs, whose
-    images the network's torso reads and whose other parts an MLP. `actions` describes the last
+    images the network's torso reads and whose other parts an MLP; a spec with an attribute
+    `choices` is embedded (see `embedding`). `actions` describes the last
     action, which the network reads as well: a number of choices, or an object with `specs` and
     `features` such as `EnvironmentSpec.actions`. The network sees the newest
     `frame_stack` observations at once, joined along their last axis. `precision` (float32 or
@@ -85,7 +86,10 @@ def make(
     if any(None in shape for shape in shapes):
         raise Unsuitable(f"{name} needs observations of one known shape, not {list(shapes[0])}")
     shape = shapes[0]
-    if tf.nest.is_nested(observation):
+    chosen = any(hasattr(leaf, "choices") for leaf in tf.nest.flatten(observation))
+    if chosen and frame_stack > 1:
+        raise Unsuitable(f"{name} cannot stack frames of choices, which it embeds")
+    if chosen or tf.nest.is_nested(observation):
         torso = Joined(lambda: build()[0], observation, name, style)
     elif reason := torso.unsuitable(shape):
         raise Unsuitable(

@@ -1,8 +1,9 @@
 """Torsos of observations that are nests: each image is read by a torso of its own, the rest by one.
 
-image 1 ---- torso ----.
-image 2 ---- torso ----+- concat -- features
-all others - MLP ------'
+image 1 ---------------- torso --.
+image 2 ---------------- torso --+- concat -- features
+all others ------------- MLP ----'
+choices - embedding -----'
 """
 
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 import sonnet as snt
 import tensorflow as tf
 
+from nets.embedding import Embedding
 from nets.errors import Unsuitable
 from nets.mlp import MLP
 from nets.style import DEFAULT, Style
@@ -29,8 +31,8 @@ class Joined(snt.Module):
         """Read `observation`, a nest of specs; a torso that `make_torso` makes reads each image.
 
         Parts that this torso cannot read, and those that are no images, are joined to one vector,
-        which an MLP of this style reads. Unsuitable is raised if the torso reads only images and
-        there are none.
+        which an MLP of this style reads; choices among many are embedded before. Unsuitable is
+        raised if the torso reads only images and there are none.
         """
         super().__init__(name="joined")
         leaves = tf.nest.flatten(observation)
@@ -46,26 +48,36 @@ class Joined(snt.Module):
             reason = make_torso().unsuitable(tuple(leaves[0].shape.as_list()))
             shapes = [leaf.shape.as_list() for leaf in leaves]
             raise Unsuitable(f"{name} does not fit observations of shapes {shapes}: {reason}")
-        self._rest = [i for i in range(len(leaves)) if i not in self._images]
+        self._chosen = [i for i, leaf in enumerate(leaves) if hasattr(leaf, "choices")]
+        self._rest = [i for i in range(len(leaves)) if i not in self._images + self._chosen]
         self._torsos = [make_torso() for _ in self._images]
         rest = make_torso() if reads_any else MLP(style)
-        self._vector = rest if self._rest else None
+        self._vector = rest if self._rest or self._chosen else None
+        choices = [n for i in self._chosen for n in leaves[i].choices]
+        self._embedding = Embedding(choices, style.mlp_sizes[0]) if choices else None
 
-    def arrange(self, observation: Any) -> list[tf.Tensor]:
-        """Return the arranged images and the vector of all other parts, each [N, ...]."""
+    def arrange(self, observation: Any) -> list[Any]:
+        """Return the arranged images, then the vector of other parts, then the choices' rows."""
         leaves = tf.nest.flatten(observation)
         arranged = [
             torso.arrange(tf.convert_to_tensor(leaves[i]))
             for torso, i in zip(self._torsos, self._images, strict=True)
         ]
-        if self._vector:
+        if self._rest:
             arranged.append(tf.concat([_flat(leaves[i]) for i in self._rest], -1))
+        if self._embedding:
+            numbers = tf.concat([leaves[i] for i in self._chosen], -1)
+            arranged.append(self._embedding.arrange(numbers))
         return arranged
 
     def __call__(self, arranged: list[tf.Tensor]) -> tf.Tensor:
         """Return the features [N, D]."""
-        torsos = [*self._torsos, *([self._vector] if self._vector else [])]
-        read = [torso(part) for torso, part in zip(torsos, arranged, strict=True)]
+        images, others = arranged[: len(self._images)], arranged[len(self._images) :]
+        read = [torso(image) for torso, image in zip(self._torsos, images, strict=True)]
+        if self._embedding:
+            others[-1] = self._embedding(others[-1])
+        if self._vector:
+            read.append(self._vector(others[0] if len(others) == 1 else tf.concat(others, -1)))
         return read[0] if len(read) == 1 else tf.concat(read, -1)
 
 

@@ -18,6 +18,7 @@ import sonnet as snt
 import tensorflow as tf
 
 from nets.actions import Actions
+from nets.embedding import Rows
 from nets.frame_stack import FrameStack
 
 Scaled = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.DType], tf.Tensor]  # `_scaled` or `_fused`
@@ -165,7 +166,7 @@ class Network(snt.Module):
         """
         nested = tf.nest.is_nested(observation)
         return _each(
-            lambda x: Picture(x, _sums(x)) if x.dtype == tf.uint8 and x.shape.rank == 4 else x,
+            lambda x: Picture(x, _sums(x)) if _is_picture(x) else x,
             self._torso.arrange(observation if nested else tf.convert_to_tensor(observation)),
         )
 
@@ -194,7 +195,7 @@ class Network(snt.Module):
         if self._precision == tf.float32:
             return self._torso(seen)
         with _cast((self._torso, *self._torso.submodules), self._precision):
-            cast = _each(lambda part: tf.cast(part, self._precision), seen)
+            cast = _each(lambda x: x if x.dtype.is_integer else tf.cast(x, self._precision), seen)
             return tf.cast(self._torso(cast), tf.float32)
 
 
@@ -220,10 +221,19 @@ def _each(function: Callable[[Any], Any], seen: Any) -> Any:
     return [function(part) for part in seen] if isinstance(seen, list) else function(seen)
 
 
+def _is_picture(part: Any) -> bool:
+    return not isinstance(part, Rows) and part.dtype == tf.uint8 and part.shape.rank == 4
+
+
 def _numbers(part: Any, dtype: tf.DType, scaled: Scaled) -> tf.Tensor:
-    """Return a picture or another part of what is seen as numbers; bytes are divided by 255."""
+    """Return a picture or another part of what is seen as numbers; bytes are divided by 255.
+
+    Rows of an embedding's table stay int32.
+    """
     if isinstance(part, Picture):
         return _contrast(part, dtype, scaled)
+    if isinstance(part, Rows):
+        return part.rows
     numbers = tf.cast(part, tf.float32)
     return numbers / 255.0 if part.dtype == tf.uint8 else numbers
 

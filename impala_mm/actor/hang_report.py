@@ -13,6 +13,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from impala_mm.config.messages import is_users_file
+from impala_mm.environments import worker_process, worker_vector
 from impala_mm.environments.faults import FaultLog
 from impala_mm.environments.types import Fault
 from impala_mm.runtime.heartbeat import Heartbeat
@@ -57,11 +58,21 @@ def _find_hang(seconds: float) -> Fault | None:
                 f"hang in {last.name} at {last.filename}",
                 f"Stack (most recent call last):\n{lines}",
             )
+    if found := worker_vector.find_hang():
+        pid, (_, *frames) = found
+        return Fault(
+            f"its environments have made no progress for {seconds:g} s: the worker process {pid} "
+            "does not answer",
+            f"hang in {frames[-1].strip()}",
+            "\n".join(["Stack (most recent call last):", *frames]),
+        )
     return None
 
 
 def _users_frames(frame: FrameType) -> list[traceback.FrameSummary]:
-    """Return the frames that an environment's step, reset or constructor has called."""
+    """Return the frames that a step, reset or constructor in this process has called."""
     stack = traceback.extract_stack(frame)
+    if any(each.filename == worker_process.__file__ for each in stack):  # it waits for an answer
+        return []
     frames = itertools.dropwhile(lambda each: _CALLERS not in each.filename, stack)
     return list(itertools.dropwhile(lambda each: not is_users_file(each.filename), frames))

@@ -22,7 +22,8 @@ class Role(enum.Enum):
     """The use that a process makes of an algorithm.
 
     Only a learner calls `update`: what `update` alone needs (optimizer slots, targets, replay,
-    teachers) need not exist in the other roles. The variables that act are the same in all roles.
+    teachers) need not exist in the other roles. The trained variables and those for acting are the
+    same, in the same order, in all roles.
     """
 
     LEARNER = "learner"
@@ -67,6 +68,9 @@ class Algorithm(Protocol):
     # `Entry.mask` forbids. Environments that offer masks are refused for other algorithms.
     # `masking` has what it takes.
     masks: bool = False
+    # Optional: the name of the network, which a resumed run must share. Empty: not known, unless
+    # --agent_name gives it.
+    network_name: str = ""
 
     def initial_state(self, batch: int) -> Any:
         """Return the core state at the start of an episode: nest of [B, ...]."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -22,6 +22,7 @@ from impala_mm.runtime import devices
 _OPTIONAL: dict[str, Any] = {
     "rounds": False,  # whether it trains in rounds, on unrolls of its newest policy alone
     "masks": False,
+    "source": None,  # a method that wraps the actors' queue, see `learner.batch_source`
     "judge_unroll": None,  # the method that makes it a teacher, see `interface.Algorithm`
     "network_name": "",  # the name of its network, if --agent_name=auto does not choose it
 }
@@ -95,27 +96,39 @@ def _takes_role(make: Callable[..., Any]) -> bool:
 
 def _check(made: Any, module: ModuleType) -> None:
     """Raise BadAlgorithm if the result of a user's `make` is no algorithm."""
-    what = f"make of {_where(module)} returns {'a ' * (made is not None)}{type(made).__name__}"
-    what = what.removesuffix("NoneType") + "None" if made is None else what
-    lacks = [name for name in ("unroll", "variables", *_METHODS) if not hasattr(made, name)]
-    if lacks:
+    what = f"make of {_where(module)} returns"
+    if made is None:
+        raise BadAlgorithm(f"{what} None instead of an algorithm")
+    what += f" {_with_article(made)}"
+    if lacks := [name for name in ("unroll", "variables", *_METHODS) if not hasattr(made, name)]:
         raise BadAlgorithm(
-            f"{what}, which has no {' and no '.join(lacks)}; impala_mm/algorithms/interface.py "
-            f"says what an algorithm must define"
+            f"{what} without {_and(lacks)}: impala_mm/algorithms/interface.py says what an "
+            f"algorithm must define"
         )
     if getattr(made, "max_lag", None) is not None:
         raise BadAlgorithm(
-            f"{what}, whose max_lag={made.max_lag} has no effect any more; with rounds = True "
+            f"{what} whose max_lag={made.max_lag} has no effect any more; with rounds = True "
             f"every batch is played by the newest policy"
         )
-    wrong = [name for name in _METHODS if not callable(getattr(made, name))]
-    if wrong:
-        raise BadAlgorithm(f"{what}, whose {' and '.join(wrong)} cannot be called")
+    if wrong := [name for name in _METHODS if not callable(getattr(made, name))]:
+        raise BadAlgorithm(f"{what} whose {_and(wrong)} are no functions")
     for member, kind in (("unroll", UnrollSpec), ("variables", Variables)):
         if not isinstance(value := getattr(made, member), kind):
             raise BadAlgorithm(
-                f"{what}, whose {member} is a {type(value).__name__} instead of a {kind.__name__}"
+                f"{what} whose {member} is {_with_article(value)}, not {_article(kind.__name__)}"
             )
+
+
+def _with_article(value: Any) -> str:
+    return _article(type(value).__name__)
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _where(module: ModuleType) -> str:

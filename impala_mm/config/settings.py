@@ -88,6 +88,11 @@ class Config:
         3, group="Run", least=1, own=True,
         text="Number of newest checkpoints to keep. The checkpoint with the best mean return and "
              "one for each tenth of total_environment_frames are kept as well.")
+    checkpoint_max_gb: float = flag(
+        20, group="Run", least=0, own=True,
+        text="Most GB that the checkpoints of a run take together. Beyond it, the oldest ones are "
+             "deleted, those for each tenth of the run first; the newest and the best one are "
+             "always kept.")
     log_max_mb: float = flag(
         20, group="Run", least=0.1, own=True,
         text="Largest size in MiB of each process's log in the run's folder. A log that reaches "
@@ -197,6 +202,13 @@ class Config:
              "process without job_name starts fewer actors than there are cores and an "
              "observation holds at least 1,000 numbers, otherwise 1. With inference=learner the "
              "flag has no effect: there are at least 2.")
+    env_workers: int = flag(
+        0, group="Processes", least=0, own=True,
+        text="Processes in which an actor's environments step, besides its own; each takes some "
+             "50 MB and what its environments take. Worth it where a step takes more than a "
+             "millisecond and cores are idle. Each group of env_groups has its share, at least "
+             "one. 0: the actor steps them itself, one after the other. Games of Atari have no "
+             "use for it.")
     token_file: str = flag(
         "", group="Processes", own=True,
         text="File that holds the secret which actors show to learners; it is created if it does "
@@ -272,6 +284,13 @@ class Config:
         0, group="Environment", least=0,
         text="Height in pixels to which images are resized. 0: images keep their height (Atari: "
              "84).")
+    convert_observations: bool = flag(
+        True, group="Environment",
+        text="Convert observations to what networks read best: images [channels, height, width] "
+             "and grey images [height, width] of at least 36x36 pixels to [height, width, "
+             "channels], images of that size of numbers from 0 to 1 to bytes, and choices among "
+             "more than 64 to numbers, which the network embeds. False: images stay as they are, "
+             "and all choices become one-hot vectors, as in earlier versions.")
     sticky_actions: float = flag(
         -1, group="Environment", most=1,
         text="Atari only: probability, at each frame, that the emulator repeats the previous "

@@ -129,8 +129,9 @@ class LevelCheck:
                 )
             found[name] = space
         try:
-            size = self._options.width, self._options.height
-            self._spaces = read_spaces(self._level_name, self._environment, *size)
+            chosen = self._options
+            how = chosen.width, chosen.height, chosen.convert_observations
+            self._spaces = read_spaces(self._level_name, self._environment, *how)
         except BadLevel as error:
             self._finds(Finding(True, str(error)))
             raise _Ended from None
@@ -202,7 +203,7 @@ class LevelCheck:
         if not conversion:
             return
         try:
-            masks.refuse_unsuitable(self._level_name, actions, repeats=1)
+            masks.refuse_unsuitable(self._level_name, actions, self._options.num_action_repeats)
         except BadLevel as error:
             self._finds(Finding(True, str(error)))
             raise _Ended from None

@@ -16,9 +16,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from impala_mm.environments.process_end import describe_end, frames_of_stack, text_of
 from impala_mm.environments.types import OWN_LEVELS
 
 _STUCK_SECONDS = 5.0  # seconds from which on a call counts as stuck
@@ -133,7 +133,7 @@ class CheckProcess:
             code = None
             process.send_signal(signal.SIGUSR2)  # prints where it is
             time.sleep(0.1)
-        records = [json.loads(line) for line in _text(self._records).splitlines()]
+        records = [json.loads(line) for line in text_of(self._records).splitlines()]
         for record in records:
             if "sentence" in record:
                 self._add(record["is_error"], record["sentence"], record["traceback"])
@@ -143,13 +143,13 @@ class CheckProcess:
             if records[-1]["end"] == "late":
                 self._add_late(f"{last['level']}: {last['steps']} steps were made")
             return ""
-        stack = _frames(_text(self._stacks))
+        stack = frames_of_stack(text_of(self._stacks))
         if code is None:
             self._add_stuck(last, stack)
             return ""
-        printed = _text(self._printed).strip().splitlines()[-_LINES:]
+        printed = text_of(self._printed).strip().splitlines()[-_LINES:]
         level = last["level"] or "the check"
-        sentence = f"{level}: its process {_ended(code)} in {last['call']}"
+        sentence = f"{level}: its process {describe_end(code)} in {last['call']}"
         self._add(True, sentence, "\n".join([*stack, *printed]))
         return last["level"]
 
@@ -216,25 +216,3 @@ def run_in_child(given: Mapping[str, Any]) -> None:
         write({"end": "complete"})
     records.flush()
     os._exit(0)  # threads and exit handlers of an environment cannot hold it up
-
-
-def _text(file: Any) -> str:
-    """Return a file's content without moving its position, which the child shares."""
-    return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(errors="replace")
-
-
-def _frames(stack: str) -> list[str]:
-    """Return faulthandler's frames of the user's code, the innermost last, as tracebacks do."""
-    found = re.findall(r'^  (File ".*", line \d+ in .*)$', stack, re.MULTILINE)
-    ours = [i for i, frame in enumerate(found) if str(Path(__file__).parent) in frame]
-    frames = found[: ours[0]] if ours else found
-    return [
-        *["Traceback (most recent call last):"][: len(frames)],
-        *(f"  {frame}" for frame in reversed(frames)),
-    ]
-
-
-def _ended(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    return f"was killed by {signal.Signals(-code).name}"

@@ -26,6 +26,14 @@ _RETURNED = {
 _READERS = ("gym_vector", "observations", "spaces", "gym_adapter")
 
 
+class FaultElsewhere(Exception):
+    """An exception that a worker process caught; `fault` describes it."""
+
+    def __init__(self, fault: Fault):
+        super().__init__(f"{fault.text}\n{fault.traceback}")
+        self.fault = fault
+
+
 def make_fault(
     where: str, error: Exception, environment: int | None = None, called: tuple[Any, str] = ("", "")
 ) -> Fault:
@@ -34,6 +42,9 @@ def make_fault(
     `called` is the environment and the method, "step" or "reset", that was called. If the error
     occurred when its result was read, the fault names the place of the method's definition.
     """
+    if isinstance(error, FaultElsewhere):
+        why = error.fault.text.partition(": ")[2]
+        return error.fault._replace(text=f"{where}: {why}", environment=environment)
     frames = traceback.extract_tb(error.__traceback__)
     last, method, text = frames[-1] if frames else None, called[1], describe_error(error)
     kind = f"{type(error).__name__} at {last.filename}:{last.lineno}" if last else text

@@ -10,6 +10,7 @@ from impala_mm.config.messages import users_traceback
 from impala_mm.config.printable import escape
 from impala_mm.config.settings import Config
 from impala_mm.environments import nests
+from impala_mm.environments.choices import ChoiceSpec
 from impala_mm.environments.make import level_spec
 from impala_mm.environments.types import OPTION_FLAGS, BadLevel, EnvironmentSpec
 
@@ -18,12 +19,14 @@ def describe_spaces(spec: EnvironmentSpec) -> dict[str, Any]:
     """Return the actions and observations that a network must fit, as text for messages."""
     return {
         "actions": spec.actions.describe(),
-        "observations": nests.describe(
-            tf.nest.map_structure(
-                lambda leaf: f"{leaf.dtype.name} {leaf.shape.as_list()}", spec.observation
-            )
-        ),
+        "observations": nests.describe(tf.nest.map_structure(_describe, spec.observation)),
     }
+
+
+def _describe(leaf: tf.TensorSpec) -> str:
+    if isinstance(leaf, ChoiceSpec):
+        return f"choices among {', '.join(map(str, leaf.choices))}"
+    return f"{leaf.dtype.name} {leaf.shape.as_list()}"
 
 
 def in_words(actions: int | str | None) -> str:

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from impala_mm.environments import nests, render
@@ -40,11 +41,14 @@ class GymVector:
         num_envs: int,
         seed: int,
         renders: bool = False,
+        first: int = 0,
+        opens: bool = True,
     ):
         """Open `num_envs` environments with `open_one`; number i is seeded with `seed` + i.
 
-        `open_one(True)` makes an environment that draws pictures, if it can. With `renders`,
-        environment 0 is made this way.
+        `open_one(True)` makes an environment that draws pictures, if it can. With `renders`, the
+        first one is made this way. In a worker process, `first` is the number of the first one in
+        the complete vector; without `opens` all are broken until they are rebuilt.
         """
         self.spec = spec
         self.faults: list[Fault] = []
@@ -52,25 +56,29 @@ class GymVector:
         self._open_one = open_one
         self._renders = renders
         self._seed = seed
-        self._rebuilds = 0
+        self.rebuilds = 0  # of all environments
+        self._first = first
         self._finished: list[Episode] = []
-        self._now = _blank_step(num_envs, conversion)
+        self._now = blank_step(num_envs, conversion)
         self._observation: list[np.ndarray] = nests.flatten(self._now.observation)
         self._mask: list[np.ndarray] = nests.flatten(self._now.mask)
         self._returns = np.zeros(num_envs)
         self._lengths = np.zeros(num_envs, np.int64)
-        self._states = [_ENDED] * num_envs
-        self._seeds: list[int | None] = [seed + i for i in range(num_envs)]  # for the next reset
+        self._states = [_ENDED if opens else _BROKEN] * num_envs
+        self._seeds: list[int | None] = [seed + first + i for i in range(num_envs)]  # of the reset
         self._environments: list[Any] = []
         self._raw_masks: list[RawMask] = []  # one for each environment, if they offer masks
         try:
-            self._environments.extend(self._open(i) for i in range(num_envs))
+            self._environments.extend(
+                self._open(i) if opens else _NotOpen() for i in range(num_envs)
+            )
         except BaseException:
             self.close()
             raise
         self._steps = [_repeating_step(each, spec.action_repeats) for each in self._environments]
         if conversion.masks:
-            self._raw_masks += map(conversion.masks.reader, self._environments)
+            read = conversion.masks.reader if opens else lambda _: lambda *_: None
+            self._raw_masks += map(read, self._environments)
         rate = getattr(self._environments[0], "metadata", {}).get("render_fps") or _RENDER_FPS
         self.picture_rate = rate / spec.action_repeats
 
@@ -120,12 +128,14 @@ class GymVector:
         self._returns[i] = self._lengths[i] = 0
         with contextlib.suppress(Exception):
             self._environments[i].close()
-        self._rebuilds += 1
+        self.rebuilds += 1
         self._environments[i] = self._open(i)
         self._steps[i] = _repeating_step(self._environments[i], self.spec.action_repeats)
-        words = np.random.SeedSequence([self._seed, i, self._rebuilds]).generate_state(1)
+        words = np.random.SeedSequence([self._seed, self._first + i, self.rebuilds]).generate_state(
+            1
+        )
         self._seeds[i] = int(words[0] >> 1)
-        row = _blank_step(1, self._conversion)
+        row = blank_step(1, self._conversion)
         row.first[0] = True
         observation, info = self._reset(i)
         parts = self._conversion.observation.read(observation)
@@ -166,6 +176,10 @@ class GymVector:
         for each in self._environments:
             with contextlib.suppress(Exception):
                 each.close()
+
+    def blank(self, count: int) -> Step:
+        """Return a step of `count` environments, of zeros in new arrays."""
+        return blank_step(count, self._conversion)
 
     def _open(self, i: int) -> Any:
         return self._open_one(self._renders and i == 0)
@@ -238,9 +252,10 @@ class GymVector:
             self._returns[i] = self._lengths[i] = 0
 
     def _break(self, i: int, error: Exception) -> None:
-        where, one = f"environment {i} of {self.spec.level_name}", self._environments[i]
+        number, one = self._first + i, self._environments[i]
+        where = f"environment {number} of {self.spec.level_name}"
         called = one, "reset" if self._now.first[i] else "step"
-        self.faults.append(make_fault(where, error, i, called))
+        self.faults.append(make_fault(where, error, number, called))
         self._states[i] = _BROKEN
         self._returns[i] = self._lengths[i] = 0
         self._blank(i)
@@ -254,10 +269,14 @@ class GymVector:
             array[i] = True
 
 
+class _NotOpen(gymnasium.Env):
+    """The place of an environment that is opened when it is rebuilt."""
+
+
 _NOT_FINITE = "observation with NaN or infinity"
 
 
-def _blank_step(num_envs: int, conversion: SpaceConversion) -> Step:
+def blank_step(num_envs: int, conversion: SpaceConversion) -> Step:
     """Return a step of zeros, with new arrays."""
     return Step(
         np.zeros(num_envs, np.float32),

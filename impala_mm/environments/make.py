@@ -1,13 +1,13 @@
 """Making environments by the name of their level, and reading a level's spec."""
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from impala_mm.config.auto import split_evenly
+from impala_mm.environments.choices import ChoiceSpec
 from impala_mm.environments.types import (
     GENERAL_FLAGS,
-    OWN_LEVELS,
     BadLevel,
     Environments,
     EnvironmentSpec,
@@ -17,19 +17,23 @@ from impala_mm.environments.types import (
 if TYPE_CHECKING:
     from impala_mm.environments.atari.games import Game
     from impala_mm.environments.levels import Level
-    from impala_mm.environments.observations import ObservationConversion
+    from impala_mm.environments.observations import ObservationConversion, PartConversion
     from impala_mm.environments.spaces import SpaceConversion
-
-_infos_with_mask: dict[str, bool] = {}  # by level: whether its first info had a mask
 
 
 def make_environments(
-    level_name: str, num_envs: int, seed: int, renders: bool = False, **options: Any
+    level_name: str,
+    num_envs: int,
+    seed: int,
+    renders: bool = False,
+    workers: int = 0,
+    **options: Any,
 ) -> Environments:
     """Make `num_envs` copies of a level; number i is seeded with `seed` + i.
 
-    `options` are fields of `Options`. With `renders`, environment 0 has a `picture`, which costs
-    time and does not change the game.
+    They step in `workers` processes, or in this one if that is 0; games of Atari have threads of
+    their own. `options` are fields of `Options`. With `renders`, environment 0 has a `picture`,
+    which costs time and does not change the game.
 
     A level is the id of a gymnasium or classic gym environment; `gym:ID` for classic gym's where
     both libraries have the id; `my_package.module:ID` where importing the module registers the id;
@@ -45,6 +49,11 @@ def make_environments(
     from impala_mm.environments import gym_vector  # noqa: PLC0415
 
     conversion, spec = _read_spaces(level, chosen)
+    if workers:
+        from impala_mm.environments import worker_vector  # noqa: PLC0415
+
+        sizes = split_evenly(num_envs, min(workers, num_envs))
+        return worker_vector.WorkerVector(spec, conversion, chosen._asdict(), sizes, seed, renders)
     return gym_vector.GymVector(spec, conversion, level.open, num_envs, seed, renders)
 
 
@@ -91,46 +100,32 @@ def _find_level_and_game(
 
 
 def _read_spaces(level: "Level", options: Options) -> tuple["SpaceConversion", EnvironmentSpec]:
-    """Make one environment, read its spaces and close it; see whether its first info has a mask."""
-    from impala_mm.environments import masks, spaces  # noqa: PLC0415
+    """Return the conversion of a level's observations and actions, and its spec."""
+    from impala_mm.environments import level_spaces  # noqa: PLC0415
 
-    environment = level.open(False)
-    try:
-        conversion = spaces.read_spaces(level.name, environment, options.width, options.height)
-        if not conversion.masks and _first_info_has_mask(level, environment):
-            found = masks.MaskConversion(conversion.actions, "info")
-            conversion = conversion._replace(masks=found)
-    finally:
-        environment.close()
-    repeats = options.num_action_repeats or 1
-    if conversion.masks:
-        masks.refuse_unsuitable(level.name, conversion.actions, repeats)
+    conversion = level_spaces.read_conversion(level, options)
     return conversion, EnvironmentSpec(
         level.name,
-        tf.nest.map_structure(
-            lambda part: tf.TensorSpec(part.shape, tf.as_dtype(part.dtype)),
-            conversion.observation.parts,
-        ),
+        tf.nest.map_structure(_spec, conversion.observation.parts),
         conversion.actions,
-        repeats,
+        options.num_action_repeats or 1,
         level.reward_threshold,
         masks=conversion.actions.mask_specs if conversion.masks else (),
+        note=_note(level.name, conversion.observation.note),
     )
 
 
-def _first_info_has_mask(level: "Level", environment: Any) -> bool:
-    """Return whether the info of a level's first reset has a mask; reset only once per process.
+def _spec(part: "PartConversion") -> tf.TensorSpec:
+    if part.choices:
+        return ChoiceSpec(part.choices)
+    return tf.TensorSpec(part.shape, tf.as_dtype(part.dtype))
 
-    A reset that raises is left to the code that plays, which reports it.
-    """
-    from impala_mm.environments import masks  # noqa: PLC0415
 
-    if level.name.lower() in OWN_LEVELS:
-        return False
-    key = f"{level.name} {level.registered}"
-    if key not in _infos_with_mask:
-        info: Any = None
-        with contextlib.suppress(Exception):
-            _, info = environment.reset(seed=0)
-        _infos_with_mask[key] = masks.is_in_info(info)
-    return _infos_with_mask[key]
+def _note(level_name: str, recognised: str) -> str:
+    """Return a sentence about what was recognised as images; empty if nothing was."""
+    if not recognised:
+        return ""
+    return (
+        f"{level_name} is read as images: {recognised} (--noconvert_observations leaves its "
+        f"observations as they are)"
+    )

@@ -1,14 +1,16 @@
 """Observations: their conversion from what an environment returns to what a network reads.
 
-    Box             uint8 stays uint8, and other numbers become float32; images may be resized
-    Discrete        a one-hot vector, float32
-    MultiDiscrete   the one-hot vectors of its elements, joined
+    Box             uint8 stays uint8, and other numbers become float32; images may be converted to
+                    bytes [height, width, channels] (see `images`) and resized
+    Discrete        a one-hot vector, float32; the number of a choice, int32 [1], if there are many
+    MultiDiscrete   the one-hot vectors of its elements, joined; or their numbers, int32 [K]
     MultiBinary     zeros and ones, float32
     Dict, Tuple     a dict or tuple of these
 
 `spaces.read_spaces` calls `read_observations`, and `GymVector` converts by its result.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -18,10 +20,13 @@ from gymnasium import spaces
 
 from impala_mm.config.messages import one_line
 from impala_mm.environments import nests
+from impala_mm.environments.images import read_box
 from impala_mm.environments.types import BadLevel
 
+_MANY = 64  # choices of a part, above which its numbers are sent, and embedded by the network
 _REMEDIES = {
-    spaces.Text: "a text: make a MultiDiscrete of its words' numbers in a wrapper",
+    spaces.Text: "a text: make a MultiDiscrete of its words' numbers in a wrapper (for MiniGrid: "
+    "--env_wrappers=minigrid.wrappers:DictObservationSpaceWrapper)",
     spaces.Graph: "a graph: make a Box of its nodes and edges, of a fixed number, in a wrapper",
     spaces.Sequence: "a sequence of any length: fill it up to a fixed length in a wrapper",
 }
@@ -33,8 +38,10 @@ class PartConversion:
 
     raw_shape: tuple[int, ...]  # as the environment returns it
     shape: tuple[int, ...]  # converted
-    dtype: np.dtype  # converted: uint8 or float32
+    dtype: np.dtype  # converted: uint8, float32 or int32
     convert: Callable[[np.ndarray], np.ndarray] | None = None  # from raw_shape to shape
+    note: str = ""  # what was recognised as an image, for the user
+    choices: tuple[int, ...] = ()  # numbers of choices, of numbers that the network embeds
 
     def read(self, raw: Any, name: str) -> np.ndarray:
         """Return the part, converted; raise ValueError if its shape is wrong."""
@@ -55,6 +62,7 @@ class ObservationConversion:
         """Convert by `parts`, a nest of PartConversions."""
         self.parts = parts
         self.leaves: list[PartConversion] = nests.flatten(parts)
+        self.note = "; ".join(dict.fromkeys(leaf.note for leaf in self.leaves if leaf.note))
         self._single = parts if isinstance(parts, PartConversion) else None
 
     def read(self, raw: Any) -> list[np.ndarray]:
@@ -90,46 +98,52 @@ def _read(parts: Any, raw: Any, name: str) -> Any:
 
 
 def read_observations(
-    level_name: str, space: spaces.Space, width: int, height: int
+    level_name: str, space: spaces.Space, width: int, height: int, converts: bool = True
 ) -> ObservationConversion:
     """Return the conversion of observations from a space; images are resized to width and height.
 
-    A size of 0 is the image's own. BadLevel is raised for a space that is not supported.
+    A size of 0 is the image's own. `converts` is `Options.convert_observations`. BadLevel is raised
+    for a space that is not supported.
     """
 
-    def read(part: spaces.Space, resizes: bool) -> Any:
+    def read(part: spaces.Space) -> Any:
         if isinstance(part, spaces.Dict) and part.spaces:
-            return {key: read(each, resizes) for key, each in part.spaces.items()}
+            return {key: read(each) for key, each in part.spaces.items()}
         if isinstance(part, spaces.Tuple) and part.spaces:
-            return tuple(read(each, resizes) for each in part.spaces)
+            return tuple(read(each) for each in part.spaces)
         if isinstance(part, spaces.Box) and part.dtype.kind in "biuf":
-            return _box(part, width, height) if resizes and _is_image(part) else _box(part, 0, 0)
+            box = read_box(part, width, height, converts)
+            return PartConversion(tuple(part.shape), *box)
         if isinstance(part, spaces.Discrete):
-            return _choices([int(part.n)], [int(part.start)], ())
+            return _choices([int(part.n)], [int(part.start)], (), converts)
         if isinstance(part, spaces.MultiDiscrete):
             numbers, starts = np.ravel(part.nvec).tolist(), np.ravel(part.start).tolist()
-            return _choices(numbers, starts, part.nvec.shape)
+            return _choices(numbers, starts, part.nvec.shape, converts)
         if isinstance(part, spaces.MultiBinary):
             return PartConversion(tuple(part.shape), tuple(part.shape), np.dtype(np.float32))
         raise BadLevel(_refusal(level_name, space, part))
 
     if (width or height) and not any(map(_is_image, _leaves(space))):
-        shape = list(read(space, False).shape) if not _is_nest(space) else one_line(space)
+        seen = one_line(space) if _is_nest(space) else list(read(space).shape)
         raise BadLevel(
-            f"width and height resize images, and {level_name} observes {shape}: leave them 0"
+            f"width and height resize images, and {level_name} observes {seen}: leave them 0"
         )
-    return ObservationConversion(read(space, bool(width or height)))
+    return ObservationConversion(read(space))
 
 
 def _refusal(level_name: str, space: spaces.Space, part: spaces.Space) -> str:
     """Return why a part of a space is not supported, and what to do."""
     known = next((text for kind, text in _REMEDIES.items() if isinstance(part, kind)), None)
+    with contextlib.suppress(Exception):  # it need not be able to sample
+        if isinstance(part.sample(), str):  # a space of another package
+            known = _REMEDIES[spaces.Text]
     inside = "" if part is space else f", with {one_line(part)} in it"
     remedy = f"; {one_line(part)[:40]} is {known}" if known else ""
     return (
         f"{level_name} observes {one_line(space)}{inside}: only Box observations of numbers, "
         f"Discrete, MultiDiscrete and MultiBinary ones, and Dict and Tuple of these are "
-        f"supported{remedy}, or leave it out by gymnasium.wrappers.FilterObservation"
+        f"supported{remedy}, or leave it out by "
+        f"--env_wrappers='gymnasium.wrappers:FilterObservation{{\"filter_keys\": [...]}}'"
     )
 
 
@@ -150,48 +164,27 @@ def _is_image(space: spaces.Space) -> bool:
     return isinstance(space, spaces.Box) and len(space.shape) in {2, 3}
 
 
-def _box(space: spaces.Box, width: int, height: int) -> PartConversion:
-    raw = tuple(space.shape)
-    dtype = space.dtype if space.dtype == np.uint8 else np.dtype(np.float32)
-    if not width and not height:
-        return PartConversion(raw, raw, dtype)
-    shape = (height or raw[0], width or raw[1], *raw[2:])
-    return PartConversion(raw, shape, dtype, _resize(shape, dtype))
-
-
-def _choices(numbers: list[int], starts: list[int], raw_shape: tuple[int, ...]) -> PartConversion:
-    """Return the conversion of choices among these numbers, from these starts on, to one-hot."""
+def _choices(
+    numbers: list[int], starts: list[int], raw_shape: tuple[int, ...], converts: bool
+) -> PartConversion:
+    """Return the conversion of choices among these numbers, from these starts on."""
     begins = np.cumsum([0, *numbers[:-1]])
-    least, most = np.array(starts), np.array(numbers)
+    least, most, total = np.array(starts), np.array(numbers), sum(numbers)
 
-    def convert(observation: np.ndarray) -> np.ndarray:
+    def count(observation: np.ndarray) -> np.ndarray:
         index = np.ravel(observation).astype(np.int64) - least
         if not ((index >= 0) & (index < most)).all():
             n, start = (numbers, starts) if raw_shape else (numbers[0], starts[0])
             raise ValueError(f"observation {observation} is not one of {n} from {start} on")
-        row = np.zeros(sum(numbers), np.float32)
-        row[begins + index] = 1
+        return index
+
+    def one_hot(observation: np.ndarray) -> np.ndarray:
+        row = np.zeros(total, np.float32)
+        row[begins + count(observation)] = 1
         return row
 
-    return PartConversion(raw_shape, (sum(numbers),), np.dtype(np.float32), convert)
-
-
-def _resize(shape: tuple[int, ...], dtype: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function that resizes images [height, width] or [height, width, C] to `shape`."""
-    import cv2  # noqa: PLC0415
-
-    cv2.setNumThreads(1)  # the other cores are for other actors
-
-    def convert(image: np.ndarray) -> np.ndarray:
-        image = image.astype(dtype, copy=False).reshape(*image.shape[:2], -1)
-        few = [  # OpenCV resizes at most 4 channels at once, and drops the axis of a single one
-            cv2.resize(
-                np.ascontiguousarray(image[..., c : c + 4]),
-                shape[1::-1],
-                interpolation=cv2.INTER_AREA,
-            ).reshape(*shape[:2], -1)
-            for c in range(0, image.shape[2], 4)
-        ]
-        return np.concatenate(few, axis=2).reshape(shape)
-
-    return convert
+    if converts and total > _MANY:
+        shape, int32 = (len(numbers),), np.dtype(np.int32)
+        number = lambda observation: count(observation).astype(int32)  # noqa: E731
+        return PartConversion(raw_shape, shape, int32, number, choices=tuple(numbers))
+    return PartConversion(raw_shape, (total,), np.dtype(np.float32), one_hot)

@@ -22,9 +22,12 @@ class SpaceConversion(NamedTuple):
     masks: MaskConversion | None = None  # None: the environment offers no masks
 
 
-def read_spaces(level_name: str, environment: Any, width: int, height: int) -> SpaceConversion:
-    """Return the conversion for an environment; `width` and `height` are those of `Options`.
+def read_spaces(
+    level_name: str, environment: Any, width: int, height: int, converts: bool = True
+) -> SpaceConversion:
+    """Return the conversion for an environment.
 
+    `width`, `height` and `converts` are those of `Options`, the last as convert_observations.
     Masks that the environment offers in an info are not known from its spaces: see `masks`.
     BadLevel is raised for spaces that are not supported.
     """
@@ -32,7 +35,7 @@ def read_spaces(level_name: str, environment: Any, width: int, height: int) -> S
     space = without_mask(environment.observation_space)
     return SpaceConversion(
         actions,
-        read_observations(level_name, space, width, height),
+        read_observations(level_name, space, width, height, converts),
         find_declared(environment, actions),
     )
 

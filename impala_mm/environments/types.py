@@ -25,7 +25,9 @@ class EnvironmentSpec(NamedTuple):
     """The properties of an environment that networks and learners need."""
 
     level_name: str
-    observation: Any  # of one observation: tf.TensorSpec, or a dict or tuple of these, nested
+    # Of one observation: tf.TensorSpec, of which `ChoiceSpec` is one; or a dict or tuple of these,
+    # nested.
+    observation: Any
     actions: ActionSpec
     action_repeats: int  # environment frames per step
     reward_threshold: float | None  # the mean return at which it counts as solved
@@ -62,6 +64,7 @@ class Options(NamedTuple):
     width: int = 0  # pixels to which images are resized; 0: not resized, but 84 for Atari
     height: int = 0
     num_action_repeats: int = 0  # frames per step; 0: the level's own number
+    convert_observations: bool = True  # recognise images, and number many choices
     sticky_actions: float = -1  # probability that the last action is repeated; negative: the id's
     full_action_space: bool = False  # all 18 actions instead of the game's own
     fire_after_life_loss: bool = False  # press FIRE in the step after each lost life
@@ -72,7 +75,14 @@ class Options(NamedTuple):
 
 
 # Options that are also flags of an experiment: those for any level, and those for Atari only.
-GENERAL_FLAGS = ("env_kwargs", "env_wrappers", "width", "height", "num_action_repeats")
+GENERAL_FLAGS = (
+    "env_kwargs",
+    "env_wrappers",
+    "width",
+    "height",
+    "num_action_repeats",
+    "convert_observations",
+)
 OPTION_FLAGS = (
     *GENERAL_FLAGS,
     "sticky_actions",

@@ -258,16 +258,21 @@ def _make_groups(setup: _ActorSetup, level: str, sizes: list[int]) -> list[tuple
     from impala_mm.environments.faults import FaultLog, make_fault  # noqa: PLC0415
     from impala_mm.environments.make import make_environments  # noqa: PLC0415
     from impala_mm.environments.types import BadLevel  # noqa: PLC0415
+    from impala_mm.environments.worker_vector import WorkerVector  # noqa: PLC0415
 
     config, address = setup.config, setup.learners[setup.start]
     options, seed = from_flags.environment_options(config), _first_seed(config)
+    workers = max(config.env_workers // len(sizes), 1) if config.env_workers else 0
     faults, first = FaultLog(setup.say, lambda fault: setup.report(address, fault)), None
     for attempt in range(_ATTEMPTS):
         groups: list[tuple[Any, int]] = []
         try:
             for size in sizes:
                 first_of_group = seed + sum(size for _, size in groups)
-                groups.append((make_environments(level, size, first_of_group, **options), size))
+                made = make_environments(level, size, first_of_group, workers=workers, **options)
+                groups.append((made, size))
+                if isinstance(made, WorkerVector):
+                    setup.say(f"{size} environments step in {made.describe()}")
             return groups
         except BadLevel:
             raise

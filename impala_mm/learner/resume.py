@@ -57,11 +57,13 @@ def _describe_differences(
     if ours.get("--agent_name") == about.settings.get("agent_name") == "auto":
         # The algorithm chooses its network; earlier versions recorded what they would have chosen.
         theirs["--agent_name"] = "auto"
+    wrong = [name for name in names if ours[name] != theirs[name]]
+    earlier = "observations" in wrong and "convert_observations" not in about.settings
+    hint = " (earlier versions read them as --noconvert_observations does)" if earlier else ""
     return ", ".join(
         f"{name} {'is' if name.startswith('-') else 'are'} {format_value(ours[name])} here and "
-        f"{format_value(theirs[name])}"
-        for name in names
-        if ours[name] != theirs[name]
+        f"{format_value(theirs[name])}{hint if name == 'observations' else ''}"
+        for name in wrong
     )
 
 
@@ -77,6 +79,11 @@ def resume_messages(about: CheckpointInfo, config: Config, learners: int) -> lis
             f"the run continues on {learners} learner{'s' * (learners > 1)} instead of "
             f"{about.learners}: frames and schedules continue, and an update has {batch} unrolls "
             f"instead of {before}{keeps}"
+        )
+    if unused := [str(rank) for rank in range(learners, len(about.own_states))]:
+        lines.append(
+            f"the own state{'s' * (len(unused) > 1)} of learner{'s' * (len(unused) > 1)} "
+            f"{' and '.join(unused)} (source and local variables) will not be used"
         )
     changed = differences(config, about.settings)
     if changed:

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.algorithms import agent, registry
+from impala_mm.algorithms import agent, networks, registry
 from impala_mm.algorithms.interface import PolicyOutput, Role
 from impala_mm.config.algorithm_settings import BadAlgorithm
 from impala_mm.config.environment_flags import json_text
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments import from_flags, nests
+from impala_mm.environments.choices import ChoiceSpec
 from impala_mm.environments.make import level_spec, observation_conversion
 from impala_mm.environments.observations import ObservationConversion
 from impala_mm.environments.types import EnvironmentSpec
@@ -42,6 +43,11 @@ class Policy:
             spec = level_spec(name.strip(), **from_flags.environment_options(self.config))
             if why := why_unsuitable(about, spec):
                 raise checkpoint.Mismatch(why)
+        if self.config.agent_name == "auto":
+            # `auto` may have stood for another network in the version that trained the policy.
+            recorded = about.made_of["--agent_name"]
+            if networks.chosen_name(self.config, spec) != recorded:
+                self.config = dataclasses.replace(self.config, agent_name=recorded)
         made = agent.make_agent(self.config, number=0, role=Role.EVALUATOR)
         self._conversion: ObservationConversion | None = None
         self.algorithm, self.levels, self.spec = made.algorithm, made.levels, made.spec
@@ -87,12 +93,11 @@ class Policy:
     def _read(self, observation: Any) -> Any:
         """Return an observation as the network reads it: a nest of arrays, without a batch axis."""
         spec = self.spec.observation
-        if not tf.nest.is_nested(spec):
-            seen = np.asarray(observation, spec.dtype.as_numpy_dtype)
-            if seen.shape == tuple(spec.shape):
-                return seen
-            if seen.shape:
-                shape = tuple(spec.shape)
+        if isinstance(spec, tf.TensorSpec) and not isinstance(spec, ChoiceSpec):
+            seen, shape = np.asarray(observation), tuple(spec.shape)
+            if seen.shape == shape and not (seen.dtype.kind in "fb" and spec.dtype == tf.uint8):
+                return seen.astype(spec.dtype.as_numpy_dtype, copy=False)
+            if self.spec.emulator:
                 raise ValueError(f"the observation has shape {list(seen.shape)} instead of {shape}")
         if self._conversion is None:
             options = from_flags.environment_options(self.config)
@@ -210,6 +215,7 @@ def config_for_playing(recorded: dict[str, Any], level_name: str = "", **changes
         raise checkpoint.Mismatch(f"the run's --algorithm={algorithm}: {error}") from error
     known = {f.name for f in dataclasses.fields(settings)}
     kept = {name: value for name, value in recorded.items() if name in known}
+    kept.setdefault("convert_observations", False)  # as earlier versions did, which lack the flag
     if isinstance(kwargs := changes.get("env_kwargs"), Mapping):
         changes["env_kwargs"] = json_text(kwargs)
     config = dataclasses.replace(settings(**kept), precision="float32", **changes)

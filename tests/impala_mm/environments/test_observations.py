@@ -1,5 +1,7 @@
 """Observations of every space, from the environment to the arrays that a network reads."""
 
+import json
+
 import gymnasium
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from saved_run import save
 
 from impala_mm.environments import from_flags, nests
+from impala_mm.environments.choices import ChoiceSpec
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.observations import read_observations
 from impala_mm.environments.types import BadLevel
@@ -134,8 +137,109 @@ def test_a_policy_is_called_with_what_the_environment_returns(tmp_path):
 
 
 def test_a_policy_is_called_with_the_number_of_a_state(tmp_path):
-    policy = load_policy(save(tmp_path, level_name="Taxi-v4"))
-    assert policy.spec.observation == tf.TensorSpec([500], tf.float32)
+    policy = load_policy(save(tmp_path, level_name="Taxi-v4", sure=True))
+    assert policy.spec.observation == ChoiceSpec((500,))
     environment = gymnasium.make("Taxi-v4")
     observation, info = environment.reset(seed=1)
+    for action in range(6):  # Taxi offers masks
+        assert policy(observation, action_mask=np.arange(6) == action) == action
     environment.step(policy(observation, action_mask=info["action_mask"]))
+    with pytest.raises(ValueError, match=r"Taxi-v4 offers masks .*, such as action_mask=info\["):
+        policy(observation)
+    with pytest.raises(ValueError, match=r"of shape \[5\], and Discrete\(6\) has the mask \[6\]"):
+        policy(observation, action_mask=np.ones(5))
+    every = np.ones(6, np.int8)
+    actions = {policy(state, action_mask=every) for state in range(50)}
+    assert len(actions) > 1, "else the state is not read"
+
+
+def test_few_choices_become_one_hot_and_many_their_numbers_from_0_on():
+    assert _read(Discrete(64), 63).tolist() == np.eye(64)[63].tolist()
+    assert _read(Discrete(500, start=3), 3).tolist() == [0]
+    many = _read(MultiDiscrete([[40, 30]], start=[[1, 0]]), np.array([[40, 29]]))
+    assert (many.tolist(), many.dtype) == ([39, 29], np.int32)
+    with pytest.raises(ValueError, match=r"observation \[40 30\] is not one of \[40, 30\] from"):
+        _read(MultiDiscrete([40, 30]), np.array([40, 30]))
+    conversion = read_observations("here", Discrete(500), 0, 0, converts=False)
+    assert conversion.parts.shape == (500,)
+
+
+def test_a_run_with_one_hot_states_of_an_earlier_version_is_played_as_it_was_trained(tmp_path):
+    path = save(tmp_path, level_name="Taxi-v4", convert_observations=False)
+    (about,) = tmp_path.rglob("about.json")
+    recorded = json.loads(about.read_text())
+    del recorded["settings"]["convert_observations"]
+    about.write_text(json.dumps(recorded))
+    policy = load_policy(path)
+    assert policy.spec.observation == tf.TensorSpec([500], tf.float32)
+    assert policy(17, action_mask=np.ones(6, np.int8)) in range(6)
+
+
+BYTES, UNIT = {"low": 0, "high": 255, "dtype": np.uint8}, {"low": 0, "high": 1}
+
+
+@pytest.mark.parametrize(
+    ("space", "shape", "dtype", "note"),
+    [
+        (
+            Box(shape=(3, 84, 96), **BYTES),
+            (84, 96, 3),
+            "uint8",
+            "images [3, 84, 96] as [84, 96, 3]",
+        ),
+        (Box(shape=(12, 84, 84), **BYTES), (84, 84, 12), "uint8", "[12, 84, 84] as [84, 84, 12]"),
+        (Box(shape=(3, 7, 7), **BYTES), (7, 7, 3), "uint8", "images [3, 7, 7] as [7, 7, 3]"),
+        (Box(shape=(40, 36), **BYTES), (40, 36, 1), "uint8", "images [40, 36] as [40, 36, 1]"),
+        (Box(shape=(36, 36, 3), **UNIT), (36, 36, 3), "uint8", "numbers from 0 to 1 as bytes"),
+        (Box(shape=(1, 64, 64), **UNIT), (64, 64, 1), "uint8", "[64, 64, 1], numbers from 0 to 1"),
+        # Ambiguous, no images, or as they should be.
+        (Box(shape=(84, 84, 3), **BYTES), (84, 84, 3), "uint8", ""),
+        (Box(shape=(3, 7, 3), **BYTES), (3, 7, 3), "uint8", ""),
+        (Box(shape=(40, 84, 84), **BYTES), (40, 84, 84), "uint8", ""),
+        (Box(shape=(10, 5), **UNIT), (10, 5), "float32", ""),
+        (Box(shape=(7, 7, 3), **UNIT), (7, 7, 3), "float32", ""),
+        (Box(-1, 1, (36, 36, 3)), (36, 36, 3), "float32", ""),
+        (Box(-1, 1, (3, 7, 7)), (3, 7, 7), "float32", ""),
+    ],
+)
+def test_images_of_every_form_are_recognised(space, shape, dtype, note):
+    part = read_observations("here", space, 0, 0).parts
+    assert (part.shape, part.dtype) == (shape, dtype)
+    assert note in part.note
+    assert bool(note) == bool(part.note)
+    space.seed(0)
+    image = space.sample()
+    read = np.zeros(part.shape, part.dtype)
+    read[:] = part.read(image, "")
+    channels_first = shape[:2] == space.shape[1:]
+    as_given = np.moveaxis(read, -1, 0) if channels_first else read.reshape(space.shape)
+    expected = np.rint(np.float64(image) * 255) if "from 0 to 1" in note else image
+    np.testing.assert_allclose(as_given, expected, atol=1e-6)
+    plain = read_observations("here", space, 0, 0, converts=False).parts
+    assert (plain.shape, plain.note) == (space.shape, "")
+
+
+def test_an_image_with_the_channels_first_is_resized_as_one_with_the_channels_last():
+    image = np.random.default_rng(0).integers(0, 256, (60, 80, 3), np.uint8)
+    last = read_observations("here", Box(shape=(60, 80, 3), **BYTES), 40, 30).read(image)[0]
+    first = Box(shape=(3, 60, 80), **BYTES)
+    seen = read_observations("here", first, 40, 30).read(np.moveaxis(image, -1, 0))[0]
+    np.testing.assert_array_equal(seen, last)
+
+
+def test_a_nan_in_an_image_of_numbers_is_an_error():
+    image = np.zeros([36, 36, 3])
+    image[0, 1, 2] = np.nan
+    with pytest.raises(ValueError, match="observation with NaN or infinity"):
+        _read(Box(shape=(36, 36, 3), **UNIT), image)
+
+
+def test_what_was_recognised_is_a_note_to_the_user():
+    class Camera(Counting):
+        observation_space = Dict(left=Box(shape=(3, 40, 40), **BYTES), rest=Box(-1, 1, (2,)))
+
+    assert level_spec(level(Camera)).note.endswith(
+        "is read as images: images [3, 40, 40] as [40, 40, 3] (--noconvert_observations leaves its "
+        "observations as they are)"
+    )
+    assert level_spec(level(Camera), convert_observations=False).note == ""

@@ -154,7 +154,9 @@ def test_the_call_feeds_its_own_last_action(logdir):
 def test_what_does_not_fit_is_refused_in_a_sentence(tmp_path):
     save(tmp_path, level_name="catch")
     policy = impala_mm.load_policy(tmp_path)
-    with pytest.raises(ValueError, match=r"the observation has shape \[4\] instead of \(10, 5\)"):
+    with pytest.raises(
+        ValueError, match=r"observation of shape \[4\], and its space has the shape \[10, 5\]"
+    ):
         policy(np.zeros(4))
     with pytest.raises(checkpoint.Mismatch) as caught:
         impala_mm.load_policy(tmp_path, level_name="CartPole-v1")

@@ -1,0 +1,137 @@
+"""A process that steps some environments of a `WorkerVector`, by the vector's requests.
+
+`worker_process` starts it. It does not import TensorFlow, which takes seconds and 300 MB. It ends
+when the vector asks for it, or when the vector's process has ended, whatever its environments do.
+"""
+
+import contextlib
+import faulthandler
+import fcntl
+import functools
+import os
+import select
+import signal
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+from impala_mm.environments import gym_vector, level_spaces, levels, nests
+from impala_mm.environments.faults import make_fault
+from impala_mm.environments.step_memory import SharedNest
+from impala_mm.environments.types import BadLevel, EnvironmentSpec, Fault, Options
+
+# Requests to the process that runs the environments stop or end that process, not this one.
+_NOT_FOR_WORKERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+
+
+class Work(NamedTuple):
+    """The environments of one worker, and how they are made."""
+
+    level_name: str
+    options: dict[str, Any]  # fields of `Options`
+    total: int  # environments of the vector
+    first: int  # number of this worker's first environment
+    size: int  # environments of this worker
+    seed: int
+    renders: bool
+    opens: bool  # at the start; else each environment is opened when it is rebuilt
+
+
+class Reply(NamedTuple):
+    """The answer to a request."""
+
+    result: Any = None
+    faults: tuple[Fault, ...] = ()
+    bad_level: str = ""  # the message of a BadLevel that was raised
+    raised: Fault | None = None  # another exception
+
+
+def run(connection_file: int, life_file: int, stacks_file: int, memory_files: list[int]) -> None:
+    """Serve requests until the connection is closed; the arguments are open files."""
+    _end_with_the_vector(life_file)
+    faulthandler.enable(os.fdopen(stacks_file, "w"), all_threads=False)
+    faulthandler.register(signal.SIGUSR2, stacks_file, all_threads=False)
+    for number in _NOT_FOR_WORKERS:
+        # Programs that an environment starts do not inherit a handler, as they would SIG_IGN.
+        signal.signal(number, lambda *_: None)
+    connection = Connection(connection_file)
+    work: Work = connection.recv()
+    vector: list[gym_vector.GymVector] = []
+
+    def open_vector() -> float:
+        vector.append(_open(work))
+        return vector[0].picture_rate
+
+    if not _answer(connection, work, open_vector, []):
+        return
+    envs = vector[0]
+    steps = SharedNest(envs.blank(work.total), memory_files[0])
+    actions = SharedNest(envs.spec.actions.zeros(work.total), memory_files[1])
+    mine, asked = (shared.rows(work.first, work.size) for shared in (steps, actions))
+
+    def play(resets: bool) -> Any:
+        step = envs.reset() if resets else envs.step(nests.pack(actions.nest, asked))
+        for row, array in zip(mine, nests.flatten(step), strict=True):
+            row[:] = array
+        return envs.episodes()
+
+    def rebuild(environment: int, rebuilds: int) -> Any:
+        envs.rebuilds = rebuilds
+        return envs.rebuild(environment)
+
+    calls: dict[str, Callable[..., Any]] = {
+        "play": play,
+        "rebuild": rebuild,
+        "picture": envs.picture,
+    }
+    while True:
+        try:
+            name, *arguments = connection.recv()
+        except (EOFError, OSError):  # the vector was closed
+            break
+        _answer(connection, work, functools.partial(calls[name], *arguments), envs.faults)
+    envs.close()
+
+
+def _open(work: Work) -> gym_vector.GymVector:
+    """Make the environments, after one of which the spaces are read."""
+    options = Options(**work.options)
+    level = levels.find_level(work.level_name, options.env_kwargs, options.env_wrappers)
+    conversion = level_spaces.read_conversion(level, options)
+    repeats = options.num_action_repeats or 1
+    spec = EnvironmentSpec(level.name, None, conversion.actions, repeats, level.reward_threshold)
+    return gym_vector.GymVector(
+        *(spec, conversion, level.open, work.size, work.seed, work.renders and not work.first),
+        first=work.first,
+        opens=work.opens,
+    )
+
+
+def _answer(
+    connection: Connection, work: Work, call: Callable[[], Any], faults: list[Fault]
+) -> bool:
+    """Send the reply to a request, with the faults until then; return whether it succeeded."""
+    try:
+        reply = Reply(call(), tuple(faults))
+        faults.clear()
+    except BadLevel as error:
+        reply = Reply(bad_level=str(error))
+    except Exception as error:
+        reply = Reply(raised=make_fault(f"an environment of {work.level_name}", error))
+    with contextlib.suppress(BrokenPipeError):  # the vector has ended, and so will this process
+        connection.send(reply)
+    return not (reply.bad_level or reply.raised)
+
+
+def _end_with_the_vector(life_file: int) -> None:
+    """Let the kernel end this process once no process holds the other end of a pipe.
+
+    Signals that a parent's end causes (PR_SET_PDEATHSIG) come already when its thread ends.
+    """
+    fcntl.fcntl(life_file, fcntl.F_SETOWN, os.getpid())
+    flags = fcntl.fcntl(life_file, fcntl.F_GETFL)
+    fcntl.fcntl(life_file, fcntl.F_SETFL, flags | os.O_ASYNC)  # sends SIGIO, which kills
+    poll = select.poll()
+    poll.register(life_file, 0)
+    if poll.poll(0):  # it had ended before
+        os._exit(0)

@@ -1,0 +1,39 @@
+"""Critics: values Q(o, a) of observations' features and of an action that is not chosen by them.
+
+    features [N, F] ----------------------------.
+    action, nest of [N, ...], as features [N, A] +- concat - MLP - Linear(1) -- values [N]
+
+An action that a network samples may be read, too: the values' gradient reaches it.
+"""
+
+from typing import Any
+
+import sonnet as snt
+import tensorflow as tf
+
+from nets.actions import Actions
+from nets.mlp import MLP
+from nets.style import DEFAULT, Style
+
+
+class Critics(snt.Module):
+    """Several critics of the same features and actions, whose weights differ from the beginning."""
+
+    def __init__(self, actions: Actions, num_features: int, count: int = 2, style: Style = DEFAULT):
+        """Create `count` critics with the MLP of `style`, for features [N, num_features].
+
+        `actions` describes the actions, such as `EnvironmentSpec.actions`: the numbers of a Box are
+        read in the policy's units, and choices as one-hot vectors.
+        """
+        super().__init__(name="critics")
+        self._actions = actions
+        self._critics = [(MLP(style), snt.Linear(1)) for _ in range(count)]
+        nothing = tf.nest.map_structure(lambda s: tf.zeros([1, *s.shape], s.dtype), actions.specs)
+        self(tf.zeros([1, num_features]), nothing)  # creates the variables
+
+    def __call__(self, features: tf.Tensor, action: Any) -> tf.Tensor:
+        """Return the values float32 [count, N] of features [N, F] and actions, nest of [N, ...]."""
+        never = tf.zeros(tf.shape(features)[:1], tf.bool)
+        read = tf.concat([features, self._actions.features(action, never)], -1)
+        values = [tf.squeeze(last(layers(read)), -1) for layers, last in self._critics]
+        return tf.stack(values)

@@ -1,0 +1,179 @@
+"""Environments in worker processes: the results of a single process, and what a crash costs."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from processes import ROOT
+from supervising import until
+
+from impala_mm.environments import nests
+from impala_mm.environments.faults import make_fault
+from impala_mm.environments.make import make_environments
+
+ENVS = 5
+RAISES_AT = 20
+
+
+@pytest.fixture
+def vector():
+    """Return a function that makes environments, which are closed in the end."""
+    made = []
+
+    def make(level, workers=2, count=ENVS, **options):
+        made.append(make_environments(level, count, 7, workers=workers, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def _play(envs, steps=40):
+    """Return copies of all that some steps return; an environment with a fault is rebuilt."""
+    numbers, parts = np.random.default_rng(0), envs.spec.actions.leaves
+    steps_seen = [envs.reset()._asdict()]
+    steps_seen[0] = [array.copy() for array in nests.flatten(tuple(steps_seen[0].values()))]
+    for number in range(steps):
+        actions = [numbers.integers(0, 2, (ENVS, *p.shape)).astype(p.policy_dtype) for p in parts]
+        if number == RAISES_AT:
+            actions[0][3] = 3
+        step = envs.step(envs.spec.actions.pack(actions))
+        steps_seen.append([array.copy() for array in nests.flatten(tuple(step))])
+        for broken in np.flatnonzero(step.fault):
+            row = envs.rebuild(int(broken))
+            steps_seen.append([array.copy() for array in nests.flatten(tuple(row))])
+    return steps_seen, sorted(envs.episodes()), [fault.text for fault in envs.faults]
+
+
+def _is_alive(pid):
+    """Return whether a process runs; one that only waits for its parent does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _assert_same(vector, level):
+    here, there = (_play(vector(level, workers)) for workers in (0, 2))
+    for mine, theirs in zip(here[0], there[0], strict=True):
+        assert all(map(np.array_equal, mine, theirs))
+    assert here[1:] == there[1:]
+
+
+def test_results_faults_and_rebuilds_are_those_of_a_single_process(vector):
+    _assert_same(vector, "crashing:Raises")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "level", ["CartPole-v1", "acting:Harbour-v0", "acting:Doors-v0", "acting:Stalls-v0"]
+)
+def test_results_of_nests_masks_and_episodes_are_those_of_a_single_process(vector, level):
+    _assert_same(vector, level)
+
+
+@pytest.mark.slow
+def test_workers_make_environments_with_arguments_and_wrappers(vector):
+    options = {"env_kwargs": '{"length": 6}', "env_wrappers": "making:Plus"}
+    envs = vector("making:Walk", **options)
+    envs.reset()
+    assert envs.step(np.ones(ENVS, np.int32)).reward.tolist() == [2.0] * ENVS
+    assert re.fullmatch(r"2 worker processes \(\d+ MB\)", envs.describe())
+    for worker in envs._workers:
+        assert "tensorflow" not in Path(f"/proc/{worker.pid}/maps").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("level", "how"),
+    [
+        ("crashing:Segfaults", "was killed by SIGSEGV"),
+        ("crashing:Exits", "ended with exit code 7"),
+    ],
+)
+def test_a_worker_that_crashes_costs_its_environments_until_they_are_rebuilt(vector, level, how):
+    envs = vector(level)
+    envs.reset()
+    envs.step(np.ones(ENVS, np.int32))
+    step = envs.step(np.array([1, 1, 1, 1, 3]))
+    broken = [False, False, False, True, True]
+    assert step.fault.tolist() == step.first.tolist() == broken
+    assert step.reward.tolist() == [1, 1, 1, 0, 0]
+    name = f"environments 3 to 4 of {level}: the worker process {how}"
+    assert [(fault.text, fault.environment) for fault in envs.faults] == [(name, 3), (name, 4)]
+    assert len({fault.kind for fault in envs.faults}) == 1
+    if "SEGV" in how:
+        assert "crashing.py" in envs.faults[0].traceback
+        assert "in _break" in envs.faults[0].traceback
+    assert envs.step(np.ones(ENVS, np.int32)).fault.tolist() == broken
+    assert envs.rebuild(4).first.tolist() == [True]
+    assert envs.step(np.ones(ENVS, np.int32)).fault.tolist() == [False] * 3 + [True, False]
+    envs.rebuild(3)
+    assert not envs.step(np.ones(ENVS, np.int32)).fault.any()
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_replaced_and_requests_to_stop_are_not_for_it(vector):
+    envs = vector("crashing:Raises")
+    envs.reset()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(envs._workers[0].pid, number)
+    assert not envs.step(np.ones(ENVS, np.int32)).fault.any()
+    os.kill(envs._workers[0].pid, signal.SIGKILL)
+    assert envs.step(np.ones(ENVS, np.int32)).fault.tolist() == [True] * 3 + [False] * 2
+    assert "the worker process was killed by SIGKILL" in envs.faults[-1].text
+    for i in range(3):
+        envs.rebuild(i)
+    assert not envs.step(np.ones(ENVS, np.int32)).fault.any()
+
+
+@pytest.mark.slow
+def test_the_masks_of_a_lost_worker_allow_everything_until_its_environments_are_rebuilt(vector):
+    envs = vector("acting:Rooms-v0")
+    envs.reset()
+    os.kill(envs._workers[1].pid, signal.SIGKILL)
+    step = envs.step(np.zeros((ENVS, 3), np.int32))
+    assert step.mask[3:].all()
+    assert envs.rebuild(3).mask.shape == (1, 9)
+
+
+@pytest.mark.slow
+def test_what_a_worker_cannot_make_is_told_with_its_traceback(vector):
+    with pytest.raises(Exception, match="no licence") as raised:
+        vector("tests.helpers.broken_levels:OnlyOne-v0")
+    fault = make_fault("an environment of it cannot be made", raised.value)
+    assert fault.text == "an environment of it cannot be made: OSError: no licence"
+    assert "broken_levels.py" in fault.traceback
+
+
+_VECTOR = """
+import sys, numpy as np
+from impala_mm.environments.make import make_environments
+envs = make_environments("crashing:HangsInC", 2, 1, workers=2)
+envs.reset()
+print(*[worker.pid for worker in envs._workers], flush=True)
+envs.step(np.array([1, 3]))
+"""
+
+
+@pytest.mark.slow
+def test_workers_end_when_their_actor_is_killed_whatever_they_do():
+    process = subprocess.Popen(
+        [sys.executable, "-c", _VECTOR],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests/helpers'}"},
+        text=True,
+    )
+    assert process.stdout
+    pids = [int(word) for word in process.stdout.readline().split()]
+    assert len(pids) == 2
+    assert all(map(_is_alive, pids))
+    process.kill()
+    process.wait()
+    until(lambda: not any(map(_is_alive, pids)))
