@@ -39,7 +39,7 @@ _PACE = 0.01  # weight of each batch in the running mean of squared errors
 
 def make(config: Config, environment: EnvironmentSpec, role: Role = Role.LEARNER) -> "Impala":
     """Return the algorithm for this environment; only a learner's has an optimizer."""
-    return Impala(Settings.of(config), environment, role)
+    return Impala(config, environment, role)
 
 
 class Impala:
@@ -47,8 +47,8 @@ class Impala:
 
     masks = True  # actions that an environment forbids are never chosen
 
-    def __init__(self, config: Settings, environment: EnvironmentSpec, role: Role):
-        self._config = config
+    def __init__(self, config: Config, environment: EnvironmentSpec, role: Role = Role.LEARNER):
+        config = self._config = Settings.of(config)  # a user's algorithm may have other settings
         self.network_name = networks.chosen_name(config, environment)
         self._network = networks.make_actor_critic(config, environment)
         self._distribution = policies.choose(

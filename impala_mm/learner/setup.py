@@ -39,6 +39,7 @@ from impala_mm.records.metrics_writer import MetricsWriter
 from impala_mm.records.outputs import RunOutputs
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import devices, lifecycle, machine, ports, provenance, run_token
+from impala_mm.runtime.log import Say
 from impala_mm.runtime.rank import process_rank
 from impala_mm.transport.rounds import Rounds, why_unfit
 from impala_mm.transport.server import Server
@@ -148,11 +149,19 @@ def build_learner(
     )
     monitor.resume()
     if folder:
-        try:
-            folder.write_start(config, addresses, learner.frames)
-        except OSError as error:
-            flags.refuse(f"--logdir={folder.path}: {error.strerror}")
+        _record_start(folder, config, addresses, learner.frames, say)
     return monitor, learner
+
+
+def _record_start(
+    folder: RunFolder, config: Config, addresses: list[str], frames: float, say: Say
+) -> None:
+    try:
+        kept = folder.write_start(config, addresses, frames)
+    except OSError as error:
+        flags.refuse(f"--logdir={folder.path}: {error.strerror}")
+    if kept:
+        say(kept)
 
 
 def _make_records(
