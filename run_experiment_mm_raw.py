@@ -19,7 +19,7 @@ import os
 import signal
 import sys
 
-from impala_mm.config import flags
+from impala_mm.config import flags, user_sources
 from impala_mm.config.settings import Config
 from impala_mm.records import run_folder
 from impala_mm.runtime import ports
@@ -47,11 +47,12 @@ def main(argv: list[str]) -> None:
         logdir=config.logdir,
         log_max_mb=config.log_max_mb,
         make_logdir=lambda: run_folder.make_folder(config),
+        find_sources=lambda: user_sources.of_run(config),
         check_free=ports.check_free,
     )
     try:
         code = dispatch.main(request)
-    except UserError as error:
+    except (UserError, user_sources.TooManyFiles) as error:
         flags.refuse(str(error))
     except KeyboardInterrupt:  # no process was started yet
         code = 130

@@ -26,6 +26,7 @@ _IRRELEVANT_SETTINGS = {
     *("seed", "logdir", "job_name", "task", "learner", "learner_hosts", "bind_address"),
     *("token_file", "save_checkpoint_secs", "keep_checkpoints", "log_max_mb", "on_event"),
     *(
+        "checkpoint_max_gb",
         "validate",
         "check_env_secs",
         "profile",

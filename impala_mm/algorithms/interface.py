@@ -22,13 +22,27 @@ class Role(enum.Enum):
     """The use that a process makes of an algorithm.
 
     Only a learner calls `update`: what `update` alone needs (optimizer slots, targets, replay,
-    teachers) need not exist in the other roles. The variables that act are the same in all roles.
+    teachers) need not exist in the other roles. The trained variables and those for acting are the
+    same, in the same order, in all roles.
     """
 
     LEARNER = "learner"
     ACTOR = "actor"
     INFERENCE = "inference"  # a learner's second copy, which acts for its actors
     EVALUATOR = "evaluator"  # tests, exports and `load_policy`
+
+
+class EnvironmentNumber(NamedTuple):
+    """The numbers of the environments for which `act` chooses actions.
+
+    A number belongs to one environment of the run, also after its actor was restarted. In tests,
+    evaluation and exports all have number 0 of 1.
+    """
+
+    number: tf.Tensor  # int32 [B]: from 0
+    # int32 []: larger than all numbers. It is the number of environments in the run, if all
+    # learners have equally many; it grows when actors join.
+    count: tf.Tensor
 
 
 class PolicyOutput(NamedTuple):
@@ -67,6 +81,9 @@ class Algorithm(Protocol):
     # `Entry.mask` forbids. Environments that offer masks are refused for other algorithms.
     # `masking` has what it takes.
     masks: bool = False
+    # Optional: the name of the network, which a resumed run must share. Empty: not known, unless
+    # --agent_name gives it.
+    network_name: str = ""
 
     def initial_state(self, batch: int) -> Any:
         """Return the core state at the start of an episode: nest of [B, ...]."""
@@ -81,6 +98,9 @@ class Algorithm(Protocol):
 
         Only observation, reward, action, first and mask of the entries may be read. `exploration`,
         float32 [B], is 0 where actions shall be greedy and 1 where they explore as in training.
+
+        It may take a fourth argument, an `EnvironmentNumber`, to explore differently in each
+        environment.
         """
 
     def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:

@@ -2,17 +2,19 @@
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+import tensorflow as tf
+
 import nets
-from impala_mm.algorithms.interface import Algorithm, Role
+from impala_mm.algorithms.interface import Algorithm, EnvironmentNumber, Role
 from impala_mm.config import algorithm_settings, auto, user_modules
 from impala_mm.config.algorithm_settings import BUILT_IN, BadAlgorithm
 from impala_mm.config.messages import describe_error
 from impala_mm.config.settings import Config
-from impala_mm.data.trajectory import UnrollSpec
+from impala_mm.data.trajectory import Entry, UnrollSpec
 from impala_mm.data.variables import Variables
 from impala_mm.environments.actions import UnsuitableActions
 from impala_mm.environments.types import EnvironmentSpec
@@ -22,6 +24,7 @@ from impala_mm.runtime import devices
 _OPTIONAL: dict[str, Any] = {
     "rounds": False,  # whether it trains in rounds, on unrolls of its newest policy alone
     "masks": False,
+    "source": None,  # a method that wraps the actors' queue, see `learner.batch_source`
     "judge_unroll": None,  # the method that makes it a teacher, see `interface.Algorithm`
     "network_name": "",  # the name of its network, if --agent_name=auto does not choose it
 }
@@ -52,6 +55,26 @@ def make_algorithm(
             f"masks = True, or remove the mask in a gymnasium.Wrapper"
         )
     return made
+
+
+def takes_environment(algorithm: Algorithm) -> bool:
+    """Return whether an algorithm's `act` takes an `EnvironmentNumber` as its fourth argument."""
+    parameters = inspect.signature(algorithm.act).parameters.values()
+    positional = [p for p in parameters if p.kind in {p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD}]
+    return len(positional) > 3 or any(p.kind is p.VAR_POSITIONAL for p in parameters)
+
+
+def evaluated_act(algorithm: Algorithm) -> Callable[[Entry, Any, tf.Tensor], tuple[Any, Any, Any]]:
+    """Return the `act` of an algorithm for environments outside of a run: each is number 0 of 1."""
+    if not takes_environment(algorithm):
+        return algorithm.act
+
+    def act(entry: Entry, core_state: Any, exploration: tf.Tensor) -> tuple[Any, Any, Any]:
+        number = tf.zeros(tf.shape(entry.first), tf.int32)
+        environment = EnvironmentNumber(number, tf.constant(1))
+        return algorithm.act(entry, core_state, exploration, environment)  # type: ignore[call-arg]
+
+    return act
 
 
 def optional(algorithm: Algorithm, name: str) -> Any:
@@ -95,27 +118,39 @@ def _takes_role(make: Callable[..., Any]) -> bool:
 
 def _check(made: Any, module: ModuleType) -> None:
     """Raise BadAlgorithm if the result of a user's `make` is no algorithm."""
-    what = f"make of {_where(module)} returns {'a ' * (made is not None)}{type(made).__name__}"
-    what = what.removesuffix("NoneType") + "None" if made is None else what
-    lacks = [name for name in ("unroll", "variables", *_METHODS) if not hasattr(made, name)]
-    if lacks:
+    what = f"make of {_where(module)} returns"
+    if made is None:
+        raise BadAlgorithm(f"{what} None instead of an algorithm")
+    what += f" {_with_article(made)}"
+    if lacks := [name for name in ("unroll", "variables", *_METHODS) if not hasattr(made, name)]:
         raise BadAlgorithm(
-            f"{what}, which has no {' and no '.join(lacks)}; impala_mm/algorithms/interface.py "
-            f"says what an algorithm must define"
+            f"{what} without {_and(lacks)}: impala_mm/algorithms/interface.py says what an "
+            f"algorithm must define"
         )
     if getattr(made, "max_lag", None) is not None:
         raise BadAlgorithm(
-            f"{what}, whose max_lag={made.max_lag} has no effect any more; with rounds = True "
+            f"{what} whose max_lag={made.max_lag} has no effect any more; with rounds = True "
             f"every batch is played by the newest policy"
         )
-    wrong = [name for name in _METHODS if not callable(getattr(made, name))]
-    if wrong:
-        raise BadAlgorithm(f"{what}, whose {' and '.join(wrong)} cannot be called")
+    if wrong := [name for name in _METHODS if not callable(getattr(made, name))]:
+        raise BadAlgorithm(f"{what} whose {_and(wrong)} are no functions")
     for member, kind in (("unroll", UnrollSpec), ("variables", Variables)):
         if not isinstance(value := getattr(made, member), kind):
             raise BadAlgorithm(
-                f"{what}, whose {member} is a {type(value).__name__} instead of a {kind.__name__}"
+                f"{what} whose {member} is {_with_article(value)}, not {_article(kind.__name__)}"
             )
+
+
+def _with_article(value: Any) -> str:
+    return _article(type(value).__name__)
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _where(module: ModuleType) -> str:

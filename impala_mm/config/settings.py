@@ -88,6 +88,11 @@ class Config:
         3, group="Run", least=1, own=True,
         text="Number of newest checkpoints to keep. The checkpoint with the best mean return and "
              "one for each tenth of total_environment_frames are kept as well.")
+    checkpoint_max_gb: float = flag(
+        20, group="Run", least=0, own=True,
+        text="Most GB that the checkpoints of a run take together. Beyond it, the oldest ones are "
+             "deleted, those for each tenth of the run first; the newest and the best one are "
+             "always kept.")
     log_max_mb: float = flag(
         20, group="Run", least=0.1, own=True,
         text="Largest size in MiB of each process's log in the run's folder. A log that reaches "
@@ -330,8 +335,8 @@ class Config:
     normalize_rewards: bool = flag(
         False, group="Algorithm",
         text="Divide rewards by the running standard deviation of the discounted returns of all "
-             "episodes, before reward_clipping. Values and losses are then in this unit; mean "
-             "returns are still sums of raw rewards.")
+             "episodes and clip them to [-10, 10], before reward_clipping. Values and losses are "
+             "then in this unit; mean returns are still sums of raw rewards.")
     entropy_cost: float = flag(
         0.005, group="Algorithm",
         text="Weight of the policy's entropy in the loss. A larger weight makes the policy "

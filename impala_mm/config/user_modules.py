@@ -71,6 +71,7 @@ def exists(module: str) -> bool:
 
 def path_of(module: str) -> str:
     """Return the file or folder of a module, or an empty string; its parents are imported."""
+    _search_current_folder()
     with contextlib.suppress(Exception, SystemExit):
         spec = importlib.util.find_spec(module)
         if spec and spec.has_location and spec.origin:

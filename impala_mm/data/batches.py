@@ -1,25 +1,44 @@
-"""Parts of batches put together anew: what a batch source needs to mix new and replayed unrolls.
+"""Batches taken apart and put together: what an algorithm's own source needs to replay unrolls.
 
-All functions take and return batches of NumPy arrays or of tensors. An array in main memory is
-what a source stores; `learner.own_source` copies what a source returns to the training device.
+All functions work on batches of NumPy arrays or of tensors; those that change a batch in place need
+arrays. A replay buffer is a batch of arrays, `zeros(unroll, capacity)`, whose columns are unrolls:
+`assign` stores new ones, `columns` draws some, `join` mixes them with others.
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.data.trajectory import Batch
+from impala_mm.data.trajectory import Batch, UnrollSpec, leaf_names
+
+
+def zeros(unroll: UnrollSpec, size: int) -> Batch:
+    """Return a batch of `size` columns of zeros, as arrays."""
+    steps = unroll.length + unroll.overlap
+
+    def make(spec: tf.TensorSpec, *leading: int) -> np.ndarray:
+        return np.zeros([*leading, size, *spec.shape], spec.dtype.as_numpy_dtype)
+
+    return Batch(
+        tf.nest.map_structure(lambda spec: make(spec, steps), unroll.step),
+        tf.nest.map_structure(make, unroll.start),
+        key=np.zeros(size, np.int64),
+        weight=np.zeros(size, np.float32),
+        version=np.zeros(size, np.int64),
+        fresh=np.zeros(size, bool),
+    )
 
 
 def to_numpy(batch: Batch) -> Batch:
-    """Return a copy of a batch as NumPy arrays, which later batches do not change."""
+    """Return a copy of a batch as arrays."""
     return tf.nest.map_structure(np.array, batch)
 
 
 def columns(batch: Batch, chosen: Any) -> Batch:
-    """Return the columns of a batch with these numbers, int [N], in this order."""
+    """Return a copy of the columns with these numbers, int [N], in this order."""
 
     def choose(leaf: Any, axis: int) -> Any:
         if tf.is_tensor(leaf):
@@ -29,15 +48,25 @@ def columns(batch: Batch, chosen: Any) -> Batch:
     return _by_axis(choose, batch)
 
 
+def assign(batch: Batch, places: Any, new: Batch) -> None:
+    """Overwrite the columns of a batch of arrays at these places, int [N], with N new ones."""
+
+    def write(leaf: np.ndarray, values: Any, axis: int) -> None:
+        leaf[(slice(None),) * axis + (np.asarray(places),)] = np.asarray(values)
+
+    _by_axis(write, batch, new)
+
+
 def join(parts: Sequence[Batch]) -> Batch:
     """Return one batch with the columns of all these batches, in their order."""
 
-    def concatenate(*leaves: Any, axis: int) -> Any:
+    def concatenate(*leaves_and_axis: Any) -> Any:
+        *leaves, axis = leaves_and_axis
         if any(tf.is_tensor(leaf) for leaf in leaves):
             return tf.concat(leaves, axis)
         return np.concatenate(leaves, axis)
 
-    return _by_axis(lambda *args: concatenate(*args[:-1], axis=args[-1]), *parts)
+    return _by_axis(concatenate, *parts)
 
 
 def replayed(batch: Batch) -> Batch:
@@ -47,18 +76,44 @@ def replayed(batch: Batch) -> Batch:
 
 def padded(batch: Batch, size: int) -> Batch:
     """Return a batch of `size` columns: repeat the last one with weight 0 as often as needed."""
-    number = batch.weight.shape[0]
+    number = len(batch.weight)
     result = columns(batch, np.minimum(np.arange(size), number - 1))
-    return result._replace(weight=np.asarray(result.weight) * (np.arange(size) < number))
+    weight = np.where(np.arange(size) < number, np.asarray(result.weight), 0)
+    return result._replace(weight=weight.astype(np.float32))
 
 
-def _by_axis(function: Callable[..., Any], *batches: Batch) -> Batch:
-    """Return a batch of function(*leaves, axis) for each leaf; `axis` is that of the columns."""
+def save(batch: Batch, folder: Path) -> None:
+    """Write each array of a batch to a file in this folder, for `restore`."""
+    for path, leaf in _files(batch, folder):
+        np.save(path, leaf)
+
+
+def restore(batch: Batch, folder: Path) -> None:
+    """Fill a batch of arrays with what `save` wrote; raises ValueError if the shapes differ."""
+    pairs = [(path, leaf, np.load(path, mmap_mode="r")) for path, leaf in _files(batch, folder)]
+    for path, leaf, saved in pairs:
+        if (leaf.shape, leaf.dtype) != (saved.shape, saved.dtype):
+            raise ValueError(
+                f"{path.name} has shape {saved.shape} and type {saved.dtype}, but is now needed "
+                f"with shape {leaf.shape} and type {leaf.dtype}"
+            )
+    for _, leaf, saved in pairs:
+        leaf[...] = saved
+
+
+def _files(batch: Batch, folder: Path) -> list[tuple[Path, Any]]:
+    """Return the file of each leaf in a folder, and the leaf."""
+    names = leaf_names(batch, "batch", ".")
+    leaves = tf.nest.flatten(batch)
+    return [(folder / f"{name}.npy", leaf) for name, leaf in zip(names, leaves, strict=True)]
+
+
+def _by_axis(function: Callable[..., Any], *parts: Batch) -> Batch:
+    """Return the batch of function(*leaves, axis) for each leaf; `axis` is that of the columns."""
 
     def along(axis: int, *nests: Any) -> Any:
         return tf.nest.map_structure(lambda *leaves: function(*leaves, axis), *nests)
 
-    unrolls = along(1, *(batch.unrolls for batch in batches))
-    return Batch(
-        unrolls, *(along(0, *fields) for fields in zip(*(b[1:] for b in batches), strict=True))
-    )
+    unrolls = along(1, *(batch.unrolls for batch in parts))
+    others = zip(*(batch[1:] for batch in parts), strict=True)
+    return Batch(unrolls, *(along(0, *fields) for fields in others))

@@ -203,7 +203,7 @@ class LevelCheck:
         if not conversion:
             return
         try:
-            masks.refuse_unsuitable(self._level_name, actions, repeats=1)
+            masks.refuse_unsuitable(self._level_name, actions, self._options.num_action_repeats)
         except BadLevel as error:
             self._finds(Finding(True, str(error)))
             raise _Ended from None

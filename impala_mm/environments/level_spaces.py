@@ -8,7 +8,7 @@ from typing import Any
 
 from impala_mm.environments import masks, spaces
 from impala_mm.environments.levels import Level
-from impala_mm.environments.types import OWN_LEVELS, Options
+from impala_mm.environments.types import Options
 
 # Whether the first info of a level had a mask, by the level and how it is made.
 _infos_with_mask: dict[str, bool] = {}
@@ -39,8 +39,6 @@ def _first_info_has_mask(level: Level, options: Options, environment: Any) -> bo
 
     A reset that raises is left to the code that plays, which reports it.
     """
-    if level.name.lower() in OWN_LEVELS:
-        return False
     key = f"{level.name} {level.registered} {options.env_kwargs} {options.env_wrappers}"
     if key not in _infos_with_mask:
         info: Any = None

@@ -56,7 +56,7 @@ def prepare(
     learner.refuse_missing_checkpoint(config)
     _refuse_taken(config, addresses[: config.num_learners])
     num_actors = auto.num_actors(config)
-    if several and num_actors < config.num_learners:
+    if several and 0 < num_actors < config.num_learners:
         _check_actors(config, num_actors)
     run_token.read_token(config)
     counts.check(config, config.num_learners)

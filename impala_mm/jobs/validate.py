@@ -70,9 +70,11 @@ def _check_training(config: Config) -> str:
     setup.refuse_inference(config, made)
     _refuse_large(config, made)
     spaces = from_flags.describe_spaces(made.spec)
+    is_known = made.made_of["--agent_name"] != "auto"
+    network = made.identity["network"] if is_known else "a network of its own"
     begins = _check_weights(config, made) if config.job_name != "actor" else ""
     return (
-        f"{' and '.join(made.levels)}, {config.algorithm}, {made.identity['network']}, "
+        f"{' and '.join(made.levels)}, {config.algorithm}, {network}, "
         f"{made.weights:,} weights, observations {spaces['observations']}, "
         f"{from_flags.in_words(spaces['actions'])}{begins}"
     )

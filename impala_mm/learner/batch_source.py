@@ -14,11 +14,29 @@ from impala_mm.transport.server import Server
 class BatchSource(Protocol):
     """A source of batches, such as the actors' queue or a replay buffer.
 
-    With several learners `next` is called one step ahead, and from another thread than `feedback`.
+    An algorithm may define a method `source(fresh)`, which returns its own: `fresh` is the source
+    of the actors' new unrolls, --batch_size of them in each batch. It may ask `fresh` for several
+    batches, for none, or mix them with its own; `impala_mm.data.batches` does so column by column.
+
+      * All its batches have the same shapes, since an update is compiled for them. They consist of
+        tensors or NumPy arrays.
+      * `Batch.fresh` says which columns count as played. An unroll that is used several times
+        counts the first time only (`batches.replayed` marks the others). If all batches come from
+        recorded data, a run ends at --total_environment_frames only if some of them count.
+      * One thread at a time calls its methods. `feedback` for a batch is called before the next
+        call of `next`, and with several learners before the one after it: they ask for one batch
+        ahead, while they train on the previous one.
+      * With the methods `save(folder)` and `restore(folder)`, its contents are saved with every
+        checkpoint, by each learner for itself, and restored when the run is resumed. `folder` is
+        a `pathlib.Path`; training pauses while `save` writes, so that no copy in memory is needed.
+        What was returned but not yet trained on is lost, like the contents of the actors' queue.
     """
 
     def next(self, timeout: float) -> Batch | None:
-        """Return the next batch, or None if there is none within `timeout` seconds."""
+        """Return the next batch, or None if there is none within `timeout` seconds.
+
+        A stop of the run waits for this call, so it should not take much longer.
+        """
 
     def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
         """Take the priorities that the algorithm gives to the unrolls with these keys."""
@@ -30,8 +48,10 @@ class QueueSource:
     While one batch is trained on, the next is decoded and copied to the training device.
     """
 
-    def __init__(self, server: Server, codec: UnrollCodec, batch_size: int):
+    def __init__(self, server: Server, codec: UnrollCodec, batch_size: int, device: str = ""):
+        """Take unrolls from the server's queue; `device` is where batches go, if not to train."""
         self._queue, self._codec, self._batch_size = server.queue, codec, batch_size
+        self._device = device or devices.training_device()
         self._ready: queue.Queue[Batch] = queue.Queue(maxsize=1)
         self._failure: BaseException | None = None
         threading.Thread(target=self._prefetch, name="prefetch", daemon=True).start()
@@ -53,7 +73,7 @@ class QueueSource:
     def _prefetch(self) -> None:
         """Prepare one batch after another until the run ends."""
         thread_names.name_thread("prefetch")
-        size, device = self._batch_size, devices.training_device()
+        size, device = self._batch_size, self._device
         with tf.device("/CPU:0"):
             taken = tf.Variable(0, trainable=False, dtype=tf.int64)
 

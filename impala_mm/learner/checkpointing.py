@@ -5,13 +5,17 @@
 """
 
 import math
+import threading
 import time
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from impala_mm.config.settings import Config
 from impala_mm.data.variables import Variables
 from impala_mm.learner import resume
 from impala_mm.learner.learner import Learner, between_updates
 from impala_mm.learner.limits import RunLimits
+from impala_mm.learner.own_state import Saved
 from impala_mm.records import checkpoint
 from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints, Unwritable
 from impala_mm.records.hooks import EventHook
@@ -37,6 +41,9 @@ class Checkpointing:
         self._tenth = limits.frames / checkpoint.MILESTONES
         self._event_hook, self._say = event_hook, say
         self.saved = True  # whether the last checkpoint could be written
+        self._snapshot: _Snapshot | None = None  # the one that must still be written
+        self._writing = threading.Lock()  # held while the copied variables are written or read
+        self._without_own_state = set[int]()  # learners that could not save theirs, as was printed
 
     def restore(self) -> CheckpointInfo | None:
         """Load the checkpoint that the run resumes from; return None for a new run.
@@ -80,21 +87,68 @@ class Checkpointing:
         """
         if learner.updates <= self._newest.updates and not (last and learner.updates):
             return True
-        begin = time.monotonic()
         with between_updates(learner) as paused:
             if not paused:
                 return False
+            self.take_snapshot(learner)
+        self.write_snapshot(seconds, mean_return, counted_seconds)
+        return True
+
+    def take_snapshot(
+        self, learner: Learner, own_states: Sequence[Saved] = (), began: float | None = None
+    ) -> None:
+        """Copy the variables between two updates, for `write_snapshot`.
+
+        `own_states` says by rank how each learner saved its own state after this update, and
+        `began` is the time.monotonic() since which updates pause; None stands for now.
+        """
+        for rank, saved in enumerate(own_states):
+            if not saved.digest and rank not in self._without_own_state:
+                self._without_own_state.add(rank)
+                self._say(
+                    f"learner {rank} cannot save its own state ({saved.why_not}): if the run is "
+                    f"resumed from this checkpoint or a later one, learner {rank} starts without it"
+                )
+            elif saved.digest:
+                self._without_own_state.discard(rank)
+        with self._writing:  # the copies are also those that are being written
+            begin = time.monotonic() if began is None else began
             self._checkpoints.snapshot()
-            updates, steps, frames = learner.updates, learner.steps, learner.frames
-        held = time.monotonic() - begin
+            self._snapshot = _Snapshot(
+                learner.updates,
+                learner.steps,
+                learner.frames,
+                tuple(saved.digest for saved in own_states),
+                begin,
+                time.monotonic() - begin,
+            )
+
+    def write_snapshot(
+        self, seconds: float, mean_return: float, counted_seconds: float | None
+    ) -> None:
+        """Write the last snapshot, unless it has been written; see `save` for the numbers."""
+        with self._writing:
+            if snapshot := self._snapshot:
+                self._snapshot = None
+                self._write(snapshot, seconds, mean_return, counted_seconds)
+
+    def _write(
+        self,
+        snapshot: "_Snapshot",
+        seconds: float,
+        mean_return: float,
+        counted_seconds: float | None,
+    ) -> None:
+        updates, frames = snapshot.updates, snapshot.frames
         about = self._newest._replace(
             updates=updates,
-            steps=steps,
+            steps=snapshot.steps,
             frames=frames,
             seconds=seconds,
             counted_seconds=counted_seconds,
             episode_return=None if math.isnan(mean_return) else mean_return,
             milestone=frames // self._tenth > self._newest.frames // self._tenth,
+            own_states=snapshot.own_states,
         )
         try:
             self._checkpoints.save(about)
@@ -102,10 +156,24 @@ class Checkpointing:
             if self.saved:
                 self._say(f"checkpoints cannot be written ({error}); earlier ones are kept")
             self.saved = False
-            return True
+            return
         self.saved, self._newest = True, about
-        took = time.monotonic() - begin
-        message = f"checkpoint at update {updates} ({took:.1f} s, training paused {held:.2f} s)"
+        took, paused = time.monotonic() - snapshot.began, snapshot.paused
+        message = f"checkpoint at update {updates} ({took:.1f} s, training paused {paused:.2f} s)"
         self._say(message)
         self._event_hook.call("save", message)
-        return True
+
+    def newest_updates(self) -> list[int]:
+        """Return the updates of the newest checkpoints, whose learners' own states are kept."""
+        return self._checkpoints.newest()
+
+
+class _Snapshot(NamedTuple):
+    """The counts that belong to a copy of the variables."""
+
+    updates: int
+    steps: int
+    frames: float
+    own_states: tuple[str, ...]  # as in `CheckpointInfo`
+    began: float  # time.monotonic()
+    paused: float  # seconds in which no update could be made

@@ -20,9 +20,12 @@ class NoActorsLeft(Exception):
 class FirstUnroll:
     """The wait for a run's first unroll."""
 
-    def __init__(self, expected: int | None):
-        """Wait for `expected` actors; None: their number is not known."""
-        self._expected = expected
+    def __init__(self, expected: int | None, has_source: bool = False):
+        """Wait for `expected` actors; None: their number is not known.
+
+        `has_source`: the algorithm has a source of its own, which may need no actors.
+        """
+        self._expected, self._has_source = expected, has_source
         self._began = time.monotonic()
         self._has_connected = False  # whether an actor was connected before
         self._next_line = _FIRST_LINE_SECONDS  # seconds of waiting
@@ -50,6 +53,8 @@ class FirstUnroll:
             what = f"{_actors(expected)} {'is' if expected == 1 else 'are'} starting"
         elif gave_up:
             what = f"{_actors(gave_up)} gave up, no other actor is connected"
+        elif self._has_source:
+            what = "the algorithm's source has returned no batch yet, and no actor has connected"
         else:
             what = "no actor has connected yet"
         return f"{what} ({time.monotonic() - self._began:.0f} s)"

@@ -27,6 +27,7 @@ from impala_mm.distributed.update_record import summarize
 from impala_mm.learner.batch_source import BatchSource
 from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.lockstep import AgreedStep, Lockstep
+from impala_mm.learner.own_state import OwnState, Saved
 from impala_mm.learner.profiler import UpdateProfiler
 from impala_mm.records.metrics import Meter
 from impala_mm.runtime import thread_names
@@ -52,6 +53,7 @@ class Learner(threading.Thread):
         limits: RunLimits,
         action_repeats: int,
         profiler: UpdateProfiler,
+        own_state: OwnState | None = None,
     ):
         super().__init__(name="training", daemon=True)
         self._config, self._algorithm, self._group = config, algorithm, group
@@ -68,6 +70,14 @@ class Learner(threading.Thread):
         self.sync_checks, self.sync_repairs = 0, 0
         self._replays = False  # whether a batch contained a replayed unroll
         self.actions: Any = None  # nest of [T+overlap, B, ...], of the last batch
+        # What this learner saves for itself; None if it has nothing.
+        self.own_state = own_state or None
+        self._own_state_saved_at: int | None = None  # update
+        # Set by rank 0's monitor. The first is called when all learners saved their own states,
+        # with the results by rank and the time.monotonic() when updates stopped for it. The second
+        # returns the updates whose states stay.
+        self.take_snapshot: Callable[[list[Saved], float], None] | None = None
+        self.kept_updates: Callable[[], list[int]] = list
         self.end_reason = ""  # why it ended or will end; empty if another learner knows
         self.failure: BaseException | None = None
 
@@ -79,6 +89,7 @@ class Learner(threading.Thread):
     def start_training(self, mean_return: Callable[[], float]) -> None:
         """Start the thread; `mean_return` is called on rank 0."""
         self._publish(self._layout.values())
+        self._own_state_saved_at = self.updates
         overlap = self._algorithm.unroll.overlap
         self._lockstep = Lockstep(self._source, self._group, overlap, mean_return)
         if self._asked_to_end.is_set():
@@ -92,30 +103,65 @@ class Learner(threading.Thread):
         if self._lockstep:
             self._lockstep.stop()
 
+    @property
+    def has_received(self) -> bool:
+        """Whether the source has returned a batch."""
+        return self._lockstep is not None and self._lockstep.has_received
+
+    def request_save(self) -> None:
+        """Let all learners save their own states, and rank 0 take its snapshot, after a step."""
+        assert self._lockstep
+        self._lockstep.request_save()
+
     def run(self) -> None:
-        """Make steps until a limit is reached or a learner stops."""
+        """Make steps until a limit is reached or a learner stops; then save the own state."""
         thread_names.name_thread("training")
         try:
-            assert self._lockstep
-            asked_at, bookkeeping = time.monotonic(), 0.0
-            while not self._limit_reached(math.nan):
-                agreed = self._lockstep.next(timeout=0.2)
-                received_at = time.monotonic()
-                waits = self._wait_times(asked_at, received_at, agreed)
-                if agreed is None:
-                    self.meter.add_times(**waits)
-                    asked_at = received_at
-                    continue
-                if agreed.batch is None or self._limit_reached(agreed.episode_return):
-                    return
-                trained = self._step(agreed, agreed.batch, waits | {"rest": bookkeeping})
-                asked_at = time.monotonic()
-                bookkeeping = asked_at - trained
+            # If another learner's source failed, that learner does not take part in saving.
+            if not self._train():
+                self._save_own_state()
         except BaseException as error:
             self.failure = error
             self.end_reason = f"{type(error).__name__}: {one_line(error)}"
         finally:
             self._profiler.stop()
+
+    def _train(self) -> bool:
+        """Make steps until all learners end; return whether one ends because its source failed."""
+        assert self._lockstep
+        asked_at, bookkeeping = time.monotonic(), 0.0
+        while not self._limit_reached(math.nan):
+            agreed = self._lockstep.next(timeout=0.2)
+            received_at = time.monotonic()
+            waits = self._wait_times(asked_at, received_at, agreed)
+            if agreed is None:
+                self.meter.add_times(**waits)
+                asked_at = received_at
+                continue
+            if agreed.batch is None or self._limit_reached(agreed.episode_return):
+                return agreed.failed
+            trained = self._step(agreed, agreed.batch, waits | {"rest": bookkeeping})
+            if agreed.saves:
+                self._save_own_state()
+            asked_at = time.monotonic()
+            bookkeeping = asked_at - trained
+        return False
+
+    def _save_own_state(self) -> None:
+        """Save the own state at the same update as all learners; then take rank 0's snapshot.
+
+        Updates pause meanwhile. Nothing is done if no update was made since the last save.
+        """
+        if not self.own_state or self.updates == self._own_state_saved_at:
+            return
+        begin = time.monotonic()
+        saved = self.own_state.save(self.updates)
+        everyones = self._group.gather((saved, self.kept_updates()), "own_states")
+        # The checkpoint of the last save may be being written now, and is then not among the kept.
+        last, self._own_state_saved_at = self._own_state_saved_at, self.updates
+        self.own_state.prune([*everyones[0][1], last or 0, self.updates])
+        if self.take_snapshot:
+            self.take_snapshot([each for each, _ in everyones], begin)
 
     def _wait_times(
         self, asked_at: float, received_at: float, agreed: AgreedStep | None

@@ -25,9 +25,10 @@ class LearnerReport(NamedTuple):
     actors_elsewhere: int  # number of its actors on other hosts
     idle_cores: float | None  # idle cores of its host since the last report; None if not known
     dropped: int  # unrolls lost since its start
+    numbered: int  # environments of its actors that have a number
     padded: int  # columns of rounds without an unroll since its start
     faults: int  # faults of environments since its start, by its actors' reports
-    has_received: bool  # an actor has sent it a complete unroll
+    has_received: bool  # it has a complete unroll of an actor, or a batch of its own source
     gave_up: dict[int, str]  # its actors whose environments have never worked, and why
     no_actors_left: str  # why it ends the run, if no unroll can come any more
     end_reason: str  # why it ended or will end; empty while it knows no reason

@@ -2,7 +2,8 @@
 
     source ---batch---> Lockstep ---AgreedStep---> learner._step
                            |
-             one small sum over learners per step: whether one stops, steps, mean return
+             one small sum over learners per step: whether one stops or has failed, steps,
+             mean return, whether to save
 
 `next` returns a learner's batch once every learner has one. Learners agree on the next step while
 the current one runs, so this takes no extra time if batches are available. A learner that has to
@@ -34,6 +35,8 @@ class AgreedStep(NamedTuple):
     own_steps: int  # environment steps played in this learner's batch
     episode_return: float  # rank 0's mean raw return; NaN before it is known
     ready: float  # time.monotonic() when this learner had its batch
+    saves: bool = False  # all learners save their own states after this step
+    failed: bool = False  # a learner stops the others because its source failed
 
 
 class Lockstep:
@@ -48,17 +51,22 @@ class Lockstep:
     ):
         self._source, self._group, self._overlap = source, group, overlap
         self._mean_return = mean_return  # called on rank 0
-        self._stopping = threading.Event()
+        self._stopping, self._saving = threading.Event(), threading.Event()
         self._agreed: queue.Queue[AgreedStep] = queue.Queue(maxsize=1)
         self._failure: BaseException | None = None
         # time.monotonic() when this learner got its batch; infinite while it waits for one.
         self.ready = math.inf
+        self.has_received = False  # whether the source has returned a batch
         if group.size > 1:
             threading.Thread(target=self._run, name="lockstep", daemon=True).start()
 
     def stop(self) -> None:
         """Stop all learners after one or two more steps."""
         self._stopping.set()
+
+    def request_save(self) -> None:
+        """Let all learners save their own states after one of the next steps; for rank 0."""
+        self._saving.set()
 
     def next(self, timeout: float) -> AgreedStep | None:
         """Return the next step, or None if it is not agreed on within `timeout` seconds."""
@@ -82,8 +90,16 @@ class Lockstep:
             return AgreedStep(None, 0, 0, math.nan, time.monotonic())
         if batch is None:
             return None
+        self.has_received = True
         steps = self._steps(batch)
-        return AgreedStep(batch, steps, steps, self._mean_return(), time.monotonic())
+        mean_return = self._mean_return()
+        return AgreedStep(batch, steps, steps, mean_return, time.monotonic(), self._takes_save())
+
+    def _takes_save(self) -> bool:
+        """Return whether a save was requested, once for each request."""
+        requested = self._saving.is_set()
+        self._saving.clear()
+        return requested
 
     def _run(self) -> None:
         """Agree on one step after another until all learners stop."""
@@ -106,19 +122,23 @@ class Lockstep:
             own_steps,
             not math.isnan(mean_return),
             0.0 if math.isnan(mean_return) else mean_return,
+            self._takes_save(),
+            self._failure is not None,
         ]
         try:
             total = self._group.sum(tf.constant(own, tf.float64), "lockstep")
         except BaseException as error:  # a learner is unreachable
             self._failure = self._failure or error
             return AgreedStep(None, 0, 0, math.nan, ready)
-        stopping, steps, is_known, episode_return = total.numpy().tolist()
+        stopping, steps, is_known, episode_return, saves, failed = total.numpy().tolist()
         return AgreedStep(
             batch=None if stopping else batch,
             steps=round(steps),
             own_steps=own_steps,
             episode_return=episode_return if is_known else math.nan,
             ready=ready,
+            saves=bool(saves),
+            failed=bool(failed),
         )
 
     def _next_batch(self) -> tuple[Batch | None, int]:
@@ -127,6 +147,7 @@ class Lockstep:
             while not self._stopping.is_set():
                 batch = self._source.next(timeout=0.2)
                 if batch is not None:
+                    self.has_received = True
                     return batch, self._steps(batch)
         except BaseException as error:
             self._failure = error

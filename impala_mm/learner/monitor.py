@@ -5,6 +5,7 @@ run at a limit. Rank 0 alone keeps the records: rows of metrics, progress lines,
 """
 
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from impala_mm.algorithms import registry
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import leaf_names
@@ -38,7 +40,7 @@ from impala_mm.runtime.log import Say
 from impala_mm.transport.server import Server
 
 _ROW_SECONDS = 2.0  # seconds between rows of metrics
-# Seconds between progress lines, the first of which is printed with the first frames.
+# Seconds between progress lines, the first of which is printed with the first update.
 _LINE_SECONDS = 5.0
 _STALL_SECONDS = 60.0  # seconds without an update before a stall is reported
 # Seconds without reports of the other learners after which this one sends no heartbeat either.
@@ -92,7 +94,8 @@ class LearnerMonitor:
         self._reported_at = math.inf  # time.monotonic()
         self.seconds = 0.0  # seconds of training, including those before a resume
         self._counted_seconds = 0.0  # those since the first unroll, which --max_seconds limits
-        self._first_unroll = FirstUnroll(provenance.num_actors())
+        has_source = registry.optional(algorithm, "source") is not None
+        self._first_unroll = FirstUnroll(provenance.num_actors(), has_source)
         self._no_actors_left = ""  # why no unroll can come any more
         self.finished = ""  # why a resumed run has nothing left to do
 
@@ -113,8 +116,11 @@ class LearnerMonitor:
             raise Mismatch(mismatch)
         variables = self._algorithm.variables
         self._group.broadcast([*variables.trained, *variables.carried])
+        learner = self._learner
+        if learner.own_state and about:
+            learner.own_state.restore(about)
         if about:
-            self._learner.updates, self._learner.steps = about.updates, about.steps
+            learner.updates, learner.steps = about.updates, about.steps
             self.seconds, self._counted_seconds = about.seconds, about.limited_seconds
             self.finished = resume.why_finished(about, self._limits)
 
@@ -135,12 +141,16 @@ class LearnerMonitor:
         if self._records:
             settings = dataclasses.asdict(self._config) | {"num_learners": self._group.size}
             self._records.metrics_writer.write_settings(settings, learner.frames)
-        self._aggregator.start(learner.frames, learner.steps)
+        self._aggregator.start(learner.frames, learner.steps, learner.updates)
         exchange = ReportExchange(self._group, self._report, self._receive_reports)
+        if self._records:
+            checkpointing = self._records.checkpointing
+            learner.take_snapshot = functools.partial(checkpointing.take_snapshot, learner)
+            learner.kept_updates = checkpointing.newest_updates
         learner.start_training(self._mean_return)
         self._reported_at = time.monotonic()
         exchange.start()
-        timers = _Timers(self._config.save_checkpoint_secs, learner.frames)
+        timers = _Timers(self._config.save_checkpoint_secs, learner.updates)
         while learner.is_alive() and not exchange.failure and not self._other_learners_failure():
             learner.join(0.1)
             meanwhile()
@@ -162,10 +172,7 @@ class LearnerMonitor:
         self.seconds = before + time.monotonic() - begin
         row = self._write_row(self._records.metrics_writer) if self._records else {}
         if self._records and learner.failure is None and not learner.is_alive():
-            mean_return, last = self._aggregator.mean_return(), not self._no_actors_left
-            self._records.checkpointing.save(
-                learner, self.seconds, mean_return, last, self._counted_seconds
-            )
+            self._save(self._records.checkpointing, last=not self._no_actors_left, ended=True)
         self._server.close()
         if lost:
             raise LearnerLost(lost)
@@ -226,9 +233,10 @@ class LearnerMonitor:
             actors_elsewhere=self._server.actors_on_other_hosts(),
             idle_cores=self._cores.idle(),
             dropped=self._server.dropped,
+            numbered=self._server.numbers.used,
             padded=self._server.rounds.padded if self._server.rounds else 0,
             faults=self._server.environment_faults,
-            has_received=self._server.has_received,
+            has_received=self._server.has_received or learner.has_received,
             gave_up=self._server.failures.gave_up,
             no_actors_left=self._no_actors_left,
             end_reason=learner.end_reason,
@@ -242,6 +250,8 @@ class LearnerMonitor:
         if self._config.learner_assignment == "balance":
             self._server.loads = [report.load for report in reports]
         for rank, report in enumerate(reports):
+            numbers = self._server.numbers
+            numbers.most = max(numbers.most, report.numbered)
             self._aggregator.merge(rank, report.reading)
 
     def _send_heartbeat(self) -> None:
@@ -264,8 +274,9 @@ class LearnerMonitor:
 
     @property
     def _has_received(self) -> bool:
-        """Whether a learner has received a complete unroll."""
-        return self._server.has_received or any(report.has_received for report in self._reports)
+        """Whether a learner has received a complete unroll, or a batch from its own source."""
+        own = self._server.has_received or self._learner.has_received
+        return own or any(report.has_received for report in self._reports)
 
     def _gave_up(self) -> dict[int, str]:
         """Return the actors of all learners that gave up, and why."""
@@ -295,7 +306,7 @@ class LearnerMonitor:
     def _keep_records(self, records: Records, timers: "_Timers") -> None:
         """Write the records that are due; called several times a second."""
         learner, now = self._learner, time.monotonic()
-        first = timers.first_line_due and learner.frames > timers.frames
+        first = timers.first_line_due and learner.updates > timers.updates
         if timers.row.due(now) or first:
             row = self._write_row(records.metrics_writer)
             if (timers.line.due(now) or first) and self._has_received:
@@ -311,15 +322,33 @@ class LearnerMonitor:
                 message = f"no update for {_STALL_SECONDS:g} s{unfinished_update(self._reports)}"
                 self._say(message)
             records.event_hook.call("stall", message)
-        if timers.save.due(now):
-            mean_return = self._aggregator.mean_return()
-            counted = self._counted_seconds
-            if not records.checkpointing.save(
-                learner, self.seconds, mean_return, counted_seconds=counted
-            ):
-                timers.save.retry()
+        if learner.own_state:
+            self._write_snapshot(records.checkpointing)
+        if timers.save.due(now) and not self._save(records.checkpointing):
+            timers.save.retry()
         if learner.actions is not None:
             self._write_histograms(records.metrics_writer, now - timers.began)
+
+    def _save(self, checkpointing: Checkpointing, last: bool = False, ended: bool = False) -> bool:
+        """Save a checkpoint, see `Checkpointing.save`; `ended`: no further update will be made.
+
+        If learners have states of their own, all of them save after a step; when training ends,
+        they have done so.
+        """
+        if not self._learner.own_state:
+            mean_return, counted = self._aggregator.mean_return(), self._counted_seconds
+            return checkpointing.save(self._learner, self.seconds, mean_return, last, counted)
+        if ended:
+            self._write_snapshot(checkpointing)
+        else:
+            self._learner.request_save()
+        return True
+
+    def _write_snapshot(self, checkpointing: Checkpointing) -> None:
+        """Write the snapshot that was taken when all learners saved their own states, if any."""
+        checkpointing.write_snapshot(
+            self.seconds, self._aggregator.mean_return(), self._counted_seconds
+        )
 
     def _describe_wait(self) -> str:
         return self._first_unroll.describe(self._num_actors(), len(self._gave_up()))
@@ -337,14 +366,15 @@ class LearnerMonitor:
             "seconds": round(self.seconds, 3),
             "unrolls_dropped": sum(report.dropped for report in self._reports),
             "environment_faults": sum(report.faults for report in self._reports),
-            **self._aggregator.row(frames, steps),
+            **self._aggregator.row(frames, steps, updates),
         }
         if self._server.rounds:
             row["unrolls_padded"] = sum(report.padded for report in self._reports)
         if self._config.check_sync_every and self._group.size > 1:
             row |= {"sync_checks": learner.sync_checks, "sync_repairs": learner.sync_repairs}
         row |= self._actor_counts()
-        row["verdict"] = self._verdicts.update(row, row["actors"])
+        alone = not row["actors"] and learner.has_received and not self._server.has_received
+        row["verdict"] = self._verdicts.update(row, row["actors"], without_actors=alone)
         self._eta = self._eta_estimator.update(row, self._counted_seconds)
         metrics_writer.write(row)
         return row
@@ -385,9 +415,9 @@ class _Interval:
 class _Timers:
     """The timers of rank 0's records."""
 
-    def __init__(self, save_seconds: float, frames: float):
-        self.began, self.frames = time.monotonic(), frames
-        self.first_line_due = True  # until the first frames have been printed
+    def __init__(self, save_seconds: float, updates: int):
+        self.began, self.updates = time.monotonic(), updates
+        self.first_line_due = True  # until the first update has been printed
         self.row, self.line = _Interval(_ROW_SECONDS), _Interval(_LINE_SECONDS)
         self.save = _Interval(save_seconds)
         self.stall = StallDetector(_STALL_SECONDS)

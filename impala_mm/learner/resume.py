@@ -80,6 +80,11 @@ def resume_messages(about: CheckpointInfo, config: Config, learners: int) -> lis
             f"{about.learners}: frames and schedules continue, and an update has {batch} unrolls "
             f"instead of {before}{keeps}"
         )
+    if unused := [str(rank) for rank in range(learners, len(about.own_states))]:
+        lines.append(
+            f"the own state{'s' * (len(unused) > 1)} of learner{'s' * (len(unused) > 1)} "
+            f"{' and '.join(unused)} (source and local variables) will not be used"
+        )
     changed = differences(config, about.settings)
     if changed:
         lines.append(f"changed since: {', '.join(changed)}")

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from impala_mm.algorithms import registry
 from impala_mm.algorithms.agent import Agent, config_for_acting, make_agent
-from impala_mm.algorithms.interface import Role
+from impala_mm.algorithms.interface import Algorithm, Role
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
@@ -29,6 +29,8 @@ from impala_mm.learner.first_unroll import NoActorsLeft
 from impala_mm.learner.learner import GradientNotFinite, Learner, NothingCompiled
 from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.monitor import LearnerMonitor, Records
+from impala_mm.learner.own_source import BadSource, OwnSource
+from impala_mm.learner.own_state import OwnState
 from impala_mm.learner.profiler import UpdateProfiler
 from impala_mm.learner.round_source import RoundSource
 from impala_mm.records import checkpoint
@@ -37,6 +39,7 @@ from impala_mm.records.metrics_writer import MetricsWriter
 from impala_mm.records.outputs import RunOutputs
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import devices, lifecycle, machine, ports, provenance, run_token
+from impala_mm.runtime.log import Say
 from impala_mm.runtime.rank import process_rank
 from impala_mm.transport.rounds import Rounds, why_unfit
 from impala_mm.transport.server import Server
@@ -113,8 +116,9 @@ def build_learner(
         if spec.note:
             say(spec.note)
     chosen = auto.inference(config, agent.weights, devices.training_device(), rounds)
-    own = agent.identity["run_id"], run_token.read_token(config), chosen
-    run_id, token, chosen = group.gather(own, "run")[0]
+    path = str(folder.path) if folder else config.logdir
+    own = agent.identity["run_id"], run_token.read_token(config), chosen, path
+    run_id, token, chosen, path_of_first = group.gather(own, "run")[0]
     if folder and chosen.why:
         say(f"inference at the {chosen.value}: {chosen.why}")
     changed = {"run_id": run_id, "learners": addresses, "inference": chosen.value}
@@ -124,45 +128,82 @@ def build_learner(
     say(f"listening at {held.address}{reached} ({time.monotonic() - began:.1f} s)")
     server.rank = group.rank
     limits = RunLimits(config, spec.reward_threshold if len(agent.levels) == 1 else None)
+    source, own_source = _make_source(config, algorithm, server, codec)
+    own_folder = Path(path or path_of_first)
+    local = algorithm.variables.local
     learner = Learner(
         config,
         algorithm,
         group,
-        _make_source(server, codec, config.batch_size),
+        source,
         server,
         agent.layout,
         limits,
         spec.action_repeats,
         UpdateProfiler(config.profile if folder else "", folder.path if folder else Path(), say),
+        OwnState(own_folder, group.rank, own_source, local, say),
     )
-    records = None
-    if folder:
-        checkpoints = Checkpoints(folder.path, algorithm.variables, config.keep_checkpoints)
-        settings = dataclasses.asdict(config)
-        about = CheckpointInfo(group.size, settings, agent.made_of, provenance.versions())
-        checkpointing = Checkpointing(
-            config, checkpoints, algorithm.variables, about, limits, outputs.event_hook, say
-        )
-        records = Records(
-            MetricsWriter(folder.path, say, outputs.tracked), checkpointing, outputs.event_hook
-        )
+    records = _make_records(config, folder, agent, group, limits, outputs) if folder else None
     monitor = LearnerMonitor(
         config, group, algorithm, learner, server, agent.levels, limits, records, say
     )
     monitor.resume()
     if folder:
-        try:
-            folder.write_start(config, addresses, learner.frames)
-        except OSError as error:
-            flags.refuse(f"--logdir={folder.path}: {error.strerror}")
+        _record_start(folder, config, addresses, learner.frames, say)
     return monitor, learner
 
 
-def _make_source(server: Server, codec: UnrollCodec, batch_size: int) -> BatchSource:
-    """Return the source of the actors' unrolls."""
+def _record_start(
+    folder: RunFolder, config: Config, addresses: list[str], frames: float, say: Say
+) -> None:
+    try:
+        kept = folder.write_start(config, addresses, frames)
+    except OSError as error:
+        flags.refuse(f"--logdir={folder.path}: {error.strerror}")
+    if kept:
+        say(kept)
+
+
+def _make_records(
+    config: Config,
+    folder: RunFolder,
+    agent: Agent,
+    group: LearnerGroup,
+    limits: RunLimits,
+    outputs: RunOutputs,
+) -> Records:
+    """Return rank 0's records of the run in this folder."""
+    variables, say = agent.algorithm.variables, outputs.say
+    most = config.checkpoint_max_gb * 1e9
+    checkpoints = Checkpoints(folder.path, variables, config.keep_checkpoints, most, say)
+    settings = dataclasses.asdict(config)
+    about = CheckpointInfo(group.size, settings, agent.made_of, provenance.versions())
+    checkpointing = Checkpointing(
+        config, checkpoints, variables, about, limits, outputs.event_hook, say
+    )
+    writer = MetricsWriter(folder.path, say, outputs.tracked)
+    return Records(writer, checkpointing, outputs.event_hook)
+
+
+def _make_source(
+    config: Config, algorithm: Algorithm, server: Server, codec: UnrollCodec
+) -> tuple[BatchSource, OwnSource | None]:
+    """Return the source that the learner reads; the second one is the algorithm's own, if any."""
+    make = registry.optional(algorithm, "source")
+    # In main memory, where replay is kept; what an own source returns is copied to the device.
+    device = "/CPU:0" if make else ""
+    fresh: BatchSource
     if server.rounds:
-        return RoundSource(server.rounds, server.queue, codec)
-    return QueueSource(server, codec, batch_size)
+        fresh = RoundSource(server.rounds, server.queue, codec)
+    else:
+        fresh = QueueSource(server, codec, config.batch_size, device)
+    if not make:
+        return fresh, None
+    try:
+        own = OwnSource(make, fresh, algorithm.unroll, devices.training_device())
+    except BadSource as error:
+        flags.refuse(f"--algorithm={config.algorithm}: {error}")
+    return own, own
 
 
 def _with_reward_clipping(

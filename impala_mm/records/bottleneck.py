@@ -32,7 +32,9 @@ def progress_line(row: dict[str, Any], eta: float | None) -> str:
 
     `eta` is the number of seconds until the run reaches its limit, or None if not known yet.
     """
-    parts = [f"{row['frames']:,.0f} frames", f"{row['frames_per_second']:,.0f}/s"]
+    # Without any frames, no unroll of the algorithm's own source counts as played.
+    what = "frames" if row["frames"] or not row["updates"] else "updates"
+    parts = [f"{row[what]:,.0f} {what}", f"{row[f'{what}_per_second']:,.0f}/s"]
     if "episode_return" in row:
         parts.append(f"return {row['episode_return']:.2f}")
     if "policy_lag" in row:
@@ -51,12 +53,35 @@ def describe_bottleneck(row: dict[str, Any], actors: int | None) -> str:
     """
     if actors == 0:
         return "bottleneck: actors (none is connected); they may still be starting, see their logs"
-    wait, trains = row.get("wait_share"), row["frames_per_second"] > 0
+    wait = row.get("wait_share")
+    trains = max(row["frames_per_second"], row.get("updates_per_second", 0.0)) > 0
     if wait is None and trains:
         return "bottleneck: not known yet"
     if wait is None:
         return "bottleneck: not known yet (an update is running; the first one is also compiled)"
     return _slow_learner(row, wait, trains) or _overall_bottleneck(row, wait, trains, actors)
+
+
+def describe_without_actors(row: dict[str, Any]) -> str:
+    """Return the verdict for a run whose batches all come from the algorithm's own source."""
+    wait = row.get("wait_share")
+    if wait is None:
+        return "bottleneck: not known yet"
+    several = _several_learners(row)
+    if wait > _LEARNERS_WAIT:
+        whose = "the learners wait" if several else "the learner waits"
+        time = "their time" if several else "its time"
+        return (
+            f"bottleneck: source ({whose} {wait:.0%} of {time} for batches of the algorithm's own "
+            f"source; no actor is connected); a faster source would help"
+        )
+    exchange = row.get("exchange_share", 0.0)
+    if several and exchange > _EXCHANGE:
+        return f"bottleneck: all-reduce ({exchange:.0%} of the learners' time)"
+    return (
+        f"bottleneck: learner{'s' * several} ({row['train_share']:.0%} of the time is training, on "
+        f"batches of the algorithm's own source); a GPU or another learner would help"
+    )
 
 
 def _overall_bottleneck(row: dict[str, Any], wait: float, trains: bool, actors: int | None) -> str:

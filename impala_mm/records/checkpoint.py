@@ -11,10 +11,8 @@ weights of one.
 """
 
 import contextlib
-import hashlib
 import itertools
 import math
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,9 +21,11 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from impala_mm.data.variables import Variables
+from impala_mm.records import durable_folder
 from impala_mm.records.checkpoint_paths import all_in, why_missing
+from impala_mm.records.durable_folder import Damaged
 from impala_mm.runtime.log import Say
-from impala_mm.runtime.strict_json import from_json, to_json
+from impala_mm.runtime.strict_json import from_json
 
 MILESTONES = 10  # milestone checkpoints over the total frames of a run
 
@@ -45,15 +45,14 @@ class CheckpointInfo(NamedTuple):
     counted_seconds: float | None = None
     episode_return: float | None = None  # mean over the last 100 complete games; None before 100
     milestone: bool = False  # the first one after another tenth of the run's frames; it is kept
+    # By rank, the digest of each learner's own state, see `learner.own_state`; empty where it could
+    # not be saved. () if learners have none.
+    own_states: tuple[str, ...] = ()
 
     @property
     def limited_seconds(self) -> float:
         """The seconds that count towards --max_seconds."""
         return self.seconds if self.counted_seconds is None else self.counted_seconds
-
-
-class Damaged(Exception):
-    """A checkpoint's files differ from what was written; the message says how."""
 
 
 class Mismatch(Exception):
@@ -71,9 +70,21 @@ class Unwritable(Exception):
 class Checkpoints:
     """The checkpoints of one run."""
 
-    def __init__(self, logdir: Path, variables: Variables, keep: int):
-        """Keep the newest `keep` checkpoints, besides the best one and the milestones."""
+    def __init__(
+        self,
+        logdir: Path,
+        variables: Variables,
+        keep: int,
+        max_bytes: float = math.inf,
+        say: Say = print,
+    ):
+        """Keep the newest `keep` checkpoints, besides the best one and the milestones.
+
+        Fewer are kept if they take more than `max_bytes`.
+        """
         self._folder, self._keep = logdir / "checkpoints", keep
+        self._max_bytes, self._say = max_bytes, say
+        self._reported = set[str]()  # kinds of checkpoints whose removal was reported
         self._variables = variables
         self._copies: dict[str, list[tf.Variable]] = {}  # by kind, see `_variables_by_kind`
 
@@ -95,19 +106,22 @@ class Checkpoints:
             if final.exists():
                 return final
             work.mkdir(parents=True)
+            durable_folder.refuse_full_disk(work, self._newest_size())
             tf.train.Checkpoint(**self._copies).write(str(work / "variables"))
-            files = {path.name: _fingerprint(path) for path in sorted(work.iterdir())}
-            (work / "about.json").write_text(to_json(about._asdict() | {"files": files}))
-            for path in [*work.iterdir(), work]:  # on the disk before the folder gets its name
-                _flush_to_disk(path)
-            work.rename(final)
-            _flush_to_disk(self._folder)
+            durable_folder.finish(work, final, about._asdict())
         except (OSError, tf.errors.OpError) as error:
             shutil.rmtree(work, ignore_errors=True)
-            # TensorFlow's messages have the form "{{node ...}} path; the reason [Op:...]".
-            raise Unwritable(str(error).split(" [Op:")[0].split("; ")[-1]) from None
+            raise Unwritable(why_unwritable(error)) from None
         self._prune()
         return final
+
+    def newest(self) -> list[int]:
+        """Return the updates of the newest checkpoints, as many as are kept of them."""
+        return [int(path.name) for path in all_in(self._folder)[-self._keep :]]
+
+    def _newest_size(self) -> int:
+        """Return the bytes of the newest checkpoint; 0 if there is none."""
+        return sum(durable_folder.size(path) for path in all_in(self._folder)[-1:])
 
     def restore(self, say: Say, check: Callable[[CheckpointInfo], None]) -> CheckpointInfo | None:
         """Load the newest intact checkpoint into the variables; return None if there is none.
@@ -133,13 +147,37 @@ class Checkpoints:
         return None
 
     def _prune(self) -> None:
-        """Delete checkpoints but for the newest ones, the best one, and milestones."""
-        old = all_in(self._folder)[: -self._keep]
-        best = best_of(all_in(self._folder))
-        for path in old:
+        """Delete checkpoints but for the newest ones, the best one, and milestones.
+
+        If these take more than `max_bytes`, delete the oldest of them as well, milestones first,
+        but never the newest and the best one.
+        """
+        paths = all_in(self._folder)
+        best, newest = best_of(paths), paths[-self._keep :]
+        for path in paths[: -self._keep]:
             about = _read(path)
             if path != best and not (about and about.milestone):
                 shutil.rmtree(path, ignore_errors=True)
+        sizes = {path: durable_folder.size(path) for path in all_in(self._folder)}
+        removable = [path for path in sizes if path not in {paths[-1], best}]
+        removable.sort(key=lambda path: (path in newest, path.name))
+        excess = sum(sizes.values()) - self._max_bytes
+        while excess > 0 and removable:
+            path = removable.pop(0)
+            shutil.rmtree(path, ignore_errors=True)
+            excess -= sizes[path]
+            self._report_removal(path, path in newest)
+
+    def _report_removal(self, path: Path, is_new: bool) -> None:
+        """Print, once for each kind, that a checkpoint was removed for its size."""
+        kind = "checkpoint" if is_new else "milestone"
+        if kind not in self._reported:
+            self._reported.add(kind)
+            self._say(
+                f"the {kind} of update {int(path.name)} was removed, because checkpoints took more "
+                f"than --checkpoint_max_gb={self._max_bytes / 1e9:g}; from now on this happens "
+                f"without a message"
+            )
 
 
 def named(variables: Variables) -> dict[str, tf.Variable]:
@@ -185,22 +223,50 @@ def _variables_by_kind(variables: Variables) -> dict[str, list[tf.Variable]]:
 
 
 def load(path: Path, by_name: dict[str, tf.Variable]) -> None:
-    """Assign a checkpoint's values to variables; raise Mismatch, and assign none, if one fails."""
+    """Assign a checkpoint's values to variables; raise Mismatch before, if they do not fit."""
+    if not by_name:
+        return
+    check_shapes(path, by_name)
+    try:
+        reader = tf.train.load_checkpoint(str(path / "variables"))
+        for name, variable in by_name.items():  # one by one: no second copy of all values
+            variable.assign(reader.get_tensor(_key(name)))
+    except (OSError, ValueError, tf.errors.OpError) as error:
+        raise Mismatch(_describe_unreadable(path, error)) from None
+
+
+def check_shapes(path: Path, by_name: dict[str, tf.Variable]) -> None:
+    """Raise Mismatch if a variable is not in a checkpoint, or has another shape or type there."""
+    if not by_name:
+        return
     try:
         reader = tf.train.load_checkpoint(str(path / "variables"))
         shapes = reader.get_variable_to_shape_map()
-        values = []
-        for name, variable in by_name.items():
-            key = f"{name}/.ATTRIBUTES/VARIABLE_VALUE"
-            here, there = variable.shape.as_list(), shapes.get(key)
-            if here != there:
-                what = "lacks it" if there is None else f"holds shape {there}"
-                raise Mismatch(f"{variable.name} has shape {here}, but {path} {what}")
-            values.append(reader.get_tensor(key))
-        for variable, value in zip(by_name.values(), values, strict=True):
-            variable.assign(value)
+        types = reader.get_variable_to_dtype_map()
     except (OSError, ValueError, tf.errors.OpError) as error:
-        raise Mismatch(f"{path} cannot be read: {str(error).splitlines()[0][:200]}") from None
+        raise Mismatch(_describe_unreadable(path, error)) from None
+    for name, variable in by_name.items():
+        here, there = variable.shape.as_list(), shapes.get(_key(name))
+        if here != there:
+            what = "lacks it" if there is None else f"holds shape {there}"
+            raise Mismatch(f"{variable.name} has shape {here}, but {path} {what}")
+        if variable.dtype != (dtype := types[_key(name)]):
+            here, there = variable.dtype.name, dtype.name
+            raise Mismatch(f"{variable.name} has type {here}, but {path} holds {there}")
+
+
+def _key(name: str) -> str:
+    return f"{name}/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+def _describe_unreadable(path: Path, error: Exception) -> str:
+    return f"{path} cannot be read: {str(error).splitlines()[0][:200]}"
+
+
+def why_unwritable(error: Exception) -> str:
+    """Return why a file could not be written, without what TensorFlow adds to the reason."""
+    # TensorFlow's messages have the form "{{node ...}} path; the reason [Op:...]".
+    return str(error).split(" [Op:")[0].split("; ")[-1]
 
 
 def verify(path: Path) -> CheckpointInfo:
@@ -208,15 +274,7 @@ def verify(path: Path) -> CheckpointInfo:
     about = _read(path)
     if about is None:
         raise Damaged(f"{path} has no about.json that can be read")
-    files = from_json((path / "about.json").read_text())["files"]
-    for name, written in files.items():
-        try:
-            found = _fingerprint(path / name)
-        except OSError as error:
-            raise Damaged(f"{path / name} cannot be read: {error.strerror}") from None
-        if found != written:
-            what = "cut short" if found[0] < written[0] else "changed"
-            raise Damaged(f"{path / name} is {what} since it was written")
+    durable_folder.verify(path)
     return about
 
 
@@ -258,7 +316,8 @@ def _read(path: Path) -> CheckpointInfo | None:
     """Return a checkpoint's description without verifying it; None if it cannot be read."""
     try:
         content = from_json((path / "about.json").read_text())
-        content.setdefault("counted_seconds", None)
+        content = {"counted_seconds": None, "own_states": ()} | content  # those of old versions
+        content["own_states"] = tuple(content["own_states"])
         return CheckpointInfo(**{name: content[name] for name in CheckpointInfo._fields})
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -272,18 +331,3 @@ def _put_aside(path: Path) -> None:
             break
     with contextlib.suppress(OSError):
         path.rename(aside)
-
-
-def _fingerprint(path: Path) -> list[Any]:
-    """Return a file's [size in bytes, SHA-256]."""
-    with path.open("rb") as file:
-        return [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
-
-
-def _flush_to_disk(path: Path) -> None:
-    """Wait until what was written to this file or folder is on the disk."""
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

@@ -1,5 +1,6 @@
 """The time until a run reaches its limit, for the progress line."""
 
+import math
 from collections import deque
 from typing import Any
 
@@ -28,13 +29,16 @@ class EtaEstimator:
 
         `seconds` are those that count towards the maximum.
         """
+        by_seconds = max(self._max_seconds - seconds, 0.0)
+        if not row["frames"] and row.get("updates_per_second"):  # no unroll counts as played
+            return by_seconds if math.isfinite(by_seconds) else None
         self._rates.append(row["frames_per_second"])
         rate = sum(self._rates) / len(self._rates)
         self._stable = self._is_stable(rate)
         if not self._stable:
             return None
         by_frames = (self._total_frames - row["frames"]) / rate
-        return max(min(by_frames, self._max_seconds - seconds), 0.0)
+        return max(min(by_frames, by_seconds), 0.0)
 
     def _is_stable(self, mean: float) -> bool:
         """Return whether the last rows' rates, of this mean, are about the same."""

@@ -53,6 +53,7 @@ GROUPS = (
                 "high; `verdict` says what limits it",
             ),
             "steps_per_second": _M("steps/s", "The same in environment steps.", "high"),
+            "updates_per_second": _M("updates/s", "The same in updates.", "high"),
         },
     ),
     MetricGroup(

@@ -114,7 +114,8 @@ class MetricsAggregator:
         self._shaped: deque[float] = deque(maxlen=_GAMES)
         self._readings = [_empty_reading() for _ in range(learners)]  # since the last row
         self._steps = [0] * learners  # trained on by each learner since this process started
-        self._from = (time.monotonic(), 0.0, 0.0)  # (time, frames, steps) at the previous row
+        # (time, frames, steps, updates) at the previous row
+        self._from = (time.monotonic(), 0.0, 0.0, 0)
         self._closed = False
 
     def close(self) -> None:
@@ -149,11 +150,11 @@ class MetricsAggregator:
             full = len(self._games) == _GAMES
             return float(np.mean([r for r, _ in self._games])) if full else math.nan
 
-    def start(self, frames: float, steps: float) -> None:
-        """Start counting rates at these frames and steps."""
-        self._from = time.monotonic(), frames, steps
+    def start(self, frames: float, steps: float, updates: int = 0) -> None:
+        """Start counting rates at these numbers."""
+        self._from = time.monotonic(), frames, steps, updates
 
-    def row(self, frames: float, steps: float) -> dict[str, Any]:
+    def row(self, frames: float, steps: float, updates: int = 0) -> dict[str, Any]:
         """Return the row of metrics since the last call, without values that are not known yet."""
         with self._lock:
             now = time.monotonic()
@@ -161,6 +162,7 @@ class MetricsAggregator:
             row: dict[str, Any] = {
                 "frames_per_second": (frames - self._from[1]) / seconds,
                 "steps_per_second": (steps - self._from[2]) / seconds,
+                "updates_per_second": (updates - self._from[3]) / seconds,
             }
             if self._games:
                 row["episode_return"] = float(np.mean([r for r, _ in self._games]))
@@ -175,7 +177,7 @@ class MetricsAggregator:
                     row |= {
                         f"{name}/learner{rank}": named[name] for name in _PER_LEARNER & named.keys()
                     }
-            self._from = now, frames, steps
+            self._from = now, frames, steps, updates
             self._readings = [_empty_reading() for _ in self._readings]
             return {name: value for name, value in row.items() if math.isfinite(value)}
 

@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from impala_mm.config import flags
+from impala_mm.config import flags, user_sources
 from impala_mm.config.settings import Config
+from impala_mm.records import source_copy
 from impala_mm.runtime import provenance
 from impala_mm.runtime.strict_json import from_json, to_json
 
@@ -23,11 +24,15 @@ This folder holds a run of impala_mm. To resume the run, give the same flags and
 settings.json       all flags, with their values at the last start
 starts.jsonl        a line for each start: time, command, machine, versions of packages and code
 code-*.diff         changes of the code since its git revision, if there were any
+source/             files of your own modules (--algorithm, --level_name); starts.jsonl names the
+                    copy of each start
 metrics.jsonl       a row every 2 s: frames, returns, losses, speed, the bottleneck (verdict);
                     sandbox/metrics.md explains each key
 events/             the same for TensorBoard: tensorboard --logdir=THIS_FOLDER
 checkpoints/        named by update number: the newest ones, the best one, and one for each tenth
                     of the run
+own/                what each learner saved of its own with the newest checkpoints, if the
+                    algorithm has a source or local variables
 learner.log         the learner's log
 actor-N.log         the logs of the actors on this machine
 on_event.log        the output of the command of --on_event
@@ -66,11 +71,12 @@ class RunFolder:
         except (OSError, ValueError):
             return {}
 
-    def write_start(self, config: Config, learners: list[str], frames: float) -> None:
+    def write_start(self, config: Config, learners: list[str], frames: float) -> str:
         """Record this start; call it once the flags are known to fit the contents of the folder.
 
         In `config` it is decided what `auto` stands for wherever a resumed run must keep it.
         `learners` are the addresses of all learners; `frames` is the count at which the run starts.
+        Return a sentence about the source of users' modules, or an empty string.
         """
         # The flag --num_learners of each learner process is 1, so it is replaced by their number.
         settings = dataclasses.asdict(config) | {"num_learners": len(learners)}
@@ -91,8 +97,16 @@ class RunFolder:
             name = f"code-{hashlib.sha256(changes.encode()).hexdigest()[:8]}.diff"
             (self.path / name).write_text(changes)
             start["diff"] = name
+        try:
+            files = user_sources.of_run(config)
+            copy, said = source_copy.keep(files, self.path / "source")
+        except user_sources.TooManyFiles as error:
+            copy, said = "", f"the source of your modules is not kept: {error}"
+        if copy:
+            start["source"] = f"source/{copy}"
         with (self.path / "starts.jsonl").open("a", encoding="utf-8") as file:
             file.write(to_json(start) + "\n")
+        return said
 
 
 def make_folder(config: Config) -> Path:

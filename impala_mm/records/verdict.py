@@ -7,7 +7,7 @@ machine still start. `learner.monitor` asks for the verdict of each row.
 from collections import deque
 from typing import Any
 
-from impala_mm.records.bottleneck import describe_bottleneck
+from impala_mm.records.bottleneck import describe_bottleneck, describe_without_actors
 
 _ROWS = 4  # measured rows, one every 2 s, that must name the same bottleneck before advice is given
 _ADVICE = "); "  # what separates the evidence of a verdict from its advice
@@ -19,12 +19,15 @@ class VerdictWriter:
     def __init__(self) -> None:
         self._rows: deque[dict[str, Any]] = deque(maxlen=_ROWS)  # those with shares of time
 
-    def update(self, row: dict[str, Any], actors: int | None) -> str:
+    def update(self, row: dict[str, Any], actors: int | None, without_actors: bool = False) -> str:
         """Take the next row of metrics; return "bottleneck: NAME (evidence); advice".
 
         The figures are means over the last rows. Without `_ROWS` rows that agree there is no
-        advice. `actors` is the number of connected actors, or None if it is not known.
+        advice. `actors` is the number of connected actors, or None if it is not known;
+        `without_actors`: none is needed, since the algorithm's own source returns all batches.
         """
+        if without_actors:
+            return describe_without_actors(row)
         if "wait_share" not in row or not row["frames_per_second"] or actors == 0:
             return describe_bottleneck(row, actors)
         self._rows.append(row)

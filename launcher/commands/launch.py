@@ -113,10 +113,12 @@ class _Launcher:
         )
         self._control.end_pending(say)
         names.refuse_taken_on_hosts(self._hosts, str(self._expected_logdir))
-        if config.deploy and deploy.deploy_project(self._hosts, self._workers, config, say):
-            raise UserError(
-                "no process was started: --deploy did not succeed on all hosts (see above)"
-            )
+        if config.deploy:
+            sources = self._request.find_sources()
+            if deploy.deploy_project(self._hosts, self._workers, config, say, sources):
+                raise UserError(
+                    "no process was started: --deploy did not succeed on all hosts (see above)"
+                )
         return unreached
 
     def _check(

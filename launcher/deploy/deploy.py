@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,12 +42,17 @@ _BATCH_BYTES = 32 << 20  # of a wheelhouse; a batch that arrived is never sent a
 
 
 def deploy_project(
-    hosts: Hosts, workers: Sequence[Worker], config: LauncherConfig, say: Say
+    hosts: Hosts,
+    workers: Sequence[Worker],
+    config: LauncherConfig,
+    say: Say,
+    sources: Mapping[str, Path],
 ) -> dict[str, str]:
     """Deploy the project; return the reason by host id for each host that failed.
 
+    `sources` are files of the user's modules, which are copied into the project's folder, by name.
     Hosts that cannot be reached are skipped. Raise OperationFailed if --wheelhouse is no folder or
-    lacks packages.
+    lacks packages, or if the user's files cannot be copied.
     """
     wheels: dict[str, str] = {}
     if config.wheelhouse:
@@ -68,7 +73,7 @@ def deploy_project(
             destination.key: f"{destination.host_id}:{destination.folder}" for destination in wanted
         }
     with HostsProgress(list(names.values())) as progress:
-        deployment = Deployment(hosts, config, wheels, names, progress)
+        deployment = Deployment(hosts, config, wheels, names, progress, sources)
         failed = deployment.run(wanted)
     ready = len({destination.host_id for destination in wanted} - failed.keys())
     say(
@@ -82,7 +87,7 @@ class Deployment:
     """A deployment to all hosts.
 
     `wheels`: digests of the wheelhouse's files by name. `names`: the names of destinations in the
-    progress display, by key.
+    progress display, by key. `sources`: files of the user's modules, by name.
     """
 
     def __init__(
@@ -92,9 +97,19 @@ class Deployment:
         wheels: dict[str, str],
         names: dict[str, str],
         progress: HostsProgress,
+        sources: Mapping[str, Path],
     ):
         self._hosts, self._config = hosts, config
-        self._files, self._wheels = project_files.list_project_files(host_environment.ROOT), wheels
+        project = project_files.list_project_files(host_environment.ROOT)
+        try:
+            self._files, self._elsewhere = project_files.add_files(
+                project, host_environment.ROOT, sources
+            )
+        except project_files.Unsuitable as error:
+            raise OperationFailed(str(error)) from None
+        self._wheels = wheels
+        if added := sorted({name.partition("/")[0] for name in self._elsewhere}):
+            progress.note(f"your modules are copied into the project's folder: {', '.join(added)}")
         self._names, self._progress = names, progress
         self._finished = {key: threading.Event() for key in names}
         self.sent = 0
@@ -268,10 +283,13 @@ class Deployment:
     ) -> None:
         if comparison["settled"] and not comparison["missing"]:
             return
-        total = sum((root / name).lstat().st_size for name in comparison["missing"])
+        is_project = root == host_environment.ROOT
+        elsewhere = self._elsewhere if is_project else {}
+        paths = {name: elsewhere.get(name, root / name) for name in comparison["missing"]}
+        total = sum(path.lstat().st_size for path in paths.values())
         sent = 0
-        for names in _batches(root, comparison["missing"], together=root == host_environment.ROOT):
-            packed = project_files.ArchiveStream(root, files, names)
+        for names in _batches(paths, together=is_project):
+            packed = project_files.ArchiveStream(paths, files, names)
 
             def read(
                 size: int, packed: project_files.ArchiveStream = packed, before: int = sent
@@ -332,19 +350,19 @@ def _find_failure(
     return None
 
 
-def _batches(root: Path, names: Sequence[str], together: bool) -> list[list[str]]:
+def _batches(paths: Mapping[str, Path], together: bool) -> list[list[str]]:
     """Split files into batches, each of which arrives completely or not at all.
 
     There is at least one batch, even if empty: it also makes the host remove files.
     """
     batches: list[list[str]] = [[]]
     size = 0
-    for name in names:
+    for name, path in paths.items():
         if not together and size > _BATCH_BYTES:
             batches.append([])
             size = 0
         batches[-1].append(name)
-        size += (root / name).lstat().st_size
+        size += path.lstat().st_size
     return batches
 
 

@@ -24,7 +24,12 @@ _EXCLUDED = (
 _PASSWORD_COLUMN = re.compile(rb"^(?!\s*#).*\bssh_password\b", re.MULTILINE)
 _GIT_SECONDS = 60.0
 _CHUNK = 1 << 18
+_MAX_ADDED = 200_000_000  # bytes of users' modules
 _COMPRESSED = (".whl", ".gz", ".zip")  # already compressed
+
+
+class Unsuitable(Exception):
+    """Files cannot be copied to hosts; the message says which and why."""
 
 
 def list_project_files(root: Path) -> dict[str, str]:
@@ -46,6 +51,35 @@ def list_project_files(root: Path) -> dict[str, str]:
         if exists and not is_excluded and not _has_passwords(path):
             found[name] = digest(path)
     return found
+
+
+def add_files(
+    files: dict[str, str], root: Path, added: Mapping[str, Path]
+) -> tuple[dict[str, str], dict[str, Path]]:
+    """Return the project's `files` with the user's `added` ones, and the paths of these.
+
+    Raise Unsuitable if one of them has the name of another file of the project, or if together they
+    are too large.
+    """
+    root = root.resolve()
+    new = {
+        name: path
+        for name, path in added.items()
+        if not _has_passwords(path)
+        and (name not in files or path.resolve() != (root / name).resolve())
+    }
+    for name, path in new.items():
+        taken = root not in path.resolve().parents and (root / name.partition("/")[0]).exists()
+        if name in files or taken:
+            raise Unsuitable(f"{path} cannot be copied to hosts as {name}, which the project has")
+    size = sum(path.stat().st_size for path in new.values())
+    if size > _MAX_ADDED:
+        largest = max(new.values(), key=lambda path: path.stat().st_size)
+        raise Unsuitable(
+            f"your modules have {size / 1e6:,.0f} MB of files, and --deploy copies at most "
+            f"{_MAX_ADDED / 1e6:,.0f} MB: move data such as {largest} out of their folders"
+        )
+    return files | {name: digest(path) for name, path in new.items()}, new
 
 
 def list_all_files(folder: Path) -> dict[str, str]:
@@ -96,16 +130,22 @@ def _has_passwords(path: Path) -> bool:
 
 
 class ArchiveStream:
-    """An archive of some of a folder's files, made while it is read.
+    """An archive of files, made while it is read.
 
-    `wanted`: the digests of all files that the host shall have. `names`: the files that are sent.
+    `wanted`: the digests of all files that the host shall have. `names`: the files that are sent,
+    and `paths`, by name: where they are.
     """
 
-    def __init__(self, root: Path, wanted: Mapping[str, str], names: Sequence[str]):
-        self._root = root
+    def __init__(
+        self,
+        paths: Mapping[str, Path],
+        wanted: Mapping[str, str],
+        names: Sequence[str],
+    ):
+        self._paths = {name: paths[name] for name in names}
         header = json.dumps({"files": dict(wanted), "sent": list(names)}).encode()
         self.size = sum(
-            (root / name).lstat().st_size for name in names
+            path.lstat().st_size for path in self._paths.values()
         )  # bytes of content, unless files change
         self.sent = 0  # bytes of these so far
         self._buffer = b""
@@ -128,7 +168,7 @@ class ArchiveStream:
     def _tar(self, header: bytes, names: Sequence[str]) -> Iterator[bytes]:
         yield from _tar_member(tarfile.TarInfo(MANIFEST), len(header), io.BytesIO(header))
         for name in names:
-            path = self._root / name
+            path = self._paths[name]
             about = tarfile.TarInfo(name)
             if path.is_symlink():
                 about.type, about.linkname = tarfile.SYMTYPE, os.readlink(path)

@@ -40,6 +40,7 @@ class Request(NamedTuple):
     log_max_mb: float
     make_logdir: Callable[[], Path]
     check_free: Callable[[str], None]  # raises OSError if an address is taken
+    find_sources: Callable[[], dict[str, Path]] = dict  # files of the user's modules, by name
 
     @property
     def settings(self) -> Settings:

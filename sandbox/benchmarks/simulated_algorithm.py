@@ -17,7 +17,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.algorithms.interface import entry_spec
+from impala_mm.algorithms.interface import PolicyOutput, entry_spec
 from impala_mm.data.trajectory import UnrollSpec
 from impala_mm.data.variables import Variables
 from impala_mm.runtime.rank import process_rank
@@ -65,6 +65,11 @@ class SimulatedAlgorithm:
         """Return random actions."""
         actions = tf.random.uniform(tf.shape(entry.action), 0, self._actions, tf.int32)
         return actions, core_state, ()
+
+    def judge(self, entry, core_state):
+        """Return even probabilities and a value of 0; nothing evaluates this algorithm."""
+        batch = tf.shape(entry.reward)[0]
+        return PolicyOutput(tf.fill([batch, self._actions], 1 / self._actions), tf.zeros([batch]))
 
     def update(self, batch, context, exchange):
         """Wait as long as a device would compute."""

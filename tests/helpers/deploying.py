@@ -10,6 +10,7 @@ from processes import ROOT
 
 _CALL = """
 import json, sys
+from pathlib import Path
 from launcher.deploy.deploy import deploy_project
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import read
@@ -17,10 +18,11 @@ from launcher.remote.hosts import Hosts, find_targets
 from launcher.running.connect import candidate_pythons
 from launcher.ssh.ssh_config import Settings
 config = LauncherConfig(deploy=True, wheelhouse=sys.argv[1])
+sources = {name: Path(path) for name, path in json.loads(sys.argv[2]).items()}
 rows, _ = read("/root/workers.csv")
 hosts = Hosts("impala", find_targets(rows), Settings("", False))
 print("unreached", json.dumps(hosts.connect(print, candidate_pythons(rows, True))))
-print("failed", json.dumps(deploy_project(hosts, rows, config, print)), flush=True)
+print("failed", json.dumps(deploy_project(hosts, rows, config, print, sources)), flush=True)
 hosts.close()
 """
 # Replaces docker/install.py; it runs the Python code in a host's file /root/set-up.
@@ -74,9 +76,12 @@ class Project:
         path.write_text("\n".join([columns, *here, *rows]) + "\n")
         path.chmod(0o600)
 
-    def deploy(self, wheelhouse="", timeout=60):
-        """Deploy, and return (failures by host, the complete output)."""
-        ran = self.lan.laptop.run(*self._command(wheelhouse), timeout=timeout)
+    def deploy(self, wheelhouse="", timeout=60, sources=None):
+        """Deploy, and return (failures by host, the complete output).
+
+        `sources`: paths of the user's own files on the laptop, by name.
+        """
+        ran = self.lan.laptop.run(*self._command(wheelhouse, sources), timeout=timeout)
         failed = next(li for li in ran.stdout.splitlines() if li.startswith("failed "))
         return json.loads(failed.removeprefix("failed ")), ran.stdout
 
@@ -84,8 +89,9 @@ class Project:
         """Start a deployment, and return the process."""
         return self.lan.laptop.start(*self._command(wheelhouse))
 
-    def _command(self, wheelhouse):
-        return (sys.executable, "-u", "/root/clone/call.py", wheelhouse)
+    def _command(self, wheelhouse, sources=None):
+        program = (sys.executable, "-u", "/root/clone/call.py")
+        return (*program, wheelhouse, json.dumps(sources or {}))
 
 
 def under(folder: Path) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Masked policies against SciPy in float64, and the choices of algorithms that compare values."""
 
+import in_process
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
+from impala_mm.actor.actor import Player
 from impala_mm.algorithms import impala, masking, policies, registry
 from impala_mm.config.settings import Config
+from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.environments.action_parts import Box, Discrete, MultiBinary, MultiDiscrete
 from impala_mm.environments.actions import ActionSpec, UnsuitableActions
-from impala_mm.environments.make import level_spec
+from impala_mm.environments.make import level_spec, make_environments
 
 SPACES = {
     "Discrete": Discrete(5),
@@ -40,7 +43,7 @@ def _log_softmax(logits, mask):
 
 
 @pytest.mark.parametrize("space", ["Discrete", "even", "uneven", "MultiBinary"])
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     leading=st.lists(st.integers(1, 3), max_size=2),
@@ -164,6 +167,22 @@ def test_a_mask_before_a_reset_is_ignored():
     assert np.isfinite(result).all()
     assert np.isfinite(gradient).all()
     assert (result == _loss((), first=first)[0]).all()
+
+
+def test_actors_record_the_mask_by_which_they_chose():
+    """The actor's network is the learner's here, so that both policies are the same."""
+    config = Config(level_name="acting:Rooms-v0", unroll_length=12, agent_name="MLPAgent")
+    algorithm = in_process.make(config)
+    played = Player(algorithm, [(make_environments(config.level_name, 3, seed=0), 3)]).play()
+    entries = in_process.decoded(UnrollCodec(algorithm.unroll), played).unrolls
+    for t in range(12):
+        chosen = tf.one_hot(entries.action[t + 1] + [0, 2, 5], 9, True, False)
+        allowed = entries.mask[t] | ~tf.reduce_any(chosen, 1) | entries.first[t + 1, :, None]
+        assert np.all(allowed)
+    assert not np.all(entries.mask)
+    metrics = in_process.updater(algorithm, config)(played, over=0.0)
+    assert abs(metrics["off_policyness"]) < 1e-4
+    assert metrics["grad_norm"] > 0
 
 
 class ReadsNone:

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from impala_mm.data import batches
-from impala_mm.data.trajectory import Batch, Entry
+from impala_mm.data.trajectory import Batch, Entry, UnrollSpec
 
 
 def _batch(first, size=3):
@@ -57,3 +57,25 @@ def test_replayed_and_padded_columns_do_not_count_as_played():
     assert padded.played.tolist() == [True, True, True, False, False]
     joined = batches.join([_batch(0), batches.replayed(_batch(3))])
     assert joined.played.tolist() == [True] * 3 + [False] * 3
+
+
+def _specs():
+    """Return the spec of the unrolls of `_batch`."""
+    leaf = [
+        tf.TensorSpec([], t) for t in (tf.int64, tf.float32, tf.bool, tf.bool, tf.bool, tf.float32)
+    ]
+    entry = Entry(*leaf[:4], {"x": tf.TensorSpec([2], tf.float32)}, leaf[4], ())
+    return UnrollSpec(1, 1, entry, (tf.TensorSpec([], tf.int64),))
+
+
+def test_columns_are_stored_in_a_buffer_which_is_saved_and_restored(tmp_path):
+    buffer = batches.zeros(_specs(), 5)
+    batches.assign(buffer, [4, 0, 2], _tensors(_batch(7)))
+    _same(batches.columns(buffer, [4, 0, 2]), _batch(7))
+    assert buffer.weight.tolist() == [1, 0, 1, 0, 1], "columns without an unroll have weight 0"
+    batches.save(buffer, tmp_path)
+    again = batches.zeros(_specs(), 5)
+    batches.restore(again, tmp_path)
+    _same(again, buffer)
+    with pytest.raises(ValueError, match=r"has shape \(2, 5\) .* now needed with shape \(2, 6\)"):
+        batches.restore(batches.zeros(_specs(), 6), tmp_path)

@@ -141,7 +141,13 @@ def test_a_policy_is_called_with_the_number_of_a_state(tmp_path):
     assert policy.spec.observation == ChoiceSpec((500,))
     environment = gymnasium.make("Taxi-v4")
     observation, info = environment.reset(seed=1)
+    for action in range(6):  # Taxi offers masks
+        assert policy(observation, action_mask=np.arange(6) == action) == action
     environment.step(policy(observation, action_mask=info["action_mask"]))
+    with pytest.raises(ValueError, match=r"Taxi-v4 offers masks .*, such as action_mask=info\["):
+        policy(observation)
+    with pytest.raises(ValueError, match=r"of shape \[5\], and Discrete\(6\) has the mask \[6\]"):
+        policy(observation, action_mask=np.ones(5))
     every = np.ones(6, np.int8)
     actions = {policy(state, action_mask=every) for state in range(50)}
     assert len(actions) > 1, "else the state is not read"

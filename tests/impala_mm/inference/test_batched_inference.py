@@ -317,7 +317,11 @@ def test_environments_of_several_actors_and_groups_do_not_mix(there):
 
 @pytest.mark.parametrize(
     ("level_name", "agent_name"),
-    [("memory", "MLPLSTMAgent"), ("PongNoFrameskip-v4", "ShallowConvLSTMAgent")],
+    [
+        ("memory", "MLPLSTMAgent"),
+        ("PongNoFrameskip-v4", "ShallowConvLSTMAgent"),
+        pytest.param("acting:Doors-v0", "MLPAgent", marks=pytest.mark.slow),  # with masks
+    ],
 )
 def test_the_learner_reads_an_unroll_as_it_was_acted_on(level_name, agent_name):
     """From the start state, an update computes the recorded logits: states and frames agree."""
@@ -333,6 +337,11 @@ def test_the_learner_reads_an_unroll_as_it_was_acted_on(level_name, agent_name):
                 outputs(algorithm, batch).logits[:-1], recorded, rtol=1e-4, atol=1e-5
             )
             assert versions.numpy().tolist() == [0, 0, 0]
+            if level_name == "acting:Doors-v0":
+                entries = batch.unrolls
+                chosen = tf.gather(entries.mask[:-1], entries.action[1:], batch_dims=2)
+                assert np.all(chosen | entries.first[1:])
+                assert not np.all(entries.mask)
 
 
 def test_new_parameters_act_from_the_next_batch_on_and_unrolls_name_the_oldest():

@@ -91,6 +91,17 @@ def test_replayed_columns_do_not_count_and_weights_in_the_loss_change_nothing(tw
     assert left.steps == right.steps == T * 2
 
 
+def test_all_save_after_the_same_step_once_for_each_request_of_rank_0(two):
+    for rank in range(2):
+        two.give(rank, _batch())
+    assert [turn.saves for turn in two.next()] == [False, False]
+    two.steps[0].request_save()
+    for saves in (True, False):
+        for rank in range(2):
+            two.give(rank, _batch())
+        assert [turn.saves for turn in two.next()] == [saves, saves]
+
+
 def test_nobody_begins_a_step_before_all_have_a_batch(two):
     two.give(0, _batch())
     assert two.steps[0].next(timeout=0.3) is None
@@ -104,7 +115,7 @@ def test_nobody_begins_a_step_before_all_have_a_batch(two):
 def test_who_stops_stops_all_and_needs_no_batch_for_it(two):
     two.give(0, _batch())
     two.steps[1].stop()
-    assert [turn.batch for turn in two.next()] == [None, None]
+    assert [(turn.batch, turn.failed) for turn in two.next()] == [(None, False)] * 2
 
 
 def test_a_stop_comes_after_the_step_that_was_agreed_on(two):
@@ -122,7 +133,8 @@ def test_a_source_that_fails_stops_all_and_is_raised_on_its_own_learner(two):
     two.give(1, _batch())
     with pytest.raises(ValueError, match="cut short"):
         two.steps[0].next(timeout=10)
-    assert two.steps[1].next(timeout=10).batch is None
+    other = two.steps[1].next(timeout=10)
+    assert (other.batch, other.failed) == (None, True)
 
 
 @pytest.mark.parametrize("known", [math.nan, 12.5, 0.0])

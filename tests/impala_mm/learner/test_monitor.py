@@ -9,7 +9,7 @@ def test_the_first_frames_are_said_as_they_come_also_after_a_line_of_none(monkey
     due, said, learner = (
         [False, True, False],
         [],
-        types.SimpleNamespace(frames=0, updates=0, actions=None),
+        types.SimpleNamespace(frames=0, updates=0, actions=None, own_state=None),
     )
     monkeypatch.setattr(monitor, "progress_line", lambda row, _: f"{row['frames']} frames")
     watching = types.SimpleNamespace(
@@ -21,7 +21,7 @@ def test_the_first_frames_are_said_as_they_come_also_after_a_line_of_none(monkey
         _say=said.append,
         _write_row=lambda _: {"frames": learner.frames},
     )
-    clocks = monitor._Timers(save_seconds=600, frames=0)
+    clocks = monitor._Timers(save_seconds=600, updates=0)
     called = []
     records = types.SimpleNamespace(
         metrics_writer=None,
@@ -41,6 +41,7 @@ def test_the_first_frames_are_said_as_they_come_also_after_a_line_of_none(monkey
     assert called == [("stall", "waits")]
     watching._has_received = True
     clocks.row.retry()
-    for learner.frames in (0, 288, 576):
+    for learner.updates in (0, 1, 2):
+        learner.frames = 288 * learner.updates
         keep()
     assert said[1:] == ["288 frames"]

@@ -1,13 +1,21 @@
 """Checkpoints appear complete or not at all; for a damaged one the previous one is used."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
 
 from impala_mm.data.variables import Variables
-from impala_mm.records import checkpoint
-from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints, Damaged, Mismatch, Missing
+from impala_mm.records import checkpoint, durable_folder
+from impala_mm.records.checkpoint import (
+    CheckpointInfo,
+    Checkpoints,
+    Damaged,
+    Mismatch,
+    Missing,
+    Unwritable,
+)
 
 ABOUT = CheckpointInfo(1, {"batch_size": 8}, {"--agent_name": "MLPAgent"}, {"python": "3"})
 
@@ -132,6 +140,39 @@ def test_the_newest_the_best_and_milestones_are_kept(tmp_path, variables):
     assert checkpoint.find(tmp_path, best=True)[1].updates == 5
     assert checkpoint.find(tmp_path)[1].updates == 8
     assert checkpoint.find(tmp_path / "checkpoints" / "0000000007")[1].updates == 7
+
+
+def test_beyond_a_number_of_bytes_milestones_are_removed_first_and_each_kind_is_said_once(
+    tmp_path, variables
+):
+    size = durable_folder.size(_save(Checkpoints(tmp_path, variables, 3), variables, 1))
+    said = []
+    checkpoints = Checkpoints(tmp_path, variables, 3, 3.5 * size, said.append)
+    for update in range(2, 8):
+        best = 9.0 if update == 3 else 1.0
+        _save(checkpoints, variables, update, episode_return=best, milestone=update < 5)
+    kept = [int(path.name) for path in checkpoint.all_in(tmp_path / "checkpoints")]
+    assert kept == [3, 6, 7], "the best one, and the newest ones for which there is room"
+    assert [line.partition(" was removed")[0] for line in said] == [
+        "the milestone of update 2",
+        "the checkpoint of update 4",
+    ]
+    assert "more than --checkpoint_max_gb=" in said[0]
+    tight = Checkpoints(tmp_path, variables, 3, 1.0, said.append)
+    _save(tight, variables, 8, episode_return=1.0)
+    kept = [int(path.name) for path in checkpoint.all_in(tmp_path / "checkpoints")]
+    assert kept == [3, 8], "the newest and the best one always stay"
+
+
+def test_a_disk_without_room_for_another_one_is_said_before_it_is_filled(
+    tmp_path, variables, monkeypatch
+):
+    checkpoints = Checkpoints(tmp_path, variables, 3)
+    _save(checkpoints, variables, 1)
+    monkeypatch.setattr(durable_folder.shutil, "disk_usage", lambda _: SimpleNamespace(free=999))
+    with pytest.raises(Unwritable, match=r"the disk of .*checkpoints has 0.0 MB free, and the las"):
+        _save(checkpoints, variables, 2)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["0000000001"]
 
 
 def test_a_copy_under_a_name_of_the_users_is_neither_counted_nor_deleted(tmp_path, variables):

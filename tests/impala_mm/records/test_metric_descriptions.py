@@ -44,6 +44,7 @@ def _aggregator_keys():
     learner = types.SimpleNamespace(
         **{"frames": 8.0, "steps": 8, "updates": 1, "sync_checks": 1, "sync_repairs": 0},
         meter=metrics.Meter(),
+        has_received=True,
     )
     watching = types.SimpleNamespace(
         _learner=learner,
@@ -56,7 +57,7 @@ def _aggregator_keys():
         _eta_estimator=types.SimpleNamespace(update=lambda row, seconds: None),
         seconds=1.0,
         _counted_seconds=1.0,
-        _server=types.SimpleNamespace(rounds=True),
+        _server=types.SimpleNamespace(rounds=True, has_received=True),
     )
     writer = types.SimpleNamespace(write=lambda row: None)
     return set(LearnerMonitor._write_row(watching, writer))

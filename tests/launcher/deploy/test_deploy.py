@@ -92,6 +92,26 @@ def test_a_host_gets_the_project_once_and_later_only_what_changed(project, lan):
     assert not (folders[1] / "new").exists()
 
 
+def test_a_host_gets_the_users_modules_and_loses_those_that_a_run_does_not_need(project, lan):
+    project.csv(ACTOR1)
+    for name in ("my/ppo.py", "other.py"):
+        lan.laptop.path(f"/root/own/{name}").parent.mkdir(parents=True, exist_ok=True)
+        lan.laptop.path(f"/root/own/{name}").write_text(f"{name}\n")
+    sources = {"my/ppo.py": "/root/own/my/ppo.py", "other.py": "/root/own/other.py"}
+    failed, printed = project.deploy(sources=sources)
+    assert failed == {}, printed
+    assert "your modules are copied into the project's folder: my, other.py" in printed
+    folder = lan.actor1.home / "impala_mm"
+    assert (folder / "my" / "ppo.py").read_text() == "my/ppo.py\n"
+    assert (folder / "other.py").read_text() == "other.py\n"
+    assert project.deploy(sources={"my/ppo.py": sources["my/ppo.py"]})[0] == {}
+    assert (folder / "my" / "ppo.py").exists()
+    assert not (folder / "other.py").exists()
+    taken = "/root/own/other.py cannot be copied to hosts as launcher/mine.py"
+    with pytest.raises(AssertionError, match=f"{taken}, which the project has"):
+        project.deploy(sources={"launcher/mine.py": sources["other.py"]})
+
+
 def test_every_workdir_of_a_host_gets_it_and_rows_with_their_own_python_no_set_up(project, lan):
     project.csv(ON_ACTOR1.format("/root/a b"), ON_ACTOR1.format("two") + "/usr/bin/python3")
     failed, printed = project.deploy()

@@ -1,0 +1,106 @@
+"""The files of users' modules: --deploy copies them to hosts, and a run's folder keeps them.
+
+Of a package these are all files in its folder; of a module, its file. Modules of the same folder
+that they import, and the settings beside an algorithm, belong to them.
+"""
+
+import ast
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from impala_mm.config import environment_flags, user_modules
+from impala_mm.config.algorithm_settings import BUILT_IN
+from impala_mm.config.settings import Config
+
+_OURS = {"impala_mm", "nets", "launcher"}
+_SKIPPED = {"__pycache__", "runs", "wheelhouse", "workers.csv"}
+_MAX_FILES = 2000  # of one package; a folder with more is no package of code
+
+
+class TooManyFiles(Exception):
+    """A package has more files than are copied; the message names it."""
+
+
+def of_run(config: Config) -> dict[str, Path]:
+    """Return the files of the algorithm, the levels and the wrappers that the flags name.
+
+    Of installed packages only the algorithm's is among them. The files' names are relative to the
+    folder in which imports find the modules. Raises TooManyFiles.
+    """
+    levels = [level.strip().removeprefix("gym:") for level in config.level_name.split(",")]
+    modules = [level.rpartition(":")[0] for level in levels]
+    modules += [wrapper.module for wrapper in environment_flags.read_wrappers(config.env_wrappers)]
+    found: dict[str, Path] = {}
+    for name in {module.partition(".")[0]: 0 for module in modules if module}:
+        found |= _of_module(name, installed=False)
+    if config.algorithm not in BUILT_IN:
+        name = config.algorithm.partition(".")[0]
+        found |= _of_module(name, installed=True)
+        if name == config.algorithm:
+            found |= _of_module(f"{name}_settings", installed=True)
+    return found
+
+
+def _of_module(name: str, installed: bool) -> dict[str, Path]:
+    """Return the files of a module or package without parents, and of what it imports beside it.
+
+    There are none if it is missing, belongs to this project, or is in no folder; those of an
+    installed package are wanted only if `installed` is given.
+    """
+    found: dict[str, Path] = {}
+    home, waiting, seen = None, [name], set(_OURS)
+    while waiting:
+        name = waiting.pop()
+        where = None if name in seen else _location(name)
+        seen.add(name)
+        if where is None or home not in {None, where.parent}:
+            continue
+        home = where.parent
+        is_installed = "-packages" in home.name
+        if is_installed and not installed:
+            continue
+        files = {str(path.relative_to(home)): path for path in _files(where)}
+        found |= files
+        if not is_installed:
+            python = [path for path in files.values() if path.suffix == ".py"]
+            waiting += [each for path in python for each in _imports(path)]
+    return found
+
+
+def _location(name: str) -> Path | None:
+    """Return the file or folder of a module without parents; None if it is in neither."""
+    path = Path(user_modules.path_of(name)).absolute()
+    where = path.parent if path.name == "__init__.py" else path
+    is_package = where.name == name and where.is_dir()
+    return where if is_package or where.name == f"{name}.py" else None
+
+
+def _files(where: Path) -> list[Path]:
+    if where.is_file():
+        return [where]
+    found = []
+    for folder, folders, names in os.walk(where):
+        folders[:] = [name for name in sorted(folders) if _is_kept(name)]
+        found += [Path(folder, name) for name in sorted(names) if _is_kept(name)]
+        if len(found) > _MAX_FILES:
+            raise TooManyFiles(
+                f"{where} holds more than {_MAX_FILES:,} files: move the modules that a run needs "
+                f"to a package of their own"
+            )
+    return [path for path in found if path.is_file()]
+
+
+def _is_kept(name: str) -> bool:
+    return not name.startswith(".") and not name.endswith(".pyc") and name not in _SKIPPED
+
+
+def _imports(path: Path) -> Iterator[str]:
+    """Yield the first part of each module's name that a file imports."""
+    with contextlib.suppress(OSError, ValueError, SyntaxError):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.Import):
+                yield from (alias.name.partition(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                yield node.module.partition(".")[0]

@@ -1,0 +1,166 @@
+"""An algorithm's own source of batches, as the training loop uses it.
+
+    actors' queue ---fresh---> the algorithm's source ---batches---> OwnSource ---> Lockstep
+
+With several learners the thread of `Lockstep` asks for the next batch while another thread trains,
+and a third one saves. `OwnSource` lets one thread at a time call the algorithm's source, which
+therefore needs no locks, and copies its batches to the training device.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from impala_mm.data.trajectory import Batch, UnrollSpec, leaf_names
+from impala_mm.learner.batch_source import BatchSource
+
+_CPU = "/CPU:0"
+
+
+class BadSource(Exception):
+    """A source returns what an update cannot use; the message says what."""
+
+
+class OwnSource:
+    """The batches of an algorithm's own source, on the training device.
+
+    Priorities are passed on before the next batch is asked for, by the same thread.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[BatchSource], Any],
+        fresh: BatchSource,
+        unroll: UnrollSpec,
+        device: str,
+    ):
+        """Make the source; `unroll` describes its batches, and `device` trains on them."""
+        self._make, self._fresh, self._device = make, fresh, device
+        self._source = make(fresh)
+        for name in ("next", "feedback"):
+            if not callable(getattr(self._source, name, None)):
+                raise BadSource(
+                    f"the algorithm's source(fresh) returns {type(self._source).__name__}, which "
+                    f"has no method {name}: see BatchSource in impala_mm/learner/batch_source.py"
+                )
+        saves = [callable(getattr(self._source, name, None)) for name in ("save", "restore")]
+        if saves[0] != saves[1]:
+            has, lacks = ("save", "restore") if saves[0] else ("restore", "save")
+            raise BadSource(
+                f"the algorithm's source, a {type(self._source).__name__}, has a method {has} but "
+                f"no {lacks}: both are needed to resume it"
+            )
+        self.saves = all(saves)  # whether its contents are saved with checkpoints
+        self._like = Batch(
+            unroll.step,
+            unroll.start,
+            key=tf.TensorSpec([], tf.int64),
+            weight=tf.TensorSpec([], tf.float32),
+            version=tf.TensorSpec([], tf.int64),
+            fresh=tf.TensorSpec([], tf.bool),
+        )
+        self._names = leaf_names(self._like, "batch", ".")
+        self._first: list[tuple[Any, ...]] = []  # (shape, type) of each leaf of the first batch
+        self._turn = threading.Lock()  # held by the thread that calls the source
+        self._waiting = threading.Event()  # set while a thread waits for its turn to save
+        self._priorities: deque[tuple[tf.Tensor, tf.Tensor]] = deque()
+
+    def next(self, timeout: float) -> Batch | None:
+        """Return the source's next batch, or None; raises BadSource."""
+        if self._waiting.is_set():  # a lock is not fair: this thread would take it again
+            threading.Event().wait(min(timeout, 0.01))
+        with self._turn:
+            self._pass_priorities_on()
+            batch = self._source.next(timeout)
+        if batch is None:
+            return None
+        self._check(batch)
+        return self._place(batch)
+
+    def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
+        """Keep the priorities for the source until it is asked for a batch, or saved."""
+        self._priorities.append((keys, priorities))
+
+    def save(self, folder: Path) -> None:
+        """Let the source save its contents to this folder, which exists and is empty."""
+        self._waiting.set()
+        with self._turn:
+            self._waiting.clear()
+            self._pass_priorities_on()
+            self._source.save(folder)
+
+    def restore(self, folder: Path) -> None:
+        """Let the source restore what it saved; if it raises an exception, it is made anew."""
+        with self._turn:
+            try:
+                self._source.restore(folder)
+            except BaseException:
+                self._source = self._make(self._fresh)
+                raise
+
+    def _pass_priorities_on(self) -> None:
+        while self._priorities:
+            self._source.feedback(*self._priorities.popleft())
+
+    def _check(self, batch: Any) -> None:
+        """Raise BadSource if a batch does not have the structure, types and shapes expected."""
+        try:
+            tf.nest.assert_same_structure(self._like, batch, check_types=False)
+            leaves = tf.nest.flatten(batch)
+            found = [(tuple(leaf.shape), tf.as_dtype(leaf.dtype)) for leaf in leaves]
+        except (TypeError, ValueError, AttributeError) as error:
+            raise BadSource(
+                f"the algorithm's source returned no Batch of tensors or arrays like those of the "
+                f"actors' queue: {str(error).splitlines()[0]}"
+            ) from None
+        if not self._first:
+            self._check_first(found)
+            self._first = found
+        for name, now, before in zip(self._names, found, self._first, strict=True):
+            if now != before:
+                raise BadSource(
+                    f"the algorithm's source returned {name} {_describe(*now)}, after "
+                    f"{_describe(*before)} in its first batch: an update is compiled for one "
+                    f"shape, so every batch needs as many columns (impala_mm.data.batches.padded "
+                    f"adds columns of weight 0)"
+                )
+
+    def _check_first(self, found: list[tuple[Any, ...]]) -> None:
+        """Raise BadSource if the first batch does not fit the algorithm's unrolls."""
+        specs = tf.nest.flatten(self._like)
+        timed = len(tf.nest.flatten(self._like.unrolls))
+        columns = found[-1][0][:1]  # (B,), from `fresh`
+        for i, (name, (shape, dtype), spec) in enumerate(
+            zip(self._names, found, specs, strict=True)
+        ):
+            steps = shape[:1] if i < timed else ()
+            expected = (*steps, *columns, *spec.shape)
+            if shape != expected or dtype != spec.dtype:
+                raise BadSource(
+                    f"the algorithm's source returned {name} {_describe(shape, dtype)} instead of "
+                    f"{_describe(expected, spec.dtype)}"
+                )
+
+    def _place(self, batch: Batch) -> Batch:
+        """Return a batch of tensors: its entries on the training device, the rest on the CPU."""
+        # Arrays are copied, so that the source may change them as soon as it is asked again.
+        with tf.device(_CPU):
+            first, *rest = tf.nest.map_structure(_to_tensor, [batch.unrolls.first, *batch[2:]])
+            read = tf.nest.map_structure(_to_tensor, (batch.unrolls, batch.start))
+        if self._device != _CPU:
+            with tf.device(self._device):
+                read = tf.nest.map_structure(tf.identity, read)
+        # `first` stays on the CPU, where steps are counted.
+        return Batch(read[0]._replace(first=first), read[1], *rest)
+
+
+def _to_tensor(leaf: Any) -> tf.Tensor:
+    return leaf if tf.is_tensor(leaf) else tf.constant(leaf)
+
+
+def _describe(shape: tuple[int, ...], dtype: tf.DType) -> str:
+    return f"{dtype.name} {list(shape)}"

@@ -1,0 +1,148 @@
+"""The state that each learner saves for itself: its source and its local variables.
+
+    LOGDIR/own/learner-R/     on the host of learner R, below the folder of the run
+        0000012000/           the state after that update, named like the checkpoint it belongs to
+            source/           what the source's `save` wrote
+            variables.*       the local variables, as tf.train.Checkpoint writes them
+            about.json        the size and SHA-256 of each of these files
+        saving/               a state being written; renamed once all of it is on the disk
+
+All learners save after the same update, each before rank 0 writes the checkpoint, whose about.json
+contains a digest of each learner's state. A state is written from the variables and the source
+themselves while training pauses, so that none is held in memory twice.
+"""
+
+import hashlib
+import shutil
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from impala_mm.learner.own_source import OwnSource
+from impala_mm.records import checkpoint, durable_folder
+from impala_mm.records.checkpoint import CheckpointInfo
+from impala_mm.records.checkpoint_paths import all_in
+from impala_mm.runtime.log import Say
+
+
+class Saved(NamedTuple):
+    """The result of saving one learner's own state."""
+
+    digest: str  # of the state's about.json; empty if the state could not be saved
+    why_not: str = ""
+
+
+class OwnState:
+    """One learner's own state and the folder that contains it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        rank: int,
+        source: OwnSource | None,
+        variables: Sequence[tf.Variable],
+        say: Say,
+    ):
+        """Save below the run's `folder` what the `source`, if it saves, and `variables` contain."""
+        self._folder = folder / "own" / f"learner-{rank}"
+        self._rank, self._say = rank, say
+        self._source = source if source and source.saves else None
+        self._variables = list(variables)
+        self._bytes = 0  # size of the last state
+
+    def __bool__(self) -> bool:
+        return bool(self._source or self._variables)
+
+    def save(self, update: int) -> Saved:
+        """Save the state after an update; earlier states are kept until `prune`."""
+        work, final = self._folder / "saving", self._path(update)
+        shutil.rmtree(work, ignore_errors=True)
+        try:
+            work.mkdir(parents=True)
+            durable_folder.refuse_full_disk(work, self._bytes)
+            if self._source:
+                (work / "source").mkdir()
+                self._source.save(work / "source")
+            if self._variables:
+                tf.train.Checkpoint(local=self._variables).write(str(work / "variables"))
+            self._bytes = durable_folder.size(work)
+            shutil.rmtree(final, ignore_errors=True)  # left by a run that was resumed before it
+            durable_folder.finish(work, final, {"update": update})
+            return Saved(_digest(final))
+        except (OSError, tf.errors.OpError) as error:
+            shutil.rmtree(work, ignore_errors=True)
+            return Saved("", f"{self._folder}: {checkpoint.why_unwritable(error)}")
+        except Exception as error:  # a fault in the algorithm's source
+            traceback.print_exc()
+            shutil.rmtree(work, ignore_errors=True)
+            return Saved("", f"{type(error).__name__}: {error}")
+
+    def prune(self, kept: Sequence[int]) -> None:
+        """Delete the states of all updates but these."""
+        for path in all_in(self._folder):
+            if int(path.name) not in kept:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def restore(self, about: CheckpointInfo) -> None:
+        """Load the state that belongs to a checkpoint; if there is none, print why and continue."""
+        try:
+            self._restore(about)
+        except _Unusable as error:
+            self._say(f"starts with {self._fresh()}: {error}")
+        else:
+            megabytes = durable_folder.size(self._path(about.updates)) / 1e6
+            self._say(f"restored {self._what()} ({megabytes:,.1f} MB)")
+
+    def _restore(self, about: CheckpointInfo) -> None:
+        path = self._path(about.updates)
+        if not about.own_states:
+            raise _Unusable("the checkpoint was saved without any")
+        if self._rank >= len(about.own_states):
+            raise _Unusable(f"the checkpoint was saved by {len(about.own_states)} learners")
+        if not about.own_states[self._rank]:
+            raise _Unusable("it could not be saved with the checkpoint")
+        if not path.is_dir():
+            raise _Unusable(f"{path} does not exist on this host")
+        try:
+            durable_folder.verify(path)
+            if _digest(path) != about.own_states[self._rank]:
+                raise _Unusable(f"{path} belongs to another checkpoint of update {about.updates}")
+            named = {f"local/{i}": variable for i, variable in enumerate(self._variables)}
+            checkpoint.check_shapes(path, named)
+            if self._source:
+                self._source.restore(path / "source")
+            checkpoint.load(path, named)
+        except (durable_folder.Damaged, checkpoint.Mismatch, OSError) as error:
+            raise _Unusable(str(error)) from None
+        except _Unusable:
+            raise
+        except Exception as error:  # a fault in the algorithm's source, or contents that do not fit
+            raise _Unusable(f"restoring {path} raised {type(error).__name__}: {error}") from error
+
+    def _path(self, update: int) -> Path:
+        return self._folder / f"{update:010d}"
+
+    def _what(self) -> str:
+        """Return what this learner saves, in words."""
+        both = "its source" * bool(self._source), "its local variables" * bool(self._variables)
+        return " and ".join(filter(None, both))
+
+    def _fresh(self) -> str:
+        """Return what this learner starts with if nothing can be restored, in words."""
+        both = (
+            "an empty source" * bool(self._source),
+            "fresh local variables" * bool(self._variables),
+        )
+        return " and ".join(filter(None, both))
+
+
+class _Unusable(Exception):
+    """A state cannot be restored; the message says why."""
+
+
+def _digest(path: Path) -> str:
+    """Return the digest of a state's about.json, which contains those of all its files."""
+    return hashlib.sha256((path / "about.json").read_bytes()).hexdigest()

@@ -1,0 +1,124 @@
+"""Users' algorithms: what is wrong with a module is named, and each process says its role."""
+
+import sys
+
+import pytest
+
+from impala_mm.algorithms import agent, registry
+from impala_mm.algorithms.interface import Role
+from impala_mm.config.settings import Config
+from impala_mm.environments.make import level_spec
+from impala_mm.records import checkpoint
+
+USERS = """
+from impala_mm.algorithms import impala
+got = []
+def make({}):
+    got.append({})
+    made = impala.make({}, {})
+    return made
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Return a function that writes the module of --algorithm=own_one and returns its path."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+
+    def write(text):
+        (tmp_path / "own_one.py").write_text(text)
+        return tmp_path / "own_one.py"
+
+    yield write
+    sys.modules.pop("own_one", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "own_one ({}) defines no function make(config, environment, role)"),
+        ("make = 3", "own_one ({}) defines no function make(config, environment, role)"),
+        ("import nosuch", "own_one was found at {}, but cannot be imported, since it raises Mod"),
+        (
+            "def make(config, environment):\n    return helper()\n\ndef helper():\n    1 / 0",
+            "make of own_one ({}) raises ZeroDivisionError: division by zero",
+        ),
+        (
+            "def make(config, environment):\n    pass",
+            "make of own_one ({}) returns None instead of an algorithm",
+        ),
+        (
+            "class A:\n    unroll = variables = 1\n    def update(self): pass\n"
+            "def make(config, environment):\n    return A()",
+            "make of own_one ({}) returns an A without initial_state, act and judge: impala_mm/",
+        ),
+        (
+            "class A:\n    unroll = variables = initial_state = judge = update = act = 1\n"
+            "def make(config, environment):\n    return A()",
+            "make of own_one ({}) returns an A whose initial_state, act, judge and update are no ",
+        ),
+        (
+            "class A:\n    unroll = variables = 1\n"
+            "    def act(self): pass\n    initial_state = judge = update = act\n"
+            "def make(config, environment):\n    return A()",
+            "make of own_one ({}) returns an A whose unroll is an int, not an UnrollSpec",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_users_module_is_one_sentence_after_their_own_frames(
+    module, text, said, capsys
+):
+    path = module(text)
+    with pytest.raises(SystemExit) as ended:
+        agent.make_agent(Config(algorithm="own_one"), 0)
+    assert ended.value.code == 2
+    *frames, last = capsys.readouterr().err.splitlines()
+    assert last.startswith(f"error: --algorithm=own_one: {said.format(path)}")
+    if "raises" in said:
+        assert f'File "{path}", line 1' in frames[1] or f'File "{path}", line 2' in frames[1]
+        assert not any("impala_mm" in line for line in frames)
+    else:
+        assert not frames
+
+
+@pytest.mark.parametrize(
+    ("parameters", "passed", "role"),
+    [
+        ("a, b, role", "role", Role.EVALUATOR),
+        ("a, b, role=None", "role", Role.EVALUATOR),
+        ("a, b, for_what", "for_what", Role.EVALUATOR),
+        ("a, b, *more", "more[0]", Role.EVALUATOR),
+        ("a, b", "None", None),
+        ("a, b, size=3", "size", 3),
+    ],
+)
+def test_make_gets_the_role_if_it_takes_one(module, parameters, passed, role):
+    module(USERS.format(parameters, passed, "a", "b"))
+    config = Config(algorithm="own_one")
+    registry.make_algorithm(config, level_spec("catch"), Role.EVALUATOR)
+    assert sys.modules["own_one"].got == [role]
+
+
+def test_only_a_learner_has_an_optimizer_and_all_roles_act_by_the_same_variables():
+    config = Config(level_name="catch")
+    made = {role: agent.make_agent(config, 0, role=role) for role in Role}
+    for role, each in made.items():
+        variables = each.algorithm.variables
+        assert (len(variables.carried) > len(variables.trained)) == (role is Role.LEARNER)
+        assert each.layout.digest == made[Role.LEARNER].layout.digest
+        weights = checkpoint.named_for_acting(variables)
+        shapes = {name: v.shape for name, v in weights.items()}
+        learners = checkpoint.named(made[Role.LEARNER].algorithm.variables)
+        assert all(learners[name].shape == shape for name, shape in shapes.items())
+
+
+@pytest.mark.parametrize(
+    ("change", "recorded"),
+    [("", "MLPAgent"), ("made.network_name = 'Own'", "Own"), ("del made.network_name", "auto")],
+)
+def test_the_network_of_a_users_algorithm_is_recorded_as_what_it_says(module, change, recorded):
+    text = USERS.format("a, b", "None", "a", "b")
+    module(text.replace("    return", f"    {change}\n    return"))
+    made = agent.make_agent(Config(algorithm="own_one"), 0)
+    assert made.made_of["--agent_name"] == made.identity["network"] == recorded

@@ -1,0 +1,164 @@
+"""An algorithm's own source: what it may return, and which thread calls it when."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from impala_mm.algorithms.interface import entry_spec
+from impala_mm.data import batches
+from impala_mm.data.trajectory import UnrollSpec
+from impala_mm.environments.make import level_spec
+from impala_mm.learner.own_source import BadSource, OwnSource
+from tests.helpers.replaying import UniformReplay
+
+UNROLL = UnrollSpec(4, 1, entry_spec(level_spec("catch"), extras=()), ())
+
+
+def _batch(size=2, first_key=0):
+    batch = batches.zeros(UNROLL, size)
+    batch.unrolls.reward[:] = np.arange(first_key, first_key + size)
+    return batch._replace(
+        key=np.arange(first_key, first_key + size),
+        weight=np.ones(size, np.float32),
+        fresh=np.ones(size, bool),
+    )
+
+
+class Returning:
+    """A source that returns these batches one after the other."""
+
+    def __init__(self, *returned):
+        self.returned, self.heard = list(returned), []
+
+    def next(self, timeout):
+        return self.returned.pop(0) if self.returned else None
+
+    def feedback(self, keys, priorities):
+        self.heard.append(keys)
+
+
+def _own(source):
+    return OwnSource(lambda fresh: source, None, UNROLL, "/CPU:0")
+
+
+def test_arrays_become_tensors_that_the_source_may_overwrite_afterwards():
+    batch = _batch()
+    found = _own(Returning(batch)).next(1.0)
+    batch.unrolls.reward[:] = 9
+    assert all(tf.is_tensor(leaf) for leaf in tf.nest.flatten(found))
+    assert found.unrolls.reward.numpy()[3].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (
+            [_batch(2), _batch(3)],
+            r"batch.unrolls.action int32 \[5, 3\], after int32 \[5, 2\] in its first batch: .*"
+            r"every batch needs as many columns",
+        ),
+        (
+            [_batch()._replace(weight=np.ones(2))],
+            r"batch.weight float64 \[2\] instead of float32 \[2\]",
+        ),
+        (
+            [_batch()._replace(version=np.zeros(3, np.int64))],
+            r"batch.version int64 \[3\] instead of int64 \[2\]",
+        ),
+        ([_batch()[:3]], r"returned no Batch of tensors or arrays like those of the actors' queue"),
+        ([_batch()._replace(key=None)], r"returned no Batch of tensors or arrays"),
+    ],
+)
+def test_batches_that_an_update_cannot_use_are_refused_by_name(returned, said):
+    own = _own(Returning(*returned))
+
+    def ask():
+        for _ in returned:
+            own.next(0.1)
+
+    with pytest.raises(BadSource, match=said):
+        ask()
+
+
+def test_a_source_without_its_methods_is_refused_when_it_is_made():
+    class Saving(Returning):
+        def save(self, folder):
+            pass
+
+    with pytest.raises(BadSource, match=r"returns NoneType, which has no method next: see Batch"):
+        _own(None)
+    with pytest.raises(BadSource, match=r"a Saving, has a method save but no restore"):
+        _own(Saving())
+
+
+def test_priorities_arrive_before_the_next_batch_is_asked_for_in_the_same_thread():
+    """With several learners, one thread asks for batches and another one has the priorities."""
+    threads = set()
+
+    class Source(Returning):
+        def next(self, timeout):
+            threads.add(threading.get_ident())
+            return super().next(timeout)
+
+        def feedback(self, keys, priorities):
+            threads.add(threading.get_ident())
+            super().feedback(keys, priorities)
+
+    source = Source(_batch(), _batch())
+    own = _own(source)
+    own.next(0.1)
+    elsewhere = threading.Thread(target=own.feedback, args=["keys", "priorities"])
+    elsewhere.start()
+    elsewhere.join()
+    assert not source.heard
+    own.next(0.1)
+    assert source.heard == ["keys"]
+    assert threads == {threading.get_ident()}
+
+
+def test_saving_gets_its_turn_while_another_thread_asks_again_and_again(tmp_path):
+    calls = []
+
+    class Slow(Returning):
+        def next(self, timeout):
+            calls.append("in")
+            time.sleep(0.02)
+            calls.append("out")
+
+        def save(self, folder):
+            calls.append("save")
+
+        restore = save
+
+    own, ended = _own(Slow()), threading.Event()
+
+    def ask():
+        while not ended.is_set():
+            own.next(0.02)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    time.sleep(0.1)
+    begin = time.monotonic()
+    own.save(tmp_path)
+    took = time.monotonic() - begin
+    ended.set()
+    asking.join()
+    assert took < 1
+    assert calls[calls.index("save") - 1] == "out", "no other call was running"
+
+
+def test_a_replay_mixes_and_counts_each_unroll_once():
+    fresh = Returning(*(_batch(first_key=2 * i) for i in range(50)))
+    own = OwnSource(lambda fresh: UniformReplay(fresh, UNROLL, 2), fresh, UNROLL, "/CPU:0")
+    played = []
+    for _ in range(50):
+        batch = own.next(0.1)
+        assert batch.played.tolist() == [True, True, False, False]
+        played += batch.key.numpy()[batch.played].tolist()
+        # Each column holds the unroll of its key.
+        assert batch.unrolls.reward.numpy()[0].tolist() == batch.key.numpy().tolist()
+    assert played == list(range(100))

@@ -1,0 +1,150 @@
+"""What a learner saves for itself, and what it starts with if that cannot be used."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from impala_mm.learner.own_source import OwnSource
+from impala_mm.learner.own_state import OwnState
+from impala_mm.records.checkpoint import CheckpointInfo
+from tests.impala_mm.learner.test_own_source import UNROLL, Returning
+
+ABOUT = CheckpointInfo(2, {}, {}, {}, updates=7)
+
+
+class Counting(Returning):
+    """A source whose content is one number."""
+
+    content = 0
+
+    def save(self, folder):
+        np.save(folder / "content.npy", self.content)
+
+    def restore(self, folder):
+        self.content = -1
+        self.content = int(np.load(folder / "content.npy"))
+
+
+class Learner:
+    """A learner's source, local variables and own state."""
+
+    def __init__(self, folder, rank=1, shape=(3,)):
+        self.own_source = OwnSource(lambda fresh: Counting(), None, UNROLL, "/CPU:0")
+        self.variable, self.said = tf.Variable(tf.zeros(shape)), []
+        self.state = OwnState(folder, rank, self.own_source, [self.variable], self.said.append)
+
+    @property
+    def content(self):
+        return self.own_source._source.content
+
+    def fill(self, number):
+        self.own_source._source.content = number
+        self.variable.assign(tf.fill(self.variable.shape, float(number)))
+
+
+def _saved(folder, number=5, update=7):
+    learner = Learner(folder)
+    learner.fill(number)
+    saved = learner.state.save(update)
+    assert not saved.why_not
+    return learner, ABOUT._replace(own_states=("", saved.digest), updates=update)
+
+
+def test_source_and_local_variables_come_back(tmp_path):
+    _, about = _saved(tmp_path)
+    again = Learner(tmp_path)
+    again.state.restore(about)
+    assert again.content == 5
+    assert again.variable.numpy().tolist() == [5, 5, 5]
+    assert again.said[0].startswith("restored its source and its local variables (")
+
+
+def _path(folder):
+    return folder / "own" / "learner-1" / "0000000007"
+
+
+def _cut(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize(
+    ("harm", "about", "said"),
+    [
+        (lambda path: path.rename(path.with_name("x")), {}, r"0000000007 does not exist on this"),
+        (lambda path: _cut(path / "source/content.npy"), {}, r"content.npy is cut short since it"),
+        (lambda path: (path / "about.json").unlink(), {}, r"has no about.json that can be read"),
+        (lambda path: None, {"own_states": ()}, r"the checkpoint was saved without any"),
+        (lambda path: None, {"own_states": ("a",)}, r"the checkpoint was saved by 1 learner"),
+        (lambda path: None, {"own_states": ("a", "")}, r"it could not be saved with the checkp"),
+        (lambda path: None, {"own_states": ("a", "b")}, r"belongs to another checkpoint of upd"),
+    ],
+)
+def test_what_cannot_be_restored_is_said_and_the_learner_starts_without_it(
+    tmp_path, harm, about, said
+):
+    _, saved = _saved(tmp_path)
+    harm(_path(tmp_path))
+    again = Learner(tmp_path)
+    again.state.restore(saved._replace(**about))
+    assert (again.content, again.variable.numpy().tolist()) == (0, [0, 0, 0])
+    assert len(again.said) == 1
+    assert again.said[0].startswith("starts with an empty source and fresh local variables: ")
+    assert said in again.said[0]
+
+
+def test_contents_that_no_longer_fit_leave_the_source_and_the_variables_as_they_are_made(tmp_path):
+    _, about = _saved(tmp_path)
+    other = Learner(tmp_path, shape=(4,))
+    other.state.restore(about)
+    assert "has shape [4], but" in other.said[0]
+    assert (other.content, other.variable.numpy().tolist()) == (0, [0] * 4)
+
+    class Refusing(Counting):
+        def restore(self, folder):
+            self.content = -1
+            raise KeyError("capacity")
+
+    again = Learner(tmp_path)
+    again.own_source._source = Refusing()
+    again.state.restore(about)
+    assert "raised KeyError: 'capacity'" in again.said[0]
+    assert (again.content, again.variable.numpy().tolist()) == (0, [0] * 3)
+
+
+def test_only_the_states_of_kept_checkpoints_stay(tmp_path):
+    learner, _ = _saved(tmp_path, update=1)
+    for update in (2, 3, 4):
+        learner.state.save(update)
+    learner.state.prune([3, 4])
+    assert sorted(p.name for p in (tmp_path / "own/learner-1").iterdir()) == [
+        "0000000003",
+        "0000000004",
+    ]
+
+
+def test_a_save_that_fails_leaves_the_earlier_state_and_says_why(tmp_path, capsys):
+    learner, about = _saved(tmp_path)
+
+    def fail(folder):
+        (folder / "half").write_text("half")
+        raise ValueError("no longer finite")
+
+    learner.own_source._source.save = fail
+    saved = learner.state.save(8)
+    assert saved == ("", "ValueError: no longer finite")
+    assert "Traceback" in capsys.readouterr().err
+    learner.own_source._source.save = lambda folder: (_ for _ in ()).throw(OSError(28, "No space"))
+    assert "No space" in learner.state.save(8).why_not
+    assert [p.name for p in (tmp_path / "own/learner-1").iterdir()] == ["0000000007"]
+    again = Learner(tmp_path)
+    again.state.restore(about)
+    assert again.content == 5
+    learner.state._bytes = 10**18
+    assert "MB free, and the last save took" in learner.state.save(8).why_not
+
+
+def test_a_learner_without_anything_of_its_own_writes_nothing(tmp_path):
+    source = OwnSource(lambda fresh: Returning(), None, UNROLL, "/CPU:0")
+    assert not OwnState(tmp_path, 0, source, [], print)
+    assert not OwnState(tmp_path, 0, None, (), print)
+    assert OwnState(tmp_path, 0, None, [tf.Variable(0)], print)

@@ -1,0 +1,128 @@
+"""An algorithm of the user's, in a folder outside of the project, with the documented commands."""
+
+import functools
+import json
+import os
+import sys
+
+import pytest
+from cluster import FRONTEND
+from processes import ROOT, free_port
+from processes import run as run_in
+
+SETTINGS = """
+import dataclasses
+from impala_mm.config import flags
+from impala_mm.config.settings import Config
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Config):
+    unroll_length: int = flags.default(Config, "unroll_length", 5)
+    passes: int = flags.flag(4, "Passes over each batch.", group="Mine", least=1)
+"""
+MODULE = """
+from impala_mm.algorithms import impala
+
+def make(config, environment, role):
+    made = impala.make(config, environment, role)
+    print(f"made for {role.value} with passes={config.passes}: {made.unroll.length} steps, "
+          f"{len(made.variables.carried)} carried", flush=True)
+    return made
+"""
+PROGRAM = (sys.executable, ROOT / "experiment.py", "--algorithm=my.mine")
+
+
+@pytest.fixture
+def here(tmp_path):
+    """The user's folder, with their package; it is the current folder of what they start."""
+    (tmp_path / "my").mkdir()
+    (tmp_path / "my" / "mine.py").write_text(MODULE)
+    (tmp_path / "my" / "mine_settings.py").write_text(SETTINGS)
+    return tmp_path
+
+
+@pytest.fixture
+def run(here):
+    """Return a function that runs a command in the user's folder."""
+    return functools.partial(run_in, cwd=here)
+
+
+def _logs(folder):
+    return "".join(path.read_text() for path in folder.glob("*.log"))
+
+
+def _check_run(folder, code, printed):
+    assert code == 0, printed
+    said = printed + _logs(folder)
+    assert "made for actor with passes=6: 5 steps, 0 carried" in said
+    assert "made for learner with passes=6: 5 steps, " in said
+    settings = json.loads((folder / "settings.json").read_text())
+    assert (settings["passes"], settings["unroll_length"]) == (6, 5)
+    start = json.loads((folder / "starts.jsonl").read_text().splitlines()[-1])
+    assert (folder / start["source"] / "my" / "mine.py").read_text() == MODULE
+    assert "the source of your modules is kept in " in said
+
+
+@pytest.mark.slow
+def test_one_learner_trains_resumes_and_is_tested_and_exported_by_its_recorded_algorithm(here, run):
+    common = (f"--logdir={here / 'run'}", "--num_actors=1")
+    train = (*PROGRAM, *common, f"--learner_hosts=127.0.0.1:{free_port()}")
+    _check_run(here / "run", *run(*train, "--passes=6", "--total_environment_frames=1000"))
+    code, printed = run(*train, "--passes=7", "--total_environment_frames=2000")
+    assert code == 0, printed
+    assert "--passes=7 (was 6)" in printed
+    assert "| **--passes** | **7** | **4** |" in _table(here / "run")
+    code, printed = run(*train[:2], f"--logdir={here / 'run'}", "--mode=test")
+    assert code == 0, printed
+    assert "made for evaluator with passes=7: 5 steps, 0 carried" in printed
+    code, printed = run(*train[:2], f"--logdir={here / 'run'}", "--mode=export")
+    assert code == 0, printed
+    code, printed = run(*train[:2], "--num_actors=1", f"--logdir={here / 'run'}")
+    assert code == 2
+    assert "--algorithm is impala here and my.mine in" in printed + _logs(here / "run")
+    (here / "my").rename(here / "gone")
+    code, printed = run(*train[:2], f"--logdir={here / 'run'}", "--mode=test")
+    assert code == 2
+    assert "error: the run's --algorithm=my.mine: there is no such algorithm" in printed
+
+
+def _table(folder):
+    events = b"".join(path.read_bytes() for path in (folder / "events").iterdir())
+    return events.decode(errors="replace")
+
+
+@pytest.mark.slow
+def test_two_learners_agree_on_an_algorithms_own_flags(here, run):
+    flags = ("--num_learners=2", "--num_actors=2", f"--learner_hosts=127.0.0.1:{free_port()}")
+    folder = here / "run"
+    ran = run(
+        *(*PROGRAM, *flags, f"--logdir={folder}", "--passes=6"), "--total_environment_frames=1000"
+    )
+    _check_run(folder, *ran)
+
+
+@pytest.mark.slow
+def test_the_frontend_passes_own_flags_on_from_a_csv_of_this_machine(here, run, monkeypatch):
+    monkeypatch.setenv("HOME", str(here))
+    (here / "workers.csv").write_text(
+        f"job,ip,tf_port\nlearner,localhost,{free_port()}\nactor,localhost,\n"
+    )
+    flags = (*("--algorithm=my.mine", "--passes=6", "--total_environment_frames=1000"),)
+    ran = run(
+        *(*FRONTEND, "--workers_csv_path=workers.csv", f"--tmux_sess=own-{os.getpid()}", *flags),
+        f"--logdir={here / 'run'}",
+    )
+    _check_run(here / "run", *ran)
+
+
+@pytest.mark.slow
+def test_an_algorithm_that_raises_ends_the_run_with_the_users_own_frames(here, run):
+    (here / "my" / "mine.py").write_text("def make(config, environment):\n    config.nothing")
+    code, printed = run(
+        *(*PROGRAM, "--num_actors=1", f"--learner_hosts=127.0.0.1:{free_port()}"),
+        f"--logdir={here / 'run'}",
+    )
+    assert code == 2, printed
+    assert f'File "{here}/my/mine.py", line 2, in make' in printed
+    assert "error: --algorithm=my.mine: make of my.mine (" in printed
+    assert "registry.py" not in printed
