@@ -17,7 +17,8 @@ import tensorflow as tf
 
 from impala_mm.actor.learner_link import LearnerLink, PolicyVersion, UnrollBatch
 from impala_mm.actor.stepper import EnvironmentStepper, FaultCounter
-from impala_mm.algorithms.interface import Algorithm
+from impala_mm.algorithms import registry
+from impala_mm.algorithms.interface import Algorithm, EnvironmentNumber
 from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.tensor_io import as_operation, pack, packed_spec, unpack
 from impala_mm.data.trajectory import Entry
@@ -25,11 +26,15 @@ from impala_mm.data.unroll_writer import UnrollWriter
 from impala_mm.environments.types import Environments, Fault
 from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.runtime.log import Say
+from impala_mm.transport.environment_numbers import NumberRange
 from impala_mm.transport.messages import ActorTimes
 
-# Maps entries [E, ...] and a core state to actions, a nest of NumPy arrays [E, ...], the next core
-# state and extras; the last two are flat lists.
-_Act = Callable[[Entry, list[tf.Tensor]], tuple[Any, list[tf.Tensor], list[tf.Tensor]]]
+# Maps entries [E, ...], a core state and the tensors of `EnvironmentNumber` (none if the algorithm
+# does not take it) to actions, a nest of NumPy arrays [E, ...], the next core state and extras; the
+# last two are flat lists.
+_Act = Callable[
+    [Entry, list[tf.Tensor], list[tf.Tensor]], tuple[Any, list[tf.Tensor], list[tf.Tensor]]
+]
 
 
 class Player:
@@ -57,10 +62,20 @@ class Player:
             )
             for environments, size in groups
         ]
+        self._takes_environment = registry.takes_environment(algorithm)
+        self.number(NumberRange(0, 1, sum(size for _, size in groups)))
         self._turn = 0  # index of the group that acts next
         self._loaded_policy: Any = None
         self.policy: Any = None  # the result of `load_policy` for the unrolls returned last
         self.acting = self.stepping = 0.0  # seconds that each took during the last unrolls
+
+    def number(self, numbers: NumberRange) -> None:
+        """Give the environments their numbers in the run."""
+        begin = 0
+        for group in self._groups if self._takes_environment else ():
+            own = numbers.numbers(begin, group.size)
+            group.number = [tf.constant(own), tf.constant(numbers.bound)]
+            begin += group.size
 
     def play(self, load_policy: Callable[[], Any] = lambda: None) -> list[bytes]:
         """Play T steps and return the unrolls of all environments that had no fault.
@@ -106,7 +121,8 @@ class _PlayingGroup:
     """E environments that step together, and their unfinished unrolls."""
 
     def __init__(self, algorithm: Algorithm, stepper: EnvironmentStepper, size: int, act: _Act):
-        self.stepper, self._act = stepper, act
+        self.stepper, self.size, self._act = stepper, size, act
+        self.number: list[tf.Tensor] = []  # the last argument of `act`
         state = algorithm.initial_state(size)
         self._state: list[tf.Tensor] = tf.nest.flatten(state)
         self._writer = UnrollWriter(algorithm.unroll, size, state)
@@ -120,7 +136,7 @@ class _PlayingGroup:
         writer = self._writer
         if writer.at_unroll_start:
             writer.set_start_state(self._state)
-        actions, self._state, extras = self._act(writer.newest, self._state)
+        actions, self._state, extras = self._act(writer.newest, self._state, self.number)
         self._chosen, self.at_unroll_start = (actions, extras), False
         self.stepper.start_step(actions)
 
@@ -146,27 +162,33 @@ def _trace_act(algorithm: Algorithm, num_envs: int) -> _Act:
     fields = (step.observation, step.reward, step.action, step.first, step.mask)
     read = [tf.TensorSpec([num_envs, *s.shape], s.dtype) for s in tf.nest.flatten(fields)]
     length, parts = len(tf.nest.flatten(state)), len(tf.nest.flatten(step.action))
+    numbers = [tf.TensorSpec([num_envs], tf.int32), tf.TensorSpec([], tf.int32)]
+    numbers = numbers if registry.takes_environment(algorithm) else []
 
     @tf.function(autograph=False)
-    def act(packed, *flat_state):
+    def act(packed, *flat):
         observation, reward, action, first, mask = tf.nest.pack_sequence_as(
             fields, unpack(packed, read)
         )
         entry = Entry(action, reward, None, None, observation, first, None, mask)
-        before = tf.nest.pack_sequence_as(state, flat_state)
-        chosen, after, extras = algorithm.act(entry, before, exploration)
-        flat = [tf.nest.flatten(part) for part in (chosen, after, extras)]
-        return list(itertools.chain.from_iterable(flat))
+        before = tf.nest.pack_sequence_as(state, flat[:length])
+        environment = [EnvironmentNumber(*flat[length:])] if numbers else []
+        chosen, after, extras = algorithm.act(entry, before, exploration, *environment)
+        results = [tf.nest.flatten(part) for part in (chosen, after, extras)]
+        return list(itertools.chain.from_iterable(results))
 
     concrete = act.get_concrete_function(
         packed_spec(read),
         *[tf.TensorSpec(s.shape, s.dtype) for s in tf.nest.flatten(state)],
+        *numbers,
     )
     operation = as_operation(concrete)
 
-    def call(entry: Entry, flat: list[tf.Tensor]) -> tuple[Any, list[tf.Tensor], list[tf.Tensor]]:
+    def call(
+        entry: Entry, flat: list[tf.Tensor], number: list[tf.Tensor]
+    ) -> tuple[Any, list[tf.Tensor], list[tf.Tensor]]:
         fields = (entry.observation, entry.reward, entry.action, entry.first, entry.mask)
-        results = operation(pack(*tf.nest.flatten(fields)), *flat)
+        results = operation(pack(*tf.nest.flatten(fields)), *flat, *number)
         chosen, rest = [part.numpy() for part in results[:parts]], results[parts:]
         return tf.nest.pack_sequence_as(step.action, chosen), rest[:length], rest[length:]
 
@@ -197,6 +219,7 @@ def run(
     player = Player(algorithm, groups, heartbeat)
     faults = FaultCounter(groups, heartbeat, say, tell)
     loaded: PolicyVersion | None = None
+    numbers: NumberRange | None = None
 
     def load_policy() -> PolicyVersion:
         nonlocal loaded
@@ -210,6 +233,8 @@ def run(
     begin = time.perf_counter()
     try:
         while link.wait_for_turn(heartbeat.beat):
+            if numbers != (numbers := link.numbers):
+                player.number(numbers)
             waited = time.perf_counter() - begin - link.policy_wait
             contents = player.play(load_policy)
             faults.after_unroll(len(contents))

@@ -20,6 +20,7 @@ from impala_mm.runtime import thread_names
 from impala_mm.runtime.backoff import Backoff
 from impala_mm.runtime.log import Say
 from impala_mm.transport.client import Client, OtherRun, Unreachable
+from impala_mm.transport.environment_numbers import NumberRange
 from impala_mm.transport.messages import ActorTimes, Reply, new_incarnation
 
 # Timeout in seconds of a call with unrolls if there are several learners. A call that a full queue
@@ -100,11 +101,14 @@ class LearnerLink(threading.Thread):
         self._dropped = 0  # unrolls that reached no learner, not yet reported
         self._timeout = _CALL_SECONDS  # for the calls that send the current batch
         self._run_id = ""  # the run to which the cache belongs
+        self._numbered_run = ""  # the run to which the environments' numbers belong
         self._cache: HostParameterCache | None = None
         self._pulled_at = -math.inf  # when this actor last downloaded from the learner
         self._wants_turn = False  # whether the actor waits for its turn
         self._turn_given = threading.Event()  # set when `newest` may play its next unrolls
         self.policy_wait = 0.0  # seconds that the last turn was waited for, after a first claim
+        # The numbers of its environments, from the first learner of the run that it joined.
+        self._numbers = NumberRange(0, 1, 1)
         self.newest: PulledParameters | None = None
         self.failure: BaseException | None = None
         self.connected = threading.Event()
@@ -143,6 +147,12 @@ class LearnerLink(threading.Thread):
                 continue
             break
         return not self._stop_asked.is_set()
+
+    @property
+    def numbers(self) -> NumberRange:
+        """The numbers of this actor's environments in the run."""
+        known = self._client.environments if self._client else 0
+        return self._numbers._replace(bound=max(known, self._numbers.bound))
 
     @property
     def address(self) -> str:
@@ -368,6 +378,9 @@ class LearnerLink(threading.Thread):
         if client.learners:  # in the order of ranks, since replies name learners by rank
             address = self._addresses[self._learner]
             self._addresses, self._learner = client.learners, client.learners.index(address)
+        if answer["run_id"] != self._numbered_run:
+            self._numbered_run = answer["run_id"]
+            self._numbers = NumberRange(*answer["environments"])
         if self._cache is None or answer["run_id"] != self._run_id:
             self._open_cache(answer["run_id"])
 

@@ -32,6 +32,19 @@ class Role(enum.Enum):
     EVALUATOR = "evaluator"  # tests, exports and `load_policy`
 
 
+class EnvironmentNumber(NamedTuple):
+    """The numbers of the environments for which `act` chooses actions.
+
+    A number belongs to one environment of the run, also after its actor was restarted. In tests,
+    evaluation and exports all have number 0 of 1.
+    """
+
+    number: tf.Tensor  # int32 [B]: from 0
+    # int32 []: larger than all numbers. It is the number of environments in the run, if all
+    # learners have equally many; it grows when actors join.
+    count: tf.Tensor
+
+
 class PolicyOutput(NamedTuple):
     """The outputs of an algorithm for the entries it just read, for evaluation and videos."""
 
@@ -85,6 +98,9 @@ class Algorithm(Protocol):
 
         Only observation, reward, action, first and mask of the entries may be read. `exploration`,
         float32 [B], is 0 where actions shall be greedy and 1 where they explore as in training.
+
+        It may take a fourth argument, an `EnvironmentNumber`, to explore differently in each
+        environment.
         """
 
     def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:

@@ -1,6 +1,6 @@
 """Parts of losses: clipped rewards, the transitions of an unroll, and the sum over a batch.
 
-`impala.impala_loss` calls these functions with the network's outputs at entries 0..T of a batch of
+`impala_loss` calls these functions with the network's outputs at entries 0..T of a batch of
 unrolls and with the fields of these entries (`data/trajectory.py` explains entries). The
 action, reward and end of an episode in entry t+1 follow from the output at entry t; this pair is
 called transition t. So inputs are [T+1, B, ...] and everything about transitions is [T, B].

@@ -23,7 +23,7 @@ from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry
 from impala_mm.distributed.gradients import GradientReducer
 
-LARGEST = 10.0  # standard deviations to which a normalised observation is clipped
+LARGEST = 10.0  # standard deviations to which normalised observations and rewards are clipped
 _SMALL = 1e-8  # added to variances, against a division by 0
 
 
@@ -67,8 +67,12 @@ class Moments:
             variable.assign(tf.where(finite, value, variable))
 
     def scale(self) -> tf.Tensor:
-        """Return the factors [D] by which values get a standard deviation of 1, in float32."""
-        return tf.cast(tf.math.rsqrt(self.variance + _SMALL), tf.float32)
+        """Return the factors [D] by which values get a standard deviation of 1, in float32.
+
+        A number that has never changed, such as a reward before the first one, keeps its size.
+        """
+        factors = tf.where(self.variance > 0.0, tf.math.rsqrt(self.variance + _SMALL), 1.0)
+        return tf.cast(factors, tf.float32)
 
 
 class Normaliser:
@@ -93,7 +97,7 @@ class Normaliser:
         if self._observations:
             observation = self._observations.read(observation)
         if self._rewards:
-            reward = reward * self._rewards.scale
+            reward = tf.clip_by_value(reward * self._rewards.scale, -LARGEST, LARGEST)
         return entry._replace(
             observation=observation, reward=losses.clip_reward(reward, self._clipping)
         )

@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+import tensorflow as tf
+
 import nets
-from impala_mm.algorithms.interface import Algorithm, Role
+from impala_mm.algorithms.interface import Algorithm, EnvironmentNumber, Role
 from impala_mm.config import algorithm_settings, auto, user_modules
 from impala_mm.config.algorithm_settings import BUILT_IN, BadAlgorithm
 from impala_mm.config.messages import describe_error
 from impala_mm.config.settings import Config
-from impala_mm.data.trajectory import UnrollSpec
+from impala_mm.data.trajectory import Entry, UnrollSpec
 from impala_mm.data.variables import Variables
 from impala_mm.environments.actions import UnsuitableActions
 from impala_mm.environments.types import EnvironmentSpec
@@ -53,6 +55,26 @@ def make_algorithm(
             f"masks = True, or remove the mask in a gymnasium.Wrapper"
         )
     return made
+
+
+def takes_environment(algorithm: Algorithm) -> bool:
+    """Return whether an algorithm's `act` takes an `EnvironmentNumber` as its fourth argument."""
+    parameters = inspect.signature(algorithm.act).parameters.values()
+    positional = [p for p in parameters if p.kind in {p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD}]
+    return len(positional) > 3 or any(p.kind is p.VAR_POSITIONAL for p in parameters)
+
+
+def evaluated_act(algorithm: Algorithm) -> Callable[[Entry, Any, tf.Tensor], tuple[Any, Any, Any]]:
+    """Return the `act` of an algorithm for environments outside of a run: each is number 0 of 1."""
+    if not takes_environment(algorithm):
+        return algorithm.act
+
+    def act(entry: Entry, core_state: Any, exploration: tf.Tensor) -> tuple[Any, Any, Any]:
+        number = tf.zeros(tf.shape(entry.first), tf.int32)
+        environment = EnvironmentNumber(number, tf.constant(1))
+        return algorithm.act(entry, core_state, exploration, environment)  # type: ignore[call-arg]
+
+    return act
 
 
 def optional(algorithm: Algorithm, name: str) -> Any:

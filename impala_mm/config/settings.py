@@ -335,8 +335,8 @@ class Config:
     normalize_rewards: bool = flag(
         False, group="Algorithm",
         text="Divide rewards by the running standard deviation of the discounted returns of all "
-             "episodes, before reward_clipping. Values and losses are then in this unit; mean "
-             "returns are still sums of raw rewards.")
+             "episodes and clip them to [-10, 10], before reward_clipping. Values and losses are "
+             "then in this unit; mean returns are still sums of raw rewards.")
     entropy_cost: float = flag(
         0.005, group="Algorithm",
         text="Weight of the policy's entropy in the loss. A larger weight makes the policy "

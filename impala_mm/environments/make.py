@@ -126,6 +126,6 @@ def _note(level_name: str, recognised: str) -> str:
     if not recognised:
         return ""
     return (
-        f"{level_name} is read as images: {recognised} (--noconvert_observations leaves its "
+        f"{level_name} is read as images: {recognised} (--convert_observations=false leaves its "
         f"observations as they are)"
     )

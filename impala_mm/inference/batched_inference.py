@@ -19,7 +19,8 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.algorithms.interface import Algorithm
+from impala_mm.algorithms import registry
+from impala_mm.algorithms.interface import Algorithm, EnvironmentNumber
 from impala_mm.data.compression import decompress
 from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.step_codec import ArraysCodec, StepCodec
@@ -27,6 +28,7 @@ from impala_mm.data.trajectory import Entry
 from impala_mm.inference.environment_group import EnvironmentGroup
 from impala_mm.inference.state_tables import StateTables
 from impala_mm.transport.delivery import DeliveryLedger
+from impala_mm.transport.environment_numbers import EnvironmentNumbers
 from impala_mm.transport.messages import (
     NO_POLICY,
     RUN_ENDED,
@@ -44,6 +46,7 @@ class BatchedInference:
 
     _ledger: DeliveryLedger
     _queue: tf.queue.QueueBase
+    _numbers: EnvironmentNumbers
 
     def __init__(self, algorithm: Algorithm, layout: ParameterLayout, device: str = "/CPU:0"):
         """Act by `algorithm`, a copy of the learner's; `layout` describes its acting variables."""
@@ -76,9 +79,11 @@ class BatchedInference:
         self.calls = self.batches = 0  # numbers since the start
         self._steps, self._counted = 0, (0, 0)  # steps so far; batches and steps at the last count
 
-    def attach(self, ledger: DeliveryLedger, queue: tf.queue.QueueBase) -> None:
+    def attach(
+        self, ledger: DeliveryLedger, queue: tf.queue.QueueBase, numbers: EnvironmentNumbers
+    ) -> None:
         """Serve the learner process of this ledger; put unrolls into this queue."""
-        self._ledger, self._queue = ledger, queue
+        self._ledger, self._queue, self._numbers = ledger, queue, numbers
 
     def close(self) -> None:
         """Refuse all further calls: the queue is closed."""
@@ -159,6 +164,8 @@ class BatchedInference:
             if reply == Reply.ACCEPTED:
                 if group is None:
                     group = EnvironmentGroup(self._spec, header.environments, self._initial_state)
+                    own = (header.actor, header.stream, header.environments)
+                    group.numbers = self._numbers.of_group(*own)
                     self._groups[header.stream_key] = group
                 group.start_inference()
             elif reply == Reply.RUNNING and group and group.inference_failed:
@@ -206,12 +213,27 @@ class BatchedInference:
             starts = tf.nest.flatten(self._states.read(starting))
             state = self._states.read(rows)
             entries = Entry(action, reward, None, None, observation, first, None, mask)
-            actions, state, extras = self._algorithm.act(entries, state, tf.ones_like(reward))
+            explores, environment = tf.ones_like(reward), self._environment()
+            actions, state, extras = self._algorithm.act(entries, state, explores, *environment)
             written = self._states.write(rows, state)
         with tf.control_dependencies(written):
             results = [*tf.nest.flatten(actions), *tf.nest.flatten(extras)]
             answers = tf.numpy_function(self._set_actions, [*results, *starts], tf.string)
         return tf.ensure_shape(answers, [None])
+
+    def _environment(self) -> list[EnvironmentNumber]:
+        """Return the last argument of `act` in a graph, as a list: empty if it does not take it."""
+        if not registry.takes_environment(self._algorithm):
+            return []
+
+        def numbers() -> list[np.ndarray]:
+            groups = [group.numbers for group in self._batch if group]
+            joined = np.concatenate([np.zeros([0], np.int32), *groups])
+            return [joined, np.array(self._numbers.count, np.int32)]
+
+        with tf.device("/CPU:0"):
+            number, count = tf.numpy_function(numbers, [], [tf.int32, tf.int32])
+        return [EnvironmentNumber(tf.ensure_shape(number, [None]), tf.ensure_shape(count, []))]
 
     def _write_steps(self, headers: np.ndarray, contents: np.ndarray) -> list[np.ndarray]:
         """Write each call's step; return the arrays that the network reads.

@@ -31,6 +31,7 @@ class EnvironmentGroup:
         starts = [np.repeat(part, environments, axis=0) for part in initial_state]
         self.writer = UnrollWriter(unroll, environments, starts)
         self.size = environments
+        self.numbers = np.zeros([environments], np.int32)  # of the environments in the run
         self.rows: np.ndarray | None = (
             None  # int32 [E]: rows of the state tables; None before a step
         )

@@ -191,7 +191,7 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
         made = agent.make_agent(acting(config), config.task, levels, role=Role.ACTOR)
     algorithm, layout = made.algorithm, made.layout
     pull_secs = auto.pull_secs(config.min_pull_secs, layout.size)
-    identity = made.identity | {"actor": config.task, "level": level, "environments": count}
+    identity = made.identity | {"actor": config.task, "level": level, "groups": sizes}
     pack = compression.COMPRESSORS[auto.compression(config, observation)]
     columns = count if rounds else 0
     link = LearnerLink(
@@ -233,7 +233,8 @@ def _prepare_stepping(setup: _ActorSetup) -> _PreparedActor:
     except ValueError as error:
         flags.refuse(f"--inference=learner: {error}; --inference=actor sends none of them alone")
     groups = _make_groups(setup, level, sizes)
-    identity = agent.stepping_identity(config, levels) | {"actor": config.task, "level": level}
+    identity = agent.stepping_identity(config, levels)
+    identity |= {"actor": config.task, "level": level, "groups": sizes}
     identity["reward_clipping"] = _ask_reward_clipping(setup, identity["reward_clipping"])
     pack = compression.COMPRESSORS[auto.compression(config, observation)]
     learner = setup.learners[setup.start]

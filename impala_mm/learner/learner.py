@@ -157,8 +157,9 @@ class Learner(threading.Thread):
         begin = time.monotonic()
         saved = self.own_state.save(self.updates)
         everyones = self._group.gather((saved, self.kept_updates()), "own_states")
-        self._own_state_saved_at = self.updates
-        self.own_state.prune([*everyones[0][1], self.updates])
+        # The checkpoint of the last save may be being written now, and is then not among the kept.
+        last, self._own_state_saved_at = self._own_state_saved_at, self.updates
+        self.own_state.prune([*everyones[0][1], last or 0, self.updates])
         if self.take_snapshot:
             self.take_snapshot([each for each, _ in everyones], begin)
 

@@ -25,6 +25,7 @@ class LearnerReport(NamedTuple):
     actors_elsewhere: int  # number of its actors on other hosts
     idle_cores: float | None  # idle cores of its host since the last report; None if not known
     dropped: int  # unrolls lost since its start
+    numbered: int  # environments of its actors that have a number
     padded: int  # columns of rounds without an unroll since its start
     faults: int  # faults of environments since its start, by its actors' reports
     has_received: bool  # it has a complete unroll of an actor, or a batch of its own source

@@ -233,6 +233,7 @@ class LearnerMonitor:
             actors_elsewhere=self._server.actors_on_other_hosts(),
             idle_cores=self._cores.idle(),
             dropped=self._server.dropped,
+            numbered=self._server.numbers.used,
             padded=self._server.rounds.padded if self._server.rounds else 0,
             faults=self._server.environment_faults,
             has_received=self._server.has_received or learner.has_received,
@@ -249,6 +250,8 @@ class LearnerMonitor:
         if self._config.learner_assignment == "balance":
             self._server.loads = [report.load for report in reports]
         for rank, report in enumerate(reports):
+            numbers = self._server.numbers
+            numbers.most = max(numbers.most, report.numbered)
             self._aggregator.merge(rank, report.reading)
 
     def _send_heartbeat(self) -> None:

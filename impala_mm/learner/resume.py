@@ -59,7 +59,7 @@ def _describe_differences(
         theirs["--agent_name"] = "auto"
     wrong = [name for name in names if ours[name] != theirs[name]]
     earlier = "observations" in wrong and "convert_observations" not in about.settings
-    hint = " (earlier versions read them as --noconvert_observations does)" if earlier else ""
+    hint = " (earlier versions read them as --convert_observations=false does)" if earlier else ""
     return ", ".join(
         f"{name} {'is' if name.startswith('-') else 'are'} {format_value(ours[name])} here and "
         f"{format_value(theirs[name])}{hint if name == 'observations' else ''}"

@@ -52,7 +52,7 @@ class Policy:
         self._conversion: ObservationConversion | None = None
         self.algorithm, self.levels, self.spec = made.algorithm, made.levels, made.spec
         self.load(path, about)
-        self._act = tf.function(self.algorithm.act, autograph=False)
+        self._act = tf.function(registry.evaluated_act(self.algorithm), autograph=False)
         self._judge = tf.function(self.algorithm.judge, autograph=False)
         self.reset()
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from impala_mm.algorithms import registry
 from impala_mm.data.trajectory import Entry, leaf_names
 from impala_mm.environments import from_flags
 from impala_mm.environments.action_names import action_names
@@ -62,6 +63,7 @@ def _act(policy: Policy) -> Signature:
     environment, not those of the policy.
     """
     algorithm, state, spec = policy.algorithm, policy.initial_state(1), policy.spec
+    choose = registry.evaluated_act(algorithm)
     actions, number = spec.actions, tf.TensorSpec([], tf.float32)
     read = {  # nests of specs without B, by name
         "observation": spec.observation,
@@ -90,7 +92,7 @@ def _act(policy: Policy) -> Signature:
             extras=None,
             mask=given["action_mask"],
         )
-        action, after, _ = algorithm.act(entry, before, given["exploration"])
+        action, after, _ = choose(entry, before, given["exploration"])
         judged = algorithm.judge(entry, before)
         return {
             **_named(actions.in_environment_units(action), "action"),

@@ -85,6 +85,7 @@ class Client:
             str
         ] = []  # addresses of all learners by rank, if it may redirect the actor
         self.version: int | None = None  # its policy version in its last reply
+        self.environments = 0  # `NumberRange.bound` in its last reply
         self.next_learner: int | None = None  # rank of the learner to feed next; None: this one
         try:  # an RPC client without a server would leave its threads behind
             _wait_for_server(address, min(timeout, 5))
@@ -271,9 +272,10 @@ class Delivery:
         while True:
             call, self._call = self._call or self._start(content_omitted=True), None
             numbers, answer = wait_for_answer(self._header.function, call)
-            code, version, next_learner = MessageReply(*numbers.numpy().tolist())
+            code, version, next_learner, environments = MessageReply(*numbers.numpy().tolist())
             reply, client = Reply(code), self._client
             client.version = None if version == NO_POLICY else version
+            client.environments = environments or client.environments
             client.next_learner = None if next_learner == STAY else next_learner
             refuse_denied(reply)
             if reply == Reply.LOST:

@@ -101,13 +101,14 @@ class MessageHeader(NamedTuple):
 
 
 class MessageReply(NamedTuple):
-    """The learner's reply to a message; int64 [3]."""
+    """The learner's reply to a message; int64 [4]."""
 
     reply: int  # a Reply
     # The newest policy version (with inference at the learner: the one in use), or the one that
     # plays the claimed columns of a round.
     version: int = NO_POLICY
     next_learner: int = STAY  # rank of the learner that the actor must feed next, or STAY
+    environments: int = 0  # `NumberRange.bound`, or 0: as before
 
 
 class ParametersRequest(NamedTuple):

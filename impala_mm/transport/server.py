@@ -20,6 +20,7 @@ from impala_mm.transport.actor_failures import ActorFailures
 from impala_mm.transport.client import Client, Refused, Unreachable
 from impala_mm.transport.delivery import DeliveryLedger
 from impala_mm.transport.endpoints import UnrollReceiver, make_endpoints
+from impala_mm.transport.environment_numbers import EnvironmentNumbers
 from impala_mm.transport.handshake import NO_TOKEN, other_run, refusal
 from impala_mm.transport.messages import (
     MAX_CONTENT,
@@ -59,7 +60,9 @@ class InferenceService(Protocol):
 
     has_received: bool  # whether an unroll was completed
 
-    def attach(self, ledger: DeliveryLedger, queue: tf.queue.QueueBase) -> None:
+    def attach(
+        self, ledger: DeliveryLedger, queue: tf.queue.QueueBase, numbers: EnvironmentNumbers
+    ) -> None:
         """Serve the learner process of this ledger; put unrolls into this queue."""
 
     def answer(
@@ -121,11 +124,14 @@ class Server:
         self.failures = ActorFailures(say)
         self._on_this_host = set[int]()  # actors, including those that have left
         self.actors: dict[int, float] = {}  # connected actors, and when each sent its last message
+        learners = self._identity["learners"]
+        rank = learners.index(address) if address in learners else 0
+        self.numbers = EnvironmentNumbers(rank, len(learners))
         self._start = provenance.start_id()
         self._foreign = set[tuple[str, Any]]()  # actors of other runs: (id of the start, number)
         self._inference, self.rounds = inference, rounds
         if inference:
-            inference.attach(self.ledger, self.queue)
+            inference.attach(self.ledger, self.queue, self.numbers)
         self._closed = False
         self.refused = 0
         # To redirect actors to other learners: the rank of this one, and the loads of all by rank.
@@ -254,11 +260,13 @@ class Server:
                 self._say(f"actor {int(asked['actor'])} on {asked['host']} refused: {refused}")
             else:
                 answer["moves"] = self._join(asked)
+                actor, sizes = int(asked["actor"]), asked.get("groups", ())
+                answer["environments"] = self.numbers.join(actor, sizes)
         return np.array(json.dumps(answer).encode(), object)
 
     def _why_unfit(self, asked: dict[str, Any]) -> str:
         """Return why an actor has more environments than a round has columns; empty if not."""
-        environments = int(asked.get("environments", 0))
+        environments = sum(asked.get("groups", ()))
         if self.rounds and environments > self.rounds.columns:
             return why_unfit(self.rounds.columns, environments)
         return ""
@@ -325,7 +333,10 @@ class Server:
         if len(self.loads) > 1 and reply in {Reply.ACCEPTED, Reply.RUNNING}:
             learner = self._redirect(header.actor)
         return MessageReply(
-            reply, NO_POLICY if version is None else version, STAY if learner is None else learner
+            reply,
+            NO_POLICY if version is None else version,
+            STAY if learner is None else learner,
+            self.numbers.count,
         )
 
     def select_unrolls(self, header: MessageHeader, unrolls: list[bytes]) -> list[bytes]:

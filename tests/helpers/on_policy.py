@@ -3,10 +3,11 @@
 import tensorflow as tf
 
 from impala_mm.algorithms.impala import Impala
+from impala_mm.algorithms.impala_settings import Settings
 
 
-def make(config, environment):
-    return OnPolicy(config, environment)
+def make(config, environment, role):
+    return OnPolicy(Settings.of(config), environment, role)
 
 
 class OnPolicy(Impala):

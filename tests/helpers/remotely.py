@@ -77,7 +77,13 @@ class Remote:
             (make_environments(level, size, seed=seed + sum(sizes[:i])), size)
             for i, size in enumerate(sizes)
         ]
-        arguments = self.address, self.me(actor), TOKEN, groups, self.said.append
+        arguments = (
+            self.address,
+            self.me(actor) | {"groups": sizes},
+            TOKEN,
+            groups,
+            self.said.append,
+        )
         self._actors.append(SteppingActor(*arguments, self.stop, Heartbeat(), pack))
         self._actors[-1].start()
         return self._actors[-1]

@@ -18,6 +18,7 @@ from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
 from impala_mm.environments.make import make_environments
 from impala_mm.runtime.heartbeat import Heartbeat
+from impala_mm.transport.environment_numbers import NumberRange
 
 # Written by hand. Counting's episodes are 3 steps, truncated; 3, terminated; 1, terminated; its
 # observation counts what was seen, resets included, and its reward is the action. Action n of
@@ -208,6 +209,11 @@ def test_an_environment_that_cannot_be_made_anew_ends_the_actor_after_some_tries
 
         def start(self):
             pass
+
+        policy_wait, numbers = 0.0, NumberRange(0, 1, 1)
+
+        def wait_for_turn(self, meanwhile):
+            return True
 
         def send(self, group, meanwhile):
             self.sent.append(group)

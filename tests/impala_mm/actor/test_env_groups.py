@@ -19,6 +19,7 @@ from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
 from impala_mm.environments.make import make_environments
 from impala_mm.environments.types import Fault
 from impala_mm.runtime.heartbeat import Heartbeat
+from impala_mm.transport.environment_numbers import NumberRange
 
 LENGTH = 5
 
@@ -172,6 +173,8 @@ def test_environments_are_not_closed_while_a_thread_steps_them():
 
         newest, failure, connected = PulledParameters(0, 1, b""), None, threading.Event()
         start = staticmethod(lambda: None)
+        wait_for_turn = staticmethod(lambda meanwhile: True)
+        policy_wait, numbers = 0.0, NumberRange(0, 1, 2)
         connected.set()
 
         def send(self, group, meanwhile):

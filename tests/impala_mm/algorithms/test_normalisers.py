@@ -178,6 +178,8 @@ def test_an_observation_that_never_changes_is_read_as_0():
     normaliser.update(Batch(entries, (zeros[0], ()), None, tf.ones([2]), None, None), 1, ALONE)
     assert (normaliser.read(entries).observation.numpy() == 0).all()
     assert (normaliser.read(entries).reward.numpy() == 0).all()
+    # Rewards that come late are not multiplied by a huge number.
+    assert (normaliser.read(entries._replace(reward=zeros + 1.0)).reward.numpy() == 1).all()
 
 
 def test_an_algorithm_trains_acts_and_publishes_with_statistics_of_both_kinds():

@@ -239,7 +239,7 @@ def test_what_was_recognised_is_a_note_to_the_user():
         observation_space = Dict(left=Box(shape=(3, 40, 40), **BYTES), rest=Box(-1, 1, (2,)))
 
     assert level_spec(level(Camera)).note.endswith(
-        "is read as images: images [3, 40, 40] as [40, 40, 3] (--noconvert_observations leaves its "
-        "observations as they are)"
+        "is read as images: images [3, 40, 40] as [40, 40, 3] "
+        "(--convert_observations=false leaves its observations as they are)"
     )
     assert level_spec(level(Camera), convert_observations=False).note == ""

@@ -1,0 +1,129 @@
+"""IMPALA's loss: the policy's, the baseline's and the entropy's, with the targets of V-trace.
+
+`impala.Impala` calls these functions with the outputs of its network for a batch of unrolls.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from impala_mm.algorithms import losses, masking, policies, vtrace
+from impala_mm.algorithms.distributions import Distribution
+
+
+class Losses(NamedTuple):
+    """The loss and its parts: float32 scalars."""
+
+    total: tf.Tensor  # policy + baseline_cost x baseline + entropy_cost x entropy
+    policy: tf.Tensor
+    baseline: tf.Tensor
+    entropy: tf.Tensor  # the negative entropy, so that minimising it means exploring
+    # Off-policyness: log-probability of the actions under the behaviour policy, minus that under
+    # the current policy. It is a metric and not part of the total.
+    shift: tf.Tensor
+
+
+class Step(NamedTuple):
+    """The policy and V-trace's targets for the transitions of a batch, [T, B]."""
+
+    steps: losses.Transitions
+    values: tf.Tensor  # float32: of the observations that the actions were chosen from
+    policy: Distribution  # the current one
+    log_probs: tf.Tensor  # float32: those that it gives to the actions
+    targets: vtrace.VTraceReturns
+
+
+def vtrace_step(
+    *,
+    parameters: tf.Tensor,
+    values: tf.Tensor,
+    actions: Any,
+    rewards: tf.Tensor,
+    terminated: tf.Tensor,
+    first: tf.Tensor,
+    behaviour_log_probs: tf.Tensor,
+    weight: tf.Tensor,
+    discounting: float,
+    lambda_: float = 1.0,
+    clip_rho_threshold: float | None = 1.0,
+    clip_pg_rho_threshold: float | None = 1.0,
+    clip_c_threshold: float | None = 1.0,
+    distribution: Callable[..., Distribution] = policies.categorical,
+    masks: Any = (),
+) -> Step:
+    """Return the policy and V-trace's targets of B unrolls.
+
+    `parameters` [T+1, B, P] and `values` [T+1, B] are the network's outputs at entries 0..T;
+    `distribution` makes the policy of parameters [..., P]. The next arguments, [T+1, B] and for
+    `actions` a nest of [T+1, B, ...], are fields of these entries: `actions`, `rewards` (clipped),
+    `terminated`, `first`, and `behaviour_log_probs`, the log-probability that the behaviour policy
+    gave to the entry's action. There is no `truncated`: at a truncation the value of the entry's
+    observation is the bootstrap, as it is at every other entry. `masks`, a nest of [T+1, B, ...],
+    are the entries' masks of the actions that follow them, or (); `distribution` takes them as its
+    second argument.
+
+    A column of `weight` [B] 0 may hold any values, even NaN.
+    """
+    parameters, values = tf.cast(parameters, tf.float32), tf.cast(values, tf.float32)
+    # Masked before anything is computed from it, since the gradient of a value that is masked
+    # afterwards would still be NaN.
+    values = tf.where(weight > 0, values, 0.0)
+    steps = losses.transitions(
+        values=values,
+        actions=actions,
+        rewards=rewards,
+        terminated=terminated,
+        first=first,
+        behaviour_log_probs=behaviour_log_probs,
+        weight=weight,
+        discounting=discounting,
+    )
+    policy = distribution(
+        losses.mask(steps.live, parameters[:-1]),
+        masking.allow_all(~steps.live, masks),
+    )
+    log_probs = policy.log_prob(steps.actions)
+    targets = vtrace.from_importance_weights(
+        tf.where(steps.live, log_probs - steps.behaviour_log_probs, 0.0),
+        steps.discounts,
+        steps.rewards,
+        values[:-1],
+        values[-1],
+        clip_rho_threshold=clip_rho_threshold,
+        clip_pg_rho_threshold=clip_pg_rho_threshold,
+        lambda_=lambda_,
+        clip_c_threshold=clip_c_threshold,
+    )
+    return Step(steps, values[:-1], policy, log_probs, targets)
+
+
+def impala_loss(
+    *,
+    weight: tf.Tensor,
+    baseline_cost: float | tf.Tensor,
+    entropy_cost: float,
+    reduction: str = "sum",
+    scale_advantages: bool = False,
+    advantage_moments: losses.Moments | None = None,
+    **of_batch: Any,
+) -> Losses:
+    """Return the policy, baseline and entropy loss of B unrolls, with V-trace targets.
+
+    `of_batch` are the other arguments of `vtrace_step`. With `scale_advantages`, the advantages of
+    live transitions get mean 0 and deviation 1, or are scaled by `advantage_moments`.
+
+    `weight` [B] multiplies all terms of its column. A column of weight 0 may hold any values, even
+    NaN: it adds 0 to every loss and to every gradient.
+    """
+    steps, values, policy, log_probs, targets = vtrace_step(weight=weight, **of_batch)
+    advantages = targets.pg_advantages
+    if scale_advantages:
+        advantages = losses.standardise(advantages, steps.live, advantage_moments)
+    policy_loss = losses.reduce(-log_probs * advantages, steps.live, weight, reduction)
+    errors = targets.vs - values
+    baseline_loss = losses.reduce(0.5 * tf.square(errors), steps.live, weight, reduction)
+    entropy_loss = losses.reduce(-policy.entropy(), steps.live, weight, reduction)
+    total = policy_loss + baseline_cost * baseline_loss + entropy_cost * entropy_loss
+    shift = losses.reduce(steps.behaviour_log_probs - log_probs, steps.live, weight, reduction)
+    return Losses(total, policy_loss, baseline_loss, entropy_loss, tf.stop_gradient(shift))
