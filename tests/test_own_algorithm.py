@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import subprocess
 import sys
 
 import pytest
@@ -108,10 +109,12 @@ def test_the_frontend_passes_own_flags_on_from_a_csv_of_this_machine(here, run, 
         f"job,ip,tf_port\nlearner,localhost,{free_port()}\nactor,localhost,\n"
     )
     flags = (*("--algorithm=my.mine", "--passes=6", "--total_environment_frames=1000"),)
+    session = f"own-{os.getpid()}"
     ran = run(
-        *(*FRONTEND, "--workers_csv_path=workers.csv", f"--tmux_sess=own-{os.getpid()}", *flags),
+        *(*FRONTEND, "--workers_csv_path=workers.csv", f"--tmux_sess={session}", *flags),
         f"--logdir={here / 'run'}",
     )
+    subprocess.run(["tmux", "kill-session", "-t", session], check=False, timeout=20)
     _check_run(here / "run", *ran)
 
 
