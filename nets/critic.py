@@ -1,7 +1,7 @@
 """Critics: values Q(o, a) of observations' features and of an action that is not chosen by them.
 
-    features [N, F] ----------------------------.
-    action, nest of [N, ...], as features [N, A] +- concat - MLP - Linear(1) -- values [N]
+    features [..., F] ------------------------------.
+    action, nest of [..., ...], as features [..., A] +- concat - MLP - Linear(1) -- values [...]
 
 An action that a network samples may be read, too: the values' gradient reaches it.
 """
@@ -32,8 +32,17 @@ class Critics(snt.Module):
         self(tf.zeros([1, num_features]), nothing)  # creates the variables
 
     def __call__(self, features: tf.Tensor, action: Any) -> tf.Tensor:
-        """Return the values float32 [count, N] of features [N, F] and actions, nest of [N, ...]."""
-        never = tf.zeros(tf.shape(features)[:1], tf.bool)
-        read = tf.concat([features, self._actions.features(action, never)], -1)
-        values = [tf.squeeze(last(layers(read)), -1) for layers, last in self._critics]
-        return tf.stack(values)
+        """Return the values float32 [count, ...] of features [..., F] and actions, nest of [...].
+
+        The leading axes [...] are any number, such as [N] or [T, B].
+        """
+        features = tf.convert_to_tensor(features)
+        rows = tf.reshape(features, [-1, features.shape[-1]])
+        action = tf.nest.map_structure(
+            lambda spec, part: tf.reshape(part, [-1, *spec.shape]), self._actions.specs, action
+        )
+        never = tf.zeros(tf.shape(rows)[:1], tf.bool)
+        read = tf.concat([rows, self._actions.features(action, never)], -1)
+        values = tf.stack([tf.squeeze(last(layers(read)), -1) for layers, last in self._critics])
+        values = tf.reshape(values, tf.concat([[len(self._critics)], tf.shape(features)[:-1]], 0))
+        return tf.ensure_shape(values, [len(self._critics), *features.shape[:-1]])

@@ -4,11 +4,13 @@ import sonnet as snt
 import tensorflow as tf
 
 from impala_mm.algorithms import losses, masking, networks, normalisers, optimizers, policies
-from impala_mm.algorithms.interface import PolicyOutput, Role, entry_spec
-from impala_mm.algorithms.vtrace import from_importance_weights
+from impala_mm.algorithms.interface import Role, entry_spec, start_spec
+from impala_mm.algorithms.vtrace import discounted_suffix_sums
 from impala_mm.data import batches
 from impala_mm.data.trajectory import UnrollSpec
 from impala_mm.data.variables import Variables
+
+_METRICS = ("loss/total", "loss/policy", "loss/value", "kl")  # what PPO._loss returns
 
 
 def make(config, environment, role):
@@ -23,24 +25,18 @@ class PPO:
     masks = True  # choices that Entry.mask forbids have the probability 0
 
     def __init__(self, config, environment, role):
-        self._config = config
+        self._config, self._actions = config, environment.actions
         # Parts that read the flags: the network, the distribution of the actions, normalisation.
         self.network_name = networks.chosen_name(config, environment)
         self._network = networks.make_network(config, environment)
-        self._actions = policies.choose(
-            environment.actions, config.box_policy, config.box_deviation
-        )
-        self._discrete = environment.actions.discrete is not None
-        self._policy_head = policies.make_head(self._actions, config.policy_init_scale)
+        self._policies = policies.choose(self._actions, config.box_policy, config.box_deviation)
+        self._policy_head = policies.make_head(self._policies, config.policy_init_scale)
         self._value_head = snt.Linear(1, name="value")
         self._inputs = normalisers.Normaliser(config, environment.observation)
 
         # An unroll's entries hold what `act` adds to them, and `start` is the state before them.
-        extras = tf.TensorSpec([], tf.float32)  # the log-probability of the action
-        start = tf.nest.map_structure(
-            lambda x: tf.TensorSpec(x.shape[1:], x.dtype), self.initial_state(1)
-        )
-        step = entry_spec(environment, extras)
+        step = entry_spec(environment, extras=tf.TensorSpec([], tf.float32))  # log-probabilities
+        start = start_spec(self.initial_state(1))
         self.unroll = UnrollSpec(config.unroll_length, overlap=1, step=step, start=start)
 
         # Gradients change what is trained; checkpoints carry all; actors receive those for acting.
@@ -53,12 +49,8 @@ class PPO:
             self._optimizer = optimizers.Adam(config.learning_rate, epsilon=1e-5)
             self._optimizer.initialize(trained)
             carried += self._optimizer.variables
-        self.variables = Variables(
-            trained,
-            carried,
-            acting=[*trained, *self._inputs.acting],
-            weights=self._inputs.carried,
-        )
+        acting = [*trained, *self._inputs.acting]
+        self.variables = Variables(trained, carried, acting, weights=self._inputs.carried)
 
     def initial_state(self, batch):
         """Return the core state at the start of an episode: nest of [B, ...]."""
@@ -67,21 +59,14 @@ class PPO:
     def act(self, entry, core_state, exploration):
         """Choose the actions [B] that follow entries [B, ...]."""
         parameters, _, core_state = self._step(entry, core_state)
-        policy = self._actions.make(parameters, entry.mask)
-        action = tf.nest.map_structure(
-            lambda drawn, likely: losses.select(exploration > 0, drawn, likely),
-            policy.sample(),
-            policy.mode(),
-        )
+        policy = self._policies.make(parameters, entry.mask)
+        action = policies.draw(policy, exploration)  # the most likely one where it is 0
         return action, core_state, policy.log_prob(action)
 
     def judge(self, entry, core_state):
         """Return the policy and the values for entries [B, ...], which tests and videos show."""
         parameters, values, _ = self._step(entry, core_state)
-        policy = parameters
-        if self._discrete:
-            policy = tf.nn.softmax(masking.allowed_only(parameters, entry.mask))
-        return PolicyOutput(policy, values, parameters)
+        return policies.output(self._actions, parameters, values, entry.mask)
 
     def _step(self, entry, core_state):
         """Return (parameters [B, P], values [B], core state) after entries [B, ...]."""
@@ -118,18 +103,12 @@ class PPO:
             weight=batch.weight,
             discounting=config.discounting,
         )
-        # With importance weights of 1, V-trace is generalised advantage estimation.
-        goals = from_importance_weights(
-            tf.zeros_like(steps.rewards),
-            steps.discounts,
-            steps.rewards,
-            values[:-1],
-            values[-1],
-            lambda_=config.gae_lambda,
-        ).vs
-        moments = losses.moments(goals - values[:-1], steps.live)
-        moments = losses.Moments(*tf.unstack(exchange.mean(tf.stack(moments))))
-        advantages = losses.standardise(goals - values[:-1], steps.live, moments)
+        errors = steps.rewards + steps.discounts * values[1:] - values[:-1]
+        advantages = discounted_suffix_sums(errors, steps.discounts * config.gae_lambda)
+        goals = advantages + values[:-1]
+        moments = tf.stack(losses.moments(advantages, steps.live))
+        moments = losses.Moments(*tf.unstack(exchange.mean(moments)))
+        advantages = losses.standardise(advantages, steps.live, moments)
         rate = optimizers.scheduled_rate(config, context.frames, context.total)
         self._optimizer.learning_rate.assign(rate)
 
@@ -143,9 +122,7 @@ class PPO:
                 lambda: self._loss(part, *of_part), trained
             )
             exchange.apply(self._optimizer, gradients, trained)
-            return dict(
-                zip(("loss/total", "loss/policy", "loss/value", "kl"), computed, strict=True)
-            )
+            return dict(zip(_METRICS, computed, strict=True))
 
         result = exchange.minibatches(
             step, config.batch_size, config.epochs, config.minibatches, {"kl": config.largest_kl}
@@ -158,7 +135,7 @@ class PPO:
         config = self._config
         parameters, values = self._unroll(batch)
         masks = masking.allow_all(~steps.live, batch.unrolls.mask)
-        policy = self._actions.make(parameters[:-1], masks)
+        policy = self._policies.make(parameters[:-1], masks)
         change = losses.mask(steps.live, policy.log_prob(steps.actions)) - steps.behaviour_log_probs
         ratio = tf.exp(change)
         clipped = tf.clip_by_value(ratio, 1 - config.clip_ratio, 1 + config.clip_ratio)

@@ -26,3 +26,10 @@ class Settings(Config):
     largest_kl: float = flags.flag(
         0.03, "Divergence from the policy that played after which an update ends.", group="PPO"
     )
+
+    def __post_init__(self):
+        """Refuse numbers that do not fit together."""
+        if self.batch_size % self.minibatches:
+            raise ValueError(
+                f"--minibatches={self.minibatches} does not divide --batch_size={self.batch_size}"
+            )

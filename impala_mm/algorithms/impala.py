@@ -25,7 +25,7 @@ from impala_mm.algorithms import (
 )
 from impala_mm.algorithms.impala_loss import Losses, impala_loss, vtrace_step
 from impala_mm.algorithms.impala_settings import Settings
-from impala_mm.algorithms.interface import Context, PolicyOutput, Role, entry_spec
+from impala_mm.algorithms.interface import Context, PolicyOutput, Role, entry_spec, start_spec
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry, UnrollSpec
 from impala_mm.data.variables import Variables
@@ -52,17 +52,15 @@ class Impala:
         self._distribution = policies.choose(
             environment.actions, config.box_policy, config.box_deviation
         )
-        self._discrete = environment.actions.discrete is not None
-        scaling = config.advantage_scaling
-        self._scale_advantages = scaling == "batch" or (scaling == "auto" and not self._discrete)
+        self._actions, scaling = environment.actions, config.advantage_scaling
+        discrete = self._actions.discrete is not None
+        self._scale_advantages = scaling == "batch" or (scaling == "auto" and not discrete)
         self._normaliser = normalisers.Normaliser(config, environment.observation)
         self._policy_head = policies.make_head(self._distribution, config.policy_init_scale)
         self._baseline_head = snt.Linear(1, name="baseline")
         parameters = tf.TensorSpec([self._distribution.num_parameters], tf.float32)
         step = entry_spec(environment, extras=parameters)
-        start = tf.nest.map_structure(
-            lambda state: tf.TensorSpec(state.shape[1:], state.dtype), self.initial_state(1)
-        )
+        start = start_spec(self.initial_state(1))
         self.unroll = UnrollSpec(config.unroll_length, overlap=1, step=step, start=start)
 
         for head in (self._policy_head, self._baseline_head):  # creates their variables
@@ -97,12 +95,7 @@ class Impala:
         features, core_state = self._read(entry, core_state)
         parameters = self._policy_head(features.policy)
         policy = self._distribution.make(parameters, entry.mask)
-        action = tf.nest.map_structure(
-            lambda drawn, likely: losses.select(exploration > 0, drawn, likely),
-            policy.sample(),
-            policy.mode(),
-        )
-        return action, core_state, parameters
+        return policies.draw(policy, exploration), core_state, parameters
 
     def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
         """Return the policy's probabilities, or parameters, and the baseline's values."""
@@ -117,10 +110,7 @@ class Impala:
         return self._output(*outputs, entries.mask)
 
     def _output(self, parameters: tf.Tensor, values: tf.Tensor, mask: Any) -> PolicyOutput:
-        policy = parameters
-        if self._discrete:
-            policy = tf.nn.softmax(masking.allowed_only(parameters, mask))
-        return PolicyOutput(policy, values, parameters)
+        return policies.output(self._actions, parameters, values, mask)
 
     def _read(self, entry: Entry, core_state: Any) -> tuple[nets.Features, Any]:
         """Return (features [B, F], core state) after reading entries [B, ...]."""

@@ -132,6 +132,11 @@ class Algorithm(Protocol):
         """
 
 
+def start_spec(initial_state: Any) -> Any:
+    """Return the specs of one environment's state, for `UnrollSpec`, from `initial_state(B)`."""
+    return tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape[1:], x.dtype), initial_state)
+
+
 def entry_spec(environment: EnvironmentSpec, extras: Any) -> Entry:
     """Return the specs of one entry, for `UnrollSpec`; `extras` are the specs of act()'s extras."""
     flag = tf.TensorSpec([], tf.bool)

@@ -8,6 +8,7 @@ import nets
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.environments.types import EnvironmentSpec
+from nets.critic import Critics
 
 # The flags, besides --agent_name, that decide which variables a network has and what it computes.
 _FLAGS = ("mlp_sizes", "activation", "layer_norm", "lstm_size", "separate_networks")
@@ -33,6 +34,16 @@ def make_actor_critic(config: Config, environment: EnvironmentSpec) -> nets.Netw
     if not config.separate_networks:
         return make_network(config, environment)
     return nets.Separate(*(make_network(config, environment) for _ in range(2)))
+
+
+def make_critics(
+    config: Config, environment: EnvironmentSpec, num_features: int, count: int = 2
+) -> Critics:
+    """Return `count` critics of features [..., num_features] and an action of this environment.
+
+    The flags that describe a network's MLP describe theirs.
+    """
+    return Critics(environment.actions, num_features, count, _style(config))
 
 
 def for_policy_and_value(features: tf.Tensor | nets.Features) -> nets.Features:

@@ -9,9 +9,10 @@ once the algorithm has trained on it:
     entry = self._normaliser.read(entry)                        what the network and the loss read
     self._normaliser.update(batch, overlap, exchange)           at the end of an update
 
-The statistics are those of all entries that all learners have trained on, equal on all learners,
-and kept in float64. Actors receive what they need to read entries, in float32. If both flags are
-off, a normaliser has no variables, and it only clips rewards.
+The statistics are those of all entries that all learners have trained on, each counted once however
+often it is replayed. They are equal on all learners, and kept in float64. Actors receive what they
+need to read entries, in float32. If both flags are off, a normaliser has no variables, and it only
+clips rewards.
 """
 
 from typing import Any
@@ -125,13 +126,14 @@ class Normaliser:
         return tf.where(entry.first, 0.0, self._discounting * returns + entry.reward)
 
     def update(self, batch: Batch, overlap: int, exchange: GradientReducer) -> None:
-        """Learn from the new entries of the columns of positive weight.
+        """Learn from the new entries of the columns that count as played (see `Batch.fresh`).
 
         Call it after the batch was trained on, since it changes what `read` returns.
         """
         entries = batch.unrolls
         new = tf.nest.map_structure(lambda x: x[overlap:], (entries.observation, entries.first))
-        counted = tf.broadcast_to(batch.weight > 0, tf.shape(new[1]))  # [T, B]
+        played = batch.fresh & (batch.weight > 0)
+        counted = tf.broadcast_to(played, tf.shape(new[1]))  # [T, B]
         if self._observations:
             self._observations.update(new[0], counted, exchange)
         if self._rewards:

@@ -19,7 +19,7 @@ import numpy as np
 import sonnet as snt
 import tensorflow as tf
 
-from impala_mm.algorithms import masking
+from impala_mm.algorithms import losses, masking
 from impala_mm.algorithms.distributions import (
     Bernoulli,
     Categorical,
@@ -28,6 +28,7 @@ from impala_mm.algorithms.distributions import (
     MultiCategorical,
     Shaped,
 )
+from impala_mm.algorithms.interface import PolicyOutput
 from impala_mm.algorithms.normals import ClippedNormal, TanhNormal
 from impala_mm.environments.action_parts import Box, Discrete, MultiBinary, MultiDiscrete, Part
 from impala_mm.environments.actions import ActionSpec
@@ -94,6 +95,28 @@ class PolicyHead(snt.Module):
         own = self._linear(features)
         shared = tf.broadcast_to(self._shared, [tf.shape(own)[0], *self._shared.shape])
         return tf.gather(tf.concat([own, shared], -1), self._order, axis=-1)
+
+
+def draw(policy: Distribution, exploration: tf.Tensor) -> Any:
+    """Return actions [B, ...] for `act`: samples, and modes where `exploration` [B] is 0."""
+    return tf.nest.map_structure(
+        lambda drawn, likely: losses.select(exploration > 0, drawn, likely),
+        policy.sample(),
+        policy.mode(),
+    )
+
+
+def output(
+    actions: ActionSpec, parameters: tf.Tensor, value: tf.Tensor, mask: Any = ()
+) -> PolicyOutput:
+    """Return what `judge` returns, from a policy's parameters [..., P] and values [...].
+
+    `mask` is that of the entries: the probabilities of Discrete actions respect it.
+    """
+    policy = parameters
+    if actions.discrete is not None:
+        policy = tf.nn.softmax(masking.allowed_only(parameters, mask))
+    return PolicyOutput(policy, value, parameters)
 
 
 def make_head(distribution: PolicyDistribution, init_scale: float = 0.01) -> snt.Module:

@@ -3,7 +3,11 @@
     @dataclasses.dataclass(frozen=True)
     class Settings(Config):
         batch_size: int = default(Config, "batch_size", 32)
-        epochs: int = flag(4, "Passes over each batch.", group="PPO", least=1)
+        parts: int = flag(4, "Minibatches of a batch.", group="PPO", least=1)
+
+        def __post_init__(self):  # optional: refuse values that do not fit together
+            if self.batch_size % self.parts:
+                raise ValueError(f"--parts={self.parts} does not divide --batch_size")
 
 `--algorithm=my.ppo` has the flags of `Settings` in `my/ppo_settings.py`, or only the shared ones if
 there is no such module. The frontend imports it, too, so it must not import TensorFlow.

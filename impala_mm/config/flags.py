@@ -111,7 +111,8 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     """Parse `argv`; return an object of each config type, and the names of the flags given.
 
     A config type may have two methods: `of_arguments(argv)` returns the subclass that replaces it,
-    and `elsewhere(name, argv)` tells which of its other subclasses has an unknown flag.
+    and `elsewhere(name, argv)` tells which of its other subclasses has an unknown flag. A method
+    `__post_init__` may compare flags with each other: it raises a ValueError with the error.
 
     A mistake in the flags ends the program with exit code 2 and a one-line error. `--help` prints
     `about` and all flags, and ends the program with exit code 0.
@@ -148,10 +149,13 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     for name, was in old.items():
         if values[name].present:
             print(f"note: {_old_name(name, was)}", file=sys.stderr)
-    objects = tuple(
-        config(**{f.name: _value(values[f.name], f) for f in dataclasses.fields(config)})
-        for config in configs
-    )
+    try:
+        objects = tuple(
+            config(**{f.name: _value(values[f.name], f) for f in dataclasses.fields(config)})
+            for config in configs
+        )
+    except ValueError as error:  # from a method __post_init__, which compares flags
+        refuse(str(error))
     return objects, [name for name in fields if values[name].present]
 
 

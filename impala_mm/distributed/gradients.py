@@ -155,9 +155,9 @@ class GradientReducer:
         metrics. The order depends on --seed and the number of the update, so all learners use the
         same one, each for its own items.
 
-        The loop ends early after the first step in which a metric's mean over learners is above
-        its value in `stop_above`, such as {"kl": 0.02}; that step has then been made. It also ends
-        if a gradient is not finite; see `apply`.
+        The loop ends early after the first step in which a metric's mean over the learners that
+        measured it is above its value in `stop_above`, such as {"kl": 0.02}; that step has then
+        been made. It also ends if a gradient is not finite; see `apply`.
 
         Returns each metric's average over the steps that measured it (NaN: not measured), and the
         number of steps. Raises ValueError if `size` is not a multiple of `count`.

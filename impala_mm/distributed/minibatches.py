@@ -80,7 +80,10 @@ def run(
                 f"returns only {', '.join(metrics) or 'no metrics'}"
             )
         # Every learner compares the same mean, so all of them stop after the same step.
-        above = [mean(metrics[name], name) > limit for name, limit in stop_above.items()]
+        above = [
+            _mean_of_measured(metrics[name], name, mean) > limit
+            for name, limit in stop_above.items()
+        ]
         going = is_finite() & ~tf.reduce_any(tf.stack([*above, tf.constant(False)]))
         values = [tf.cast(value, tf.float32) for value in metrics.values()]
         return i + 1, going, rows.write(i, tf.stack(values) if values else tf.zeros([0]))
@@ -98,3 +101,14 @@ def run(
     total = tf.reduce_sum(tf.where(measured, values, 0.0), axis=0)
     averages = total / tf.reduce_sum(tf.cast(measured, tf.float32), axis=0)
     return MinibatchResult(dict(zip(names, tf.unstack(averages, len(names)), strict=True)), made)
+
+
+def _mean_of_measured(
+    value: tf.Tensor, name: str, mean: Callable[[tf.Tensor, str], tf.Tensor]
+) -> tf.Tensor:
+    """Return the mean over the learners whose value is not NaN; NaN if there are none."""
+    value = tf.cast(value, tf.float32)
+    measured = ~tf.math.is_nan(value)
+    parts = tf.stack([tf.where(measured, value, 0.0), tf.cast(measured, tf.float32)])
+    total, share = tf.unstack(mean(parts, name))
+    return total / share

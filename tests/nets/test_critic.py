@@ -29,6 +29,9 @@ def test_two_critics_read_features_and_actions_of_any_space_and_differ(space):
     assert np.abs(critics(features, other) - values).min() > 1e-6
     assert np.abs(critics(features + 1, actions.zeros(6)) - values).min() > 1e-6
     assert len(critics.trainable_variables) == 2 * 6
+    unrolled = tf.nest.map_structure(lambda x: np.reshape(x, [3, 2, *x.shape[1:]]), other)
+    of_unroll = critics(features.reshape(3, 2, 5), unrolled)
+    np.testing.assert_array_equal(of_unroll, np.reshape(critics(features, other), [2, 3, 2]))
 
 
 def test_values_have_a_gradient_for_the_action_by_which_a_policy_learns():

@@ -28,7 +28,10 @@ ALONE = GradientReducer(group.SingleLearner(), Config())
 
 
 def _batch(seed, t=4, b=6, offset=0.0):
-    """Return a batch with resets, one column of weight 0 that holds NaN, and the start returns."""
+    """Return a batch with resets and the start returns.
+
+    Column 1 is padding of weight 0 that holds NaN, and column 2 is replayed.
+    """
     rng = np.random.default_rng(seed)
     observation = {
         name: (
@@ -47,7 +50,7 @@ def _batch(seed, t=4, b=6, offset=0.0):
     reward[first] = 0
     reward[:, 1] = np.nan
     entries = Entry(None, reward, None, None, observation, first, None, ())
-    return Batch(entries, (before, ()), None, weight, None, None)
+    return Batch(entries, (before, ()), None, weight, None, np.arange(b) != 2)
 
 
 def _columns(batch, columns):
@@ -55,7 +58,8 @@ def _columns(batch, columns):
         lambda x: None if x is None else tf.constant(x[:, columns]), batch.unrolls
     )
     start = tf.constant(batch.start[0][columns]), ()
-    return batch._replace(unrolls=entries, start=start, weight=tf.constant(batch.weight[columns]))
+    weight, fresh = tf.constant(batch.weight[columns]), tf.constant(batch.fresh[columns])
+    return batch._replace(unrolls=entries, start=start, weight=weight, fresh=fresh)
 
 
 def _reference(batches, discounting):
@@ -63,7 +67,7 @@ def _reference(batches, discounting):
     vectors, returns = [], []
     for batch in batches:
         entries = batch.unrolls
-        for column in np.flatnonzero(batch.weight > 0):
+        for column in np.flatnonzero(batch.played):
             total = np.float64(batch.start[0][column])
             for t in range(len(entries.reward)):
                 is_first = entries.first[t, column]
@@ -175,7 +179,9 @@ def test_an_observation_that_never_changes_is_read_as_0():
     observation = tf.fill([3, 2, 2], np.float32(1e6 + 0.3))
     zeros = tf.zeros([3, 2])
     entries = Entry(None, zeros, None, None, observation, zeros > 0, None, ())
-    normaliser.update(Batch(entries, (zeros[0], ()), None, tf.ones([2]), None, None), 1, ALONE)
+    normaliser.update(
+        Batch(entries, (zeros[0], ()), None, tf.ones([2]), None, tf.fill([2], True)), 1, ALONE
+    )
     assert (normaliser.read(entries).observation.numpy() == 0).all()
     assert (normaliser.read(entries).reward.numpy() == 0).all()
     # Rewards that come late are not multiplied by a huge number.

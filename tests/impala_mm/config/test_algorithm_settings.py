@@ -131,6 +131,19 @@ def test_wrong_settings_are_refused_with_what_is_wrong(here, text, sentence, cap
     assert ("Traceback" in said) == ("raises" in sentence)
 
 
+def test_settings_refuse_values_that_do_not_fit_together_in_their_own_words(here, capsys):
+    (here / "mine_settings.py").write_text(
+        f"""{SETTINGS}
+    def __post_init__(self):
+        if self.batch_size % self.passes:
+            raise ValueError(f"--passes={{self.passes}} does not divide {{self.batch_size}}")
+"""
+    )
+    assert _parse("--algorithm=mine", "--passes=7")[0].passes == 7
+    printed = _refusal(capsys, "--algorithm=mine", "--passes=3")
+    assert printed == "error: --passes=3 does not divide 7\n"
+
+
 def test_settings_that_postpone_annotations_are_read(here):
     (here / "mine_settings.py").write_text("from __future__ import annotations" + SETTINGS)
     assert _parse("--algorithm=mine", "--passes=3")[0].passes == 3

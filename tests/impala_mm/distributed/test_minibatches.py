@@ -126,6 +126,19 @@ def test_learners_stop_after_the_same_step_by_the_mean_of_what_they_measured():
     assert together(2, act) == [(3, 3), (3, 3)]
 
 
+def test_a_learner_that_measured_nothing_does_not_keep_the_others_from_stopping():
+    def act(learners):
+        made = []
+
+        def step(indices):
+            made.append(len(made) + 1)
+            return {"kl": tf.constant(float("nan") if learners.rank else float(made[-1]))}
+
+        return int(_exchange(learners).minibatches(step, 4, 2, 4, {"kl": 2.5}).steps)
+
+    assert together(2, act) == [3, 3]
+
+
 INPUTS = np.random.default_rng(0).standard_normal([8, 3]).astype(np.float32)
 
 
