@@ -12,7 +12,7 @@ import nets
 from impala_mm.algorithms.interface import Algorithm, EnvironmentNumber, Role
 from impala_mm.config import algorithm_settings, auto, user_modules
 from impala_mm.config.algorithm_settings import BUILT_IN, BadAlgorithm
-from impala_mm.config.messages import describe_error
+from impala_mm.config.messages import UserMistake, describe_error
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry, UnrollSpec
 from impala_mm.data.variables import Variables
@@ -98,6 +98,8 @@ def _make(config: Config, environment: EnvironmentSpec, role: Role) -> Algorithm
         made = make(*arguments)
     except (nets.UnknownNetwork, nets.Unsuitable, UnsuitableActions):
         raise
+    except UserMistake as error:
+        raise BadAlgorithm(str(error)) from None
     except Exception as error:
         raise BadAlgorithm(f"make of {_where(module)} raises {describe_error(error)}") from error
     _check(made, module)

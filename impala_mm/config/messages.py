@@ -8,6 +8,14 @@ from pathlib import Path
 _OURS = Path(__file__).parents[1]
 
 
+class UserMistake(Exception):
+    """A mistake of the user's; the message is one sentence that says what to do about it.
+
+    It is printed without a traceback. An algorithm's `make` may raise it, for example because a
+    flag names a file that does not exist.
+    """
+
+
 def one_line(text: object) -> str:
     """Return the text in one line, with single spaces."""
     return " ".join(str(text).split())

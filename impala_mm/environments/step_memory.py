@@ -27,15 +27,21 @@ class SharedNest:
         leaves = nests.flatten(like)
         starts = np.cumsum([0, *(-(-leaf.nbytes // _ALIGNMENT) * _ALIGNMENT for leaf in leaves)])
         size = max(int(starts[-1]), 1)
-        self.number = os.memfd_create("impala_mm steps") if number is None else number
+        given = os.memfd_create("impala_mm steps") if number is None else number
+        self._file = os.fdopen(given, "r+b", buffering=0)
         if number is None:
-            os.ftruncate(self.number, size)
-        memory = mmap.mmap(self.number, size)  # the arrays keep it open
+            os.ftruncate(given, size)
+        memory = mmap.mmap(given, size)  # the arrays keep it open
         self.arrays = [
             np.ndarray(leaf.shape, leaf.dtype, memory, int(start))
             for leaf, start in zip(leaves, starts, strict=False)
         ]
         self.nest = nests.pack(like, self.arrays)
+
+    @property
+    def number(self) -> int:
+        """The number of the open file, which another process may join."""
+        return self._file.fileno()
 
     def rows(self, first: int, count: int) -> list[np.ndarray]:
         """Return `count` rows of each array, from `first` on, in the order of `nests.flatten`."""
@@ -43,4 +49,4 @@ class SharedNest:
 
     def close(self) -> None:
         """Close the file; the memory lasts as long as an array is used."""
-        os.close(self.number)
+        self._file.close()

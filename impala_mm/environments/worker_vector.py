@@ -119,6 +119,8 @@ class WorkerVector:
             worker.close()
         for worker in workers:
             worker.end()
+        for shared in (self._steps, self._actions):
+            shared.close()
 
     def describe(self) -> str:
         """Return in words how many workers there are, and their memory."""

@@ -91,7 +91,9 @@ class Learner(threading.Thread):
         self._publish(self._layout.values())
         self._own_state_saved_at = self.updates
         overlap = self._algorithm.unroll.overlap
-        self._lockstep = Lockstep(self._source, self._group, overlap, mean_return)
+        self._lockstep = Lockstep(
+            self._source, self._group, overlap, mean_return, self._server.begin_update
+        )
         if self._asked_to_end.is_set():
             self._lockstep.stop()
         self.start()

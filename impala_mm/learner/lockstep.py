@@ -48,9 +48,12 @@ class Lockstep:
         group: LearnerGroup,
         overlap: int,
         mean_return: Callable[[], float],
+        has_batch: Callable[[], None] = lambda: None,
     ):
+        """Agree on steps; `has_batch` is called whenever the source has returned a batch."""
         self._source, self._group, self._overlap = source, group, overlap
         self._mean_return = mean_return  # called on rank 0
+        self._has_batch = has_batch
         self._stopping, self._saving = threading.Event(), threading.Event()
         self._agreed: queue.Queue[AgreedStep] = queue.Queue(maxsize=1)
         self._failure: BaseException | None = None
@@ -90,8 +93,7 @@ class Lockstep:
             return AgreedStep(None, 0, 0, math.nan, time.monotonic())
         if batch is None:
             return None
-        self.has_received = True
-        steps = self._steps(batch)
+        steps = self._take(batch)
         mean_return = self._mean_return()
         return AgreedStep(batch, steps, steps, mean_return, time.monotonic(), self._takes_save())
 
@@ -147,17 +149,18 @@ class Lockstep:
             while not self._stopping.is_set():
                 batch = self._source.next(timeout=0.2)
                 if batch is not None:
-                    self.has_received = True
-                    return batch, self._steps(batch)
+                    return batch, self._take(batch)
         except BaseException as error:
             self._failure = error
         return None, 0
 
-    def _steps(self, batch: Batch) -> int:
-        """Return the number of steps played in a batch, each of which counts once.
+    def _take(self, batch: Batch) -> int:
+        """Note that there is a batch; return the number of steps played in it, each counted once.
 
         Repeated entries, resets, padding and replayed columns do not count, and a column counts the
         same whatever its weight.
         """
+        self.has_received = True
+        self._has_batch()
         new = ~np.asarray(batch.unrolls.first)[self._overlap :]  # [T, B]
         return int((new & batch.played).sum())

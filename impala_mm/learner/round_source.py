@@ -14,8 +14,11 @@ from impala_mm.transport.rounds import Rounds
 class RoundSource:
     """A source that returns each round as a batch, once it is over."""
 
-    def __init__(self, rounds: Rounds, queue: tf.queue.QueueBase, codec: UnrollCodec):
-        self._rounds, size, device = rounds, rounds.columns, devices.training_device()
+    def __init__(
+        self, rounds: Rounds, queue: tf.queue.QueueBase, codec: UnrollCodec, device: str = ""
+    ):
+        """Take unrolls from the queue; `device` is where batches go, if not to train."""
+        self._rounds, size, device = rounds, rounds.columns, device or devices.training_device()
         with tf.device("/CPU:0"):
             taken = tf.Variable(0, trainable=False, dtype=tf.int64)
 

@@ -194,7 +194,7 @@ def _make_source(
     device = "/CPU:0" if make else ""
     fresh: BatchSource
     if server.rounds:
-        fresh = RoundSource(server.rounds, server.queue, codec)
+        fresh = RoundSource(server.rounds, server.queue, codec, device)
     else:
         fresh = QueueSource(server, codec, config.batch_size, device)
     if not make:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from impala_mm.config.messages import UserMistake
 from impala_mm.data.variables import Variables
 from impala_mm.records import durable_folder
 from impala_mm.records.checkpoint_paths import all_in, why_missing
@@ -55,11 +56,11 @@ class CheckpointInfo(NamedTuple):
         return self.seconds if self.counted_seconds is None else self.counted_seconds
 
 
-class Mismatch(Exception):
+class Mismatch(UserMistake):
     """A checkpoint does not fit the network or run; the message says why."""
 
 
-class Missing(Exception):
+class Missing(UserMistake):
     """A path holds no checkpoint; the message says what is there."""
 
 

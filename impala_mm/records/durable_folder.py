@@ -11,10 +11,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from impala_mm.config.messages import UserMistake
 from impala_mm.runtime.strict_json import from_json, to_json
 
 
-class Damaged(Exception):
+class Damaged(UserMistake):
     """A folder's files differ from what was written; the message says how."""
 
 

@@ -217,9 +217,10 @@ def _averages(parts: list[MeterReading], seconds: float) -> dict[str, float]:
         row |= {f"{name}_share": value / total for name, value in times.items()}
     if playing := sum(part.actor_times.get("playing", 0.0) for part in parts):
         for name in ACTOR_TIMES:
-            row[f"actor/{name}_share"] = (
-                sum(part.actor_times.get(name, 0.0) for part in parts) / playing
-            )
+            spent = sum(part.actor_times.get(name, 0.0) for part in parts)
+            # Without rounds, no actor ever waits for a policy.
+            if spent or name != "policy_wait":
+                row[f"actor/{name}_share"] = spent / playing
     for name in {name for part in parts for name in part.sums}:
         count = sum(part.counts.get(name, 0) for part in parts)
         row[name] = sum(part.sums.get(name, 0.0) for part in parts) / count

@@ -4,8 +4,11 @@ The server has a `Rounds` if the algorithm says `rounds = True`. A round has a f
 columns, one for each unroll of a batch. An actor claims columns for its environments before it
 plays them, and waits while there are none: so no unroll is played that would not be trained on. An
 actor that has delivered its unrolls claims again, and plays on by the same version if columns are
-still free. `learner.round_source` takes the unrolls of a round and closes it; the next one opens
-when the next version is published.
+still free. `learner.round_source` asks for a round, takes its unrolls and closes it.
+
+A round opens when it is asked for, and only once the updates on all earlier batches are published:
+so it is played by the policy that its own batch improves, also if an algorithm's own source puts
+several rounds into one batch, or replayed batches between two rounds.
 
 A round does not wait for an actor that has crashed: if nothing arrives for three times as long as
 the actors' last unrolls took, the round ends with the unrolls that it has.
@@ -37,9 +40,11 @@ class Rounds:
     """The open round of a learner, and the actors that play it or wait for the next one."""
 
     def __init__(self, columns: int, say: Say = print):
-        """Make rounds of `columns` unrolls; the first one opens with the first version."""
+        """Make rounds of `columns` unrolls."""
         self.columns, self._say = columns, say
         self._changed = threading.Condition()  # guards everything below
+        self._newest: int | None = None  # the version that was published last
+        self._updates_to_come = 0  # batches whose updates are not published yet
         self._version: int | None = None  # of the open round; None: no round is open
         self._free = 0  # columns that no actor has claimed
         self._received = 0  # unrolls in the learner's queue
@@ -56,12 +61,20 @@ class Rounds:
         """The share of the open round's columns that have arrived, from 0 to 1."""
         return self._received / self.columns
 
-    def open(self, version: int) -> None:
-        """Open the round of a policy version, and grant columns to the actors that wait."""
+    def begin_update(self) -> None:
+        """Open no further round before one more version is published."""
         with self._changed:
-            self._end_claims()
-            self._version, self._received = version, 0
-            self._grant_free(self.columns)
+            self._updates_to_come += 1
+
+    def publish(self, version: int) -> None:
+        """Let this version play the next rounds."""
+        with self._changed:
+            self._newest = version
+            self._updates_to_come = max(self._updates_to_come - 1, 0)
+            if self._version is not None and not self._received:
+                self._end_claims()
+                self._version = None  # `close` opens it again, by the new version
+            self._changed.notify_all()
 
     def claim(self, actor: int, columns: int) -> int | None:
         """Claim columns for an actor; return the version that plays them, or None: it must wait.
@@ -70,7 +83,7 @@ class Rounds:
         it has environments; the rest of its unrolls is dropped.
         """
         with self._changed:
-            if self._version is not None and actor not in self._claims:
+            if self._is_current() and actor not in self._claims:
                 self._waiting[actor] = columns
                 self._grant_free(self._free)
             if actor in self._claims:
@@ -87,10 +100,10 @@ class Rounds:
         """Return those of an actor's unrolls that the open round has room for; drop the rest."""
         with self._changed:
             now, current = time.monotonic(), version == self._version
-            claim = self._claims.pop(actor, None) if current else self._late.pop(actor, None)
-            if claim:
+            claim = self._claims.pop(actor, None) if current else None
+            if played := claim or self._late.pop(actor, None):
                 seconds = self._durations.setdefault(actor, deque(maxlen=_MEASURED))
-                seconds.append(now - claim.since)
+                seconds.append(now - played.since)
             room = self._free + (claim.columns if claim else 0) if current else 0
             taken = list(unrolls[:room])
             if current:
@@ -102,9 +115,10 @@ class Rounds:
             return taken
 
     def close(self, timeout: float) -> int | None:
-        """Close the round once it is over, and return its number of unrolls, at least 1.
+        """Open a round if none is open; once it is over, close it.
 
-        Return None if it is not over within `timeout` seconds.
+        Return its number of unrolls, at least 1, or None if it is not over within `timeout`
+        seconds.
         """
         deadline = time.monotonic() + timeout
         with self._changed:
@@ -121,8 +135,11 @@ class Rounds:
 
     def _is_over(self, now: float) -> bool:
         if self._version is None:
+            self._open()
             return False
         if self._received == self.columns:
+            return True
+        if self._received and not (self._is_current() or self._claims):
             return True
         if now - self._active_at < self._timeout():
             return False
@@ -132,6 +149,16 @@ class Rounds:
             self._end_claims()
             self._grant_free(self.columns)
         return False
+
+    def _open(self) -> None:
+        """Open a round of the newest version, unless a newer one is to come."""
+        if self._newest is not None and not self._updates_to_come:
+            self._version, self._received = self._newest, 0
+            self._grant_free(self.columns)
+
+    def _is_current(self) -> bool:
+        """Return whether a round of the newest version is open; others grant no more columns."""
+        return self._version is not None and self._version == self._newest
 
     def _end_claims(self) -> None:
         self._late |= self._claims
@@ -150,7 +177,7 @@ class Rounds:
     def _grant_free(self, free: int) -> None:
         """Grant `free` columns to the actors that wait, in the order of their claims."""
         now = time.monotonic()
-        for actor in list(self._waiting):
+        for actor in list(self._waiting) if self._is_current() else ():
             if not free:
                 break
             granted = min(free, self._waiting.pop(actor))

@@ -204,7 +204,12 @@ class Server:
         if self._inference:
             self._inference.publish(version, values)
         if self.rounds:
-            self.rounds.open(version)
+            self.rounds.publish(version)
+
+    def begin_update(self) -> None:
+        """Prepare for an update on one more batch, whose result will be published."""
+        if self.rounds:
+            self.rounds.begin_update()
 
     def inference_metrics(self) -> dict[str, float]:
         """Return the mean number of environments of an inference since the last call, by key."""

@@ -155,6 +155,7 @@ def test_actors_of_one_host_share_the_pull_of_a_round(here):
     server, join = here
     server.rounds = Rounds(4, server.said.append)
     server.publish(0, lambda: b"0")
+    assert server.rounds.close(0.0) is None
     links = [join(actor, columns=1) for actor in range(4)]
     assert all(one.wait_for_turn() for one in links)
     pulls = _count_pulls(server)
@@ -166,6 +167,7 @@ def test_actors_of_one_host_share_the_pull_of_a_round(here):
         turn.start()
     _until(lambda: len(server.rounds._waiting) == 4)
     server.publish(1, lambda: b"1")
+    assert server.rounds.close(0.0) is None
     for turn in turns:
         turn.join(10)
     assert {one.newest.vector for one in links} == {b"1"}
@@ -451,6 +453,7 @@ def test_an_actor_that_waits_for_a_round_is_sent_to_a_learner_without_actors(sev
     for server in learners.servers:
         server.rounds = Rounds(1, learners.said.append)
         server.publish(1, lambda: b"1")
+        assert server.rounds.close(0.0) is None
     links = [join(*learners.addresses, columns=1) for _ in range(2)]
     assert links[0].wait_for_turn()
     learners.starve(1)

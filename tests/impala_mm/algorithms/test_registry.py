@@ -45,6 +45,10 @@ def module(tmp_path, monkeypatch):
             "make of own_one ({}) raises ZeroDivisionError: division by zero",
         ),
         (
+            "import impala_mm\ndef make(config, environment):\n    impala_mm.load_policy('gone')",
+            "gone does not exist",
+        ),
+        (
             "def make(config, environment):\n    pass",
             "make of own_one ({}) returns None instead of an algorithm",
         ),

@@ -30,7 +30,8 @@ def test_a_round_becomes_a_batch_of_the_full_shape_and_what_is_missing_has_no_we
     source = RoundSource(rounds, queue, CODEC)
     assert source.next(0.0) is None, "there is no policy yet"
     for version, count in ((0, 5), (1, 3)):
-        rounds.open(version)
+        rounds.publish(version)
+        assert source.next(0.0) is None
         rounds.claim(0, 5)
         taken = rounds.take(0, version, [_unroll(10 * version + i) for i in range(count)])
         queue.enqueue_many([taken, [version] * count])

@@ -80,7 +80,13 @@ def test_unrolls_arrive_whole_with_their_version_and_episodes(serve):
     assert list(versions.numpy()) == [7, 7]
     (arrival,) = server.take_reports()
     assert (arrival.actor, arrival.level) == (5, "L")
-    assert arrival.times == {"acting": 0.25, "stepping": 0.5, "waiting": 0.0, "playing": 1.0}
+    assert arrival.times == {
+        "acting": 0.25,
+        "stepping": 0.5,
+        "waiting": 0.0,
+        "policy_wait": 0.0,
+        "playing": 1.0,
+    }
     np.testing.assert_array_equal(arrival.episodes, episodes)
     assert server.take_reports() == []
 
