@@ -4,6 +4,8 @@ Each command is `python experiment.py` with the flags below and a seed. It depen
 configuration.
 """
 
+import importlib.util
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -21,19 +23,33 @@ class DocumentedRun(NamedTuple):
 
     flags: list[str]
     goal: float  # mean unclipped return of the last 100 games
+    random: float  # that of a policy that draws evenly among the allowed actions
+    spaces: str  # what the environment shows and which actions it takes, in words
+    needs: str = ""  # what to install besides this project, as pip reads it
+    imports: str = ""  # the module by which an installed `needs` is recognised
+
+    def is_possible(self) -> bool:
+        """Return whether all packages that the command needs are installed."""
+        return not self.imports or importlib.util.find_spec(self.imports) is not None
 
 
 DOCUMENTED_RUNS = {
     # catch and CartPole-v1 stop at their own reward threshold.
-    "catch": DocumentedRun(["--level_name=catch"], 0.9),
-    "cartpole": DocumentedRun(["--level_name=CartPole-v1"], 475),
+    "catch": DocumentedRun(["--level_name=catch"], 0.9, -0.61, "numbers [10, 5]; Discrete(3)"),
+    "cartpole": DocumentedRun(["--level_name=CartPole-v1"], 475, 21.77, "numbers [4]; Discrete(2)"),
     # The agent must remember the first observation until the last step.
     "memory": DocumentedRun(
-        ["--level_name=memory", "--agent_name=MLPLSTMAgent", "--stop_at_return=0.96"], 0.95
+        ["--level_name=memory", "--agent_name=MLPLSTMAgent", "--stop_at_return=0.96"],
+        0.95,
+        0.5,
+        "numbers [4]; Discrete(2)",
     ),
     # The defaults; the run ends at a mean return of 20 (the maximum is 21) or after an hour.
     "pong": DocumentedRun(
-        ["--level_name=PongNoFrameskip-v4", "--stop_at_return=20", "--max_seconds=3600"], 18
+        ["--level_name=PongNoFrameskip-v4", "--stop_at_return=20", "--max_seconds=3600"],
+        18,
+        -20.7,
+        "images [84, 84, 4]; Discrete(6)",
     ),
     "breakout": DocumentedRun(  # the predecessor's flags, for 9 million steps
         [
@@ -47,12 +63,59 @@ DOCUMENTED_RUNS = {
             "--total_environment_frames=36000000",
         ],
         30,
+        1.7,
+        "images [84, 84, 4]; Discrete(4)",
+    ),
+    # Harvest and tic-tac-toe stop at their own reward threshold.
+    "harvest": DocumentedRun(
+        ["--level_name=sandbox.small_games:Harvest-v0", "--discounting=0.9"],
+        13.5,
+        0.57,
+        "numbers [4]; MultiDiscrete([3, 3])",
+    ),
+    "tictactoe": DocumentedRun(
+        ["--level_name=sandbox.small_games:TicTacToe-v0"],
+        0.7,
+        -0.01,
+        "numbers [9]; Discrete(9) with a mask",
+    ),
+    "pendulum": DocumentedRun(
+        [
+            "--level_name=Pendulum-v1",
+            "--normalize_observations",
+            "--normalize_rewards",
+            "--discounting=0.9",
+            "--entropy_cost=0",
+            "--learning_rate=0.002",
+            "--batch_size=8",
+            "--unroll_length=10",
+            "--separate_networks",
+            "--total_environment_frames=800000",
+            "--stop_at_return=-180",
+        ],
+        -200,
+        -1192,
+        "numbers [3]; Box [1]",
+    ),
+    # Environments of other packages.
+    "minigrid": DocumentedRun(
+        [
+            "--level_name=minigrid:MiniGrid-Empty-5x5-v0",
+            "--env_wrappers=minigrid.wrappers:DictObservationSpaceWrapper"
+            '{"max_words_in_mission": 12}',
+            "--stop_at_return=0.94",
+        ],
+        0.9,
+        0.17,
+        "an image [7, 7, 3], a direction and a mission of words; Discrete(7)",
+        needs="minigrid",
+        imports="minigrid",
     ),
 }
 
 
 def command_line(name: str, seed: int, *more: str) -> list[str]:
-    """Return the command line as pages show it and recorded files contain it."""
+    """Return the arguments of the command; pages and recorded files contain them, quoted."""
     flags = [*DOCUMENTED_RUNS[name].flags, f"--seed={seed}", *more]
     return ["python", "experiment.py", *flags]
 
@@ -60,7 +123,7 @@ def command_line(name: str, seed: int, *more: str) -> list[str]:
 def run_documented(name: str, seed: int, logdir: Path, *more: str) -> int:
     """Run the command, with its output on this terminal, and return its exit code."""
     arguments = command_line(name, seed, *more, f"--logdir={logdir}")
-    print(f"$ {' '.join(arguments)}", flush=True)
+    print(f"$ {shlex.join(arguments)}", flush=True)
     return subprocess.run([sys.executable, *arguments[1:]], cwd=ROOT, check=False).returncode
 
 

@@ -7,12 +7,14 @@ python sandbox/record.py --draw                          only redraws all figure
 A curve is saved as sandbox/reference/NAME-SEED.json: the command, commit, date, machine and
 result, and the return at about 200 points with their frames and seconds. The script writes what
 is known before the run to record.json in the run's folder, so that --take can also save a run
-that was interrupted or finished later. Run nothing else on the machine while recording.
+that was interrupted or finished later. Run nothing else on the machine while recording; if you
+must, give --shared, which is recorded: verify.py then compares frames but not seconds.
 """
 
 import argparse
 import datetime
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -34,7 +36,7 @@ _TABLE_MARKS = "<!-- table -->", "<!-- end of table -->"
 _RUN_RECORD = "record.json"  # file in a run's folder: what is known before the run starts
 
 
-def run_seed(name: str, seed: int, *more: str) -> Path:
+def run_seed(name: str, seed: int, alone: bool, *more: str) -> Path:
     """Run the command with this seed to its end, and return the run's folder."""
     commit = _run_git("describe", "--always")
     if _run_git("status", "--porcelain", "--", ".", ":!sandbox/reference", ":!sandbox/curves.md"):
@@ -42,11 +44,12 @@ def run_seed(name: str, seed: int, *more: str) -> Path:
     logdir = ROOT / "runs" / f"{name}-{seed}-{commit}"
     run_record = {
         "name": name,
-        "command": " ".join(command_line(name, seed, *more)),
+        "command": shlex.join(command_line(name, seed, *more)),
         "seed": seed,
         "commit": commit,
         "date": datetime.date.today().isoformat(),
         "machine": describe_machine(),
+        "alone": alone,
     }
     if (logdir / _RUN_RECORD).exists():
         sys.exit(f"error: {logdir} already contains a run; save it with --take, or delete it")
@@ -90,10 +93,11 @@ def save_reference(logdir: Path) -> None:
 def draw_references() -> None:
     """Draw a figure per name, over frames and over time, and write the table of curves.md."""
     table = [
-        "| | command | mean return | environment frames | training time |",
-        "|---|---|---|---|---|",
+        "| | observation; actions | command | random policy | mean return "
+        "| environment frames | training time |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for name in DOCUMENTED_RUNS:
+    for name, documented in DOCUMENTED_RUNS.items():
         runs = [json.loads(p.read_text()) for p in sorted(REFERENCE_FOLDER.glob(f"{name}-*.json"))]
         if not runs:
             continue
@@ -113,8 +117,9 @@ def draw_references() -> None:
         figure.suptitle(name, x=0.01, ha="left", weight="bold")
         plot_style.save_figure(figure, REFERENCE_FOLDER / f"{name}.svg")
         table += [
-            f"| {name} | `{run['command']}` | {run['episode_return']:.2f} | {run['frames']:,.0f} | "
-            f"{run['seconds']:,.0f} s |"
+            f"| {name} | {documented.spaces} | `{run['command']}` | {documented.random:g} "
+            f"| {run['episode_return']:.2f} | {run['frames']:,.0f} "
+            f"| {run['seconds']:,.0f} s{'' if run.get('alone', True) else ', shared'} |"
             for run in runs
         ]
     before, rest = _PAGE.read_text().split(_TABLE_MARKS[0])
@@ -130,6 +135,9 @@ def main() -> None:
     parser.add_argument("name", nargs="?", choices=DOCUMENTED_RUNS)
     parser.add_argument("--seeds", default="1", help="seeds, separated by commas (1)")
     parser.add_argument("--take", type=Path, help="folder of a finished run to save; starts no run")
+    parser.add_argument(
+        "--shared", action="store_true", help="other programs run on the machine, too"
+    )
     parser.add_argument("--draw", action="store_true", help="only redraw the figures and the table")
     args, more = parser.parse_known_args()
     if args.take:
@@ -138,7 +146,7 @@ def main() -> None:
         save_reference(args.take)
     elif args.name:
         for seed in map(int, args.seeds.split(",")):
-            save_reference(run_seed(args.name, seed, *more))
+            save_reference(run_seed(args.name, seed, not args.shared, *more))
     elif not args.draw:
         parser.error(f"give one of {', '.join(DOCUMENTED_RUNS)}, or --take, or --draw")
     draw_references()

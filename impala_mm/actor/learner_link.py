@@ -16,7 +16,7 @@ import numpy as np
 
 from impala_mm.actor.host_cache import HostParameterCache
 from impala_mm.data import compression
-from impala_mm.runtime import thread_names
+from impala_mm.runtime import ports, thread_names
 from impala_mm.runtime.backoff import Backoff
 from impala_mm.runtime.log import Say
 from impala_mm.transport.client import Client, OtherRun, Unreachable
@@ -332,10 +332,7 @@ class LearnerLink(threading.Thread):
 
     def _connect(self) -> Client | None:
         """Wait for a learner that accepts this actor; return None if asked to stop."""
-        what = "the learner" if len(self._addresses) == 1 else "a learner"
-        backoff = Backoff(
-            f"for {what} at {', '.join(self._addresses)}", self._say, self._stop_asked
-        )
+        backoff = Backoff(f"for {ports.in_words(self._addresses)}", self._say, self._stop_asked)
         missed, why = 0, ""
         while not self._stop_asked.is_set():
             address = self._addresses[self._learner]

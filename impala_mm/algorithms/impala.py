@@ -180,8 +180,7 @@ class Impala:
         if not self._scale_advantages or exchange.group.size == 1:
             return None
         steps, *_, targets = vtrace_step(weight=batch.weight, **self._outputs(batch))
-        own = losses.moments(targets.pg_advantages, steps.live)
-        return losses.Moments(*tf.unstack(exchange.mean(tf.stack(own), name="advantages")))
+        return losses.moments(targets.pg_advantages, steps.live, exchange)
 
     def _loss(self, batch: Batch, moments: losses.Moments | None) -> Losses:
         config = self._config

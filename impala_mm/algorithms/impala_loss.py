@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms import losses, masking, policies, vtrace
+from impala_mm.algorithms import losses, policies, vtrace
 from impala_mm.algorithms.distributions import Distribution
 
 
@@ -79,10 +79,7 @@ def vtrace_step(
         weight=weight,
         discounting=discounting,
     )
-    policy = distribution(
-        losses.mask(steps.live, parameters[:-1]),
-        masking.allow_all(~steps.live, masks),
-    )
+    policy = losses.step_policy(distribution, parameters, steps.live, masks)
     log_probs = policy.log_prob(steps.actions)
     targets = vtrace.from_importance_weights(
         tf.where(steps.live, log_probs - steps.behaviour_log_probs, 0.0),

@@ -81,8 +81,8 @@ class Algorithm(Protocol):
     # `Entry.mask` forbids. Environments that offer masks are refused for other algorithms.
     # `masking` has what it takes.
     masks: bool = False
-    # Optional: the name of the network, which a resumed run must share. Empty: not known, unless
-    # --agent_name gives it.
+    # Optional: the name of the network, which a resumed run must share, such as
+    # `networks.chosen_name` returns. Empty: not known, unless --agent_name gives it.
     network_name: str = ""
 
     def initial_state(self, batch: int) -> Any:

@@ -6,9 +6,14 @@ action, reward and end of an episode in entry t+1 follow from the output at entr
 called transition t. So inputs are [T+1, B, ...] and everything about transitions is [T, B].
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
+
+from impala_mm.algorithms import masking, vtrace
+from impala_mm.algorithms.distributions import Distribution
+from impala_mm.distributed.gradients import GradientReducer
 
 REWARD_CLIPPING = ("abs_one", "soft_asymmetric", "none")
 REDUCTIONS = ("sum", "mean")
@@ -67,6 +72,31 @@ def transitions(
     )
 
 
+def step_policy(
+    distribution: Callable[..., Distribution],
+    parameters: tf.Tensor,
+    live: tf.Tensor,
+    masks: Any = (),
+) -> Distribution:
+    """Return the policy at the transitions [T, B] from its parameters at entries, [T+1, B, P].
+
+    `distribution` makes it of parameters and a mask, such as `PolicyDistribution.make`; `masks` are
+    those of the entries. Where `live` is false, the policy is one that depends on neither, and
+    allows every action, so that all its numbers and gradients are finite.
+    """
+    return distribution(mask(live, parameters[:-1]), masking.allow_all(~live, masks))
+
+
+def generalised_advantages(steps: Transitions, values: tf.Tensor, lambda_: float) -> tf.Tensor:
+    """Return the generalised advantages (arXiv 1506.02438) of the transitions, [T, B].
+
+    `values` [T+1, B] are those that `transitions` received. Plus values[:-1], the advantages are
+    the targets of the values. They are 0 where the transitions are not live.
+    """
+    errors = steps.rewards + steps.discounts * values[1:] - values[:-1]
+    return vtrace.discounted_suffix_sums(tf.stop_gradient(errors), steps.discounts * lambda_)
+
+
 def mask(live: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     """Return x [T, B, ...] with zeros where `live` [T, B] is false."""
     x = tf.convert_to_tensor(x)
@@ -87,11 +117,17 @@ class Moments(NamedTuple):
     squares: tf.Tensor  # float64 []: the sum of their squares
 
 
-def moments(x: tf.Tensor, live: tf.Tensor) -> Moments:
-    """Return the moments of x [T, B] where `live`; those of several learners may be averaged."""
+def moments(x: tf.Tensor, live: tf.Tensor, exchange: GradientReducer | None = None) -> Moments:
+    """Return the moments of x [T, B] where `live`; with `exchange`, their means over learners.
+
+    `standardise` may be given those means, since it only needs ratios of the moments.
+    """
     x = tf.cast(mask(live, x), tf.float64)
     count = tf.reduce_sum(tf.cast(live, tf.float64))
-    return Moments(count, tf.reduce_sum(x), tf.reduce_sum(tf.square(x)))
+    own = Moments(count, tf.reduce_sum(x), tf.reduce_sum(tf.square(x)))
+    if exchange is None:
+        return own
+    return Moments(*tf.unstack(exchange.mean(tf.stack(own), name="moments")))
 
 
 def standardise(x: tf.Tensor, live: tf.Tensor, of: Moments | None = None) -> tf.Tensor:

@@ -128,10 +128,7 @@ def _ask_learner(setup: _ActorSetup, name: str, default: str) -> str:
     )
 
     learners = setup.learners
-    which = f"the learner at {learners[0]}"
-    if len(learners) > 1:
-        which = f"a learner at {' or '.join(learners)}"
-    waiting = Backoff(f"for {which}", setup.say, setup.stop)
+    waiting = Backoff(f"for {ports.in_words(learners)}", setup.say, setup.stop)
     for number in itertools.count(setup.start):
         if setup.stop.is_set():
             break

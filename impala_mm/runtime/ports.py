@@ -9,7 +9,7 @@ import ipaddress
 import os
 import pwd
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from impala_mm.config import flags
@@ -172,6 +172,13 @@ def parse_learner_hosts(config: Config) -> list[str]:
     for name in ("no_proxy", "NO_PROXY"):
         os.environ[name] = ",".join(filter(None, [os.environ.get(name, ""), *hosts]))
     return found
+
+
+def in_words(learners: Sequence[str]) -> str:
+    """Return the addresses of the learners that a process waits for, one of them being enough."""
+    if len(learners) == 1:
+        return f"the learner at {learners[0]}"
+    return f"a learner at {' or '.join(learners)}"
 
 
 def _host(flag: str, value: str, address: str) -> str:

@@ -9,9 +9,8 @@ from typing import NamedTuple
 import sonnet as snt
 import tensorflow as tf
 
-from impala_mm.algorithms import losses, masking, networks, normalisers, optimizers, policies
+from impala_mm.algorithms import losses, networks, normalisers, optimizers, policies
 from impala_mm.algorithms.interface import Role, entry_spec, start_spec
-from impala_mm.algorithms.vtrace import discounted_suffix_sums
 from impala_mm.data import batches
 from impala_mm.data.trajectory import UnrollSpec
 from impala_mm.data.variables import Variables
@@ -141,10 +140,8 @@ class PPO:
         """Return what the policy that played shall learn, by generalised advantages."""
         _, values = self._unroll(batch)
         steps = self._steps(batch, values)
-        errors = steps.rewards + steps.discounts * values[1:] - values[:-1]
-        advantages = discounted_suffix_sums(errors, steps.discounts * self._config.gae_lambda)
-        own = tf.stack(losses.moments(advantages, steps.live))
-        moments = losses.Moments(*tf.unstack(exchange.mean(own, "advantages")))
+        advantages = losses.generalised_advantages(steps, values, self._config.gae_lambda)
+        moments = losses.moments(advantages, steps.live, exchange)
         standard = losses.standardise(advantages, steps.live, moments)
         return Goals(standard, advantages + values[:-1])
 
@@ -153,8 +150,7 @@ class PPO:
         parameters, values = self._unroll(batch)
         steps = self._steps(batch, values)
         live, weight = steps.live, batch.weight
-        masks = masking.allow_all(~live, batch.unrolls.mask)
-        policy = self._distribution.make(losses.mask(live, parameters[:-1]), masks)
+        policy = losses.step_policy(self._distribution.make, parameters, live, batch.unrolls.mask)
         log_ratios = tf.where(live, policy.log_prob(steps.actions) - steps.behaviour_log_probs, 0.0)
         ratios = tf.exp(log_ratios)
         clipped = tf.clip_by_value(ratios, 1 - config.clip, 1 + config.clip)

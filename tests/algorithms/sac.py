@@ -32,6 +32,7 @@ class SAC:
                 f"{actions.describe()}"
             )
         self._config = config
+        self.network_name = networks.chosen_name(config, environment)
         self._distribution = policies.choose(actions, box="tanh", deviation="learnt")
         self._target_entropy = -float(sum(part.num_features for part in actions.leaves))
         self._normaliser = normalisers.Normaliser(config, environment.observation)

@@ -7,6 +7,14 @@ import pytest
 from processes import ROOT, run
 
 REFERENCE = ROOT / "sandbox" / "reference"
+WITHOUT_PACKAGES = """
+import sys
+sys.path.insert(0, sys.argv[1])
+sys.modules["minigrid"] = None
+import verify
+sys.argv[1:] = ["minigrid"]
+verify.main()
+"""
 
 
 def _verify(*words):
@@ -29,7 +37,7 @@ def _run_folder(folder, name, *, late=1.0, most=float("inf")):
     return f"--of={folder}"
 
 
-@pytest.mark.parametrize("name", ["catch", "cartpole", "pong", "breakout"])
+@pytest.mark.parametrize("name", sorted({p.stem[:-2] for p in REFERENCE.glob("*-1.json")}))
 def test_a_recorded_curve_is_within_the_band(tmp_path, name):
     code, printed = _verify(name, _run_folder(tmp_path, name))
     assert code == 0, printed
@@ -58,3 +66,19 @@ def test_a_return_that_no_recorded_seed_reached_is_refused_before_anything_runs(
     code, printed = _verify("catch", "--until=2")
     assert code == 2
     assert "error: no recorded curve of catch reaches this return" in printed
+
+
+def test_seconds_of_a_machine_that_was_shared_are_not_compared(tmp_path):
+    code, printed = _verify("harvest", _run_folder(tmp_path, "harvest"))
+    assert code == 0, printed
+    assert "seconds are not compared: the recorded runs shared their machine" in printed
+
+
+def test_a_package_that_is_missing_is_named_with_its_installation():
+    """A folder of packages that PYTHONPATH names must not count: -I ignores it."""
+    code, printed = run(
+        sys.executable, "-I", "-c", WITHOUT_PACKAGES, str(ROOT / "sandbox"), limit=30
+    )
+    assert code == 2, printed
+    assert printed.startswith("error: minigrid needs a package that is not installed; install it")
+    assert "`uv pip install --target extra -c constraints.lock 'minigrid'`" in printed
