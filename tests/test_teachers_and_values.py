@@ -122,7 +122,7 @@ def test_recurrent_q_learns_resumes_with_its_replay_and_is_tested_exported_and_t
     assert kept.sum() > 100
     for name in ("batch.unrolls.observation", "batch.unrolls.extras", "batch.unrolls.first"):
         np.testing.assert_array_equal(after[name][:, kept], before[name][:, kept])
-    # Each of the two ends leaves at most one batch that the source returned, but was not trained on.
+    # Each of the two ends leaves at most one batch that was returned, but not trained on.
     assert 0 <= priorities["added"] / 8 - read_rows(first)[-1]["updates"] <= 2
     _check_epsilons(after, 16)
 
