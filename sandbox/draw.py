@@ -1,7 +1,7 @@
 """Draw the diagrams of the pages.
 
-The diagrams are processes.svg (README.md), step.svg (multi_learner.md) and unroll.svg
-(CONTRIBUTING.md).
+The diagrams are processes.svg (README.md), step.svg (multi_learner.md), unroll.svg
+(CONTRIBUTING.md) and algorithm.svg (own_algorithm.md).
 
 python sandbox/draw.py [FOLDER]
 """
@@ -172,6 +172,47 @@ def draw_unroll() -> str:
     return _make_svg("The path of an unroll", 860, 38 + height * half, parts)
 
 
+def draw_algorithm() -> str:
+    """Draw what an algorithm defines, in blue and green, and what passes between the parts."""
+    left, middle, right, wide = 150, 430, 710, 236
+    rows = (30, 150, 270)
+    parts = [
+        _draw_box(left, rows[0], wide, _GRAY, "environments", "rewards, observations, masks"),
+        _draw_box(left, rows[1], wide, _GREEN, "act", "entry, core state: actions, extras"),
+        _draw_box(left, rows[2], wide, _GREEN, "unroll", "T + overlap entries, start"),
+        _draw_box(middle, rows[2], 200, _BLUE, "source", "optional: replay, a file"),
+        _draw_box(right, rows[2], wide, _BLUE, "update", "batch: metrics, priorities"),
+        _draw_box(right, rows[1], wide, _GRAY, "exchange", "averages over all learners"),
+        _draw_box(right, rows[0], wide, _BLUE, "variables", "trained, carried, acting, local"),
+        _draw_box(middle, rows[0], 200, _GREEN, "judge", "for tests and videos"),
+    ]
+    half = wide // 2
+    parts += [
+        _draw_arrow(f"M {left - 30} {rows[0] + 56} V {rows[1] - 2}"),
+        _draw_label(left - 64, rows[1] - 28, "entries"),
+        _draw_arrow(f"M {left + 30} {rows[1] - 1} V {rows[0] + 57}"),
+        _draw_label(left + 64, rows[1] - 28, "actions"),
+        _draw_arrow(f"M {left} {rows[1] + 56} V {rows[2] - 2}"),
+        _draw_arrow(f"M {left + half + 1} {rows[2] + 27} H {middle - 102}"),
+        _draw_label((left + half + middle - 100) // 2, rows[2] + 17, "unrolls"),
+        _draw_arrow(f"M {middle + 101} {rows[2] + 18} H {right - half - 2}"),
+        _draw_label((middle + 100 + right - half) // 2, rows[2] + 8, "batches"),
+        _draw_arrow(f"M {right - half - 1} {rows[2] + 40} H {middle + 102}", kind="dashed"),
+        _draw_label((middle + 100 + right - half) // 2, rows[2] + 56, "priorities"),
+        _draw_arrow(f"M {right} {rows[2] - 1} V {rows[1] + 57}"),
+        _draw_label(right + 46, rows[2] - 28, "gradients"),
+        _draw_arrow(f"M {right} {rows[1] - 1} V {rows[0] + 57}"),
+        _draw_label(right + 46, rows[1] - 28, "steps"),
+        _draw_arrow(f"M {right - half - 1} {rows[0] + 27} H {middle + 102}", kind="dashed"),
+        _draw_arrow(
+            f"M {right - half + 20} {rows[0] + 56} L {left + half + 2} {rows[1] + 24}",
+            kind="dashed",
+        ),
+        _draw_label(middle + 10, rows[1] + 34, "the variables for acting, after each update"),
+    ]
+    return _make_svg("An algorithm and what calls it", 860, 345, parts)
+
+
 def _draw_lane(begin: int, top: int, end: int, fill: str, text: str) -> str:
     middle = (begin + end) // 2
     return (
@@ -186,6 +227,7 @@ if __name__ == "__main__":
         ("processes", draw_processes),
         ("step", draw_step),
         ("unroll", draw_unroll),
+        ("algorithm", draw_algorithm),
     ):
         (folder / f"{name}.svg").write_text(draw())
         print(f"wrote {folder / name}.svg")

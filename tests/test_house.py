@@ -186,7 +186,7 @@ def test_supervisors_and_processes_mean_the_same_heartbeat():
 def test_the_pictures_are_what_their_script_draws(tmp_path):
     code, printed = run(sys.executable, "sandbox/draw.py", tmp_path)
     assert code == 0, printed
-    for name in ("processes.svg", "step.svg", "unroll.svg"):
+    for name in ("processes.svg", "step.svg", "unroll.svg", "algorithm.svg"):
         assert (tmp_path / name).read_text() == (ROOT / "sandbox" / name).read_text()
 
 

@@ -251,8 +251,6 @@ def test_the_own_environment_of_the_sandbox_is_solved_by_walking_on():
     assert on[2:] == (pytest.approx(0.9), 10)
     assert on.episode_return > envs.spec.reward_threshold
     assert back[2:] == (pytest.approx(-0.5), 50)
-    page = (ROOT / "sandbox" / "own_environment.md").read_text()
-    assert f"--level_name={envs.spec.level_name}" in page
 
 
 def _shows(space, observation):

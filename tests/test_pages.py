@@ -1,0 +1,142 @@
+"""The pages for users' own algorithms and environments, typed word by word in an empty home."""
+
+import sys
+import textwrap
+
+import pytest
+from far_cluster import FarCluster
+from pages import Reader, blocks
+from processes import ROOT, needs_horovod
+
+ALGORITHM, ENVIRONMENT = "own_algorithm.md", "own_environment.md"
+
+
+def _code(name):
+    return (ROOT / "sandbox" / name).read_text()
+
+
+def _lines(text):
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def test_the_page_about_algorithms_shows_all_of_its_example_and_nothing_else():
+    settings, *parts = [text for _, text in blocks(ALGORITHM, "python")]
+    assert _lines(settings) == _lines(_code("own_algorithm_settings.py"))
+    assert _lines("".join(parts)) == _lines(_code("own_algorithm.py"))
+
+
+def test_the_page_about_environments_shows_parts_of_its_examples():
+    code = _code("own_environment.py") + _code("own_spaces.py")
+    lines = textwrap.dedent("\n".join(map(str.lstrip, code.splitlines())))
+    for _, text in blocks(ENVIRONMENT, "python"):
+        assert "\n".join(map(str.lstrip, text.splitlines())) in lines
+
+
+@pytest.fixture
+def type_page(tmp_path):
+    """Return a function that makes a user who types a page's commands."""
+    made = []
+
+    def read(page):
+        made.append(Reader(page, tmp_path / "home"))
+        return made[-1]
+
+    yield read
+    for reader in made:
+        reader.end()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+def test_an_own_algorithm_is_trained_to_a_curve_tested_exported_and_resumed(type_page):
+    user = type_page(ALGORITHM)
+    printed = user.type("Run it")
+    assert "valid: CartPole-v1, ppo, MLPAgent" in printed
+    assert "CartPole-v1: mean return of the last 100 games" in printed
+    assert "resumed at 3" in printed
+    last = user.rows("ppo")[-1]
+    assert last["frames"] >= 40_000
+    assert last["episode_return"] > 60
+    assert last["policy_lag"] == 0
+    assert {"loss/value", "kl", "minibatches", "learning_rate"} <= last.keys()
+    assert (user.home / "research/runs/ppo/export/saved_model.pb").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+def test_an_own_environment_is_checked_solved_and_tested(type_page):
+    user = type_page(ENVIRONMENT)
+    printed = user.type("Train on it")
+    assert "valid: corridor:Corridor-v0, impala" in printed
+    assert "the mean return reached 0.85" in printed
+    assert user.rows("corridor")[-1]["episode_return"] >= 0.85
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+def test_an_own_environment_with_every_space_takes_arguments_and_wrappers(type_page):
+    user = type_page(ENVIRONMENT)
+    user.type("Spaces", "Functions, arguments, wrappers")
+    returns = [row["episode_return"] for row in user.rows("panel") if "episode_return" in row]
+    assert returns[-1] > returns[0] + 0.5
+    last = user.rows("wrapped")[-1]
+    assert last["episode_length"] == 5
+    assert 0 < last["episode_return"] < 0.5
+
+
+@needs_horovod
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+@pytest.mark.parametrize(
+    ("page", "headings"),
+    [
+        (ALGORITHM, ("On two learners", "From a CSV, and on other hosts")),
+        (ENVIRONMENT, ("Two learners, a CSV, other hosts",)),
+    ],
+)
+def test_two_learners_and_the_frontend(type_page, page, headings):
+    user = type_page(page)
+    user.type(*headings)
+    last = user.rows("two")[-1]
+    assert min(last["steps/learner0"], last["steps/learner1"]) > 0
+    assert user.rows("csv")[-1]["frames"] > 9_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("page", "files", "flags"),
+    [
+        (
+            ALGORITHM,
+            {"own_algorithm.py": "ppo.py", "own_algorithm_settings.py": "ppo_settings.py"},
+            ("--algorithm=ppo", "--level_name=CartPole-v1"),
+        ),
+        (ENVIRONMENT, {"own_spaces.py": "panel.py"}, ("--level_name=panel:Panel-v0",)),
+    ],
+)
+def test_deploy_takes_the_modules_to_other_hosts(lan, page, files, flags):
+    (command,) = [text for _, text in blocks(page, "sh") if "run_experiment_mm_raw.py" in text]
+    assert flags[0] in command, "the page's command is this one, without --deploy"
+    far = FarCluster(lan, python=sys.executable)
+    folder = lan.laptop.path("/root/research")
+    folder.mkdir()
+    for name, copied in files.items():
+        (folder / copied).write_text(_code(name))
+    rows = far.of(["learner1"], ["actor1", "actor3"])
+    ran = lan.laptop.run(
+        *("sh", "-c", 'cd /root/research && exec "$@"', "sh"),
+        *far.frontend(rows, "--deploy", *flags, "--logdir=/root/run"),
+        "--total_environment_frames=5000",
+        check=False,
+        timeout=250,
+    )
+    printed = ran.stdout + ran.stderr
+    assert ran.returncode == 0, printed
+    names = ", ".join(sorted(files.values()))
+    assert f"your modules are copied into the project's folder: {names}" in printed
+    for host in (lan.learner1, lan.actor3):
+        for copied in files.values():
+            assert (host.home / "impala_mm" / copied).exists()
+    assert "reached 5,000 frames" in printed
+    assert far.left() == {}
