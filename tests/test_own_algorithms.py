@@ -110,6 +110,16 @@ def test_ppo_learns_cartpole_and_is_resumed_tested_and_exported(here):
     assert "with --algorithm=my.ppo actors wait for the next policy, which needs" in printed
 
 
+def test_ppo_learns_a_masked_game_of_several_choices_with_a_recurrent_network(here):
+    """Rooms raises an error if a forbidden choice arrives; drawing evenly returns 6.0 of 10."""
+    level = ("--level_name=tests.helpers.acting:Rooms-v0", "--agent_name=MLPLSTMAgent")
+    goal = ("--discounting=0.5", "--stop_at_return=8.5", "--total_environment_frames=100000")
+    run = Training(here, PPO[0], *level, *goal, "--normalize_rewards")
+    run.end()
+    assert "the mean return reached 8.5" in run.printed()
+    assert "is rebuilt" not in run.printed()
+
+
 @needs_horovod
 def test_ppo_learns_cartpole_with_two_learners_whose_variables_stay_equal(here):
     flags = (*PPO, *TWO, "--batch_size=8", "--normalize_observations")

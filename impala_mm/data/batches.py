@@ -75,8 +75,13 @@ def replayed(batch: Batch) -> Batch:
 
 
 def padded(batch: Batch, size: int) -> Batch:
-    """Return a batch of `size` columns: repeat the last one with weight 0 as often as needed."""
+    """Return a batch of `size` columns: repeat the last one with weight 0 as often as needed.
+
+    Raises ValueError if the batch has no columns, or more than `size`.
+    """
     number = len(batch.weight)
+    if not 1 <= number <= size:
+        raise ValueError(f"a batch of {number} columns cannot be padded to {size}")
     result = columns(batch, np.minimum(np.arange(size), number - 1))
     weight = np.where(np.arange(size) < number, np.asarray(result.weight), 0)
     return result._replace(weight=weight.astype(np.float32))

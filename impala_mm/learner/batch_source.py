@@ -45,6 +45,29 @@ class BatchSource(Protocol):
         """Take the priorities that the algorithm gives to the unrolls with these keys."""
 
 
+def decode_batch(
+    codec: UnrollCodec,
+    contents: tf.Tensor,
+    versions: tf.Tensor,
+    keys: tf.Tensor,
+    fresh: tf.Tensor,
+    device: str,
+) -> Batch:
+    """Return the batch of B unrolls, string [B], with its entries on `device`; for use in a graph.
+
+    Columns that are not `fresh`, bool [B], are padding of weight 0.
+    """
+    with tf.device("/CPU:0"):
+        unrolls = codec.decode(contents)
+        weight = tf.cast(fresh, tf.float32)
+    # In one graph with the copy, TensorFlow places the data to copy in pinned memory.
+    with tf.device(device):
+        entries, start = tf.nest.map_structure(tf.identity, unrolls)
+    # `first` stays on the CPU; otherwise counting the steps by it would wait for the GPU.
+    entries = entries._replace(first=unrolls[0].first)
+    return Batch(entries, start, keys, weight, versions, fresh)
+
+
 class QueueSource:
     """A source of batches of new unrolls from the actors' queue, each used once.
 
@@ -84,15 +107,9 @@ class QueueSource:
         def take() -> Batch:
             with tf.device("/CPU:0"):
                 contents, versions = self._queue.dequeue_many(size)
-                unrolls = self._codec.decode(contents)
                 keys = taken.assign_add(size) - tf.range(size, 0, -1, tf.int64)
-                weight, fresh = tf.ones([size]), tf.fill([size], True)
-            # In one graph with the copy, TensorFlow places the data to copy in pinned memory.
-            with tf.device(device):
-                entries, start = tf.nest.map_structure(tf.identity, unrolls)
-            # `first` stays on the CPU; otherwise counting the steps by it would wait for the GPU.
-            entries = entries._replace(first=unrolls[0].first)
-            return Batch(entries, start, keys, weight, versions, fresh)
+                fresh = tf.fill([size], True)
+            return decode_batch(self._codec, contents, versions, keys, fresh, device)
 
         while True:
             try:

@@ -7,6 +7,7 @@ is traced for fixed shapes.
 import tensorflow as tf
 
 from impala_mm.data.trajectory import Batch, UnrollCodec
+from impala_mm.learner.batch_source import decode_batch
 from impala_mm.runtime import devices
 from impala_mm.transport.rounds import Rounds
 
@@ -30,15 +31,9 @@ class RoundSource:
                 # Padding repeats the round's unrolls, whose numbers are harmless in any formula.
                 contents = tf.gather(contents, column % count)
                 versions = tf.gather(versions, column % count)
-                unrolls = codec.decode(contents)
                 keys = taken.assign_add(size) - tf.range(size, 0, -1, tf.int64)
                 fresh = column < count
-                weight = tf.cast(fresh, tf.float32)
-            with tf.device(device):
-                entries, start = tf.nest.map_structure(tf.identity, unrolls)
-            # `first` stays on the CPU, where the learner counts the steps by it.
-            entries = entries._replace(first=unrolls[0].first)
-            return Batch(entries, start, keys, weight, versions, fresh)
+            return decode_batch(codec, contents, versions, keys, fresh, device)
 
         self._take = take
 

@@ -8,8 +8,8 @@ each environment.
 import sonnet as snt
 import tensorflow as tf
 
-from impala_mm.algorithms import losses, masking, networks, normalisers, optimizers
-from impala_mm.algorithms.interface import PolicyOutput, Role, entry_spec
+from impala_mm.algorithms import losses, masking, networks, normalisers, optimizers, targets
+from impala_mm.algorithms.interface import PolicyOutput, Role, entry_spec, start_spec
 from impala_mm.data.trajectory import UnrollSpec
 from impala_mm.data.variables import Variables
 from tests.algorithms.prioritised_replay import PrioritisedReplay
@@ -56,16 +56,15 @@ class RecurrentQ:
         self.network_name = networks.chosen_name(config, environment)
         self._normaliser = normalisers.Normaliser(config, environment.observation)
         self._online = QNetwork(config, environment)
-        start = tf.nest.map_structure(
-            lambda x: tf.TensorSpec(x.shape[1:], x.dtype), self.initial_state(1)
-        )
+        start = start_spec(self.initial_state(1))
         step = entry_spec(environment, extras=tf.TensorSpec([], tf.float32))
         self.unroll = UnrollSpec(config.unroll_length, 1 + config.burn_in, step, start)
         trained, inputs = list(self._online.trainable_variables), self._normaliser
-        targets, rest = [], []
+        copied, rest = [], []
         if role is Role.LEARNER:
             self._target = QNetwork(config, environment)
-            targets = list(self._target.trainable_variables)
+            copied = list(self._target.trainable_variables)
+            targets.follow(copied, trained)
             self._optimizer = optimizers.make(
                 config.optimizer,
                 config.learning_rate,
@@ -78,9 +77,9 @@ class RecurrentQ:
             rest = [*self._optimizer.variables, self._updates]
         self.variables = Variables(
             trained=trained,
-            carried=[*targets, *rest, *inputs.carried],
+            carried=[*copied, *rest, *inputs.carried],
             acting=[*trained, *inputs.acting],
-            weights=[*targets, *inputs.carried],
+            weights=[*copied, *inputs.carried],
         )
 
     def source(self, fresh):
@@ -116,10 +115,6 @@ class RecurrentQ:
 
     def update(self, batch, context, exchange):
         config, trained = self._config, self.variables.trained
-        copies = self._updates % config.target_period == 0
-        for target, online in zip(self._target.trainable_variables, trained, strict=True):
-            target.assign(tf.where(copies, online, target))
-        self._updates.assign_add(1)
         entries = self._normaliser.read(batch.unrolls)
         _, state = self._normaliser.split(batch.start)
         future = self._target.unroll(entries, state, config.burn_in)
@@ -138,6 +133,8 @@ class RecurrentQ:
             optimizers.scheduled_rate(config, context.frames, context.total)
         )
         exchange.apply(self._optimizer, gradients, trained)
+        copies = self._updates.assign_add(1) % config.target_period == 0
+        targets.follow(self._target.trainable_variables, trained, tf.cast(copies, tf.float32))
         played = batch._replace(weight=tf.where(batch.fresh, batch.weight, 0.0))
         self._normaliser.update(played, self.unroll.overlap, exchange)
         metrics = {
@@ -160,11 +157,11 @@ def td_errors(values, future, entries, weight, discounting, n_steps):
     live = ~entries.first[1:] & (weight > 0)
     rewards = tf.where(live, entries.reward[1:], bootstrap[:-1])
     discounts = tf.where(live & ~entries.terminated[1:], discounting, 0.0)
-    targets = bootstrap
+    goals = bootstrap
     for _ in range(n_steps):  # at the end of the unroll, there are fewer rewards
-        targets = tf.concat([rewards + discounts * targets[1:], bootstrap[-1:]], 0)
+        goals = tf.concat([rewards + discounts * goals[1:], bootstrap[-1:]], 0)
     chosen = tf.gather(values[:-1], tf.where(live, entries.action[1:], 0), batch_dims=2)
-    return tf.where(live, targets[:-1] - chosen, 0.0), live
+    return tf.where(live, goals[:-1] - chosen, 0.0), live
 
 
 def priorities_of(error, live):

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import impala_mm
 from impala_mm.algorithms import losses, masking, networks, optimizers, policies, vtrace
-from impala_mm.algorithms.interface import PolicyOutput, Role, entry_spec
+from impala_mm.algorithms.interface import PolicyOutput, Role, entry_spec, start_spec
 from impala_mm.config.messages import UserMistake
 from impala_mm.data.trajectory import UnrollSpec
 from impala_mm.data.variables import Variables
@@ -35,9 +35,7 @@ class Student:
         self._value = snt.Linear(1, name="value")
         for head in (self._policy, self._value):  # creates their variables
             head(tf.zeros([1, self._body.num_features]))
-        start = tf.nest.map_structure(
-            lambda x: tf.TensorSpec(x.shape[1:], x.dtype), self.initial_state(1)
-        )
+        start = start_spec(self.initial_state(1))
         parameters = tf.TensorSpec([self._distribution.num_parameters], tf.float32)
         step = entry_spec(environment, extras=parameters)
         self.unroll = UnrollSpec(config.unroll_length, 1 + config.burn_in, step, start)

@@ -53,6 +53,8 @@ def test_a_copy_of_arrays_is_independent_of_the_batch():
 def test_replayed_and_padded_columns_do_not_count_as_played():
     padded = batches.padded(_batch(0), 5)
     assert padded.weight.tolist() == [1, 1, 1, 0, 0]
+    with pytest.raises(ValueError, match="a batch of 3 columns cannot be padded to 2"):
+        batches.padded(_batch(0), 2)
     assert padded.key.tolist() == [0, 1, 2, 2, 2]
     assert padded.played.tolist() == [True, True, True, False, False]
     joined = batches.join([_batch(0), batches.replayed(_batch(3))])
