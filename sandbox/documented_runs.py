@@ -66,7 +66,7 @@ DOCUMENTED_RUNS = {
         1.7,
         "images [84, 84, 4]; Discrete(4)",
     ),
-    # Harvest and tic-tac-toe stop at their own reward threshold.
+    # Harvest and tic-tac-toe stop at their own reward threshold; the latter may not reach it.
     "harvest": DocumentedRun(
         ["--level_name=sandbox.small_games:Harvest-v0", "--discounting=0.9"],
         13.5,
@@ -74,7 +74,7 @@ DOCUMENTED_RUNS = {
         "numbers [4]; MultiDiscrete([3, 3])",
     ),
     "tictactoe": DocumentedRun(
-        ["--level_name=sandbox.small_games:TicTacToe-v0"],
+        ["--level_name=sandbox.small_games:TicTacToe-v0", "--max_seconds=400"],
         0.7,
         -0.01,
         "numbers [9]; Discrete(9) with a mask",
@@ -97,6 +97,20 @@ DOCUMENTED_RUNS = {
         -1192,
         "numbers [3]; Box [1]",
     ),
+    "taxi": DocumentedRun(
+        [
+            "--level_name=Taxi-v4",
+            "--normalize_rewards",
+            "--discounting=0.95",
+            "--learning_rate=0.002",
+            "--entropy_cost=0.01",
+            "--total_environment_frames=1000000",
+            "--stop_at_return=7",
+        ],
+        5,
+        -187,
+        "a choice among 500; Discrete(6) with a mask",
+    ),
     # Environments of other packages.
     "minigrid": DocumentedRun(
         [
@@ -110,6 +124,44 @@ DOCUMENTED_RUNS = {
         "an image [7, 7, 3], a direction and a mission of words; Discrete(7)",
         needs="minigrid",
         imports="minigrid",
+    ),
+    "lunarlander": DocumentedRun(
+        [
+            "--level_name=LunarLander-v3",
+            "--normalize_observations",
+            "--normalize_rewards",
+            "--separate_networks",
+            "--discounting=0.99",
+            "--entropy_cost=0.01",
+            "--learning_rate=0.001",
+            "--batch_size=8",
+            "--total_environment_frames=1500000",
+            "--stop_at_return=200",
+        ],
+        90,
+        -181,
+        "numbers [8]; Discrete(4)",
+        needs="gymnasium[box2d]",
+        imports="Box2D",
+    ),
+    "invertedpendulum": DocumentedRun(
+        [
+            "--level_name=InvertedPendulum-v5",
+            "--normalize_observations",
+            "--normalize_rewards",
+            "--separate_networks",
+            "--entropy_cost=0",
+            "--learning_rate=0.001",
+            "--batch_size=16",
+            "--unroll_length=32",
+            "--total_environment_frames=1000000",
+            "--stop_at_return=950",
+        ],
+        900,
+        5.1,
+        "numbers [4]; Box [1]",
+        needs="gymnasium[mujoco]",
+        imports="mujoco",
     ),
 }
 

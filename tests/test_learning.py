@@ -52,3 +52,12 @@ def test_a_memory_task_needs_the_lstm(tmp_path, seed):
     rows = _train(tmp_path / "mlp", *flags[:-1], "--agent_name=MLPAgent", used)
     # Guessing returns 0.5; the mean of 100 such episodes has a standard deviation of 0.05.
     assert rows[-1]["episode_return"] < 0.65
+
+
+@pytest.mark.timeout(650)
+@pytest.mark.parametrize(("game", "goal"), [("harvest", 13), ("tictactoe", 0.7)])
+def test_a_game_of_other_actions_is_learnt_in_as_many_frames_as_recorded(game, goal):
+    """Harvest has MultiDiscrete actions, and tic-tac-toe has a mask."""
+    words = [game, f"--until={goal}", f"--learner_hosts=localhost:{free_port()}"]
+    code, printed = run(sys.executable, ROOT / "sandbox" / "verify.py", *words, limit=600)
+    assert code == 0, printed
