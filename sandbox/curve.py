@@ -6,6 +6,7 @@ python sandbox/curve.py [LOGDIR]        without LOGDIR: the newest folder in run
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from documented_runs import read_metrics
@@ -16,7 +17,8 @@ from impala_mm.runtime.strict_json import from_json
 
 tensorflow_import.load()  # the modules below need only TensorFlow's types
 
-from impala_mm.environments import types  # noqa: E402
+from impala_mm.environments import nests, types  # noqa: E402
+from impala_mm.environments.actions import ActionSpec  # noqa: E402
 from impala_mm.environments.make import level_spec, make_environments  # noqa: E402
 
 _WIDTH, _HEIGHT = 64, 12
@@ -39,17 +41,32 @@ def draw_text_chart(frames: list[float], values: list[float]) -> str:
     return "\n".join([*lines, " " * 10 + "└" + "─" * _WIDTH, " " * 11 + scale, " " * 11 + "frames"])
 
 
+def draw_actions(actions: ActionSpec, step: types.Step, random: np.random.Generator) -> Any:
+    """Return random actions that the masks of a step allow; numbers are from -1 to 1."""
+    masks, count, drawn = iter(nests.flatten(step.mask)), len(step.first), []
+    for part in actions.leaves:
+        if not part.choices:
+            low, high = (np.clip(bound, -1, 1) for bound in part.policy_bounds)
+            drawn.append(random.uniform(low, high, [count, *part.shape]).astype(np.float32))
+            continue
+        preference = random.uniform(0.1, 1, [count, sum(part.choices)]) * next(masks, True)
+        each = np.split(preference, np.cumsum(part.choices)[:-1], axis=1)
+        chosen = np.stack([part.argmax(1) for part in each], 1).astype(np.int32)
+        drawn.append(chosen.reshape([count, *part.shape]))
+    return actions.pack(drawn)
+
+
 def random_policy_return(level_name: str, options: dict) -> float:
     """Return the mean return of complete games that a random policy plays."""
     known = level_spec(level_name, **options).scores
     if known:  # Atari's scores are published, and 100 games would take minutes
         return known[0]
     environments = make_environments(level_name, 8, seed=0, **options)
-    actions = np.random.default_rng(0)
+    random = np.random.default_rng(0)
     returns: list[float] = []
-    environments.reset()
+    step = environments.reset()
     while len(returns) < _EPISODES:
-        environments.step(actions.integers(environments.spec.num_actions, size=8).astype(np.int32))
+        step = environments.step(draw_actions(environments.spec.actions, step, random))
         returns += [e.episode_return for e in environments.episodes() if e.whole_game]
     environments.close()
     return float(np.mean(returns))
@@ -86,9 +103,13 @@ def main() -> None:
     random = np.mean([random_policy_return(one.strip(), options) for one in level.split(",")])
     print(f"\nmean return {result:.2f}; random: {random:.2f}   ({logdir})")
     print("\nNext:")
-    print("  .venv/bin/python experiment.py --level_name=catch        another environment")
-    print("  .venv/bin/python experiment.py --help                    every setting")
-    print(f"  .venv/bin/tensorboard --logdir={logdir}    this run in a browser, with more metrics")
+    project = Path(__file__).resolve().parent.parent
+    place = "" if Path.cwd() == project else f"{project}/"
+    python = f"{place}.venv/bin/python {place}experiment.py"
+    print(f"  {python} --level_name=catch        another environment")
+    print(f"  {python} --help                    every setting")
+    board = f"{place}.venv/bin/tensorboard --logdir={logdir}"
+    print(f"  {board}    this run in a browser, with more metrics")
 
 
 if __name__ == "__main__":

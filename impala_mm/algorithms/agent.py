@@ -117,7 +117,8 @@ def stepping_identity(config: Config, levels: dict[str, EnvironmentSpec]) -> dic
         # Clipping of the rewards that the network reads.
         "reward_clipping": auto.reward_clipping(config, spec.emulator),
         "options": ", ".join(
-            f"--{n}={v}" for n, v in from_flags.environment_options(config).items()
+            f"--{n}={flags.format_value(v)}"
+            for n, v in from_flags.environment_options(config).items()
         ),
         "emulator": spec.emulator,
         "steps": f"{from_flags.describe_spaces(spec)}{' with masks' if spec.masks else ''}",

@@ -71,8 +71,8 @@ def recorded(config: Config) -> dict[str, Any]:
 def describe(config: Config, name: str) -> str:
     """Return a network in words: its name, and the flags that differ from their defaults."""
     default = recorded(Config())
-    chosen = [f"{name}={x}" for name, x in recorded(config).items() if x != default[name]]
-    return " ".join([name, *chosen])
+    chosen = {flag: x for flag, x in recorded(config).items() if x != default[flag]}
+    return " ".join([name, *(f"{flag}={flags.format_value(x)}" for flag, x in chosen.items())])
 
 
 def _style(config: Config) -> nets.Style:

@@ -37,8 +37,13 @@ def read_kwargs(text: str) -> dict[str, Any]:
 
 
 def json_text(kwargs: Mapping[str, Any]) -> str:
-    """Return arguments as a JSON object without line breaks; an empty text if there are none."""
-    return json.dumps(kwargs, ensure_ascii=False, allow_nan=False) if kwargs else ""
+    """Return arguments as a JSON object without line breaks; an empty text if there are none.
+
+    They are in the order of their names. Objects within an argument keep their order, since an
+    environment may read it.
+    """
+    ordered = dict(sorted(kwargs.items()))
+    return json.dumps(ordered, ensure_ascii=False, allow_nan=False) if kwargs else ""
 
 
 def kwargs_text(text: str) -> str:

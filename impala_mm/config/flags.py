@@ -96,7 +96,7 @@ def differences(config: Any, recorded: dict[str, Any]) -> list[str]:
         now = getattr(config, f.name)
         before = now if f.metadata["own"] else recorded.get(f.name, now)
         if before != now and f"{before}" != f"{now}":
-            found.append(f"--{f.name}={now} (was {before})")
+            found.append(f"--{f.name}={format_value(now)} (was {format_value(before)})")
     return found
 
 

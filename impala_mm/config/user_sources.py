@@ -58,7 +58,7 @@ def _of_module(name: str, installed: bool) -> dict[str, Path]:
         if where is None or home not in {None, where.parent}:
             continue
         home = where.parent
-        is_installed = "-packages" in home.name
+        is_installed = _is_for_packages(home)
         if is_installed and not installed:
             continue
         files = {str(path.relative_to(home)): path for path in _files(where)}
@@ -67,6 +67,11 @@ def _of_module(name: str, installed: bool) -> dict[str, Path]:
             python = [path for path in files.values() if path.suffix == ".py"]
             waiting += [each for path in python for each in _imports(path)]
     return found
+
+
+def _is_for_packages(folder: Path) -> bool:
+    """Return whether installed packages are in a folder, also by `pip install --target`."""
+    return "-packages" in folder.name or any(folder.glob("*.dist-info"))
 
 
 def _location(name: str) -> Path | None:

@@ -83,7 +83,11 @@ class MaskConversion:
 
     def ones(self, count: int) -> Any:
         """Return `count` masks that allow everything: a nest of new arrays [count, ...]."""
-        return ones(self._actions, count)
+        leaves = [
+            np.ones((count, sum(part.choices)), bool) if part.choices else ()
+            for part in self._actions.leaves
+        ]
+        return self._actions.pack(leaves)
 
     def without_choice(self, masks: list[np.ndarray]) -> Iterator[tuple[int, int, str]]:
         """Yield where masks [E, ...] allow nothing: the row, the array's number, and what it masks.
@@ -171,16 +175,6 @@ def sample(
         chosen = np.array([random.choice(np.flatnonzero(allowed)) for allowed in each], np.int32)
         leaves.append(part.to_environment(chosen.reshape(1, *part.shape))[0])
     return actions.pack(leaves)
-
-
-def ones(actions: ActionSpec, count: int) -> Any:
-    """Return `count` masks that allow everything: a nest of new arrays [count, ...]."""
-    return actions.pack(
-        [
-            np.ones((count, sum(part.choices)), bool) if part.choices else ()
-            for part in actions.leaves
-        ]
-    )
 
 
 def read_mask(actions: ActionSpec, raw: Any) -> list[np.ndarray]:

@@ -8,6 +8,7 @@ therefore needs no locks, and copies its batches to the training device.
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -72,7 +73,7 @@ class OwnSource:
     def next(self, timeout: float) -> Batch | None:
         """Return the source's next batch, or None; raises BadSource."""
         if self._waiting.is_set():  # a lock is not fair: this thread would take it again
-            threading.Event().wait(min(timeout, 0.01))
+            time.sleep(min(timeout, 0.01))
         with self._turn:
             self._pass_priorities_on()
             batch = self._source.next(timeout)

@@ -56,11 +56,6 @@ class Rounds:
         # Columns without an unroll, and unrolls that no round had room for, since the start.
         self.padded = self.dropped = 0
 
-    @property
-    def fill(self) -> float:
-        """The share of the open round's columns that have arrived, from 0 to 1."""
-        return self._received / self.columns
-
     def begin_update(self) -> None:
         """Open no further round before one more version is published."""
         with self._changed:

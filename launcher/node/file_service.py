@@ -21,7 +21,9 @@ from typing import Any, BinaryIO, Protocol
 _CHUNK = 1 << 18
 _SILENT_SECONDS = 300  # seconds without data before the program exits
 # Files of a run's folder that are not copied; nor are hidden ones, which are incomplete.
-_EXCLUDED = ("lock", "checkpoints/saving")
+# "own" is what each learner saves for itself, such as its replay: large, another one with each
+# checkpoint, and of use only to that learner on its own host.
+_EXCLUDED = ("lock", "checkpoints/saving", "own")
 _DAMAGED = "checkpoints/damaged-"
 FOLDER = "/"  # stands in for a link's target: this is a folder
 
@@ -46,7 +48,7 @@ class LocalFiles:
     """The files of this machine. Paths are absolute; every method can raise OSError."""
 
     def list_files(self, folder: str) -> dict[str, FileInfo]:
-        """Return every file under a run's folder, by relative path.
+        """Return the files under a run's folder that copies of it have, by relative path.
 
         A link to something in the folder is listed as a link; any other link as its target.
         """

@@ -1,6 +1,7 @@
 """Tests of sandbox/curve.py, which `make train` runs at its end."""
 
 import json
+import re
 import sys
 
 from processes import ROOT, run
@@ -24,6 +25,16 @@ def test_a_runs_curve_is_drawn_beside_a_random_policys_and_nothing_else_is_said(
     assert lines[15].split() == ["0", "900"]
     assert "mean return 0.90; random: -0." in printed
     assert lines[-1].endswith("this run in a browser, with more metrics")
+
+
+def test_a_random_policy_takes_the_actions_of_any_space_that_the_masks_allow(tmp_path):
+    row = {"frames": 1.0, "seconds": 1.0, "episode_return": 1.0}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    level = "sandbox.own_spaces:Panel-v0,Pendulum-v1"
+    (tmp_path / "settings.json").write_text(json.dumps({"level_name": level}))
+    code, printed = drawn(tmp_path)
+    assert code == 0, printed
+    assert re.search(r"mean return 1\.00; random: -[5-7]\d\d\.", printed), "4 and some -1200"
 
 
 def test_a_run_without_a_game_is_told_so(tmp_path):

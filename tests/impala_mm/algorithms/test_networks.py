@@ -64,8 +64,8 @@ def test_an_actor_of_another_network_is_refused_with_both(made):
     asked, identity = ({"protocol": 1} | made[name].identity for name in ("default", "chosen"))
     assert (
         "network (--agent_name and the flags of networks) is MLPLSTMAgent, the learner's is "
-        "MLPLSTMAgent --mlp_sizes=16,8 --activation=relu --layer_norm=True --lstm_size=4 "
-        "--separate_networks=True"
+        "MLPLSTMAgent --mlp_sizes=16,8 --activation=relu --layer_norm=true --lstm_size=4 "
+        "--separate_networks=true"
     ) in handshake.refusal(asked, identity)
 
 

@@ -14,10 +14,13 @@ def _parse(*arguments):
 
 
 def test_flags_that_mean_the_same_are_stored_alike():
-    assert _parse('--env_kwargs={"a":1,\n "b":[true]}').env_kwargs == '{"a": 1, "b": [true]}'
+    for text in ('{"a":1,\n "b":[true]}', '{"b": [true], "a": 1}'):
+        assert _parse(f"--env_kwargs={text}").env_kwargs == '{"a": 1, "b": [true]}'
+    inner = '{"order": {"b": 1, "a": 2}}'
+    assert _parse(f"--env_kwargs={inner}").env_kwargs == inner, "an environment may read it"
     assert _parse("--env_kwargs= {} ").env_kwargs == ""
     wrapped = _parse('--env_wrappers=a.b:C {"n":1, "m":"x,y"} , d:E').env_wrappers
-    assert wrapped == 'a.b:C{"n": 1, "m": "x,y"},d:E'
+    assert wrapped == 'a.b:C{"m": "x,y", "n": 1},d:E'
     assert environment_flags.wrappers_text(wrapped) == wrapped
 
 

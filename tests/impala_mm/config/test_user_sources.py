@@ -47,6 +47,12 @@ def test_a_packages_files_are_all_in_its_folder_and_levels_bring_their_modules(h
     assert user_sources.of_run(Config(algorithm="gone", level_name="gone:A-v0")) == {}
 
 
+def test_levels_of_packages_installed_into_a_folder_of_their_own_are_not_copied(here):
+    assert user_sources.of_run(Config(level_name="box:A-v0")).keys() > {"box/__init__.py"}
+    (here / "box-1.0.dist-info").mkdir()  # as `pip install --target` leaves it
+    assert user_sources.of_run(Config(level_name="box:A-v0")) == {}
+
+
 def test_a_folder_of_very_many_files_is_no_package_of_code(here, monkeypatch):
     monkeypatch.setattr(user_sources, "_MAX_FILES", 2)
     with pytest.raises(user_sources.TooManyFiles, match="box holds more than 2 files: move the"):

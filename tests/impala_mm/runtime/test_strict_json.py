@@ -51,8 +51,11 @@ def test_a_flag_whose_text_reads_as_an_infinity_has_not_changed_in_a_resumed_run
     config = Config(level_name="inf", max_seconds=math.inf)
     recorded = from_json(to_json(dataclasses.asdict(config)))
     assert differences(config, recorded) == []
-    changed = dataclasses.replace(config, level_name="catch")
-    assert differences(changed, recorded) == ["--level_name=catch (was inf)"]
+    changed = dataclasses.replace(config, level_name="catch", layer_norm=True)
+    assert differences(changed, recorded) == [
+        "--level_name=catch (was inf)",
+        "--layer_norm=true (was false)",
+    ]
 
 
 def test_a_state_file_with_a_number_that_json_lacks_is_not_written(tmp_path):

@@ -254,8 +254,11 @@ def test_links_out_of_the_folder_are_copied_as_their_targets_and_cycles_end(two,
     (there.path / "latest").symlink_to(f"checkpoints/{1:010d}")
     (elsewhere / "circle").symlink_to(elsewhere)
     (there.path / "nothing").symlink_to("/no/such/file")
-    for name in ("lock", "checkpoints/saving/x", "checkpoints/damaged-7/x", ".game.mp4.writing"):
-        (there.path / name).parent.mkdir(exist_ok=True)
+    for name in (
+        *("lock", "checkpoints/saving/x", "checkpoints/damaged-7/x", ".game.mp4.writing"),
+        "own/learner-0/0000000007/source/replay.npy",
+    ):
+        (there.path / name).parent.mkdir(parents=True, exist_ok=True)
         (there.path / name).write_text("not for others")
     (there.path / "file").write_text("content")
     once(Cut(), there.path, here)
