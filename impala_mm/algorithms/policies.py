@@ -182,21 +182,6 @@ def _box(leaf: Box, box: str) -> Callable[..., Distribution]:
         deviation = _LEAST + tf.nn.softplus(raw + math.log(math.expm1(_INITIAL - _LEAST)))
         if box == "tanh" and leaf.rescaled.all():
             return TanhNormal(mean, deviation)
-        return ClippedNormal(_near_bounds(mean, deviation, low, high), deviation, low, high)
+        return ClippedNormal(mean, deviation, low, high)
 
     return make
-
-
-def _near_bounds(
-    mean: tf.Tensor, deviation: tf.Tensor, low: np.ndarray, high: np.ndarray
-) -> tf.Tensor:
-    """Return the means [..., D] such that they are less than a deviation beyond their bounds.
-
-    Means within the bounds are not changed. Further away, nearly all actions would be at the bound
-    with a log-probability of 0 and without a gradient, so the policy could never return from there.
-    The gradient falls with the square of the distance, and not exponentially.
-    """
-    above, below = tf.nn.relu(mean - high), tf.nn.relu(low - mean)
-    excess = above + below  # of which at most one is not 0
-    kept = excess * deviation / (deviation + excess)
-    return tf.clip_by_value(mean, low, high) + tf.where(above > 0, kept, -kept)
