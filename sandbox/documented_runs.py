@@ -144,6 +144,25 @@ DOCUMENTED_RUNS = {
         needs="gymnasium[box2d]",
         imports="Box2D",
     ),
+    "invertedpendulum": DocumentedRun(
+        [
+            "--level_name=InvertedPendulum-v5",
+            "--normalize_observations",
+            "--normalize_rewards",
+            "--separate_networks",
+            "--entropy_cost=0",
+            "--learning_rate=0.001",
+            "--batch_size=16",
+            "--unroll_length=32",
+            "--total_environment_frames=1000000",
+            "--stop_at_return=950",
+        ],
+        900,
+        5.1,
+        "numbers [4]; Box [1]",
+        needs="gymnasium[mujoco]",
+        imports="mujoco",
+    ),
 }
 
 
