@@ -50,6 +50,7 @@ def test_it_is_tested(older):
     assert now["frames"] == 250_128
 
 
+@pytest.mark.slow
 def test_it_is_exported_and_the_export_plays(older):
     code, printed = run(*EXPERIMENT, "--mode=export", f"--logdir={older}")
     assert code == 0, printed
@@ -57,6 +58,7 @@ def test_it_is_exported_and_the_export_plays(older):
     assert code == 0, printed
 
 
+@pytest.mark.slow
 def test_it_is_plotted_and_reported(older):
     code, printed = run(sys.executable, "sandbox/plot.py", older)
     assert code == 0, printed

@@ -9,6 +9,7 @@ from processes import END_REASONS, EXIT_CODES, Process, catch_command, run
 from rows import read_rows
 
 
+@pytest.mark.slow
 def test_a_gradient_that_is_not_finite_stops_training_and_is_applied_nowhere(tmp_path):
     command = catch_command(
         tmp_path,

@@ -68,6 +68,7 @@ def test_the_page_is_the_table():
     assert (ROOT / "sandbox" / "metrics.md").read_text() == render_page()
 
 
+@pytest.mark.slow
 def test_every_key_that_runs_write_is_described_and_every_description_is_of_such_a_key(tmp_path):
     keys = _run_keys(
         tmp_path,
