@@ -165,7 +165,10 @@ class LearnerMonitor:
             if self._counted_seconds >= self._limits.seconds:
                 learner.stop(f"reached --max_seconds={self._limits.seconds:g}")
             for actor in self._server.forget_silent(60):
-                self._say(f"actor {actor} has left: nothing was received from it for 60 s")
+                self._say(
+                    f"nothing was received from actor {actor} for 60 s: it counts as gone until "
+                    f"its next unroll"
+                )
             if self._records:
                 self._keep_records(self._records, timers)
         lost = self._wait_for_all_to_end(exchange)
