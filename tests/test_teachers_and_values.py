@@ -1,22 +1,24 @@
-"""Recurrent Q-learning with prioritised replay, in a real run on a memory task.
+"""Recurrent Q-learning with replay, and a student of a teacher, in real runs on a memory task.
 
 The return of a policy without memory is at most 0.5.
 """
 
+import os
 import re
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from processes import EXPERIMENT, Process, free_port, is_running, run
+from processes import EXPERIMENT, Process, free_port, is_running, needs_horovod, run
 from rows import read_rows
 
 from launcher.node.procfs import descendants
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-Q = "--algorithm=tests.algorithms.recurrent_q"
+Q, STUDENT = "--algorithm=tests.algorithms.recurrent_q", "--algorithm=tests.algorithms.student"
 ENDLESS = "--total_environment_frames=1e9"
 SECONDS = 240  # at most until a run has learnt, on a machine with much else to do
 
@@ -135,3 +137,97 @@ def test_recurrent_q_learns_resumes_with_its_replay_and_is_tested_exported_and_t
     assert read_rows(second)[-1]["updates"] < 50, "before the next copy to the targets"
     for found, expected in zip(_targets(second), _targets(first), strict=True):
         np.testing.assert_array_equal(found, expected)
+
+
+@needs_horovod
+def test_recurrent_q_on_two_learners_that_infer_survives_the_kill_of_one(tmp_path):
+    flags = (
+        *(Q, "--num_learners=2", "--num_actors=2", ENDLESS, "--check_sync_every=10"),
+        *("--inference=learner", "--batch_size=4", "--replayed=12", "--save_checkpoint_secs=3"),
+    )
+    process = Process(*_command(tmp_path, *flags))
+    _until_learnt(tmp_path, 0.6)
+    processes = descendants(process.process.pid)
+    learners = [
+        pid for pid in processes if "--job_name=learner" in Path(f"/proc/{pid}/cmdline").read_text()
+    ]
+    os.kill(learners[-1], signal.SIGKILL)
+    assert process.process.wait(60) not in {0, 130}
+    process = Process(*_command(tmp_path, *flags))
+    process.until(r"restored its source \(", 180)
+    begin = len(read_rows(tmp_path))
+    deadline = time.monotonic() + SECONDS
+    while len(read_rows(tmp_path)) < begin + 5 or not read_rows(tmp_path)[-1].get("sync_checks"):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    _until_learnt(tmp_path, 0.85)
+    _stop(process)
+    row = read_rows(tmp_path)[-1]
+    assert row["sync_repairs"] == 0
+    assert row["replay_share"] == pytest.approx(0.75)
+    keys = [set(_replay(tmp_path, rank)[0]["batch.start.core.cell"][:, 0]) for rank in range(2)]
+    assert keys[0] != keys[1], "each learner keeps its own replay"
+    _check_epsilons(
+        {
+            "batch.unrolls.extras": np.concatenate(
+                [_replay(tmp_path, rank)[0]["batch.unrolls.extras"] for rank in range(2)], 1
+            )[-1]
+        },
+        32,
+    )
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("teacher")
+    flags = ("--agent_name=MLPLSTMAgent", "--learning_rate=0.003", "--num_actors=1")
+    end = ("--stop_at_return=0.95", "--total_environment_frames=300000")
+    code, printed = run(*_command(folder, *flags, *end), limit=300)
+    assert code == 0, printed
+    return folder
+
+
+STUDENTS = ("--learning_rate=0.005", "--unroll_length=11", "--teacher_cost=5")
+
+
+def test_a_student_learns_from_a_recurrent_teacher_and_resumes(teacher, tmp_path):
+    folder = tmp_path / "student"
+    flags = (STUDENT, f"--teacher={teacher}", *STUDENTS, "--num_actors=1", ENDLESS)
+    process = Process(*_command(folder, *flags))
+    _until_learnt(folder, 0.8)
+    _stop(process)
+    rows = [row for row in read_rows(folder) if "teacher/kl" in row]
+    assert rows[-1]["teacher/kl"] < 0.3 * rows[0]["teacher/kl"]
+    cost = 5 * max(0, 1 - rows[-1]["frames"] / 20000)
+    assert rows[-1]["teacher/cost"] == pytest.approx(cost, abs=1)
+    updates = rows[-1]["updates"]
+    process = Process(*_command(folder, *flags))
+    process.until(r"[1-9][0-9,]* frames \| [1-9][0-9,]*/s .*lag", 120)
+    _stop(process)
+    assert read_rows(folder)[-1]["updates"] > updates
+    assert _tested(folder, "--test_num_episodes=20") > 0.6
+    assert _played_by_export(folder, tmp_path / "export") > 0.6
+
+
+@needs_horovod
+def test_a_student_on_two_learners_that_infer_holds_equal_variables(teacher, tmp_path):
+    flags = (
+        *(STUDENT, f"--teacher={teacher}", *STUDENTS, "--num_learners=2", "--num_actors=2"),
+        *("--inference=learner", "--check_sync_every=5", "--total_environment_frames=8000"),
+    )
+    code, printed = run(*_command(tmp_path, *flags), limit=240)
+    assert code == 0, printed
+    row = read_rows(tmp_path)[-1]
+    assert row["sync_checks"] > 5
+    assert row["sync_repairs"] == 0
+
+
+def test_a_teacher_that_does_not_exist_is_refused_in_one_sentence(tmp_path):
+    for teacher, said in (
+        (tmp_path / "none", f"{tmp_path}/none does not exist"),
+        ("", "--teacher must be the folder of the run of a trained policy"),
+    ):
+        code, printed = run(*_command(tmp_path / "run", STUDENT, f"--teacher={teacher}"))
+        assert code == 2, printed
+        assert f"error: --algorithm=tests.algorithms.student: {said}" in printed
+        assert "Traceback" not in printed
