@@ -2,6 +2,7 @@
 
 import re
 import signal
+import socket
 import sys
 import time
 
@@ -76,6 +77,11 @@ def test_a_run_that_is_killed_lags_by_two_save_intervals_at_most(tmp_path):
     first.until(r"checkpoint at update \d+")
     time.sleep(5)  # somewhere between two saves
     first.kill()
+    (port,) = [int(f.rpartition(":")[2]) for f in command if str(f).startswith("--learner_hosts")]
+    deadline = time.monotonic() + 20  # the learner, a process of its own, ends with its parent
+    while _listens(port):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
     rows = read_rows(tmp_path)
     second = Process(*command)
     resumed = int(second.until(r"resumed at [0-9,]+ frames, update (\d+)")[1])
@@ -86,6 +92,11 @@ def test_a_run_that_is_killed_lags_by_two_save_intervals_at_most(tmp_path):
     assert rows[-1]["updates"] - resumed <= 2 * 2 * rate
     saved = sorted((tmp_path / "checkpoints").glob("[0-9]*"))[-1]
     assert int(saved.name) == read_rows(tmp_path)[-1]["updates"]
+
+
+def _listens(port):
+    with socket.socket() as caller:
+        return caller.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.mark.slow
