@@ -14,7 +14,15 @@ import tensorflow as tf
 import nets
 from impala_mm.algorithms import masking, networks, normalisers, optimizers, policies
 from impala_mm.algorithms.distributions import Distribution
-from impala_mm.algorithms.interface import Context, PolicyOutput, entry_spec, start_spec
+from impala_mm.algorithms.interface import (
+    Context,
+    PolicyLoader,
+    PolicyOutput,
+    entry_spec,
+    start_spec,
+)
+from impala_mm.algorithms.regulariser_settings import RegulariserSettings
+from impala_mm.algorithms.regularisers import Regularisers
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry, UnrollSpec
 from impala_mm.data.variables import Variables
@@ -76,6 +84,15 @@ class ActorCritic:
             acting=[*self._trained, *inputs.acting],
             weights=[*weights, *inputs.carried],
         )
+
+    def _make_regularisers(self, config: RegulariserSettings) -> list[tf.Variable]:
+        """Make the regularisers that the flags ask for; return their variables."""
+        self._regularisers = Regularisers(config, self._actions)
+        return self._regularisers.variables
+
+    def load_policies(self, load: PolicyLoader) -> None:
+        """Load the reference policy, if the flags name one."""
+        self._regularisers.load_reference(load)
 
     def initial_state(self, batch: int) -> Any:
         """Return the core state at the start of an episode: nest of [B, ...]."""

@@ -28,7 +28,7 @@ def entropy_limits(actions: ActionSpec, box_policy: str) -> tuple[float, float]:
 
     That of choices is 0 to the logarithm of their number. The entropy of numbers is that of their
     density and of their bounds: the least follows from the least deviation, and the largest is
-    infinite unless there are two bounds. Masks may lower the largest one.
+    infinite unless two bounds are a part of the distribution. Masks may lower the largest one.
     """
     each = [_limits(part, box_policy) for part in actions.leaves]
     return sum(least for least, _ in each), sum(most for _, most in each)
@@ -37,7 +37,7 @@ def entropy_limits(actions: ActionSpec, box_policy: str) -> tuple[float, float]:
 def _limits(part: Part, box_policy: str) -> tuple[float, float]:
     if not isinstance(part, Box):
         return 0.0, sum(math.log(n) for n in part.choices)
-    kind = box_policy if part.rescaled.all() else "clipped"
+    kind = "clipped" if box_policy == "tanh" and not part.rescaled.all() else box_policy
     ends = zip(*(np.ravel(bounds) for bounds in part.policy_bounds), strict=True)
     each = [_number_limits(float(low), float(high), kind) for low, high in ends]
     return sum(least for least, _ in each), sum(most for _, most in each)
@@ -53,8 +53,8 @@ def _number_limits(low: float, high: float, box_policy: str) -> tuple[float, flo
     means, raw = middle + np.linspace(-12.0, 12.0, 97), np.linspace(-12.0, 12.0, 401)
     grid = np.stack(np.meshgrid(means, raw, indexing="ij"), -1)  # [97, 401, 2]
     entropies = policy.make(tf.constant(grid, tf.float64)).entropy().numpy()
-    most = float(entropies.max()) if math.isfinite(high - low) else math.inf
-    return float(entropies.min()), most
+    has_most = math.isfinite(high - low) and box_policy != "normal"
+    return float(entropies.min()), float(entropies.max()) if has_most else math.inf
 
 
 def _in_words(actions: ActionSpec) -> str:

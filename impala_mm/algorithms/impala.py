@@ -12,11 +12,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from impala_mm.algorithms import losses
+from impala_mm.algorithms import losses, masking
 from impala_mm.algorithms.actor_critic import ActorCritic
 from impala_mm.algorithms.impala_loss import Losses, impala_loss, vtrace_step
 from impala_mm.algorithms.impala_settings import Settings
 from impala_mm.algorithms.interface import Context, Role
+from impala_mm.algorithms.regularisers import Regularisation
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch
 from impala_mm.distributed.gradients import GradientReducer
@@ -47,7 +48,7 @@ class Impala(ActorCritic):
         """Make what only `update` needs; return its variables."""
         slots = self._make_optimizer()
         self._squared_error = tf.Variable(1.0, trainable=False, name="squared_error")
-        return [*slots, self._squared_error]
+        return [*slots, self._squared_error, *self._make_regularisers(self._config)]
 
     def update(
         self, batch: Batch, context: Context, exchange: GradientReducer
@@ -55,7 +56,10 @@ class Impala(ActorCritic):
         """Make one V-trace update."""
         config, trained = self._config, self.variables.trained
         moments = self._advantage_moments(batch, exchange)
-        loss, gradients = exchange.differentiate(lambda: self._loss(batch, moments), trained)
+        reference = self._regularisers.reference_parameters(batch)
+        (_, loss, regularisation), gradients = exchange.differentiate(
+            lambda: self._loss(batch, moments, reference), trained
+        )
         rate = self._schedule_rate(context)
         applied = exchange.apply(self._optimizer, gradients, trained)
         # The number of steps over which each loss is a sum; with "mean" it is already an average.
@@ -81,6 +85,7 @@ class Impala(ActorCritic):
             "grad_norm": applied.norm,
             "clipped_share": applied.clipped,
         }
+        metrics |= self._regularisers.update(regularisation, exchange)
         return metrics, batch.weight
 
     def _advantage_moments(self, batch: Batch, exchange: GradientReducer) -> losses.Moments | None:
@@ -94,17 +99,36 @@ class Impala(ActorCritic):
         steps, *_, targets = vtrace_step(weight=batch.weight, **self._outputs(batch))
         return losses.moments(targets.pg_advantages, steps.live, exchange)
 
-    def _loss(self, batch: Batch, moments: losses.Moments | None) -> Losses:
-        config = self._config
-        return impala_loss(
-            **self._outputs(batch),
-            weight=batch.weight,
+    def _loss(
+        self, batch: Batch, moments: losses.Moments | None, reference: Any
+    ) -> tuple[tf.Tensor, Losses, Regularisation]:
+        """Return the total loss, its parts, and what the regularisers measured.
+
+        `reference` are the parameters of the reference policy, [T+1, B, P], or ().
+        """
+        config, weight = self._config, batch.weight
+        step = vtrace_step(weight=weight, **self._outputs(batch))
+        live = step.steps.live
+        masks = masking.allow_all(~live, batch.unrolls.mask)
+        regularisation = self._regularisers.measure(
+            step.policy,
+            lambda parameters: self._distribution.make(losses.mask(live, parameters), masks),
+            batch.unrolls.extras[1:],
+            reference[:-1],
+            live,
+            weight,
+            config.loss_reduction,
+        )
+        loss = impala_loss(
+            step,
+            regularisation,
+            weight=weight,
             baseline_cost=config.baseline_cost / tf.maximum(self._squared_error, 1.0),
-            entropy_cost=config.entropy_cost,
             reduction=config.loss_reduction,
             scale_advantages=self._scale_advantages,
             advantage_moments=moments,
         )
+        return loss.total, loss, regularisation
 
     def _outputs(self, batch: Batch) -> dict[str, Any]:
         """Return the arguments of `vtrace_step` for a batch but its weight."""

@@ -1,4 +1,4 @@
-"""IMPALA's loss: the policy's, the baseline's and the entropy's, with the targets of V-trace.
+"""IMPALA's loss: the policy's, the baseline's and the regularisers', with the targets of V-trace.
 
 `impala.Impala` calls these functions with the outputs of its network for a batch of unrolls.
 """
@@ -10,12 +10,13 @@ import tensorflow as tf
 
 from impala_mm.algorithms import losses, policies, vtrace
 from impala_mm.algorithms.distributions import Distribution
+from impala_mm.algorithms.regularisers import Regularisation
 
 
 class Losses(NamedTuple):
     """The loss and its parts: float32 scalars."""
 
-    total: tf.Tensor  # policy + baseline_cost x baseline + entropy_cost x entropy
+    total: tf.Tensor  # policy + baseline_cost x baseline + the regularisers
     policy: tf.Tensor
     baseline: tf.Tensor
     entropy: tf.Tensor  # the negative entropy, so that minimising it means exploring
@@ -96,31 +97,31 @@ def vtrace_step(
 
 
 def impala_loss(
+    step: Step,
+    regularisation: Regularisation,
     *,
     weight: tf.Tensor,
     baseline_cost: float | tf.Tensor,
-    entropy_cost: float,
     reduction: str = "sum",
     scale_advantages: bool = False,
     advantage_moments: losses.Moments | None = None,
-    **of_batch: Any,
 ) -> Losses:
-    """Return the policy, baseline and entropy loss of B unrolls, with V-trace targets.
+    """Return the loss of B unrolls and its parts, from what `vtrace_step` returned for them.
 
-    `of_batch` are the other arguments of `vtrace_step`. With `scale_advantages`, the advantages of
-    live transitions get mean 0 and deviation 1, or are scaled by `advantage_moments`.
+    With `scale_advantages`, the advantages of live transitions get mean 0 and deviation 1, or are
+    scaled by `advantage_moments`. `regularisation` is that of the step's policy.
 
     `weight` [B] multiplies all terms of its column. A column of weight 0 may hold any values, even
     NaN: it adds 0 to every loss and to every gradient.
     """
-    steps, values, policy, log_probs, targets = vtrace_step(weight=weight, **of_batch)
+    steps, values, _, log_probs, targets = step
     advantages = targets.pg_advantages
     if scale_advantages:
         advantages = losses.standardise(advantages, steps.live, advantage_moments)
     policy_loss = losses.reduce(-log_probs * advantages, steps.live, weight, reduction)
     errors = targets.vs - values
     baseline_loss = losses.reduce(0.5 * tf.square(errors), steps.live, weight, reduction)
-    entropy_loss = losses.reduce(-policy.entropy(), steps.live, weight, reduction)
-    total = policy_loss + baseline_cost * baseline_loss + entropy_cost * entropy_loss
+    total = policy_loss + baseline_cost * baseline_loss + regularisation.loss
     shift = losses.reduce(steps.behaviour_log_probs - log_probs, steps.live, weight, reduction)
+    entropy_loss = regularisation.entropy
     return Losses(total, policy_loss, baseline_loss, entropy_loss, tf.stop_gradient(shift))

@@ -2,12 +2,12 @@
 
 import dataclasses
 
+from impala_mm.algorithms.regulariser_settings import RegulariserSettings
 from impala_mm.config.flags import flag
-from impala_mm.config.settings import Config
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(Config):
+class Settings(RegulariserSettings):
     """The settings of a process of IMPALA."""
 
     # fmt: off

@@ -39,22 +39,21 @@ class Multiplier:
             raise ValueError(f"the target of {name} is {target}: it must be a finite number")
         self._name, self._target = name, target
         self._speed = -speed if raises else speed
-        self._log = tf.Variable(
-            math.log(min(max(initial, LEAST), MOST)), trainable=False, name=f"log_{name}"
-        )
+        start = math.log(min(max(initial, LEAST), MOST))
+        self._log = tf.Variable(start, trainable=False, dtype=tf.float64, name=f"log_{name}")
         self.variables = [self._log]
 
-    def cost(self) -> tf.Tensor:
-        """Return the cost, float32 []: from LEAST to MOST."""
-        return tf.exp(self._log.read_value())
+    def cost(self, dtype: tf.DType = tf.float32) -> tf.Tensor:
+        """Return the cost, [] of this type: from LEAST to MOST."""
+        return tf.cast(tf.exp(self._log.read_value()), dtype)
 
     def update(self, total: tf.Tensor, count: tf.Tensor, exchange: GradientReducer) -> tf.Tensor:
-        """Adjust the cost to the quantity's mean over all learners, and return this mean, float32.
+        """Adjust the cost to the quantity's mean over all learners, and return this mean, float64.
 
         `total` is the sum of `count` values on this learner. Nothing changes if the mean is not
         finite; it is NaN if no learner has any values.
         """
-        sums = tf.stack([tf.cast(total, tf.float32), tf.cast(count, tf.float32)])
+        sums = tf.stack([tf.cast(total, tf.float64), tf.cast(count, tf.float64)])
         total, count = tf.unstack(exchange.mean(sums, name=self._name))
         mean = total / count
         error = (mean - self._target) / (abs(self._target) or 1.0)

@@ -29,6 +29,7 @@ _M = MetricDescription
 _SHARE = "share of time, 0 to 1"
 _LOSS = "per step"
 _BATCH_LOSS = "per batch"
+_NATS = "nats per step"
 
 GROUPS = (
     MetricGroup(
@@ -91,7 +92,8 @@ GROUPS = (
                 _LOSS,
                 "The loss that is minimised, per step of the batch: policy loss + "
                 "`--baseline_cost` x baseline loss (scaled by the running mean of its squared "
-                "errors) + `--entropy_cost` x entropy loss. The progress line's `loss`.",
+                "errors) + `--entropy_cost` x entropy loss + other regularisers. The progress line's "
+                "`loss`.",
                 "no target; a jump to many times its usual size is a warning",
             ),
             "loss_per_step/policy": _M(
@@ -114,6 +116,37 @@ GROUPS = (
                 "behaviour policy that chose them, as a mean difference of log-probabilities.",
                 "below about 0.1; else lower `--learning_rate` or the policy lag",
             ),
+            "kl_pi_mu": _M(
+                _NATS,
+                "Mean divergence from the policy in training to the one that played, KL(pi || mu). "
+                "Only with `--kl_pi_mu_cost` or `--target_kl_pi_mu`.",
+                "at its target, or below",
+            ),
+            "kl_mu_pi": _M(
+                _NATS,
+                "Mean divergence from the policy that played to the one in training, KL(mu || pi). "
+                "Only with `--kl_mu_pi_cost` or `--target_kl_mu_pi`.",
+                "at its target, or below",
+            ),
+            "kl_ref_pi": _M(
+                _NATS,
+                "Mean divergence from the reference policy to the one in training. Only with "
+                "`--kl_ref_pi_cost` or `--target_kl_ref_pi`.",
+                "at its target, or below",
+            ),
+            "entropy_cost": _M(
+                "per nat",
+                "Cost of the entropy, a Lagrange multiplier. Only with `--target_entropy`.",
+                "steady; at 1e-6 the entropy stays above its target without help, at 1e6 it does "
+                "not come up to it",
+            ),
+            "kl_pi_mu_cost": _M(
+                "per nat",
+                "Cost of `kl_pi_mu`, a Lagrange multiplier. Only with `--target_kl_pi_mu`.",
+                "steady; at 1e-6 the divergence stays below its target without help",
+            ),
+            "kl_mu_pi_cost": _M("per nat", "The same for `kl_mu_pi`."),
+            "kl_ref_pi_cost": _M("per nat", "The same for `kl_ref_pi`."),
             "loss/total": _M(
                 _BATCH_LOSS,
                 "The loss as it is minimised: the sum over the steps of a learner's batch, or "

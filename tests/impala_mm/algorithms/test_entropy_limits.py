@@ -36,6 +36,7 @@ def test_that_of_numbers_without_bounds_has_a_least_and_no_largest():
     least, most = entropy_limits(ActionSpec(FREE), "clipped")
     assert least == pytest.approx(2 * stats.norm(0, LEAST_DEVIATION).entropy(), abs=1e-3)
     assert most == math.inf
+    assert entropy_limits(ActionSpec(BOUNDED), "normal")[1] == math.inf
     one_bound = Box((1,), (500.0,), (np.inf,))
     least, most = entropy_limits(ActionSpec(one_bound), "clipped")
     assert least == pytest.approx(stats.norm(0, LEAST_DEVIATION).entropy(), abs=1e-3)

@@ -106,7 +106,7 @@ def test_the_entropy_of_a_bandits_policy_ends_at_its_target(target):
 def test_a_divergence_ends_at_its_target_and_0_is_one(target, speed):
     start = Categorical(tf.constant([0.0, 1.0, 0.0, 0.5]))
     multiplier = Multiplier("kl_cost", target, 1.0, speed)
-    _, divergence = _trained(multiplier, lambda policy: start.kl(policy), 1)
+    _, divergence = _trained(multiplier, start.kl, 1)
     assert divergence == pytest.approx(target, abs=1e-3)
     if not target:
         assert float(multiplier.cost()) > 20

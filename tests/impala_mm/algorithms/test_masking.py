@@ -7,6 +7,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
+from whole_loss import impala_loss
 
 from impala_mm.actor.actor import Player
 from impala_mm.algorithms import impala, masking, policies, registry
@@ -130,7 +131,7 @@ def _loss(masks, **changes):
         "weight": np.float32([1, 0]),
     } | changes
     with tf.GradientTape() as tape:
-        result = impala.impala_loss(
+        result = impala_loss(
             parameters=tf.identity(parameters),
             masks=masks,
             discounting=0.5,

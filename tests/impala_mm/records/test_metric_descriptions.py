@@ -73,6 +73,8 @@ def test_every_key_that_runs_write_is_described_and_every_description_is_of_such
     keys = _run_keys(
         tmp_path,
         *("--level_name=catch", "--stop_at_return=2", "--total_environment_frames=30000"),
+        *("--target_entropy=0.5", "--target_kl_pi_mu=1", "--target_kl_mu_pi=1"),
+        "--target_kl_ref_pi=1",
     )
     keys |= _aggregator_keys()
     undescribed = {key for key in keys if find_description(key) is None}
