@@ -15,6 +15,7 @@ need to read entries, in float32. If both flags are off, a normaliser has no var
 clips rewards.
 """
 
+import math
 from typing import Any
 
 import tensorflow as tf
@@ -29,10 +30,14 @@ _SMALL = 1e-8  # added to variances, against a division by 0
 
 
 class Moments:
-    """The mean and variance of all vectors [D] that the learners have seen, in float64."""
+    """The mean and variance of all vectors [D] that the learners have seen, in float64.
 
-    def __init__(self, size: int, name: str):
-        self._name = name
+    With a `memory`, they follow the newest vectors, about that many: each counts less the more
+    have come since.
+    """
+
+    def __init__(self, size: int, name: str, memory: float = math.inf):
+        self._name, self._memory = name, memory
         # A float64 counts exactly up to 9e15 and does not overflow beyond.
         self.count = _variable(tf.zeros([], tf.float64), f"{name}_count")
         self.mean = _variable(tf.zeros([size], tf.float64), f"{name}_mean")
@@ -56,8 +61,9 @@ class Moments:
         squares = tf.reduce_sum(tf.where(counted, tf.square(values - mean), 0.0), 0)
         squares = exchange.mean(squares, name=f"{self._name}.squares") * exchange.group.size
         variance = tf.math.divide_no_nan(squares, count)
-        total = self.count + count
+        total = tf.minimum(self.count + count, tf.constant(self._memory, tf.float64))
         share, apart = tf.math.divide_no_nan(count, total), mean - self.mean
+        share = tf.minimum(share, 1.0)
         after = (
             total,
             self.mean + share * apart,
