@@ -1,6 +1,7 @@
 """Advantages and value targets of an unroll: generalised advantages, V-trace, n-step returns.
 
-An algorithm makes one estimator (--advantages), and calls it with a batch's transitions and values:
+An algorithm makes one estimator by name (--advantages), and calls it with the transitions and
+values of a batch:
 
     estimate = advantages.GeneralisedAdvantages(0.95)
     estimates = estimate(steps, values, log_ratios)         for losses.transitions(...), [T, B]

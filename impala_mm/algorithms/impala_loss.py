@@ -3,25 +3,28 @@
 `impala.Impala` calls these functions with the outputs of its network for a batch of unrolls.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms import losses, policies, vtrace
+from impala_mm.algorithms import losses, policies, value_targets, vtrace
 from impala_mm.algorithms.distributions import Distribution
+from impala_mm.algorithms.value_targets import RewardUnit, ValueUnit
 
 
 class Losses(NamedTuple):
     """The loss and its parts: float32 scalars."""
 
-    total: tf.Tensor  # policy + baseline_cost x baseline + entropy_cost x entropy
+    total: tf.Tensor  # policy + baseline_cost / unit^2 x baseline + entropy_cost x entropy
     policy: tf.Tensor
     baseline: tf.Tensor
     entropy: tf.Tensor  # the negative entropy, so that minimising it means exploring
     # Off-policyness: log-probability of the actions under the behaviour policy, minus that under
     # the current policy. It is a metric and not part of the total.
     shift: tf.Tensor
+    error: tf.Tensor  # half the baseline's squared error, without Huber's loss; a metric, too
 
 
 class Step(NamedTuple):
@@ -98,29 +101,39 @@ def vtrace_step(
 def impala_loss(
     *,
     weight: tf.Tensor,
-    baseline_cost: float | tf.Tensor,
+    baseline_cost: float,
     entropy_cost: float,
     reduction: str = "sum",
     scale_advantages: bool = False,
     advantage_moments: losses.Moments | None = None,
+    unit: ValueUnit | None = None,
+    huber_delta: float = math.inf,
     **of_batch: Any,
 ) -> Losses:
     """Return the policy, baseline and entropy loss of B unrolls, with V-trace targets.
 
     `of_batch` are the other arguments of `vtrace_step`. With `scale_advantages`, the advantages of
-    live transitions get mean 0 and deviation 1, or are scaled by `advantage_moments`.
+    live transitions get mean 0 and deviation 1, or are scaled by `advantage_moments`. The errors of
+    the baseline count in `unit` (None: that of the rewards), those above `huber_delta` linearly.
 
     `weight` [B] multiplies all terms of its column. A column of weight 0 may hold any values, even
     NaN: it adds 0 to every loss and to every gradient.
     """
     steps, values, policy, log_probs, targets = vtrace_step(weight=weight, **of_batch)
-    advantages = targets.pg_advantages
+    unit = unit or RewardUnit()
+    advantages = targets.pg_advantages / unit.of_advantages()
     if scale_advantages:
         advantages = losses.standardise(advantages, steps.live, advantage_moments)
     policy_loss = losses.reduce(-log_probs * advantages, steps.live, weight, reduction)
-    errors = targets.vs - values
-    baseline_loss = losses.reduce(0.5 * tf.square(errors), steps.live, weight, reduction)
+    error = losses.reduce(value_targets.errors(values, targets.vs), steps.live, weight, reduction)
+    baseline_loss = error
+    if huber_delta < math.inf:
+        beyond = tf.sqrt(unit.squared())
+        terms = value_targets.errors(values, targets.vs, beyond, huber_delta=huber_delta)
+        baseline_loss = losses.reduce(terms, steps.live, weight, reduction)
     entropy_loss = losses.reduce(-policy.entropy(), steps.live, weight, reduction)
-    total = policy_loss + baseline_cost * baseline_loss + entropy_cost * entropy_loss
+    cost = baseline_cost / unit.squared()
+    total = policy_loss + cost * baseline_loss + entropy_cost * entropy_loss
     shift = losses.reduce(steps.behaviour_log_probs - log_probs, steps.live, weight, reduction)
-    return Losses(total, policy_loss, baseline_loss, entropy_loss, tf.stop_gradient(shift))
+    metrics = tf.stop_gradient(shift), tf.stop_gradient(error)
+    return Losses(total, policy_loss, baseline_loss, entropy_loss, *metrics)

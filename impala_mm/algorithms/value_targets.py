@@ -15,6 +15,7 @@ errors in units of their own running mean. So an algorithm makes one `ValueUnit`
 `popart.PopArt` is the unit that also moves the head's outputs.
 """
 
+import math
 from typing import Protocol
 
 import sonnet as snt
@@ -109,28 +110,27 @@ def errors(
     targets: tf.Tensor,
     unit: tf.Tensor | float = 1.0,
     *,
-    huber_delta: float = 0.0,
-    clipping: float = 0.0,
+    huber_delta: float = math.inf,
+    clipping: float = math.inf,
     before: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Return half the squared errors of values [T, B], in the values' own unit.
 
-    With a `huber_delta` above 0, an error beyond it counts linearly: Huber's loss. With a
-    `clipping` above 0, the error is the larger one of that of the values and that of values which
-    stay within `clipping` of `before` [T, B], the values at the start of the update, as in PPO. So
-    a value that has moved too far towards its target has no gradient. Both limits are in multiples
-    of `unit`.
+    With a `huber_delta`, an error beyond it counts linearly: Huber's loss. With `clipping`, the
+    error is the larger one of that of the values and that of values which stay within `clipping` of
+    `before` [T, B], the values at the start of the update, as in PPO. So a value that has moved too
+    far towards its target has no gradient. Both limits are in multiples of `unit`.
     """
 
     def half_squares(difference: tf.Tensor) -> tf.Tensor:
-        if huber_delta <= 0:
+        if huber_delta == math.inf:
             return 0.5 * tf.square(difference)
         limit = tf.cast(huber_delta * unit, difference.dtype)
         inside = tf.minimum(tf.abs(difference), limit)
         return inside * (tf.abs(difference) - 0.5 * inside)
 
     found = half_squares(targets - values)
-    if clipping <= 0:
+    if clipping == math.inf:
         return found
     if before is None:
         raise ValueError("clipping values needs `before`, the values at the start of the update")

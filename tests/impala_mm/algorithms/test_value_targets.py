@@ -14,12 +14,10 @@ def defined(value, target, unit, huber_delta, clipping, before):
 
     def half_square(error):
         error, limit = abs(error), huber_delta * unit
-        if huber_delta and error > limit:
+        if error > limit:
             return limit * (error - limit / 2)
         return error**2 / 2
 
-    if not clipping:
-        return half_square(target - value)
     near = np.clip(value, before - clipping * unit, before + clipping * unit)
     return max(half_square(target - value), half_square(target - near))
 
@@ -31,8 +29,8 @@ NUMBERS = st.floats(-1e3, 1e3, width=32)
 @given(
     numbers=st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), min_size=1, max_size=5),
     unit=st.sampled_from([0.01, 1.0, 30.0]),
-    huber_delta=st.sampled_from([0.0, 0.5, 2.0]),
-    clipping=st.sampled_from([0.0, 0.2, 1.0]),
+    huber_delta=st.sampled_from([np.inf, 0.5, 2.0]),
+    clipping=st.sampled_from([np.inf, 0.2, 0.0]),
 )
 def test_errors_are_squared_hubers_or_clipped_as_defined(numbers, unit, huber_delta, clipping):
     values, targets, before = np.float32(numbers).T[:, None]
