@@ -92,8 +92,6 @@ def _make(config: Config, environment: EnvironmentSpec, role: Role) -> Algorithm
     if not callable(make):
         raise BadAlgorithm(f"{_where(module)} defines no function make(config, environment, role)")
     arguments = (config, environment, role) if _takes_role(make) else (config, environment)
-    if config.algorithm in BUILT_IN:
-        return make(*arguments)
     try:
         made = make(*arguments)
     except (nets.UnknownNetwork, nets.Unsuitable, UnsuitableActions):
@@ -101,6 +99,8 @@ def _make(config: Config, environment: EnvironmentSpec, role: Role) -> Algorithm
     except UserMistake as error:
         raise BadAlgorithm(str(error)) from None
     except Exception as error:
+        if config.algorithm in BUILT_IN:
+            raise
         raise BadAlgorithm(f"make of {_where(module)} raises {describe_error(error)}") from error
     _check(made, module)
     return made

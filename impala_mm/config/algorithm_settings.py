@@ -24,7 +24,7 @@ from impala_mm.config.messages import users_traceback
 from impala_mm.config.printable import escape
 
 # The modules of the algorithms that belong to this project, by name.
-BUILT_IN = {"impala": "impala_mm.algorithms.impala"}
+BUILT_IN = {name: f"impala_mm.algorithms.{name}" for name in ("impala", "ppo")}
 _TYPES = (int, float, bool, str, tuple[str, ...])
 
 
