@@ -22,6 +22,7 @@ class Settings(Config):
     normalize_rewards: bool = default(Config, "normalize_rewards", True)
     entropy_cost: float = default(Config, "entropy_cost", 0.0)
     advantage_scaling: str = default(Config, "advantage_scaling", "batch")
+    box_policy: str = default(Config, "box_policy", "normal")
 
     epochs: int = flag(
         1, group=GROUP, least=1,
