@@ -56,6 +56,7 @@ class PolicyGradient(ActorCritic):
 
     def __init__(self, config: Settings, environment: EnvironmentSpec, role: Role = Role.LEARNER):
         super().__init__(config, environment)
+        self.rounds_overlap = config.rounds_overlap
         remembers = bool(tf.nest.flatten(self._network.initial_state(1)))
         self._single_steps = config.minibatch_of == "steps" or (
             config.minibatch_of == "auto" and not remembers
@@ -98,33 +99,28 @@ class PolicyGradient(ActorCritic):
         read = batch._replace(unrolls=self._normaliser.read(batch.unrolls))
         goals, steps = self._goals(read, exchange)
         explained = _explained_variance(goals, steps.live, exchange)
-        all_samples = samples.of_batch(read, steps)
-        if self._single_steps:
-            size = all_samples.live.shape[0] * batch.weight.shape[0]
-            flat = samples.single_steps(all_samples._replace(start=()))
-            all_samples = flat._replace(start=self.initial_state(size))
-            goals = samples.single_steps(goals)
+        drawn_from = self._columns(read, steps)
 
         def renew() -> Goals:
-            renewed, _ = self._goals(read, exchange)
-            return samples.single_steps(renewed) if self._single_steps else renewed
+            return self._arranged(self._goals(read, exchange)[0])
 
-        def step(chosen: tf.Tensor, goals: Goals = goals) -> dict[str, tf.Tensor]:
-            part = samples.columns(all_samples, chosen)
-            of_part = samples.pick(goals, chosen)
+        def step(chosen: tf.Tensor, goals: Goals) -> dict[str, tf.Tensor]:
+            part, of_part = samples.columns(drawn_from, chosen), samples.pick(goals, chosen)
             (_, loss, measured), gradients = exchange.differentiate(
                 lambda: self._loss(part, of_part), trained
             )
             exchange.apply(self._optimizer, gradients, trained)
             return _named(loss, part.live, config.loss_reduction) | measured
 
+        limits = {"approx_kl": config.target_kl} if config.target_kl < float("inf") else {}
+        first = self._arranged(goals)
         made = exchange.minibatches(
             step,
-            all_samples.live.shape[1] or batch.weight.shape[0],
+            drawn_from.live.shape[1],
             config.epochs,
             config.minibatches,
-            stop_above={"approx_kl": config.target_kl} if config.target_kl < float("inf") else {},
-            renewed=(goals, renew) if config.recompute_advantages else None,
+            stop_above=limits,
+            renewed=(first, renew if config.recompute_advantages else None),
         )
         self._normaliser.update(batch, self.unroll.overlap, exchange)
         metrics = made.metrics | {
@@ -133,6 +129,18 @@ class PolicyGradient(ActorCritic):
             "learning_rate": rate,
         }
         return metrics, batch.weight
+
+    def _columns(self, batch: Batch, steps: losses.Transitions) -> Samples:
+        """Return what minibatches are drawn from: unrolls, or single steps."""
+        unrolls = samples.of_batch(batch, steps)
+        if not self._single_steps:
+            return unrolls
+        single = samples.single_steps(unrolls._replace(start=()))
+        return single._replace(start=self.initial_state(single.live.shape[1]))
+
+    def _arranged(self, goals: Goals) -> Goals:
+        """Return the goals [T, B] of the columns of `_columns`."""
+        return samples.single_steps(goals) if self._single_steps else goals
 
     def _goals(self, batch: Batch, exchange: GradientReducer) -> tuple[Goals, losses.Transitions]:
         """Return what a batch teaches the network as it is now, and the batch's steps [T, B]."""
@@ -145,7 +153,9 @@ class PolicyGradient(ActorCritic):
             rewards=entries.reward,
             terminated=entries.terminated,
             first=entries.first,
-            behaviour_log_probs=self._behaviour(entries).log_prob(entries.action),
+            behaviour_log_probs=tf.cast(
+                self._behaviour(entries).log_prob(entries.action), values.dtype
+            ),
             weight=batch.weight,
             discounting=self._config.discounting,
         )

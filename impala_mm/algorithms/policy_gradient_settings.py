@@ -40,6 +40,10 @@ class Settings(Config):
         False, group=GROUP,
         text="Compute values and advantages again before each pass but the first. Unset: the "
              "policy that played is judged once per batch.")
+    rounds_overlap: bool = flag(
+        False, group=GROUP,
+        text="Let actors play the next round while the learner trains on the last one: nobody "
+             "waits, but the policy that plays is one update older (policy_lag 1).")
     advantages: str = flag(
         "gae", group=GROUP, choices=("gae", "vtrace", "n_step"),
         text="How advantages and value targets are computed from an unroll. gae: generalised "

@@ -23,6 +23,8 @@ from impala_mm.runtime import devices
 # The members that an algorithm may leave out, with their defaults.
 _OPTIONAL: dict[str, Any] = {
     "rounds": False,  # whether it trains in rounds, on unrolls of its newest policy alone
+    # With rounds: whether the next one is played while the learner trains on the last one.
+    "rounds_overlap": False,
     "masks": False,
     "source": None,  # a method that wraps the actors' queue, see `learner.batch_source`
     "judge_unroll": None,  # the method that makes it a teacher, see `interface.Algorithm`

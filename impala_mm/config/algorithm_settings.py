@@ -17,6 +17,7 @@ import dataclasses
 import sys
 import typing
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from impala_mm.config import flags, user_modules
@@ -24,7 +25,7 @@ from impala_mm.config.messages import users_traceback
 from impala_mm.config.printable import escape
 
 # The modules of the algorithms that belong to this project, by name.
-BUILT_IN = {name: f"impala_mm.algorithms.{name}" for name in ("impala", "ppo")}
+BUILT_IN = {name: f"impala_mm.algorithms.{name}" for name in ("impala", "ppo", "a2c", "vpg")}
 _TYPES = (int, float, bool, str, tuple[str, ...])
 
 
@@ -110,6 +111,8 @@ def of_arguments(argv: Sequence[str], base: type) -> type:
     traceback of what the user's code raised.
     """
     given = flags.peek(argv, base, "algorithm")
+    if given in BUILT_IN and (own := Path(f"{given}.py")).is_file():
+        flags.warn(f"--algorithm={given} is built in, and {own} here is not used: rename the file")
     try:
         return settings_type(given, base)
     except BadAlgorithm as error:

@@ -146,7 +146,7 @@ class GradientReducer:
         epochs: int,
         count: int,
         stop_above: Mapping[str, float] | None = None,
-        renewed: tuple[Any, Callable[[], Any]] | None = None,
+        renewed: tuple[Any, Callable[[], Any] | None] | None = None,
     ) -> MinibatchResult:
         """Call `step` for each of `count` shuffled minibatches, `epochs` times, in a graph loop.
 
@@ -161,7 +161,8 @@ class GradientReducer:
         been made. It also ends if a gradient is not finite; see `apply`.
 
         With `renewed`, a nest of tensors and a function that returns another one, `step` receives
-        this nest after the indices. The function is called before each epoch but the first.
+        this nest after the indices. The function is called before each epoch but the first; None:
+        the nest stays.
 
         Returns each metric's average over the steps that measured it (NaN: not measured), and the
         number of steps. Raises ValueError if `size` is not a multiple of `count`.

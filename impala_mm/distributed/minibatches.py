@@ -12,7 +12,7 @@ class Renewed(NamedTuple):
     """What every step of an epoch is given, such as advantages: tensors of the same shapes."""
 
     first: Any  # nest: for the first epoch
-    renew: Callable[[], Any]  # returns the nest for the next one
+    renew: Callable[[], Any] | None  # returns the nest for the next one; None: it stays
 
 
 class MinibatchResult(NamedTuple):
@@ -84,9 +84,9 @@ def run(
         i: tf.Tensor, going: tf.Tensor, rows: tf.TensorArray, given: tuple[Any, ...]
     ) -> tuple[object, ...]:
         del going
-        if renewed:
+        if renew := renewed and renewed.renew:
             begins = (i > 0) & (i % count == 0)
-            given = tf.cond(begins, lambda: (renewed.renew(),), lambda: given)
+            given = tf.cond(begins, lambda: (renew(),), lambda: given)
         metrics = step(parts[i], *given)
         names[:] = metrics
         if missing := [name for name in stop_above if name not in metrics]:
