@@ -61,7 +61,7 @@ class PolicyGradient(ActorCritic):
         self._single_steps = config.minibatch_of == "steps" or (
             config.minibatch_of == "auto" and not remembers
         )
-        _check(config, self.network_name, remembers, self._single_steps)
+        self._minibatches = _count(config, self.network_name, remembers, self._single_steps)
         self._estimate = _estimator(config)
         scaling, discrete = config.advantage_scaling, environment.actions.discrete is not None
         self._scale_advantages = scaling == "batch" or (scaling == "auto" and not discrete)
@@ -118,7 +118,7 @@ class PolicyGradient(ActorCritic):
             step,
             drawn_from.live.shape[1],
             config.epochs,
-            config.minibatches,
+            self._minibatches,
             stop_above=limits,
             renewed=(first, renew if config.recompute_advantages else None),
         )
@@ -224,18 +224,17 @@ def _estimator(config: Settings) -> advantages.Estimator:
     return advantages.GeneralisedAdvantages(config.gae_lambda)
 
 
-def _check(config: Settings, network: str, remembers: bool, single_steps: bool) -> None:
-    """Raise UserMistake if minibatches cannot be made as the flags say."""
+def _count(config: Settings, network: str, remembers: bool, single_steps: bool) -> int:
+    """Return the number of minibatches; raise UserMistake if the flags allow none."""
     if single_steps and remembers:
         raise UserMistake(
             f"--minibatch_of=steps: {network} remembers earlier observations, so it must read "
             f"whole unrolls: use --minibatch_of=unrolls"
         )
-    if not single_steps:
-        try:
-            config.check_minibatches(config.batch_size, "--batch_size")
-        except ValueError as error:
-            raise UserMistake(
-                f"{error}; minibatches consist of whole unrolls here, since {network} remembers "
-                f"earlier observations"
-            ) from None
+    try:
+        return config.count_minibatches(of_steps=single_steps)
+    except ValueError as error:
+        raise UserMistake(
+            f"{error}; minibatches consist of whole unrolls here, since {network} remembers "
+            f"earlier observations"
+        ) from None

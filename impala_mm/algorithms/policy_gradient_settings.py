@@ -1,16 +1,28 @@
 """The flags that PPO and its kin share, and their defaults for the flags of all algorithms."""
 
 import dataclasses
+import re
+from typing import Any, ClassVar
 
-from impala_mm.config.flags import default, flag
+from impala_mm.config.flags import AUTO, default, flag
 from impala_mm.config.settings import Config
 
 GROUP = "Policy gradient"
+_ATARI = re.compile(r"\bALE/|(NoFrameskip|Deterministic)-v\d")  # in a level's name
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Config):
     """The settings of a process of an algorithm of `policy_gradient`."""
+
+    # Other defaults for games of Atari.
+    FOR_ATARI: ClassVar[dict[str, Any]] = {
+        "batch_size": 32,
+        "num_envs": 16,
+        "separate_networks": False,
+        "normalize_rewards": False,
+        "entropy_cost": 0.01,
+    }
 
     # fmt: off
     batch_size: int = default(Config, "batch_size", 16)
@@ -28,9 +40,10 @@ class Settings(Config):
         1, group=GROUP, least=1,
         text="Passes over each batch.")
     minibatches: int = flag(
-        1, group=GROUP, least=1,
+        1, group=GROUP, least=1, auto=True,
         text="Parts into which each pass divides a learner's batch, with an optimizer step for "
-             "each. All learners shuffle alike, by seed.")
+             "each. All learners shuffle alike, by seed. auto: parts of 64 steps, or of 4 whole "
+             "unrolls, or the next larger ones that divide the batch.")
     minibatch_of: str = flag(
         "auto", group=GROUP, choices=("auto", "unrolls", "steps"),
         text="What a minibatch is drawn from. unrolls: whole unrolls, whose steps a recurrent "
@@ -69,26 +82,44 @@ class Settings(Config):
              "in the baseline's loss, in units of normalised rewards. inf: no clipping.")
     # fmt: on
 
-    def __post_init__(self) -> None:
-        """Refuse minibatches that no batch can be divided into."""
-        if self.minibatch_of == "unrolls":
-            self.check_minibatches(self.batch_size, "--batch_size")
-        else:
-            steps = self.batch_size * self.unroll_length
-            self.check_minibatches(steps, "--batch_size x --unroll_length")
+    @classmethod
+    def suited_to(cls, level_name: str) -> type["Settings"]:
+        """Return the settings with the defaults for these levels."""
+        if not _ATARI.search(level_name):
+            return cls
+        known = {f.name: f for f in dataclasses.fields(cls)}
+        others = [
+            (name, known[name].type, dataclasses.field(default=x, metadata=known[name].metadata))
+            for name, x in cls.FOR_ATARI.items()
+        ]
+        return dataclasses.make_dataclass(cls.__name__, others, bases=(cls,), frozen=True)
 
-    def check_minibatches(self, size: int, of: str) -> None:
-        """Raise ValueError if `size` items, which these flags determine, are not divisible."""
+    def __post_init__(self) -> None:
+        """Refuse minibatches into which no batch can be divided."""
+        self.count_minibatches(of_steps=self.minibatch_of != "unrolls")
+
+    def count_minibatches(self, of_steps: bool) -> int:
+        """Return the number of minibatches of each pass; they are of steps, or of whole unrolls.
+
+        Raises ValueError if that number does not divide the batch.
+        """
+        size, of, each = self.batch_size, "--batch_size", 4
+        if of_steps:
+            size, of, each = size * self.unroll_length, "--batch_size x --unroll_length", 64
+        numbers = [n for n in range(1, size + 1) if size % n == 0]
         count = self.minibatches
+        if count == AUTO:
+            return max(n for n in numbers if n == 1 or n * each <= size)
         if count > size:
             raise ValueError(
                 f"--minibatches={count} is more than {of}={size}: a minibatch needs at least one "
                 f"of them; use at most --minibatches={size}"
             )
         if size % count:
-            below = max(n for n in range(1, count) if size % n == 0)
-            above = min(n for n in range(count, size + 1) if size % n == 0)
+            below = max(n for n in numbers if n < count)
+            above = min(n for n in numbers if n > count)
             raise ValueError(
                 f"--minibatches={count} does not divide {of}={size}: use --minibatches={below} or "
                 f"{above}"
             )
+        return count

@@ -6,7 +6,7 @@ import sonnet as snt
 import tensorflow as tf
 
 from impala_mm.algorithms import registry, samples
-from impala_mm.algorithms.interface import Context
+from impala_mm.algorithms.interface import Context, Role
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch
@@ -373,6 +373,17 @@ def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(
             np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
 
 
+def test_actors_hold_no_optimizer_and_the_same_trained_variables():
+    learner, _ = _made()
+    config = learner._config
+    actor = registry.make_algorithm(config, level_spec(config.level_name), Role.ACTOR)
+    for group in ("trained", "acting"):
+        shapes = [[v.shape for v in getattr(a.variables, group)] for a in (learner, actor)]
+        assert shapes[0] == shapes[1]
+    assert len(learner.variables.carried) > 0
+    assert actor.variables.carried == []
+
+
 def test_all_learners_end_their_epochs_after_the_same_step():
     settings = {"epochs": 9, "minibatches": 2, "learning_rate": 0.02, "target_kl": 0.02}
 
@@ -398,7 +409,7 @@ def test_all_learners_end_their_epochs_after_the_same_step():
         ),
         (["--minibatches=5"], ": use --minibatches=4 or 8"),
         (["--minibatches=3000"], "=2048: a minibatch needs at least one of them; use at most"),
-        (["--minibatch_of=unrolls"], "--minibatches=32 is more than --batch_size=16"),
+        (["--minibatch_of=unrolls", "--minibatches=32"], "=32 is more than --batch_size=16"),
         (["--clip=-0.1"], "--clip=-0.1: it must be at least 0"),
         (["--value_clip=-1"], "--value_clip=-1.0: it must be at least 0"),
     ],
@@ -408,6 +419,30 @@ def test_flags_that_do_not_fit_are_refused_before_anything_starts(capsys, given,
         flags.parse(["experiment.py", "--algorithm=ppo", *given], "", Config)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_minibatches_are_chosen_where_they_are_not_given():
+    settings = Config.of_algorithm("ppo")
+    for given, of_steps, of_unrolls in (
+        ({}, 32, 4),
+        ({"batch_size": 6, "unroll_length": 7}, 1, 1),
+        ({"batch_size": 12, "unroll_length": 33}, 6, 3),
+    ):
+        chosen = settings(**given)
+        assert chosen.count_minibatches(of_steps=True) == of_steps
+        assert chosen.count_minibatches(of_steps=False) == of_unrolls
+
+
+def test_defaults_follow_the_level():
+    def parsed(*given):
+        (config,), _ = flags.parse(["experiment.py", "--algorithm=ppo", *given], "", Config)
+        return config
+
+    plain, atari = parsed(), parsed("--level_name=PongNoFrameskip-v4", "--clip=0.3")
+    assert (plain.separate_networks, plain.normalize_rewards, plain.epochs) == (True, True, 10)
+    assert (atari.separate_networks, atari.normalize_rewards, atari.epochs) == (False, False, 4)
+    assert (plain.clip, atari.clip, parsed("--level_name=ALE/Pong-v5").clip) == (0.2, 0.3, 0.1)
+    assert isinstance(atari, type(plain)), "other processes read it as PPO's settings"
 
 
 @pytest.mark.parametrize(
