@@ -115,8 +115,9 @@ class ActorCritic:
         """Return (features [B, F], core state) after reading entries [B, ...]."""
         returns, state = self._normaliser.split(core_state)
         returns, read = self._normaliser.step(entry, returns), self._normaliser.read(entry)
+        reward = self._unit.for_network(read.reward)
         features, state = self._network.step(
-            read.observation, read.reward, read.action, read.first, state
+            read.observation, reward, read.action, read.first, state
         )
         core_state = self._normaliser.join(returns, state)
         return networks.for_policy_and_value(features), core_state
@@ -127,8 +128,9 @@ class ActorCritic:
         `entries` [T+1, B, ...] are those that the normaliser returns.
         """
         _, state = self._normaliser.split(start)
+        reward = self._unit.for_network(entries.reward)
         features, _ = self._network.unroll(
-            entries.observation, entries.reward, entries.action, entries.first, state
+            entries.observation, reward, entries.action, entries.first, state
         )  # [T+1, B, F]
         features = networks.for_policy_and_value(features)
         outputs = snt.BatchApply(self._baseline_head)(features.value)  # [T+1, B, 1]

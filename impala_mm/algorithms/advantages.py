@@ -1,9 +1,9 @@
 """Advantages and value targets of an unroll: generalised advantages, V-trace, n-step returns.
 
-An algorithm makes one estimator by name (--advantages), and calls it with the transitions and
-values of a batch:
+An algorithm makes one estimator by --advantages, and calls it with the transitions and values of a
+batch:
 
-    estimate = advantages.GeneralisedAdvantages(0.95)
+    estimate = advantages.make(config)
     estimates = estimate(steps, values, log_ratios)         for losses.transitions(...), [T, B]
 
 All of them keep to the step convention of `data/trajectory.py`, which `losses.transitions` applies.
@@ -17,9 +17,8 @@ from typing import NamedTuple, Protocol
 import tensorflow as tf
 
 from impala_mm.algorithms import losses, vtrace
+from impala_mm.algorithms.advantage_settings import Settings
 from impala_mm.algorithms.losses import Transitions
-
-NAMES = ("gae", "vtrace", "n_step")
 
 
 class Estimates(NamedTuple):
@@ -41,6 +40,15 @@ class Estimator(Protocol):
         [T, B] are the logarithms of the ratios of the actions' probabilities, under the policy that
         learns and the one that played; only V-trace reads them.
         """
+
+
+def make(config: Settings) -> Estimator:
+    """Return the estimator that the flags describe."""
+    if config.advantages == "vtrace":
+        return VTrace(config.vtrace_lambda, config.clip_rho_threshold, config.clip_c_threshold)
+    if config.advantages == "n_step":
+        return NStep(config.n_steps)
+    return GeneralisedAdvantages(config.gae_lambda)
 
 
 class GeneralisedAdvantages(NamedTuple):

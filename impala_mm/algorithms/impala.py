@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from impala_mm.algorithms import losses
+from impala_mm.algorithms import advantages, losses
 from impala_mm.algorithms.actor_critic import ActorCritic
 from impala_mm.algorithms.impala_loss import Losses, impala_loss, vtrace_step
 from impala_mm.algorithms.impala_settings import Settings
@@ -30,6 +30,8 @@ class Impala(ActorCritic):
         config = Settings.of(config)  # a user's algorithm may have other settings
         super().__init__(config, environment)
         self._config: Settings = config
+        # V-trace itself is a part of the loss.
+        self._estimate = None if config.advantages == "vtrace" else advantages.make(config)
         scaling, discrete = config.advantage_scaling, environment.actions.discrete is not None
         self._scale_advantages = scaling == "batch" or (scaling == "auto" and not discrete)
         self.variables = self._group_variables(
@@ -84,8 +86,8 @@ class Impala(ActorCritic):
         self._unit.see_targets(targets.vs, steps.live, exchange)
         if not scales:
             return None
-        advantages = targets.pg_advantages / self._unit.of_advantages()
-        return losses.moments(advantages, steps.live, exchange)
+        in_unit = targets.pg_advantages / self._unit.of_advantages()
+        return losses.moments(in_unit, steps.live, exchange)
 
     def _loss(self, batch: Batch, moments: losses.Moments | None) -> Losses:
         config = self._config
@@ -120,4 +122,5 @@ class Impala(ActorCritic):
             "clip_rho_threshold": config.clip_rho_threshold,
             "clip_pg_rho_threshold": config.clip_pg_rho_threshold,
             "clip_c_threshold": config.clip_c_threshold,
+            "estimate": self._estimate,
         }

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from impala_mm.algorithms import losses, policies, value_targets, vtrace
+from impala_mm.algorithms.advantages import Estimator
 from impala_mm.algorithms.distributions import Distribution
 from impala_mm.algorithms.value_targets import RewardUnit, ValueUnit
 
@@ -54,8 +55,9 @@ def vtrace_step(
     clip_c_threshold: float | None = 1.0,
     distribution: Callable[..., Distribution] = policies.categorical,
     masks: Any = (),
+    estimate: Estimator | None = None,
 ) -> Step:
-    """Return the policy and V-trace's targets of B unrolls.
+    """Return the policy and V-trace's targets of B unrolls, or those of another `estimate`.
 
     `parameters` [T+1, B, P] and `values` [T+1, B] are the network's outputs at entries 0..T;
     `distribution` makes the policy of parameters [..., P]. The next arguments, [T+1, B] and for
@@ -84,8 +86,14 @@ def vtrace_step(
     )
     policy = losses.step_policy(distribution, parameters, steps.live, masks)
     log_probs = policy.log_prob(steps.actions)
+    log_ratios = tf.where(steps.live, log_probs - steps.behaviour_log_probs, 0.0)
+    if estimate:
+        found = estimate(steps, values, log_ratios)
+        weights = tf.stop_gradient(vtrace.clipped_exp(log_ratios, clip_pg_rho_threshold))
+        targets = vtrace.VTraceReturns(found.value_targets, weights * found.advantages)
+        return Step(steps, values[:-1], policy, log_probs, targets)
     targets = vtrace.from_importance_weights(
-        tf.where(steps.live, log_probs - steps.behaviour_log_probs, 0.0),
+        log_ratios,
         steps.discounts,
         steps.rewards,
         values[:-1],

@@ -36,7 +36,15 @@ class PopArt:
 
     def values(self, outputs: tf.Tensor) -> tf.Tensor:
         """Return values in the unit of the rewards from the head's outputs [...]."""
-        return self._deviation * outputs + self._mean
+        deviation, mean = (tf.cast(x, outputs.dtype) for x in (self._deviation, self._mean))
+        return deviation * outputs + mean
+
+    def for_network(self, rewards: tf.Tensor) -> tf.Tensor:
+        """Return sign(r) log(1 + |r|): a reward of 1000 beside features of 1 would be all there is.
+
+        It is a fixed function, so that values stay what they are when the deviation changes.
+        """
+        return tf.sign(rewards) * tf.math.log1p(tf.abs(rewards))
 
     def squared(self) -> tf.Tensor:
         """Return the variance of the value targets."""

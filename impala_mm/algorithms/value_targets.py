@@ -7,6 +7,7 @@ errors in units of their own running mean. So an algorithm makes one `ValueUnit`
 --value_normalization:
 
     self._unit = value_targets.make_unit(config.value_normalization, self._value_head)
+    self._unit.for_network(reward)                              what the network reads
     values = self._unit.values(outputs)                         wherever the head's outputs are used
     self._unit.see_targets(targets, live, exchange)             before the loss
     loss = cost / self._unit.squared() * mean of value_targets.errors(values, targets, ...)
@@ -36,6 +37,9 @@ class ValueUnit(Protocol):
 
     def values(self, outputs: tf.Tensor) -> tf.Tensor:
         """Return values in the unit of the rewards from the head's outputs [...]."""
+
+    def for_network(self, rewards: tf.Tensor) -> tf.Tensor:
+        """Return the rewards [...] that the network reads: moderate, if they may be large."""
 
     def squared(self) -> tf.Tensor:
         """Return the square of the unit, float32 []: what squared errors are divided by."""
@@ -71,6 +75,10 @@ class RewardUnit:
     def values(self, outputs: tf.Tensor) -> tf.Tensor:
         """Return the outputs."""
         return outputs
+
+    def for_network(self, rewards: tf.Tensor) -> tf.Tensor:
+        """Return the rewards."""
+        return rewards
 
     def squared(self) -> tf.Tensor:
         """Return 1."""

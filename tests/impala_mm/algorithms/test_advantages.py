@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from impala_mm.algorithms import advantages, losses
+from impala_mm.algorithms.advantage_settings import Settings
 
 GAMMA = 0.9
 
@@ -156,11 +157,10 @@ def test_on_policy_all_of_them_agree_where_they_should(case):
             np.testing.assert_allclose(v_trace[0], gae[0], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", advantages.NAMES)
+@pytest.mark.parametrize("name", ["gae", "vtrace", "n_step"])
 def test_they_are_constants_in_a_graph_and_ignore_what_padding_holds(name):
     inputs = drawn(3, 6, 3)
-    estimator = {"gae": advantages.GeneralisedAdvantages(), "vtrace": advantages.VTrace(),
-                 "n_step": advantages.NStep(2)}[name]  # fmt: skip
+    estimator = advantages.make(Settings(advantages=name, n_steps=2))
     expected = estimated(estimator, inputs)
     changed = [array.copy() for array in inputs]
     changed[0][:, 0], changed[5][:, 0] = np.nan, np.inf
@@ -183,3 +183,21 @@ def test_they_are_constants_in_a_graph_and_ignore_what_padding_holds(name):
     found, slope = gradient(tf.constant(inputs[1]))
     assert slope is None
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("flags", "made"),
+    [
+        ({}, advantages.GeneralisedAdvantages(0.95)),
+        ({"gae_lambda": 0.5}, advantages.GeneralisedAdvantages(0.5)),
+        ({"advantages": "n_step", "n_steps": 7}, advantages.NStep(7)),
+        (
+            {"advantages": "vtrace", "vtrace_lambda": 0.8, "clip_rho_threshold": 2.0,
+             "clip_c_threshold": 1.5},
+            advantages.VTrace(0.8, 2.0, 1.5),
+        ),
+    ],
+)  # fmt: skip
+def test_the_flags_make_the_estimator(flags, made):
+    assert advantages.make(Settings(**flags)) == made
+    assert type(advantages.make(Settings(**flags))) is type(made)

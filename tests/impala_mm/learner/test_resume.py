@@ -63,7 +63,9 @@ def test_a_run_that_did_not_record_normalisation_normalised_nothing():
 
 def test_the_unit_of_values_stays_and_only_popart_needs_other_weights():
     plain = MADE_OF | {"--value_normalization": "none"}
-    with pytest.raises(Mismatch, match="value_normalization is none here and error in runs/x.*from"):
+    with pytest.raises(
+        Mismatch, match=r"value_normalization is none here and error in runs/x.*from"
+    ):
         resume.check_resumable(_about(), plain, "runs/x")
     resume.check_weights(_about(), plain, "runs/x")
     popart = MADE_OF | {"--value_normalization": "popart"}
