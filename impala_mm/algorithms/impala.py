@@ -69,7 +69,7 @@ class Impala(ActorCritic):
             "grad_norm": applied.norm,
             "clipped_share": applied.clipped,
         }
-        return metrics, batch.weight
+        return metrics | self._unit.metrics(), batch.weight
 
     def _look_ahead(self, batch: Batch, exchange: GradientReducer) -> losses.Moments | None:
         """Let the values' unit see the targets; return the moments of all learners' advantages.

@@ -129,7 +129,7 @@ class PolicyGradient(ActorCritic):
             "optimizer_steps": made.steps,
             "learning_rate": rate,
         }
-        return metrics, batch.weight
+        return metrics | self._unit.metrics(), batch.weight
 
     def _columns(self, batch: Batch, steps: losses.Transitions) -> Samples:
         """Return what minibatches are drawn from: unrolls, or single steps."""

@@ -73,6 +73,13 @@ class PopArt:
     def see_error(self, squared: tf.Tensor) -> None:
         """Do nothing."""
 
+    def metrics(self) -> dict[str, tf.Tensor]:
+        """Return the mean and the deviation."""
+        return {
+            "value_mean": self._mean.read_value(),
+            "value_deviation": self._deviation.read_value(),
+        }
+
     def _rescale(self, mean: tf.Tensor, deviation: tf.Tensor) -> None:
         """Take this mean and deviation; the weights and the bias undo it, computed in float64."""
         new_mean, new, old_mean, old, weights, bias = (

@@ -53,6 +53,9 @@ class ValueUnit(Protocol):
     def see_error(self, squared: tf.Tensor) -> None:
         """Learn from the mean squared error of a batch, float32 [], that all learners share."""
 
+    def metrics(self) -> dict[str, tf.Tensor]:
+        """Return what to report of the unit, float32 []."""
+
 
 def make_unit(name: str, head: snt.Linear) -> ValueUnit:
     """Return the unit of this name, one of NORMALIZATIONS, for a value head with its variables."""
@@ -93,6 +96,10 @@ class RewardUnit:
 
     def see_error(self, squared: tf.Tensor) -> None:
         """Do nothing."""
+
+    def metrics(self) -> dict[str, tf.Tensor]:
+        """Return nothing."""
+        return {}
 
 
 class RunningError(RewardUnit):
