@@ -3,26 +3,30 @@
 `impala.Impala` calls these functions with the outputs of its network for a batch of unrolls.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms import losses, policies, vtrace
+from impala_mm.algorithms import losses, policies, value_targets, vtrace
+from impala_mm.algorithms.advantages import Estimator
 from impala_mm.algorithms.distributions import Distribution
 from impala_mm.algorithms.regularisers import Regularisation
+from impala_mm.algorithms.value_targets import RewardUnit, ValueUnit
 
 
 class Losses(NamedTuple):
     """The loss and its parts: float32 scalars."""
 
-    total: tf.Tensor  # policy + baseline_cost x baseline + the regularisers
+    total: tf.Tensor  # policy + baseline_cost / unit^2 x baseline + the regularisers
     policy: tf.Tensor
     baseline: tf.Tensor
     entropy: tf.Tensor  # the negative entropy, so that minimising it means exploring
     # Off-policyness: log-probability of the actions under the behaviour policy, minus that under
     # the current policy. It is a metric and not part of the total.
     shift: tf.Tensor
+    error: tf.Tensor  # half the baseline's squared error, without Huber's loss; a metric, too
 
 
 class Step(NamedTuple):
@@ -52,8 +56,9 @@ def vtrace_step(
     clip_c_threshold: float | None = 1.0,
     distribution: Callable[..., Distribution] = policies.categorical,
     masks: Any = (),
+    estimate: Estimator | None = None,
 ) -> Step:
-    """Return the policy and V-trace's targets of B unrolls.
+    """Return the policy and V-trace's targets of B unrolls, or those of another `estimate`.
 
     `parameters` [T+1, B, P] and `values` [T+1, B] are the network's outputs at entries 0..T;
     `distribution` makes the policy of parameters [..., P]. The next arguments, [T+1, B] and for
@@ -82,8 +87,14 @@ def vtrace_step(
     )
     policy = losses.step_policy(distribution, parameters, steps.live, masks)
     log_probs = policy.log_prob(steps.actions)
+    log_ratios = tf.where(steps.live, log_probs - steps.behaviour_log_probs, 0.0)
+    if estimate:
+        found = estimate(steps, values, log_ratios)
+        weights = tf.stop_gradient(vtrace.clipped_exp(log_ratios, clip_pg_rho_threshold))
+        targets = vtrace.VTraceReturns(found.value_targets, weights * found.advantages)
+        return Step(steps, values[:-1], policy, log_probs, targets)
     targets = vtrace.from_importance_weights(
-        tf.where(steps.live, log_probs - steps.behaviour_log_probs, 0.0),
+        log_ratios,
         steps.discounts,
         steps.rewards,
         values[:-1],
@@ -101,27 +112,36 @@ def impala_loss(
     regularisation: Regularisation,
     *,
     weight: tf.Tensor,
-    baseline_cost: float | tf.Tensor,
+    baseline_cost: float,
     reduction: str = "sum",
     scale_advantages: bool = False,
     advantage_moments: losses.Moments | None = None,
+    unit: ValueUnit | None = None,
+    huber_delta: float = math.inf,
 ) -> Losses:
     """Return the loss of B unrolls and its parts, from what `vtrace_step` returned for them.
 
     With `scale_advantages`, the advantages of live transitions get mean 0 and deviation 1, or are
-    scaled by `advantage_moments`. `regularisation` is that of the step's policy.
+    scaled by `advantage_moments`. `regularisation` is that of the step's policy. The errors of the
+    baseline count in `unit` (None: that of the rewards), those above `huber_delta` linearly.
 
     `weight` [B] multiplies all terms of its column. A column of weight 0 may hold any values, even
     NaN: it adds 0 to every loss and to every gradient.
     """
     steps, values, _, log_probs, targets = step
-    advantages = targets.pg_advantages
+    unit = unit or RewardUnit()
+    advantages = targets.pg_advantages / unit.of_advantages()
     if scale_advantages:
         advantages = losses.standardise(advantages, steps.live, advantage_moments)
     policy_loss = losses.reduce(-log_probs * advantages, steps.live, weight, reduction)
-    errors = targets.vs - values
-    baseline_loss = losses.reduce(0.5 * tf.square(errors), steps.live, weight, reduction)
-    total = policy_loss + baseline_cost * baseline_loss + regularisation.loss
+    error = losses.reduce(value_targets.errors(values, targets.vs), steps.live, weight, reduction)
+    baseline_loss = error
+    if huber_delta < math.inf:
+        beyond = tf.sqrt(unit.squared())
+        terms = value_targets.errors(values, targets.vs, beyond, huber_delta=huber_delta)
+        baseline_loss = losses.reduce(terms, steps.live, weight, reduction)
+    cost = baseline_cost / unit.squared()
+    total = policy_loss + cost * baseline_loss + regularisation.loss
     shift = losses.reduce(steps.behaviour_log_probs - log_probs, steps.live, weight, reduction)
-    entropy_loss = regularisation.entropy
-    return Losses(total, policy_loss, baseline_loss, entropy_loss, tf.stop_gradient(shift))
+    metrics = tf.stop_gradient(shift), tf.stop_gradient(error)
+    return Losses(total, policy_loss, baseline_loss, regularisation.entropy, *metrics)

@@ -63,8 +63,8 @@ class LoadedPolicy(Protocol):
 
     config: Config  # the flags of that run
 
-    def initial_state(self, batch: int) -> Any:
-        """Return the network's recurrent state at the start of `batch` episodes."""
+    def initial_state(self, batch: Any) -> Any:
+        """Return the network's recurrent state at the start of `batch` episodes, a number."""
 
     def judge_unroll(self, entries: Entry, start: Any) -> PolicyOutput:
         """Return what `judge` returns for each of the entries [T+1, B, ...] of an unroll."""
@@ -99,6 +99,8 @@ class Algorithm(Protocol):
     # An algorithm may also have `rounds = True`: all unrolls of a batch are then played by the
     # policy that the update is to improve, and actors wait for the next one. A batch always has
     # --batch_size columns: those whose unrolls are missing have weight 0 and are not fresh.
+    # With `rounds_overlap = True` besides, the next round is played while the learner trains on the
+    # last one, so its policy is one update older.
 
     # Optional: True if `act`, `judge` and `update` give a probability of 0 to the choices that
     # `Entry.mask` forbids. Environments that offer masks are refused for other algorithms.

@@ -23,6 +23,8 @@ from impala_mm.runtime import devices
 # The members that an algorithm may leave out, with their defaults.
 _OPTIONAL: dict[str, Any] = {
     "rounds": False,  # whether it trains in rounds, on unrolls of its newest policy alone
+    # With rounds: whether the next one is played while the learner trains on the last one.
+    "rounds_overlap": False,
     "masks": False,
     "source": None,  # a method that wraps the actors' queue, see `learner.batch_source`
     "load_policies": None,  # the method that loads the policies of other runs
@@ -45,6 +47,7 @@ def make_algorithm(
             Config.of_algorithm(config.algorithm).of(config),
             precision=devices.resolve_precision(config.precision, environment.observation),
             reward_clipping=auto.reward_clipping(config, environment.emulator),
+            discounting=_discount_per_step(config, environment),
         )
         made = _make(settings, environment, role)
     except BadAlgorithm as error:
@@ -56,6 +59,12 @@ def make_algorithm(
             f"masks = True, or remove the mask in a gymnasium.Wrapper"
         )
     return made
+
+
+def _discount_per_step(config: Config, environment: EnvironmentSpec) -> float:
+    """Return the discount of a step; with --discount_per_frame, of all the frames that it takes."""
+    frames = environment.action_repeats if config.discount_per_frame else 1
+    return config.discounting**frames
 
 
 def takes_environment(algorithm: Algorithm) -> bool:

@@ -103,7 +103,7 @@ class Regularisers:
             return ()
         if self._reference is None:
             return tf.zeros_like(batch.unrolls.extras)
-        start = self._reference.initial_state(batch.weight.shape[0])
+        start = self._reference.initial_state(tf.shape(batch.weight)[0])
         parameters = self._reference.judge_unroll(batch.unrolls, start).parameters
         return tf.stop_gradient(parameters)
 

@@ -91,9 +91,9 @@ GROUPS = (
             "loss_per_step/total": _M(
                 _LOSS,
                 "The loss that is minimised, per step of the batch: policy loss + "
-                "`--baseline_cost` x baseline loss (scaled by the running mean of its squared "
-                "errors) + `--entropy_cost` x entropy loss + other regularisers. The progress line's "
-                "`loss`.",
+                "`--baseline_cost` x baseline loss (divided by the square of the unit that "
+                "`--value_normalization` names) + `--entropy_cost` x entropy loss + other "
+                "regularisers. The progress line's `loss`.",
                 "no target; a jump to many times its usual size is a warning",
             ),
             "loss_per_step/policy": _M(
@@ -116,6 +116,23 @@ GROUPS = (
                 "behaviour policy that chose them, as a mean difference of log-probabilities.",
                 "below about 0.1; else lower `--learning_rate` or the policy lag",
             ),
+            "loss/total": _M(
+                _BATCH_LOSS,
+                "The loss as it is minimised: the sum over the steps of a learner's batch, or "
+                "with `--loss_reduction=mean` the mean, which equals `loss_per_step/total`. "
+                "Likewise the parts below.",
+            ),
+            "loss/policy": _M(_BATCH_LOSS, "See `loss_per_step/policy`."),
+            "loss/baseline": _M(_BATCH_LOSS, "See `loss_per_step/baseline`."),
+            "loss/entropy": _M(_BATCH_LOSS, "See `loss_per_step/entropy`."),
+            "loss/shift": _M(
+                _BATCH_LOSS, "See `off_policyness`; a measure only, it is in no total."
+            ),
+        },
+    ),
+    MetricGroup(
+        "Regularisers",
+        {
             "kl_pi_mu": _M(
                 _NATS,
                 "Mean divergence from the policy in training to the one that played, KL(pi || mu). "
@@ -147,17 +164,59 @@ GROUPS = (
             ),
             "kl_mu_pi_cost": _M("per nat", "The same for `kl_mu_pi`."),
             "kl_ref_pi_cost": _M("per nat", "The same for `kl_ref_pi`."),
-            "loss/total": _M(
-                _BATCH_LOSS,
-                "The loss as it is minimised: the sum over the steps of a learner's batch, or "
-                "with `--loss_reduction=mean` the mean, which equals `loss_per_step/total`. "
-                "Likewise the parts below.",
+        },
+    ),
+    MetricGroup(
+        "Policy gradients",
+        {
+            "entropy": _M(
+                "nats",
+                "Entropy of the policy, on average over the steps of the batch, of PPO and its "
+                "kin. For actions that are numbers it is that of a density, which may be negative.",
+                "falling slowly",
             ),
-            "loss/policy": _M(_BATCH_LOSS, "See `loss_per_step/policy`."),
-            "loss/baseline": _M(_BATCH_LOSS, "See `loss_per_step/baseline`."),
-            "loss/entropy": _M(_BATCH_LOSS, "See `loss_per_step/entropy`."),
-            "loss/shift": _M(
-                _BATCH_LOSS, "See `off_policyness`; a measure only, it is in no total."
+            "value_mean": _M(
+                "reward", "PopArt (`--value_normalization=popart`): the mean of the value targets."
+            ),
+            "value_deviation": _M(
+                "reward",
+                "PopArt: the standard deviation of the value targets, the unit in which the "
+                "baseline learns and in which advantages count.",
+                "steady; it grows with the returns",
+            ),
+            "approx_kl": _M(
+                "nats per action",
+                "Divergence of the policy from the one that played: the mean of r - 1 - log r, for "
+                "the ratio r of both probabilities of an action; the average over the optimizer "
+                "steps of an update.",
+                "below about 0.02; above `--target_kl` an update ends early",
+            ),
+            "clip_fraction": _M(
+                "share of steps, 0 to 1",
+                "PPO: steps whose ratio is beyond `--clip`, the average over the optimizer steps "
+                "of an update.",
+                "about 0.05 to 0.3; at 0 the policy hardly changes",
+            ),
+            "capped_weights": _M(
+                "share of steps, 0 to 1",
+                "AWR: steps whose weight is `--largest_weight`.",
+                "below about 0.05; else raise `--temperature`",
+            ),
+            "temperature": _M(
+                "deviations of the advantage",
+                "V-MPO: the temperature of the weights of the better half, a Lagrange multiplier.",
+                "steady",
+            ),
+            "explained_variance": _M(
+                "share",
+                "Share of the variance of the value targets that the values explain, before the "
+                "update.",
+                "near 1; at 0 or below the values are of no use yet",
+            ),
+            "optimizer_steps": _M(
+                "steps",
+                "Optimizer steps of an update: epochs x minibatches, fewer if `--target_kl` ended "
+                "it early.",
             ),
         },
     ),
