@@ -42,5 +42,5 @@ class AWR(PolicyGradient):
 
     def _policy_terms(self, log_ratios: tf.Tensor, advantages: tf.Tensor) -> PolicyTerms:
         # The gradient of a log-ratio is that of the log-probability.
-        capped = advantages >= self._config.largest_weight
+        capped = advantages > 0.999 * self._config.largest_weight  # which exp() may round down
         return PolicyTerms(-advantages * log_ratios, {"capped_weights": capped})

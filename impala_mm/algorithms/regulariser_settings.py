@@ -10,11 +10,17 @@ from impala_mm.config.flags import flag
 from impala_mm.config.settings import Config
 
 _GROUP = "Regularisers"
-_COST = "Weight in the loss of the mean divergence (KL) per step "
-_TARGET = (
-    "this mean divergence at which a Lagrange multiplier, in place of the fixed cost, holds the "
-    "policy; where it stays below without help, the cost falls to 1e-6. 0 counts as a target."
-)
+_COST = "Weight in the loss of the mean divergence "
+
+
+def _target(divergence: str, cost: str) -> str:
+    """Return the help of a flag for a divergence's target; `cost` is the flag of its cost."""
+    return (
+        f"Mean of {divergence}, in nats, at which a Lagrange multiplier holds it; the multiplier "
+        f"takes the place of {cost}, which is its initial value (1 if that is 0). Where the "
+        f"divergence stays below without help, the cost falls to 1e-6. 0 counts as a target; inf: "
+        f"{cost} is fixed."
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,27 +36,22 @@ class RegulariserSettings(Config):
              "as a target; -inf: entropy_cost is fixed.")
     kl_pi_mu_cost: float = flag(
         0.0, group=_GROUP, least=0,
-        text=f"{_COST}from the policy in training to the one that played, KL(pi || mu), which "
-             f"keeps the policy from doing what was unlikely.")
+        text=f"{_COST}KL(pi || mu) per step, from the policy in training to the one that played. "
+             f"It keeps the policy from doing what was unlikely.")
     target_kl_pi_mu: float = flag(
-        math.inf, group=_GROUP, least=0,
-        text=f"Nats of {_TARGET} Its initial value is kl_pi_mu_cost, or 1 if that is 0. inf: the "
-             f"cost is fixed.")
+        math.inf, group=_GROUP, least=0, text=_target("KL(pi || mu)", "kl_pi_mu_cost"))
     kl_mu_pi_cost: float = flag(
         0.0, group=_GROUP, least=0,
-        text=f"{_COST}from the policy that played to the one in training, KL(mu || pi), which "
-             f"keeps what was likely.")
+        text=f"{_COST}KL(mu || pi) per step, from the policy that played to the one in training. "
+             f"It keeps what was likely.")
     target_kl_mu_pi: float = flag(
-        math.inf, group=_GROUP, least=0,
-        text=f"Nats of {_TARGET} Its initial value is kl_mu_pi_cost, or 1 if that is 0. inf: the "
-             f"cost is fixed.")
+        math.inf, group=_GROUP, least=0, text=_target("KL(mu || pi)", "kl_mu_pi_cost"))
     kl_ref_pi_cost: float = flag(
         0.0, group=_GROUP, least=0,
-        text=f"{_COST}from a reference policy, KL(reference || pi); see reference.")
+        text=f"{_COST}KL(reference || pi) per step, from a reference policy to the one in "
+             f"training; see reference.")
     target_kl_ref_pi: float = flag(
-        math.inf, group=_GROUP, least=0,
-        text=f"Nats of {_TARGET} Its initial value is kl_ref_pi_cost, or 1 if that is 0. inf: the "
-             f"cost is fixed.")
+        math.inf, group=_GROUP, least=0, text=_target("KL(reference || pi)", "kl_ref_pi_cost"))
     reference: str = flag(
         "", group=_GROUP,
         text="Folder of the run, or of one checkpoint, whose policy is the reference of "
@@ -60,9 +61,9 @@ class RegulariserSettings(Config):
              "deviation of 0.6, where bounds are -1 and 1.")
     multiplier_speed: float = flag(
         0.01, group=_GROUP, least=0,
-        text="Largest change of the logarithm of a Lagrange multiplier in one step of the "
-             "optimizer. A quantity's distance from its target, divided by the target (by 1 if "
-             "that is 0), is the share of it that is made.")
+        text="Speed of the Lagrange multipliers: each step of the optimizer changes the logarithm "
+             "of a multiplier by this number times the distance of its quantity from the target, "
+             "in units of the target (of 1 if that is 0) and at most 1.")
     # fmt: on
 
     def __post_init__(self) -> None:
