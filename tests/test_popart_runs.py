@@ -37,7 +37,7 @@ def test_it_learns_large_rewards_and_is_resumed_and_exported(tmp_path, algorithm
     before = [row for row in read_rows(first.logdir) if "value_deviation" in row][-1]
     assert before["value_deviation"] > 1000
     rows = Training(tmp_path, *algorithm, "--stop_at_return=150").end()
-    after = [row for row in rows if row["updates"] > before["updates"] and "value_mean" in row][0]
+    after = next(row for row in rows if row["updates"] > before["updates"] and "value_mean" in row)
     assert after["value_mean"] == pytest.approx(before["value_mean"], rel=0.5), "it was restored"
     assert rows[-1]["episode_return"] >= 150
     policy = impala_mm.load_policy(first.logdir)
