@@ -13,7 +13,6 @@ from impala_mm.records import metrics
 from impala_mm.records.metric_descriptions import METRICS, find_description, render_page
 from impala_mm.records.verdict import VerdictWriter
 
-PPO = ("--algorithm=ppo", "--value_normalization=popart")
 EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 
 
@@ -71,9 +70,15 @@ def test_the_page_is_the_table():
 
 @pytest.mark.slow
 def test_every_key_that_runs_write_is_described_and_every_description_is_of_such_a_key(tmp_path):
-    short = ("--level_name=catch", "--stop_at_return=2", "--total_environment_frames=30000")
-    keys = _run_keys(tmp_path / "impala", *short)
-    keys |= _run_keys(tmp_path / "ppo", *short, *PPO)
+    keys = _run_keys(
+        tmp_path,
+        *("--level_name=catch", "--stop_at_return=2", "--total_environment_frames=30000"),
+    )
+    keys |= _run_keys(
+        tmp_path / "ppo",
+        *("--algorithm=ppo", "--value_normalization=popart"),
+        *("--stop_at_return=1e9", "--total_environment_frames=10000"),
+    )
     keys |= _aggregator_keys()
     undescribed = {key for key in keys if find_description(key) is None}
     assert not undescribed
