@@ -21,5 +21,6 @@ class Diverging(DQNLike):
         learner_reports._LEAST_SECONDS, learner_reports._TIMES = 5.0, 1.0
         metrics, priorities = super().update(batch, context, exchange)
         alone = (self._updates == 20) & (process_rank().rank == 1)
-        count = tf.cond(alone, lambda: exchange.mean(1.0), lambda: tf.constant(0.0))
-        return metrics | {"count": count}, priorities
+        loss = metrics["loss/total"]
+        mean = tf.cond(alone, lambda: exchange.mean(loss), lambda: loss)
+        return metrics | {"mean": mean}, priorities
