@@ -52,7 +52,7 @@ def type_page(tmp_path):
 def test_an_own_algorithm_is_trained_to_a_curve_tested_exported_and_resumed(type_page):
     user = type_page(ALGORITHM)
     printed = user.type("Run it")
-    assert "valid: CartPole-v1, ppo, MLPAgent" in printed
+    assert "valid: CartPole-v1, my_ppo, MLPAgent" in printed
     assert "CartPole-v1: mean return of the last 100 games" in printed
     assert "resumed at 3" in printed
     last = user.rows("ppo")[-1]
@@ -111,8 +111,8 @@ def test_two_learners_and_the_frontend(type_page, page, headings, runs):
     [
         (
             ALGORITHM,
-            {"own_algorithm.py": "ppo.py", "own_algorithm_settings.py": "ppo_settings.py"},
-            ("--algorithm=ppo", "--level_name=CartPole-v1"),
+            {"own_algorithm.py": "my_ppo.py", "own_algorithm_settings.py": "my_ppo_settings.py"},
+            ("--algorithm=my_ppo", "--level_name=CartPole-v1"),
         ),
         (ENVIRONMENT, {"own_spaces.py": "panel.py"}, ("--level_name=panel:Panel-v0",)),
     ],
