@@ -33,7 +33,7 @@ class PolicyTerms(NamedTuple):
 
 
 class Goals(NamedTuple):
-    """What the steps of a batch shall teach, [T, N], without gradients."""
+    """The goals of the steps of a batch, [T, N], without gradients."""
 
     advantages: tf.Tensor  # scaled
     targets: tf.Tensor  # of the values

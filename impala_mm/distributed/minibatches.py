@@ -9,7 +9,7 @@ Metrics = dict[str, tf.Tensor]
 
 
 class Renewed(NamedTuple):
-    """What every step of an epoch is given, such as advantages: tensors of the same shapes."""
+    """Tensors that every step of an epoch is given, such as advantages, of the same shapes."""
 
     first: Any  # nest: for the first epoch
     renew: Callable[[], Any] | None  # returns the nest for the next one; None: it stays

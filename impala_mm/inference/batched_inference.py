@@ -131,7 +131,9 @@ class BatchedInference:
         """
 
         def act() -> tuple[tf.Tensor, tf.Tensor]:
-            actions = self._batched(header[None], contents)[0]
+            # A repeated call, which may come without content, has its turn now.
+            step = tf.concat([contents, tf.constant([b""])], 0)[:1]
+            actions = self._batched(header[None], step)[0]
             with tf.control_dependencies([actions]):
                 unrolls, versions = tf.numpy_function(
                     self._take_unrolls, [header], [tf.string, tf.int64]

@@ -18,7 +18,7 @@ _INFERENCE_SECONDS = 60.0  # longer than any inference, including the first, whi
 
 
 class Turn(enum.Enum):
-    """Whether a group may play, where groups play in rounds."""
+    """The states of a group in which it may play or must wait, where groups play in rounds."""
 
     GIVEN = "given"  # it may act on its newest entries, with which an unroll begins
     PLAYS = "plays"  # it is within an unroll; always without rounds

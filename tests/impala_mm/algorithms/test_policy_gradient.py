@@ -237,7 +237,7 @@ def test_padding_changes_nothing_whatever_it_contains(level):
         )  # fmt: skip
         batch = _batch(algorithm)
         for leaf in tf.nest.flatten(batch.unrolls):
-            leaf[:, -1] = content
+            leaf[:, -1] = content if leaf.dtype == np.float32 else content > 1
         batch.unrolls.extras[:, -1] = np.nan
         metrics, _ = algorithm.update(_tensors(batch), PROGRESS, exchange)
         assert all(np.isfinite(value) for value in metrics.values()), metrics
@@ -251,8 +251,9 @@ def test_recurrent_networks_read_whole_unrolls_from_the_state_that_each_began_wi
     found = []
     for count in (1, 2, 4):
         algorithm, exchange = _made(
-            agent_name="MLPLSTMAgent", minibatches=count, learning_rate=0.0, entropy_cost=0.1
-        )
+            agent_name="MLPLSTMAgent", minibatches=count, learning_rate=0.0, entropy_cost=0.1,
+            epochs=1,
+        )  # fmt: skip
         batch = _batch(algorithm)
         starts = np.random.default_rng(3)
         for leaf in tf.nest.flatten(batch.start):
@@ -263,7 +264,7 @@ def test_recurrent_networks_read_whole_unrolls_from_the_state_that_each_began_wi
     np.testing.assert_allclose(found[1:], [found[0]] * 2, rtol=1e-5)
     zeros = algorithm.initial_state(B)
     of_zeros, _ = algorithm.update(_tensors(batch)._replace(start=zeros), PROGRESS, exchange)
-    assert abs(float(of_zeros["loss/total"]) - found[0][0]) > 1e-3
+    assert abs(float(of_zeros["loss/total"]) - found[0][0]) > 1e-4
 
 
 def test_advantages_are_computed_again_before_each_epoch_only_if_asked_for():
@@ -348,7 +349,7 @@ def _joined(of_part, learners, steps):
     [(1e-9, True, 4, 2), (1e-5, False, 1, 1)],
 )
 @pytest.mark.parametrize("minibatch_of", ["steps", "unrolls"])
-@pytest.mark.parametrize("learners", [2, 4])
+@pytest.mark.parametrize("learners", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(
     monkeypatch, tolerance, double, epochs, minibatches_of_it, minibatch_of, learners
 ):

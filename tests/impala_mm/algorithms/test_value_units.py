@@ -59,7 +59,6 @@ def _trained(config, learners=1, updates=3):
             entries = tf.nest.map_structure(lambda x: x[:, mine], batch.unrolls)
             rest = tf.nest.map_structure(lambda x: x[mine], batch._replace(unrolls=()))
             context = Context(*tf.constant([0.0, 1e9, 0.0]))
-            exchange.begin(tf.constant(0, tf.int64))
             algorithm.update(rest._replace(unrolls=entries), context, exchange)
         return algorithm
 
@@ -98,13 +97,15 @@ def test_learners_agree_on_the_unit_and_are_one_with_all_columns(algorithm, unit
         for whole, first, second in zip(alone, *both, strict=True):
             np.testing.assert_array_equal(first, second)
             np.testing.assert_allclose(first, whole, rtol=1e-3, atol=1e-5)
-    assert all(float(v) > 1.0 for v in one._unit.learning)
+    assert all((v.numpy() > 1.0).all() for v in one._unit.learning)
 
 
 def test_what_reads_a_policy_gets_values_in_the_unit_of_the_rewards():
     """Actors, evaluators and exports have the variables for acting, and judge as the learner."""
     config = _config("impala", value_normalization="popart", reward_scaling=1000.0)
     (learner,) = _trained(config)
+    learner._baseline_head.w.assign(tf.zeros_like(learner._baseline_head.w))
+    learner._baseline_head.b.assign([0.5])
     reader = registry.make_algorithm(config, level_spec(config.level_name), Role.EVALUATOR)
     reader._unit.for_network = tf.zeros_like
     assert [v.name for v in reader.variables.carried] == ["value_mean:0", "value_deviation:0"]
@@ -118,7 +119,9 @@ def test_what_reads_a_policy_gets_values_in_the_unit_of_the_rewards():
     batch = in_process.decoded(UnrollCodec(learner.unroll), tf.constant(player.play()))
     judged = [each.judge_unroll(batch.unrolls, batch.start).value for each in (learner, reader)]
     np.testing.assert_array_equal(*judged)
-    assert 500 < np.abs(judged[0]).mean() < 10_000, "the return of six rewards of 1000"
+    mean, deviation = (float(v) for v in learner._unit.acting)
+    assert deviation > 500, "rewards are 1000"
+    np.testing.assert_allclose(judged[0], np.full([7, COLUMNS], mean + deviation / 2), rtol=1e-5)
     last = tf.nest.map_structure(lambda x: x[-1], batch.unrolls)
     np.testing.assert_allclose(reader.judge(last, batch.start).value, judged[0][-1], rtol=1e-5)
 
