@@ -107,14 +107,14 @@ def _normalised(config: Config) -> str:
     return " and ".join(kind for kind, normalises in kinds.items() if normalises) or "nothing"
 
 
-def _own_flags(config: Config) -> dict[str, str]:
-    """Return the algorithm's own flags that actors and learners must share, with their values."""
+def _own_flags(config: Config) -> tuple[tuple[str, str], ...]:
+    """Return (flag, value) of the algorithm's own flags that actors and learners must share."""
     shared = {f.name for f in dataclasses.fields(Config)}
-    return {
-        f"--{f.name}": flags.format_value(getattr(config, f.name))
+    return tuple(
+        (f"--{f.name}", flags.format_value(getattr(config, f.name)))
         for f in dataclasses.fields(config)
         if f.name not in shared and not (f.metadata["own"] or f.metadata["learner_only"])
-    }
+    )
 
 
 def stepping_identity(config: Config, levels: dict[str, EnvironmentSpec]) -> dict[str, Any]:

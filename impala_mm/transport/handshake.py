@@ -56,7 +56,7 @@ def refusal(asked: dict[str, Any], identity: dict[str, Any]) -> str:
             return f"this actor's {words} is {theirs}, the learner's is {mine}"
     if asked.get("inference") == "learner":
         return ""
-    return _differing_own_flag(asked.get("own_flags", {}), identity.get("own_flags", {}))
+    return _differing_own_flag(*(dict(each.get("own_flags", ())) for each in (asked, identity)))
 
 
 def _differing_own_flag(theirs: dict[str, str], mine: dict[str, str]) -> str:

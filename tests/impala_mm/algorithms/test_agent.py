@@ -1,6 +1,7 @@
 """The identity that a run's processes share, and the errors for unknown names."""
 
 import dataclasses
+import json
 
 import pytest
 import tensorflow as tf
@@ -77,6 +78,8 @@ def test_actors_and_learners_of_an_algorithm_share_its_own_flags_but_those_for_l
         agent.make_agent(kind(**own, **flags), 1, role=Role.ACTOR).identity
         for flags in ({"learning_rate": 0.1}, {"random_share": 0.25})
     )
+    assert hash(identity["own_flags"]), "learners compare it"
+    same = json.loads(json.dumps(same))  # as it travels
     assert handshake.refusal(same, identity) == ""
     assert handshake.refusal(other, identity) == (
         "this actor's --random_share, a flag of the algorithm, is 0.25, the learner's is 0.4"
