@@ -125,7 +125,7 @@ def test_a_policy_without_judge_unroll_is_no_teacher(tmp_path):
 def test_a_teacher_that_cannot_teach_is_refused_when_it_is_loaded(tmp_path, monkeypatch):
     save(tmp_path, level_name="catch")
     assert impala_mm.load_policy(tmp_path, as_teacher=True)
-    monkeypatch.delattr(Impala, "judge_unroll")
+    monkeypatch.setattr(Impala, "judge_unroll", None)
     assert impala_mm.load_policy(tmp_path)
     with pytest.raises(
         NoTeacher, match=r"/checkpoints/\d+ cannot teach: its --algorithm=impala has"
