@@ -53,7 +53,7 @@ def type_page(tmp_path):
 def test_an_own_algorithm_is_trained_to_a_curve_tested_exported_and_resumed(type_page):
     user = type_page(ALGORITHM)
     printed = user.type("Run it")
-    assert "valid: CartPole-v1, ppo, MLPAgent" in printed
+    assert "valid: CartPole-v1, my_ppo, MLPAgent" in printed
     assert "CartPole-v1: mean return of the last 100 games" in printed
     assert "resumed at 3" in printed
     last = user.rows("ppo")[-1]
@@ -105,7 +105,7 @@ def test_two_learners_and_the_frontend(type_page, page, headings, runs):
     assert user.rows(runs[1])[-1]["frames"] >= 5_000
 
 
-PPO = {"own_algorithm.py": "ppo.py", "own_algorithm_settings.py": "ppo_settings.py"}
+PPO = {"own_algorithm.py": "my_ppo.py", "own_algorithm_settings.py": "my_ppo_settings.py"}
 
 
 def _deploy_and_train(lan, files, learners, actors, *flags):
@@ -137,7 +137,7 @@ def _deploy_and_train(lan, files, learners, actors, *flags):
 @pytest.mark.parametrize(
     ("page", "files", "flags"),
     [
-        (ALGORITHM, PPO, ("--algorithm=ppo", "--level_name=CartPole-v1")),
+        (ALGORITHM, PPO, ("--algorithm=my_ppo", "--level_name=CartPole-v1")),
         (ENVIRONMENT, {"own_spaces.py": "panel.py"}, ("--level_name=panel:Panel-v0",)),
     ],
 )
@@ -154,7 +154,7 @@ def test_deploy_takes_the_modules_to_other_hosts(lan, page, files, flags):
 @pytest.mark.timeout(300)
 def test_two_learners_on_two_hosts_train_an_algorithm_that_deploy_takes_there(lan):
     learners, actors = ["learner1", "learner2"], ["actor1", "actor2", "actor3"]
-    flags = ("--algorithm=ppo", "--check_sync_every=5", "--total_environment_frames=20000")
+    flags = ("--algorithm=my_ppo", "--check_sync_every=5", "--total_environment_frames=20000")
     printed = _deploy_and_train(lan, PPO, learners, actors, *flags)
     assert "weights on 2 learners" in printed
     assert "reached 20,000 frames" in printed

@@ -24,6 +24,8 @@ from impala_mm.runtime import devices
 # The members that an algorithm may leave out, with their defaults.
 _OPTIONAL: dict[str, Any] = {
     "rounds": False,  # whether it trains in rounds, on unrolls of its newest policy alone
+    # With rounds: whether the next one is played while the learner trains on the last one.
+    "rounds_overlap": False,
     "masks": False,
     "source": None,  # a method that wraps the actors' queue, see `learner.batch_source`
     "judge_unroll": None,  # the method that makes it a teacher, see `interface.Algorithm`
@@ -99,8 +101,6 @@ def _make(config: Config, environment: EnvironmentSpec, role: Role) -> Algorithm
     if not callable(make):
         raise BadAlgorithm(f"{_where(module)} defines no function make(config, environment, role)")
     arguments = (config, environment, role) if _takes_role(make) else (config, environment)
-    if config.algorithm in BUILT_IN:
-        return make(*arguments)
     try:
         made = make(*arguments)
     except (nets.UnknownNetwork, nets.Unsuitable, UnsuitableActions):
@@ -108,6 +108,8 @@ def _make(config: Config, environment: EnvironmentSpec, role: Role) -> Algorithm
     except UserMistake as error:
         raise BadAlgorithm(str(error)) from None
     except Exception as error:
+        if config.algorithm in BUILT_IN:
+            raise
         raise BadAlgorithm(f"make of {_where(module)} raises {describe_error(error)}") from error
     _check(made, module)
     return made

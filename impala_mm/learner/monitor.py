@@ -25,7 +25,12 @@ from impala_mm.learner import resume
 from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.first_unroll import FirstUnroll, NoActorsLeft
 from impala_mm.learner.learner import GradientNotFinite, Learner, NothingCompiled, between_updates
-from impala_mm.learner.learner_reports import LearnerReport, ReportExchange, unfinished_update
+from impala_mm.learner.learner_reports import (
+    EndlessUpdate,
+    LearnerReport,
+    ReportExchange,
+    unfinished_update,
+)
 from impala_mm.learner.limits import RunLimits
 from impala_mm.records.bottleneck import progress_line
 from impala_mm.records.checkpoint import Damaged, Mismatch, Missing
@@ -89,6 +94,8 @@ class LearnerMonitor:
         self._eta: float | None = None  # seconds until a limit, once they can be estimated
         self._verdicts = VerdictWriter()
         self._reports: list[LearnerReport] = []  # the newest report of each learner
+        self._endless_update = EndlessUpdate()
+        self._endless = ""  # why the update that is being made will never end
         self._wait_share = 0.0  # share of its time that this learner waits for unrolls
         self._waited, self._timed = 0.0, 0.0  # the meter's seconds at the last report
         self._heartbeat, self._cores = heartbeat.of_learner(), IdleCores()
@@ -153,7 +160,7 @@ class LearnerMonitor:
         self._reported_at = time.monotonic()
         exchange.start()
         timers = _Timers(self._config.save_checkpoint_secs, learner.updates)
-        while learner.is_alive() and not exchange.failure and not self._other_learners_failure():
+        while learner.is_alive() and not exchange.failure and not self._why_lost():
             learner.join(0.1)
             meanwhile()
             self._send_heartbeat()
@@ -190,6 +197,8 @@ class LearnerMonitor:
 
     def _wait_for_all_to_end(self, exchange: ReportExchange) -> str:
         """Wait until all learners have ended; return why another one failed, or an empty string."""
+        if self._endless:
+            return self._endless
         learner = self._learner
         # If another learner failed within a step, this one may wait in the all-reduce for ever.
         learner.join(1.0 if self._other_learners_failure() or exchange.failure else _END_SECONDS)
@@ -246,12 +255,14 @@ class LearnerMonitor:
             no_actors_left=self._no_actors_left,
             end_reason=learner.end_reason,
             in_update=0 if learner.variables_complete else learner.updates + 1,
+            longest_update=learner.longest_update,
             error=learner.end_reason if learner.failure else "",
             done=done,
         )
 
     def _receive_reports(self, reports: list[LearnerReport]) -> None:
         self._reports, self._reported_at = reports, time.monotonic()
+        self._endless = self._endless_update.why_endless(reports)
         if self._config.learner_assignment == "balance":
             self._server.loads = [report.load for report in reports]
         for rank, report in enumerate(reports):
@@ -267,6 +278,10 @@ class LearnerMonitor:
         if works and time.monotonic() - self._reported_at < _REPORT_SILENCE_SECONDS:
             self._heartbeat.frames = learner.frames
             self._heartbeat.beat()
+
+    def _why_lost(self) -> str:
+        """Return why training cannot continue although this learner has not failed, or ""."""
+        return self._endless or self._other_learners_failure()
 
     def _other_learners_failure(self) -> str:
         """Return why another learner failed; empty if none did, or if all failed alike."""

@@ -229,19 +229,9 @@ def _with_reward_clipping(
 
 def _build_inference(config: Config, agent: Agent) -> BatchedInference:
     """Return inference with a copy of the network, which does not change during an update."""
-    refuse_inference(config, agent)
     own = config_for_acting(config)
     copy = make_agent(own, process_rank().rank, agent.levels, Role.INFERENCE)
     return BatchedInference(copy.algorithm, copy.layout, devices.training_device())
-
-
-def refuse_inference(config: Config, agent: Agent) -> None:
-    """Refuse --inference=learner for algorithms that do not support it."""
-    if config.inference == "learner" and registry.optional(agent.algorithm, "rounds"):
-        flags.refuse(
-            f"--inference=learner: with --algorithm={config.algorithm} actors wait for the next "
-            f"policy, which needs --inference=actor"
-        )
 
 
 def refuse_rounds(config: Config, agent: Agent) -> None:
@@ -281,9 +271,12 @@ def _listen(
     inference = None
     if identity["inference"] == "learner":
         inference = _build_inference(config, agent)
-    rounds = (
-        Rounds(config.batch_size, say) if registry.optional(agent.algorithm, "rounds") else None
-    )
+    rounds = None
+    if registry.optional(agent.algorithm, "rounds"):
+        overlap = registry.optional(agent.algorithm, "rounds_overlap")
+        rounds = Rounds(config.batch_size, say, overlap)
+        if overlap:
+            say("rounds overlap: actors play one by the policy before the update on the last one")
     try:
         return Server(
             address, held, token, identity, capacity, say, inference, unroll_bytes, rounds
