@@ -86,7 +86,7 @@ class Impala(ActorCritic):
         self._unit.see_targets(targets.vs, steps.live, exchange)
         if not scales:
             return None
-        in_unit = targets.pg_advantages / self._unit.of_advantages()
+        in_unit = self._unit.scale_advantages(targets.pg_advantages)
         return losses.moments(in_unit, steps.live, exchange)
 
     def _loss(self, batch: Batch, moments: losses.Moments | None) -> Losses:

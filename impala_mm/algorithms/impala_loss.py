@@ -129,7 +129,7 @@ def impala_loss(
     """
     steps, values, policy, log_probs, targets = vtrace_step(weight=weight, **of_batch)
     unit = unit or RewardUnit()
-    advantages = targets.pg_advantages / unit.of_advantages()
+    advantages = unit.scale_advantages(targets.pg_advantages)
     if scale_advantages:
         advantages = losses.standardise(advantages, steps.live, advantage_moments)
     policy_loss = losses.reduce(-log_probs * advantages, steps.live, weight, reduction)
