@@ -94,7 +94,7 @@ class Impala(ActorCritic):
         return impala_loss(
             **self._outputs(batch),
             weight=batch.weight,
-            baseline_cost=config.baseline_cost,
+            baseline_cost=config.baseline_cost / self._unit.squared(),
             entropy_cost=config.entropy_cost,
             reduction=config.loss_reduction,
             scale_advantages=self._scale_advantages,

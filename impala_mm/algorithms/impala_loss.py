@@ -18,7 +18,7 @@ from impala_mm.algorithms.value_targets import RewardUnit, ValueUnit
 class Losses(NamedTuple):
     """The loss and its parts: float32 scalars."""
 
-    total: tf.Tensor  # policy + baseline_cost / unit^2 x baseline + entropy_cost x entropy
+    total: tf.Tensor  # policy + baseline_cost x baseline + entropy_cost x entropy
     policy: tf.Tensor
     baseline: tf.Tensor
     entropy: tf.Tensor  # the negative entropy, so that minimising it means exploring
@@ -109,7 +109,7 @@ def vtrace_step(
 def impala_loss(
     *,
     weight: tf.Tensor,
-    baseline_cost: float,
+    baseline_cost: float | tf.Tensor,
     entropy_cost: float,
     reduction: str = "sum",
     scale_advantages: bool = False,
@@ -121,8 +121,9 @@ def impala_loss(
     """Return the policy, baseline and entropy loss of B unrolls, with V-trace targets.
 
     `of_batch` are the other arguments of `vtrace_step`. With `scale_advantages`, the advantages of
-    live transitions get mean 0 and deviation 1, or are scaled by `advantage_moments`. The errors of
-    the baseline count in `unit` (None: that of the rewards), those above `huber_delta` linearly.
+    live transitions get mean 0 and deviation 1, or are scaled by `advantage_moments`. `unit` (None:
+    that of the rewards) is the one of advantages, and of `huber_delta`, above which the errors of
+    the baseline count linearly; `baseline_cost` is that of errors in the unit of the rewards.
 
     `weight` [B] multiplies all terms of its column. A column of weight 0 may hold any values, even
     NaN: it adds 0 to every loss and to every gradient.
@@ -140,8 +141,6 @@ def impala_loss(
         terms = value_targets.errors(values, targets.vs, beyond, huber_delta=huber_delta)
         baseline_loss = losses.reduce(terms, steps.live, weight, reduction)
     entropy_loss = losses.reduce(-policy.entropy(), steps.live, weight, reduction)
-    cost = baseline_cost / unit.squared()
-    total = policy_loss + cost * baseline_loss + entropy_cost * entropy_loss
+    total = policy_loss + baseline_cost * baseline_loss + entropy_cost * entropy_loss
     shift = losses.reduce(steps.behaviour_log_probs - log_probs, steps.live, weight, reduction)
-    metrics = tf.stop_gradient(shift), tf.stop_gradient(error)
-    return Losses(total, policy_loss, baseline_loss, entropy_loss, *metrics)
+    return Losses(total, policy_loss, baseline_loss, entropy_loss, tf.stop_gradient(shift), error)
