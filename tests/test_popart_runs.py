@@ -56,7 +56,7 @@ def test_it_learns_large_rewards_and_is_resumed_and_exported(tmp_path, algorithm
 @pytest.mark.parametrize("algorithm", [(), PPO], ids=["impala", "ppo"])
 def test_two_learners_hold_the_same_mean_and_deviation(tmp_path, algorithm):
     """The learners compare all their variables, bit for bit, every 20 updates."""
-    flags = ("--num_learners=2", "--check_sync_every=20", "--batch_size=4")
+    flags = ("--num_learners=2", "--check_sync_every=20", "--batch_size=8")
     rows = Training(tmp_path, *algorithm, *flags, "--total_environment_frames=40000").end()
     assert rows[-1]["sync_checks"] > 0
     assert rows[-1]["sync_repairs"] == 0

@@ -149,8 +149,8 @@ class ActorCritic:
         )  # [T+1, B, F]
         features = networks.for_policy_and_value(features)
         outputs = snt.BatchApply(self._baseline_head)(features.value)  # [T+1, B, 1]
-        values = self._unit.values(tf.squeeze(outputs, -1))
-        return snt.BatchApply(self._policy_head)(features.policy), values
+        parameters = snt.BatchApply(self._policy_head)(features.policy)
+        return parameters, self._unit.values(tf.squeeze(outputs, -1))
 
     def _behaviour(self, entries: Entry) -> Distribution:
         """Return the policy that chose the actions in entries [T+1, B, ...]."""

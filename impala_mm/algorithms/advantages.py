@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 import tensorflow as tf
 
-from impala_mm.algorithms import losses, vtrace
+from impala_mm.algorithms import vtrace
 from impala_mm.algorithms.advantage_settings import Settings
 from impala_mm.algorithms.losses import Transitions
 
@@ -60,7 +60,8 @@ class GeneralisedAdvantages(NamedTuple):
         """Return sums of the one-step errors, later ones discounted by gamma x lambda."""
         del log_ratios
         values = tf.stop_gradient(values)
-        advantages = losses.generalised_advantages(steps, values, self.lambda_)
+        errors = steps.rewards + steps.discounts * values[1:] - values[:-1]
+        advantages = vtrace.discounted_suffix_sums(errors, steps.discounts * self.lambda_)
         return Estimates(advantages, advantages + values[:-1])
 
 

@@ -93,7 +93,7 @@ class Impala(ActorCritic):
         self._unit.see_targets(targets.vs, steps.live, exchange)
         if not scales:
             return None
-        in_unit = targets.pg_advantages / self._unit.of_advantages()
+        in_unit = self._unit.scale_advantages(targets.pg_advantages)
         return losses.moments(in_unit, steps.live, exchange)
 
     def _loss(
@@ -120,7 +120,7 @@ class Impala(ActorCritic):
             step,
             regularisation,
             weight=weight,
-            baseline_cost=config.baseline_cost,
+            baseline_cost=config.baseline_cost / self._unit.squared(),
             reduction=config.loss_reduction,
             scale_advantages=self._scale_advantages,
             advantage_moments=moments,

@@ -19,7 +19,7 @@ from impala_mm.algorithms.value_targets import RewardUnit, ValueUnit
 class Losses(NamedTuple):
     """The loss and its parts: float32 scalars."""
 
-    total: tf.Tensor  # policy + baseline_cost / unit^2 x baseline + the regularisers
+    total: tf.Tensor  # policy + baseline_cost x baseline + the regularisers
     policy: tf.Tensor
     baseline: tf.Tensor
     entropy: tf.Tensor  # the negative entropy, so that minimising it means exploring
@@ -112,7 +112,7 @@ def impala_loss(
     regularisation: Regularisation,
     *,
     weight: tf.Tensor,
-    baseline_cost: float,
+    baseline_cost: float | tf.Tensor,
     reduction: str = "sum",
     scale_advantages: bool = False,
     advantage_moments: losses.Moments | None = None,
@@ -122,15 +122,16 @@ def impala_loss(
     """Return the loss of B unrolls and its parts, from what `vtrace_step` returned for them.
 
     With `scale_advantages`, the advantages of live transitions get mean 0 and deviation 1, or are
-    scaled by `advantage_moments`. `regularisation` is that of the step's policy. The errors of the
-    baseline count in `unit` (None: that of the rewards), those above `huber_delta` linearly.
+    scaled by `advantage_moments`. `regularisation` is that of the step's policy. `unit` (None: that
+    of the rewards) is the one of advantages, and of `huber_delta`, above which the errors of the
+    baseline count linearly; `baseline_cost` is that of errors in the unit of the rewards.
 
     `weight` [B] multiplies all terms of its column. A column of weight 0 may hold any values, even
     NaN: it adds 0 to every loss and to every gradient.
     """
     steps, values, _, log_probs, targets = step
     unit = unit or RewardUnit()
-    advantages = targets.pg_advantages / unit.of_advantages()
+    advantages = unit.scale_advantages(targets.pg_advantages)
     if scale_advantages:
         advantages = losses.standardise(advantages, steps.live, advantage_moments)
     policy_loss = losses.reduce(-log_probs * advantages, steps.live, weight, reduction)
@@ -140,8 +141,7 @@ def impala_loss(
         beyond = tf.sqrt(unit.squared())
         terms = value_targets.errors(values, targets.vs, beyond, huber_delta=huber_delta)
         baseline_loss = losses.reduce(terms, steps.live, weight, reduction)
-    cost = baseline_cost / unit.squared()
-    total = policy_loss + cost * baseline_loss + regularisation.loss
+    total = policy_loss + baseline_cost * baseline_loss + regularisation.loss
     shift = losses.reduce(steps.behaviour_log_probs - log_probs, steps.live, weight, reduction)
-    metrics = tf.stop_gradient(shift), tf.stop_gradient(error)
-    return Losses(total, policy_loss, baseline_loss, regularisation.entropy, *metrics)
+    entropy_loss = regularisation.entropy
+    return Losses(total, policy_loss, baseline_loss, entropy_loss, tf.stop_gradient(shift), error)

@@ -15,6 +15,6 @@ class Settings(advantage_settings.Settings, RegulariserSettings):
     vtrace_lambda: float = default(advantage_settings.Settings, "vtrace_lambda", 0.9)
     # fmt: off
     clip_pg_rho_threshold: float = flag(
-        1.0, group="IMPALA", least=0,
+        1.0, group="IMPALA", least=0, learner_only=True,
         text="Largest importance weight of a step in the policy gradient.")
     # fmt: on

@@ -172,7 +172,7 @@ class PolicyGradient(ActorCritic):
         estimates = self._estimate(steps, values, tf.stop_gradient(log_ratios))
         if new:
             self._unit.see_targets(estimates.value_targets, steps.live, exchange)
-        in_unit = estimates.advantages / tf.cast(self._unit.of_advantages(), values.dtype)
+        in_unit = self._unit.scale_advantages(estimates.advantages)
         scaled = self._scaled(in_unit, steps.live, exchange)
         return Goals(scaled, estimates.value_targets, values[:-1]), steps
 

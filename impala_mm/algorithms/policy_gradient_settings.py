@@ -39,35 +39,35 @@ class Settings(advantage_settings.Settings, RegulariserSettings):
     box_policy: str = default(Config, "box_policy", "normal")
 
     epochs: int = flag(
-        1, group=GROUP, least=1,
+        1, group=GROUP, learner_only=True, least=1,
         text="Passes over each batch.")
     minibatches: int = flag(
-        1, group=GROUP, least=1, auto=True,
+        1, group=GROUP, learner_only=True, least=1, auto=True,
         text="Parts into which each pass divides a learner's batch, with an optimizer step for "
              "each. All learners shuffle alike, by seed. auto: parts of 64 steps, or of 4 whole "
              "unrolls, or the next larger ones that divide the batch.")
     minibatch_of: str = flag(
-        "auto", group=GROUP, choices=("auto", "unrolls", "steps"),
+        "auto", group=GROUP, learner_only=True, choices=("auto", "unrolls", "steps"),
         text="What a minibatch is drawn from. unrolls: whole unrolls, whose steps a recurrent "
              "network reads one after the other. steps: single steps of all unrolls, which suits "
              "networks that remember nothing. auto: steps for such networks, otherwise unrolls.")
     recompute_advantages: bool = flag(
-        False, group=GROUP,
+        False, group=GROUP, learner_only=True,
         text="Compute values and advantages again before each pass but the first. Unset: the "
              "policy that played is judged once per batch.")
     rounds_overlap: bool = flag(
-        False, group=GROUP,
+        False, group=GROUP, learner_only=True,
         text="Let actors play the next round while the learner trains on the last one: nobody "
              "waits, but the policy that plays is one update older (policy_lag 1).")
     positive_advantages: bool = flag(
-        False, group=GROUP,
+        False, group=GROUP, learner_only=True,
         text="Learn only from actions whose scaled advantage is positive.")
     target_kl: float = flag(
-        float("inf"), group=GROUP, least=0,
+        float("inf"), group=GROUP, learner_only=True, least=0,
         text="Divergence from the policy that played, in nats (approx_kl, averaged over all "
              "learners), above which the passes over a batch end. inf: they are always completed.")
     value_clip: float = flag(
-        float("inf"), group=GROUP, least=0,
+        float("inf"), group=GROUP, learner_only=True, least=0,
         text="Change of a value during the passes over a batch beyond which the value is clipped "
              "in the baseline's loss, in the unit of value_normalization. inf: no clipping.")
     # fmt: on

@@ -50,9 +50,9 @@ class PopArt:
         """Return the variance of the value targets."""
         return tf.square(self._deviation)
 
-    def of_advantages(self) -> tf.Tensor:
-        """Return the deviation: advantages are differences of what the values stand for."""
-        return self._deviation.read_value()
+    def scale_advantages(self, advantages: tf.Tensor) -> tf.Tensor:
+        """Return the advantages in deviations: they are differences of what values stand for."""
+        return advantages / tf.cast(self._deviation, advantages.dtype)
 
     def see_targets(self, targets: tf.Tensor, live: tf.Tensor, exchange: GradientReducer) -> None:
         """Let mean and deviation follow the targets [T, B] where `live`; no value changes.

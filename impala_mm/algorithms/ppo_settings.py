@@ -32,7 +32,7 @@ class Settings(family.Settings):
     minibatches: int = default(family.Settings, "minibatches", AUTO)
     # fmt: off
     clip: float = flag(
-        0.2, group="PPO", least=0,
+        0.2, group="PPO", learner_only=True, least=0,
         text="Change of an action's probability, as a share of that under the policy that "
              "played, beyond which it earns nothing more: PPO's epsilon.")
     # fmt: on

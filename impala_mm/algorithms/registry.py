@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 import nets
+from impala_mm.algorithms import flag_reads
 from impala_mm.algorithms.interface import Algorithm, EnvironmentNumber, Role
 from impala_mm.config import algorithm_settings, auto, user_modules
 from impala_mm.config.algorithm_settings import BUILT_IN, BadAlgorithm
@@ -35,10 +36,14 @@ _METHODS = ("initial_state", "act", "judge", "update")
 
 
 def make_algorithm(
-    config: Config, environment: EnvironmentSpec, role: Role = Role.LEARNER
+    config: Config,
+    environment: EnvironmentSpec,
+    role: Role = Role.LEARNER,
+    read: set[str] | None = None,
 ) -> Algorithm:
     """Return the algorithm that --algorithm names, built for this environment and role.
 
+    The names of the flags that it reads, now or later, are added to `read`.
     A mistake in a user's algorithm ends the program with exit code 2. UnsuitableActions is raised
     if the environment offers masks and the algorithm does not declare that it reads them.
     """
@@ -49,6 +54,8 @@ def make_algorithm(
             reward_clipping=auto.reward_clipping(config, environment.emulator),
             discounting=_discount_per_step(config, environment),
         )
+        if read is not None:
+            settings = flag_reads.recording(settings, read)
         made = _make(settings, environment, role)
     except BadAlgorithm as error:
         algorithm_settings.refuse(config.algorithm, error)

@@ -44,8 +44,8 @@ class ValueUnit(Protocol):
     def squared(self) -> tf.Tensor:
         """Return the square of the unit, float32 []: what squared errors are divided by."""
 
-    def of_advantages(self) -> tf.Tensor:
-        """Return what advantages are divided by, float32 []."""
+    def scale_advantages(self, advantages: tf.Tensor) -> tf.Tensor:
+        """Return advantages [T, B] in the unit in which they weigh."""
 
     def see_targets(self, targets: tf.Tensor, live: tf.Tensor, exchange: GradientReducer) -> None:
         """Learn from the value targets [T, B] of a batch where `live`, before they are used."""
@@ -87,9 +87,9 @@ class RewardUnit:
         """Return 1."""
         return tf.ones([])
 
-    def of_advantages(self) -> tf.Tensor:
-        """Return 1."""
-        return tf.ones([])
+    def scale_advantages(self, advantages: tf.Tensor) -> tf.Tensor:
+        """Return the advantages."""
+        return advantages
 
     def see_targets(self, targets: tf.Tensor, live: tf.Tensor, exchange: GradientReducer) -> None:
         """Do nothing."""

@@ -81,10 +81,12 @@ class LearnerMonitor:
         limits: RunLimits,
         records: Records | None,
         say: Say,
+        note: Callable[[], str] = str,
     ):
+        """Watch a learner; rank 0 prints what `note` returns after the first update."""
         self._config, self._group, self._algorithm = config, group, algorithm
         self._learner, self._server, self._limits = learner, server, limits
-        self._records, self._say = records, say
+        self._records, self._say, self._note = records, say, note
         self._aggregator = MetricsAggregator(
             {name: spec.scores for name, spec in levels.items()}, group.size
         )
@@ -330,6 +332,8 @@ class LearnerMonitor:
             if (timers.line.due(now) or first) and self._has_received:
                 timers.first_line_due = timers.first_line_due and not first
                 self._say(progress_line(row, self._eta))
+                if first and (note := self._note()):
+                    self._say(note)
         waits = not self._has_received
         if waits and self._first_unroll.is_line_due():
             self._say(self._describe_wait())

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from impala_mm.algorithms import registry
+from impala_mm.algorithms import flag_reads, registry
 from impala_mm.algorithms.agent import Agent, config_for_acting, make_agent
 from impala_mm.algorithms.interface import Algorithm, PolicyLoader, Role
 from impala_mm.config import auto, flags
@@ -93,7 +93,7 @@ def build_learner(
     `load_policy` loads the policies of other runs that the algorithm's flags name.
     """
     say = outputs.say
-    config = _with_reward_clipping(config, levels, group, folder, say)
+    given, config = config, _with_reward_clipping(config, levels, group, folder, say)
     agent = make_agent(config, group.rank, levels, load_policy=load_policy)
     compared = {name: value for name, value in agent.identity.items() if name != "run_id"}
     agreement.check_equal(group.gather(compared, "identity"))
@@ -143,11 +143,12 @@ def build_learner(
         limits,
         spec.action_repeats,
         UpdateProfiler(config.profile if folder else "", folder.path if folder else Path(), say),
-        OwnState(own_folder, group.rank, own_source, local, say),
+        OwnState(own_folder, group.rank, group.size, own_source, local, say),
     )
     records = _make_records(config, folder, agent, group, limits, outputs) if folder else None
     monitor = LearnerMonitor(
-        config, group, algorithm, learner, server, agent.levels, limits, records, say
+        *(config, group, algorithm, learner, server, agent.levels, limits, records, say),
+        note=lambda: flag_reads.note_unread(given, agent.flags_read),
     )
     monitor.resume()
     if folder:

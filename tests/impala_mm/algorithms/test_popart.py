@@ -90,7 +90,7 @@ def test_mean_and_deviation_are_those_of_the_targets_where_live(mean, deviation)
     seen = np.concatenate(seen)
     np.testing.assert_allclose(known(unit), [seen.mean(), seen.std()], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(unit.squared(), seen.var(), rtol=1e-5)
-    np.testing.assert_allclose(unit.of_advantages(), seen.std(), rtol=1e-5)
+    np.testing.assert_allclose(unit.scale_advantages(tf.ones([])), 1 / seen.std(), rtol=1e-5)
 
 
 def test_they_follow_the_newest_targets():

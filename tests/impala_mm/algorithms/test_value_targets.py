@@ -69,7 +69,8 @@ def test_clipping_without_the_earlier_values_is_refused():
 
 def test_the_running_error_is_a_unit_where_it_is_above_1_and_no_nan_gets_in():
     unit = value_targets.make_unit("error", None)
-    assert float(unit.squared()) == float(unit.of_advantages()) == 1.0
+    assert float(unit.squared()) == 1.0
+    assert float(unit.scale_advantages(tf.constant(5.0))) == 5.0
     (variable,) = unit.learning
     expected = 1.0
     for squared in (0.2, 1000.0, np.nan, np.inf, 4e5):
