@@ -125,16 +125,14 @@ DOCUMENTED_RUNS = {
         needs="minigrid",
         imports="minigrid",
     ),
-    "lunarlander": DocumentedRun(
+    "lunarlander": DocumentedRun(  # the flags of RL Baselines3 Zoo's PPO
         [
+            "--algorithm=ppo",
             "--level_name=LunarLander-v3",
-            "--normalize_observations",
-            "--normalize_rewards",
-            "--separate_networks",
-            "--discounting=0.99",
+            "--discounting=0.999",
+            "--gae_lambda=0.98",
             "--entropy_cost=0.01",
-            "--learning_rate=0.001",
-            "--batch_size=8",
+            "--epochs=4",
             "--total_environment_frames=1500000",
             "--stop_at_return=200",
         ],
