@@ -125,6 +125,41 @@ DOCUMENTED_RUNS = {
         needs="minigrid",
         imports="minigrid",
     ),
+    "doorkey": DocumentedRun(
+        [
+            "--level_name=minigrid:MiniGrid-DoorKey-5x5-v0",
+            "--env_wrappers=minigrid.wrappers:ImgObsWrapper",
+            "--normalize_rewards",
+            "--learning_rate=0.001",
+            "--entropy_cost=0.01",
+            "--total_environment_frames=1000000",
+            "--stop_at_return=0.93",
+        ],
+        0.9,
+        0.05,
+        "an image [7, 7, 3]; Discrete(7)",
+        needs="minigrid",
+        imports="minigrid",
+    ),
+    # The flags of highway-env's own example of PPO, with smaller batches.
+    "highway": DocumentedRun(
+        [
+            "--algorithm=ppo",
+            "--level_name=highway_env:highway-fast-v0",
+            "--mlp_sizes=256,256",
+            "--batch_size=16",
+            "--unroll_length=16",
+            "--discounting=0.8",
+            "--learning_rate=0.0005",
+            "--total_environment_frames=40000",
+            "--stop_at_return=22",
+        ],
+        20,
+        7.8,
+        "numbers [5, 5]; Discrete(5)",
+        needs="highway-env",
+        imports="highway_env",
+    ),
     "lunarlander": DocumentedRun(  # the flags of RL Baselines3 Zoo's PPO
         [
             "--algorithm=ppo",
