@@ -153,7 +153,7 @@ DOCUMENTED_RUNS = {
             "--total_environment_frames=40000",
             "--stop_at_return=22",
         ],
-        20,
+        17,
         7.8,
         "numbers [5, 5]; Discrete(5)",
         needs="highway-env",
