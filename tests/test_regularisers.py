@@ -26,7 +26,7 @@ def _mean(rows, key, share=0.3):
 
 
 def test_impala_holds_its_entropy_and_resumes_with_the_cost_that_held_it(tmp_path):
-    flags = ("--level_name=CartPole-v1", "--target_entropy=0.45", "--save_checkpoint_secs=2")
+    flags = ("--level_name=CartPole-v1", "--target_entropy=0.6", "--save_checkpoint_secs=2")
     address = f"--learner_hosts=127.0.0.1:{free_port()}"
     first = Process(*EXPERIMENT, address, f"--logdir={tmp_path}", *flags)
     first.until("frames.*frames", 120)
@@ -39,7 +39,7 @@ def test_impala_holds_its_entropy_and_resumes_with_the_cost_that_held_it(tmp_pat
     costs = [row["entropy_cost"] for row in rows if "entropy_cost" in row]
     ended, began = costs[len(before) - 1 : len(before) + 1]
     assert 0.3 < began / ended < 3, "it began where it was, and not at 0.005"
-    assert -_mean(rows, "loss_per_step/entropy") == pytest.approx(0.45, abs=0.06)
+    assert -_mean(rows, "loss_per_step/entropy") == pytest.approx(0.6, abs=0.03)
 
 
 def test_a_policy_stays_near_its_reference(tmp_path):

@@ -134,8 +134,9 @@ class Regularisers:
             for name, compute in quantities.items()
             if name == "entropy" or self.uses(name)
         }
+        # The entropy is to be raised, the divergences are to be lowered.
         reduced = {
-            name: losses.reduce(_sign(name) * term, live, weight, reduction)
+            name: losses.reduce(-term if name == "entropy" else term, live, weight, reduction)
             for name, term in terms.items()
         }
         loss = tf.add_n([self._cost(name, each.dtype) * each for name, each in reduced.items()])
@@ -164,8 +165,3 @@ class Regularisers:
     def _cost(self, name: str, dtype: tf.DType) -> Any:
         multiplier = self._multipliers.get(name)
         return multiplier.cost(dtype) if multiplier else self._costs[name]
-
-
-def _sign(name: str) -> float:
-    """Return the sign of a quantity in the loss: the entropy is raised, the others are lowered."""
-    return -1.0 if name == "entropy" else 1.0

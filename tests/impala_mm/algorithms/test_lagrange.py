@@ -71,7 +71,7 @@ def _entropy_of(cost):
     return stats.entropy(special.softmax(REWARDS / cost))
 
 
-def _trained(multiplier, term, sign, updates=3000, rate=0.1):
+def _trained(multiplier, term, sign, updates=4000, rate=2.0):
     """Return the final policy of a bandit with these rewards, and the mean of `term`."""
     logits = tf.Variable(tf.zeros([4]))
 
@@ -94,7 +94,7 @@ def _trained(multiplier, term, sign, updates=3000, rate=0.1):
 @pytest.mark.parametrize("target", [0.3, 0.9, 1.3])
 def test_the_entropy_of_a_bandits_policy_ends_at_its_target(target):
     """The best policy of this entropy is a softmax of rewards; its temperature is the cost."""
-    multiplier = Multiplier("entropy_cost", target, 0.01, 0.005, raises=True)
+    multiplier = Multiplier("entropy_cost", target, 0.1, 0.02, raises=True)
     policy, entropy = _trained(multiplier, Categorical.entropy, -1)
     assert entropy == pytest.approx(target, abs=2e-3)
     temperature = optimize.brentq(lambda cost: _entropy_of(cost) - target, 1e-3, 1e3)

@@ -186,12 +186,8 @@ def test_actors_record_the_mask_by_which_they_chose():
     assert metrics["grad_norm"] > 0
 
 
-class ReadsNone:
-    """An algorithm that declares nothing."""
-
-
 def test_an_algorithm_that_reads_no_masks_is_refused(monkeypatch):
-    monkeypatch.setattr(impala, "make", lambda config, environment, role: ReadsNone())
+    monkeypatch.setattr(impala.Impala, "masks", False)
     spec = level_spec("acting:Doors-v0")
     with pytest.raises(
         UnsuitableActions,
