@@ -1,7 +1,6 @@
 """IMPALA: actor-critic with V-trace (arXiv 1802.01561), for any actions.
 
-The actor records the parameters of the distribution from which it sampled each action (logits, for
-Discrete actions); V-trace corrects for the updates that the learner has made since then.
+V-trace corrects for the updates that the learner has made since an actor chose its actions.
 
 The baseline's squared errors are divided by their own running mean where that is above 1. Where
 returns are large (up to 500 in CartPole), their gradient would otherwise be much larger than the
@@ -11,24 +10,15 @@ off-policyness is 0.3 nats per action without this division, and 0.01 with it.
 
 from typing import Any
 
-import sonnet as snt
 import tensorflow as tf
 
-import nets
-from impala_mm.algorithms import (
-    losses,
-    masking,
-    networks,
-    normalisers,
-    optimizers,
-    policies,
-)
+from impala_mm.algorithms import losses
+from impala_mm.algorithms.actor_critic import ActorCritic
 from impala_mm.algorithms.impala_loss import Losses, impala_loss, vtrace_step
 from impala_mm.algorithms.impala_settings import Settings
-from impala_mm.algorithms.interface import Context, PolicyOutput, Role, entry_spec, start_spec
+from impala_mm.algorithms.interface import Context, Role
 from impala_mm.config.settings import Config
-from impala_mm.data.trajectory import Batch, Entry, UnrollSpec
-from impala_mm.data.variables import Variables
+from impala_mm.data.trajectory import Batch
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.environments.types import EnvironmentSpec
 
@@ -40,100 +30,24 @@ def make(config: Config, environment: EnvironmentSpec, role: Role = Role.LEARNER
     return Impala(config, environment, role)
 
 
-class Impala:
-    """A network with a policy head and a baseline head, trained with V-trace."""
-
-    masks = True  # actions that an environment forbids are never chosen
+class Impala(ActorCritic):
+    """An actor-critic that is trained with V-trace."""
 
     def __init__(self, config: Config, environment: EnvironmentSpec, role: Role = Role.LEARNER):
-        config = self._config = Settings.of(config)  # a user's algorithm may have other settings
-        self.network_name = networks.chosen_name(config, environment)
-        self._network = networks.make_actor_critic(config, environment)
-        self._distribution = policies.choose(
-            environment.actions, config.box_policy, config.box_deviation
-        )
-        self._actions, scaling = environment.actions, config.advantage_scaling
-        discrete = self._actions.discrete is not None
+        config = Settings.of(config)  # a user's algorithm may have other settings
+        super().__init__(config, environment)
+        self._config: Settings = config
+        scaling, discrete = config.advantage_scaling, environment.actions.discrete is not None
         self._scale_advantages = scaling == "batch" or (scaling == "auto" and not discrete)
-        self._normaliser = normalisers.Normaliser(config, environment.observation)
-        self._policy_head = policies.make_head(self._distribution, config.policy_init_scale)
-        self._baseline_head = snt.Linear(1, name="baseline")
-        parameters = tf.TensorSpec([self._distribution.num_parameters], tf.float32)
-        step = entry_spec(environment, extras=parameters)
-        start = start_spec(self.initial_state(1))
-        self.unroll = UnrollSpec(config.unroll_length, overlap=1, step=step, start=start)
-
-        for head in (self._policy_head, self._baseline_head):  # creates their variables
-            head(tf.zeros([1, self._network.num_features]))
-        modules = (self._network, self._policy_head, self._baseline_head)
-        trained = [v for module in modules for v in module.trainable_variables]
-        carried = self._prepare_updates(trained) if role is Role.LEARNER else []
-        inputs = self._normaliser
-        self.variables = Variables(
-            trained=trained,
-            carried=[*carried, *inputs.carried],
-            acting=[*trained, *inputs.acting],
-            weights=inputs.carried,
+        self.variables = self._group_variables(
+            self._prepare_updates() if role is Role.LEARNER else []
         )
 
-    def _prepare_updates(self, trained: list[tf.Variable]) -> list[tf.Variable]:
+    def _prepare_updates(self) -> list[tf.Variable]:
         """Make what only `update` needs; return its variables."""
-        config = self._config
-        self._optimizer = optimizers.make(
-            config.optimizer, config.learning_rate, config.decay, config.momentum, config.epsilon
-        )
-        self._optimizer.initialize(trained)
+        slots = self._make_optimizer()
         self._squared_error = tf.Variable(1.0, trainable=False, name="squared_error")
-        return [*self._optimizer.variables, self._squared_error]
-
-    def initial_state(self, batch: int) -> Any:
-        """Return the core state at the start of an episode: nest of [B, ...]."""
-        return self._normaliser.initial_state(self._network.initial_state(batch), batch)
-
-    def act(self, entry: Entry, core_state: Any, exploration: tf.Tensor) -> tuple[Any, Any, Any]:
-        """Sample actions from the policy; where `exploration` is 0, take the most likely ones."""
-        features, core_state = self._read(entry, core_state)
-        parameters = self._policy_head(features.policy)
-        policy = self._distribution.make(parameters, entry.mask)
-        return policies.draw(policy, exploration), core_state, parameters
-
-    def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
-        """Return the policy's probabilities, or parameters, and the baseline's values."""
-        features, _ = self._read(entry, core_state)
-        parameters = self._policy_head(features.policy)
-        values = tf.squeeze(self._baseline_head(features.value), -1)
-        return self._output(parameters, values, entry.mask)
-
-    def judge_unroll(self, entries: Entry, start: Any) -> PolicyOutput:
-        """Return what `judge` returns for each of the entries [T+1, B, ...] of an unroll."""
-        outputs = self._unroll(self._normaliser.read(entries), start)
-        return self._output(*outputs, entries.mask)
-
-    def _output(self, parameters: tf.Tensor, values: tf.Tensor, mask: Any) -> PolicyOutput:
-        return policies.output(self._actions, parameters, values, mask)
-
-    def _read(self, entry: Entry, core_state: Any) -> tuple[nets.Features, Any]:
-        """Return (features [B, F], core state) after reading entries [B, ...]."""
-        returns, state = self._normaliser.split(core_state)
-        returns, read = self._normaliser.step(entry, returns), self._normaliser.read(entry)
-        features, state = self._network.step(
-            read.observation, read.reward, read.action, read.first, state
-        )
-        core_state = self._normaliser.join(returns, state)
-        return networks.for_policy_and_value(features), core_state
-
-    def _unroll(self, entries: Entry, start: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return (policy parameters [T+1, B, P], values [T+1, B]).
-
-        `entries` [T+1, B, ...] are those that the normaliser returns.
-        """
-        _, state = self._normaliser.split(start)
-        features, _ = self._network.unroll(
-            entries.observation, entries.reward, entries.action, entries.first, state
-        )  # [T+1, B, F]
-        features = networks.for_policy_and_value(features)
-        values = snt.BatchApply(self._baseline_head)(features.value)  # [T+1, B, 1]
-        return snt.BatchApply(self._policy_head)(features.policy), tf.squeeze(values, -1)
+        return [*slots, self._squared_error]
 
     def update(
         self, batch: Batch, context: Context, exchange: GradientReducer
@@ -142,9 +56,7 @@ class Impala:
         config, trained = self._config, self.variables.trained
         moments = self._advantage_moments(batch, exchange)
         loss, gradients = exchange.differentiate(lambda: self._loss(batch, moments), trained)
-        self._optimizer.learning_rate.assign(
-            optimizers.scheduled_rate(config, context.frames, context.total)
-        )
+        rate = self._schedule_rate(context)
         applied = exchange.apply(self._optimizer, gradients, trained)
         # The number of steps over which each loss is a sum; with "mean" it is already an average.
         num_summed = tf.size(batch.unrolls.reward[1:]) if config.loss_reduction == "sum" else 1
@@ -165,7 +77,7 @@ class Impala:
             "loss_per_step/baseline": per_step.baseline,
             "loss_per_step/entropy": per_step.entropy,
             "off_policyness": per_step.shift,
-            "learning_rate": self._optimizer.learning_rate.read_value(),
+            "learning_rate": rate,
             "grad_norm": applied.norm,
             "clipped_share": applied.clipped,
         }
@@ -198,7 +110,6 @@ class Impala:
         """Return the arguments of `vtrace_step` for a batch but its weight."""
         config, entries = self._config, self._normaliser.read(batch.unrolls)
         parameters, values = self._unroll(entries, batch.start)
-        behaviour = self._distribution.make(entries.extras, masking.before(entries.mask))
         return {
             "distribution": self._distribution.make,
             "masks": entries.mask,
@@ -208,7 +119,7 @@ class Impala:
             "rewards": entries.reward,
             "terminated": entries.terminated,
             "first": entries.first,
-            "behaviour_log_probs": behaviour.log_prob(entries.action),
+            "behaviour_log_probs": self._behaviour(entries).log_prob(entries.action),
             "discounting": config.discounting,
             "lambda_": config.vtrace_lambda,
             "clip_rho_threshold": config.clip_rho_threshold,

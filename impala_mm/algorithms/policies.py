@@ -3,12 +3,18 @@
     Discrete        Categorical               its logits
     MultiDiscrete   MultiCategorical          the logits of each choice
     MultiBinary     Bernoulli                 a logit for each decision
-    Box             TanhNormal, ClippedNormal a mean and a deviation for each number
+    Box             Normal, ClippedNormal,    a mean and a deviation for each number
+                    TanhNormal
     Dict, Tuple     Joint                     those of the parts, one after the other
 
-A Box none of whose numbers has a bound has a ClippedNormal without bounds, which is a normal
-distribution. If the environment offers masks, forbidden choices have the probability 0; a masked
-MultiBinary has a MultiCategorical of two choices each.
+A Normal ignores a Box's bounds: the action that it draws is recorded, and judged, as it was drawn;
+only what the environment takes and what the network reads of it is clipped. A number at a bound of
+a ClippedNormal stands for all numbers beyond it, so that its log-probability, and with it the
+gradient, vanishes where the mean is far beyond the bound: such a policy never returns. That of a
+Normal grows with the distance.
+
+If the environment offers masks, forbidden choices have the probability 0; a masked MultiBinary has
+a MultiCategorical of two choices each.
 """
 
 import math
@@ -29,11 +35,11 @@ from impala_mm.algorithms.distributions import (
     Shaped,
 )
 from impala_mm.algorithms.interface import PolicyOutput
-from impala_mm.algorithms.normals import ClippedNormal, TanhNormal
+from impala_mm.algorithms.normals import ClippedNormal, Normal, TanhNormal
 from impala_mm.environments.action_parts import Box, Discrete, MultiBinary, MultiDiscrete, Part
 from impala_mm.environments.actions import ActionSpec
 
-BOX_POLICIES = ("clipped", "tanh")
+BOX_POLICIES = ("clipped", "tanh", "normal")
 DEVIATIONS = ("shared", "learnt")
 _INITIAL, _LEAST = 0.6, 0.02  # deviations in the policy's units, where actions are from -1 to 1
 
@@ -185,6 +191,8 @@ def _box(leaf: Box, box: str) -> Callable[..., Distribution]:
         mean, raw = tf.split(parameters, 2, axis=-1)
         # softplus, so that large values grow no faster than linearly
         deviation = _LEAST + tf.nn.softplus(raw + math.log(math.expm1(_INITIAL - _LEAST)))
+        if box == "normal":
+            return Normal(mean, deviation)
         if box == "tanh" and leaf.rescaled.all():
             return TanhNormal(mean, deviation)
         return ClippedNormal(mean, deviation, low, high)

@@ -342,10 +342,12 @@ class Config:
         text="Weight of the policy's entropy in the loss. A larger weight makes the policy "
              "explore more.")
     box_policy: str = flag(
-        "clipped", group="Algorithm", choices=("clipped", "tanh"),
-        text="Distribution of actions from a Box with bounds. clipped: normal, clipped to the "
-             "bounds. tanh: the hyperbolic tangent of a normal distribution, rescaled to the "
-             "bounds. Numbers that lack a bound are always normal, clipped where they have one.")
+        "clipped", group="Algorithm", choices=("clipped", "tanh", "normal"),
+        text="Distribution of actions from a Box with bounds. normal: a normal distribution, "
+             "whose actions only the environment gets clipped to its bounds. clipped: a normal "
+             "distribution whose numbers beyond a bound count as the bound; a policy far beyond "
+             "it no longer learns. tanh: the hyperbolic tangent of a normal distribution, "
+             "rescaled to the bounds; numbers that lack a bound are as with clipped.")
     box_deviation: str = flag(
         "shared", group="Algorithm", choices=("shared", "learnt"),
         text="Standard deviation of actions from a Box. shared: trained, and the same for all "

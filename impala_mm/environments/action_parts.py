@@ -172,10 +172,15 @@ class Box:
         return (actions - _f(self.middle)) / _f(np.where(self.scale > 0, self.scale, 1))
 
     def features(self, action: "tf.Tensor", first: "tf.Tensor") -> "tf.Tensor":
-        """Return the actions [N, ...] as vectors [N, D]; zeros where `first`."""
+        """Return the actions [N, ...], within the bounds, as vectors [N, D]; zeros where `first`.
+
+        A policy may choose numbers beyond the bounds, which the environment never sees.
+        """
         import tensorflow as tf  # noqa: PLC0415
 
-        return tf.where(first[:, None], 0.0, _flat(action, self.shape))
+        low, high = (np.ravel(ends) for ends in self.policy_bounds)
+        numbers = tf.clip_by_value(_flat(action, self.shape), low, high)
+        return tf.where(first[:, None], 0.0, numbers)
 
     def to_environment(self, actions: np.ndarray) -> np.ndarray:
         """Return actions [E, ...] as the environment takes them; never beyond its bounds."""

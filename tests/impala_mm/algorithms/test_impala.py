@@ -8,6 +8,7 @@ import in_threads
 import numpy as np
 import pytest
 import tensorflow as tf
+from scipy import stats
 
 from impala_mm.actor.actor import Player
 from impala_mm.algorithms import losses
@@ -118,7 +119,11 @@ def test_advantages_are_scaled_as_if_one_learner_had_all_columns(learners):
 
 @pytest.mark.parametrize(
     ("box", "deviation"),
-    [("clipped", "shared"), pytest.param("tanh", "learnt", marks=pytest.mark.slow)],
+    [
+        ("normal", "shared"),
+        pytest.param("clipped", "shared", marks=pytest.mark.slow),
+        pytest.param("tanh", "learnt", marks=pytest.mark.slow),
+    ],
 )
 def test_actions_of_every_space_are_judged_by_the_policy_that_chose_them(box, deviation):
     """The actor's parameters are the learner's here, so that all log-ratios are 0.
@@ -142,3 +147,32 @@ def test_actions_of_every_space_are_judged_by_the_policy_that_chose_them(box, de
     for name in ("loss/policy", "loss/baseline", "loss/entropy", "grad_norm"):
         assert metrics[name] == pytest.approx(plain[name], rel=1e-4), name
     assert all(np.isfinite(v).all() for v in algorithm.variables.trained)
+
+
+def test_a_learner_sees_the_action_that_a_normal_policy_drew_and_the_network_its_clipped_form():
+    """All means are 5 deviations and more beyond the bounds -2 and 2, which stand for -1 and 1."""
+    level = "Pendulum-v1"
+    config = Config(level_name=level, unroll_length=5, box_policy="normal")
+    algorithm = in_process.make(config)
+    algorithm._policy_head._linear.b.assign([4.0])
+    taken, vector = [], make_environments(level, 3, seed=0)
+    for environment in vector._environments:
+        environment.unwrapped.step = _keeping(environment.unwrapped.step, taken)
+    played = Player(algorithm, [(vector, 3)]).play()
+    entries = in_process.decoded(UnrollCodec(algorithm.unroll), tf.constant(played)).unrolls
+    drawn = entries.action.numpy()[~entries.first.numpy()]
+    assert drawn.shape == (15, 1)
+    assert drawn.min() > 1.5
+    assert len(np.unique(drawn)) == 15
+    assert [float(action) for action in np.ravel(taken)] == [2.0] * 15
+    read = vector.spec.actions.features(tf.constant(drawn), tf.zeros([15], tf.bool))
+    np.testing.assert_array_equal(read, np.ones([15, 1]))
+    behaviour = algorithm._distribution.make(entries.extras).log_prob(entries.action)
+    expected = stats.norm(4.0, 0.6).logpdf(entries.action.numpy()[..., 0])
+    live = ~entries.first.numpy()
+    np.testing.assert_allclose(behaviour.numpy()[live], expected[live], atol=0.02)
+
+
+def _keeping(step, taken):
+    """Return a method `step` that also appends its actions to a list."""
+    return lambda action: (taken.append(action.copy()), step(action))[1]

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import sonnet as snt
 import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from impala_mm.algorithms import policies
 from impala_mm.algorithms.distributions import Categorical
-from impala_mm.algorithms.normals import ClippedNormal, TanhNormal
+from impala_mm.algorithms.normals import ClippedNormal, Normal, TanhNormal
 from impala_mm.environments.action_parts import Box, Discrete, MultiBinary, MultiDiscrete
 from impala_mm.environments.actions import ActionSpec
 
@@ -65,6 +67,8 @@ def test_a_single_choice_has_the_head_that_it_always_had():
         ("tanh", BOUNDED, TanhNormal),
         ("clipped", BOUNDED, ClippedNormal),
         ("tanh", FREE, ClippedNormal),
+        ("normal", BOUNDED, Normal),
+        ("normal", FREE, Normal),
     ],
 )
 def test_a_box_has_the_policy_that_was_asked_for_if_its_bounds_allow_it(box, actions, kind):
@@ -73,7 +77,7 @@ def test_a_box_has_the_policy_that_was_asked_for_if_its_bounds_allow_it(box, act
     np.testing.assert_allclose(made.deviation, np.full([3, 2], 0.6), rtol=1e-6)
     if kind is ClippedNormal and actions is FREE:
         assert made.low.tolist() == [-np.inf, 0]
-    with pytest.raises(ValueError, match="'beta' is none of clipped, tanh"):
+    with pytest.raises(ValueError, match="'beta' is none of clipped, tanh, normal"):
         policies.choose(ActionSpec(actions), "beta")
 
 
@@ -82,3 +86,55 @@ def test_deviations_stay_above_zero():
     low, high = made.deviation.numpy()[0]
     assert low == pytest.approx(0.02)
     assert np.isfinite(high)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    mean=st.floats(-1e4, 1e4, width=32),
+    raw=st.floats(-4, 4, width=16),
+    learnt=st.sampled_from(policies.DEVIATIONS),
+)
+def test_the_gradient_of_a_normal_policy_is_the_definitions_wherever_its_mean_is(
+    seed, mean, raw, learnt
+):
+    """Also beyond the bounds, where a clipped policy's vanishes; the action is a constant."""
+    distribution = policies.choose(NESTED, "normal", learnt)
+    rng = np.random.default_rng(seed)
+    parameters = rng.normal(0, 1, (5, distribution.num_parameters))
+    start = 4  # of the Box's means: a MultiBinary of four decisions is before it, and Discrete's 3
+    start += NESTED.leaves[1].n
+    parameters[:, start : start + 2] += mean
+    parameters[:, start + 2 : start + 4] = raw
+    given = tf.constant(parameters)  # float64
+    drawn = distribution.make(given).sample()  # outside of the tape
+    with tf.GradientTape() as tape:
+        tape.watch(given)
+        log_probs = distribution.make(given).log_prob(drawn)
+    found = tape.gradient(log_probs, given).numpy()[:, start : start + 4]
+    deviation = 0.02 + np.logaddexp(0, raw + np.log(np.expm1(0.58)))
+    slope = 1 / (1 + np.exp(-(raw + np.log(np.expm1(0.58)))))  # of the softplus
+    scores = (drawn["b"][1].numpy() - parameters[:, start : start + 2]) / deviation
+    expected = np.concatenate([scores / deviation, (scores**2 - 1) / deviation * slope], 1)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    assert np.abs(found[:, :2]).min() > 0
+
+
+@pytest.mark.parametrize(("box", "learns"), [("normal", True), ("clipped", False)])
+def test_only_a_normal_policy_far_beyond_the_bounds_still_has_a_gradient(box, learns):
+    tf.random.set_seed(4)
+    distribution = policies.choose(ActionSpec(BOUNDED), box)
+    parameters = tf.constant([[9.0, -30.0, 0, 0]])
+    drawn = distribution.make(parameters).sample()
+    with tf.GradientTape() as tape:
+        tape.watch(parameters)
+        log_prob = distribution.make(parameters).log_prob(drawn)
+    assert (np.abs(tape.gradient(log_prob, parameters)[0, :2]) > 1e-3).all() == learns
+
+
+def test_a_normal_policys_samples_are_not_clipped_and_its_mode_is_the_mean():
+    made = policies.choose(ActionSpec(BOUNDED), "normal").make(tf.constant([[9.0, -30.0, 0, 0]]))
+    np.testing.assert_array_equal(made.mode(), [[9, -30]])
+    drawn = policies.draw(made, tf.ones([1]))
+    assert np.abs(drawn.numpy() - [[9, -30]]).max() < 6 * 0.6
+    np.testing.assert_array_equal(policies.draw(made, tf.zeros([1])), [[9, -30]])

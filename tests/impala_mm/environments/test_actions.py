@@ -112,6 +112,13 @@ def test_the_network_reads_choices_as_one_hot_and_numbers_as_they_are():
     assert spec.num_features == 17
 
 
+def test_the_network_reads_numbers_beyond_the_bounds_as_the_bounds():
+    spec = spec_of(Dict(a=Box(-2, 2, (2,)), b=Box(np.float32([0, -np.inf]), np.inf)))
+    action = {"a": np.float32([[-7, 0.5]]), "b": np.float32([[-3, -1e9]])}
+    read = spec.features(tf.nest.map_structure(tf.constant, action), tf.constant([False]))
+    assert read.numpy().tolist() == [[-1, 0.5, 0, -1e9]]
+
+
 @pytest.mark.parametrize(
     ("space", "described"),
     [

@@ -1,0 +1,131 @@
+"""An actor-critic without its update: a network with a policy head and a baseline head.
+
+`impala.Impala` and the algorithms of `policy_gradient` are subclasses, which add `update`. The
+actor records the parameters of the distribution from which it sampled each action (logits, for
+Discrete actions), so that the learner knows the policy that played.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import sonnet as snt
+import tensorflow as tf
+
+import nets
+from impala_mm.algorithms import masking, networks, normalisers, optimizers, policies
+from impala_mm.algorithms.distributions import Distribution
+from impala_mm.algorithms.interface import Context, PolicyOutput, entry_spec, start_spec
+from impala_mm.config.settings import Config
+from impala_mm.data.trajectory import Entry, UnrollSpec
+from impala_mm.data.variables import Variables
+from impala_mm.environments.types import EnvironmentSpec
+
+
+class ActorCritic:
+    """All members of an `interface.Algorithm` but `update`."""
+
+    masks = True  # actions that an environment forbids are never chosen
+
+    def __init__(self, config: Config, environment: EnvironmentSpec):
+        """Make the network and its heads.
+
+        A subclass then calls `_make_optimizer`, if it learns, and `_group_variables`.
+        """
+        self._config, self._actions = config, environment.actions
+        self.network_name = networks.chosen_name(config, environment)
+        self._network = networks.make_actor_critic(config, environment)
+        self._distribution = policies.choose(self._actions, config.box_policy, config.box_deviation)
+        self._normaliser = normalisers.Normaliser(config, environment.observation)
+        self._policy_head = policies.make_head(self._distribution, config.policy_init_scale)
+        self._baseline_head = snt.Linear(1, name="baseline")
+        parameters = tf.TensorSpec([self._distribution.num_parameters], tf.float32)
+        step = entry_spec(environment, extras=parameters)
+        start = start_spec(self.initial_state(1))
+        self.unroll = UnrollSpec(config.unroll_length, overlap=1, step=step, start=start)
+        for head in (self._policy_head, self._baseline_head):  # creates their variables
+            head(tf.zeros([1, self._network.num_features]))
+
+    def _make_optimizer(self) -> list[tf.Variable]:
+        """Make the optimizer that the flags describe; return its variables."""
+        config = self._config
+        self._optimizer = optimizers.make(
+            config.optimizer, config.learning_rate, config.decay, config.momentum, config.epsilon
+        )
+        self._optimizer.initialize(self._trained)
+        return list(self._optimizer.variables)
+
+    def _schedule_rate(self, context: Context) -> tf.Tensor:
+        """Set the learning rate to that of this update, and return it."""
+        rate = optimizers.scheduled_rate(self._config, context.frames, context.total)
+        self._optimizer.learning_rate.assign(rate)
+        return rate
+
+    @property
+    def _trained(self) -> list[tf.Variable]:
+        modules = (self._network, self._policy_head, self._baseline_head)
+        return [v for module in modules for v in module.trainable_variables]
+
+    def _group_variables(
+        self, carried: Sequence[tf.Variable], weights: Sequence[tf.Variable] = ()
+    ) -> Variables:
+        """Return the variables; `carried` are the subclass's own, and `weights` some of these."""
+        inputs = self._normaliser
+        return Variables(
+            trained=self._trained,
+            carried=[*carried, *inputs.carried],
+            acting=[*self._trained, *inputs.acting],
+            weights=[*weights, *inputs.carried],
+        )
+
+    def initial_state(self, batch: int) -> Any:
+        """Return the core state at the start of an episode: nest of [B, ...]."""
+        return self._normaliser.initial_state(self._network.initial_state(batch), batch)
+
+    def act(self, entry: Entry, core_state: Any, exploration: tf.Tensor) -> tuple[Any, Any, Any]:
+        """Sample actions from the policy; where `exploration` is 0, take the most likely ones."""
+        features, core_state = self._read(entry, core_state)
+        parameters = self._policy_head(features.policy)
+        policy = self._distribution.make(parameters, entry.mask)
+        return policies.draw(policy, exploration), core_state, parameters
+
+    def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
+        """Return the policy's probabilities, or parameters, and the baseline's values."""
+        features, _ = self._read(entry, core_state)
+        parameters = self._policy_head(features.policy)
+        values = tf.squeeze(self._baseline_head(features.value), -1)
+        return self._output(parameters, values, entry.mask)
+
+    def judge_unroll(self, entries: Entry, start: Any) -> PolicyOutput:
+        """Return what `judge` returns for each of the entries [T+1, B, ...] of an unroll."""
+        outputs = self._unroll(self._normaliser.read(entries), start)
+        return self._output(*outputs, entries.mask)
+
+    def _output(self, parameters: tf.Tensor, values: tf.Tensor, mask: Any) -> PolicyOutput:
+        return policies.output(self._actions, parameters, values, mask)
+
+    def _read(self, entry: Entry, core_state: Any) -> tuple[nets.Features, Any]:
+        """Return (features [B, F], core state) after reading entries [B, ...]."""
+        returns, state = self._normaliser.split(core_state)
+        returns, read = self._normaliser.step(entry, returns), self._normaliser.read(entry)
+        features, state = self._network.step(
+            read.observation, read.reward, read.action, read.first, state
+        )
+        core_state = self._normaliser.join(returns, state)
+        return networks.for_policy_and_value(features), core_state
+
+    def _unroll(self, entries: Entry, start: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return (policy parameters [T+1, B, P], values [T+1, B]).
+
+        `entries` [T+1, B, ...] are those that the normaliser returns.
+        """
+        _, state = self._normaliser.split(start)
+        features, _ = self._network.unroll(
+            entries.observation, entries.reward, entries.action, entries.first, state
+        )  # [T+1, B, F]
+        features = networks.for_policy_and_value(features)
+        values = snt.BatchApply(self._baseline_head)(features.value)  # [T+1, B, 1]
+        return snt.BatchApply(self._policy_head)(features.policy), tf.squeeze(values, -1)
+
+    def _behaviour(self, entries: Entry) -> Distribution:
+        """Return the policy that chose the actions in entries [T+1, B, ...]."""
+        return self._distribution.make(entries.extras, masking.before(entries.mask))
