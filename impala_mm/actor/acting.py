@@ -1,7 +1,9 @@
 """Choosing actions in an actor: an algorithm's `act`, traced once, so that a call costs little.
 
-`Player` calls an `Act` for each step of its environments. Small networks are computed by NumPy
-(`numpy_function`), all others by TensorFlow.
+`Player` calls an `Act` for each step of its environments. NumPy computes it if it can
+(`numpy_function`) and if one thread shall: with the overhead of TensorFlow's call, TensorFlow took
+1.3 to 3.6 times as long for all sizes of MLPs and LSTMs that were tried. TensorFlow computes
+convolutions, and what several threads or a GPU shall compute.
 """
 
 import itertools
@@ -17,8 +19,6 @@ from impala_mm.algorithms import registry
 from impala_mm.algorithms.interface import Algorithm, EnvironmentNumber
 from impala_mm.data.tensor_io import as_operation, pack, packed_spec, unpack
 from impala_mm.data.trajectory import Entry
-
-_LARGE_NETWORK = 300_000  # weights, from which on TensorFlow is as fast
 
 
 class Act:
@@ -94,8 +94,9 @@ def _flat_act(
 
 def _by_numpy(concrete: Any, num_envs: int) -> NumpyFunction | None:
     """Return the function as NumPy computes it; None if TensorFlow shall compute it."""
-    weights = sum(int(v.shape.num_elements()) for v in concrete.graph.variables)
-    if weights > _LARGE_NETWORK or tf.config.get_visible_devices("GPU"):
+    if tf.config.get_visible_devices("GPU"):
+        return None
+    if tf.config.threading.get_intra_op_parallelism_threads() > 1:  # by --intra_op_threads
         return None
     seed, _ = tf.compat.v1.get_seed(0)
     try:

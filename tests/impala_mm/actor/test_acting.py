@@ -1,17 +1,20 @@
 """What an actor's `Act` returns: the same by NumPy as by TensorFlow, whichever computes it."""
 
+import in_process
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import nets
-from impala_mm.actor import acting
 from impala_mm.actor.acting import Act
+from impala_mm.actor.actor import Player
 from impala_mm.algorithms import registry
 from impala_mm.config.settings import Config
+from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.environments.action_parts import Box, Discrete, MultiBinary, MultiDiscrete
 from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.choices import ChoiceSpec
+from impala_mm.environments.make import make_environments
 from impala_mm.environments.types import EnvironmentSpec
 
 SIZE = 3
@@ -67,7 +70,8 @@ def _both(algorithm, monkeypatch):
     """Return the algorithm's `Act` by NumPy and by TensorFlow."""
     by_numpy = Act(algorithm, SIZE)
     assert by_numpy.by_numpy
-    monkeypatch.setattr(acting, "_LARGE_NETWORK", -1)
+    threads = tf.config.threading
+    monkeypatch.setattr(threads, "get_intra_op_parallelism_threads", lambda: 2)
     by_tensorflow = Act(algorithm, SIZE)
     assert not by_tensorflow.by_numpy
     return by_numpy, by_tensorflow
@@ -110,7 +114,6 @@ def test_states_and_parameters_are_those_that_tensorflow_computes(
     [
         (tf.TensorSpec([36, 36, 1], tf.uint8), {"agent_name": "ShallowConvAgent"}),
         (VECTOR, {"activation": "gelu"}),
-        (VECTOR, {"mlp_sizes": "512,600"}),  # more weights than NumPy is worth it for
     ],
 )
 def test_tensorflow_computes_what_numpy_does_not(observation, settings):
@@ -138,3 +141,20 @@ def test_forbidden_choices_are_never_made():
     entry.mask[:] = [[True, False, True, False], [False, False, False, True], [True] * 4]
     drawn = np.array([act(entry, [], [])[0] for _ in range(200)])
     assert [set(column) for column in drawn.T.tolist()] == [{0, 2}, {3}, {0, 1, 2, 3}]
+
+
+def test_a_player_acts_by_the_policy_that_it_loaded_last():
+    algorithm = in_process.make(Config(level_name="catch", unroll_length=3))
+    for variable in algorithm.variables.trained:
+        variable.assign(tf.zeros_like(variable))
+    (bias,) = [v for v in algorithm.variables.trained if v.name == "policy_logits/b:0"]
+    player = Player(algorithm, [(make_environments("catch", 2, seed=0), 2)])
+    codec = UnrollCodec(algorithm.unroll)
+
+    def load(version):
+        bias.assign(tf.fill(bias.shape, float(version)))
+        return version
+
+    for version in (1, 2, 3):
+        unrolls, _ = codec.decode(tf.constant(player.play(lambda v=version: load(v))))
+        assert (unrolls.extras.numpy()[1:] == version).all()
