@@ -204,15 +204,15 @@ def _split(operation: tf.Operation) -> _Compute:
 
 
 def _strided_slice(operation: tf.Operation) -> _Compute:
-    _refuse_unless(operation, ellipsis_mask=0)
     starts, stops, steps = (_known(operation, i).tolist() for i in (1, 2, 3))
-    masks = [
-        operation.get_attr(f"{name}_mask") for name in ("new_axis", "shrink_axis", "begin", "end")
-    ]
+    names = ("ellipsis", "new_axis", "shrink_axis", "begin", "end")
+    masks = [operation.get_attr(f"{name}_mask") for name in names]
     index: list[Any] = []
     for i, (start, stop, step) in enumerate(zip(starts, stops, steps, strict=True)):
-        new, one, from_begin, to_end = (mask >> i & 1 for mask in masks)
-        if new:
+        others, new, one, from_begin, to_end = (mask >> i & 1 for mask in masks)
+        if others:
+            index.append(...)
+        elif new:
             index.append(None)
         elif one:
             index.append(start)
