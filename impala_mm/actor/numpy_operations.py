@@ -197,8 +197,8 @@ def _split(operation: tf.Operation) -> _Compute:
     axis = int(_known(operation, 0 if first else 2)) % operation.outputs[0].shape.rank
     ends = np.cumsum([0, *(output.shape[axis] for output in operation.outputs)]).tolist()
     parts = [(*[slice(None)] * axis, slice(i, j)) for i, j in itertools.pairwise(ends)]
-    if len(parts) == 1:
-        raise Untranslatable("a split into one part")
+    if len(parts) == 1:  # which is the output itself, and not a list
+        return (lambda _, x: x) if first else (lambda x, *_: x)
     take = lambda x: [x[part] for part in parts]  # noqa: E731
     return (lambda _, x: take(x)) if first else (lambda x, *_: take(x))
 

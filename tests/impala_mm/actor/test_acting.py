@@ -81,6 +81,7 @@ def _both(algorithm, monkeypatch):
     ("observation", "actions", "masked", "settings"),
     [
         *((VECTOR, each, False, {}) for each in ACTIONS.values()),
+        (VECTOR, BOX, False, EVERYTHING),
         *((VECTOR, each, True, {}) for each in ACTIONS.values() if each is not BOX),
         *((each, Discrete(4), False, {}) for each in OBSERVATIONS),
         *((NESTED, ACTIONS["Dict"], True, EVERYTHING | {"activation": a}) for a in ACTIVATIONS),

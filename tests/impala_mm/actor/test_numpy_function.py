@@ -42,6 +42,7 @@ FUNCTIONS = {
         x[1], x[:, 2], x[-1], x[:, -2:], x[1:3, ::2], x[..., 1:], x[:, ::-1], x[None, :, 3, None],
     ],
     "parts": lambda x, n, b: [*tf.split(x, 3, 1), *tf.split(n, [1, 3], 0), *tf.split(x, [2, 4], 1)],
+    "one part": lambda x, n, b: [*tf.split(x, 1, 1), *tf.split(x, [4], 0)],
     "joins": lambda x, n, b: [tf.concat([x, tf.cast(n, tf.float32)], -1), tf.stack([n, n], 1)],
     "casts": lambda x, n, b: [tf.cast(3 * x, tf.int32), tf.cast(b, tf.float32)],
     "one-hot": lambda x, n, b: [tf.one_hot(n - 1, 4), tf.one_hot(n[0], 6)],
