@@ -60,6 +60,7 @@ def make(
     frame_stack: int = 1,
     precision: str = "float32",
     style: Style = DEFAULT,
+    usual: Style = DEFAULT,
 ) -> Network:
     """Return the network of this name, or for `auto` the one that suits the observations.
 
@@ -73,7 +74,7 @@ def make(
     `style` has the sizes and layers of its MLPs and LSTM.
 
     UnknownNetwork is raised if no network has the name, and Unsuitable if it cannot read such
-    observations, or has nothing that the style's choices apply to.
+    observations, or has nothing that the style's choices apply to, where they differ from `usual`.
     """
     if name == "auto":
         name = auto(observation)
@@ -96,7 +97,7 @@ def make(
             f"{name} does not fit observations of shape {list(shape)}: {reason}; "
             f"{auto(observation)} fits them"
         )
-    _refuse_without_effect(name, torso, core, style)
+    _refuse_without_effect(name, torso, core, style, usual)
     dtype = tf.as_dtype(precision)
     known = Choice(actions) if isinstance(actions, int) else actions
     return Network(torso, core, observation, known, frame_stack, dtype, name)
@@ -109,10 +110,12 @@ def auto(observation: Any) -> str:
     return "ShallowConvAgent" if least >= 36 else "SmallConvAgent" if least >= 5 else "MLPAgent"
 
 
-def _refuse_without_effect(name: str, torso: Torso, core: Core | None, style: Style) -> None:
+def _refuse_without_effect(
+    name: str, torso: Torso, core: Core | None, style: Style, usual: Style
+) -> None:
     """Raise Unsuitable if the style chooses something that the network does not have."""
     has_mlp = any(isinstance(module, MLP) for module in (torso, *torso.submodules))
-    for field, default, chosen in zip(Style._fields, DEFAULT, style, strict=True):
+    for field, default, chosen in zip(Style._fields, usual, style, strict=True):
         of_lstm = field == "lstm_size"
         if chosen != default and not (isinstance(core, LSTM) if of_lstm else has_mlp):
             raise Unsuitable(

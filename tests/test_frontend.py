@@ -217,7 +217,8 @@ def test_the_wait_for_the_learners_ports_ends_with_the_run_and_outlives_its_fron
     rows = cluster.csv(learner, actor)
 
     def reporting():
-        return cluster.state.exists() and cluster.status("learners")["last"] == "reporting"
+        code, printed = cluster.run("--status", "--json")  # code 2 until the new run is recorded
+        return code == 0 and '"last": "reporting"' in printed
 
     frontend = cluster.start(rows, TOLD="late")
     frontend.until(

@@ -133,6 +133,26 @@ def test_an_update_of_several_steps_that_fails_is_not_saved_and_the_run_resumes_
     assert f"finished: reached {frames:,.0f} frames" in printed
 
 
+@pytest.mark.slow
+def test_a_run_whose_learners_wait_for_different_calls_ends_with_a_sentence(tmp_path):
+    """It would hang for ever: learner 1 waits in update 20, and learner 0 in update 21."""
+    code, printed = run(
+        *(*EXPERIMENT, "--num_learners=2", "--num_actors=2", "--batch_size=4"),
+        *("--algorithm=tests.helpers.diverging", "--level_name=catch", f"--logdir={tmp_path}"),
+        *(f"--learner_hosts=127.0.0.1:{free_port()}", "--total_environment_frames=1e9"),
+        limit=200,
+    )
+    assert code == 1, printed
+    error = (
+        r"\[learner 0\] error: no update for \d+ s: learners 0 and 1 did not finish update 20, and "
+        r"may wait for a call of `exchange` that another learner does not make; a condition around "
+        r"it must be equal on all learners; "
+    )
+    assert len(re.findall(error, printed)) == 1, printed
+    assert "Traceback" not in printed
+    assert read_rows(tmp_path)[-1]["updates"] in {19, 20}
+
+
 @pytest.fixture
 def two(tmp_path, request):
     """Start two learners under mpirun, in its colon-separated form, and actors."""

@@ -1,4 +1,4 @@
-"""PPO and SAC as a user's own algorithms, in a folder outside of the project, from start to end."""
+"""SAC as a user's own algorithm, in a folder outside of the project, from start to end."""
 
 import re
 import shutil
@@ -14,7 +14,6 @@ from processes import run as run_in
 from rows import read_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-PPO = ("--algorithm=my.ppo", "--level_name=CartPole-v1")
 SAC = ("--algorithm=my.sac", "--level_name=Pendulum-v1", "--num_actors=1")
 TWO = ("--num_learners=2", "--check_sync_every=20")
 
@@ -84,51 +83,6 @@ def _check_export(here):
 def _check_in_sync(rows):
     assert rows[-1]["sync_checks"] > 0
     assert rows[-1]["sync_repairs"] == 0
-
-
-def test_ppo_learns_cartpole_and_is_resumed_tested_and_exported(here):
-    flags = (*PPO, "--target_kl=inf", "--save_checkpoint_secs=5")
-    run = Training(here, *flags, "--total_environment_frames=1e9")
-    run.until(r"return (?:[3-9]\d|\d\d\d)\.\d", 300)
-    run.interrupt()
-    rows = read_rows(here / "run")
-    assert _last(rows, "policy_lag") == 0
-    updates = rows[-1]["updates"]
-    assert updates > 0
-    resumed = Training(here, *flags, f"--total_environment_frames={512 * updates + 40_000}")
-    resumed.end()
-    rows = read_rows(here / "run")[len(rows) :]
-    assert rows[-1]["updates"] >= updates + 70
-    # Adam's steps: all were counted, those before the interruption as well.
-    assert 10 * 4 * rows[-1]["updates"] in _numbers(here)
-    assert rows[-1]["episode_return"] > 120, "random actions return 22"
-    assert _tested_return(here) > 150
-    act = _check_export(here)
-    assert act.structured_outputs["policy"].shape[1:] == [2]
-    code, printed = _run(here, *PPO, "--inference=learner", "--num_actors=1")
-    assert code == 2
-    assert "with --algorithm=my.ppo actors wait for the next policy, which needs" in printed
-
-
-def test_ppo_learns_a_masked_game_of_several_choices_with_a_recurrent_network(here):
-    """Rooms raises an error if a forbidden choice arrives; drawing evenly returns 6.0 of 10."""
-    level = ("--level_name=tests.helpers.acting:Rooms-v0", "--agent_name=MLPLSTMAgent")
-    goal = ("--discounting=0.5", "--stop_at_return=8.5", "--total_environment_frames=100000")
-    run = Training(here, PPO[0], *level, *goal, "--normalize_rewards")
-    run.end()
-    assert "the mean return reached 8.5" in run.printed()
-    assert "is rebuilt" not in run.printed()
-
-
-@needs_horovod
-def test_ppo_learns_cartpole_with_two_learners_whose_variables_stay_equal(here):
-    flags = (*PPO, *TWO, "--batch_size=8", "--normalize_observations")
-    Training(here, *flags, "--total_environment_frames=50000").end()
-    rows = read_rows(here / "run")
-    _check_in_sync(rows)
-    assert rows[-1]["episode_return"] > 100
-    assert _last(rows, "policy_lag") == 0
-    assert _last(rows, "minibatches_made") <= 40
 
 
 def test_sac_learns_pendulum_and_is_resumed_with_its_replay_tested_and_exported(here):

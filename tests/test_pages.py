@@ -8,6 +8,7 @@ import pytest
 from far_cluster import FarCluster
 from pages import Reader, blocks
 from processes import ROOT, needs_horovod
+from rows import read_rows
 
 ALGORITHM, ENVIRONMENT = "own_algorithm.md", "own_environment.md"
 
@@ -52,7 +53,7 @@ def type_page(tmp_path):
 def test_an_own_algorithm_is_trained_to_a_curve_tested_exported_and_resumed(type_page):
     user = type_page(ALGORITHM)
     printed = user.type("Run it")
-    assert "valid: CartPole-v1, ppo, MLPAgent" in printed
+    assert "valid: CartPole-v1, my_ppo, MLPAgent" in printed
     assert "CartPole-v1: mean return of the last 100 games" in printed
     assert "resumed at 3" in printed
     last = user.rows("ppo")[-1]
@@ -104,32 +105,19 @@ def test_two_learners_and_the_frontend(type_page, page, headings, runs):
     assert user.rows(runs[1])[-1]["frames"] >= 5_000
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    ("page", "files", "flags"),
-    [
-        (
-            ALGORITHM,
-            {"own_algorithm.py": "ppo.py", "own_algorithm_settings.py": "ppo_settings.py"},
-            ("--algorithm=ppo", "--level_name=CartPole-v1"),
-        ),
-        (ENVIRONMENT, {"own_spaces.py": "panel.py"}, ("--level_name=panel:Panel-v0",)),
-    ],
-)
-def test_deploy_takes_the_modules_to_other_hosts(lan, page, files, flags):
-    (command,) = [text for _, text in blocks(page, "sh") if "run_experiment_mm_raw.py" in text]
-    assert flags[0] in command, "the page's command is this one, without --deploy"
+PPO = {"own_algorithm.py": "my_ppo.py", "own_algorithm_settings.py": "my_ppo_settings.py"}
+
+
+def _deploy_and_train(lan, files, learners, actors, *flags):
+    """Train what is in the user's ~/research by the frontend with --deploy; return its output."""
     far = FarCluster(lan, python=sys.executable)
     folder = lan.laptop.path("/root/research")
     folder.mkdir()
     for name, copied in files.items():
         (folder / copied).write_text(_code(name))
-    rows = far.of(["learner1"], ["actor1", "actor3"])
     ran = lan.laptop.run(
         *("sh", "-c", 'cd /root/research && exec "$@"', "sh"),
-        *far.frontend(rows, "--deploy", *flags, "--logdir=/root/run"),
-        "--total_environment_frames=5000",
+        *far.frontend(far.of(learners, actors), "--deploy", *flags, "--logdir=/root/run"),
         check=False,
         timeout=250,
     )
@@ -137,8 +125,41 @@ def test_deploy_takes_the_modules_to_other_hosts(lan, page, files, flags):
     assert ran.returncode == 0, printed
     names = ", ".join(sorted(files.values()))
     assert f"your modules are copied into the project's folder: {names}" in printed
-    for host in (lan.learner1, lan.actor3):
+    for name in (*learners, *actors):
         for copied in files.values():
-            assert (host.home / "impala_mm" / copied).exists()
-    assert "reached 5,000 frames" in printed
+            assert (lan.hosts[name].home / "impala_mm" / copied).exists()
     assert far.left() == {}
+    return printed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("page", "files", "flags"),
+    [
+        (ALGORITHM, PPO, ("--algorithm=my_ppo", "--level_name=CartPole-v1")),
+        (ENVIRONMENT, {"own_spaces.py": "panel.py"}, ("--level_name=panel:Panel-v0",)),
+    ],
+)
+def test_deploy_takes_the_modules_to_other_hosts(lan, page, files, flags):
+    (command,) = [text for _, text in blocks(page, "sh") if "run_experiment_mm_raw.py" in text]
+    assert flags[0] in command, "the page's command is this one, without --deploy"
+    to = (["learner1"], ["actor1", "actor3"])
+    printed = _deploy_and_train(lan, files, *to, *flags, "--total_environment_frames=5000")
+    assert "reached 5,000 frames" in printed
+
+
+@needs_horovod
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_two_learners_on_two_hosts_train_an_algorithm_that_deploy_takes_there(lan):
+    learners, actors = ["learner1", "learner2"], ["actor1", "actor2", "actor3"]
+    flags = ("--algorithm=my_ppo", "--check_sync_every=5", "--total_environment_frames=20000")
+    printed = _deploy_and_train(lan, PPO, learners, actors, *flags)
+    assert "weights on 2 learners" in printed
+    assert "reached 20,000 frames" in printed
+    last = read_rows(lan.laptop.path("/root/run"))[-1]
+    assert min(last["steps/learner0"], last["steps/learner1"]) > 0
+    assert last["policy_lag"] == 0
+    assert last["sync_checks"] > 0
+    assert last["sync_repairs"] == 0

@@ -115,9 +115,10 @@ def test_recurrent_q_learns_resumes_with_its_replay_and_is_tested_exported_and_t
     _check_epsilons(before, 16)
     assert len(np.unique(priorities["priorities"][: priorities["added"]])) > 100
 
-    process = Process(*_command(first, *flags))
+    process = Process(*_command(first, *flags, "--baseline_cost=0.3"))
     process.until(r"restored its source \(", 120)
     process.until(r"[1-9][0-9,]* frames \| [1-9][0-9,]*/s .*lag", 120)
+    process.until("note: .*recurrent_q has not read --baseline_cost=0.3: this has no effect", 20)
     _stop(process)
     after, priorities = _replay(first)
     kept = np.isin(after["batch.key"], before["batch.key"]) & (after["batch.weight"] > 0)

@@ -143,9 +143,9 @@ class SteppingActor(threading.Thread):
 
     def _wait_for_actions(self, client: Client, group: "_SteppedGroup") -> Any:
         """Return actions [E, ...]; None if asked to stop, or if the learner is unreachable."""
-        what = "for the learner's answer (its queue may be full)"
+        what = "for the learner's answer (its queue may be full, or it trains on a round)"
         backoff = Backoff(what, self._say, self._stop_asked, silent=10.0)
-        delivery = group.delivery
+        delivery, asked = group.delivery, time.monotonic()
         assert delivery
         while not self._stop_asked.is_set():
             try:
@@ -161,7 +161,9 @@ class SteppingActor(threading.Thread):
                     raise StreamLost
                 if reply != Reply.RUNNING:
                     return group.decode_actions(delivery.answer)
-            backoff.pause(0.01, most=1.0)
+            # In rounds, a policy is to be found soon after it is published.
+            waited = time.monotonic() - asked
+            backoff.pause(0.002, most=min(max(waited / 10, 0.002), 1.0))
         return None
 
     def _connect(self) -> _Connection | None:

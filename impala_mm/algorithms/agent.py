@@ -35,6 +35,7 @@ class Agent(NamedTuple):
     levels: dict[str, EnvironmentSpec]  # by name; the actors take them in turn
     identity: dict[str, Any]  # the values that processes compare, by name
     made_of: dict[str, Any]  # the values that a resumed run must not change, by name
+    flags_read: set[str]  # names of the flags that the algorithm has read until now
 
     @property
     def spec(self) -> EnvironmentSpec:
@@ -62,8 +63,9 @@ def make_agent(
     tf.random.set_seed(config.seed + 1000 * number)
     levels = levels or from_flags.level_specs(config)
     spec = next(iter(levels.values()))
+    flags_read = set[str]()
     try:
-        algorithm = registry.make_algorithm(config, spec, role)
+        algorithm = registry.make_algorithm(config, spec, role, flags_read)
         algorithm.variables.check()
     except (nets.UnknownNetwork, nets.Unsuitable) as error:
         flags.refuse(f"--agent_name={config.agent_name}: {error}")
@@ -81,6 +83,7 @@ def make_agent(
         "acting": layout.digest,
         "normalised": _normalised(config),
         "box": f"{config.box_policy}, {config.box_deviation} deviation",
+        "own_flags": _own_flags(config),
     }
     has_box = any(isinstance(part, Box) for part in spec.actions.leaves)
     made_of = {
@@ -95,13 +98,23 @@ def make_agent(
         "--normalize_observations": config.normalize_observations,
         "--normalize_rewards": config.normalize_rewards,
     }
-    return Agent(algorithm, layout, levels, identity, made_of)
+    return Agent(algorithm, layout, levels, identity, made_of, flags_read)
 
 
 def _normalised(config: Config) -> str:
     """Return what is normalised, in words."""
     kinds = {"observations": config.normalize_observations, "rewards": config.normalize_rewards}
     return " and ".join(kind for kind, normalises in kinds.items() if normalises) or "nothing"
+
+
+def _own_flags(config: Config) -> tuple[tuple[str, str], ...]:
+    """Return (flag, value) of the algorithm's own flags that actors and learners must share."""
+    shared = {f.name for f in dataclasses.fields(Config)}
+    return tuple(
+        (f"--{f.name}", flags.format_value(getattr(config, f.name)))
+        for f in dataclasses.fields(config)
+        if f.name not in shared and not (f.metadata["own"] or f.metadata["learner_only"])
+    )
 
 
 def stepping_identity(config: Config, levels: dict[str, EnvironmentSpec]) -> dict[str, Any]:

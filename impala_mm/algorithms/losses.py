@@ -66,8 +66,8 @@ def transitions(
     return Transitions(
         live,
         actions=tf.nest.map_structure(lambda part: mask(live, part[1:]), actions),
-        rewards=tf.where(live, rewards[1:], tf.stop_gradient(values[:-1])),
-        discounts=tf.where(live & ~terminated[1:], tf.cast(discounting, tf.float32), 0.0),
+        rewards=tf.where(live, tf.cast(rewards[1:], values.dtype), tf.stop_gradient(values[:-1])),
+        discounts=tf.where(live & ~terminated[1:], tf.cast(discounting, values.dtype), 0.0),
         behaviour_log_probs=tf.where(live, behaviour_log_probs[1:], 0.0),
     )
 
@@ -116,6 +116,11 @@ class Moments(NamedTuple):
     total: tf.Tensor  # float64 []: the sum of the numbers
     squares: tf.Tensor  # float64 []: the sum of their squares
 
+    def variance(self) -> tf.Tensor:
+        """Return the variance, float64 []; 0 if there are no numbers."""
+        mean = tf.math.divide_no_nan(self.total, self.count)
+        return tf.maximum(tf.math.divide_no_nan(self.squares, self.count) - mean**2, 0.0)
+
 
 def moments(x: tf.Tensor, live: tf.Tensor, exchange: GradientReducer | None = None) -> Moments:
     """Return the moments of x [T, B] where `live`; with `exchange`, their means over learners.
@@ -135,10 +140,9 @@ def standardise(x: tf.Tensor, live: tf.Tensor, of: Moments | None = None) -> tf.
 
     Mean and deviation are those of the moments `of`; None: those of x.
     """
-    count, total, squares = of or moments(x, live)
-    mean = tf.math.divide_no_nan(total, count)
-    variance = tf.math.divide_no_nan(squares, count) - tf.square(mean)
-    deviation = tf.sqrt(tf.maximum(variance, 0.0)) + 1e-6
+    of = of or moments(x, live)
+    mean = tf.math.divide_no_nan(of.total, of.count)
+    deviation = tf.sqrt(of.variance()) + 1e-6
     return mask(live, tf.cast((tf.cast(x, tf.float64) - mean) / deviation, x.dtype))
 
 
@@ -151,5 +155,5 @@ def reduce(terms: tf.Tensor, live: tf.Tensor, weight: tf.Tensor, reduction: str)
     """
     if reduction not in REDUCTIONS:
         raise ValueError(f"loss reduction {reduction!r} is none of {', '.join(REDUCTIONS)}")
-    total = tf.reduce_sum(tf.where(live, terms, 0.0) * weight)
+    total = tf.reduce_sum(tf.where(live, terms, 0.0) * tf.cast(weight, terms.dtype))
     return total if reduction == "sum" else total / tf.cast(tf.size(terms), total.dtype)

@@ -23,6 +23,7 @@ def make_network(config: Config, environment: EnvironmentSpec) -> nets.Network:
         environment.frame_stack,
         config.precision,
         _style(config),
+        usual=_style(type(config)()),
     )
 
 

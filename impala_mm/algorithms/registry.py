@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 import nets
+from impala_mm.algorithms import flag_reads
 from impala_mm.algorithms.interface import Algorithm, EnvironmentNumber, Role
 from impala_mm.config import algorithm_settings, auto, user_modules
 from impala_mm.config.algorithm_settings import BUILT_IN, BadAlgorithm
@@ -23,6 +24,8 @@ from impala_mm.runtime import devices
 # The members that an algorithm may leave out, with their defaults.
 _OPTIONAL: dict[str, Any] = {
     "rounds": False,  # whether it trains in rounds, on unrolls of its newest policy alone
+    # With rounds: whether the next one is played while the learner trains on the last one.
+    "rounds_overlap": False,
     "masks": False,
     "source": None,  # a method that wraps the actors' queue, see `learner.batch_source`
     "judge_unroll": None,  # the method that makes it a teacher, see `interface.Algorithm`
@@ -32,10 +35,14 @@ _METHODS = ("initial_state", "act", "judge", "update")
 
 
 def make_algorithm(
-    config: Config, environment: EnvironmentSpec, role: Role = Role.LEARNER
+    config: Config,
+    environment: EnvironmentSpec,
+    role: Role = Role.LEARNER,
+    read: set[str] | None = None,
 ) -> Algorithm:
     """Return the algorithm that --algorithm names, built for this environment and role.
 
+    The names of the flags that it reads, now or later, are added to `read`.
     A mistake in a user's algorithm ends the program with exit code 2. UnsuitableActions is raised
     if the environment offers masks and the algorithm does not declare that it reads them.
     """
@@ -45,6 +52,8 @@ def make_algorithm(
             precision=devices.resolve_precision(config.precision, environment.observation),
             reward_clipping=auto.reward_clipping(config, environment.emulator),
         )
+        if read is not None:
+            settings = flag_reads.recording(settings, read)
         made = _make(settings, environment, role)
     except BadAlgorithm as error:
         algorithm_settings.refuse(config.algorithm, error)
@@ -92,8 +101,6 @@ def _make(config: Config, environment: EnvironmentSpec, role: Role) -> Algorithm
     if not callable(make):
         raise BadAlgorithm(f"{_where(module)} defines no function make(config, environment, role)")
     arguments = (config, environment, role) if _takes_role(make) else (config, environment)
-    if config.algorithm in BUILT_IN:
-        return make(*arguments)
     try:
         made = make(*arguments)
     except (nets.UnknownNetwork, nets.Unsuitable, UnsuitableActions):
@@ -101,6 +108,8 @@ def _make(config: Config, environment: EnvironmentSpec, role: Role) -> Algorithm
     except UserMistake as error:
         raise BadAlgorithm(str(error)) from None
     except Exception as error:
+        if config.algorithm in BUILT_IN:
+            raise
         raise BadAlgorithm(f"make of {_where(module)} raises {describe_error(error)}") from error
     _check(made, module)
     return made

@@ -9,6 +9,9 @@
             if self.batch_size % self.parts:
                 raise ValueError(f"--parts={self.parts} does not divide --batch_size")
 
+A class method `suited_to(level_name)` of `Settings` may return a subclass of it with other defaults
+for these levels.
+
 `--algorithm=my.ppo` has the flags of `Settings` in `my/ppo_settings.py`, or only the shared ones if
 there is no such module. The frontend imports it, too, so it must not import TensorFlow.
 """
@@ -17,6 +20,7 @@ import dataclasses
 import sys
 import typing
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from impala_mm.config import flags, user_modules
@@ -24,7 +28,7 @@ from impala_mm.config.messages import users_traceback
 from impala_mm.config.printable import escape
 
 # The modules of the algorithms that belong to this project, by name.
-BUILT_IN = {"impala": "impala_mm.algorithms.impala"}
+BUILT_IN = {name: f"impala_mm.algorithms.{name}" for name in ("impala", "ppo", "a2c", "vpg")}
 _TYPES = (int, float, bool, str, tuple[str, ...])
 
 
@@ -110,8 +114,12 @@ def of_arguments(argv: Sequence[str], base: type) -> type:
     traceback of what the user's code raised.
     """
     given = flags.peek(argv, base, "algorithm")
+    if given in BUILT_IN and (own := Path(f"{given}.py")).is_file():
+        flags.warn(f"--algorithm={given} is built in, and {own} here is not used: rename the file")
     try:
-        return settings_type(given, base)
+        found = settings_type(given, base)
+        suited = getattr(found, "suited_to", lambda level_name: found)
+        return suited(flags.peek(argv, base, "level_name"))
     except BadAlgorithm as error:
         refuse(given, error)
 

@@ -41,6 +41,7 @@ def flag(
     least: float = -math.inf,
     most: float = math.inf,
     own: bool = False,
+    learner_only: bool = False,
     auto: bool = False,
     parse: Callable[[str], Any] | None = None,
     rewrite: Callable[[str], str] | None = None,
@@ -49,13 +50,16 @@ def flag(
 
     `group` is the heading of --help under which the flag is listed. `choices` are the only values
     that a text may have. `least` and `most` are the smallest and largest value of a number. `own`
-    means that the learners of a run may have different values. `auto` means that the number may
-    also be given as `auto`, which is stored as AUTO; the code that uses it then chooses a value.
+    means that the learners of a run may have different values. `learner_only` means that actors may
+    have other values than their learner: it is for an algorithm's own flags, of which actors must
+    have the same values otherwise. `auto` means that the number may also be given as `auto`, which
+    is stored as AUTO; the code that uses it then chooses a value.
     `parse` raises a ValueError that says what a text must be; the field keeps the text. `rewrite`
     does, too, and returns the text in the form in which the field keeps it.
     """
     metadata = {"text": text, "group": group, "choices": choices, "least": least, "most": most}
-    metadata |= {"own": own, "auto": auto, "parse": parse, "rewrite": rewrite}
+    metadata |= {"own": own, "learner_only": learner_only, "auto": auto}
+    metadata |= {"parse": parse, "rewrite": rewrite}
     return dataclasses.field(default=default, metadata=metadata)
 
 

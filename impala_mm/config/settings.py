@@ -189,7 +189,7 @@ class Config:
              "parameters from its learner. learner: actors only step environments and send "
              "observations; the learner runs the network for all of them together. auto: learner "
              "if the learner has a GPU, the network has at least 100,000 weights and the "
-             "algorithm allows any policy lag, otherwise actor; actors ask their learner.")
+             "algorithm does not play in rounds, otherwise actor; actors ask their learner.")
     num_envs: int = flag(
         16, group="Processes", least=1, own=True, auto=True,
         text="Environments per actor. Their observations go through the network as one batch. "
@@ -311,8 +311,9 @@ class Config:
     # -- Algorithm
     algorithm: str = flag(
         "impala", group="Algorithm",
-        text="impala, or a module of your own (package.module); "
-             "impala_mm/algorithms/interface.py says what it must define.")
+        text="impala, ppo, a2c, vpg, or a module of your own (package.module); "
+             "impala_mm/algorithms/interface.py says what it must define. Each has flags and "
+             "defaults of its own, which --help --algorithm=NAME shows.")
     xla: bool = flag(
         False, group="Algorithm",
         text="Compile the forward and backward pass with XLA, at the first update. Meant for "

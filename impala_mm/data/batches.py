@@ -87,6 +87,25 @@ def padded(batch: Batch, size: int) -> Batch:
     return result._replace(weight=weight.astype(np.float32))
 
 
+def without_nan_in_padding(batch: Batch) -> Batch:
+    """Return a batch with 0 in place of NaN and infinity in its columns of weight 0.
+
+    A network that reads NaN has NaN as gradients of its weights, even if the loss ignores what it
+    makes of it.
+    """
+    used = np.asarray(batch.weight) != 0
+    if used.all():
+        return batch
+
+    def clean(leaf: Any, axis: int) -> Any:
+        if not tf.as_dtype(leaf.dtype).is_floating:
+            return leaf
+        keeps = used.reshape([-1] + [1] * (len(leaf.shape) - axis - 1))
+        return tf.where(tf.math.is_finite(leaf) | keeps, leaf, tf.zeros([], leaf.dtype))
+
+    return _by_axis(clean, batch)
+
+
 def save(batch: Batch, folder: Path) -> None:
     """Write each array of a batch to a file in this folder, for `restore`."""
     for path, leaf in _files(batch, folder):

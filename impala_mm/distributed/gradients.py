@@ -10,7 +10,7 @@ import tensorflow as tf
 from impala_mm.config.settings import Config
 from impala_mm.distributed import minibatches
 from impala_mm.distributed.group import LearnerGroup
-from impala_mm.distributed.minibatches import Metrics, MinibatchResult
+from impala_mm.distributed.minibatches import Metrics, MinibatchResult, Renewed
 from impala_mm.distributed.update_record import UpdateRecord
 
 Gradients = Sequence[tf.Tensor | tf.IndexedSlices | None]
@@ -141,11 +141,12 @@ class GradientReducer:
 
     def minibatches(
         self,
-        step: Callable[[tf.Tensor], Metrics],
+        step: Callable[..., Metrics],
         size: int | tf.Tensor,
         epochs: int,
         count: int,
         stop_above: Mapping[str, float] | None = None,
+        renewed: tuple[Any, Callable[[], Any] | None] | None = None,
     ) -> MinibatchResult:
         """Call `step` for each of `count` shuffled minibatches, `epochs` times, in a graph loop.
 
@@ -159,6 +160,10 @@ class GradientReducer:
         measured it is above its value in `stop_above`, such as {"kl": 0.02}; that step has then
         been made. It also ends if a gradient is not finite; see `apply`.
 
+        With `renewed`, a nest of tensors and a function that returns another one, `step` receives
+        this nest after the indices. The function is called before each epoch but the first; None:
+        the nest stays.
+
         Returns each metric's average over the steps that measured it (NaN: not measured), and the
         number of steps. Raises ValueError if `size` is not a multiple of `count`.
         """
@@ -166,7 +171,9 @@ class GradientReducer:
         self._loops += 1
         seed = self._seed * 1000 + self._loops  # another order for each loop of one update
         parts = minibatches.shuffled_parts(size, epochs, count, seed, self._update)
-        return minibatches.run(step, parts, stop_above or {}, self.mean, self._record.is_finite)
+        given = Renewed(*renewed) if renewed else None
+        finite = self._record.is_finite
+        return minibatches.run(step, parts, count, stop_above or {}, self.mean, finite, given)
 
     def begin(self, update: tf.Tensor) -> None:
         """Begin an update, of this number, int64 [], equal on all learners.

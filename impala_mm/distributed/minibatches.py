@@ -1,11 +1,18 @@
 """The loop of `GradientReducer.minibatches`: several optimizer steps on parts of one batch."""
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 Metrics = dict[str, tf.Tensor]
+
+
+class Renewed(NamedTuple):
+    """Tensors that every step of an epoch is given, such as advantages, of the same shapes."""
+
+    first: Any  # nest: for the first epoch
+    renew: Callable[[], Any] | None  # returns the nest for the next one; None: it stays
 
 
 class MinibatchResult(NamedTuple):
@@ -57,22 +64,30 @@ def _does_not_divide(size: str, count: int) -> str:
 
 
 def run(
-    step: Callable[[tf.Tensor], Metrics],
+    step: Callable[..., Metrics],
     parts: tf.Tensor,
+    count: int,
     stop_above: Mapping[str, float],
     mean: Callable[[tf.Tensor, str], tf.Tensor],
     is_finite: Callable[[], tf.Tensor],
+    renewed: Renewed | None = None,
 ) -> MinibatchResult:
     """Make one step for each row of `parts`, until a gradient is not finite or a metric too large.
 
-    `mean` averages over learners. `stop_above` maps names of metrics to limits.
+    An epoch has `count` rows. `mean` averages over learners. `stop_above` maps names of metrics to
+    limits.
     """
     steps = tf.shape(parts)[0]
     names: list[str] = []
 
-    def body(i: tf.Tensor, going: tf.Tensor, rows: tf.TensorArray) -> tuple[object, ...]:
+    def body(
+        i: tf.Tensor, going: tf.Tensor, rows: tf.TensorArray, given: tuple[Any, ...]
+    ) -> tuple[object, ...]:
         del going
-        metrics = step(parts[i])
+        if renew := renewed and renewed.renew:
+            begins = (i > 0) & (i % count == 0)
+            given = tf.cond(begins, lambda: (renew(),), lambda: given)
+        metrics = step(parts[i], *given)
         names[:] = metrics
         if missing := [name for name in stop_above if name not in metrics]:
             raise ValueError(
@@ -86,14 +101,15 @@ def run(
         ]
         going = is_finite() & ~tf.reduce_any(tf.stack([*above, tf.constant(False)]))
         values = [tf.cast(value, tf.float32) for value in metrics.values()]
-        return i + 1, going, rows.write(i, tf.stack(values) if values else tf.zeros([0]))
+        return i + 1, going, rows.write(i, tf.stack(values) if values else tf.zeros([0])), given
 
     rows = tf.TensorArray(tf.float32, size=steps, element_shape=[None])
     # One iteration at a time: collectives of different iterations must not overtake each other.
-    made, _, rows = tf.while_loop(
-        lambda i, going, rows: going & (i < steps),
+    given = (renewed.first,) if renewed else ()
+    made, _, rows, _ = tf.while_loop(
+        lambda i, going, *_: going & (i < steps),
         body,
-        (tf.constant(0), tf.constant(True), rows),
+        (tf.constant(0), tf.constant(True), rows, given),
         parallel_iterations=1,
     )
     values = tf.reshape(rows.gather(tf.range(made)), [made, len(names)])  # [made, N]

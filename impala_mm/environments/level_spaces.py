@@ -14,16 +14,21 @@ from impala_mm.environments.types import Options
 _infos_with_mask: dict[str, bool] = {}
 
 
-def read_conversion(level: Level, options: Options) -> spaces.SpaceConversion:
+def read_conversion(
+    level: Level, options: Options, has_masks: bool | None = None
+) -> spaces.SpaceConversion:
     """Make one environment, read its spaces and close it; see whether its first info has a mask.
 
+    If `has_masks` is given, another process knows whether the level offers masks: nothing is reset.
     BadLevel is raised for a level that cannot be played with these options.
     """
     environment = level.open(False)
     try:
         chosen = options.width, options.height, options.convert_observations
         conversion = spaces.read_spaces(level.name, environment, *chosen)
-        if not conversion.masks and _first_info_has_mask(level, options, environment):
+        if has_masks is None and not conversion.masks:
+            has_masks = _first_info_has_mask(level, options, environment)
+        if has_masks and not conversion.masks:
             found = masks.MaskConversion(conversion.actions, "info")
             conversion = conversion._replace(masks=found)
     finally:

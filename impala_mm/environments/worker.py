@@ -34,6 +34,7 @@ class Work(NamedTuple):
     size: int  # environments of this worker
     seed: int
     renders: bool
+    has_masks: bool  # whether the level offers masks of its actions
     opens: bool  # at the start; else each environment is opened when it is rebuilt
 
 
@@ -97,7 +98,7 @@ def _open(work: Work) -> gym_vector.GymVector:
     """Make the environments, after one of which the spaces are read."""
     options = Options(**work.options)
     level = levels.find_level(work.level_name, options.env_kwargs, options.env_wrappers)
-    conversion = level_spaces.read_conversion(level, options)
+    conversion = level_spaces.read_conversion(level, options, work.has_masks)
     repeats = options.num_action_repeats or 1
     spec = EnvironmentSpec(level.name, None, conversion.actions, repeats, level.reward_threshold)
     return gym_vector.GymVector(

@@ -55,20 +55,23 @@ class WorkerVector:
         self._finished: list[Episode] = []
         self._rebuilds = 0
         self._workers: list[WorkerProcess | None] = []
-        firsts = np.cumsum([0, *sizes[:-1]]).tolist()
+        firsts, has_masks = np.cumsum([0, *sizes[:-1]]).tolist(), conversion.masks is not None
         self._works = [
-            Work(spec.level_name, options, total, first, count, seed, renders, True)
+            Work(spec.level_name, options, total, first, count, seed, renders, has_masks, True)
             for first, count in zip(firsts, sizes, strict=True)
         ]
+        opened: list[float] = []  # the picture rate of each worker's environments
         try:
             self._workers += map(self._start, self._works)
-            self.picture_rate, *_ = [self._receive(i) for i in range(len(sizes))]
+            for number in range(len(sizes)):
+                opened.append(self._receive(number))
         except WorkerDied as died:
             self.close()
-            raise FaultElsewhere(self._fault_of(self._works[0], died)) from None
+            raise FaultElsewhere(self._fault_of(self._works[len(opened)], died)) from None
         except BaseException:
             self.close()
             raise
+        self.picture_rate = opened[0]
         _vectors.add(self)
 
     def reset(self) -> Step:

@@ -7,6 +7,9 @@ network reads the newest entries of all groups, with core states that stay on it
 queue from which the learner takes its batches; the call that completed them is answered once the
 queue has room. `transport.endpoints` registers `answer`.
 
+In rounds (`transport.rounds`), a group that begins an unroll first waits for its turn: its call is
+answered that it must be repeated, and the repeat that gets the turn is the one that infers.
+
 The ledger (`transport.delivery`) decides which calls are new: a repeated call gets the answer
 of the first one, and an actor that joins again begins with resets. The network here is a copy of
 the learner's, whose variables are updated between two batches.
@@ -25,7 +28,7 @@ from impala_mm.data.compression import decompress
 from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.step_codec import ArraysCodec, StepCodec
 from impala_mm.data.trajectory import Entry
-from impala_mm.inference.environment_group import EnvironmentGroup
+from impala_mm.inference.environment_group import EnvironmentGroup, Turn
 from impala_mm.inference.state_tables import StateTables
 from impala_mm.transport.delivery import DeliveryLedger
 from impala_mm.transport.environment_numbers import EnvironmentNumbers
@@ -36,6 +39,7 @@ from impala_mm.transport.messages import (
     MessageReply,
     Reply,
 )
+from impala_mm.transport.rounds import Rounds
 
 _MAX_CALLS = 256  # in one batch
 _MAX_WAITING = 10_000  # batches in the queue of batches
@@ -47,6 +51,7 @@ class BatchedInference:
     _ledger: DeliveryLedger
     _queue: tf.queue.QueueBase
     _numbers: EnvironmentNumbers
+    _rounds: Rounds | None
 
     def __init__(self, algorithm: Algorithm, layout: ParameterLayout, device: str = "/CPU:0"):
         """Act by `algorithm`, a copy of the learner's; `layout` describes its acting variables."""
@@ -80,10 +85,15 @@ class BatchedInference:
         self._steps, self._counted = 0, (0, 0)  # steps so far; batches and steps at the last count
 
     def attach(
-        self, ledger: DeliveryLedger, queue: tf.queue.QueueBase, numbers: EnvironmentNumbers
+        self,
+        ledger: DeliveryLedger,
+        queue: tf.queue.QueueBase,
+        numbers: EnvironmentNumbers,
+        rounds: Rounds | None = None,
     ) -> None:
         """Serve the learner process of this ledger; put unrolls into this queue."""
         self._ledger, self._queue, self._numbers = ledger, queue, numbers
+        self._rounds = rounds
 
     def close(self) -> None:
         """Refuse all further calls: the queue is closed."""
@@ -98,6 +108,8 @@ class BatchedInference:
         with self._lock:
             for key in [key for key in self._groups if key[0] == actor]:
                 self._ledger.forget(key)
+                if self._rounds:
+                    self._rounds.forget(key)
                 rows = self._groups.pop(key).rows
                 if rows is not None:
                     self._states.release(rows)
@@ -119,7 +131,9 @@ class BatchedInference:
         """
 
         def act() -> tuple[tf.Tensor, tf.Tensor]:
-            actions = self._batched(header[None], contents)[0]
+            # A repeated call, which may come without content, has its turn now.
+            step = tf.concat([contents, tf.constant([b""])], 0)[:1]
+            actions = self._batched(header[None], step)[0]
             with tf.control_dependencies([actions]):
                 unrolls, versions = tf.numpy_function(
                     self._take_unrolls, [header], [tf.string, tf.int64]
@@ -168,9 +182,21 @@ class BatchedInference:
                     group.numbers = self._numbers.of_group(*own)
                     self._groups[header.stream_key] = group
                 group.start_inference()
+            elif reply == Reply.RUNNING and group and self._gets_turn(header, group):
+                reply = Reply.ACCEPTED
+                group.start_inference()
             elif reply == Reply.RUNNING and group and group.inference_failed:
                 reply = Reply.LOST
         return np.bool_(reply == Reply.ACCEPTED), self._reply(reply), np.array(answer, object)
+
+    def _gets_turn(self, header: MessageHeader, group: EnvironmentGroup) -> bool:
+        """Return whether a group that waits for its turn gets it now, to play an unroll."""
+        if group.turn != Turn.WAITING or self._rounds is None:
+            return False
+        if self._rounds.claim(header.stream_key, group.size) is None:
+            return False
+        group.turn = Turn.GIVEN
+        return True
 
     def _take_unrolls(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the unrolls that the group's step ended, and their policy versions."""
@@ -182,6 +208,8 @@ class BatchedInference:
         except BaseException:
             self.forget(header.actor)  # otherwise repeats of this call would wait for it for ever
             raise
+        if self._rounds and contents:
+            contents = self._rounds.take(header.stream_key, version, contents)
         self.has_received |= bool(contents)
         versions = np.full([len(contents)], version, np.int64)
         return np.array(contents, object), versions
@@ -189,11 +217,22 @@ class BatchedInference:
     def _complete(self, numbers: np.ndarray, actions: bytes, episodes: np.ndarray) -> np.ndarray:
         """Return the reply to a call, now that its unrolls are in the queue."""
         header = MessageHeader.decode(numbers)
+        if not actions and self._begin_waiting(header):
+            return self._reply(Reply.RUNNING)
         if not actions:  # the content was no step, or the group is gone
             self._ledger.fail(header)
             return self._reply(Reply.LOST)
         self._ledger.complete(header, episodes, bytes(actions))
         return self._reply(Reply.ACCEPTED)
+
+    def _begin_waiting(self, header: MessageHeader) -> bool:
+        """Return whether a call ended because its group needs a turn, for which it now waits."""
+        with self._lock:
+            group = self._groups.get(header.stream_key)
+            if group is None or group.turn != Turn.NEEDED:
+                return False
+            group.turn = Turn.WAITING
+            return True
 
     def _reply(self, reply: Reply) -> np.ndarray:
         return np.array(MessageReply(reply, NO_POLICY if self._version is None else self._version))
@@ -259,9 +298,15 @@ class BatchedInference:
         return [_rows_of(groups), _rows_of(starting), *parts]
 
     def _write_step(self, header: MessageHeader, content: bytes) -> EnvironmentGroup | None:
-        """Write a call's step into its group's unroll; return the group, or None if it is gone."""
+        """Write a call's step into its group's unroll; return the group, if it acts on the step.
+
+        None: the group is gone, or it must wait for its turn.
+        """
         with self._lock:
             group = self._groups.get(header.stream_key)
+            if group and group.turn == Turn.GIVEN:  # its step is already written
+                group.begin_unroll(self._version or 0)
+                return group
         raw = decompress(content, self._codec.size * group.size) if group else None
         with self._lock:
             if group is None or raw is None or self._groups.get(header.stream_key) is not group:
@@ -269,6 +314,9 @@ class BatchedInference:
             if group.rows is None:
                 group.rows = self._states.allocate(group.size)
         group.write(self._codec.decode(raw, group.size), self._version or 0)
+        if self._rounds and group.writer.at_unroll_start:
+            group.need_turn()
+            return None
         return group
 
     def _join(self, newest: list[Entry]) -> list[np.ndarray]:

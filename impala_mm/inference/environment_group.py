@@ -3,6 +3,7 @@
 `batched_inference` holds the groups, and makes sure that their steps come in order and once.
 """
 
+import enum
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,6 +15,15 @@ from impala_mm.data.unroll_writer import UnrollWriter
 from impala_mm.environments.types import Step
 
 _INFERENCE_SECONDS = 60.0  # longer than any inference, including the first, which is compiled
+
+
+class Turn(enum.Enum):
+    """The states of a group in which it may play or must wait, where groups play in rounds."""
+
+    GIVEN = "given"  # it may act on its newest entries, with which an unroll begins
+    PLAYS = "plays"  # it is within an unroll; always without rounds
+    NEEDED = "needed"  # its unroll has ended, and is being delivered
+    WAITING = "waiting"  # its next call, a repeat, asks for a turn
 
 
 class _Chosen(NamedTuple):
@@ -39,6 +49,7 @@ class EnvironmentGroup:
         self._inferring_since: float | None = None  # time.monotonic(); None: no inference runs
         self._oldest = self._next = 0  # versions: the oldest that acted in this unroll, the newest
         self._unroll_ended = False
+        self.turn = Turn.PLAYS
 
     def start_inference(self) -> None:
         """Record that a step of this group enters a batch."""
@@ -65,6 +76,14 @@ class EnvironmentGroup:
         else:
             self._unroll_ended = self.writer.write(step, *self._chosen)
         self._next = version
+
+    def need_turn(self) -> None:
+        """Let the group wait before it acts on its newest entries, with which an unroll begins."""
+        self.turn, self._inferring_since = Turn.NEEDED, None
+
+    def begin_unroll(self, version: int) -> None:
+        """Let a policy version act on the newest entries, now that the group has its turn."""
+        self.turn, self._oldest, self._next = Turn.PLAYS, version, version
 
     def take_unrolls(self) -> tuple[list[bytes], int]:
         """Return the unrolls that the last step ended, if any, and the oldest version in them."""

@@ -22,6 +22,7 @@ from impala_mm.transport.messages import PROTOCOL
 
 # Seconds that a failed rank leaves rank 0 to print why: mpirun ends all ranks once one has failed.
 _LAST_WORDS_SECONDS = 5.0
+_PROJECT = Path(__file__).resolve().parents[2]
 
 
 def run(config: Config) -> NoReturn:
@@ -258,6 +259,7 @@ def _resume_hint(config: Config, folder: Path) -> str:
 
 
 def _tensorboard_hint(logdir: Path) -> str:
-    here = Path("runs").resolve() in logdir.resolve().parents
+    """Return how to see the curves: `make` knows the project's own folder of runs."""
+    here = Path.cwd() == _PROJECT and _PROJECT / "runs" in logdir.resolve().parents
     command = "make tensorboard" if here else f"tensorboard --logdir={logdir}"
     return f"`{command}` shows the curves at http://localhost:6006"

@@ -19,7 +19,7 @@ class BatchSource(Protocol):
     batches, for none, or mix them with its own; `impala_mm.data.batches` does so column by column.
 
       * All its batches have the same shapes, since an update is compiled for them. They consist of
-        tensors or NumPy arrays.
+        tensors or NumPy arrays. In columns of weight 0, NaN and infinity are replaced by 0.
       * `Batch.fresh` says which columns count as played. An unroll that is used several times
         counts the first time only (`batches.replayed` marks the others). If all batches come from
         recorded data, a run ends at --total_environment_frames only if some of them count.

@@ -67,6 +67,9 @@ class Learner(threading.Thread):
         # Whether the variables are those after a complete update, not of one that runs or failed.
         self.variables_complete = True
         self.steps, self.updates = 0, 0  # steps of all learners; updates, the same on each
+        # Seconds of the longest update after the first one, which is traced; 0: there is none yet.
+        self.longest_update = 0.0
+        self._has_updated = False
         self.sync_checks, self.sync_repairs = 0, 0
         self._replays = False  # whether a batch contained a replayed unroll
         self.actions: Any = None  # nest of [T+overlap, B, ...], of the last batch
@@ -186,6 +189,9 @@ class Learner(threading.Thread):
             )
             self.variables_complete = True
             over = time.monotonic()
+            if self._has_updated:
+                self.longest_update = max(self.longest_update, over - begin)
+            self._has_updated = True
             times["exchange"] = times.get("exchange", 0.0) + reduce_seconds
             # Added before the counts change, so that a row with these steps has their time, too.
             self.meter.add_times(train=over - begin - reduce_seconds, **times)

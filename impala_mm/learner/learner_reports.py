@@ -6,6 +6,7 @@ delays only this thread.
 """
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,10 @@ from impala_mm.runtime import thread_names
 from impala_mm.transport.rebalancing import LearnerLoad
 
 _REPORT_SECONDS = 1.0
+# The timeout of an update of several learners: this many times the longest one so far, but at least
+# the first number of seconds. The first update, which is traced and compiled, and the second one,
+# for which nothing is known yet, have the other number.
+_TIMES, _LEAST_SECONDS, _FIRST_SECONDS = 10.0, 300.0, 1800.0
 
 
 class LearnerReport(NamedTuple):
@@ -33,6 +38,7 @@ class LearnerReport(NamedTuple):
     no_actors_left: str  # why it ends the run, if no unroll can come any more
     end_reason: str  # why it ended or will end; empty while it knows no reason
     in_update: int  # number of the update that it is making, from 1; 0 between updates
+    longest_update: float  # seconds that its longest one took, without the first; 0 if unknown
     error: str  # the error that ended it; empty if there was none
     done: bool  # its training has ended
 
@@ -50,6 +56,35 @@ def unfinished_update(reports: Sequence[LearnerReport]) -> str:
         f": {learners} did not finish update {update}, and may wait for a call of `exchange` that "
         f"another learner does not make; a condition around it must be equal on all learners"
     )
+
+
+class EndlessUpdate:
+    """A watch for an update that never ends, since learners wait for different calls.
+
+    Without it such a run would hang for ever: each learner waits within TensorFlow.
+    """
+
+    def __init__(self) -> None:
+        self._making: list[int] = []  # `in_update` of each learner
+        self._seconds = 0.0  # for which these have not changed
+        self._looked_at = time.monotonic()
+
+    def why_endless(self, reports: Sequence[LearnerReport]) -> str:
+        """Return why the run cannot continue; empty if it can.
+
+        It is called with each exchange of reports. Time in which none are exchanged, because a
+        process is stopped or the network fails, does not count.
+        """
+        now = time.monotonic()
+        passed, self._looked_at = min(now - self._looked_at, 2 * _REPORT_SECONDS), now
+        making = [report.in_update for report in reports]
+        going_on = making != self._making or not any(making) or len(reports) == 1
+        self._seconds, self._making = 0.0 if going_on else self._seconds + passed, making
+        longest = max(report.longest_update for report in reports)
+        timeout = max(_TIMES * longest, _LEAST_SECONDS) if longest else _FIRST_SECONDS
+        if self._seconds < timeout:
+            return ""
+        return f"no update for {self._seconds:.0f} s{unfinished_update(reports)}"
 
 
 class ReportExchange(threading.Thread):

@@ -25,7 +25,12 @@ from impala_mm.learner import resume
 from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.first_unroll import FirstUnroll, NoActorsLeft
 from impala_mm.learner.learner import GradientNotFinite, Learner, NothingCompiled, between_updates
-from impala_mm.learner.learner_reports import LearnerReport, ReportExchange, unfinished_update
+from impala_mm.learner.learner_reports import (
+    EndlessUpdate,
+    LearnerReport,
+    ReportExchange,
+    unfinished_update,
+)
 from impala_mm.learner.limits import RunLimits
 from impala_mm.records.bottleneck import progress_line
 from impala_mm.records.checkpoint import Damaged, Mismatch, Missing
@@ -76,10 +81,12 @@ class LearnerMonitor:
         limits: RunLimits,
         records: Records | None,
         say: Say,
+        note: Callable[[], str] = str,
     ):
+        """Watch a learner; rank 0 prints what `note` returns after the first update."""
         self._config, self._group, self._algorithm = config, group, algorithm
         self._learner, self._server, self._limits = learner, server, limits
-        self._records, self._say = records, say
+        self._records, self._say, self._note = records, say, note
         self._aggregator = MetricsAggregator(
             {name: spec.scores for name, spec in levels.items()}, group.size
         )
@@ -87,6 +94,8 @@ class LearnerMonitor:
         self._eta: float | None = None  # seconds until a limit, once they can be estimated
         self._verdicts = VerdictWriter()
         self._reports: list[LearnerReport] = []  # the newest report of each learner
+        self._endless_update = EndlessUpdate()
+        self._endless = ""  # why the update that is being made will never end
         self._wait_share = 0.0  # share of its time that this learner waits for unrolls
         self._waited, self._timed = 0.0, 0.0  # the meter's seconds at the last report
         self._heartbeat, self._cores = heartbeat.of_learner(), IdleCores()
@@ -151,7 +160,7 @@ class LearnerMonitor:
         self._reported_at = time.monotonic()
         exchange.start()
         timers = _Timers(self._config.save_checkpoint_secs, learner.updates)
-        while learner.is_alive() and not exchange.failure and not self._other_learners_failure():
+        while learner.is_alive() and not exchange.failure and not self._why_lost():
             learner.join(0.1)
             meanwhile()
             self._send_heartbeat()
@@ -188,6 +197,8 @@ class LearnerMonitor:
 
     def _wait_for_all_to_end(self, exchange: ReportExchange) -> str:
         """Wait until all learners have ended; return why another one failed, or an empty string."""
+        if self._endless:
+            return self._endless
         learner = self._learner
         # If another learner failed within a step, this one may wait in the all-reduce for ever.
         learner.join(1.0 if self._other_learners_failure() or exchange.failure else _END_SECONDS)
@@ -244,12 +255,14 @@ class LearnerMonitor:
             no_actors_left=self._no_actors_left,
             end_reason=learner.end_reason,
             in_update=0 if learner.variables_complete else learner.updates + 1,
+            longest_update=learner.longest_update,
             error=learner.end_reason if learner.failure else "",
             done=done,
         )
 
     def _receive_reports(self, reports: list[LearnerReport]) -> None:
         self._reports, self._reported_at = reports, time.monotonic()
+        self._endless = self._endless_update.why_endless(reports)
         if self._config.learner_assignment == "balance":
             self._server.loads = [report.load for report in reports]
         for rank, report in enumerate(reports):
@@ -265,6 +278,10 @@ class LearnerMonitor:
         if works and time.monotonic() - self._reported_at < _REPORT_SILENCE_SECONDS:
             self._heartbeat.frames = learner.frames
             self._heartbeat.beat()
+
+    def _why_lost(self) -> str:
+        """Return why training cannot continue although this learner has not failed, or ""."""
+        return self._endless or self._other_learners_failure()
 
     def _other_learners_failure(self) -> str:
         """Return why another learner failed; empty if none did, or if all failed alike."""
@@ -315,6 +332,8 @@ class LearnerMonitor:
             if (timers.line.due(now) or first) and self._has_received:
                 timers.first_line_due = timers.first_line_due and not first
                 self._say(progress_line(row, self._eta))
+                if first and (note := self._note()):
+                    self._say(note)
         waits = not self._has_received
         if waits and self._first_unroll.is_line_due():
             self._say(self._describe_wait())

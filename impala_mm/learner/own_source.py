@@ -16,6 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from impala_mm.data import batches
 from impala_mm.data.trajectory import Batch, UnrollSpec, leaf_names
 from impala_mm.learner.batch_source import BatchSource
 
@@ -80,7 +81,7 @@ class OwnSource:
         if batch is None:
             return None
         self._check(batch)
-        return self._place(batch)
+        return self._place(batches.without_nan_in_padding(batch))
 
     def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
         """Keep the priorities for the source until it is asked for a batch, or saved."""
@@ -110,6 +111,8 @@ class OwnSource:
     def _check(self, batch: Any) -> None:
         """Raise BadSource if a batch does not have the structure, types and shapes expected."""
         try:
+            if not isinstance(batch, Batch):
+                raise TypeError(f"it is a {type(batch).__name__}")
             tf.nest.assert_same_structure(self._like, batch, check_types=False)
             leaves = tf.nest.flatten(batch)
             found = [(tuple(leaf.shape), tf.as_dtype(leaf.dtype)) for leaf in leaves]

@@ -42,13 +42,17 @@ class OwnState:
         self,
         folder: Path,
         rank: int,
+        size: int,
         source: OwnSource | None,
         variables: Sequence[tf.Variable],
         say: Say,
     ):
-        """Save below the run's `folder` what the `source`, if it saves, and `variables` contain."""
+        """Save below the run's `folder` what the `source`, if it saves, and `variables` contain.
+
+        `size` is the number of learners.
+        """
         self._folder = folder / "own" / f"learner-{rank}"
-        self._rank, self._say = rank, say
+        self._rank, self._size, self._say = rank, size, say
         self._source = source if source and source.saves else None
         self._variables = list(variables)
         self._bytes = 0  # size of the last state
@@ -81,10 +85,21 @@ class OwnState:
             return Saved("", f"{type(error).__name__}: {error}")
 
     def prune(self, kept: Sequence[int]) -> None:
-        """Delete the states of all updates but these."""
-        for path in all_in(self._folder):
-            if int(path.name) not in kept:
-                shutil.rmtree(path, ignore_errors=True)
+        """Delete the states of all updates but these, of former learners as well."""
+        for folder in [self._folder, *self._of_former_learners()]:
+            for path in all_in(folder):
+                if int(path.name) not in kept:
+                    shutil.rmtree(path, ignore_errors=True)
+        for folder in self._of_former_learners():
+            if not all_in(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _of_former_learners(self) -> list[Path]:
+        """Return the folders on this host of learners that the run has no more."""
+        by_rank = {
+            p.name.removeprefix("learner-"): p for p in self._folder.parent.glob("learner-*")
+        }
+        return [p for rank, p in by_rank.items() if rank.isdecimal() and int(rank) >= self._size]
 
     def restore(self, about: CheckpointInfo) -> None:
         """Load the state that belongs to a checkpoint; if there is none, print why and continue."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from impala_mm.algorithms import registry
+from impala_mm.algorithms import flag_reads, registry
 from impala_mm.algorithms.agent import Agent, config_for_acting, make_agent
 from impala_mm.algorithms.interface import Algorithm, Role
 from impala_mm.config import auto, flags
@@ -91,7 +91,7 @@ def build_learner(
     `addresses` are those of all learners, in the order of ranks; at `held` this one listens.
     """
     say = outputs.say
-    config = _with_reward_clipping(config, levels, group, folder, say)
+    given, config = config, _with_reward_clipping(config, levels, group, folder, say)
     agent = make_agent(config, group.rank, levels)
     compared = {name: value for name, value in agent.identity.items() if name != "run_id"}
     agreement.check_equal(group.gather(compared, "identity"))
@@ -141,11 +141,12 @@ def build_learner(
         limits,
         spec.action_repeats,
         UpdateProfiler(config.profile if folder else "", folder.path if folder else Path(), say),
-        OwnState(own_folder, group.rank, own_source, local, say),
+        OwnState(own_folder, group.rank, group.size, own_source, local, say),
     )
     records = _make_records(config, folder, agent, group, limits, outputs) if folder else None
     monitor = LearnerMonitor(
-        config, group, algorithm, learner, server, agent.levels, limits, records, say
+        *(config, group, algorithm, learner, server, agent.levels, limits, records, say),
+        note=lambda: flag_reads.note_unread(given, agent.flags_read),
     )
     monitor.resume()
     if folder:
@@ -228,19 +229,9 @@ def _with_reward_clipping(
 
 def _build_inference(config: Config, agent: Agent) -> BatchedInference:
     """Return inference with a copy of the network, which does not change during an update."""
-    refuse_inference(config, agent)
     own = config_for_acting(config)
     copy = make_agent(own, process_rank().rank, agent.levels, Role.INFERENCE)
     return BatchedInference(copy.algorithm, copy.layout, devices.training_device())
-
-
-def refuse_inference(config: Config, agent: Agent) -> None:
-    """Refuse --inference=learner for algorithms that do not support it."""
-    if config.inference == "learner" and registry.optional(agent.algorithm, "rounds"):
-        flags.refuse(
-            f"--inference=learner: with --algorithm={config.algorithm} actors wait for the next "
-            f"policy, which needs --inference=actor"
-        )
 
 
 def refuse_rounds(config: Config, agent: Agent) -> None:
@@ -280,9 +271,12 @@ def _listen(
     inference = None
     if identity["inference"] == "learner":
         inference = _build_inference(config, agent)
-    rounds = (
-        Rounds(config.batch_size, say) if registry.optional(agent.algorithm, "rounds") else None
-    )
+    rounds = None
+    if registry.optional(agent.algorithm, "rounds"):
+        overlap = registry.optional(agent.algorithm, "rounds_overlap")
+        rounds = Rounds(config.batch_size, say, overlap)
+        if overlap:
+            say("rounds overlap: actors play one by the policy before the update on the last one")
     try:
         return Server(
             address, held, token, identity, capacity, say, inference, unroll_bytes, rounds

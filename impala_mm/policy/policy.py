@@ -17,6 +17,7 @@ from impala_mm.algorithms import agent, networks, registry
 from impala_mm.algorithms.interface import PolicyOutput, Role
 from impala_mm.config.algorithm_settings import BadAlgorithm
 from impala_mm.config.environment_flags import json_text
+from impala_mm.config.messages import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments import from_flags, nests
@@ -25,6 +26,10 @@ from impala_mm.environments.make import level_spec, observation_conversion
 from impala_mm.environments.observations import ObservationConversion
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.records import checkpoint
+
+
+class NoTeacher(UserMistake):
+    """A policy's algorithm has no method `judge_unroll`; the message says which."""
 
 
 class Policy:
@@ -144,15 +149,18 @@ class Policy:
         It computes with tensors, and may be called in a student's `update` with its
         `batch.unrolls`. `start` is this policy's own state before entry 0; where that is not known,
         `initial_state(B)` serves, if the student ignores the outputs for the first entries.
-        Raises NotImplementedError if the policy's algorithm has no `judge_unroll`.
+        Raises NoTeacher if the policy's algorithm has no `judge_unroll`.
         """
-        judge = registry.optional(self.algorithm, "judge_unroll")
-        if judge is None:
-            raise NotImplementedError(
-                f"--algorithm={self.config.algorithm} has no method judge_unroll, by which it "
-                f"could be a teacher (impala_mm/algorithms/interface.py explains it)"
+        self.check_teaches()
+        return registry.optional(self.algorithm, "judge_unroll")(entries, start)
+
+    def check_teaches(self) -> None:
+        """Raise NoTeacher if the policy's algorithm has no `judge_unroll`."""
+        if registry.optional(self.algorithm, "judge_unroll") is None:
+            raise NoTeacher(
+                f"{self.path} cannot teach: its --algorithm={self.config.algorithm} has no method "
+                f"judge_unroll (impala_mm/algorithms/interface.py explains it)"
             )
-        return judge(entries, start)
 
     def entry(
         self, observation: Any, reward: Any, action: Any, first: Any, mask: Any = ()
@@ -178,14 +186,21 @@ class Policy:
 
 
 def load_policy(
-    logdir: str | Path, best: bool = False, level_name: str = "", **changes: Any
+    logdir: str | Path,
+    best: bool = False,
+    level_name: str = "",
+    as_teacher: bool = False,
+    **changes: Any,
 ) -> Policy:
     """Return the policy of a run's newest or best checkpoint, or of a checkpoint's own folder.
 
     `changes`: see `Policy`. Raises checkpoint.Missing, Damaged or Mismatch, and
-    environments.BadLevel.
+    environments.BadLevel; with `as_teacher` also NoTeacher, if it cannot `judge_unroll`.
     """
-    return Policy(*checkpoint.find(logdir, best), level_name, **changes)
+    policy = Policy(*checkpoint.find(logdir, best), level_name, **changes)
+    if as_teacher:
+        policy.check_teaches()
+    return policy
 
 
 def why_unsuitable(about: checkpoint.CheckpointInfo, spec: EnvironmentSpec) -> str:

@@ -38,9 +38,10 @@ state, now = begin(batch_size=games), {{
 }}
 for step in range(3):
     out = act(first=tf.fill([2], step == 0), exploration=none, **seen, **now, **state)
-    print(*[out[name.removeprefix("last_")].numpy() for name in now if "action" in name])
-    state = {{name: out[name] for name in state}}
-    now |= {{name: out[name.removeprefix("last_")] for name in now if "action" in name}}
+    last = {{name: out[name.removeprefix("last_")] for name in now if "action" in name}}
+    for name, action in last.items():
+        print(name.removeprefix("last_"), action.numpy().tolist())
+    state, now = {{name: out[name] for name in state}}, now | last
 """
 
 

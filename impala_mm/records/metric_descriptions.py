@@ -129,6 +129,41 @@ GROUPS = (
         },
     ),
     MetricGroup(
+        "Policy gradients",
+        {
+            "entropy": _M(
+                "nats",
+                "Entropy of the policy, on average over the steps of the batch, of PPO and its "
+                "kin. For actions that are numbers it is that of a density, which may be negative.",
+                "falling slowly",
+            ),
+            "approx_kl": _M(
+                "nats per action",
+                "Divergence of the policy from the one that played: the mean of r - 1 - log r, for "
+                "the ratio r of both probabilities of an action; the average over the optimizer "
+                "steps of an update.",
+                "below about 0.02; above `--target_kl` an update ends early",
+            ),
+            "clip_fraction": _M(
+                "share of steps, 0 to 1",
+                "PPO: steps whose ratio is beyond `--clip`, the average over the optimizer steps "
+                "of an update.",
+                "about 0.05 to 0.3; at 0 the policy hardly changes",
+            ),
+            "explained_variance": _M(
+                "share",
+                "Share of the variance of the value targets that the values explain, before the "
+                "update.",
+                "near 1; at 0 or below the values are of no use yet",
+            ),
+            "optimizer_steps": _M(
+                "steps",
+                "Optimizer steps of an update: epochs x minibatches, fewer if `--target_kl` ended "
+                "it early.",
+            ),
+        },
+    ),
+    MetricGroup(
         "Optimisation",
         {
             "learning_rate": _M(

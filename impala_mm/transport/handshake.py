@@ -54,4 +54,16 @@ def refusal(asked: dict[str, Any], identity: dict[str, Any]) -> str:
         if asked.get(key) != identity.get(key):
             mine, theirs = identity.get(key), asked.get(key)
             return f"this actor's {words} is {theirs}, the learner's is {mine}"
+    if asked.get("inference") == "learner":
+        return ""
+    return _differing_own_flag(*(dict(each.get("own_flags", ())) for each in (asked, identity)))
+
+
+def _differing_own_flag(theirs: dict[str, str], mine: dict[str, str]) -> str:
+    """Return a sentence about a flag of the algorithm that differs; empty if all are the same."""
+    for flag in mine | theirs:
+        if (here := theirs.get(flag, "missing")) != (there := mine.get(flag, "missing")):
+            return (
+                f"this actor's {flag}, a flag of the algorithm, is {here}, the learner's is {there}"
+            )
     return ""

@@ -10,6 +10,10 @@ A round opens when it is asked for, and only once the updates on all earlier bat
 so it is played by the policy that its own batch improves, also if an algorithm's own source puts
 several rounds into one batch, or replayed batches between two rounds.
 
+With `overlap`, the next round opens as soon as the learner has the batch of the last one, so that
+actors play it while the learner trains: it is played by the policy before that update, or partly by
+the one after it. Its lag is therefore 1, or less.
+
 A round does not wait for an actor that has crashed: if nothing arrives for three times as long as
 the actors' last unrolls took, the round ends with the unrolls that it has.
 """
@@ -29,6 +33,11 @@ _TIMES = 3.0  # the timeout is this many times the longest of an actor's last un
 _MEASURED = 8  # unrolls of an actor whose durations are kept
 
 
+# The number of an actor, or the key of its stream with inference at the learner, which begins with
+# the number.
+Actor = int | tuple[int, int, int]
+
+
 class _Claim(NamedTuple):
     """The columns that an actor is playing."""
 
@@ -39,39 +48,43 @@ class _Claim(NamedTuple):
 class Rounds:
     """The open round of a learner, and the actors that play it or wait for the next one."""
 
-    def __init__(self, columns: int, say: Say = print):
+    def __init__(self, columns: int, say: Say = print, overlap: bool = False):
         """Make rounds of `columns` unrolls."""
-        self.columns, self._say = columns, say
+        self.columns, self._say, self._overlap = columns, say, overlap
         self._changed = threading.Condition()  # guards everything below
         self._newest: int | None = None  # the version that was published last
         self._updates_to_come = 0  # batches whose updates are not published yet
         self._version: int | None = None  # of the open round; None: no round is open
         self._free = 0  # columns that no actor has claimed
         self._received = 0  # unrolls in the learner's queue
-        self._claims: dict[int, _Claim] = {}  # by actor
-        self._late: dict[int, _Claim] = {}  # claims of rounds that ended without them
-        self._waiting: dict[int, int] = {}  # columns that actors want in the next round
-        self._durations: dict[int, deque[float]] = {}  # seconds of its last unrolls, by actor
+        self._claims: dict[Actor, _Claim] = {}  # by actor
+        self._late: dict[Actor, _Claim] = {}  # claims of rounds that ended without them
+        self._waiting: dict[Actor, int] = {}  # columns that actors want in the next round
+        self._durations: dict[Actor, deque[float]] = {}  # seconds of its last unrolls, by actor
         self._active_at = 0.0  # time.monotonic() when columns were last claimed or delivered
         # Columns without an unroll, and unrolls that no round had room for, since the start.
         self.padded = self.dropped = 0
 
     def begin_update(self) -> None:
-        """Open no further round before one more version is published."""
+        """Open no further round before one more version is published; one more with overlap."""
         with self._changed:
             self._updates_to_come += 1
+            if self._overlap and self._version is None:
+                self._open()
 
     def publish(self, version: int) -> None:
         """Let this version play the next rounds."""
         with self._changed:
             self._newest = version
             self._updates_to_come = max(self._updates_to_come - 1, 0)
-            if self._version is not None and not self._received:
+            if not self._overlap and self._version is not None and not self._received:
                 self._end_claims()
                 self._version = None  # `close` opens it again, by the new version
+            if self._overlap and self._version is None:
+                self._open()
             self._changed.notify_all()
 
-    def claim(self, actor: int, columns: int) -> int | None:
+    def claim(self, actor: Actor, columns: int) -> int | None:
         """Claim columns for an actor; return the version that plays them, or None: it must wait.
 
         An actor that repeats its claim gets the same answer. It may be granted fewer columns than
@@ -82,19 +95,20 @@ class Rounds:
                 self._waiting[actor] = columns
                 self._grant_free(self._free)
             if actor in self._claims:
-                return self._version
+                # Older versions than the newest can no longer be downloaded.
+                return self._newest if self._overlap else self._version
             self._waiting[actor] = columns
             return None
 
-    def forget(self, actor: int) -> None:
+    def forget(self, actor: Actor) -> None:
         """Forget that an actor waits, since it has left."""
         with self._changed:
             self._waiting.pop(actor, None)
 
-    def take(self, actor: int, version: int, unrolls: Sequence[bytes]) -> list[bytes]:
+    def take(self, actor: Actor, version: int, unrolls: Sequence[bytes]) -> list[bytes]:
         """Return those of an actor's unrolls that the open round has room for; drop the rest."""
         with self._changed:
-            now, current = time.monotonic(), version == self._version
+            now, current = time.monotonic(), self._fits(version)
             claim = self._claims.pop(actor, None) if current else None
             if played := claim or self._late.pop(actor, None):
                 seconds = self._durations.setdefault(actor, deque(maxlen=_MEASURED))
@@ -146,14 +160,20 @@ class Rounds:
         return False
 
     def _open(self) -> None:
-        """Open a round of the newest version, unless a newer one is to come."""
-        if self._newest is not None and not self._updates_to_come:
+        """Open a round of the newest version, unless newer ones are to come; with overlap two."""
+        if self._newest is not None and self._updates_to_come <= self._overlap:
             self._version, self._received = self._newest, 0
             self._grant_free(self.columns)
 
     def _is_current(self) -> bool:
         """Return whether a round of the newest version is open; others grant no more columns."""
-        return self._version is not None and self._version == self._newest
+        return self._version is not None and (self._overlap or self._version == self._newest)
+
+    def _fits(self, version: int) -> bool:
+        """Return whether unrolls that this version played belong to the open round."""
+        if self._version is None:
+            return False
+        return version >= self._version if self._overlap else version == self._version
 
     def _end_claims(self) -> None:
         self._late |= self._claims
@@ -183,7 +203,7 @@ class Rounds:
 
     def _pad(self, missing: int) -> None:
         if not self.padded:
-            absent = ", ".join(map(str, sorted(self._claims)))
+            absent = ", ".join(map(str, sorted({_number(actor) for actor in self._claims})))
             self._say(
                 f"a round of {self.columns} unrolls is padded with {missing} of weight 0: "
                 + (f"actor {absent} sent none in time" if absent else "no actor claimed them")
@@ -191,14 +211,18 @@ class Rounds:
             )
         self.padded += missing
 
-    def _drop(self, actor: int, count: int, in_time: bool) -> None:
+    def _drop(self, actor: Actor, count: int, in_time: bool) -> None:
         if count and not self.dropped:
             why = "their round was full" if in_time else "they came after their round had ended"
             self._say(
-                f"dropped {count} unrolls of actor {actor}: {why}; the metric unrolls_dropped "
-                f"counts these from now on"
+                f"dropped {count} unrolls of actor {_number(actor)}: {why}; the metric "
+                f"unrolls_dropped counts these from now on"
             )
         self.dropped += count
+
+
+def _number(actor: Actor) -> int:
+    return actor[0] if isinstance(actor, tuple) else actor
 
 
 def why_unfit(columns: int, environments: int) -> str:

@@ -61,7 +61,11 @@ class InferenceService(Protocol):
     has_received: bool  # whether an unroll was completed
 
     def attach(
-        self, ledger: DeliveryLedger, queue: tf.queue.QueueBase, numbers: EnvironmentNumbers
+        self,
+        ledger: DeliveryLedger,
+        queue: tf.queue.QueueBase,
+        numbers: EnvironmentNumbers,
+        rounds: Rounds | None = None,
     ) -> None:
         """Serve the learner process of this ledger; put unrolls into this queue."""
 
@@ -131,7 +135,7 @@ class Server:
         self._foreign = set[tuple[str, Any]]()  # actors of other runs: (id of the start, number)
         self._inference, self.rounds = inference, rounds
         if inference:
-            inference.attach(self.ledger, self.queue, self.numbers)
+            inference.attach(self.ledger, self.queue, self.numbers, rounds)
         self._closed = False
         self.refused = 0
         # To redirect actors to other learners: the rank of this one, and the loads of all by rank.

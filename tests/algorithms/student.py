@@ -45,8 +45,10 @@ class Student:
         if role is Role.LEARNER:
             if not config.teacher:
                 raise UserMistake("--teacher must be the folder of the run of a trained policy")
-            # It is refused if its network does not fit this level.
-            self._teacher = impala_mm.load_policy(config.teacher, level_name=config.level_name)
+            # It is refused if it cannot teach, or if its network does not fit this level.
+            self._teacher = impala_mm.load_policy(
+                config.teacher, level_name=config.level_name, as_teacher=True
+            )
             self._optimizer = optimizers.make(
                 config.optimizer,
                 config.learning_rate,

@@ -47,3 +47,19 @@ class HangsInC(_Fine):
 
     def _break(self):
         ctypes.PyDLL(None).sleep(60)
+
+
+class DoorsThatJam(_Fine):
+    """The first reset in each process but the one that made the vector fails; it offers masks."""
+
+    made_in = os.environ.setdefault("DOORS_MADE_IN", str(os.getpid()))
+    resets = 0
+
+    def reset(self, *, seed=None, options=None):
+        type(self).resets += 1
+        if self.resets == 1 and self.made_in != str(os.getpid()):
+            raise ValueError("the door is stuck")
+        return super().reset(seed=seed)[0], {"action_mask": np.array([1, 0, 1, 0])}
+
+    def step(self, action):
+        return *super().step(action)[:-1], {"action_mask": np.array([0, 1, 1, 0])}

@@ -23,6 +23,10 @@ from impala_mm.distributed.gradients import GradientReducer
 
 T, B, UPDATES, LONG, CLIP = 5, 8, 20, 200, 0.02
 NETWORKS = ("MLPAgent", "MLPLSTMAgent")
+PPO = {
+    "algorithm": "ppo", "batch_size": B // 2, "epochs": 2, "minibatches": 2, "target_kl": 0.1,
+    "recompute_advantages": True,
+}  # fmt: skip
 # Other ways to average gradients, by case.
 OTHER_WAYS = {
     "grouped": {"allreduce": "grouped"},
@@ -71,9 +75,9 @@ def batch_of(algorithm, number, columns):
 
 def learn(learners, folder, name, updates=UPDATES, divisor=1.0, **settings):
     """Make `updates` updates of one case, and write FOLDER/NAME-RANK.npz."""
-    config = Config(
-        level_name="catch", unroll_length=T, optimizer="rmsprop", learning_rate=0.01, **settings
-    )
+    settings = {"optimizer": "rmsprop", "learning_rate": 0.01} | settings
+    kind = Config.of_algorithm(settings.get("algorithm", "impala"))
+    config = kind(level_name="catch", unroll_length=T, **settings)
     algorithm = in_process.make(config)
     variables = [*algorithm.variables.trained, *algorithm.variables.carried]
     learners.broadcast(variables)
@@ -145,6 +149,7 @@ def main(folder, network):
     elif network == NETWORKS[0]:
         talk(learners, folder)
         learn(learners, folder, "long", updates=LONG, gradients_clipping=CLIP)
+        learn(learners, folder, "ppo-long", updates=LONG, **PPO)
         for name, ways in OTHER_WAYS.items():
             settings = ways | {"loss_reduction": "mean", "gradients_clipping": CLIP}
             learn(group.HorovodGroup(Config(**settings)), folder, name, updates=1, **settings)

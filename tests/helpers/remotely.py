@@ -20,6 +20,7 @@ from impala_mm.inference.batched_inference import BatchedInference
 from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport import messages
+from impala_mm.transport.rounds import Rounds
 from impala_mm.transport.server import Server
 
 TOKEN = "token"
@@ -46,7 +47,9 @@ class Random:
 class Remote:
     """A server whose learner infers with `algorithm`, and the unrolls that it receives."""
 
-    def __init__(self, algorithm, variables=(), capacity=100, identity=None, published=True):
+    def __init__(
+        self, algorithm, variables=(), capacity=100, identity=None, published=True, columns=0
+    ):
         self.algorithm = algorithm
         layout = ParameterLayout(variables, variables, "float32")
         self.inference = BatchedInference(algorithm, layout)
@@ -62,6 +65,7 @@ class Remote:
             capacity,
             self.events.append,
             self.inference,
+            rounds=Rounds(columns, self.events.append) if columns else None,
         )
         if published:
             self.server.publish(0, lambda: b"", layout.values())

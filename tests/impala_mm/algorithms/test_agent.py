@@ -1,11 +1,18 @@
 """The identity that a run's processes share, and the errors for unknown names."""
 
+import dataclasses
+import json
+
 import pytest
 import tensorflow as tf
 
 from impala_mm.algorithms import agent
+from impala_mm.algorithms.impala_settings import Settings
+from impala_mm.algorithms.interface import Role
 from impala_mm.config.settings import Config
+from impala_mm.environments.make import level_spec
 from impala_mm.runtime import devices
+from impala_mm.transport import handshake
 
 
 @pytest.mark.parametrize(
@@ -61,3 +68,28 @@ def test_auto_is_resolved_before_a_network_is_made_of_it(monkeypatch):
     monkeypatch.setattr(devices, "computes_bfloat16", lambda: True)
     made = agent.make_agent(Config(level_name="CartPole-v1", precision="auto"), 0)
     assert made.weights > 0
+
+
+def test_actors_and_learners_of_an_algorithm_share_its_own_flags_but_those_for_learners_alone():
+    own = {"level_name": "memory", "algorithm": "tests.algorithms.recurrent_q"}
+    kind = Config.of_algorithm(own["algorithm"])
+    identity = agent.make_agent(kind(**own), 0).identity
+    same, other = (
+        agent.make_agent(kind(**own, **flags), 1, role=Role.ACTOR).identity
+        for flags in ({"learning_rate": 0.1}, {"random_share": 0.25})
+    )
+    assert hash(identity["own_flags"]), "learners compare it"
+    same = json.loads(json.dumps(same))  # as it travels
+    assert handshake.refusal(same, identity) == ""
+    assert handshake.refusal(other, identity) == (
+        "this actor's --random_share, a flag of the algorithm, is 0.25, the learner's is 0.4"
+    )
+    stepping = agent.stepping_identity(kind(**own), {"memory": level_spec("memory")})
+    assert (
+        handshake.refusal(stepping | {"inference": "learner"}, identity | {"inference": "learner"})
+        == ""
+    )
+    impala = Settings(level_name="catch")
+    eager = dataclasses.replace(impala, vtrace_lambda=0.5)
+    identities = (agent.make_agent(config, 0).identity for config in (impala, eager))
+    assert handshake.refusal(*identities) == "", "actors of impala do not read it"

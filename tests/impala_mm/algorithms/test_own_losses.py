@@ -13,7 +13,7 @@ from impala_mm.data.trajectory import Batch
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.distributed.group import SingleLearner
 from impala_mm.environments.make import level_spec
-from tests.algorithms import ppo, sac
+from tests.algorithms import sac
 
 T, B = 6, 4
 GAMMA = 0.9
@@ -59,77 +59,6 @@ def _tensors(batch):
 
 def _live(batch):
     return ~batch.unrolls.first[1:] & (batch.weight > 0)
-
-
-def _advantages(batch, values, lambda_):
-    """Return the generalised advantages, as the weighted sum of all n-step advantages."""
-    entries, found = batch.unrolls, np.zeros([T, B])
-    for b in range(B):
-        for t in range(T):
-            if not _live(batch)[t, b]:
-                continue
-            steps, total, discount = [], 0.0, 1.0
-            for k in range(t + 1, T + 1):
-                total += discount * entries.reward[k, b]
-                discount *= GAMMA
-                over = entries.terminated[k, b]
-                steps.append(total + (0 if over else discount * values[k, b]) - values[t, b])
-                if over or entries.truncated[k, b]:
-                    break
-            shares = [(1 - lambda_) * lambda_**i for i in range(len(steps))]
-            shares[-1] = lambda_ ** (len(steps) - 1)
-            found[t, b] = np.dot(shares, steps)
-    return found
-
-
-def test_ppos_goals_and_loss_are_those_of_its_definition():
-    algorithm, exchange = _made(ppo, "CartPole-v1", entropy_cost=0.02, gae_lambda=0.8)
-    batch = _batch(algorithm)
-    parameters, values = (x.numpy().astype(float) for x in algorithm._unroll(_tensors(batch)))
-    log_probs = parameters - np.log(np.exp(parameters).sum(-1, keepdims=True))
-    chosen = np.take_along_axis(log_probs[:-1], batch.unrolls.action[1:, :, None], 2)[..., 0]
-    random = np.random.default_rng(1)
-    old = chosen + random.uniform(-0.5, 0.5, [T, B])
-    batch.unrolls.extras[1:] = old
-    live, weight = _live(batch), batch.weight
-    advantages = _advantages(batch, values, 0.8)
-    goals = algorithm._goals(_tensors(batch), exchange)
-    mean, deviation = advantages[live].mean(), advantages[live].std()
-    standard = np.where(live, (advantages - mean) / deviation, 0)
-    np.testing.assert_allclose(goals.advantages, standard, atol=1e-5)
-    np.testing.assert_allclose(goals.values, advantages + values[:-1], atol=1e-5)
-
-    loss = algorithm._loss(_tensors(batch), goals)
-    ratios = np.exp(chosen - old)
-    gains = np.minimum(ratios * standard, np.clip(ratios, 0.8, 1.2) * standard)
-    entropies = -(np.exp(log_probs) * log_probs).sum(-1)[:-1]
-
-    def reduced(terms):
-        return np.where(live, terms * weight, 0).sum() / (T * B)
-
-    expected = [reduced(-gains), reduced(advantages**2 / 2), reduced(-entropies)]
-    total = np.dot([1, algorithm._config.baseline_cost, 0.02], expected)
-    kl = (ratios - 1 - np.log(ratios))[live].mean()
-    outside = (np.abs(ratios - 1) > 0.2)[live].mean()
-    np.testing.assert_allclose(loss, [total, *expected, kl, outside], rtol=2e-5)
-    assert 0 < outside < 1
-
-
-def test_padding_changes_nothing_of_ppos_update_whatever_it_contains():
-    trained = []
-    for content in (0.5, 9.0):
-        algorithm, exchange = _made(
-            ppo, "Pendulum-v1", batch_size=B, minibatches=2, epochs=2, normalize_observations=True
-        )
-        batch = _batch(algorithm)
-        for leaf in tf.nest.flatten(batch.unrolls):
-            leaf[:, -1] = content
-        batch.unrolls.extras[:, -1] = np.nan
-        metrics, _ = algorithm.update(_tensors(batch), PROGRESS, exchange)
-        assert all(np.isfinite(value) for value in metrics.values()), metrics
-        trained.append([v.numpy() for v in algorithm.variables.trained])
-    for one, other in zip(*trained, strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_sacs_goals_losses_and_targets_are_those_of_its_definition():
@@ -218,12 +147,11 @@ def test_a_share_of_1_copies_exactly_and_one_of_0_changes_nothing():
 
 
 def test_actors_hold_neither_optimizers_nor_targets_and_the_same_trained_variables():
-    for module, level in ((ppo, "CartPole-v1"), (sac, "Pendulum-v1")):
-        learner, _ = _made(module, level)
-        actor = module.make(learner._config, level_spec(level), Role.ACTOR)
-        shapes = [[v.shape for v in a.variables.trained] for a in (learner, actor)]
-        assert shapes[0] == shapes[1]
-        assert len(learner.variables.carried) > 0
-        assert actor.variables.carried == []
-        acting = [[v.shape for v in a.variables.acting] for a in (learner, actor)]
-        assert acting[0] == acting[1]
+    learner, _ = _made(sac, "Pendulum-v1")
+    actor = sac.make(learner._config, level_spec("Pendulum-v1"), Role.ACTOR)
+    shapes = [[v.shape for v in a.variables.trained] for a in (learner, actor)]
+    assert shapes[0] == shapes[1]
+    assert len(learner.variables.carried) > 0
+    assert actor.variables.carried == []
+    acting = [[v.shape for v in a.variables.acting] for a in (learner, actor)]
+    assert acting[0] == acting[1]

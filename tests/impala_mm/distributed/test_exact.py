@@ -120,8 +120,9 @@ def test_gradients_sent_as_float16_are_rounded_and_equal_on_all(files, launcher)
 
 
 @pytest.mark.parametrize("launcher", SEVERAL)
-def test_after_200_steps_all_ranks_hold_the_same_bits(files, launcher):
-    first, *others = files(launcher, "long")
+@pytest.mark.parametrize("case", ["long", "ppo-long"])
+def test_after_200_updates_all_ranks_hold_the_same_bits(files, launcher, case):
+    first, *others = files(launcher, case)
     for other in others:
         assert first.keys() == other.keys()
         for name, value in first.items():

@@ -13,8 +13,9 @@ from processes import ROOT
 from supervising import until
 
 from impala_mm.environments import nests
-from impala_mm.environments.faults import make_fault
+from impala_mm.environments.faults import FaultElsewhere, make_fault
 from impala_mm.environments.make import make_environments
+from impala_mm.environments.worker_process import WorkerDied, WorkerProcess
 
 ENVS = 5
 RAISES_AT = 20
@@ -153,6 +154,31 @@ def test_what_a_worker_cannot_make_is_told_with_its_traceback(vector):
     fault = make_fault("an environment of it cannot be made", raised.value)
     assert fault.text == "an environment of it cannot be made: OSError: no licence"
     assert "broken_levels.py" in fault.traceback
+
+
+@pytest.mark.slow
+def test_masks_do_not_depend_on_the_first_reset_of_a_worker(vector):
+    """Whether masks are offered is known before; the worker that asked again was told no."""
+    envs = vector("crashing:DoorsThatJam", workers=1, count=2)
+    step = envs.reset()
+    assert step.fault.tolist() == [True, False]
+    assert step.mask.tolist() == [[True] * 4, [True, False, True, False]]
+    assert envs.rebuild(0).mask.tolist() == [[True, False, True, False]]
+    assert envs.step(np.array([0, 2])).mask.tolist() == [[False, True, True, False]] * 2
+
+
+@pytest.mark.slow
+def test_the_worker_that_dies_while_its_environments_are_made_is_named(vector, monkeypatch):
+    waits = WorkerProcess.receive
+
+    def receive(worker):
+        if worker.work.first:
+            raise WorkerDied("was killed by SIGKILL", "")
+        return waits(worker)
+
+    monkeypatch.setattr(WorkerProcess, "receive", receive)
+    with pytest.raises(FaultElsewhere, match=r"environments 3 to 4 of .*: .* killed by SIGKILL"):
+        vector("crashing:Raises")
 
 
 _VECTOR = """

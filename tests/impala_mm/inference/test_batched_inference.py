@@ -359,6 +359,62 @@ def test_new_parameters_act_from_the_next_batch_on_and_unrolls_name_the_oldest()
         np.testing.assert_array_equal(entries.extras[1:], np.zeros([2, 1, 3]))  # even: all is zero
 
 
+def _close_round(rounds):
+    """Return the number of unrolls of a round, once it is over."""
+    deadline = time.monotonic() + 60
+    while (count := rounds.close(0.1)) is None:
+        assert time.monotonic() < deadline
+    return count
+
+
+def test_in_rounds_every_unroll_is_played_by_the_newest_policy_alone_and_nobody_plays_meanwhile():
+    """Two groups play rounds of 6 unrolls: each environment plays two of them."""
+    algorithm, variables = remotely.network("catch", "MLPLSTMAgent", unroll_length=4)
+    with remotely.remote(algorithm, variables=variables, columns=6) as there:
+        there.act("catch", [2, 1])
+        ends = None
+        for version in range(4):
+            assert _close_round(there.server.rounds) == 6
+            entries, _, versions = there.taken(6)
+            assert versions.tolist() == [version] * 6
+            if version:  # even since the first update, also on the entry with which it begins
+                np.testing.assert_array_equal(entries.extras[1:], np.zeros([4, 6, 3]))
+            starts = {row.tobytes() for row in entries.observation[0].numpy()}
+            assert ends is None or starts & ends, "games go on where they stood"
+            ends = {row.tobytes() for row in entries.observation[-1].numpy()}
+            there.server.begin_update()
+            time.sleep(0.3)
+            calls = there.inference.calls
+            time.sleep(0.3)
+            assert there.inference.calls == calls, "all wait for the next policy"
+            assert int(there.server.queue.size()) == 0
+            there.server.publish(version + 1, lambda: b"", [tf.zeros(v.shape) for v in variables])
+        assert (there.server.rounds.padded, there.server.rounds.dropped) == (0, 0)
+
+
+def test_a_call_that_waits_for_its_turn_is_repeated_and_counts_once():
+    with remotely.remote(remotely.Random("telling:Telling-v0", 2), columns=2) as there:
+        hand = Hand(there)
+        rounds = there.server.rounds
+        assert hand.ask(0).wait() == Reply.RUNNING, "no round is open"
+        assert hand.ask(0).wait() == Reply.RUNNING
+        assert rounds.close(0.0) is None
+        hand.ask(0).wait_for_actions()
+        hand.ask(1).wait_for_actions()
+        for _ in range(3):
+            assert hand.ask(2, value=99).wait() == Reply.RUNNING
+        assert rounds.close(1.0) == 2
+        entries, _, _ = there.taken(2)
+        assert entries.observation[:, 0, 0].numpy().tolist() == [0, 1, 99]
+        there.server.begin_update()
+        assert hand.ask(2).wait() == Reply.RUNNING
+        there.server.publish(1, lambda: b"", [])
+        assert rounds.close(0.0) is None
+        first = hand.ask(2).wait_for_actions()
+        np.testing.assert_array_equal(hand.ask(2).wait_for_actions(), first)
+        assert there.inference.calls == 3
+
+
 def test_groups_are_two_or_as_many_as_messages_allow():
     pixels = lambda *shape: tf.TensorSpec(shape, tf.uint8)  # noqa: E731
     assert group_sizes(1, pixels(84, 84, 1)) == [1]

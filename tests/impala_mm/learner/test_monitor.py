@@ -19,6 +19,7 @@ def test_the_first_frames_are_said_as_they_come_also_after_a_line_of_none(monkey
         _first_unroll=types.SimpleNamespace(is_line_due=due.pop),
         _describe_wait=lambda: "waits",
         _say=said.append,
+        _note=lambda: "a note",
         _write_row=lambda _: {"frames": learner.frames},
     )
     clocks = monitor._Timers(save_seconds=600, updates=0)
@@ -44,4 +45,4 @@ def test_the_first_frames_are_said_as_they_come_also_after_a_line_of_none(monkey
     for learner.updates in (0, 1, 2):
         learner.frames = 288 * learner.updates
         keep()
-    assert said[1:] == ["288 frames"]
+    assert said[1:] == ["288 frames", "a note"], "each is printed once"

@@ -3,11 +3,13 @@
 import threading
 import time
 
+import in_process
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from impala_mm.algorithms.interface import entry_spec
+from impala_mm.config.settings import Config
 from impala_mm.data import batches
 from impala_mm.data.trajectory import UnrollSpec
 from impala_mm.environments.make import level_spec
@@ -68,6 +70,7 @@ def test_arrays_become_tensors_that_the_source_may_overwrite_afterwards():
             [_batch()._replace(version=np.zeros(3, np.int64))],
             r"batch.version int64 \[3\] instead of int64 \[2\]",
         ),
+        ([tuple(_batch())], r"returned no Batch of tensors or arrays .*: it is a tuple"),
         ([_batch()[:3]], r"returned no Batch of tensors or arrays like those of the actors' queue"),
         ([_batch()._replace(key=None)], r"returned no Batch of tensors or arrays"),
     ],
@@ -162,3 +165,27 @@ def test_a_replay_mixes_and_counts_each_unroll_once():
         # Each column holds the unroll of its key.
         assert batch.unrolls.reward.numpy()[0].tolist() == batch.key.numpy().tolist()
     assert played == list(range(100))
+
+
+@pytest.mark.parametrize("make", [np.array, tf.constant], ids=["arrays", "tensors"])
+def test_what_padding_contains_reaches_no_gradient(make):
+    """A network that reads NaN has NaN as gradients, also if its outputs are masked afterwards."""
+    algorithm = in_process.make(Config(level_name="CartPole-v1", agent_name="MLPLSTMAgent"))
+    garbage = batches.zeros(algorithm.unroll, 3)
+    garbage.weight[:2], garbage.fresh[:2] = 1, True
+    plain = tf.nest.map_structure(np.copy, garbage)
+    for leaf in tf.nest.flatten((garbage.unrolls, garbage.start)):
+        if leaf.dtype == np.float32:
+            axis = leaf.shape.index(3)
+            leaf[(slice(None),) * axis + (2,)] = np.nan
+
+    def gradients(batch):
+        source = Returning(tf.nest.map_structure(make, batch))
+        found = OwnSource(lambda fresh: source, None, algorithm.unroll, "/CPU:0").next(0.1)
+        assert found.weight.numpy().tolist() == [1, 1, 0]
+        with tf.GradientTape() as tape:
+            loss = algorithm._loss(found, None).total
+        return tape.gradient(loss, algorithm.variables.trained)
+
+    for each, expected in zip(gradients(garbage), gradients(plain), strict=True):
+        np.testing.assert_array_equal(each, expected)

@@ -28,10 +28,12 @@ class Counting(Returning):
 class Learner:
     """A learner's source, local variables and own state."""
 
-    def __init__(self, folder, rank=1, shape=(3,)):
+    def __init__(self, folder, rank=1, shape=(3,), size=2):
         self.own_source = OwnSource(lambda fresh: Counting(), None, UNROLL, "/CPU:0")
         self.variable, self.said = tf.Variable(tf.zeros(shape)), []
-        self.state = OwnState(folder, rank, self.own_source, [self.variable], self.said.append)
+        self.state = OwnState(
+            *(folder, rank, size, self.own_source, [self.variable], self.said.append)
+        )
 
     @property
     def content(self):
@@ -145,6 +147,22 @@ def test_a_save_that_fails_leaves_the_earlier_state_and_says_why(tmp_path, capsy
 
 def test_a_learner_without_anything_of_its_own_writes_nothing(tmp_path):
     source = OwnSource(lambda fresh: Returning(), None, UNROLL, "/CPU:0")
-    assert not OwnState(tmp_path, 0, source, [], print)
-    assert not OwnState(tmp_path, 0, None, (), print)
-    assert OwnState(tmp_path, 0, None, [tf.Variable(0)], print)
+    assert not OwnState(tmp_path, 0, 1, source, [], print)
+    assert not OwnState(tmp_path, 0, 1, None, (), print)
+    assert OwnState(tmp_path, 0, 1, None, [tf.Variable(0)], print)
+
+
+def test_the_states_of_learners_that_the_run_has_no_more_go_with_their_checkpoints(tmp_path):
+    """A run of three learners continues with one; its older checkpoints may still be resumed."""
+    for rank in (0, 1, 2):
+        learner = Learner(tmp_path, rank, size=3)
+        for update in (1, 2):
+            learner.state.save(update)
+    (tmp_path / "own/learner-notes").mkdir()
+    alone = Learner(tmp_path, 0, size=1)
+    alone.state.save(3)
+    alone.state.prune([2, 3])
+    left = {str(p.relative_to(tmp_path / "own")) for p in tmp_path.glob("own/*/*")}
+    assert left == {f"learner-{n}/0000000002" for n in (0, 1, 2)} | {"learner-0/0000000003"}
+    alone.state.prune([3])
+    assert {p.name for p in (tmp_path / "own").iterdir()} == {"learner-0", "learner-notes"}

@@ -6,7 +6,9 @@ import tensorflow as tf
 from saved_run import save
 
 import impala_mm
+from impala_mm.algorithms.impala import Impala
 from impala_mm.environments import types
+from impala_mm.policy.policy import NoTeacher
 from impala_mm.records import checkpoint
 
 KINDS = {
@@ -116,8 +118,19 @@ def test_a_policy_without_judge_unroll_is_no_teacher(tmp_path):
     save(tmp_path, level_name="catch")
     policy = impala_mm.load_policy(tmp_path)
     policy.algorithm = object()
-    with pytest.raises(NotImplementedError, match="--algorithm=impala has no method judge_unroll"):
+    with pytest.raises(NoTeacher, match="its --algorithm=impala has no method judge_unroll"):
         policy.judge_unroll(None, None)
+
+
+def test_a_teacher_that_cannot_teach_is_refused_when_it_is_loaded(tmp_path, monkeypatch):
+    save(tmp_path, level_name="catch")
+    assert impala_mm.load_policy(tmp_path, as_teacher=True)
+    monkeypatch.setattr(Impala, "judge_unroll", None)
+    assert impala_mm.load_policy(tmp_path)
+    with pytest.raises(
+        NoTeacher, match=r"/checkpoints/\d+ cannot teach: its --algorithm=impala has"
+    ):
+        impala_mm.load_policy(tmp_path, as_teacher=True)
 
 
 def test_the_action_and_the_reward_before_are_read(logdir):

@@ -195,3 +195,63 @@ def test_environments_that_cannot_fill_a_round_are_refused_with_the_numbers_that
         "--batch_size=16"
     )
     assert "or --batch_size=36" in why_unfit(32, 12)
+
+
+def _overlapping():
+    rounds = Rounds(4, overlap=True)
+    _open(rounds, 0)
+    assert rounds.claim(0, 4) == 0
+    assert rounds.take(0, 0, [b""] * 4) == [b""] * 4
+    assert rounds.close(0.0) == 4
+    return rounds
+
+
+def test_with_overlap_the_next_round_is_played_while_the_learner_trains_on_the_last_one():
+    rounds = _overlapping()
+    assert rounds.claim(0, 4) is None, "the learner has not begun the update"
+    for version in range(3):
+        rounds.begin_update()
+        assert rounds.claim(0, 4) == version
+        assert rounds.take(0, version, [b""] * 4) == [b""] * 4
+        assert rounds.claim(0, 4) is None, "at most one round is ahead"
+        rounds.publish(version + 1)
+        assert rounds.close(0.0) == 4
+    assert (rounds.padded, rounds.dropped) == (0, 0)
+
+
+def test_with_overlap_who_comes_after_the_update_plays_by_the_newer_policy():
+    """The older one can no longer be downloaded. The round has both, and the lag is at most 1."""
+    rounds = _overlapping()
+    rounds.begin_update()
+    assert rounds.claim(0, 2) == 0
+    assert rounds.claim(1, 2) == 0
+    rounds.publish(1)
+    assert rounds.claim(1, 2) == 1, "it has not downloaded version 0"
+    assert rounds.take(0, 0, [b"old"] * 2) == [b"old"] * 2
+    assert rounds.take(1, 1, [b"new"] * 2) == [b"new"] * 2
+    assert rounds.close(0.0) == 4
+
+
+def test_with_overlap_unrolls_of_a_policy_before_the_rounds_own_are_dropped():
+    rounds = _overlapping()
+    rounds.begin_update()
+    rounds.take(0, 0, [b""] * 4)
+    rounds.publish(1)
+    assert rounds.close(0.0) == 4
+    rounds.begin_update()
+    assert rounds.claim(0, 4) == 1
+    assert rounds.take(1, 0, [b"too old"]) == []
+    assert rounds.dropped == 1
+
+
+def test_with_overlap_learners_that_ask_ahead_are_never_two_rounds_ahead():
+    """Lockstep asks for the next batch while the update on this one runs."""
+    rounds = _overlapping()
+    rounds.begin_update()
+    rounds.take(0, 0, [b""] * 4)
+    assert rounds.close(0.0) == 4
+    rounds.begin_update()
+    assert rounds.close(0.0) is None
+    assert rounds.claim(0, 4) is None
+    rounds.publish(1)
+    assert rounds.claim(0, 4) == 1

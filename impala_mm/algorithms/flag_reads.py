@@ -1,0 +1,58 @@
+"""Which flags an algorithm reads: a flag that it does not read has no effect, which a learner says.
+
+`registry` gives algorithms a config that records what is read of it.
+"""
+
+import copy
+import dataclasses
+from collections.abc import Set
+from typing import Any
+
+from impala_mm.config import flags
+from impala_mm.config.settings import Config
+
+# Flags with these headings are meant for algorithms, except for those that others read.
+_GROUPS = {"Algorithm", "Network", "Optimizer"}
+_READ_BY_OTHERS = {"algorithm", "xla", "gradients_clipping", "gradients_clipping_mode"}
+
+
+def recording(config: Config, names: set[str]) -> Config:
+    """Return a copy of a config that adds the name of each flag that is read of it to `names`."""
+    kind = type(config)
+    known = {f.name for f in dataclasses.fields(kind)}
+
+    class Recording(kind):  # type: ignore[misc, valid-type]
+        def __getattribute__(self, name: str) -> Any:
+            if name in known:
+                names.add(name)
+            elif name == "__dict__":
+                names.update(known)
+            return super().__getattribute__(name)
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return copy.copy, (config,)
+
+    Recording.__name__ = Recording.__qualname__ = kind.__name__
+    made = copy.copy(config)
+    object.__setattr__(made, "__class__", Recording)
+    return made
+
+
+def note_unread(config: Config, names: Set[str]) -> str:
+    """Return a note about flags of `config` that are not among `names`; empty if there is none.
+
+    Only shared flags that are meant for algorithms and differ from their defaults count; an
+    algorithm's own flags may be read by its actors alone.
+    """
+    shared = {f.name for f in dataclasses.fields(Config)}
+    unread = [
+        f.name
+        for f in dataclasses.fields(config)
+        if f.name in shared - _READ_BY_OTHERS - names
+        and f.metadata["group"] in _GROUPS
+        and getattr(config, f.name) != f.default
+    ]
+    if not unread:
+        return ""
+    given = ", ".join(flags.arguments(config, unread))
+    return f"note: --algorithm={config.algorithm} has not read {given}: this has no effect"

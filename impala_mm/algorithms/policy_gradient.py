@@ -1,0 +1,240 @@
+"""Policy gradients in rounds: the update that PPO, A2C and their kin share.
+
+    a round of unrolls, all played by the newest policy
+        -- `_goals`, once per batch: advantages, value targets
+        -- `_loss`, for each minibatch of each epoch: policy + baseline + regularisers
+        -- exchange.apply: averaged over learners, clipped, applied
+
+A subclass says in `_policy_terms` how an action's probability and advantage make a loss, and may
+say in `_scaled` how advantages weigh.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from impala_mm.algorithms import advantages, losses, samples
+from impala_mm.algorithms.actor_critic import ActorCritic
+from impala_mm.algorithms.interface import Context, Role
+from impala_mm.algorithms.policy_gradient_settings import Settings
+from impala_mm.algorithms.samples import Samples
+from impala_mm.config.messages import UserMistake
+from impala_mm.data.trajectory import Batch
+from impala_mm.distributed.gradients import GradientReducer
+from impala_mm.environments.types import EnvironmentSpec
+
+
+class PolicyTerms(NamedTuple):
+    """The policy's loss of each step, [T, N]."""
+
+    losses: tf.Tensor
+    counted: dict[str, tf.Tensor]  # bool [T, N]: metrics, as the share of steps that are true
+
+
+class Goals(NamedTuple):
+    """The goals of the steps of a batch, [T, N], without gradients."""
+
+    advantages: tf.Tensor  # scaled
+    targets: tf.Tensor  # of the values
+    values: tf.Tensor  # before the first optimizer step
+
+
+class Losses(NamedTuple):
+    """The loss and its parts, scalars."""
+
+    total: tf.Tensor
+    policy: tf.Tensor
+    baseline: tf.Tensor
+    entropy: tf.Tensor  # the negative entropy
+
+
+class PolicyGradient(ActorCritic):
+    """An actor-critic that learns from rounds of its newest policy."""
+
+    rounds = True
+    _config: Settings
+
+    def __init__(self, config: Settings, environment: EnvironmentSpec, role: Role = Role.LEARNER):
+        super().__init__(config, environment)
+        self.rounds_overlap = config.rounds_overlap
+        remembers = bool(tf.nest.flatten(self._network.initial_state(1)))
+        self._single_steps = config.minibatch_of == "steps" or (
+            config.minibatch_of == "auto" and not remembers
+        )
+        self._minibatches = _count(config, self.network_name, remembers, self._single_steps)
+        self._estimate = _estimator(config)
+        scaling, discrete = config.advantage_scaling, environment.actions.discrete is not None
+        self._scale_advantages = scaling == "batch" or (scaling == "auto" and not discrete)
+        self.variables = self._group_variables(
+            self._prepare_updates() if role is Role.LEARNER else []
+        )
+
+    def _prepare_updates(self) -> list[tf.Variable]:
+        """Make what only `update` needs; return its variables."""
+        return self._make_optimizer()
+
+    def _policy_terms(self, log_ratios: tf.Tensor, advantages: tf.Tensor) -> PolicyTerms:
+        """Return the policy's losses of steps [T, N].
+
+        `log_ratios` are the logarithms of the actions' probabilities under the policy, less those
+        under the policy that played; they carry the gradient.
+        """
+        raise NotImplementedError
+
+    def _scaled(
+        self, estimates: tf.Tensor, live: tf.Tensor, exchange: GradientReducer
+    ) -> tf.Tensor:
+        """Return the advantages [T, B] as they weigh, of all learners' steps alike."""
+        if self._scale_advantages:
+            moments = losses.moments(estimates, live, exchange)
+            estimates = losses.standardise(estimates, live, moments)
+        return tf.nn.relu(estimates) if self._config.positive_advantages else estimates
+
+    def update(
+        self, batch: Batch, context: Context, exchange: GradientReducer
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """Make the optimizer steps of all epochs and minibatches."""
+        config, trained = self._config, self.variables.trained
+        rate = self._schedule_rate(context)
+        read = batch._replace(unrolls=self._normaliser.read(batch.unrolls))
+        goals, steps = self._goals(read, exchange)
+        explained = _explained_variance(goals, steps.live, exchange)
+        drawn_from = self._columns(read, steps)
+
+        def renew() -> Goals:
+            return self._arranged(self._goals(read, exchange)[0])
+
+        def step(chosen: tf.Tensor, goals: Goals) -> dict[str, tf.Tensor]:
+            part, of_part = samples.columns(drawn_from, chosen), samples.pick(goals, chosen)
+            (_, loss, measured), gradients = exchange.differentiate(
+                lambda: self._loss(part, of_part), trained
+            )
+            exchange.apply(self._optimizer, gradients, trained)
+            return _named(loss, part.live, config.loss_reduction) | measured
+
+        limits = {"approx_kl": config.target_kl} if config.target_kl < float("inf") else {}
+        first = self._arranged(goals)
+        made = exchange.minibatches(
+            step,
+            drawn_from.live.shape[1],
+            config.epochs,
+            self._minibatches,
+            stop_above=limits,
+            renewed=(first, renew if config.recompute_advantages else None),
+        )
+        self._normaliser.update(batch, self.unroll.overlap, exchange)
+        metrics = made.metrics | {
+            "explained_variance": explained,
+            "optimizer_steps": made.steps,
+            "learning_rate": rate,
+        }
+        return metrics, batch.weight
+
+    def _columns(self, batch: Batch, steps: losses.Transitions) -> Samples:
+        """Return what minibatches are drawn from: unrolls, or single steps."""
+        unrolls = samples.of_batch(batch, steps)
+        if not self._single_steps:
+            return unrolls
+        single = samples.single_steps(unrolls._replace(start=()))
+        return single._replace(start=self.initial_state(single.live.shape[1]))
+
+    def _arranged(self, goals: Goals) -> Goals:
+        """Return the goals [T, B] of the columns of `_columns`."""
+        return samples.single_steps(goals) if self._single_steps else goals
+
+    def _goals(self, batch: Batch, exchange: GradientReducer) -> tuple[Goals, losses.Transitions]:
+        """Return what a batch teaches the network as it is now, and the batch's steps [T, B]."""
+        entries = batch.unrolls
+        parameters, values = self._unroll(entries, batch.start)
+        values = tf.where(batch.weight > 0, tf.stop_gradient(values), 0.0)
+        steps = losses.transitions(
+            values=values,
+            actions=entries.action,
+            rewards=entries.reward,
+            terminated=entries.terminated,
+            first=entries.first,
+            behaviour_log_probs=tf.cast(
+                self._behaviour(entries).log_prob(entries.action), values.dtype
+            ),
+            weight=batch.weight,
+            discounting=self._config.discounting,
+        )
+        policy = losses.step_policy(self._distribution.make, parameters, steps.live, entries.mask)
+        log_ratios = policy.log_prob(steps.actions) - steps.behaviour_log_probs
+        estimates = self._estimate(steps, values, tf.stop_gradient(log_ratios))
+        scaled = self._scaled(estimates.advantages, steps.live, exchange)
+        return Goals(scaled, estimates.value_targets, values[:-1]), steps
+
+    def _loss(self, part: Samples, goals: Goals) -> tuple[tf.Tensor, Losses, dict[str, tf.Tensor]]:
+        """Return the total loss of a minibatch, its parts, and metrics per step."""
+        config, live = self._config, part.live
+        parameters, values = self._unroll(part.entries, part.start)
+        policy = self._distribution.make(losses.mask(live, parameters), part.masks)
+        log_ratios = policy.log_prob(part.actions) - part.behaviour_log_probs
+        log_ratios = tf.where(live, log_ratios, 0.0)
+        terms, counted = self._policy_terms(log_ratios, goals.advantages)
+        entropies = policy.entropy()
+        errors = _value_errors(losses.mask(live, values), goals, config.value_clip)
+
+        def reduced(each: tf.Tensor) -> tf.Tensor:
+            return losses.reduce(each, live, part.weight, config.loss_reduction)
+
+        def mean(each: tf.Tensor) -> tf.Tensor:
+            total = tf.reduce_sum(losses.mask(live, tf.cast(each, values.dtype)))
+            return total / tf.reduce_sum(tf.cast(live, values.dtype))
+
+        of_policy, baseline, entropy = (reduced(each) for each in (terms, errors, -entropies))
+        total = of_policy + config.baseline_cost * baseline + config.entropy_cost * entropy
+        measured = {name: mean(each) for name, each in counted.items()}
+        measured["approx_kl"] = mean(tf.exp(log_ratios) - 1.0 - log_ratios)
+        measured["entropy"] = mean(entropies)
+        return total, Losses(total, of_policy, baseline, entropy), measured
+
+
+def _value_errors(values: tf.Tensor, goals: Goals, clip: float) -> tf.Tensor:
+    """Return half the squared errors of values [T, N]."""
+    errors = tf.square(values - goals.targets)
+    if clip < float("inf"):
+        clipped = goals.values + tf.clip_by_value(values - goals.values, -clip, clip)
+        errors = tf.maximum(errors, tf.square(clipped - goals.targets))
+    return 0.5 * errors
+
+
+def _named(loss: Losses, live: tf.Tensor, reduction: str) -> dict[str, tf.Tensor]:
+    """Return the losses as metrics: as they are minimised, and per step."""
+    steps = tf.cast(tf.size(live), loss.total.dtype) if reduction == "sum" else 1.0
+    parts = loss._asdict()
+    return {f"loss/{name}": x for name, x in parts.items()} | {
+        f"loss_per_step/{name}": x / steps for name, x in parts.items()
+    }
+
+
+def _explained_variance(goals: Goals, live: tf.Tensor, exchange: GradientReducer) -> tf.Tensor:
+    """Return the share of the targets' variance that the values explain, of all learners."""
+    left = losses.moments(goals.targets - goals.values, live, exchange).variance()
+    return 1.0 - left / losses.moments(goals.targets, live, exchange).variance()
+
+
+def _estimator(config: Settings) -> advantages.Estimator:
+    """Return the function that estimates advantages."""
+    if config.advantages == "vtrace":
+        return advantages.VTrace(config.gae_lambda)
+    if config.advantages == "n_step":
+        return advantages.NStep(config.n_steps)
+    return advantages.GeneralisedAdvantages(config.gae_lambda)
+
+
+def _count(config: Settings, network: str, remembers: bool, single_steps: bool) -> int:
+    """Return the number of minibatches; raise UserMistake if the flags allow none."""
+    if single_steps and remembers:
+        raise UserMistake(
+            f"--minibatch_of=steps: {network} remembers earlier observations, so it must read "
+            f"whole unrolls: use --minibatch_of=unrolls"
+        )
+    try:
+        return config.count_minibatches(of_steps=single_steps)
+    except ValueError as error:
+        raise UserMistake(
+            f"{error}; minibatches consist of whole unrolls here, since {network} remembers "
+            f"earlier observations"
+        ) from None

@@ -1,0 +1,125 @@
+"""The flags that PPO and its kin share, and their defaults for the flags of all algorithms."""
+
+import dataclasses
+import re
+from typing import Any, ClassVar
+
+from impala_mm.config.flags import AUTO, default, flag
+from impala_mm.config.settings import Config
+
+GROUP = "Policy gradient"
+_ATARI = re.compile(r"\bALE/|(NoFrameskip|Deterministic)-v\d")  # in a level's name
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Config):
+    """The settings of a process of an algorithm of `policy_gradient`."""
+
+    # Other defaults for games of Atari.
+    FOR_ATARI: ClassVar[dict[str, Any]] = {
+        "batch_size": 32,
+        "num_envs": 16,
+        "separate_networks": False,
+        "normalize_rewards": False,
+        "entropy_cost": 0.01,
+    }
+
+    # fmt: off
+    batch_size: int = default(Config, "batch_size", 16)
+    num_envs: int = default(Config, "num_envs", 8)
+    loss_reduction: str = default(Config, "loss_reduction", "mean")
+    gradients_clipping: float = default(Config, "gradients_clipping", 0.5)
+    separate_networks: bool = default(Config, "separate_networks", True)
+    normalize_observations: bool = default(Config, "normalize_observations", True)
+    normalize_rewards: bool = default(Config, "normalize_rewards", True)
+    entropy_cost: float = default(Config, "entropy_cost", 0.0)
+    advantage_scaling: str = default(Config, "advantage_scaling", "batch")
+    box_policy: str = default(Config, "box_policy", "normal")
+
+    epochs: int = flag(
+        1, group=GROUP, learner_only=True, least=1,
+        text="Passes over each batch.")
+    minibatches: int = flag(
+        1, group=GROUP, learner_only=True, least=1, auto=True,
+        text="Parts into which each pass divides a learner's batch, with an optimizer step for "
+             "each. All learners shuffle alike, by seed. auto: parts of 64 steps, or of 4 whole "
+             "unrolls, or the next larger ones that divide the batch.")
+    minibatch_of: str = flag(
+        "auto", group=GROUP, learner_only=True, choices=("auto", "unrolls", "steps"),
+        text="What a minibatch is drawn from. unrolls: whole unrolls, whose steps a recurrent "
+             "network reads one after the other. steps: single steps of all unrolls, which suits "
+             "networks that remember nothing. auto: steps for such networks, otherwise unrolls.")
+    recompute_advantages: bool = flag(
+        False, group=GROUP, learner_only=True,
+        text="Compute values and advantages again before each pass but the first. Unset: the "
+             "policy that played is judged once per batch.")
+    rounds_overlap: bool = flag(
+        False, group=GROUP, learner_only=True,
+        text="Let actors play the next round while the learner trains on the last one: nobody "
+             "waits, but the policy that plays is one update older (policy_lag 1).")
+    advantages: str = flag(
+        "gae", group=GROUP, learner_only=True, choices=("gae", "vtrace", "n_step"),
+        text="How advantages and value targets are computed from an unroll. gae: generalised "
+             "advantages. vtrace: V-trace, which corrects for the policy's changes since it "
+             "played. n_step: returns of --n_steps steps.")
+    gae_lambda: float = flag(
+        0.95, group=GROUP, learner_only=True, least=0, most=1,
+        text="Lambda of the generalised advantages, and of V-trace. At 1 they are the returns up "
+             "to the end of the unroll, at 0 the errors of single steps.")
+    n_steps: int = flag(
+        5, group=GROUP, learner_only=True, least=1,
+        text="Steps of the returns of --advantages=n_step.")
+    positive_advantages: bool = flag(
+        False, group=GROUP, learner_only=True,
+        text="Learn only from actions whose scaled advantage is positive.")
+    target_kl: float = flag(
+        float("inf"), group=GROUP, learner_only=True, least=0,
+        text="Divergence from the policy that played, in nats (approx_kl, averaged over all "
+             "learners), above which the passes over a batch end. inf: they are always completed.")
+    value_clip: float = flag(
+        float("inf"), group=GROUP, learner_only=True, least=0,
+        text="Change of a value during the passes over a batch beyond which the value is clipped "
+             "in the baseline's loss, in units of normalised rewards. inf: no clipping.")
+    # fmt: on
+
+    @classmethod
+    def suited_to(cls, level_name: str) -> type["Settings"]:
+        """Return the settings with the defaults for these levels."""
+        if not _ATARI.search(level_name):
+            return cls
+        known = {f.name: f for f in dataclasses.fields(cls)}
+        others = [
+            (name, known[name].type, dataclasses.field(default=x, metadata=known[name].metadata))
+            for name, x in cls.FOR_ATARI.items()
+        ]
+        return dataclasses.make_dataclass(cls.__name__, others, bases=(cls,), frozen=True)
+
+    def __post_init__(self) -> None:
+        """Refuse minibatches into which no batch can be divided."""
+        self.count_minibatches(of_steps=self.minibatch_of != "unrolls")
+
+    def count_minibatches(self, of_steps: bool) -> int:
+        """Return the number of minibatches of each pass; they are of steps, or of whole unrolls.
+
+        Raises ValueError if that number does not divide the batch.
+        """
+        size, of, each = self.batch_size, "--batch_size", 4
+        if of_steps:
+            size, of, each = size * self.unroll_length, "--batch_size x --unroll_length", 64
+        numbers = [n for n in range(1, size + 1) if size % n == 0]
+        count = self.minibatches
+        if count == AUTO:
+            return max(n for n in numbers if n == 1 or n * each <= size)
+        if count > size:
+            raise ValueError(
+                f"--minibatches={count} is more than {of}={size}: a minibatch needs at least one "
+                f"of them; use at most --minibatches={size}"
+            )
+        if size % count:
+            below = max(n for n in numbers if n < count)
+            above = min(n for n in numbers if n > count)
+            raise ValueError(
+                f"--minibatches={count} does not divide {of}={size}: use --minibatches={below} or "
+                f"{above}"
+            )
+        return count

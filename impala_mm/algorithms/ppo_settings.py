@@ -1,0 +1,38 @@
+"""The flags of --algorithm=ppo.
+
+The defaults are the usual ones for simulated robots (arXiv 1707.06347 and its implementations):
+2,048 steps per update, ten passes over them in minibatches of 64, small separate networks with
+orthogonal initial weights, normalised observations and rewards. Games of Atari have defaults of
+their own.
+"""
+
+import dataclasses
+from typing import Any, ClassVar
+
+from impala_mm.algorithms import policy_gradient_settings as family
+from impala_mm.config.flags import AUTO, default, flag
+from impala_mm.config.settings import Config
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(family.Settings):
+    """The settings of a process of PPO."""
+
+    FOR_ATARI: ClassVar[dict[str, Any]] = family.Settings.FOR_ATARI | {
+        "unroll_length": 64,
+        "learning_rate": 0.00025,
+        "epochs": 4,
+        "clip": 0.1,
+    }
+
+    unroll_length: int = default(Config, "unroll_length", 128)
+    learning_rate: float = default(Config, "learning_rate", 0.0003)
+    mlp_init_scale: float = default(Config, "mlp_init_scale", 2**0.5)
+    epochs: int = default(family.Settings, "epochs", 10)
+    minibatches: int = default(family.Settings, "minibatches", AUTO)
+    # fmt: off
+    clip: float = flag(
+        0.2, group="PPO", learner_only=True, least=0,
+        text="Change of an action's probability, as a share of that under the policy that "
+             "played, beyond which it earns nothing more: PPO's epsilon.")
+    # fmt: on

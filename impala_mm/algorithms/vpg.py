@@ -1,0 +1,25 @@
+"""VPG: the plain policy gradient (REINFORCE) with a baseline.
+
+Its returns reach to the end of the unroll, where the baseline takes over.
+"""
+
+import tensorflow as tf
+
+from impala_mm.algorithms.interface import Role
+from impala_mm.algorithms.policy_gradient import PolicyGradient, PolicyTerms
+from impala_mm.algorithms.vpg_settings import Settings
+from impala_mm.config.settings import Config
+from impala_mm.environments.types import EnvironmentSpec
+
+
+def make(config: Config, environment: EnvironmentSpec, role: Role = Role.LEARNER) -> "VPG":
+    """Return the algorithm for this environment; only a learner's has an optimizer."""
+    return VPG(Settings.of(config), environment, role)
+
+
+class VPG(PolicyGradient):
+    """The policy gradient, which makes one optimizer step per round by default."""
+
+    def _policy_terms(self, log_ratios: tf.Tensor, advantages: tf.Tensor) -> PolicyTerms:
+        # The gradient of a log-ratio is that of the log-probability.
+        return PolicyTerms(-advantages * log_ratios, {})

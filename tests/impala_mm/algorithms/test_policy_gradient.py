@@ -1,0 +1,460 @@
+"""The update that PPO, A2C and VPG share, against float64 computations in NumPy."""
+
+import numpy as np
+import pytest
+import sonnet as snt
+import tensorflow as tf
+
+from impala_mm.algorithms import registry, samples
+from impala_mm.algorithms.interface import Context, Role
+from impala_mm.config import flags
+from impala_mm.config.settings import Config
+from impala_mm.data.trajectory import Batch
+from impala_mm.distributed import minibatches
+from impala_mm.distributed.gradients import GradientReducer
+from impala_mm.distributed.group import SingleLearner
+from impala_mm.environments.make import level_spec
+from tests.helpers import in_threads
+
+T, B, ACTIONS = 6, 4, 2
+GAMMA, LAMBDA = 0.9, 0.8
+PROGRESS = Context(tf.constant(0.0), tf.constant(1.0), tf.constant(0.0))
+PLAIN = {"normalize_observations": False, "normalize_rewards": False}
+
+
+def _config(algorithm="ppo", level="CartPole-v1", **settings):
+    return Config.of_algorithm(algorithm)(
+        algorithm=algorithm, level_name=level, batch_size=B, unroll_length=T, discounting=GAMMA,
+        reward_clipping="none", **{"minibatches": 1, "gae_lambda": LAMBDA} | PLAIN | settings,
+    )  # fmt: skip
+
+
+def _made(*args, group=None, **settings):
+    config = _config(*args, **settings)
+    tf.random.set_seed(1)
+    algorithm = registry.make_algorithm(config, level_spec(config.level_name))
+    return algorithm, GradientReducer(group or SingleLearner(), config)
+
+
+def _batch(algorithm, seed=0, columns=B):
+    """Return a batch with a termination, a truncation, resets, and a last column of padding."""
+    random = np.random.default_rng(seed)
+
+    def draw(spec):
+        shape = [T + 1, columns, *spec.shape]
+        if spec.dtype.is_integer:
+            return random.integers(0, ACTIONS, shape).astype(spec.dtype.as_numpy_dtype)
+        return random.uniform(-0.9, 0.9, shape).astype(spec.dtype.as_numpy_dtype)
+
+    entries = tf.nest.map_structure(draw, algorithm.unroll.step)
+    terminated, truncated, first = (np.zeros([T + 1, columns], bool) for _ in range(3))
+    terminated[2, 0], first[3, 0], truncated[4, 1], first[5, 1], first[0, 2] = (True,) * 5
+    entries = entries._replace(terminated=terminated, truncated=truncated, first=first)
+    entries.reward[first] = 0
+    start = tf.nest.map_structure(lambda x: x.numpy(), algorithm.initial_state(columns))
+    weight, numbers = np.ones(columns, np.float32), np.arange(columns)
+    weight[2], weight[-1] = 0.5, 0
+    return Batch(entries, start, numbers, weight, numbers, weight > 0)
+
+
+def _tensors(batch):
+    return tf.nest.map_structure(tf.constant, batch)
+
+
+def _live(batch):
+    return ~batch.unrolls.first[1:] & (batch.weight > 0)
+
+
+def _advantages(batch, values):
+    """Return the generalised advantages, as the weighted sum of all n-step advantages."""
+    entries, found = batch.unrolls, np.zeros([T, B])
+    for b in range(B):
+        for t in range(T):
+            if not _live(batch)[t, b]:
+                continue
+            steps, total, discount = [], 0.0, 1.0
+            for k in range(t + 1, T + 1):
+                total += discount * entries.reward[k, b]
+                discount *= GAMMA
+                over = entries.terminated[k, b]
+                steps.append(total + (0 if over else discount * values[k, b]) - values[t, b])
+                if over or entries.truncated[k, b]:
+                    break
+            shares = [(1 - LAMBDA) * LAMBDA**i for i in range(len(steps))]
+            shares[-1] = LAMBDA ** (len(steps) - 1)
+            found[t, b] = np.dot(shares, steps)
+    return found
+
+
+def _log_softmax(logits):
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+class Table:
+    """Outputs that are variables, one for each entry, which an observation numbers."""
+
+    def __init__(self, algorithm, batch):
+        random = np.random.default_rng(5)
+        self.logits = tf.Variable(random.normal(size=[(T + 1) * B, ACTIONS]).astype(np.float32))
+        self.values = tf.Variable(random.normal(size=[(T + 1) * B]).astype(np.float32))
+        batch.unrolls.observation[..., 0] = np.arange((T + 1) * B).reshape(T + 1, B)
+        algorithm._unroll = self._read
+
+    def _read(self, entries, start):
+        rows = tf.cast(entries.observation[..., 0], tf.int32)
+        return tf.gather(self.logits, rows), tf.gather(self.values, rows)
+
+    def outputs(self):
+        """Return (log-probabilities [T, B, A], values [T+1, B]) in float64."""
+        logits = self.logits.numpy().astype(float).reshape(T + 1, B, ACTIONS)
+        return _log_softmax(logits)[:-1], self.values.numpy().astype(float).reshape(T + 1, B)
+
+
+def _surrogate(name, ratios, advantages):
+    """Return an algorithm's losses of steps [T, B], and their derivatives by the log-ratios."""
+    if name == "ppo":
+        clipped = np.clip(ratios, 0.8, 1.2) * advantages
+        active = ratios * advantages <= clipped
+        return -np.minimum(ratios * advantages, clipped), -np.where(active, ratios * advantages, 0)
+    weights = np.minimum(ratios, 1) if name == "a2c" else 1
+    return -weights * advantages * np.log(ratios), -weights * advantages
+
+
+@pytest.mark.parametrize("minibatch_of", ["steps", "unrolls"])
+@pytest.mark.parametrize("name", ["ppo", "a2c", "vpg"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_loss_and_gradient_are_those_of_the_definition(name, minibatch_of, reduction):
+    algorithm, exchange = _made(
+        name, entropy_cost=0.02, baseline_cost=0.7, value_clip=0.3, gradients_clipping=-1.0,
+        minibatch_of=minibatch_of, loss_reduction=reduction,
+    )  # fmt: skip
+    batch = _batch(algorithm)
+    table = Table(algorithm, batch)
+    log_probs, values = table.outputs()
+    chosen = batch.unrolls.action[1:, :, None]
+    log_ratios = np.random.default_rng(1).uniform(-0.5, 0.5, [T, B])
+    picked = np.take_along_axis(log_probs, chosen, 2)[..., 0]
+    played = np.minimum(picked - log_ratios, -0.01)  # the log-probability when it was chosen
+    log_ratios = picked - played
+    batch.unrolls.extras[1:] = np.where(
+        np.arange(ACTIONS) == chosen, played[..., None], np.log(-np.expm1(played))[..., None]
+    )
+    live, weight = _live(batch), batch.weight
+    advantages = _advantages(batch, values)
+    scaled = (advantages - advantages[live].mean()) / (advantages[live].std() + 1e-6)
+    terms, slopes = _surrogate(name, np.exp(log_ratios), scaled)
+    entropies = -(np.exp(log_probs) * log_probs).sum(-1)
+    size = T * B if reduction == "mean" else 1
+
+    def reduced(each):
+        return np.where(live, each * weight, 0).sum() / size
+
+    found = {}
+    # A gradient has no slot in this optimizer, so it is kept instead of applied.
+    exchange.apply = lambda optimizer, gradients, variables: found.update(gradients=gradients)
+    algorithm.variables = algorithm.variables._replace(trained=[table.logits, table.values])
+    metrics, _ = algorithm.update(_tensors(batch), PROGRESS, exchange)
+    expected = [reduced(terms), reduced(advantages**2 / 2), reduced(-entropies)]
+    total = np.dot([1, 0.7, 0.02], expected)
+    keys = ("total", "policy", "baseline", "entropy")
+    for key, value in zip(keys, [total, *expected], strict=True):
+        np.testing.assert_allclose(metrics[f"loss/{key}"], value, rtol=2e-4, atol=1e-6)
+        steps = T * B if reduction == "sum" else 1
+        np.testing.assert_allclose(
+            metrics[f"loss_per_step/{key}"], value / steps, rtol=2e-4, atol=1e-6
+        )
+    ratios = np.exp(log_ratios)
+    kl = (ratios - 1 - log_ratios)[live].mean()
+    np.testing.assert_allclose(metrics["approx_kl"], kl, rtol=2e-4)
+    np.testing.assert_allclose(metrics["entropy"], entropies[live].mean(), rtol=2e-5)
+    targets = (advantages + values[:-1])[live]
+    explained = 1 - advantages[live].var() / targets.var()
+    np.testing.assert_allclose(metrics["explained_variance"], explained, rtol=1e-4)
+    if name == "ppo":
+        outside = (np.abs(ratios - 1) > 0.2)[live].mean()
+        np.testing.assert_allclose(metrics["clip_fraction"], outside, rtol=1e-5)
+        assert 0 < outside < 1
+
+    probs = np.exp(log_probs)
+    one_hot = np.arange(ACTIONS) == chosen
+    of_logits = slopes[..., None] * (one_hot - probs)
+    of_logits += 0.02 * probs * (log_probs + entropies[..., None])
+    factors = np.where(live, weight, 0) / size
+    of_logits, of_values = factors[..., None] * of_logits, factors * 0.7 * -advantages
+    dense = [tf.convert_to_tensor(g).numpy() for g in found["gradients"]]
+    ours = dense[0].reshape(T + 1, B, ACTIONS), dense[1].reshape(T + 1, B)
+    np.testing.assert_allclose(ours[0][:-1], of_logits, rtol=1e-3, atol=2e-5)
+    np.testing.assert_allclose(ours[1][:-1], of_values, rtol=1e-3, atol=2e-5)
+    assert not ours[0][-1].any()
+    assert not ours[1][-1].any()
+
+
+def test_a_value_that_has_moved_further_than_value_clip_is_taught_no_more():
+    """The larger of both errors counts, so a value that moved away from its target still learns."""
+    algorithm, exchange = _made(value_clip=0.1)
+    batch = _batch(algorithm)
+    table = Table(algorithm, batch)
+    goals, steps = algorithm._goals(_tensors(batch), exchange)
+    part = samples.of_batch(_tensors(batch), steps)
+    moves = np.random.default_rng(2).uniform(-0.3, 0.3, (T + 1) * B)
+    table.values.assign_add(moves.astype(np.float32))
+    with tf.GradientTape() as tape:
+        _, loss, _ = algorithm._loss(part, goals)
+    slopes = tf.convert_to_tensor(tape.gradient(loss.baseline, table.values)).numpy()
+    slopes = slopes.reshape(T + 1, B)[:-1]
+    targets, old = goals.targets.numpy().astype(float), goals.values.numpy().astype(float)
+    values = table.values.numpy().astype(float).reshape(T + 1, B)[:-1]
+    clipped = old + np.clip(values - old, -0.1, 0.1)
+    free = (values - targets) ** 2 >= (clipped - targets) ** 2
+    expected = np.where(free | (np.abs(values - old) < 0.1), values - targets, 0)
+    live = _live(batch)
+    expected = np.where(live, expected * batch.weight, 0) / (T * B)
+    np.testing.assert_allclose(slopes, expected, rtol=1e-4, atol=1e-6)
+    assert (expected[live] == 0).any()
+
+
+def test_positive_advantages_are_all_that_is_left_of_scaled_ones():
+    algorithm, exchange = _made(positive_advantages=True)
+    plain, _ = _made()
+    batch = _tensors(_batch(algorithm))
+    scaled = plain._goals(batch, exchange)[0].advantages.numpy()
+    found = algorithm._goals(batch, exchange)[0].advantages.numpy()
+    np.testing.assert_allclose(found, np.maximum(scaled, 0))
+    assert (scaled < 0).any()
+
+
+@pytest.mark.parametrize("level", ["Pendulum-v1", "CartPole-v1"])
+def test_padding_changes_nothing_whatever_it_contains(level):
+    trained = []
+    for content in (0.5, 9.0):
+        algorithm, exchange = _made(
+            level=level, minibatches=2, epochs=2, normalize_observations=True,
+            recompute_advantages=True,
+        )  # fmt: skip
+        batch = _batch(algorithm)
+        for leaf in tf.nest.flatten(batch.unrolls):
+            leaf[:, -1] = content if leaf.dtype == np.float32 else content > 1
+        batch.unrolls.extras[:, -1] = np.nan
+        metrics, _ = algorithm.update(_tensors(batch), PROGRESS, exchange)
+        assert all(np.isfinite(value) for value in metrics.values()), metrics
+        trained.append([v.numpy() for v in algorithm.variables.trained])
+    for one, other in zip(*trained, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_recurrent_networks_read_whole_unrolls_from_the_state_that_each_began_with():
+    """With a rate of 0, minibatches together have the loss of the whole batch."""
+    found = []
+    for count in (1, 2, 4):
+        algorithm, exchange = _made(
+            agent_name="MLPLSTMAgent", minibatches=count, learning_rate=0.0, entropy_cost=0.1,
+            epochs=1,
+        )  # fmt: skip
+        batch = _batch(algorithm)
+        starts = np.random.default_rng(3)
+        for leaf in tf.nest.flatten(batch.start):
+            leaf[:] = starts.normal(size=leaf.shape)
+        metrics, _ = algorithm.update(_tensors(batch), PROGRESS, exchange)
+        assert metrics["optimizer_steps"] == count
+        found.append([float(metrics[f"loss/{name}"]) for name in ("total", "baseline", "entropy")])
+    np.testing.assert_allclose(found[1:], [found[0]] * 2, rtol=1e-5)
+    zeros = algorithm.initial_state(B)
+    of_zeros, _ = algorithm.update(_tensors(batch)._replace(start=zeros), PROGRESS, exchange)
+    assert abs(float(of_zeros["loss/total"]) - found[0][0]) > 1e-4
+
+
+def test_advantages_are_computed_again_before_each_epoch_only_if_asked_for():
+    found = []
+    for again in (False, True):
+        algorithm, exchange = _made(epochs=3, recompute_advantages=again, learning_rate=0.01)
+        computed, real = [], algorithm._goals
+
+        def counted(*args, real=real, computed=computed):
+            goals, steps = real(*args)
+            computed.append(goals.targets.numpy())
+            return goals, steps
+
+        algorithm._goals = counted
+        algorithm.update(_tensors(_batch(algorithm)), PROGRESS, exchange)
+        found.append(computed)
+    once, each = found
+    assert len(once) == 1
+    assert len(each) == 3
+    assert np.abs(each[1] - each[0]).max() > 1e-3
+    assert np.abs(each[2] - each[1]).max() > 1e-3
+
+
+class Double(snt.Module):
+    """A network in float64: a layer of an observation."""
+
+    num_features = 8
+
+    def __init__(self):
+        super().__init__(name="double")
+        self._layer = snt.Linear(8)
+        self._layer(tf.zeros([1, 4], tf.float64))
+
+    def initial_state(self, batch):
+        return ()
+
+    def unroll(self, observation, reward, action, first, state):
+        layer = snt.BatchApply(self._layer)
+        return tf.tanh(layer(tf.cast(observation, tf.float64))), state
+
+
+def _learn(group, columns, double, imitated=1, **settings):
+    """Return the variables of one learner after an update on its columns of a batch of 8."""
+    algorithm, exchange = _made(group=group, **settings)
+    if double:
+        algorithm._network = Double()
+        heads = [snt.Linear(ACTIONS, name="policy_logits"), snt.Linear(1, name="baseline")]
+        algorithm._policy_head, algorithm._baseline_head = heads
+        for head in heads:
+            head(tf.zeros([1, 8], tf.float64))
+        algorithm.variables = algorithm._group_variables(algorithm._make_optimizer())
+    random = np.random.default_rng(7)
+    for variable in algorithm.variables.trained:
+        variable.assign(random.normal(size=variable.shape) * 0.5)
+    batch = _batch(algorithm, columns=8)
+    entries = tf.nest.map_structure(lambda x: x[:, columns], batch.unrolls)
+    mine = tf.nest.map_structure(lambda x: x[columns], batch._replace(unrolls=()))
+    batch = _tensors(mine._replace(unrolls=entries))
+    for _ in range(2):
+        metrics, _ = algorithm.update(batch, PROGRESS, exchange)
+    return [v.numpy() for v in algorithm.variables.trained], metrics
+
+
+def _joined(of_part, learners, steps):
+    """Return the minibatches of one learner that join those of several, whose shares are equal."""
+
+    def parts(size, *args):
+        each = of_part(size // learners, *args).numpy()
+        share = 8 // learners
+        if steps:
+            row, column = np.divmod(each, share)
+            each = [row * 8 + rank * share + column for rank in range(learners)]
+        else:
+            each = [each + rank * share for rank in range(learners)]
+        return tf.constant(np.concatenate(each, 1), tf.int32)
+
+    return parts
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "double", "epochs", "minibatches_of_it"),
+    [(1e-9, True, 4, 2), (1e-5, False, 1, 1)],
+)
+@pytest.mark.parametrize("minibatch_of", ["steps", "unrolls"])
+@pytest.mark.parametrize("learners", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(
+    monkeypatch, tolerance, double, epochs, minibatches_of_it, minibatch_of, learners
+):
+    settings = {
+        "epochs": epochs, "minibatches": minibatches_of_it, "minibatch_of": minibatch_of,
+        "recompute_advantages": True, "learning_rate": 0.01, "gradients_clipping": -1.0,
+        "entropy_cost": 0.01,
+    }  # fmt: skip
+
+    def learn(group):
+        share = 8 // group.size
+        return _learn(
+            group, slice(share * group.rank, share * (group.rank + 1)), double, **settings
+        )
+
+    several = in_threads.together(learners, learn)
+    of_part = minibatches.shuffled_parts
+    joined = _joined(of_part, learners, minibatch_of == "steps")
+    monkeypatch.setattr(minibatches, "shuffled_parts", joined)
+    ((one, _),) = in_threads.together(1, learn)
+    before, _ = _learn(SingleLearner(), slice(8), double, **settings | {"learning_rate": 0.0})
+    assert max(np.abs(a - b).max() for a, b in zip(one, before, strict=True)) > 1e-3
+    for variables, metrics in several:
+        assert metrics["optimizer_steps"] == epochs * minibatches_of_it
+        for ours, theirs in zip(variables, one, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+def test_actors_hold_no_optimizer_and_the_same_trained_variables():
+    learner, _ = _made()
+    config = learner._config
+    actor = registry.make_algorithm(config, level_spec(config.level_name), Role.ACTOR)
+    for group in ("trained", "acting"):
+        shapes = [[v.shape for v in getattr(a.variables, group)] for a in (learner, actor)]
+        assert shapes[0] == shapes[1]
+    assert len(learner.variables.carried) > 0
+    assert actor.variables.carried == []
+
+
+def test_all_learners_end_their_epochs_after_the_same_step():
+    settings = {"epochs": 9, "minibatches": 2, "learning_rate": 0.02, "target_kl": 0.02}
+
+    def learn(group):
+        share = 8 // group.size
+        mine = slice(share * group.rank, share * (group.rank + 1))
+        return _learn(group, mine, False, **settings)
+
+    several = in_threads.together(2, learn)
+    steps = {int(metrics["optimizer_steps"]) for _, metrics in several}
+    assert len(steps) == 1
+    assert 1 <= steps.pop() < 18
+    for ours, theirs in zip(*(variables for variables, _ in several), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            ["--minibatches=5"],
+            "--minibatches=5 does not divide --batch_size x --unroll_length=2048",
+        ),
+        (["--minibatches=5"], ": use --minibatches=4 or 8"),
+        (["--minibatches=3000"], "=2048: a minibatch needs at least one of them; use at most"),
+        (["--minibatch_of=unrolls", "--minibatches=32"], "=32 is more than --batch_size=16"),
+        (["--clip=-0.1"], "--clip=-0.1: it must be at least 0"),
+        (["--value_clip=-1"], "--value_clip=-1.0: it must be at least 0"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused_before_anything_starts(capsys, given, said):
+    with pytest.raises(SystemExit) as ended:
+        flags.parse(["experiment.py", "--algorithm=ppo", *given], "", Config)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_minibatches_are_chosen_where_they_are_not_given():
+    settings = Config.of_algorithm("ppo")
+    for given, of_steps, of_unrolls in (
+        ({}, 32, 4),
+        ({"batch_size": 6, "unroll_length": 7}, 1, 1),
+        ({"batch_size": 12, "unroll_length": 33}, 6, 3),
+    ):
+        chosen = settings(**given)
+        assert chosen.count_minibatches(of_steps=True) == of_steps
+        assert chosen.count_minibatches(of_steps=False) == of_unrolls
+
+
+def test_defaults_follow_the_level():
+    def parsed(*given):
+        (config,), _ = flags.parse(["experiment.py", "--algorithm=ppo", *given], "", Config)
+        return config
+
+    plain, atari = parsed(), parsed("--level_name=PongNoFrameskip-v4", "--clip=0.3")
+    assert (plain.separate_networks, plain.normalize_rewards, plain.epochs) == (True, True, 10)
+    assert (atari.separate_networks, atari.normalize_rewards, atari.epochs) == (False, False, 4)
+    assert (plain.clip, atari.clip, parsed("--level_name=ALE/Pong-v5").clip) == (0.2, 0.3, 0.1)
+    assert isinstance(atari, type(plain)), "other processes read it as PPO's settings"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"minibatches": 3}, "--minibatches=3 does not divide --batch_size=4: use --minibatches=2"),
+        ({"minibatches": 8}, "--minibatches=8 is more than --batch_size=4"),
+        ({"minibatch_of": "steps"}, "--minibatch_of=steps: MLPLSTMAgent remembers earlier"),
+    ],
+)
+def test_minibatches_of_a_network_that_remembers_are_of_unrolls(capsys, settings, said):
+    with pytest.raises(SystemExit):
+        _made(agent_name="MLPLSTMAgent", **settings)
+    assert said in capsys.readouterr().err

@@ -1,0 +1,26 @@
+"""What a learner's process prints about its run."""
+
+from pathlib import Path
+
+import pytest
+from processes import ROOT
+
+from impala_mm.jobs import learner
+
+
+@pytest.mark.parametrize(
+    ("current", "logdir", "command"),
+    [
+        (ROOT, "runs/a", "make tensorboard"),
+        (ROOT, ROOT / "runs/a", "make tensorboard"),
+        (ROOT, "other/a", "tensorboard --logdir=other/a"),
+        (ROOT / "sandbox", "runs/a", "tensorboard --logdir=runs/a"),
+        (ROOT / "sandbox", ROOT / "runs/a", f"tensorboard --logdir={ROOT}/runs/a"),
+    ],
+)
+def test_the_command_that_shows_the_curves_works_in_the_users_folder(
+    monkeypatch, current, logdir, command
+):
+    """`make tensorboard` shows the project's own folder runs/, and needs its Makefile."""
+    monkeypatch.chdir(current)
+    assert learner._tensorboard_hint(Path(logdir)).startswith(f"`{command}` shows the curves at")

@@ -1,0 +1,133 @@
+"""PPO and its kin in real runs: rounds, resuming, recurrent networks, learners, inference."""
+
+import re
+import signal
+import sys
+
+import pytest
+import tensorflow as tf
+from processes import EXPERIMENT, Process, free_port, needs_horovod, run
+from rows import read_rows
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+# Rounds of 512 steps: shorter than by default, so that tests see many of them.
+SHORT = ("--unroll_length=32", "--minibatches=4", "--learning_rate=0.001")
+CARTPOLE = ("--algorithm=ppo", "--level_name=CartPole-v1", *SHORT)
+TWO = ("--num_learners=2", "--check_sync_every=20")
+
+
+class Training(Process):
+    """A run, with its folder in `tmp_path`."""
+
+    def __init__(self, tmp_path, *flags):
+        self.logdir = tmp_path / "run"
+        address = f"--learner_hosts=127.0.0.1:{free_port()}"
+        super().__init__(*EXPERIMENT, address, f"--logdir={self.logdir}", *flags)
+
+    def end(self, seconds=400):
+        """Wait for the end, which the run reaches by itself; return its rows."""
+        assert self.process.wait(seconds) == 0, self.printed()
+        return read_rows(self.logdir)
+
+    def interrupt(self):
+        self.process.send_signal(signal.SIGINT)
+        assert self.process.wait(60) == 130, self.printed()
+
+
+def _last(rows, key):
+    """Return the newest value of a metric, which rows without an update lack."""
+    return [row[key] for row in rows if key in row][-1]
+
+
+def _all(rows, key):
+    return {row[key] for row in rows if key in row}
+
+
+def _optimizer_steps(logdir):
+    """Return the numbers of the newest checkpoint's carried variables that are scalars."""
+    newest = max((logdir / "checkpoints").iterdir())
+    reader = tf.train.load_checkpoint(str(newest / "variables"))
+    shapes = reader.get_variable_to_shape_map()
+    names = [name for name, shape in shapes.items() if name.startswith("carried/") and not shape]
+    return sorted(float(reader.get_tensor(name)) for name in names)
+
+
+def _tested_return(logdir):
+    code, printed = run(*EXPERIMENT, "--mode=test", "--deterministic", f"--logdir={logdir}")
+    assert code == 0, printed
+    return float(re.search(r"\nreturn +(-?[\d.]+)", printed)[1])
+
+
+def test_ppo_learns_cartpole_and_is_resumed_tested_and_exported(tmp_path):
+    flags = (*CARTPOLE, "--save_checkpoint_secs=5")
+    first = Training(tmp_path, *flags, "--total_environment_frames=1e9")
+    first.until(r"return (?:[3-9]\d|\d\d\d)\.\d", 300)
+    first.interrupt()
+    rows = read_rows(first.logdir)
+    updates = rows[-1]["updates"]
+    assert updates > 0
+    frames = 512 * updates + 40_000
+    rows = Training(tmp_path, *flags, f"--total_environment_frames={frames}").end()
+    assert rows[-1]["updates"] >= updates + 70
+    assert _all(rows, "policy_lag") == {0.0}
+    assert {"entropy", "approx_kl", "clip_fraction", "explained_variance"} <= rows[-1].keys()
+    assert 10 * 4 * rows[-1]["updates"] in _optimizer_steps(first.logdir), "all were counted"
+    assert rows[-1]["episode_return"] > 120, "random actions return 22"
+    assert _tested_return(first.logdir) > 150
+    code, printed = run(*EXPERIMENT, "--mode=export", f"--logdir={first.logdir}")
+    assert code == 0, printed
+    code, printed = run(sys.executable, "example.py", cwd=first.logdir / "export")
+    assert code == 0, printed
+
+
+def test_ppo_learns_a_masked_game_of_several_choices_with_a_recurrent_network(tmp_path):
+    """Rooms raises an error if a forbidden choice arrives; drawing evenly returns 6.0 of 10."""
+    level = ("--level_name=tests.helpers.acting:Rooms-v0", "--agent_name=MLPLSTMAgent")
+    goal = ("--discounting=0.5", "--stop_at_return=8.5", "--total_environment_frames=100000")
+    training = Training(tmp_path, "--algorithm=ppo", *SHORT, *level, *goal)
+    training.end()
+    assert "the mean return reached 8.5" in training.printed()
+    assert "is rebuilt" not in training.printed()
+
+
+@needs_horovod
+def test_two_learners_of_half_a_batch_learn_cartpole_and_their_variables_stay_equal(tmp_path):
+    flags = (*CARTPOLE, *TWO, "--batch_size=8", "--target_kl=0.05")
+    rows = Training(tmp_path, *flags, "--total_environment_frames=50000").end()
+    assert rows[-1]["sync_checks"] > 0
+    assert rows[-1]["sync_repairs"] == 0
+    assert rows[-1]["episode_return"] > 100
+    assert _all(rows, "policy_lag") == {0.0}
+    assert _last(rows, "optimizer_steps") <= 40
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_inference_at_the_learner_plays_rounds(tmp_path, overlap):
+    flags = (*CARTPOLE, "--inference=learner", f"--rounds_overlap={overlap}")
+    rows = Training(tmp_path, *flags, "--total_environment_frames=30000").end()
+    assert rows[-1]["episode_return"] > 50
+    assert rows[-1]["unrolls_padded"] == rows[-1]["unrolls_dropped"] == 0
+    lags = [row["policy_lag"] for row in rows if "policy_lag" in row]
+    if overlap:
+        assert max(lags) <= 1
+        assert sum(lags) / len(lags) > 0.3
+    else:
+        assert set(lags) == {0.0}
+
+
+def test_rounds_that_overlap_are_said_and_their_lag_is_at_most_1(tmp_path):
+    training = Training(tmp_path, *CARTPOLE, "--rounds_overlap", "--total_environment_frames=40000")
+    rows = training.end()
+    assert "rounds overlap: actors play one by the policy before the update" in training.printed()
+    lags = [row["policy_lag"] for row in rows if "policy_lag" in row]
+    assert max(lags) <= 1
+    assert sum(lags) / len(lags) > 0.5
+    assert rows[-1]["episode_return"] > 80
+
+
+@pytest.mark.parametrize("algorithm", ["a2c", "vpg"])
+def test_its_kin_learn_cartpole(tmp_path, algorithm):
+    flags = (f"--algorithm={algorithm}", "--stop_at_return=150", "--max_seconds=240")
+    training = Training(tmp_path, *flags, "--total_environment_frames=1e6")
+    training.end()
+    assert "the mean return reached 150" in training.printed()
