@@ -12,7 +12,14 @@ import sonnet as snt
 import tensorflow as tf
 
 import nets
-from impala_mm.algorithms import masking, networks, normalisers, optimizers, policies
+from impala_mm.algorithms import (
+    masking,
+    networks,
+    normalisers,
+    optimizers,
+    policies,
+    value_targets,
+)
 from impala_mm.algorithms.distributions import Distribution
 from impala_mm.algorithms.interface import Context, PolicyOutput, entry_spec, start_spec
 from impala_mm.config.settings import Config
@@ -44,15 +51,16 @@ class ActorCritic:
         self.unroll = UnrollSpec(config.unroll_length, overlap=1, step=step, start=start)
         for head in (self._policy_head, self._baseline_head):  # creates their variables
             head(tf.zeros([1, self._network.num_features]))
+        self._unit = value_targets.make_unit(config.value_normalization, self._baseline_head)
 
     def _make_optimizer(self) -> list[tf.Variable]:
-        """Make the optimizer that the flags describe; return its variables."""
+        """Make the optimizer that the flags describe; return what only a learner needs."""
         config = self._config
         self._optimizer = optimizers.make(
             config.optimizer, config.learning_rate, config.decay, config.momentum, config.epsilon
         )
         self._optimizer.initialize(self._trained)
-        return list(self._optimizer.variables)
+        return [*self._optimizer.variables, *self._unit.learning]
 
     def _schedule_rate(self, context: Context) -> tf.Tensor:
         """Set the learning rate to that of this update, and return it."""
@@ -69,12 +77,12 @@ class ActorCritic:
         self, carried: Sequence[tf.Variable], weights: Sequence[tf.Variable] = ()
     ) -> Variables:
         """Return the variables; `carried` are the subclass's own, and `weights` some of these."""
-        inputs = self._normaliser
+        inputs, unit = self._normaliser, self._unit.acting
         return Variables(
             trained=self._trained,
-            carried=[*carried, *inputs.carried],
-            acting=[*self._trained, *inputs.acting],
-            weights=[*weights, *inputs.carried],
+            carried=[*carried, *unit, *inputs.carried],
+            acting=[*self._trained, *unit, *inputs.acting],
+            weights=[*weights, *unit, *inputs.carried],
         )
 
     def initial_state(self, batch: int) -> Any:
@@ -92,8 +100,8 @@ class ActorCritic:
         """Return the policy's probabilities, or parameters, and the baseline's values."""
         features, _ = self._read(entry, core_state)
         parameters = self._policy_head(features.policy)
-        values = tf.squeeze(self._baseline_head(features.value), -1)
-        return self._output(parameters, values, entry.mask)
+        outputs = tf.squeeze(self._baseline_head(features.value), -1)
+        return self._output(parameters, self._unit.values(outputs), entry.mask)
 
     def judge_unroll(self, entries: Entry, start: Any) -> PolicyOutput:
         """Return what `judge` returns for each of the entries [T+1, B, ...] of an unroll."""
@@ -107,8 +115,9 @@ class ActorCritic:
         """Return (features [B, F], core state) after reading entries [B, ...]."""
         returns, state = self._normaliser.split(core_state)
         returns, read = self._normaliser.step(entry, returns), self._normaliser.read(entry)
+        reward = self._unit.for_network(read.reward)
         features, state = self._network.step(
-            read.observation, read.reward, read.action, read.first, state
+            read.observation, reward, read.action, read.first, state
         )
         core_state = self._normaliser.join(returns, state)
         return networks.for_policy_and_value(features), core_state
@@ -119,12 +128,14 @@ class ActorCritic:
         `entries` [T+1, B, ...] are those that the normaliser returns.
         """
         _, state = self._normaliser.split(start)
+        reward = self._unit.for_network(entries.reward)
         features, _ = self._network.unroll(
-            entries.observation, entries.reward, entries.action, entries.first, state
+            entries.observation, reward, entries.action, entries.first, state
         )  # [T+1, B, F]
         features = networks.for_policy_and_value(features)
-        values = snt.BatchApply(self._baseline_head)(features.value)  # [T+1, B, 1]
-        return snt.BatchApply(self._policy_head)(features.policy), tf.squeeze(values, -1)
+        outputs = snt.BatchApply(self._baseline_head)(features.value)  # [T+1, B, 1]
+        parameters = snt.BatchApply(self._policy_head)(features.policy)
+        return parameters, self._unit.values(tf.squeeze(outputs, -1))
 
     def _behaviour(self, entries: Entry) -> Distribution:
         """Return the policy that chose the actions in entries [T+1, B, ...]."""

@@ -1,9 +1,9 @@
 """Advantages and value targets of an unroll: generalised advantages, V-trace, n-step returns.
 
-An algorithm makes one estimator by name (--advantages), and calls it with the transitions and
-values of a batch:
+An algorithm makes one estimator by --advantages, and calls it with the transitions and values of a
+batch:
 
-    estimate = advantages.GeneralisedAdvantages(0.95)
+    estimate = advantages.make(config)
     estimates = estimate(steps, values, log_ratios)         for losses.transitions(...), [T, B]
 
 All of them keep to the step convention of `data/trajectory.py`, which `losses.transitions` applies.
@@ -16,10 +16,9 @@ from typing import NamedTuple, Protocol
 
 import tensorflow as tf
 
-from impala_mm.algorithms import losses, vtrace
+from impala_mm.algorithms import vtrace
+from impala_mm.algorithms.advantage_settings import Settings
 from impala_mm.algorithms.losses import Transitions
-
-NAMES = ("gae", "vtrace", "n_step")
 
 
 class Estimates(NamedTuple):
@@ -43,6 +42,15 @@ class Estimator(Protocol):
         """
 
 
+def make(config: Settings) -> Estimator:
+    """Return the estimator that the flags describe."""
+    if config.advantages == "vtrace":
+        return VTrace(config.vtrace_lambda, config.clip_rho_threshold, config.clip_c_threshold)
+    if config.advantages == "n_step":
+        return NStep(config.n_steps)
+    return GeneralisedAdvantages(config.gae_lambda)
+
+
 class GeneralisedAdvantages(NamedTuple):
     """Generalised advantages (arXiv 1506.02438), as if the policy that learns had played."""
 
@@ -52,7 +60,8 @@ class GeneralisedAdvantages(NamedTuple):
         """Return sums of the one-step errors, later ones discounted by gamma x lambda."""
         del log_ratios
         values = tf.stop_gradient(values)
-        advantages = losses.generalised_advantages(steps, values, self.lambda_)
+        errors = steps.rewards + steps.discounts * values[1:] - values[:-1]
+        advantages = vtrace.discounted_suffix_sums(errors, steps.discounts * self.lambda_)
         return Estimates(advantages, advantages + values[:-1])
 
 

@@ -82,6 +82,7 @@ def make_agent(
         "unroll": structure_digest(algorithm.unroll[2:]) + f" of {config.unroll_length}",
         "acting": layout.digest,
         "normalised": _normalised(config),
+        "rewards": f"scaled by {config.reward_scaling:g}, at most {config.max_abs_reward:g}",
         "box": f"{config.box_policy}, {config.box_deviation} deviation",
         "own_flags": _own_flags(config),
     }
@@ -97,13 +98,18 @@ def make_agent(
         **({"--box_policy": identity["box"]} if has_box else {}),
         "--normalize_observations": config.normalize_observations,
         "--normalize_rewards": config.normalize_rewards,
+        "--value_normalization": config.value_normalization,
     }
     return Agent(algorithm, layout, levels, identity, made_of, flags_read)
 
 
 def _normalised(config: Config) -> str:
     """Return what is normalised, in words."""
-    kinds = {"observations": config.normalize_observations, "rewards": config.normalize_rewards}
+    kinds = {
+        "observations": config.normalize_observations,
+        "rewards": config.normalize_rewards,
+        "values": config.value_normalization == "popart",
+    }
     return " and ".join(kind for kind, normalises in kinds.items() if normalises) or "nothing"
 
 

@@ -13,7 +13,13 @@ from impala_mm.config.settings import Config
 
 # Flags with these headings are meant for algorithms, except for those that others read.
 _GROUPS = {"Algorithm", "Network", "Optimizer"}
-_READ_BY_OTHERS = {"algorithm", "xla", "gradients_clipping", "gradients_clipping_mode"}
+_READ_BY_OTHERS = {
+    "algorithm",
+    "discount_per_frame",
+    "gradients_clipping",
+    "gradients_clipping_mode",
+    "xla",
+}
 
 
 def recording(config: Config, names: set[str]) -> Config:

@@ -1,18 +1,13 @@
 """IMPALA: actor-critic with V-trace (arXiv 1802.01561), for any actions.
 
 V-trace corrects for the updates that the learner has made since an actor chose its actions.
-
-The baseline's squared errors are divided by their own running mean where that is above 1. Where
-returns are large (up to 500 in CartPole), their gradient would otherwise be much larger than the
-policy's in the weights that both share, and would change the policy at random. In CartPole, the
-off-policyness is 0.3 nats per action without this division, and 0.01 with it.
 """
 
 from typing import Any
 
 import tensorflow as tf
 
-from impala_mm.algorithms import losses
+from impala_mm.algorithms import advantages, losses
 from impala_mm.algorithms.actor_critic import ActorCritic
 from impala_mm.algorithms.impala_loss import Losses, impala_loss, vtrace_step
 from impala_mm.algorithms.impala_settings import Settings
@@ -21,8 +16,6 @@ from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.environments.types import EnvironmentSpec
-
-_PACE = 0.01  # weight of each batch in the running mean of squared errors
 
 
 def make(config: Config, environment: EnvironmentSpec, role: Role = Role.LEARNER) -> "Impala":
@@ -37,24 +30,20 @@ class Impala(ActorCritic):
         config = Settings.of(config)  # a user's algorithm may have other settings
         super().__init__(config, environment)
         self._config: Settings = config
+        # V-trace itself is a part of the loss.
+        self._estimate = None if config.advantages == "vtrace" else advantages.make(config)
         scaling, discrete = config.advantage_scaling, environment.actions.discrete is not None
         self._scale_advantages = scaling == "batch" or (scaling == "auto" and not discrete)
         self.variables = self._group_variables(
-            self._prepare_updates() if role is Role.LEARNER else []
+            self._make_optimizer() if role is Role.LEARNER else []
         )
-
-    def _prepare_updates(self) -> list[tf.Variable]:
-        """Make what only `update` needs; return its variables."""
-        slots = self._make_optimizer()
-        self._squared_error = tf.Variable(1.0, trainable=False, name="squared_error")
-        return [*slots, self._squared_error]
 
     def update(
         self, batch: Batch, context: Context, exchange: GradientReducer
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Make one V-trace update."""
+        """Make one update."""
         config, trained = self._config, self.variables.trained
-        moments = self._advantage_moments(batch, exchange)
+        moments = self._look_ahead(batch, exchange)
         loss, gradients = exchange.differentiate(lambda: self._loss(batch, moments), trained)
         rate = self._schedule_rate(context)
         applied = exchange.apply(self._optimizer, gradients, trained)
@@ -62,9 +51,8 @@ class Impala(ActorCritic):
         num_summed = tf.size(batch.unrolls.reward[1:]) if config.loss_reduction == "sum" else 1
         num_summed = tf.cast(num_summed, tf.float32)
         per_step = Losses(*(value / num_summed for value in loss))
-        error = 2.0 * exchange.mean(loss.baseline, name="squared_error") / num_summed
-        change = _PACE * (error - self._squared_error)
-        self._squared_error.assign_add(tf.where(tf.math.is_finite(change), change, 0.0))
+        error = 2.0 * exchange.mean(loss.error, name="squared_error") / num_summed
+        self._unit.see_error(error)
         self._normaliser.update(batch, self.unroll.overlap, exchange)
         metrics = {
             "loss/total": loss.total,
@@ -81,29 +69,38 @@ class Impala(ActorCritic):
             "grad_norm": applied.norm,
             "clipped_share": applied.clipped,
         }
-        return metrics, batch.weight
+        return metrics | self._unit.metrics(), batch.weight
 
-    def _advantage_moments(self, batch: Batch, exchange: GradientReducer) -> losses.Moments | None:
-        """Return the moments of all learners' advantages; None: the batch's own will do.
+    def _look_ahead(self, batch: Batch, exchange: GradientReducer) -> losses.Moments | None:
+        """Let the values' unit see the targets; return the moments of all learners' advantages.
 
-        The learners exchange them before the loss is computed, since --xla compiles the loss, and
-        an exchange cannot be compiled. So several learners run the network forward twice.
+        None: the batch's own moments will do. What the learners exchange must be known before the
+        loss is computed, since --xla compiles the loss, and an exchange cannot be compiled. So with
+        PopArt, and to scale the advantages of several learners, the network runs forward twice.
         """
-        if not self._scale_advantages or exchange.group.size == 1:
+        scales = self._scale_advantages and exchange.group.size > 1
+        popart = self._config.value_normalization == "popart"
+        if not (scales or popart):
             return None
         steps, *_, targets = vtrace_step(weight=batch.weight, **self._outputs(batch))
-        return losses.moments(targets.pg_advantages, steps.live, exchange)
+        self._unit.see_targets(targets.vs, steps.live, exchange)
+        if not scales:
+            return None
+        in_unit = self._unit.scale_advantages(targets.pg_advantages)
+        return losses.moments(in_unit, steps.live, exchange)
 
     def _loss(self, batch: Batch, moments: losses.Moments | None) -> Losses:
         config = self._config
         return impala_loss(
             **self._outputs(batch),
             weight=batch.weight,
-            baseline_cost=config.baseline_cost / tf.maximum(self._squared_error, 1.0),
+            baseline_cost=config.baseline_cost / self._unit.squared(),
             entropy_cost=config.entropy_cost,
             reduction=config.loss_reduction,
             scale_advantages=self._scale_advantages,
             advantage_moments=moments,
+            unit=self._unit,
+            huber_delta=config.huber_delta,
         )
 
     def _outputs(self, batch: Batch) -> dict[str, Any]:
@@ -125,4 +122,5 @@ class Impala(ActorCritic):
             "clip_rho_threshold": config.clip_rho_threshold,
             "clip_pg_rho_threshold": config.clip_pg_rho_threshold,
             "clip_c_threshold": config.clip_c_threshold,
+            "estimate": self._estimate,
         }

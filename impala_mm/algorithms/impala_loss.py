@@ -3,13 +3,16 @@
 `impala.Impala` calls these functions with the outputs of its network for a batch of unrolls.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms import losses, policies, vtrace
+from impala_mm.algorithms import losses, policies, value_targets, vtrace
+from impala_mm.algorithms.advantages import Estimator
 from impala_mm.algorithms.distributions import Distribution
+from impala_mm.algorithms.value_targets import RewardUnit, ValueUnit
 
 
 class Losses(NamedTuple):
@@ -22,6 +25,7 @@ class Losses(NamedTuple):
     # Off-policyness: log-probability of the actions under the behaviour policy, minus that under
     # the current policy. It is a metric and not part of the total.
     shift: tf.Tensor
+    error: tf.Tensor  # half the baseline's squared error, without Huber's loss; a metric, too
 
 
 class Step(NamedTuple):
@@ -51,8 +55,9 @@ def vtrace_step(
     clip_c_threshold: float | None = 1.0,
     distribution: Callable[..., Distribution] = policies.categorical,
     masks: Any = (),
+    estimate: Estimator | None = None,
 ) -> Step:
-    """Return the policy and V-trace's targets of B unrolls.
+    """Return the policy and V-trace's targets of B unrolls, or those of another `estimate`.
 
     `parameters` [T+1, B, P] and `values` [T+1, B] are the network's outputs at entries 0..T;
     `distribution` makes the policy of parameters [..., P]. The next arguments, [T+1, B] and for
@@ -81,8 +86,14 @@ def vtrace_step(
     )
     policy = losses.step_policy(distribution, parameters, steps.live, masks)
     log_probs = policy.log_prob(steps.actions)
+    log_ratios = tf.where(steps.live, log_probs - steps.behaviour_log_probs, 0.0)
+    if estimate:
+        found = estimate(steps, values, log_ratios)
+        weights = tf.stop_gradient(vtrace.clipped_exp(log_ratios, clip_pg_rho_threshold))
+        targets = vtrace.VTraceReturns(found.value_targets, weights * found.advantages)
+        return Step(steps, values[:-1], policy, log_probs, targets)
     targets = vtrace.from_importance_weights(
-        tf.where(steps.live, log_probs - steps.behaviour_log_probs, 0.0),
+        log_ratios,
         steps.discounts,
         steps.rewards,
         values[:-1],
@@ -103,24 +114,33 @@ def impala_loss(
     reduction: str = "sum",
     scale_advantages: bool = False,
     advantage_moments: losses.Moments | None = None,
+    unit: ValueUnit | None = None,
+    huber_delta: float = math.inf,
     **of_batch: Any,
 ) -> Losses:
     """Return the policy, baseline and entropy loss of B unrolls, with V-trace targets.
 
     `of_batch` are the other arguments of `vtrace_step`. With `scale_advantages`, the advantages of
-    live transitions get mean 0 and deviation 1, or are scaled by `advantage_moments`.
+    live transitions get mean 0 and deviation 1, or are scaled by `advantage_moments`. `unit` (None:
+    that of the rewards) is the one of advantages, and of `huber_delta`, above which the errors of
+    the baseline count linearly; `baseline_cost` is that of errors in the unit of the rewards.
 
     `weight` [B] multiplies all terms of its column. A column of weight 0 may hold any values, even
     NaN: it adds 0 to every loss and to every gradient.
     """
     steps, values, policy, log_probs, targets = vtrace_step(weight=weight, **of_batch)
-    advantages = targets.pg_advantages
+    unit = unit or RewardUnit()
+    advantages = unit.scale_advantages(targets.pg_advantages)
     if scale_advantages:
         advantages = losses.standardise(advantages, steps.live, advantage_moments)
     policy_loss = losses.reduce(-log_probs * advantages, steps.live, weight, reduction)
-    errors = targets.vs - values
-    baseline_loss = losses.reduce(0.5 * tf.square(errors), steps.live, weight, reduction)
+    error = losses.reduce(value_targets.errors(values, targets.vs), steps.live, weight, reduction)
+    baseline_loss = error
+    if huber_delta < math.inf:
+        beyond = tf.sqrt(unit.squared())
+        terms = value_targets.errors(values, targets.vs, beyond, huber_delta=huber_delta)
+        baseline_loss = losses.reduce(terms, steps.live, weight, reduction)
     entropy_loss = losses.reduce(-policy.entropy(), steps.live, weight, reduction)
     total = policy_loss + baseline_cost * baseline_loss + entropy_cost * entropy_loss
     shift = losses.reduce(steps.behaviour_log_probs - log_probs, steps.live, weight, reduction)
-    return Losses(total, policy_loss, baseline_loss, entropy_loss, tf.stop_gradient(shift))
+    return Losses(total, policy_loss, baseline_loss, entropy_loss, tf.stop_gradient(shift), error)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms import masking, vtrace
+from impala_mm.algorithms import masking
 from impala_mm.algorithms.distributions import Distribution
 from impala_mm.distributed.gradients import GradientReducer
 
@@ -85,16 +85,6 @@ def step_policy(
     allows every action, so that all its numbers and gradients are finite.
     """
     return distribution(mask(live, parameters[:-1]), masking.allow_all(~live, masks))
-
-
-def generalised_advantages(steps: Transitions, values: tf.Tensor, lambda_: float) -> tf.Tensor:
-    """Return the generalised advantages (arXiv 1506.02438) of the transitions, [T, B].
-
-    `values` [T+1, B] are those that `transitions` received. Plus values[:-1], the advantages are
-    the targets of the values. They are 0 where the transitions are not live.
-    """
-    errors = steps.rewards + steps.discounts * values[1:] - values[:-1]
-    return vtrace.discounted_suffix_sums(tf.stop_gradient(errors), steps.discounts * lambda_)
 
 
 def mask(live: tf.Tensor, x: tf.Tensor) -> tf.Tensor:

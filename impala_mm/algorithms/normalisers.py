@@ -12,9 +12,10 @@ once the algorithm has trained on it:
 The statistics are those of all entries that all learners have trained on, each counted once however
 often it is replayed. They are equal on all learners, and kept in float64. Actors receive what they
 need to read entries, in float32. If both flags are off, a normaliser has no variables, and it only
-clips rewards.
+scales and clips rewards.
 """
 
+import math
 from typing import Any
 
 import tensorflow as tf
@@ -29,10 +30,14 @@ _SMALL = 1e-8  # added to variances, against a division by 0
 
 
 class Moments:
-    """The mean and variance of all vectors [D] that the learners have seen, in float64."""
+    """The mean and variance of all vectors [D] that the learners have seen, in float64.
 
-    def __init__(self, size: int, name: str):
-        self._name = name
+    With a `memory`, they follow the newest vectors, about that many: each counts less the more
+    have come since.
+    """
+
+    def __init__(self, size: int, name: str, memory: float = math.inf):
+        self._name, self._memory = name, memory
         # A float64 counts exactly up to 9e15 and does not overflow beyond.
         self.count = _variable(tf.zeros([], tf.float64), f"{name}_count")
         self.mean = _variable(tf.zeros([size], tf.float64), f"{name}_mean")
@@ -56,8 +61,9 @@ class Moments:
         squares = tf.reduce_sum(tf.where(counted, tf.square(values - mean), 0.0), 0)
         squares = exchange.mean(squares, name=f"{self._name}.squares") * exchange.group.size
         variance = tf.math.divide_no_nan(squares, count)
-        total = self.count + count
+        total = tf.minimum(self.count + count, tf.constant(self._memory, tf.float64))
         share, apart = tf.math.divide_no_nan(count, total), mean - self.mean
+        share = tf.minimum(share, 1.0)
         after = (
             total,
             self.mean + share * apart,
@@ -82,6 +88,7 @@ class Normaliser:
     def __init__(self, config: Config, observation: Any):
         """Normalise `observation`, the spec of one observation or a nest of specs."""
         self._clipping, self._discounting = config.reward_clipping, config.discounting
+        self._largest, self._scaling = config.max_abs_reward, config.reward_scaling
         self._observations = _Observations(observation) if config.normalize_observations else None
         self._rewards = _Rewards() if config.normalize_rewards else None
         parts = [part for part in (self._observations, self._rewards) if part]
@@ -90,15 +97,20 @@ class Normaliser:
         self.carried: list[tf.Variable] = [*moments, *self.acting]
 
     def read(self, entry: Entry) -> Entry:
-        """Return entries [...] with normalised observations and with normalised, clipped rewards.
+        """Return entries [...] with normalised observations and rewards, which are also clipped.
 
-        Only observation and reward change.
+        Only observation and reward change. Rewards are normalised, then limited to
+        --max_abs_reward, then multiplied by --reward_scaling, then clipped by --reward_clipping.
         """
         observation, reward = entry.observation, entry.reward
         if self._observations:
             observation = self._observations.read(observation)
         if self._rewards:
             reward = tf.clip_by_value(reward * self._rewards.scale, -LARGEST, LARGEST)
+        if self._largest < math.inf:
+            reward = tf.clip_by_value(reward, -self._largest, self._largest)
+        if self._scaling != 1:
+            reward = reward * self._scaling
         return entry._replace(
             observation=observation, reward=losses.clip_reward(reward, self._clipping)
         )

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms import advantages, losses, samples
+from impala_mm.algorithms import advantages, losses, samples, value_targets
 from impala_mm.algorithms.actor_critic import ActorCritic
 from impala_mm.algorithms.interface import Context, Role
 from impala_mm.algorithms.policy_gradient_settings import Settings
@@ -62,7 +62,7 @@ class PolicyGradient(ActorCritic):
             config.minibatch_of == "auto" and not remembers
         )
         self._minibatches = _count(config, self.network_name, remembers, self._single_steps)
-        self._estimate = _estimator(config)
+        self._estimate = advantages.make(config)
         scaling, discrete = config.advantage_scaling, environment.actions.discrete is not None
         self._scale_advantages = scaling == "batch" or (scaling == "auto" and not discrete)
         self.variables = self._group_variables(
@@ -97,8 +97,9 @@ class PolicyGradient(ActorCritic):
         config, trained = self._config, self.variables.trained
         rate = self._schedule_rate(context)
         read = batch._replace(unrolls=self._normaliser.read(batch.unrolls))
-        goals, steps = self._goals(read, exchange)
-        explained = _explained_variance(goals, steps.live, exchange)
+        goals, steps = self._goals(read, exchange, True)
+        explained, squared_error = _fit(goals, steps.live, exchange)
+        self._unit.see_error(tf.cast(squared_error, tf.float32))
         drawn_from = self._columns(read, steps)
 
         def renew() -> Goals:
@@ -128,7 +129,7 @@ class PolicyGradient(ActorCritic):
             "optimizer_steps": made.steps,
             "learning_rate": rate,
         }
-        return metrics, batch.weight
+        return metrics | self._unit.metrics(), batch.weight
 
     def _columns(self, batch: Batch, steps: losses.Transitions) -> Samples:
         """Return what minibatches are drawn from: unrolls, or single steps."""
@@ -142,8 +143,13 @@ class PolicyGradient(ActorCritic):
         """Return the goals [T, B] of the columns of `_columns`."""
         return samples.single_steps(goals) if self._single_steps else goals
 
-    def _goals(self, batch: Batch, exchange: GradientReducer) -> tuple[Goals, losses.Transitions]:
-        """Return what a batch teaches the network as it is now, and the batch's steps [T, B]."""
+    def _goals(
+        self, batch: Batch, exchange: GradientReducer, new: bool = False
+    ) -> tuple[Goals, losses.Transitions]:
+        """Return what a batch teaches the network as it is now, and the batch's steps [T, B].
+
+        If the batch is new, the unit of the values follows its targets.
+        """
         entries = batch.unrolls
         parameters, values = self._unroll(entries, batch.start)
         values = tf.where(batch.weight > 0, tf.stop_gradient(values), 0.0)
@@ -162,7 +168,10 @@ class PolicyGradient(ActorCritic):
         policy = losses.step_policy(self._distribution.make, parameters, steps.live, entries.mask)
         log_ratios = policy.log_prob(steps.actions) - steps.behaviour_log_probs
         estimates = self._estimate(steps, values, tf.stop_gradient(log_ratios))
-        scaled = self._scaled(estimates.advantages, steps.live, exchange)
+        if new:
+            self._unit.see_targets(estimates.value_targets, steps.live, exchange)
+        in_unit = self._unit.scale_advantages(estimates.advantages)
+        scaled = self._scaled(in_unit, steps.live, exchange)
         return Goals(scaled, estimates.value_targets, values[:-1]), steps
 
     def _loss(self, part: Samples, goals: Goals) -> tuple[tf.Tensor, Losses, dict[str, tf.Tensor]]:
@@ -174,7 +183,15 @@ class PolicyGradient(ActorCritic):
         log_ratios = tf.where(live, log_ratios, 0.0)
         terms, counted = self._policy_terms(log_ratios, goals.advantages)
         entropies = policy.entropy()
-        errors = _value_errors(losses.mask(live, values), goals, config.value_clip)
+        unit = tf.cast(self._unit.squared(), values.dtype)
+        errors = value_targets.errors(
+            losses.mask(live, values),
+            goals.targets,
+            tf.sqrt(unit),
+            huber_delta=config.huber_delta,
+            clipping=config.value_clip,
+            before=goals.values,
+        )
 
         def reduced(each: tf.Tensor) -> tf.Tensor:
             return losses.reduce(each, live, part.weight, config.loss_reduction)
@@ -184,20 +201,12 @@ class PolicyGradient(ActorCritic):
             return total / tf.reduce_sum(tf.cast(live, values.dtype))
 
         of_policy, baseline, entropy = (reduced(each) for each in (terms, errors, -entropies))
-        total = of_policy + config.baseline_cost * baseline + config.entropy_cost * entropy
+        cost = config.baseline_cost / unit
+        total = of_policy + cost * baseline + config.entropy_cost * entropy
         measured = {name: mean(each) for name, each in counted.items()}
         measured["approx_kl"] = mean(tf.exp(log_ratios) - 1.0 - log_ratios)
         measured["entropy"] = mean(entropies)
         return total, Losses(total, of_policy, baseline, entropy), measured
-
-
-def _value_errors(values: tf.Tensor, goals: Goals, clip: float) -> tf.Tensor:
-    """Return half the squared errors of values [T, N]."""
-    errors = tf.square(values - goals.targets)
-    if clip < float("inf"):
-        clipped = goals.values + tf.clip_by_value(values - goals.values, -clip, clip)
-        errors = tf.maximum(errors, tf.square(clipped - goals.targets))
-    return 0.5 * errors
 
 
 def _named(loss: Losses, live: tf.Tensor, reduction: str) -> dict[str, tf.Tensor]:
@@ -209,19 +218,15 @@ def _named(loss: Losses, live: tf.Tensor, reduction: str) -> dict[str, tf.Tensor
     }
 
 
-def _explained_variance(goals: Goals, live: tf.Tensor, exchange: GradientReducer) -> tf.Tensor:
-    """Return the share of the targets' variance that the values explain, of all learners."""
-    left = losses.moments(goals.targets - goals.values, live, exchange).variance()
-    return 1.0 - left / losses.moments(goals.targets, live, exchange).variance()
+def _fit(goals: Goals, live: tf.Tensor, exchange: GradientReducer) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return how well the values fit all learners' targets, float64 [] each.
 
-
-def _estimator(config: Settings) -> advantages.Estimator:
-    """Return the function that estimates advantages."""
-    if config.advantages == "vtrace":
-        return advantages.VTrace(config.gae_lambda)
-    if config.advantages == "n_step":
-        return advantages.NStep(config.n_steps)
-    return advantages.GeneralisedAdvantages(config.gae_lambda)
+    The first is the share of the targets' variance that they explain, the second their mean squared
+    error.
+    """
+    left = losses.moments(goals.targets - goals.values, live, exchange)
+    of_targets = losses.moments(goals.targets, live, exchange)
+    return 1.0 - left.variance() / of_targets.variance(), left.squares / left.count
 
 
 def _count(config: Settings, network: str, remembers: bool, single_steps: bool) -> int:

@@ -4,6 +4,7 @@ import dataclasses
 import re
 from typing import Any, ClassVar
 
+from impala_mm.algorithms import advantage_settings
 from impala_mm.config.flags import AUTO, default, flag
 from impala_mm.config.settings import Config
 
@@ -12,7 +13,7 @@ _ATARI = re.compile(r"\bALE/|(NoFrameskip|Deterministic)-v\d")  # in a level's n
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(Config):
+class Settings(advantage_settings.Settings):
     """The settings of a process of an algorithm of `policy_gradient`."""
 
     # Other defaults for games of Atari.
@@ -57,18 +58,6 @@ class Settings(Config):
         False, group=GROUP, learner_only=True,
         text="Let actors play the next round while the learner trains on the last one: nobody "
              "waits, but the policy that plays is one update older (policy_lag 1).")
-    advantages: str = flag(
-        "gae", group=GROUP, learner_only=True, choices=("gae", "vtrace", "n_step"),
-        text="How advantages and value targets are computed from an unroll. gae: generalised "
-             "advantages. vtrace: V-trace, which corrects for the policy's changes since it "
-             "played. n_step: returns of --n_steps steps.")
-    gae_lambda: float = flag(
-        0.95, group=GROUP, learner_only=True, least=0, most=1,
-        text="Lambda of the generalised advantages, and of V-trace. At 1 they are the returns up "
-             "to the end of the unroll, at 0 the errors of single steps.")
-    n_steps: int = flag(
-        5, group=GROUP, learner_only=True, least=1,
-        text="Steps of the returns of --advantages=n_step.")
     positive_advantages: bool = flag(
         False, group=GROUP, learner_only=True,
         text="Learn only from actions whose scaled advantage is positive.")
@@ -79,7 +68,7 @@ class Settings(Config):
     value_clip: float = flag(
         float("inf"), group=GROUP, learner_only=True, least=0,
         text="Change of a value during the passes over a batch beyond which the value is clipped "
-             "in the baseline's loss, in units of normalised rewards. inf: no clipping.")
+             "in the baseline's loss, in the unit of value_normalization. inf: no clipping.")
     # fmt: on
 
     @classmethod

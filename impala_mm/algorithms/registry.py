@@ -51,6 +51,7 @@ def make_algorithm(
             Config.of_algorithm(config.algorithm).of(config),
             precision=devices.resolve_precision(config.precision, environment.observation),
             reward_clipping=auto.reward_clipping(config, environment.emulator),
+            discounting=_discount_per_step(config, environment),
         )
         if read is not None:
             settings = flag_reads.recording(settings, read)
@@ -64,6 +65,12 @@ def make_algorithm(
             f"masks = True, or remove the mask in a gymnasium.Wrapper"
         )
     return made
+
+
+def _discount_per_step(config: Config, environment: EnvironmentSpec) -> float:
+    """Return the discount of a step; with --discount_per_frame, of all the frames that it takes."""
+    frames = environment.action_repeats if config.discount_per_frame else 1
+    return config.discounting**frames
 
 
 def takes_environment(algorithm: Algorithm) -> bool:

@@ -322,7 +322,21 @@ class Config:
              "nothing to overlap.")
     discounting: float = flag(
         0.99, group="Algorithm", least=0, most=1,
-        text="Discount factor (gamma) per step.")
+        text="Discount factor (gamma) per step, or per environment frame with "
+             "discount_per_frame.")
+    discount_per_frame: bool = flag(
+        False, group="Algorithm",
+        text="Discount by environment frames: a step's factor is discounting to the power of the "
+             "frames that it takes (num_action_repeats). So the same horizon in seconds of the "
+             "game needs no other value if the number of repeats changes.")
+    max_abs_reward: float = flag(
+        float("inf"), group="Algorithm", least=0,
+        text="Largest absolute reward: larger ones are clipped to it, after normalize_rewards and "
+             "before reward_scaling. inf: no clipping.")
+    reward_scaling: float = flag(
+        1.0, group="Algorithm",
+        text="Factor by which rewards are multiplied, before reward_clipping. Values and losses "
+             "are then in this unit; mean returns are still sums of raw rewards.")
     reward_clipping: str = flag(
         "auto", group="Algorithm", choices=("auto", "abs_one", "soft_asymmetric", "none"),
         text="How a reward r is changed before the network reads it and the loss uses it. "
@@ -361,8 +375,19 @@ class Config:
              "auto: batch, but none for Discrete actions.")
     baseline_cost: float = flag(
         0.5, group="Algorithm",
-        text="Weight of the baseline's squared error in the loss. The error is divided by its "
-             "running mean where that is above 1.")
+        text="Weight of the baseline's squared error in the loss; value_normalization names the "
+             "unit of the error.")
+    value_normalization: str = flag(
+        "error", group="Algorithm", choices=("error", "popart", "none"),
+        text="Unit in which the baseline learns. error: the reward's, and its squared error is "
+             "divided by the error's own running mean where that is above 1. popart: PopArt; the "
+             "value targets' own mean and standard deviation, those of the newest 50,000 steps of "
+             "all learners, by which advantages are divided, too. It suits rewards of any size, "
+             "also unknown or changing ones. none: the reward's.")
+    huber_delta: float = flag(
+        float("inf"), group="Algorithm", least=0,
+        text="Error of the baseline, in the unit of value_normalization, beyond which it counts "
+             "linearly instead of squared (Huber's loss). inf: never.")
     loss_reduction: str = flag(
         "sum", group="Algorithm", choices=("sum", "mean"),
         text="How the losses of the steps in a learner's batch are combined. sum: added up, the "

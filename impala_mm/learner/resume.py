@@ -32,7 +32,7 @@ def check_resumable(about: CheckpointInfo, made_of: dict[str, Any], where: str) 
     """Raise Mismatch if a run with these properties cannot resume the one in `where`."""
     wrong = _describe_differences(about, made_of, tuple(made_of))
     if wrong:
-        fits = not _describe_differences(about, made_of, _WEIGHTS)
+        fits = not _describe_differences(about, made_of, _weights(about.made_of, made_of))
         starts = f" (--mode=train_from --checkpoint={where} starts it with these weights)"
         raise Mismatch(
             f"{wrong} in {where}: give the same, or another --logdir{starts if fits else ''}"
@@ -41,9 +41,15 @@ def check_resumable(about: CheckpointInfo, made_of: dict[str, Any], where: str) 
 
 def check_weights(about: CheckpointInfo, made_of: dict[str, Any], where: str) -> None:
     """Raise Mismatch if a network with these properties cannot load the weights in `where`."""
-    wrong = _describe_differences(about, made_of, _WEIGHTS)
+    wrong = _describe_differences(about, made_of, _weights(about.made_of, made_of))
     if wrong:
         raise Mismatch(f"--checkpoint={where}: {wrong} there, so its weights do not fit")
+
+
+def _weights(*of: dict[str, Any]) -> tuple[str, ...]:
+    """Return the properties that weights depend on; the value head's are PopArt's own."""
+    unit = "--value_normalization"
+    return (*_WEIGHTS, unit) if any(one.get(unit) == "popart" for one in of) else _WEIGHTS
 
 
 def _describe_differences(

@@ -90,8 +90,9 @@ GROUPS = (
             "loss_per_step/total": _M(
                 _LOSS,
                 "The loss that is minimised, per step of the batch: policy loss + "
-                "`--baseline_cost` x baseline loss (scaled by the running mean of its squared "
-                "errors) + `--entropy_cost` x entropy loss. The progress line's `loss`.",
+                "`--baseline_cost` x baseline loss (divided by the square of the unit that "
+                "`--value_normalization` names) + `--entropy_cost` x entropy loss. The progress "
+                "line's `loss`.",
                 "no target; a jump to many times its usual size is a warning",
             ),
             "loss_per_step/policy": _M(
@@ -136,6 +137,15 @@ GROUPS = (
                 "Entropy of the policy, on average over the steps of the batch, of PPO and its "
                 "kin. For actions that are numbers it is that of a density, which may be negative.",
                 "falling slowly",
+            ),
+            "value_mean": _M(
+                "reward", "PopArt (`--value_normalization=popart`): the mean of the value targets."
+            ),
+            "value_deviation": _M(
+                "reward",
+                "PopArt: the standard deviation of the value targets, the unit in which the "
+                "baseline learns and in which advantages count.",
+                "steady; it grows with the returns",
             ),
             "approx_kl": _M(
                 "nats per action",

@@ -21,13 +21,16 @@ def _verify(*words):
     return run(sys.executable, ROOT / "sandbox" / "verify.py", *words, limit=30)
 
 
-def _run_folder(folder, name, *, late=1.0, most=float("inf")):
-    """Write the run recorded with seed 1, `late` times as slow, without returns from `most` on."""
+def _run_folder(folder, name, *, late=1.0, most=float("inf"), since=0):
+    """Write the run recorded with seed 1, `late` times as slow.
+
+    It lacks returns from `most` on, and those before `since` frames.
+    """
     curve = json.loads((REFERENCE / f"{name}-1.json").read_text())["curve"]
     rows = [
         {"frames": frames * late, "seconds": seconds * late, "episode_return": value}
         for frames, seconds, value in curve
-        if value < most
+        if value < most and frames >= since
     ]
     lines = [json.dumps(row) for row in rows] + [
         '{"frames": 1',
@@ -60,6 +63,15 @@ def test_one_that_never_arrives_is_not_though_it_is_early(tmp_path):
     assert "never" in printed
     code, printed = _verify("cartpole", of, "--until=200")
     assert code == 0, printed
+
+
+def test_a_low_return_that_the_recorded_run_reached_by_chance_may_come_later(tmp_path):
+    """The mean of its first games was 0.23 once, and below 0 before and afterwards."""
+    of = _run_folder(tmp_path, "tictactoe", since=2_300)
+    code, printed = _verify("tictactoe", of)
+    assert (code, printed.count("OUTSIDE")) == (0, 0), printed
+    code, printed = _verify("tictactoe", _run_folder(tmp_path, "tictactoe", since=50_000))
+    assert (code, printed.count("OUTSIDE")) == (1, 1), printed
 
 
 def test_a_return_that_no_recorded_seed_reached_is_refused_before_anything_runs():

@@ -33,11 +33,17 @@ class Two(group.SingleLearner):
         return [(tensors[0] + self._other) / 2]
 
 
+def _running_error(algorithm):
+    """Return the variable in which the running mean of squared errors is."""
+    (variable,) = algorithm._unit.learning
+    return variable
+
+
 def _one_update(squared_error, changed=lambda batch: batch, level="catch", **settings):
     """Return the algorithm after an update from this running mean, and the metrics."""
     config = Config(level_name=level, unroll_length=5, num_envs=4, **settings)
     algorithm = in_process.make(config)
-    algorithm._squared_error.assign(squared_error)
+    _running_error(algorithm).assign(squared_error)
     played = Player(algorithm, [(make_environments(level, 4, seed=0), 4)]).play()
     metrics = in_process.updater(algorithm, config, changed)(played, over=0.0)
     return algorithm, {name: float(value) for name, value in metrics.items()}
@@ -48,7 +54,7 @@ def test_the_running_mean_moves_by_a_hundredth_towards_the_batchs(reduction):
     algorithm, metrics = _one_update(40.0, loss_reduction=reduction)
     of_batch = 2 * metrics["loss/baseline"] / (20 if reduction == "sum" else 1)  # 5 steps of 4
     assert of_batch > 0
-    np.testing.assert_allclose(algorithm._squared_error, 39.6 + 0.01 * of_batch, rtol=1e-6)
+    np.testing.assert_allclose(_running_error(algorithm), 39.6 + 0.01 * of_batch, rtol=1e-6)
 
 
 def test_losses_per_step_do_not_depend_on_the_reduction():
@@ -76,7 +82,7 @@ def test_it_is_the_mean_over_learners(monkeypatch):
     monkeypatch.setattr(group, "SingleLearner", lambda: Two(300.0))
     algorithm, metrics = _one_update(40.0)
     both = (metrics["loss/baseline"] + 300.0) / 2
-    np.testing.assert_allclose(algorithm._squared_error, 39.6 + 0.01 * 2 * both / 20, rtol=1e-6)
+    np.testing.assert_allclose(_running_error(algorithm), 39.6 + 0.01 * 2 * both / 20, rtol=1e-6)
 
 
 def test_it_is_in_checkpoints_and_no_nan_gets_in():
@@ -85,8 +91,8 @@ def test_it_is_in_checkpoints_and_no_nan_gets_in():
         return batch._replace(unrolls=batch.unrolls._replace(reward=rewards))
 
     algorithm, _ = _one_update(7.0, broken)
-    assert any(v is algorithm._squared_error for v in algorithm.variables.carried)
-    assert float(algorithm._squared_error) == 7.0
+    assert any(v is _running_error(algorithm) for v in algorithm.variables.carried)
+    assert float(_running_error(algorithm)) == 7.0
 
 
 @pytest.mark.parametrize("learners", [2, 3])

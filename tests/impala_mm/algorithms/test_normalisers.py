@@ -167,6 +167,25 @@ def test_entries_are_read_normalised_and_clipped_and_integers_and_images_as_they
     np.testing.assert_allclose(clipped.read(entries).reward, both, rtol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({"reward_scaling": 0.01}, [-0.2, -0.005, 0, 0.03, 9]),
+        ({"max_abs_reward": 2}, [-2, -0.5, 0, 2, 2]),
+        ({"max_abs_reward": 2, "reward_scaling": 10}, [-20, -5, 0, 20, 20]),
+        ({"reward_scaling": 0.5, "reward_clipping": "abs_one"}, [-1, -0.25, 0, 1, 1]),
+        ({"reward_scaling": 0.25, "reward_clipping": "soft_asymmetric"},
+         [-1.5 * np.tanh(1), -1.5 * np.tanh(0.025), 0, 5 * np.tanh(0.15), 5]),
+    ],
+)  # fmt: skip
+def test_rewards_are_limited_then_scaled_then_clipped(flags, expected):
+    made = normalisers.Normaliser(Config(**{"reward_clipping": "none"} | flags), SPEC)
+    reward = tf.constant([-20, -0.5, 0, 3, 900.0])
+    read = made.read(Entry(None, reward, None, None, {}, None, None, ()))
+    np.testing.assert_allclose(read.reward, expected, rtol=1e-6)
+    assert made.carried == []
+
+
 def test_without_the_flags_there_are_no_variables_and_the_core_state_is_the_networks():
     made = normalisers.Normaliser(Config(), SPEC)
     assert made.carried == made.acting == []

@@ -19,7 +19,11 @@ from tests.helpers import in_threads
 T, B, ACTIONS = 6, 4, 2
 GAMMA, LAMBDA = 0.9, 0.8
 PROGRESS = Context(tf.constant(0.0), tf.constant(1.0), tf.constant(0.0))
-PLAIN = {"normalize_observations": False, "normalize_rewards": False}
+PLAIN = {
+    "normalize_observations": False,
+    "normalize_rewards": False,
+    "value_normalization": "none",
+}
 
 
 def _config(algorithm="ppo", level="CartPole-v1", **settings):

@@ -105,7 +105,7 @@ def _expected(policy, given, games):
         entry = policy.entry(*[given[name][t, :games] for name in names])
         judged = policy.judge(entry, state)
         action, state, _ = policy.act(entry, state, explore=False)
-        for name, value in (("action", action), *judged._asdict().items()):
+        for name, value in (("action", action), ("policy", judged.policy), ("value", judged.value)):
             found[name].append(value)
     return {name: np.stack(values) for name, values in found.items()}
 

@@ -61,6 +61,20 @@ def test_a_run_that_did_not_record_normalisation_normalised_nothing():
         resume.check_weights(_about(), normalised, "runs/x")
 
 
+def test_the_unit_of_values_stays_and_only_popart_needs_other_weights():
+    plain = MADE_OF | {"--value_normalization": "none"}
+    with pytest.raises(
+        Mismatch, match=r"value_normalization is none here and error in runs/x.*from"
+    ):
+        resume.check_resumable(_about(), plain, "runs/x")
+    resume.check_weights(_about(), plain, "runs/x")
+    popart = MADE_OF | {"--value_normalization": "popart"}
+    with pytest.raises(Mismatch, match="popart here and error in runs/x: give the same, or anothe"):
+        resume.check_resumable(_about(), popart, "runs/x")
+    with pytest.raises(Mismatch, match="--value_normalization is popart here and error there"):
+        resume.check_weights(_about(), popart, "runs/x")
+
+
 def test_flags_that_changed_are_said_and_those_of_a_process_alone_are_not():
     config = Config(learning_rate=0.1, num_actors=7, logdir="elsewhere")
     assert resume.resume_messages(_about(), config, learners=1) == [

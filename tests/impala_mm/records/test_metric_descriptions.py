@@ -76,7 +76,8 @@ def test_every_key_that_runs_write_is_described_and_every_description_is_of_such
     )
     keys |= _run_keys(
         tmp_path / "ppo",
-        *("--algorithm=ppo", "--stop_at_return=1e9", "--total_environment_frames=10000"),
+        *("--algorithm=ppo", "--value_normalization=popart"),
+        *("--stop_at_return=1e9", "--total_environment_frames=10000"),
     )
     keys |= _aggregator_keys()
     undescribed = {key for key in keys if find_description(key) is None}
