@@ -6,7 +6,6 @@ whose learner is unreachable logs this, waits, and continues with the next learn
 it does not exit.
 """
 
-import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,26 +14,18 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from impala_mm.actor.acting import Act
 from impala_mm.actor.learner_link import LearnerLink, PolicyVersion, UnrollBatch
 from impala_mm.actor.stepper import EnvironmentStepper, FaultCounter
 from impala_mm.algorithms import registry
-from impala_mm.algorithms.interface import Algorithm, EnvironmentNumber
+from impala_mm.algorithms.interface import Algorithm
 from impala_mm.data.parameter_layout import ParameterLayout
-from impala_mm.data.tensor_io import as_operation, pack, packed_spec, unpack
-from impala_mm.data.trajectory import Entry
 from impala_mm.data.unroll_writer import UnrollWriter
 from impala_mm.environments.types import Environments, Fault
 from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.runtime.log import Say
 from impala_mm.transport.environment_numbers import NumberRange
 from impala_mm.transport.messages import ActorTimes
-
-# Maps entries [E, ...], a core state and the tensors of `EnvironmentNumber` (none if the algorithm
-# does not take it) to actions, a nest of NumPy arrays [E, ...], the next core state and extras; the
-# last two are flat lists.
-_Act = Callable[
-    [Entry, list[tf.Tensor], list[tf.Tensor]], tuple[Any, list[tf.Tensor], list[tf.Tensor]]
-]
 
 
 class Player:
@@ -51,7 +42,7 @@ class Player:
         heartbeat: Heartbeat | None = None,
     ):
         """Play `groups`: each consists of environments that step together, and their number."""
-        acts = {size: _trace_act(algorithm, size) for size in {size for _, size in groups}}
+        acts = self._acts = {size: Act(algorithm, size) for size in {size for _, size in groups}}
         heartbeat, threaded = heartbeat or Heartbeat(), len(groups) > 1
         self._groups = [
             _PlayingGroup(
@@ -80,7 +71,8 @@ class Player:
     def play(self, load_policy: Callable[[], Any] = lambda: None) -> list[bytes]:
         """Play T steps and return the unrolls of all environments that had no fault.
 
-        `load_policy` is called before the first action of an unroll, and may change the parameters.
+        `load_policy` is called before the first action of an unroll, and may change the parameters:
+        it then returns something else than the last time, or None.
         """
         contents: list[bytes] = []
         self.acting = self.stepping = 0.0
@@ -96,13 +88,19 @@ class Player:
                     return contents
             if group.at_unroll_start:
                 if group is first:
-                    self._loaded_policy = load_policy()
+                    self._load(load_policy)
                 if group is last:  # the previous unrolls of all other groups are in `contents`
                     self.policy = self._loaded_policy
             begin = time.perf_counter()
             group.act()
             self.acting += time.perf_counter() - begin
             self._turn = (self._turn + 1) % len(self._groups)
+
+    def _load(self, load_policy: Callable[[], Any]) -> None:
+        before, self._loaded_policy = self._loaded_policy, load_policy()
+        if self._loaded_policy is None or self._loaded_policy != before:
+            for act in self._acts.values():
+                act.read_variables()
 
     def episodes(self) -> np.ndarray:
         """Return the episodes that ended since the last call.
@@ -120,7 +118,7 @@ class Player:
 class _PlayingGroup:
     """E environments that step together, and their unfinished unrolls."""
 
-    def __init__(self, algorithm: Algorithm, stepper: EnvironmentStepper, size: int, act: _Act):
+    def __init__(self, algorithm: Algorithm, stepper: EnvironmentStepper, size: int, act: Act):
         self.stepper, self.size, self._act = stepper, size, act
         self.number: list[tf.Tensor] = []  # the last argument of `act`
         state = algorithm.initial_state(size)
@@ -150,49 +148,6 @@ class _PlayingGroup:
             return None
         self.at_unroll_start = True
         return self._writer.take_unrolls()
-
-
-def _trace_act(algorithm: Algorithm, num_envs: int) -> _Act:
-    """Return the algorithm's `act` for `num_envs` environments as one operation on flat tensors.
-
-    The fields of an entry that `act` may read are passed as one tensor.
-    """
-    exploration = tf.ones([num_envs])
-    step, state = algorithm.unroll.step, algorithm.initial_state(num_envs)
-    fields = (step.observation, step.reward, step.action, step.first, step.mask)
-    read = [tf.TensorSpec([num_envs, *s.shape], s.dtype) for s in tf.nest.flatten(fields)]
-    length, parts = len(tf.nest.flatten(state)), len(tf.nest.flatten(step.action))
-    numbers = [tf.TensorSpec([num_envs], tf.int32), tf.TensorSpec([], tf.int32)]
-    numbers = numbers if registry.takes_environment(algorithm) else []
-
-    @tf.function(autograph=False)
-    def act(packed, *flat):
-        observation, reward, action, first, mask = tf.nest.pack_sequence_as(
-            fields, unpack(packed, read)
-        )
-        entry = Entry(action, reward, None, None, observation, first, None, mask)
-        before = tf.nest.pack_sequence_as(state, flat[:length])
-        environment = [EnvironmentNumber(*flat[length:])] if numbers else []
-        chosen, after, extras = algorithm.act(entry, before, exploration, *environment)
-        results = [tf.nest.flatten(part) for part in (chosen, after, extras)]
-        return list(itertools.chain.from_iterable(results))
-
-    concrete = act.get_concrete_function(
-        packed_spec(read),
-        *[tf.TensorSpec(s.shape, s.dtype) for s in tf.nest.flatten(state)],
-        *numbers,
-    )
-    operation = as_operation(concrete)
-
-    def call(
-        entry: Entry, flat: list[tf.Tensor], number: list[tf.Tensor]
-    ) -> tuple[Any, list[tf.Tensor], list[tf.Tensor]]:
-        fields = (entry.observation, entry.reward, entry.action, entry.first, entry.mask)
-        results = operation(pack(*tf.nest.flatten(fields)), *flat, *number)
-        chosen, rest = [part.numpy() for part in results[:parts]], results[parts:]
-        return tf.nest.pack_sequence_as(step.action, chosen), rest[:length], rest[length:]
-
-    return call
 
 
 def run(

@@ -5,7 +5,7 @@ actor records the parameters of the distribution from which it sampled each acti
 Discrete actions), so that the learner knows the policy that played.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sonnet as snt
@@ -21,7 +21,15 @@ from impala_mm.algorithms import (
     value_targets,
 )
 from impala_mm.algorithms.distributions import Distribution
-from impala_mm.algorithms.interface import Context, PolicyOutput, entry_spec, start_spec
+from impala_mm.algorithms.interface import (
+    Context,
+    PolicyLoader,
+    PolicyOutput,
+    entry_spec,
+    start_spec,
+)
+from impala_mm.algorithms.regulariser_settings import RegulariserSettings
+from impala_mm.algorithms.regularisers import Regularisers
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry, UnrollSpec
 from impala_mm.data.variables import Variables
@@ -32,6 +40,7 @@ class ActorCritic:
     """All members of an `interface.Algorithm` but `update`."""
 
     masks = True  # actions that an environment forbids are never chosen
+    load_policies: Callable[[PolicyLoader], None]  # absent without regularisers
 
     def __init__(self, config: Config, environment: EnvironmentSpec):
         """Make the network and its heads.
@@ -84,6 +93,12 @@ class ActorCritic:
             acting=[*self._trained, *unit, *inputs.acting],
             weights=[*weights, *unit, *inputs.carried],
         )
+
+    def _make_regularisers(self, config: RegulariserSettings) -> list[tf.Variable]:
+        """Make the regularisers that the flags ask for; return their variables."""
+        self._regularisers = Regularisers(config, self._actions)
+        self.load_policies = self._regularisers.load_reference
+        return self._regularisers.variables
 
     def initial_state(self, batch: int) -> Any:
         """Return the core state at the start of an episode: nest of [B, ...]."""

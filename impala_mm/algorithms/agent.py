@@ -14,8 +14,9 @@ import tensorflow as tf
 
 import nets
 from impala_mm.algorithms import networks, registry
-from impala_mm.algorithms.interface import Algorithm, Role
+from impala_mm.algorithms.interface import Algorithm, PolicyLoader, Role
 from impala_mm.config import auto, flags
+from impala_mm.config.messages import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import structure_digest
@@ -53,12 +54,14 @@ def make_agent(
     number: int,
     levels: dict[str, EnvironmentSpec] | None = None,
     role: Role = Role.LEARNER,
+    load_policy: PolicyLoader | None = None,
 ) -> Agent:
     """Build the algorithm that the flags name; refuse flags that do not fit together.
 
     `number` is that of this process among the processes of its role; it makes the process's random
     numbers differ from those of the others. `levels` are the specs of --level_name, if the caller
-    has them already. `role` says what the algorithm is used for.
+    has them already. `role` says what the algorithm is used for. A learner passes `load_policy`,
+    for the policies of other runs that the algorithm's flags name.
     """
     tf.random.set_seed(config.seed + 1000 * number)
     levels = levels or from_flags.level_specs(config)
@@ -67,9 +70,13 @@ def make_agent(
     try:
         algorithm = registry.make_algorithm(config, spec, role, flags_read)
         algorithm.variables.check()
+        load_policies = registry.optional(algorithm, "load_policies")
+        if load_policies and load_policy:
+            load_policies(load_policy)
+            tf.random.set_seed(config.seed + 1000 * number)  # a loaded policy has set its own
     except (nets.UnknownNetwork, nets.Unsuitable) as error:
         flags.refuse(f"--agent_name={config.agent_name}: {error}")
-    except (UnsuitableActions, BadVariables) as error:
+    except (UnsuitableActions, BadVariables, UserMistake) as error:
         flags.refuse(f"--algorithm={config.algorithm}: {error}")
     layout = ParameterLayout(
         algorithm.variables.acting, algorithm.variables.trained, config.parameter_dtype

@@ -7,11 +7,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from impala_mm.algorithms import advantages, losses
+from impala_mm.algorithms import advantages, losses, masking
 from impala_mm.algorithms.actor_critic import ActorCritic
 from impala_mm.algorithms.impala_loss import Losses, impala_loss, vtrace_step
 from impala_mm.algorithms.impala_settings import Settings
 from impala_mm.algorithms.interface import Context, Role
+from impala_mm.algorithms.regularisers import Regularisation
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch
 from impala_mm.distributed.gradients import GradientReducer
@@ -35,7 +36,9 @@ class Impala(ActorCritic):
         scaling, discrete = config.advantage_scaling, environment.actions.discrete is not None
         self._scale_advantages = scaling == "batch" or (scaling == "auto" and not discrete)
         self.variables = self._group_variables(
-            self._make_optimizer() if role is Role.LEARNER else []
+            [*self._make_optimizer(), *self._make_regularisers(config)]
+            if role is Role.LEARNER
+            else []
         )
 
     def update(
@@ -44,7 +47,10 @@ class Impala(ActorCritic):
         """Make one update."""
         config, trained = self._config, self.variables.trained
         moments = self._look_ahead(batch, exchange)
-        loss, gradients = exchange.differentiate(lambda: self._loss(batch, moments), trained)
+        reference = self._regularisers.reference_parameters(batch)
+        (_, loss, regularisation), gradients = exchange.differentiate(
+            lambda: self._loss(batch, moments, reference), trained
+        )
         rate = self._schedule_rate(context)
         applied = exchange.apply(self._optimizer, gradients, trained)
         # The number of steps over which each loss is a sum; with "mean" it is already an average.
@@ -69,6 +75,7 @@ class Impala(ActorCritic):
             "grad_norm": applied.norm,
             "clipped_share": applied.clipped,
         }
+        metrics |= self._regularisers.update(regularisation, exchange)
         return metrics | self._unit.metrics(), batch.weight
 
     def _look_ahead(self, batch: Batch, exchange: GradientReducer) -> losses.Moments | None:
@@ -89,19 +96,38 @@ class Impala(ActorCritic):
         in_unit = self._unit.scale_advantages(targets.pg_advantages)
         return losses.moments(in_unit, steps.live, exchange)
 
-    def _loss(self, batch: Batch, moments: losses.Moments | None) -> Losses:
-        config = self._config
-        return impala_loss(
-            **self._outputs(batch),
-            weight=batch.weight,
+    def _loss(
+        self, batch: Batch, moments: losses.Moments | None, reference: Any
+    ) -> tuple[tf.Tensor, Losses, Regularisation]:
+        """Return the total loss, its parts, and what the regularisers measured.
+
+        `reference` are the parameters of the reference policy, [T+1, B, P], or ().
+        """
+        config, weight = self._config, batch.weight
+        step = vtrace_step(weight=weight, **self._outputs(batch))
+        live = step.steps.live
+        masks = masking.allow_all(~live, batch.unrolls.mask)
+        regularisation = self._regularisers.measure(
+            step.policy,
+            lambda parameters: self._distribution.make(losses.mask(live, parameters), masks),
+            batch.unrolls.extras[1:],
+            reference[:-1],
+            live,
+            weight,
+            config.loss_reduction,
+        )
+        loss = impala_loss(
+            step,
+            regularisation,
+            weight=weight,
             baseline_cost=config.baseline_cost / self._unit.squared(),
-            entropy_cost=config.entropy_cost,
             reduction=config.loss_reduction,
             scale_advantages=self._scale_advantages,
             advantage_moments=moments,
             unit=self._unit,
             huber_delta=config.huber_delta,
         )
+        return loss.total, loss, regularisation
 
     def _outputs(self, batch: Batch) -> dict[str, Any]:
         """Return the arguments of `vtrace_step` for a batch but its weight."""

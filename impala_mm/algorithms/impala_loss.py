@@ -1,4 +1,4 @@
-"""IMPALA's loss: the policy's, the baseline's and the entropy's, with the targets of V-trace.
+"""IMPALA's loss: the policy's, the baseline's and the regularisers', with the targets of V-trace.
 
 `impala.Impala` calls these functions with the outputs of its network for a batch of unrolls.
 """
@@ -12,13 +12,14 @@ import tensorflow as tf
 from impala_mm.algorithms import losses, policies, value_targets, vtrace
 from impala_mm.algorithms.advantages import Estimator
 from impala_mm.algorithms.distributions import Distribution
+from impala_mm.algorithms.regularisers import Regularisation
 from impala_mm.algorithms.value_targets import RewardUnit, ValueUnit
 
 
 class Losses(NamedTuple):
     """The loss and its parts: float32 scalars."""
 
-    total: tf.Tensor  # policy + baseline_cost x baseline + entropy_cost x entropy
+    total: tf.Tensor  # policy + baseline_cost x baseline + the regularisers
     policy: tf.Tensor
     baseline: tf.Tensor
     entropy: tf.Tensor  # the negative entropy, so that minimising it means exploring
@@ -107,28 +108,28 @@ def vtrace_step(
 
 
 def impala_loss(
+    step: Step,
+    regularisation: Regularisation,
     *,
     weight: tf.Tensor,
     baseline_cost: float | tf.Tensor,
-    entropy_cost: float,
     reduction: str = "sum",
     scale_advantages: bool = False,
     advantage_moments: losses.Moments | None = None,
     unit: ValueUnit | None = None,
     huber_delta: float = math.inf,
-    **of_batch: Any,
 ) -> Losses:
-    """Return the policy, baseline and entropy loss of B unrolls, with V-trace targets.
+    """Return the loss of B unrolls and its parts, from what `vtrace_step` returned for them.
 
-    `of_batch` are the other arguments of `vtrace_step`. With `scale_advantages`, the advantages of
-    live transitions get mean 0 and deviation 1, or are scaled by `advantage_moments`. `unit` (None:
-    that of the rewards) is the one of advantages, and of `huber_delta`, above which the errors of
-    the baseline count linearly; `baseline_cost` is that of errors in the unit of the rewards.
+    With `scale_advantages`, the advantages of live transitions get mean 0 and deviation 1, or are
+    scaled by `advantage_moments`. `regularisation` is that of the step's policy. `unit` (None: that
+    of the rewards) is the one of advantages, and of `huber_delta`, above which the errors of the
+    baseline count linearly; `baseline_cost` is that of errors in the unit of the rewards.
 
     `weight` [B] multiplies all terms of its column. A column of weight 0 may hold any values, even
     NaN: it adds 0 to every loss and to every gradient.
     """
-    steps, values, policy, log_probs, targets = vtrace_step(weight=weight, **of_batch)
+    steps, values, _, log_probs, targets = step
     unit = unit or RewardUnit()
     advantages = unit.scale_advantages(targets.pg_advantages)
     if scale_advantages:
@@ -140,7 +141,7 @@ def impala_loss(
         beyond = tf.sqrt(unit.squared())
         terms = value_targets.errors(values, targets.vs, beyond, huber_delta=huber_delta)
         baseline_loss = losses.reduce(terms, steps.live, weight, reduction)
-    entropy_loss = losses.reduce(-policy.entropy(), steps.live, weight, reduction)
-    total = policy_loss + baseline_cost * baseline_loss + entropy_cost * entropy_loss
+    total = policy_loss + baseline_cost * baseline_loss + regularisation.loss
     shift = losses.reduce(steps.behaviour_log_probs - log_probs, steps.live, weight, reduction)
+    entropy_loss = regularisation.entropy
     return Losses(total, policy_loss, baseline_loss, entropy_loss, tf.stop_gradient(shift), error)

@@ -3,11 +3,12 @@
 import dataclasses
 
 from impala_mm.algorithms import advantage_settings
+from impala_mm.algorithms.regulariser_settings import RegulariserSettings
 from impala_mm.config.flags import default, flag
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(advantage_settings.Settings):
+class Settings(advantage_settings.Settings, RegulariserSettings):
     """The settings of a process of IMPALA."""
 
     advantages: str = default(advantage_settings.Settings, "advantages", "vtrace")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
+from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry, UnrollSpec
 from impala_mm.data.variables import Variables
 from impala_mm.distributed.gradients import GradientReducer
@@ -55,6 +56,28 @@ class PolicyOutput(NamedTuple):
     # float32 [B, P]: the parameters of the distribution of the actions (logits, for Discrete ones),
     # from which a student computes its divergence; None if the algorithm has no distribution.
     parameters: tf.Tensor | None = None
+
+
+class LoadedPolicy(Protocol):
+    """The policy of another run, such as a teacher, for an algorithm's updates."""
+
+    config: Config  # the flags of that run
+
+    def initial_state(self, batch: Any) -> Any:
+        """Return the network's recurrent state at the start of `batch` episodes, a number."""
+
+    def judge_unroll(self, entries: Entry, start: Any) -> PolicyOutput:
+        """Return what `judge` returns for each of the entries [T+1, B, ...] of an unroll."""
+
+
+class PolicyLoader(Protocol):
+    """A function that loads policies, `impala_mm.load_policy`."""
+
+    def __call__(self, logdir: str, *, level_name: str) -> LoadedPolicy:
+        """Return the policy of a run or checkpoint, for this level.
+
+        Raises UserMistake if there is none, or if it does not fit the level.
+        """
 
 
 class Context(NamedTuple):
@@ -107,6 +130,13 @@ class Algorithm(Protocol):
 
     def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
         """Return the policy and value for entries [B, ...]; it reads the same fields as `act`."""
+
+    # An algorithm may also have this method, by which it receives the policies of other runs that
+    # its flags name:
+    #
+    #   load_policies(load: PolicyLoader) -> None
+    #
+    # It is called once for a learner's algorithm, before anything else, and may raise UserMistake.
 
     # An algorithm may also have this method, which makes it a teacher of other algorithms:
     #

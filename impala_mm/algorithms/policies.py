@@ -94,17 +94,22 @@ class PolicyHead(snt.Module):
         self._linear = linear_head(p - len(shared), init_scale)
         self._shared = tf.Variable(tf.zeros([len(shared)]), name="deviations")
         own = np.setdiff1d(np.arange(p), shared)
-        self._order = np.argsort(np.concatenate([own, shared]))
+        order = np.concatenate([own, shared])
+        self._order = None if (order == np.arange(p)).all() else np.argsort(order)
 
     def __call__(self, features: tf.Tensor) -> tf.Tensor:
         """Return the parameters [N, P] for features [N, F]."""
         own = self._linear(features)
         shared = tf.broadcast_to(self._shared, [tf.shape(own)[0], *self._shared.shape])
-        return tf.gather(tf.concat([own, shared], -1), self._order, axis=-1)
+        both = tf.concat([own, shared], -1)
+        return both if self._order is None else tf.gather(both, self._order, axis=-1)
 
 
 def draw(policy: Distribution, exploration: tf.Tensor) -> Any:
     """Return actions [B, ...] for `act`: samples, and modes where `exploration` [B] is 0."""
+    known = tf.get_static_value(exploration)
+    if known is not None and (known > 0).all():
+        return policy.sample()
     return tf.nest.map_structure(
         lambda drawn, likely: losses.select(exploration > 0, drawn, likely),
         policy.sample(),

@@ -17,6 +17,7 @@ from impala_mm.algorithms import advantages, losses, samples, value_targets
 from impala_mm.algorithms.actor_critic import ActorCritic
 from impala_mm.algorithms.interface import Context, Role
 from impala_mm.algorithms.policy_gradient_settings import Settings
+from impala_mm.algorithms.regularisers import Regularisation
 from impala_mm.algorithms.samples import Samples
 from impala_mm.config.messages import UserMistake
 from impala_mm.data.trajectory import Batch
@@ -71,7 +72,7 @@ class PolicyGradient(ActorCritic):
 
     def _prepare_updates(self) -> list[tf.Variable]:
         """Make what only `update` needs; return its variables."""
-        return self._make_optimizer()
+        return [*self._make_optimizer(), *self._make_regularisers(self._config)]
 
     def _policy_terms(self, log_ratios: tf.Tensor, advantages: tf.Tensor) -> PolicyTerms:
         """Return the policy's losses of steps [T, N].
@@ -100,18 +101,20 @@ class PolicyGradient(ActorCritic):
         goals, steps = self._goals(read, exchange, True)
         explained, squared_error = _fit(goals, steps.live, exchange)
         self._unit.see_error(tf.cast(squared_error, tf.float32))
-        drawn_from = self._columns(read, steps)
+        reference = self._regularisers.reference_parameters(batch)
+        drawn_from = self._columns(samples.of_batch(read, steps, reference))
 
         def renew() -> Goals:
             return self._arranged(self._goals(read, exchange)[0])
 
         def step(chosen: tf.Tensor, goals: Goals) -> dict[str, tf.Tensor]:
             part, of_part = samples.columns(drawn_from, chosen), samples.pick(goals, chosen)
-            (_, loss, measured), gradients = exchange.differentiate(
+            (_, loss, measured, regularisation), gradients = exchange.differentiate(
                 lambda: self._loss(part, of_part), trained
             )
             exchange.apply(self._optimizer, gradients, trained)
-            return _named(loss, part.live, config.loss_reduction) | measured
+            of_loss = _named(loss, part.live, config.loss_reduction)
+            return of_loss | measured | self._regularisers.update(regularisation, exchange)
 
         limits = {"approx_kl": config.target_kl} if config.target_kl < float("inf") else {}
         first = self._arranged(goals)
@@ -131,9 +134,8 @@ class PolicyGradient(ActorCritic):
         }
         return metrics | self._unit.metrics(), batch.weight
 
-    def _columns(self, batch: Batch, steps: losses.Transitions) -> Samples:
+    def _columns(self, unrolls: Samples) -> Samples:
         """Return what minibatches are drawn from: unrolls, or single steps."""
-        unrolls = samples.of_batch(batch, steps)
         if not self._single_steps:
             return unrolls
         single = samples.single_steps(unrolls._replace(start=()))
@@ -174,15 +176,25 @@ class PolicyGradient(ActorCritic):
         scaled = self._scaled(in_unit, steps.live, exchange)
         return Goals(scaled, estimates.value_targets, values[:-1]), steps
 
-    def _loss(self, part: Samples, goals: Goals) -> tuple[tf.Tensor, Losses, dict[str, tf.Tensor]]:
-        """Return the total loss of a minibatch, its parts, and metrics per step."""
+    def _loss(
+        self, part: Samples, goals: Goals
+    ) -> tuple[tf.Tensor, Losses, dict[str, tf.Tensor], Regularisation]:
+        """Return the total loss of a minibatch, its parts, metrics per step, and regularisers."""
         config, live = self._config, part.live
         parameters, values = self._unroll(part.entries, part.start)
         policy = self._distribution.make(losses.mask(live, parameters), part.masks)
         log_ratios = policy.log_prob(part.actions) - part.behaviour_log_probs
         log_ratios = tf.where(live, log_ratios, 0.0)
         terms, counted = self._policy_terms(log_ratios, goals.advantages)
-        entropies = policy.entropy()
+        regularisation = self._regularisers.measure(
+            policy,
+            lambda given: self._distribution.make(tf.cast(given, parameters.dtype), part.masks),
+            part.behaviour,
+            part.reference,
+            live,
+            part.weight,
+            config.loss_reduction,
+        )
         unit = tf.cast(self._unit.squared(), values.dtype)
         errors = value_targets.errors(
             losses.mask(live, values),
@@ -200,13 +212,13 @@ class PolicyGradient(ActorCritic):
             total = tf.reduce_sum(losses.mask(live, tf.cast(each, values.dtype)))
             return total / tf.reduce_sum(tf.cast(live, values.dtype))
 
-        of_policy, baseline, entropy = (reduced(each) for each in (terms, errors, -entropies))
-        cost = config.baseline_cost / unit
-        total = of_policy + cost * baseline + config.entropy_cost * entropy
+        of_policy, baseline = reduced(terms), reduced(errors)
+        total = of_policy + config.baseline_cost / unit * baseline + regularisation.loss
         measured = {name: mean(each) for name, each in counted.items()}
         measured["approx_kl"] = mean(tf.exp(log_ratios) - 1.0 - log_ratios)
-        measured["entropy"] = mean(entropies)
-        return total, Losses(total, of_policy, baseline, entropy), measured
+        measured["entropy"] = regularisation.totals["entropy"] / regularisation.count
+        parts = Losses(total, of_policy, baseline, regularisation.entropy)
+        return total, parts, measured, regularisation
 
 
 def _named(loss: Losses, live: tf.Tensor, reduction: str) -> dict[str, tf.Tensor]:

@@ -5,6 +5,7 @@ import re
 from typing import Any, ClassVar
 
 from impala_mm.algorithms import advantage_settings
+from impala_mm.algorithms.regulariser_settings import RegulariserSettings
 from impala_mm.config.flags import AUTO, default, flag
 from impala_mm.config.settings import Config
 
@@ -13,7 +14,7 @@ _ATARI = re.compile(r"\bALE/|(NoFrameskip|Deterministic)-v\d")  # in a level's n
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(advantage_settings.Settings):
+class Settings(advantage_settings.Settings, RegulariserSettings):
     """The settings of a process of an algorithm of `policy_gradient`."""
 
     # Other defaults for games of Atari.
@@ -85,6 +86,7 @@ class Settings(advantage_settings.Settings):
 
     def __post_init__(self) -> None:
         """Refuse minibatches into which no batch can be divided."""
+        super().__post_init__()
         self.count_minibatches(of_steps=self.minibatch_of != "unrolls")
 
     def count_minibatches(self, of_steps: bool) -> int:

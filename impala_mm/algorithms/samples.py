@@ -23,10 +23,14 @@ class Samples(NamedTuple):
     masks: Any  # nest of bool [T, N, ...]: the choices that were allowed; () without masks
     behaviour: tf.Tensor  # [T, N, P]: parameters of the policy that played
     behaviour_log_probs: tf.Tensor  # [T, N]: of the actions
+    reference: Any  # [T, N, P]: parameters of the reference policy; () if there is none
 
 
-def of_batch(batch: Batch, steps: losses.Transitions) -> Samples:
-    """Return the B unrolls of a batch, whose entries a normaliser has read, as columns."""
+def of_batch(batch: Batch, steps: losses.Transitions, reference: Any = ()) -> Samples:
+    """Return the B unrolls of a batch, whose entries a normaliser has read, as columns.
+
+    `reference` are the parameters of the reference policy at the entries, [T+1, B, P], or ().
+    """
     read, live = batch.unrolls, steps.live
     entries = read._replace(terminated=(), truncated=(), extras=(), mask=())
     return Samples(
@@ -38,6 +42,7 @@ def of_batch(batch: Batch, steps: losses.Transitions) -> Samples:
         masks=masking.allow_all(~live, read.mask),
         behaviour=losses.mask(live, read.extras[1:]),
         behaviour_log_probs=steps.behaviour_log_probs,
+        reference=tf.nest.map_structure(lambda x: losses.mask(live, x[:-1]), reference),
     )
 
 

@@ -28,7 +28,9 @@ from impala_mm.config.messages import users_traceback
 from impala_mm.config.printable import escape
 
 # The modules of the algorithms that belong to this project, by name.
-BUILT_IN = {name: f"impala_mm.algorithms.{name}" for name in ("impala", "ppo", "a2c", "vpg")}
+BUILT_IN = {
+    name: f"impala_mm.algorithms.{name}" for name in ("impala", "ppo", "a2c", "vpg", "awr", "vmpo")
+}
 _TYPES = (int, float, bool, str, tuple[str, ...])
 
 

@@ -187,7 +187,8 @@ class Box:
         numbers = actions * self.scale + self.middle  # in float64
         if np.dtype(self.dtype).kind in "iu":
             numbers = np.rint(numbers)
-        return np.clip(numbers, self._lows, self._highs).astype(self.dtype)
+        # np.clip takes twice as long for so few numbers.
+        return np.minimum(np.maximum(numbers, self._lows), self._highs).astype(self.dtype)
 
     @functools.cached_property
     def _lows(self) -> np.ndarray:

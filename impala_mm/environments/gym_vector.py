@@ -67,6 +67,7 @@ class GymVector:
         self._states = [_ENDED if opens else _BROKEN] * num_envs
         self._seeds: list[int | None] = [seed + first + i for i in range(num_envs)]  # of the reset
         self._environments: list[Any] = []
+        self._results: list[Any] = [None] * num_envs  # of the environments' last steps or resets
         self._raw_masks: list[RawMask] = []  # one for each environment, if they offer masks
         try:
             self._environments.extend(
@@ -97,15 +98,25 @@ class GymVector:
         reward, terminated, truncated, _, first, fault, _ = self._now
         for array in (reward, terminated, truncated, first, fault):
             array.fill(0)
-        states, steps = self._states, self._steps
+        # What the environments return is read after all have stepped: a simulator displaces this
+        # code and its data from the processor's caches, and it would be loaded again each time.
+        states, steps, results = self._states, self._steps, self._results
         for i, action in enumerate(self.spec.actions.to_environments(actions)):
             try:
                 if states[i] == _RUNNING:
-                    raw, reward[i], terminated[i], truncated[i], info = steps[i](action)
-                    self._put(i, raw, info)
+                    results[i] = steps[i](action)
                 elif states[i] == _ENDED:
                     first[i] = True
-                    self._put(i, *self._reset(i))
+                    results[i] = self._reset(i)
+            except Exception as error:
+                self._break(i, error)
+        for i, result in enumerate(results):
+            try:
+                if states[i] == _RUNNING:
+                    raw, reward[i], terminated[i], truncated[i], info = result
+                    self._put(i, raw, info)
+                elif states[i] == _ENDED:
+                    self._put(i, *result)
                     states[i] = _RUNNING
                 else:
                     self._blank(i)
@@ -138,11 +149,10 @@ class GymVector:
         row = blank_step(1, self._conversion)
         row.first[0] = True
         observation, info = self._reset(i)
-        parts = self._conversion.observation.read(observation)
-        for array, part in zip(nests.flatten(row.observation), parts, strict=True):
-            array[0] = part
-            if not np.isfinite(array).all():
-                raise ValueError(_NOT_FINITE)
+        arrays = nests.flatten(row.observation)
+        self._conversion.observation.write(observation, arrays, 0)
+        if not all(np.isfinite(array).all() for array in arrays):
+            raise ValueError(_NOT_FINITE)
         if masks := self._conversion.masks:
             self._raw_masks[i] = masks.reader(self._environments[i])
             mask = masks.read_one(self._raw_masks[i](observation, info), "the reset")
@@ -192,9 +202,7 @@ class GymVector:
 
     def _put(self, i: int, raw: Any, info: Any) -> None:
         """Write an observation and its mask to row i; raise ValueError if they are wrong."""
-        parts = self._conversion.observation.read(raw)
-        for array, part in zip(self._observation, parts, strict=True):
-            array[i] = part
+        self._conversion.observation.write(raw, self._observation, i)
         if self._mask:
             self._put_mask(i, raw, info)
         elif info:

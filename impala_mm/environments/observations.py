@@ -74,6 +74,14 @@ class ObservationConversion:
             return [self._single.read(raw, "")]
         return list(_read(self.parts, raw, ""))
 
+    def write(self, raw: Any, arrays: list[np.ndarray], row: int) -> None:
+        """Write the result of `read` to one row of arrays; raise the same errors."""
+        if self._single:
+            arrays[0][row] = self._single.read(raw, "")
+            return
+        for array, part in zip(arrays, self.read(raw), strict=True):
+            array[row] = part
+
     def zeros(self, count: int) -> Any:
         """Return `count` observations of zeros: a nest of new arrays [count, ...]."""
         arrays = [np.zeros((count, *part.shape), part.dtype) for part in self.leaves]

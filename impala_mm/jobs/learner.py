@@ -108,6 +108,7 @@ def _train(
     from impala_mm.learner import setup  # noqa: PLC0415
     from impala_mm.learner.learner import GradientNotFinite  # noqa: PLC0415
     from impala_mm.learner.monitor import LearnerLost  # noqa: PLC0415
+    from impala_mm.policy.policy import load_policy  # noqa: PLC0415
     from impala_mm.runtime import devices  # noqa: PLC0415
 
     levels, device = setup.find_levels_and_device(config)
@@ -123,7 +124,7 @@ def _train(
         if folder:
             heartbeat.report_learner_hosts(addresses)
         monitor, learner = setup.build_learner(
-            config, levels, group, addresses, held, folder, began, outputs
+            config, levels, group, addresses, held, folder, began, outputs, load_policy
         )
 
         def meanwhile() -> None:

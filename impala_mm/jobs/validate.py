@@ -63,9 +63,12 @@ def _check_training(config: Config) -> str:
     from impala_mm.algorithms import agent  # noqa: PLC0415
     from impala_mm.algorithms.interface import Role  # noqa: PLC0415
     from impala_mm.environments import from_flags  # noqa: PLC0415
+    from impala_mm.policy.policy import load_policy  # noqa: PLC0415
 
-    role = Role.ACTOR if config.job_name == "actor" else Role.LEARNER
-    made = agent.make_agent(config, 0, role=role)
+    if config.job_name == "actor":
+        made = agent.make_agent(config, 0, role=Role.ACTOR)
+    else:
+        made = agent.make_agent(config, 0, load_policy=load_policy)
     _refuse_large(config, made)
     spaces = from_flags.describe_spaces(made.spec)
     is_known = made.made_of["--agent_name"] != "auto"

@@ -47,7 +47,7 @@ class FirstUnroll:
             what = f"{connected} of {expected} actors connected, no unroll yet"
         elif connected:
             what = f"{_actors(connected)} connected, no unroll yet"
-        elif self._has_connected and expected != 0:
+        elif self._has_connected and (not gave_up if expected is None else expected):
             what = "no actor is connected any more, no unroll yet"
         elif expected:
             what = f"{_actors(expected)} {'is' if expected == 1 else 'are'} starting"

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from impala_mm.algorithms import flag_reads, registry
 from impala_mm.algorithms.agent import Agent, config_for_acting, make_agent
-from impala_mm.algorithms.interface import Algorithm, Role
+from impala_mm.algorithms.interface import Algorithm, PolicyLoader, Role
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
@@ -85,14 +85,16 @@ def build_learner(
     folder: RunFolder | None,
     began: float,
     outputs: RunOutputs,
+    load_policy: PolicyLoader,
 ) -> tuple[LearnerMonitor, Learner]:
     """Return a learner that accepts actors and has its initial variables, and its monitor.
 
     `addresses` are those of all learners, in the order of ranks; at `held` this one listens.
+    `load_policy` loads the policies of other runs that the algorithm's flags name.
     """
     say = outputs.say
     given, config = config, _with_reward_clipping(config, levels, group, folder, say)
-    agent = make_agent(config, group.rank, levels)
+    agent = make_agent(config, group.rank, levels, load_policy=load_policy)
     compared = {name: value for name, value in agent.identity.items() if name != "run_id"}
     agreement.check_equal(group.gather(compared, "identity"))
     address = addresses[group.rank]

@@ -29,6 +29,7 @@ _M = MetricDescription
 _SHARE = "share of time, 0 to 1"
 _LOSS = "per step"
 _BATCH_LOSS = "per batch"
+_NATS = "nats per step"
 
 GROUPS = (
     MetricGroup(
@@ -91,8 +92,8 @@ GROUPS = (
                 _LOSS,
                 "The loss that is minimised, per step of the batch: policy loss + "
                 "`--baseline_cost` x baseline loss (divided by the square of the unit that "
-                "`--value_normalization` names) + `--entropy_cost` x entropy loss. The progress "
-                "line's `loss`.",
+                "`--value_normalization` names) + `--entropy_cost` x entropy loss + other "
+                "regularisers. The progress line's `loss`.",
                 "no target; a jump to many times its usual size is a warning",
             ),
             "loss_per_step/policy": _M(
@@ -130,6 +131,42 @@ GROUPS = (
         },
     ),
     MetricGroup(
+        "Regularisers",
+        {
+            "kl_pi_mu": _M(
+                _NATS,
+                "Mean divergence from the policy in training to the one that played, KL(pi || mu). "
+                "Only with `--kl_pi_mu_cost` or `--target_kl_pi_mu`.",
+                "at its target, or below",
+            ),
+            "kl_mu_pi": _M(
+                _NATS,
+                "Mean divergence from the policy that played to the one in training, KL(mu || pi). "
+                "Only with `--kl_mu_pi_cost` or `--target_kl_mu_pi`.",
+                "at its target, or below",
+            ),
+            "kl_ref_pi": _M(
+                _NATS,
+                "Mean divergence from the reference policy to the one in training. Only with "
+                "`--kl_ref_pi_cost` or `--target_kl_ref_pi`.",
+                "at its target, or below",
+            ),
+            "entropy_cost": _M(
+                "per nat",
+                "Cost of the entropy, a Lagrange multiplier. Only with `--target_entropy`.",
+                "steady; at 1e-6 the entropy stays above its target without help, at 1e6 it does "
+                "not come up to it",
+            ),
+            "kl_pi_mu_cost": _M(
+                "per nat",
+                "Cost of `kl_pi_mu`, a Lagrange multiplier. Only with `--target_kl_pi_mu`.",
+                "steady; at 1e-6 the divergence stays below its target without help",
+            ),
+            "kl_mu_pi_cost": _M("per nat", "The same for `kl_mu_pi`."),
+            "kl_ref_pi_cost": _M("per nat", "The same for `kl_ref_pi`."),
+        },
+    ),
+    MetricGroup(
         "Policy gradients",
         {
             "entropy": _M(
@@ -159,6 +196,16 @@ GROUPS = (
                 "PPO: steps whose ratio is beyond `--clip`, the average over the optimizer steps "
                 "of an update.",
                 "about 0.05 to 0.3; at 0 the policy hardly changes",
+            ),
+            "capped_weights": _M(
+                "share of steps, 0 to 1",
+                "AWR: steps whose weight is `--largest_weight`.",
+                "below about 0.05; else raise `--temperature`",
+            ),
+            "temperature": _M(
+                "deviations of the advantage",
+                "V-MPO: the temperature of the weights of the better half, a Lagrange multiplier.",
+                "steady",
             ),
             "explained_variance": _M(
                 "share",

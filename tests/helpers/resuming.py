@@ -13,7 +13,7 @@ from processes import free_port
 
 from impala_mm.actor.actor import Player
 from impala_mm.algorithms import registry
-from impala_mm.config.settings import Config
+from impala_mm.algorithms.impala_settings import Settings
 from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.distributed import group
@@ -31,12 +31,14 @@ from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport.server import Server
 
 ALL, BATCH = 40, 4
-CONFIG = Config(
+CONFIG = Settings(
     level_name="memory",
     agent_name="MLPLSTMAgent",
     batch_size=BATCH,
     save_checkpoint_secs=0,
     total_environment_frames=1e6,
+    target_entropy=0.5,
+    target_kl_mu_pi=0.001,
 )
 
 

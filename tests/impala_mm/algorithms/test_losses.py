@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from whole_loss import impala_loss
 
 from impala_mm.algorithms import impala, losses
 
@@ -12,7 +13,7 @@ COSTS = {"discounting": 0.5, "baseline_cost": 0.5, "entropy_cost": 0.01}
 
 
 def unrolls(seed, steps, batch, num_actions=3, resets=0.2):
-    """Return arguments of impala_loss: random outputs, and entries with ends and resets."""
+    """Return arguments of `impala_loss`: random outputs, and entries with ends and resets."""
     rng = np.random.default_rng(seed)
     shape = (steps + 1, batch)
     return {
@@ -32,7 +33,7 @@ def loss_and_gradients(inputs, of=("total",)):
     logits, values = tf.Variable(inputs["parameters"]), tf.Variable(inputs["values"])
     with tf.GradientTape(persistent=True) as tape:
         outputs = {"parameters": tf.identity(logits), "values": tf.identity(values)}
-        result = impala.impala_loss(**(inputs | outputs), **COSTS)
+        result = impala_loss(**(inputs | outputs), **COSTS)
     gradients = [
         tape.gradient(getattr(result, name), [logits, values], unconnected_gradients="zero")
         for name in of
@@ -64,7 +65,7 @@ def test_an_unknown_clipping_or_reduction_is_refused_by_name():
     with pytest.raises(ValueError, match="'half' is none of abs_one, soft_asymmetric, none"):
         losses.clip_reward(tf.zeros([1]), "half")
     with pytest.raises(ValueError, match="'max' is none of sum, mean"):
-        impala.impala_loss(**unrolls(0, 2, 1), **COSTS, reduction="max")
+        impala_loss(**unrolls(0, 2, 1), **COSTS, reduction="max")
 
 
 def episode_end(terminated):
@@ -190,9 +191,9 @@ def test_a_column_counts_as_its_weight_says():
     each = []
     for b in range(2):
         one = {n: a[[b]] if n == "weight" else a[:, [b]] for n, a in inputs.items()}
-        each.append(np.array(impala.impala_loss(**one, **COSTS)))
+        each.append(np.array(impala_loss(**one, **COSTS)))
     inputs["weight"] = np.float32([0.25, 3.0])
-    got = impala.impala_loss(**inputs, **COSTS)
+    got = impala_loss(**inputs, **COSTS)
     np.testing.assert_allclose(got, 0.25 * each[0] + 3 * each[1], rtol=1e-5)
 
 
@@ -200,7 +201,7 @@ def test_the_mean_divides_by_the_constants_t_and_b():
     """The divisor is 5 x 4, although far fewer steps are live."""
     inputs = unrolls(2, 5, 4, resets=0.6)
     inputs["weight"][0] = 0
-    total, mean = (impala.impala_loss(**inputs, **COSTS, reduction=r) for r in losses.REDUCTIONS)
+    total, mean = (impala_loss(**inputs, **COSTS, reduction=r) for r in losses.REDUCTIONS)
     np.testing.assert_allclose(np.array(total) / 20, mean, rtol=1e-6)
 
 
@@ -234,23 +235,21 @@ def test_thresholds_and_lambda_reach_v_trace():
         "behaviour_log_probs": np.full([2, 1], np.log(0.125), np.float32),
         "weight": np.ones([1], np.float32),
     }
-    result = impala.impala_loss(
-        **inputs, **COSTS, clip_rho_threshold=3.0, clip_pg_rho_threshold=None
-    )
+    result = impala_loss(**inputs, **COSTS, clip_rho_threshold=3.0, clip_pg_rho_threshold=None)
     np.testing.assert_allclose(result.policy, np.log(2) * 4, rtol=1e-5)
     np.testing.assert_allclose(result.baseline, 0.5 * 3**2, rtol=1e-5)
     # Two such steps, discount 0.5: vs_0 = 1 + 0.5 x c x 1, where c = lambda x min(4, c_bar).
     longer = {n: a if n == "weight" else a[[0, 1, 1]] for n, a in inputs.items()}
-    result = impala.impala_loss(**longer, **COSTS, clip_c_threshold=2.0, lambda_=0.5)
+    result = impala_loss(**longer, **COSTS, clip_c_threshold=2.0, lambda_=0.5)
     np.testing.assert_allclose(result.baseline, 0.5 * (1.5**2 + 1**2), rtol=1e-5)
 
 
 def test_it_is_the_same_in_a_graph():
     inputs = unrolls(5, 6, 3)
     tensors = {name: tf.constant(array) for name, array in inputs.items()}
-    compiled = tf.function(lambda x: impala.impala_loss(**x, **COSTS))
+    compiled = tf.function(lambda x: impala_loss(**x, **COSTS))
     np.testing.assert_allclose(
-        compiled(tensors), impala.impala_loss(**tensors, **COSTS), rtol=1e-5, atol=1e-6
+        compiled(tensors), impala_loss(**tensors, **COSTS), rtol=1e-5, atol=1e-6
     )
 
 
@@ -282,5 +281,5 @@ def test_with_scaled_advantages_the_policys_loss_does_not_depend_on_the_rewards_
     policy = []
     for scale in (1, 1000):
         scaled = inputs | {"rewards": inputs["rewards"] * np.float32(scale)}
-        policy.append(float(impala.impala_loss(**scaled, **COSTS, scale_advantages=True).policy))
+        policy.append(float(impala_loss(**scaled, **COSTS, scale_advantages=True).policy))
     assert policy[0] == pytest.approx(policy[1], rel=1e-3)

@@ -7,6 +7,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
+from whole_loss import impala_loss
 
 from impala_mm.actor.actor import Player
 from impala_mm.algorithms import impala, masking, policies, registry
@@ -130,7 +131,7 @@ def _loss(masks, **changes):
         "weight": np.float32([1, 0]),
     } | changes
     with tf.GradientTape() as tape:
-        result = impala.impala_loss(
+        result = impala_loss(
             parameters=tf.identity(parameters),
             masks=masks,
             discounting=0.5,
@@ -185,12 +186,8 @@ def test_actors_record_the_mask_by_which_they_chose():
     assert metrics["grad_norm"] > 0
 
 
-class ReadsNone:
-    """An algorithm that declares nothing."""
-
-
 def test_an_algorithm_that_reads_no_masks_is_refused(monkeypatch):
-    monkeypatch.setattr(impala, "make", lambda config, environment, role: ReadsNone())
+    monkeypatch.setattr(impala.Impala, "masks", False)
     spec = level_spec("acting:Doors-v0")
     with pytest.raises(
         UnsuitableActions,

@@ -203,7 +203,7 @@ def test_a_value_that_has_moved_further_than_value_clip_is_taught_no_more():
     moves = np.random.default_rng(2).uniform(-0.3, 0.3, (T + 1) * B)
     table.values.assign_add(moves.astype(np.float32))
     with tf.GradientTape() as tape:
-        _, loss, _ = algorithm._loss(part, goals)
+        _, loss, *_ = algorithm._loss(part, goals)
     slopes = tf.convert_to_tensor(tape.gradient(loss.baseline, table.values)).numpy()
     slopes = slopes.reshape(T + 1, B)[:-1]
     targets, old = goals.targets.numpy().astype(float), goals.values.numpy().astype(float)
@@ -306,9 +306,9 @@ class Double(snt.Module):
         return tf.tanh(layer(tf.cast(observation, tf.float64))), state
 
 
-def _learn(group, columns, double, imitated=1, **settings):
+def _learn(group, columns, double, make=_made, **settings):
     """Return the variables of one learner after an update on its columns of a batch of 8."""
-    algorithm, exchange = _made(group=group, **settings)
+    algorithm, exchange = make(group=group, **settings)
     if double:
         algorithm._network = Double()
         heads = [snt.Linear(ACTIONS, name="policy_logits"), snt.Linear(1, name="baseline")]

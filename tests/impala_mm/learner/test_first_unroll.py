@@ -67,6 +67,14 @@ def test_actors_that_have_left_are_not_called_starting(monkeypatch):
     assert wait.describe(1, 0).startswith("1 of 2 actors connected")
 
 
+def test_an_actor_that_has_joined_and_gave_up_is_said_to_have_given_up():
+    """Without a known number of actors, it may have been the only one."""
+    wait = FirstUnroll(None)
+    assert wait.describe(1, 0).startswith("1 actor connected")
+    assert wait.describe(0, 1).startswith("1 actor gave up, no other actor is connected (")
+    assert wait.describe(0, 0).startswith("no actor is connected any more")
+
+
 def test_the_lines_of_a_long_wait_become_rarer(monkeypatch):
     clock = [100.0]
     monkeypatch.setattr(first_unroll.time, "monotonic", lambda: clock[0])

@@ -26,7 +26,10 @@ def _to_the_end(folder, contents):
 
 
 def test_twenty_updates_a_kill_and_twenty_more_are_forty(tmp_path):
-    """The run has an LSTM, Adam's slots and the baseline's running error, on recorded unrolls."""
+    """The run has an LSTM, Adam's slots, the baseline's running error and two multipliers.
+
+    It trains on recorded unrolls.
+    """
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     for folder in (whole, cut):
         folder.mkdir()

@@ -69,16 +69,14 @@ def test_the_page_is_the_table():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_every_key_that_runs_write_is_described_and_every_description_is_of_such_a_key(tmp_path):
-    keys = _run_keys(
-        tmp_path,
-        *("--level_name=catch", "--stop_at_return=2", "--total_environment_frames=30000"),
-    )
-    keys |= _run_keys(
-        tmp_path / "ppo",
-        *("--algorithm=ppo", "--value_normalization=popart"),
-        *("--stop_at_return=1e9", "--total_environment_frames=10000"),
-    )
+    flags = ("--level_name=catch", "--stop_at_return=2", "--total_environment_frames=30000")
+    targets = ("--target_entropy=0.5", "--target_kl_pi_mu=1", "--target_kl_mu_pi=1")
+    keys = _run_keys(tmp_path / "impala", *flags, *targets, "--target_kl_ref_pi=1")
+    keys |= _run_keys(tmp_path / "ppo", *flags, "--algorithm=ppo", "--value_normalization=popart")
+    for name in ("awr", "vmpo"):
+        keys |= _run_keys(tmp_path / name, *flags, f"--algorithm={name}")
     keys |= _aggregator_keys()
     undescribed = {key for key in keys if find_description(key) is None}
     assert not undescribed

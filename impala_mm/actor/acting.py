@@ -1,0 +1,117 @@
+"""Choosing actions in an actor: an algorithm's `act`, traced once, so that a call costs little.
+
+`Player` calls an `Act` for each step of its environments. NumPy computes it if it can
+(`numpy_function`) and if one thread shall: with the overhead of TensorFlow's call, TensorFlow took
+1.3 to 3.6 times as long for all sizes of MLPs and LSTMs that were tried. TensorFlow computes
+convolutions, and what several threads or a GPU shall compute.
+"""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from impala_mm.actor.numpy_function import NumpyFunction
+from impala_mm.actor.numpy_operations import Untranslatable
+from impala_mm.algorithms import registry
+from impala_mm.algorithms.interface import Algorithm, EnvironmentNumber
+from impala_mm.data.tensor_io import as_operation, pack, packed_spec, unpack
+from impala_mm.data.trajectory import Entry
+
+
+class Act:
+    """An algorithm's `act` for E environments."""
+
+    def __init__(self, algorithm: Algorithm, num_envs: int):
+        """Trace the algorithm's `act` for `num_envs` environments."""
+        self._action = algorithm.unroll.step.action
+        self._num_actions = len(tf.nest.flatten(self._action))
+        self._num_states = len(tf.nest.flatten(algorithm.initial_state(num_envs)))
+        function, entry, state = _flat_act(algorithm, num_envs)
+        self._numpy = _by_numpy(function.get_concrete_function(*entry, *state), num_envs)
+        if not self._numpy:
+            self._tensorflow = _by_tensorflow(function.python_function, entry, state)
+
+    @property
+    def by_numpy(self) -> bool:
+        """Whether NumPy computes it."""
+        return self._numpy is not None
+
+    def read_variables(self) -> None:
+        """Act by the variables' present values from now on."""
+        if self._numpy:
+            self._numpy.read_variables()
+
+    def __call__(
+        self, entry: Entry, state: list[Any], number: list[tf.Tensor]
+    ) -> tuple[Any, list[Any], list[Any]]:
+        """Return actions, a nest of NumPy arrays [E, ...], the next core state and extras.
+
+        `entry` has arrays [E, ...]; `number` has the tensors of `EnvironmentNumber`, or none if the
+        algorithm does not take it. State and extras are flat lists of [E, ...].
+        """
+        read = (entry.observation, entry.reward, entry.action, entry.first, entry.mask)
+        arrays, chosen = tf.nest.flatten(read), self._num_actions
+        if self._numpy:
+            results: list[Any] = self._numpy(*arrays, *state, *number)
+        else:
+            results = self._tensorflow(pack(*arrays), *state, *number)
+            results[:chosen] = [part.numpy() for part in results[:chosen]]
+        actions = tf.nest.pack_sequence_as(self._action, results[:chosen])
+        extras = chosen + self._num_states  # where they begin
+        return actions, results[chosen:extras], results[extras:]
+
+
+def _flat_act(
+    algorithm: Algorithm, num_envs: int
+) -> tuple[Any, list[tf.TensorSpec], list[tf.TensorSpec]]:
+    """Return `act` as a tf.function of flat tensors, and the specs of those.
+
+    The first ones are the fields of an entry that `act` may read, the others the core state and
+    the tensors of `EnvironmentNumber`.
+    """
+    exploration = tf.ones([num_envs])
+    step, state = algorithm.unroll.step, algorithm.initial_state(num_envs)
+    fields = (step.observation, step.reward, step.action, step.first, step.mask)
+    entry = [tf.TensorSpec([num_envs, *s.shape], s.dtype) for s in tf.nest.flatten(fields)]
+    states = [tf.TensorSpec(s.shape, s.dtype) for s in tf.nest.flatten(state)]
+    numbers = [tf.TensorSpec([num_envs], tf.int32), tf.TensorSpec([], tf.int32)]
+    numbers = numbers if registry.takes_environment(algorithm) else []
+
+    def act(*flat: tf.Tensor) -> list[tf.Tensor]:
+        read, kept = flat[: len(entry)], flat[len(entry) :]
+        observation, reward, action, first, mask = tf.nest.pack_sequence_as(fields, read)
+        seen = Entry(action, reward, None, None, observation, first, None, mask)
+        before = tf.nest.pack_sequence_as(state, kept[: len(states)])
+        environment = [EnvironmentNumber(*kept[len(states) :])] if numbers else []
+        results = algorithm.act(seen, before, exploration, *environment)
+        return list(itertools.chain.from_iterable(map(tf.nest.flatten, results)))
+
+    return tf.function(act, autograph=False), entry, states + numbers
+
+
+def _by_numpy(concrete: Any, num_envs: int) -> NumpyFunction | None:
+    """Return the function as NumPy computes it; None if TensorFlow shall compute it."""
+    if tf.config.get_visible_devices("GPU"):
+        return None
+    if tf.config.threading.get_intra_op_parallelism_threads() > 1:  # by --intra_op_threads
+        return None
+    seed, _ = tf.compat.v1.get_seed(0)
+    try:
+        return NumpyFunction(concrete, np.random.default_rng([seed, num_envs]))
+    except Untranslatable:
+        return None
+
+
+def _by_tensorflow(
+    act: Callable[..., list[tf.Tensor]], entry: list[tf.TensorSpec], state: list[tf.TensorSpec]
+) -> Callable[..., list[tf.Tensor]]:
+    """Return the function as one operation, which takes the parts of an entry as one tensor."""
+
+    @tf.function(autograph=False)
+    def packed_act(packed: tf.Tensor, *flat: tf.Tensor) -> list[tf.Tensor]:
+        return act(*unpack(packed, entry), *flat)
+
+    return as_operation(packed_act.get_concrete_function(packed_spec(entry), *state))

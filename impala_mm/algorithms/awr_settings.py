@@ -1,0 +1,31 @@
+"""The flags of --algorithm=awr.
+
+The rest of the defaults is PPO's: 2,048 steps per update, ten passes in minibatches of 64 steps.
+"""
+
+import dataclasses
+
+from impala_mm.algorithms import policy_gradient_settings as family
+from impala_mm.config.flags import AUTO, default, flag
+from impala_mm.config.settings import Config
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(family.Settings):
+    """The settings of a process of AWR."""
+
+    unroll_length: int = default(Config, "unroll_length", 128)
+    learning_rate: float = default(Config, "learning_rate", 0.0003)
+    mlp_init_scale: float = default(Config, "mlp_init_scale", 2**0.5)
+    epochs: int = default(family.Settings, "epochs", 10)
+    minibatches: int = default(family.Settings, "minibatches", AUTO)
+    # fmt: off
+    temperature: float = flag(
+        1.0, group="AWR", least=1e-3,
+        text="Scaled advantage at which an action's weight is e times that of an average one. A "
+             "lower temperature learns from fewer actions. inf: all weights are 1, which is "
+             "behaviour cloning.")
+    largest_weight: float = flag(
+        20.0, group="AWR", least=1,
+        text="Largest weight of an action. inf: no limit.")
+    # fmt: on

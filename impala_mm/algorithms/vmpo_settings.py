@@ -1,0 +1,45 @@
+"""The flags of --algorithm=vmpo.
+
+The rest of the defaults is PPO's: 2,048 steps per update, ten passes in minibatches of 64 steps.
+"""
+
+import dataclasses
+
+from impala_mm.algorithms import policy_gradient_settings as family
+from impala_mm.config.flags import AUTO, default, flag
+from impala_mm.config.settings import Config
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(family.Settings):
+    """The settings of a process of V-MPO."""
+
+    unroll_length: int = default(Config, "unroll_length", 128)
+    learning_rate: float = default(Config, "learning_rate", 0.0003)
+    mlp_init_scale: float = default(Config, "mlp_init_scale", 2**0.5)
+    epochs: int = default(family.Settings, "epochs", 10)
+    minibatches: int = default(family.Settings, "minibatches", AUTO)
+    target_kl_mu_pi: float = default(family.Settings, "target_kl_mu_pi", 0.01)
+    # fmt: off
+    temperature: float = flag(
+        1.0, group="V-MPO", least=1e-6, most=1e6,
+        text="Initial temperature of the softmax over the advantages of the better half of a "
+             "batch, which gives the weights of its actions; a Lagrange multiplier then adjusts "
+             "it.")
+    target_weight_kl: float = flag(
+        0.1, group="V-MPO", least=0,
+        text="Divergence of these weights from equal ones, in nats, at which the temperature "
+             "holds them. The smaller it is, the more evenly the better half is learnt from.")
+    temperature_speed: float = flag(
+        0.1, group="V-MPO", least=0,
+        text="Largest change of the temperature's logarithm in one update; see multiplier_speed.")
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        """Refuse a target that no weights have."""
+        super().__post_init__()
+        if self.target_weight_kl == float("inf"):
+            raise ValueError(
+                "--target_weight_kl=inf: no weights are that far from equal ones; give a number "
+                "of nats, such as 0.1"
+            )

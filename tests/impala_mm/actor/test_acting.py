@@ -1,0 +1,161 @@
+"""What an actor's `Act` returns: the same by NumPy as by TensorFlow, whichever computes it."""
+
+import in_process
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import nets
+from impala_mm.actor.acting import Act
+from impala_mm.actor.actor import Player
+from impala_mm.algorithms import registry
+from impala_mm.config.settings import Config
+from impala_mm.data.trajectory import UnrollCodec
+from impala_mm.environments.action_parts import Box, Discrete, MultiBinary, MultiDiscrete
+from impala_mm.environments.actions import ActionSpec
+from impala_mm.environments.choices import ChoiceSpec
+from impala_mm.environments.make import make_environments
+from impala_mm.environments.types import EnvironmentSpec
+
+SIZE = 3
+BOX = Box((2,), (-1.0, 0.0), (1.0, 5.0))
+ACTIONS = {
+    "Discrete": Discrete(4),
+    "MultiDiscrete": MultiDiscrete((2, 2), (2, 3, 4, 2), (0, 0, 0, 0)),
+    "MultiBinary": MultiBinary((3,)),
+    "Box": BOX,
+    "Dict": {"a": Discrete(3), "b": (BOX, MultiBinary((2,)))},
+}
+VECTOR = tf.TensorSpec([5], tf.float32)
+NESTED = {"a": VECTOR, "b": ChoiceSpec((70, 30)), "c": tf.TensorSpec([3, 2], tf.float32)}
+OBSERVATIONS = [tf.TensorSpec([6, 2], tf.uint8), ChoiceSpec((70,)), NESTED]
+ACTIVATIONS = [name for name in nets.ACTIVATIONS if name != "gelu"]  # NumPy has no erf
+EVERYTHING = {
+    "normalize_observations": True,
+    "normalize_rewards": True,
+    "layer_norm": True,
+    "separate_networks": True,
+    "box_deviation": "learnt",
+    "box_policy": "tanh",
+}
+
+
+def _algorithm(observation, actions, masked=False, agent_name="MLPAgent", **settings):
+    tf.random.set_seed(1)
+    actions = ActionSpec(actions)
+    masks = actions.mask_specs if masked else ()
+    spec = EnvironmentSpec("level", observation, actions, 1, None, masks=masks)
+    config = Config(level_name="catch", agent_name=agent_name, precision="float32", **settings)
+    return registry.make_algorithm(config, spec)
+
+
+def _entries(algorithm, random):
+    """Return random entries of SIZE environments."""
+
+    def draw(spec):
+        shape = [SIZE, *spec.shape]
+        if spec.dtype == tf.bool:
+            return random.random(shape) < 0.7
+        if spec.dtype.is_integer:
+            return random.integers(2, size=shape).astype(spec.dtype.as_numpy_dtype)
+        return random.standard_normal(shape, np.float32)
+
+    entry = tf.nest.map_structure(draw, algorithm.unroll.step._replace(extras=()))
+    for mask in tf.nest.flatten(entry.mask):
+        mask[:, ::2] = True  # at least one choice of each element
+    return entry
+
+
+def _both(algorithm, monkeypatch):
+    """Return the algorithm's `Act` by NumPy and by TensorFlow."""
+    by_numpy = Act(algorithm, SIZE)
+    assert by_numpy.by_numpy
+    threads = tf.config.threading
+    monkeypatch.setattr(threads, "get_intra_op_parallelism_threads", lambda: 2)
+    by_tensorflow = Act(algorithm, SIZE)
+    assert not by_tensorflow.by_numpy
+    return by_numpy, by_tensorflow
+
+
+@pytest.mark.parametrize(
+    ("observation", "actions", "masked", "settings"),
+    [
+        *((VECTOR, each, False, {}) for each in ACTIONS.values()),
+        (VECTOR, BOX, False, EVERYTHING),
+        *((VECTOR, each, True, {}) for each in ACTIONS.values() if each is not BOX),
+        *((each, Discrete(4), False, {}) for each in OBSERVATIONS),
+        *((NESTED, ACTIONS["Dict"], True, EVERYTHING | {"activation": a}) for a in ACTIVATIONS),
+    ],
+)
+@pytest.mark.parametrize("agent_name", ["MLPAgent", "MLPLSTMAgent"])
+def test_states_and_parameters_are_those_that_tensorflow_computes(
+    agent_name, observation, actions, masked, settings, monkeypatch
+):
+    algorithm = _algorithm(observation, actions, masked, agent_name, **settings)
+    for variable in algorithm.variables.acting:  # also those that begin as zeros
+        variable.assign_add(0.1 * tf.random.uniform(variable.shape))
+    acts = _both(algorithm, monkeypatch)
+    random = np.random.default_rng(0)
+    states = [tf.nest.flatten(algorithm.initial_state(SIZE))] * 2
+    for _ in range(4):
+        entry = _entries(algorithm, random)
+        (ours, mine, parameters), (theirs, other, expected) = (
+            act(entry, state, []) for act, state in zip(acts, states, strict=True)
+        )
+        for found, wanted in zip([*mine, *parameters], [*other, *expected], strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-6)
+            assert np.asarray(found).dtype == np.asarray(wanted).dtype
+        for found, wanted in zip(tf.nest.flatten(ours), tf.nest.flatten(theirs), strict=True):
+            assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
+        states = [mine, other]
+
+
+@pytest.mark.parametrize(
+    ("observation", "settings"),
+    [
+        (tf.TensorSpec([36, 36, 1], tf.uint8), {"agent_name": "ShallowConvAgent"}),
+        (VECTOR, {"activation": "gelu"}),
+    ],
+)
+def test_tensorflow_computes_what_numpy_does_not(observation, settings):
+    algorithm = _algorithm(observation, Discrete(4), **settings)
+    act = Act(algorithm, SIZE)
+    assert not act.by_numpy
+    actions, _, (parameters,) = act(_entries(algorithm, np.random.default_rng(0)), [], [])
+    assert (actions.shape, actions.dtype, parameters.shape) == ((SIZE,), np.int32, (SIZE, 4))
+
+
+def test_equal_seeds_give_equal_actions_and_others_differ():
+    def drawn(seed):
+        algorithm = _algorithm(VECTOR, BOX)
+        tf.random.set_seed(seed)
+        act, entry = Act(algorithm, SIZE), _entries(algorithm, np.random.default_rng(0))
+        return np.array([act(entry, [], [])[0] for _ in range(3)])
+
+    np.testing.assert_array_equal(drawn(1), drawn(1))
+    assert not np.isclose(drawn(1), drawn(2)).any()
+
+
+def test_forbidden_choices_are_never_made():
+    algorithm = _algorithm(VECTOR, Discrete(4), masked=True)
+    act, entry = Act(algorithm, SIZE), _entries(algorithm, np.random.default_rng(0))
+    entry.mask[:] = [[True, False, True, False], [False, False, False, True], [True] * 4]
+    drawn = np.array([act(entry, [], [])[0] for _ in range(200)])
+    assert [set(column) for column in drawn.T.tolist()] == [{0, 2}, {3}, {0, 1, 2, 3}]
+
+
+def test_a_player_acts_by_the_policy_that_it_loaded_last():
+    algorithm = in_process.make(Config(level_name="catch", unroll_length=3))
+    for variable in algorithm.variables.trained:
+        variable.assign(tf.zeros_like(variable))
+    (bias,) = [v for v in algorithm.variables.trained if v.name == "policy_logits/b:0"]
+    player = Player(algorithm, [(make_environments("catch", 2, seed=0), 2)])
+    codec = UnrollCodec(algorithm.unroll)
+
+    def load(version):
+        bias.assign(tf.fill(bias.shape, float(version)))
+        return version
+
+    for version in (1, 2, 3):
+        unrolls, _ = codec.decode(tf.constant(player.play(lambda v=version: load(v))))
+        assert (unrolls.extras.numpy()[1:] == version).all()

@@ -1,0 +1,92 @@
+"""Signs and limits that other programs of this family got wrong, each by its effect."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from impala_mm.algorithms import policies, targets
+from impala_mm.algorithms.ppo import PPO
+from impala_mm.algorithms.regulariser_settings import RegulariserSettings
+from impala_mm.algorithms.regularisers import Regularisers
+from impala_mm.config import flags
+from impala_mm.config.settings import Config
+from impala_mm.environments.action_parts import Discrete
+from impala_mm.environments.actions import ActionSpec
+from tests.impala_mm.algorithms import test_policy_gradient as family
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_a_share_of_1_copies_a_target_network_and_0_leaves_it(share):
+    target, online = tf.Variable([3.0, -1.0]), tf.Variable([7.0, 1.0])
+    targets.follow([target], [online], share)
+    np.testing.assert_allclose(target, [3 + 4 * share, -1 + 2 * share])
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "learns"),
+    [(0.79, -1.0, False), (0.81, -1.0, True), (0.82, 1.0, True), (1.19, 1.0, True),
+     (1.21, 1.0, False), (0.5, 1.0, True), (1.5, -1.0, True)],
+)  # fmt: skip
+def test_ppos_lower_limit_is_1_minus_clip(ratio, advantage, learns):
+    """It is 0.8 for a clip of 0.2, and not 1 / 1.2 = 0.833."""
+    algorithm, _ = family._made(clip=0.2)
+    assert isinstance(algorithm, PPO)
+    log_ratio = tf.Variable([[math.log(ratio)]])
+    with tf.GradientTape() as tape:
+        terms = algorithm._policy_terms(tf.identity(log_ratio), tf.constant([[advantage]]))
+    slope = float(tape.gradient(terms.losses, log_ratio)[0, 0])
+    assert slope == pytest.approx(-ratio * advantage if learns else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "raises"),
+    [("entropy", True), ("kl_pi_mu", False), ("kl_mu_pi", False), ("kl_ref_pi", False)],
+)
+@pytest.mark.parametrize("with_target", [False, True])
+def test_a_step_along_the_loss_raises_the_entropy_and_lowers_divergences(name, raises, with_target):
+    flag = {f"target_{name}": 1.3 if raises else 0.0} if with_target else {f"{name}_cost": 1.0}
+    made = Regularisers(
+        RegulariserSettings(**{"entropy_cost": 0.0} | flag), ActionSpec(Discrete(4))
+    )
+    rng = np.random.default_rng(0)
+    parameters, mu, reference = rng.normal(size=(3, 5, 2, 4)).astype("f")
+    live = np.ones((5, 2), bool)
+
+    def measure(given):
+        return made.measure(
+            policies.categorical(given), policies.categorical, mu, reference, live,
+            np.ones(2, "f"), "sum",
+        )  # fmt: skip
+
+    given = tf.constant(parameters)
+    with tf.GradientTape() as tape:
+        tape.watch(given)
+        before = measure(given)
+    after = measure(given - 0.1 * tape.gradient(before.loss, given))
+    grows = float(after.totals[name]) > float(before.totals[name])
+    assert grows == raises
+
+
+def test_rewards_and_returns_hold_no_regulariser():
+    """The regularisers' costs change no advantage and no value target."""
+    found = []
+    for cost in (0.0, 5.0):
+        algorithm, exchange = family._made(entropy_cost=cost, kl_mu_pi_cost=cost)
+        goals, _ = algorithm._goals(family._tensors(family._batch(algorithm)), exchange)
+        found.append(goals)
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("algorithm", ["impala", "ppo"])
+@pytest.mark.parametrize(
+    "name", ["target_entropy", "target_kl_pi_mu", "target_kl_mu_pi", "target_kl_ref_pi"]
+)
+def test_a_target_of_0_on_the_command_line_is_a_target(algorithm, name):
+    given = ["experiment.py", f"--algorithm={algorithm}", f"--{name}=0"]
+    (config,), _ = flags.parse(given, "", Config)
+    made = Regularisers(config, ActionSpec(Discrete(4)))
+    assert made.uses(name.removeprefix("target_"))
+    assert len(made.variables) == 1

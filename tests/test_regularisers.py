@@ -1,0 +1,78 @@
+"""Targets of entropy and divergences, a reference policy, AWR and V-MPO in real runs."""
+
+import signal
+
+import pytest
+from processes import EXPERIMENT, Process, free_port, needs_horovod, run
+from rows import read_rows
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+SHORT = ("--unroll_length=32", "--minibatches=4", "--learning_rate=0.001")
+
+
+def _train(logdir, *flags):
+    """Return the rows of a run that ends by itself."""
+    address = f"--learner_hosts=127.0.0.1:{free_port()}"
+    code, printed = run(*EXPERIMENT, address, f"--logdir={logdir}", *flags, limit=400)
+    assert code == 0, printed
+    return read_rows(logdir)
+
+
+def _mean(rows, key, share=0.3):
+    """Return a metric's mean over the last rows that have it."""
+    values = [row[key] for row in rows if key in row]
+    last = values[-max(1, int(share * len(values))) :]
+    return sum(last) / len(last)
+
+
+def test_impala_holds_its_entropy_and_resumes_with_the_cost_that_held_it(tmp_path):
+    flags = ("--level_name=CartPole-v1", "--target_entropy=0.6", "--save_checkpoint_secs=2")
+    address = f"--learner_hosts=127.0.0.1:{free_port()}"
+    first = Process(*EXPERIMENT, address, f"--logdir={tmp_path}", *flags)
+    first.until("frames.*frames", 120)
+    first.until("checkpoint at update", 120)
+    first.process.send_signal(signal.SIGINT)
+    assert first.process.wait(60) == 130
+    before = [row["entropy_cost"] for row in read_rows(tmp_path) if "entropy_cost" in row]
+    frames = ("--total_environment_frames=250000", "--stop_at_return=1e9")
+    rows = _train(tmp_path, *flags, *frames)
+    costs = [row["entropy_cost"] for row in rows if "entropy_cost" in row]
+    ended, began = costs[len(before) - 1 : len(before) + 1]
+    assert 0.3 < began / ended < 3, "it began where it was, and not at 0.005"
+    assert -_mean(rows, "loss_per_step/entropy") == pytest.approx(0.6, abs=0.03)
+
+
+def test_a_policy_stays_near_its_reference(tmp_path):
+    _train(tmp_path / "one", "--level_name=catch", "--stop_at_return=0.9")
+    reference = (f"--reference={tmp_path / 'one'}", "--target_kl_ref_pi=0.02")
+    length = ("--total_environment_frames=60000", "--stop_at_return=2")
+    rows = _train(tmp_path / "two", "--level_name=catch", *reference, *length)
+    assert _mean(rows, "kl_ref_pi") < 0.06
+    assert _mean(rows, "kl_ref_pi_cost") > 1e-4
+    assert rows[-1]["episode_return"] > 0.7
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--algorithm=awr",),
+        ("--algorithm=vmpo",),
+        ("--algorithm=awr", "--temperature=inf", "--positive_advantages"),
+    ],
+)
+def test_it_learns_cartpole(tmp_path, flags):
+    goal = ("--stop_at_return=200", "--max_seconds=300", "--total_environment_frames=1e6")
+    rows = _train(tmp_path, "--level_name=CartPole-v1", *SHORT, *flags, *goal)
+    assert rows[-1]["episode_return"] >= 200
+
+
+@needs_horovod
+@pytest.mark.parametrize("algorithm", ["awr", "vmpo"])
+def test_two_learners_hold_the_same_variables_and_multipliers(tmp_path, algorithm):
+    two = ("--num_learners=2", "--batch_size=8", "--check_sync_every=10", *SHORT)
+    more = ("--target_entropy=0.5", "--total_environment_frames=30000")
+    flags = (f"--algorithm={algorithm}", "--level_name=CartPole-v1", *two, *more)
+    rows = _train(tmp_path, *flags)
+    assert rows[-1]["sync_checks"] > 0
+    assert rows[-1]["sync_repairs"] == 0
+    assert rows[-1]["entropy_cost"] != pytest.approx(0.01, rel=0.01)
