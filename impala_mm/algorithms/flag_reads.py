@@ -35,6 +35,9 @@ def recording(config: Config, names: set[str]) -> Config:
                 names.update(known)
             return super().__getattribute__(name)
 
+        def __repr__(self) -> str:  # Sonnet calls it for each argument of a module
+            return repr(config)
+
         def __reduce__(self) -> tuple[Any, ...]:
             return copy.copy, (config,)
 

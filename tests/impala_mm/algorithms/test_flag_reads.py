@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+import pprint
 
 import pytest
 
@@ -23,7 +24,9 @@ def _note(config, read):
 def test_what_is_read_of_a_config_is_recorded_and_all_else_is_as_it_was():
     config, read = Settings(decay=0.5), set()
     recording = flag_reads.recording(config, read)
-    assert not read
+    assert repr(recording) == repr(config)
+    pprint.pformat(recording, width=20)
+    assert not read, "a config may be printed"
     assert isinstance(recording, Settings)
     assert (recording.decay, recording.own) == (0.5, 1)
     assert read == {"decay", "own"}
@@ -55,3 +58,12 @@ def test_impala_reads_what_its_networks_and_its_optimizer_need_when_it_is_made()
     assert {"layer_norm", "momentum", "policy_init_scale", "normalize_rewards"} <= read
     assert "learning_rate_power" not in read
     assert _note(config, read) == ""
+
+
+def test_a_module_of_sonnet_that_gets_the_config_reads_no_more_of_it_than_its_own_code_does():
+    config = Config.of_algorithm("tests.algorithms.recurrent_q")(
+        level_name="memory", algorithm="tests.algorithms.recurrent_q", baseline_cost=0.3
+    )
+    read = agent.make_agent(config, 0).flags_read
+    assert {"learning_rate", "burn_in", "lstm_size"} <= read
+    assert "has not read --baseline_cost=0.3: this has no effect" in _note(config, read)

@@ -348,7 +348,7 @@ def _joined(of_part, learners, steps):
     ("tolerance", "double", "epochs", "minibatches_of_it"),
     [(1e-9, True, 4, 2), (1e-5, False, 1, 1)],
 )
-@pytest.mark.parametrize("minibatch_of", ["steps", "unrolls"])
+@pytest.mark.parametrize("minibatch_of", ["steps", pytest.param("unrolls", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("learners", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(
     monkeypatch, tolerance, double, epochs, minibatches_of_it, minibatch_of, learners

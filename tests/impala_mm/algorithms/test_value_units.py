@@ -87,7 +87,7 @@ def test_with_popart_the_unit_of_the_rewards_does_not_matter(algorithm):
         assert float(one) > 0.1
 
 
-@pytest.mark.parametrize("algorithm", ["impala", "ppo"])
+@pytest.mark.parametrize("algorithm", ["impala", pytest.param("ppo", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("unit", ["popart", "error"])
 def test_learners_agree_on_the_unit_and_are_one_with_all_columns(algorithm, unit):
     config = _config(algorithm, value_normalization=unit, reward_scaling=30.0)
@@ -138,6 +138,7 @@ def test_every_estimate_of_advantages_trains_every_algorithm(algorithm, estimate
     assert apart > 1e-4
 
 
+@pytest.mark.slow
 def test_hubers_loss_is_linear_in_large_errors_alone():
     found = {}
     for scale in (1e-3, 1e3):

@@ -138,6 +138,7 @@ def test_without_any_step_no_action_has_a_weight():
     assert not np.isfinite(divergence)
 
 
+@pytest.mark.slow
 def test_the_temperature_ends_where_the_weights_have_the_target_divergence():
     algorithm, exchange = family._made(
         "vmpo", temperature=0.05, target_weight_kl=0.2, learning_rate=0.0, temperature_speed=0.05
@@ -162,8 +163,8 @@ def test_the_temperature_ends_where_the_weights_have_the_target_divergence():
     assert goals.advantages.numpy().mean() == pytest.approx(1, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["awr", "vmpo"])
-@pytest.mark.parametrize("learners", [2, 4])
+@pytest.mark.parametrize("name", ["awr", pytest.param("vmpo", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("learners", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(monkeypatch, name, learners):
     """The multipliers are, too: temperatures and costs enter every later step."""
     settings = {
