@@ -80,7 +80,7 @@ class EndlessUpdate:
         making = [report.in_update for report in reports]
         going_on = making != self._making or not any(making) or len(reports) == 1
         self._seconds, self._making = 0.0 if going_on else self._seconds + passed, making
-        longest = max(report.longest_update for report in reports)
+        longest = max((report.longest_update for report in reports), default=0.0)
         timeout = max(_TIMES * longest, _LEAST_SECONDS) if longest else _FIRST_SECONDS
         if self._seconds < timeout:
             return ""
