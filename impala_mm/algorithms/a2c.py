@@ -25,9 +25,5 @@ class A2C(PolicyGradient):
     _config: Settings
 
     def _policy_terms(self, log_ratios: tf.Tensor, advantages: tf.Tensor) -> PolicyTerms:
-        limit = self._config.largest_ratio
-        weights = tf.stop_gradient(
-            vtrace.clipped_exp(log_ratios, limit if limit < float("inf") else None)
-        )
-        # The gradient of a log-ratio is that of the log-probability.
-        return PolicyTerms(-weights * advantages * log_ratios, {})
+        weights = vtrace.clipped_exp(log_ratios, self._config.largest_ratio)
+        return super()._policy_terms(log_ratios, tf.stop_gradient(weights) * advantages)

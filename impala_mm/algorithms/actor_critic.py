@@ -71,6 +71,11 @@ class ActorCritic:
         self._optimizer.initialize(self._trained)
         return [*self._optimizer.variables, *self._unit.learning]
 
+    def _scales_advantages(self) -> bool:
+        """Return whether --advantage_scaling gives advantages mean 0 and deviation 1."""
+        scaling, discrete = self._config.advantage_scaling, self._actions.discrete is not None
+        return scaling == "batch" or (scaling == "auto" and not discrete)
+
     def _schedule_rate(self, context: Context) -> tf.Tensor:
         """Set the learning rate to that of this update, and return it."""
         rate = optimizers.scheduled_rate(self._config, context.frames, context.total)

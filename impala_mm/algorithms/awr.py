@@ -6,8 +6,6 @@ sensible if the unrolls come from a better policy (a source of one's own), or of
 (--positive_advantages).
 """
 
-import math
-
 import tensorflow as tf
 
 from impala_mm.algorithms import losses, vtrace
@@ -34,13 +32,12 @@ class AWR(PolicyGradient):
     ) -> tf.Tensor:
         """Return the weights [T, B] of the actions, from all learners' advantages alike."""
         config, scaled = self._config, super()._scaled(estimates, live, exchange)
-        cap = config.largest_weight if config.largest_weight < math.inf else None
-        weights = vtrace.clipped_exp(scaled / config.temperature, cap)
+        weights = vtrace.clipped_exp(scaled / config.temperature, config.largest_weight)
         if config.positive_advantages:
             weights = tf.where(scaled > 0, weights, 0.0)
         return losses.mask(live, weights)
 
     def _policy_terms(self, log_ratios: tf.Tensor, advantages: tf.Tensor) -> PolicyTerms:
-        # The gradient of a log-ratio is that of the log-probability.
+        terms = super()._policy_terms(log_ratios, advantages)
         capped = advantages > 0.999 * self._config.largest_weight  # which exp() may round down
-        return PolicyTerms(-advantages * log_ratios, {"capped_weights": capped})
+        return terms._replace(counted={"capped_weights": capped})

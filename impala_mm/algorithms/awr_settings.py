@@ -6,19 +6,13 @@ The rest of the defaults is PPO's: 2,048 steps per update, ten passes in minibat
 import dataclasses
 
 from impala_mm.algorithms import policy_gradient_settings as family
-from impala_mm.config.flags import AUTO, default, flag
-from impala_mm.config.settings import Config
+from impala_mm.config.flags import flag
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(family.Settings):
+class Settings(family.EpochSettings):
     """The settings of a process of AWR."""
 
-    unroll_length: int = default(Config, "unroll_length", 128)
-    learning_rate: float = default(Config, "learning_rate", 0.0003)
-    mlp_init_scale: float = default(Config, "mlp_init_scale", 2**0.5)
-    epochs: int = default(family.Settings, "epochs", 10)
-    minibatches: int = default(family.Settings, "minibatches", AUTO)
     # fmt: off
     temperature: float = flag(
         1.0, group="AWR", least=1e-3,

@@ -33,8 +33,7 @@ class Impala(ActorCritic):
         self._config: Settings = config
         # V-trace itself is a part of the loss.
         self._estimate = None if config.advantages == "vtrace" else advantages.make(config)
-        scaling, discrete = config.advantage_scaling, environment.actions.discrete is not None
-        self._scale_advantages = scaling == "batch" or (scaling == "auto" and not discrete)
+        self._scale_advantages = self._scales_advantages()
         self.variables = self._group_variables(
             [*self._make_optimizer(), *self._make_regularisers(config)]
             if role is Role.LEARNER

@@ -11,7 +11,8 @@ A Normal ignores a Box's bounds: the action that it draws is recorded, and judge
 only what the environment takes and what the network reads of it is clipped. A number at a bound of
 a ClippedNormal stands for all numbers beyond it, so that its log-probability, and with it the
 gradient, vanishes where the mean is far beyond the bound: such a policy never returns. That of a
-Normal grows with the distance.
+Normal grows with the distance; it has nothing to learn from, either, where all of its actions are
+clipped to the same bound.
 
 If the environment offers masks, forbidden choices have the probability 0; a masked MultiBinary has
 a MultiCategorical of two choices each.

@@ -5,8 +5,8 @@
         -- `_loss`, for each minibatch of each epoch: policy + baseline + regularisers
         -- exchange.apply: averaged over learners, clipped, applied
 
-A subclass says in `_policy_terms` how an action's probability and advantage make a loss, and may
-say in `_scaled` how advantages weigh.
+A subclass may say in `_policy_terms` how an action's probability and advantage make a loss, and in
+`_scaled` how advantages weigh.
 """
 
 from typing import NamedTuple
@@ -64,8 +64,7 @@ class PolicyGradient(ActorCritic):
         )
         self._minibatches = _count(config, self.network_name, remembers, self._single_steps)
         self._estimate = advantages.make(config)
-        scaling, discrete = config.advantage_scaling, environment.actions.discrete is not None
-        self._scale_advantages = scaling == "batch" or (scaling == "auto" and not discrete)
+        self._scale_advantages = self._scales_advantages()
         self.variables = self._group_variables(
             self._prepare_updates() if role is Role.LEARNER else []
         )
@@ -78,9 +77,10 @@ class PolicyGradient(ActorCritic):
         """Return the policy's losses of steps [T, N].
 
         `log_ratios` are the logarithms of the actions' probabilities under the policy, less those
-        under the policy that played; they carry the gradient.
+        under the policy that played; they carry the gradient, which is that of the
+        log-probabilities. Unless a subclass says otherwise, it is weighed by the advantages.
         """
-        raise NotImplementedError
+        return PolicyTerms(-advantages * log_ratios, {})
 
     def _scaled(
         self, estimates: tf.Tensor, live: tf.Tensor, exchange: GradientReducer

@@ -114,3 +114,14 @@ class Settings(advantage_settings.Settings, RegulariserSettings):
                 f"{above}"
             )
         return count
+
+
+@dataclasses.dataclass(frozen=True)
+class EpochSettings(Settings):
+    """The settings of a process that makes several passes over each batch, as PPO does."""
+
+    unroll_length: int = default(Config, "unroll_length", 128)
+    learning_rate: float = default(Config, "learning_rate", 0.0003)
+    mlp_init_scale: float = default(Config, "mlp_init_scale", 2**0.5)
+    epochs: int = default(Settings, "epochs", 10)
+    minibatches: int = default(Settings, "minibatches", AUTO)

@@ -10,12 +10,11 @@ import dataclasses
 from typing import Any, ClassVar
 
 from impala_mm.algorithms import policy_gradient_settings as family
-from impala_mm.config.flags import AUTO, default, flag
-from impala_mm.config.settings import Config
+from impala_mm.config.flags import flag
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(family.Settings):
+class Settings(family.EpochSettings):
     """The settings of a process of PPO."""
 
     FOR_ATARI: ClassVar[dict[str, Any]] = family.Settings.FOR_ATARI | {
@@ -25,11 +24,6 @@ class Settings(family.Settings):
         "clip": 0.1,
     }
 
-    unroll_length: int = default(Config, "unroll_length", 128)
-    learning_rate: float = default(Config, "learning_rate", 0.0003)
-    mlp_init_scale: float = default(Config, "mlp_init_scale", 2**0.5)
-    epochs: int = default(family.Settings, "epochs", 10)
-    minibatches: int = default(family.Settings, "minibatches", AUTO)
     # fmt: off
     clip: float = flag(
         0.2, group="PPO", learner_only=True, least=0,

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from impala_mm.algorithms.interface import Context, Role
 from impala_mm.algorithms.lagrange import Multiplier
-from impala_mm.algorithms.policy_gradient import PolicyGradient, PolicyTerms
+from impala_mm.algorithms.policy_gradient import PolicyGradient
 from impala_mm.algorithms.vmpo_settings import Settings
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch
@@ -52,10 +52,6 @@ class VMPO(PolicyGradient):
         weights, divergence = better_half(scaled, live, temperature, exchange)
         self._temperature.update(divergence, tf.ones_like(divergence), exchange)
         return weights
-
-    def _policy_terms(self, log_ratios: tf.Tensor, advantages: tf.Tensor) -> PolicyTerms:
-        # The gradient of a log-ratio is that of the log-probability.
-        return PolicyTerms(-advantages * log_ratios, {})
 
 
 def better_half(

@@ -3,10 +3,8 @@
 Its returns reach to the end of the unroll, where the baseline takes over.
 """
 
-import tensorflow as tf
-
 from impala_mm.algorithms.interface import Role
-from impala_mm.algorithms.policy_gradient import PolicyGradient, PolicyTerms
+from impala_mm.algorithms.policy_gradient import PolicyGradient
 from impala_mm.algorithms.vpg_settings import Settings
 from impala_mm.config.settings import Config
 from impala_mm.environments.types import EnvironmentSpec
@@ -19,7 +17,3 @@ def make(config: Config, environment: EnvironmentSpec, role: Role = Role.LEARNER
 
 class VPG(PolicyGradient):
     """The policy gradient, which makes one optimizer step per round by default."""
-
-    def _policy_terms(self, log_ratios: tf.Tensor, advantages: tf.Tensor) -> PolicyTerms:
-        # The gradient of a log-ratio is that of the log-probability.
-        return PolicyTerms(-advantages * log_ratios, {})
