@@ -4,6 +4,7 @@ Actors, learners and evaluators call these functions; the process that starts lo
 choices that concern GPUs are expectations: they were not measured on a GPU.
 """
 
+import dataclasses
 import os
 from typing import Any, NamedTuple
 
@@ -13,6 +14,18 @@ from impala_mm.config.settings import Config
 _LARGE_OBSERVATION = 1000  # numbers in an observation, from which on it counts as large
 _GBIT = 125e6  # bytes/s of a link of 1 Gbit/s
 _LARGE_NETWORK = 100_000  # weights, from which on inference is worth a learner's GPU
+
+# What `auto` stands for where an action contains numbers (Box). With the values that suit choices,
+# which are the defaults of `Config`, IMPALA does not learn such tasks.
+_WITH_BOX = {
+    "box_policy": "normal",
+    "normalize_observations": True,
+    "normalize_rewards": True,
+    "separate_networks": True,
+    "entropy_cost": 0.0,
+}
+# The flags whose `auto` depends on the environment. Runs record what it stands for, and keep it.
+FOLLOW_TASK = (*_WITH_BOX, "reward_clipping")
 
 
 class AutoChoice(NamedTuple):
@@ -163,11 +176,42 @@ def inference(config: Config, weights: int, device: str, rounds: bool) -> AutoCh
     )
 
 
-def reward_clipping(config: Config, emulator: str) -> str:
-    """Return how rewards are clipped; `emulator` is the level's, empty for all but Atari."""
-    if config.reward_clipping != "auto":
-        return config.reward_clipping
-    return "abs_one" if emulator else "none"
+def for_task(config: Config, environment: Any, recorded: dict[str, Any] | None = None) -> Config:
+    """Return the config with what `auto` stands for in the flags of FOLLOW_TASK.
+
+    `environment` is the EnvironmentSpec. `recorded` are the flags of the run that is resumed, or
+    whose weights a new run starts with: it keeps its values, and has the defaults of earlier
+    versions, which are those of `Config`, where it lacks a flag.
+    """
+    chosen = _chosen(environment)
+    if recorded is not None:
+        before = {name: recorded.get(name, getattr(Config, name)) for name in chosen}
+        chosen |= {name: value for name, value in before.items() if not _is_auto(value)}
+    return adopt(config, chosen)
+
+
+def adopt(config: Config, chosen: dict[str, Any]) -> Config:
+    """Return the config with these values in place of `auto`."""
+    changes = {name: x for name, x in chosen.items() if _is_auto(getattr(config, name))}
+    return dataclasses.replace(config, **changes)
+
+
+def task_flags(config: Config) -> dict[str, Any]:
+    """Return the values of the flags whose `auto` depends on the environment, by name."""
+    return {name: getattr(config, name) for name in FOLLOW_TASK}
+
+
+def _chosen(environment: Any) -> dict[str, Any]:
+    """Return what `auto` stands for in a new run, by flag."""
+    has_box = environment.actions.has_box
+    chosen = {name: x if has_box else getattr(Config, name) for name, x in _WITH_BOX.items()}
+    # Two networks for large observations would double what most of the time goes to.
+    chosen["separate_networks"] = has_box and not is_large(environment.observation)
+    return chosen | {"reward_clipping": "abs_one" if environment.emulator else "none"}
+
+
+def _is_auto(value: Any) -> bool:
+    return value in {AUTO, "auto"}
 
 
 def pull_secs(asked: float, parameter_bytes: float) -> float:

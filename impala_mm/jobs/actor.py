@@ -114,7 +114,7 @@ class _ActorSetup(NamedTuple):
         self.report(address, error.fault, error.reason)
 
 
-def _ask_learner(setup: _ActorSetup, name: str, default: str) -> str:
+def _ask_learner(setup: _ActorSetup, name: str, default: Any) -> Any:
     """Return the value by this name in the identity of the first learner that answers.
 
     Return the default if it has none, or if this actor is asked to stop.
@@ -145,13 +145,13 @@ def _ask_learner(setup: _ActorSetup, name: str, default: str) -> str:
     return default
 
 
-def _ask_reward_clipping(setup: _ActorSetup, own: str) -> str:
-    """Return what --reward_clipping=auto stands for; `own` is what it would for a new run.
+def _ask_task_flags(setup: _ActorSetup, own: dict[str, Any]) -> dict[str, Any]:
+    """Return what `auto` stands for in the flags of `own`, which a new run would have.
 
     The learner knows more: a resumed run keeps what its folder has recorded.
     """
-    asks = setup.config.reward_clipping == "auto"
-    return _ask_learner(setup, "reward_clipping", own) if asks else own
+    asked = auto.task_flags(setup.config)
+    return _ask_learner(setup, "follows_task", own) if asked != own else own
 
 
 class _PreparedActor(NamedTuple):
@@ -184,10 +184,10 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     except ValueError as error:
         flags.refuse(str(error))
     groups = _make_groups(setup, level, sizes)
-    own = made.identity["reward_clipping"]
+    own = made.identity["follows_task"]
     # Asked only now, so that mistakes in the flags are found while no learner runs.
-    if (clipping := _ask_reward_clipping(setup, own)) != own:
-        config = dataclasses.replace(config, reward_clipping=clipping)
+    if (chosen := _ask_task_flags(setup, own)) != own:
+        config = auto.adopt(config, chosen)
         made = agent.make_agent(acting(config), config.task, levels, role=Role.ACTOR)
     algorithm, layout = made.algorithm, made.layout
     pull_secs = auto.pull_secs(config.min_pull_secs, layout.size)
@@ -235,7 +235,8 @@ def _prepare_stepping(setup: _ActorSetup) -> _PreparedActor:
     groups = _make_groups(setup, level, sizes)
     identity = agent.stepping_identity(config, levels)
     identity |= {"actor": config.task, "level": level, "groups": sizes}
-    identity["reward_clipping"] = _ask_reward_clipping(setup, identity["reward_clipping"])
+    chosen = _ask_task_flags(setup, identity["follows_task"])
+    identity["reward_clipping"] = auto.adopt(config, chosen).reward_clipping
     pack = compression.COMPRESSORS[auto.compression(config, observation)]
     learner = setup.learners[setup.start]
     playing = stepping_actor.SteppingActor(
