@@ -20,6 +20,7 @@ class Settings(advantage_settings.Settings, RegulariserSettings):
     normalize_rewards: bool = default(Config, "normalize_rewards", AUTO)
     separate_networks: bool = default(Config, "separate_networks", AUTO)
     entropy_cost: float = default(Config, "entropy_cost", AUTO)
+    kl_mu_pi_cost: float = default(RegulariserSettings, "kl_mu_pi_cost", AUTO)
     # fmt: off
     clip_pg_rho_threshold: float = flag(
         1.0, group="IMPALA", least=0, learner_only=True,

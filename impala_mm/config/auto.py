@@ -16,13 +16,14 @@ _GBIT = 125e6  # bytes/s of a link of 1 Gbit/s
 _LARGE_NETWORK = 100_000  # weights, from which on inference is worth a learner's GPU
 
 # What `auto` stands for where an action contains numbers (Box). With the values that suit choices,
-# which are the defaults of `Config`, IMPALA does not learn such tasks.
+# which are the defaults of earlier versions, IMPALA does not learn such tasks.
 _WITH_BOX = {
     "box_policy": "normal",
     "normalize_observations": True,
     "normalize_rewards": True,
     "separate_networks": True,
     "entropy_cost": 0.0,
+    "kl_mu_pi_cost": 1.0,
 }
 # The flags whose `auto` depends on the environment. Runs record what it stands for, and keep it.
 FOLLOW_TASK = (*_WITH_BOX, "reward_clipping")
@@ -180,34 +181,40 @@ def for_task(config: Config, environment: Any, recorded: dict[str, Any] | None =
     """Return the config with what `auto` stands for in the flags of FOLLOW_TASK.
 
     `environment` is the EnvironmentSpec. `recorded` are the flags of the run that is resumed, or
-    whose weights a new run starts with: it keeps its values, and has the defaults of earlier
-    versions, which are those of `Config`, where it lacks a flag.
+    whose weights a new run starts with: it keeps its values, and those of earlier versions where it
+    lacks a flag.
     """
-    chosen = _chosen(environment)
+    former = {name: _former_default(type(config), name) for name in task_flags(config)}
+    chosen = former | {"reward_clipping": "abs_one" if environment.emulator else "none"}
+    if environment.actions.has_box:
+        chosen |= {name: value for name, value in _WITH_BOX.items() if name in former}
+        # Two networks for large observations would double what most of the time goes to.
+        chosen["separate_networks"] = not is_large(environment.observation)
     if recorded is not None:
-        before = {name: recorded.get(name, getattr(Config, name)) for name in chosen}
-        chosen |= {name: value for name, value in before.items() if not _is_auto(value)}
+        kept = {name: recorded.get(name, value) for name, value in former.items()}
+        chosen |= {name: value for name, value in kept.items() if not _is_auto(value)}
     return adopt(config, chosen)
 
 
 def adopt(config: Config, chosen: dict[str, Any]) -> Config:
     """Return the config with these values in place of `auto`."""
-    changes = {name: x for name, x in chosen.items() if _is_auto(getattr(config, name))}
+    changes = {
+        name: chosen.get(name, value)
+        for name, value in task_flags(config).items()
+        if _is_auto(value)
+    }
     return dataclasses.replace(config, **changes)
 
 
 def task_flags(config: Config) -> dict[str, Any]:
-    """Return the values of the flags whose `auto` depends on the environment, by name."""
-    return {name: getattr(config, name) for name in FOLLOW_TASK}
+    """Return the values of the flags of FOLLOW_TASK that the config has, by name."""
+    return {name: getattr(config, name) for name in FOLLOW_TASK if hasattr(config, name)}
 
 
-def _chosen(environment: Any) -> dict[str, Any]:
-    """Return what `auto` stands for in a new run, by flag."""
-    has_box = environment.actions.has_box
-    chosen = {name: x if has_box else getattr(Config, name) for name, x in _WITH_BOX.items()}
-    # Two networks for large observations would double what most of the time goes to.
-    chosen["separate_networks"] = has_box and not is_large(environment.observation)
-    return chosen | {"reward_clipping": "abs_one" if environment.emulator else "none"}
+def _former_default(kind: type, name: str) -> Any:
+    """Return the default of a flag before it was `auto`: that of a class which `kind` extends."""
+    defaults = [vars(each)[name] for each in kind.__mro__ if name in vars(each)]
+    return next((value for value in defaults if not _is_auto(value)), AUTO)
 
 
 def _is_auto(value: Any) -> bool:

@@ -105,7 +105,8 @@ def differences(config: Any, recorded: dict[str, Any]) -> list[str]:
 
 
 def changed(before: Any, after: Any, names: Sequence[str]) -> list[str]:
-    """Return those of the flags `names` whose values differ between two configs."""
+    """Return those of the flags `names` that both configs have, with different values."""
+    names = [name for name in names if hasattr(before, name)]
     return [name for name in names if getattr(before, name) != getattr(after, name)]
 
 

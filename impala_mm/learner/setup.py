@@ -226,11 +226,10 @@ def _for_task(
     new, known = auto.for_task(config, spec), auto.for_task(config, spec, recorded)
     adopted = auto.adopt(config, group.gather(auto.task_flags(known), "task")[0])
     if folder:
-        kept = flags.changed(new, known, auto.FOLLOW_TASK)
-        chosen = flags.changed(config, known, auto.FOLLOW_TASK) if spec.actions.has_box else []
+        kept, chosen = (flags.changed(each, known, auto.FOLLOW_TASK) for each in (new, config))
         if kept:
             say(f"{', '.join(flags.arguments(known, kept))}, which this run has recorded")
-        elif chosen:
+        elif spec.actions.has_box and chosen:
             say(f"actions are numbers (Box): {' '.join(flags.arguments(known, chosen))}")
     return adopted
 

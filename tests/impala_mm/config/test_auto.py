@@ -130,6 +130,7 @@ FOR_BOX = {
     "normalize_rewards": True,
     "separate_networks": True,
     "entropy_cost": 0.0,
+    "kl_mu_pi_cost": 1.0,
 }
 # The defaults before `auto` was one.
 FOR_CHOICES = {
@@ -138,6 +139,7 @@ FOR_CHOICES = {
     "normalize_rewards": False,
     "separate_networks": False,
     "entropy_cost": 0.005,
+    "kl_mu_pi_cost": 0.0,
 }
 
 
@@ -177,8 +179,10 @@ def test_flags_that_are_given_stay_and_algorithms_without_auto_keep_their_defaul
     assert found == FOR_BOX | changed | {"reward_clipping": "none"}
     ppo = _config("--algorithm=ppo", "--separate_networks=auto", "--level_name=Pendulum-v1")
     found = auto.task_flags(auto.for_task(ppo, Environment()))
-    as_before = {name: getattr(ppo, name) for name in FOR_BOX} | {"separate_networks": False}
+    as_before = {name: getattr(ppo, name) for name in FOR_BOX} | {"separate_networks": True}
     assert found == as_before | {"reward_clipping": "none"}
+    other = auto.for_task(Config(algorithm="my.own", box_policy="auto"), ROBOT)
+    assert (other.box_policy, other.normalize_rewards) == ("normal", False)
 
 
 def test_a_run_keeps_what_it_has_recorded_and_the_former_defaults_of_what_it_has_not():
