@@ -142,7 +142,7 @@ def stepping_identity(config: Config, levels: dict[str, EnvironmentSpec]) -> dic
         "algorithm": config.algorithm,
         # Clipping of the rewards that the network reads.
         "reward_clipping": chosen["reward_clipping"],
-        "follows_task": chosen,  # which actors adopt
+        "follows_task": tuple(chosen.items()),  # what `auto` stands for, which actors adopt
         "options": ", ".join(
             f"--{n}={flags.format_value(v)}"
             for n, v in from_flags.environment_options(config).items()

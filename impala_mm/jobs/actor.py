@@ -145,13 +145,14 @@ def _ask_learner(setup: _ActorSetup, name: str, default: Any) -> Any:
     return default
 
 
-def _ask_task_flags(setup: _ActorSetup, own: dict[str, Any]) -> dict[str, Any]:
-    """Return what `auto` stands for in the flags of `own`, which a new run would have.
+def _ask_task_flags(setup: _ActorSetup, identity: dict[str, Any]) -> dict[str, Any]:
+    """Return what `auto` stands for in this run; `identity` has what it would in a new one.
 
     The learner knows more: a resumed run keeps what its folder has recorded.
     """
-    asked = auto.task_flags(setup.config)
-    return _ask_learner(setup, "follows_task", own) if asked != own else own
+    own = dict(identity["follows_task"])
+    asks = auto.task_flags(setup.config) != own
+    return dict(_ask_learner(setup, "follows_task", own.items())) if asks else own
 
 
 class _PreparedActor(NamedTuple):
@@ -184,9 +185,9 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     except ValueError as error:
         flags.refuse(str(error))
     groups = _make_groups(setup, level, sizes)
-    own = made.identity["follows_task"]
     # Asked only now, so that mistakes in the flags are found while no learner runs.
-    if (chosen := _ask_task_flags(setup, own)) != own:
+    chosen = _ask_task_flags(setup, made.identity)
+    if chosen != dict(made.identity["follows_task"]):
         config = auto.adopt(config, chosen)
         made = agent.make_agent(acting(config), config.task, levels, role=Role.ACTOR)
     algorithm, layout = made.algorithm, made.layout
@@ -235,8 +236,8 @@ def _prepare_stepping(setup: _ActorSetup) -> _PreparedActor:
     groups = _make_groups(setup, level, sizes)
     identity = agent.stepping_identity(config, levels)
     identity |= {"actor": config.task, "level": level, "groups": sizes}
-    chosen = _ask_task_flags(setup, identity["follows_task"])
-    identity["reward_clipping"] = auto.adopt(config, chosen).reward_clipping
+    adopted = auto.adopt(config, _ask_task_flags(setup, identity))
+    identity["reward_clipping"] = adopted.reward_clipping
     pack = compression.COMPRESSORS[auto.compression(config, observation)]
     learner = setup.learners[setup.start]
     playing = stepping_actor.SteppingActor(

@@ -229,7 +229,7 @@ def _for_task(
         kept, chosen = (flags.changed(each, known, auto.FOLLOW_TASK) for each in (new, config))
         if kept:
             say(f"{', '.join(flags.arguments(known, kept))}, which this run has recorded")
-        elif spec.actions.has_box and chosen:
+        elif spec.actions.has_box and (chosen := [n for n in chosen if n != "reward_clipping"]):
             say(f"actions are numbers (Box): {' '.join(flags.arguments(known, chosen))}")
     return adopted
 
