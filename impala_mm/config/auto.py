@@ -184,7 +184,7 @@ def for_task(config: Config, environment: Any, recorded: dict[str, Any] | None =
     whose weights a new run starts with: it keeps its values, and those of earlier versions where it
     lacks a flag.
     """
-    former = {name: _former_default(type(config), name) for name in task_flags(config)}
+    former = former_defaults(type(config))
     chosen = former | {"reward_clipping": "abs_one" if environment.emulator else "none"}
     if environment.actions.has_box:
         chosen |= {name: value for name, value in _WITH_BOX.items() if name in former}
@@ -211,10 +211,16 @@ def task_flags(config: Config) -> dict[str, Any]:
     return {name: getattr(config, name) for name in FOLLOW_TASK if hasattr(config, name)}
 
 
-def _former_default(kind: type, name: str) -> Any:
-    """Return the default of a flag before it was `auto`: that of a class which `kind` extends."""
-    defaults = [vars(each)[name] for each in kind.__mro__ if name in vars(each)]
-    return next((value for value in defaults if not _is_auto(value)), AUTO)
+def former_defaults(kind: type[Config]) -> dict[str, Any]:
+    """Return the defaults of the flags of FOLLOW_TASK before they were `auto`, by name.
+
+    They are those of the classes that a type of settings extends.
+    """
+    found = {}
+    for name in (name for name in FOLLOW_TASK if hasattr(kind, name)):
+        defaults = [vars(each)[name] for each in kind.__mro__ if name in vars(each)]
+        found[name] = next((value for value in defaults if not _is_auto(value)), defaults[0])
+    return found
 
 
 def _is_auto(value: Any) -> bool:

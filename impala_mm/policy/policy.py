@@ -232,7 +232,7 @@ def config_for_playing(recorded: dict[str, Any], level_name: str = "", **changes
     known = {f.name for f in dataclasses.fields(settings)}
     kept = {name: value for name, value in recorded.items() if name in known}
     kept.setdefault("convert_observations", False)  # as earlier versions did, which lack the flag
-    kept = auto.task_flags(Config()) | kept
+    kept = auto.former_defaults(settings) | kept
     if isinstance(kwargs := changes.get("env_kwargs"), Mapping):
         changes["env_kwargs"] = json_text(kwargs)
     config = dataclasses.replace(settings(**kept), precision="float32", **changes)
