@@ -305,8 +305,9 @@ class Config:
         text="Atari only: use all 18 actions instead of those that have an effect in the game.")
     fire_after_life_loss: bool = flag(
         False, group="Environment",
-        text="Atari only: press FIRE in the step after each lost life, whatever action the agent "
-             "chose. The unroll still records the action that it chose.")
+        text="Atari only: press FIRE for the agent after each lost life, for as long as a step "
+             "lasts. As in a reset, nothing is learnt from it, its frames are not counted, and "
+             "the network begins anew with the picture after it.")
 
     # -- Algorithm
     algorithm: str = flag(
