@@ -118,9 +118,11 @@ def test_states_and_parameters_are_those_that_tensorflow_computes(
     ],
 )
 def test_tensorflow_computes_what_numpy_does_not(observation, settings):
-    algorithm = _algorithm(observation, Discrete(4), **settings)
+    algorithm, traces = _algorithm(observation, Discrete(4), **settings), []
+    algorithm.act = lambda *args: traces.append(None) or type(algorithm).act(algorithm, *args)
     act = Act(algorithm, SIZE)
     assert not act.by_numpy
+    assert len(traces) == 1, "tracing a large network takes seconds"
     actions, _, (parameters,) = act(_entries(algorithm, np.random.default_rng(0)), [], [])
     assert (actions.shape, actions.dtype, parameters.shape) == ((SIZE,), np.int32, (SIZE, 4))
 
