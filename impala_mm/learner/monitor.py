@@ -248,6 +248,7 @@ class LearnerMonitor:
             idle_cores=self._cores.idle(),
             dropped=self._server.dropped,
             numbered=self._server.numbers.used,
+            round_progress=self._server.rounds.progress if self._server.rounds else (0, 0),
             padded=self._server.rounds.padded if self._server.rounds else 0,
             faults=self._server.environment_faults,
             has_received=self._server.has_received or learner.has_received,
@@ -396,7 +397,10 @@ class LearnerMonitor:
             row |= {"sync_checks": learner.sync_checks, "sync_repairs": learner.sync_repairs}
         row |= self._actor_counts()
         alone = not row["actors"] and learner.has_received and not self._server.has_received
-        row["verdict"] = self._verdicts.update(row, row["actors"], without_actors=alone)
+        progress = [report.round_progress for report in self._reports]
+        row["verdict"] = self._verdicts.update(
+            row, row["actors"], without_actors=alone, round_progress=progress
+        )
         self._eta = self._eta_estimator.update(row, self._counted_seconds)
         metrics_writer.write(row)
         return row
