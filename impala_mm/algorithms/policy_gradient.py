@@ -55,7 +55,7 @@ class Losses(NamedTuple):
 class PolicyGradient(ActorCritic):
     """An actor-critic that learns from rounds of its newest policy."""
 
-    rounds = True
+    rounds = Settings.rounds
     _config: Settings
 
     def __init__(self, config: Settings, environment: EnvironmentSpec, role: Role = Role.LEARNER):

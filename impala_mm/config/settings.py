@@ -20,6 +20,10 @@ class Config:
     process (its role, addresses and folders).
     """
 
+    # Whether the algorithm plays in rounds. Actors that cannot fill them are then refused before
+    # anything starts, instead of by the learner.
+    rounds: ClassVar[bool] = False
+
     # Flags of earlier programs of this family: accepted, with a note that they are old.
     OLD_NAMES: ClassVar = {
         "learner_host": OldName("learner_hosts"),
