@@ -115,8 +115,7 @@ def _train_with_one_bad_actor(tmp_path, algorithm, level):
 
 @needs_horovod
 @pytest.mark.parametrize(
-    ("algorithm", "level"),
-    [("ppo", "HugeReward"), ("ppo", "HugeObservation"), ("vmpo", "HugeReward")],
+    ("algorithm", "level"), [("ppo", "HugeReward"), ("vmpo", "HugeObservation")]
 )
 def test_numbers_too_large_on_one_learner_end_all_and_are_applied_on_none(
     tmp_path, algorithm, level
@@ -132,8 +131,8 @@ def test_numbers_too_large_on_one_learner_end_all_and_are_applied_on_none(
     assert 0 < int(newest.name) < int(said[1])
     reader = tf.train.load_checkpoint(str(newest / "variables"))
     for name in reader.get_variable_to_shape_map():
-        value = reader.get_tensor(name)
-        assert value.dtype.kind not in "fc" or np.isfinite(value).all(), name
+        value = np.asarray(reader.get_tensor(name))
+        assert value.dtype.kind != "f" or np.isfinite(value).all(), name
 
 
 @needs_horovod
