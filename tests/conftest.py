@@ -12,6 +12,13 @@ from processes import started
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let slow tests take an hour: their own deadlines end what hangs sooner."""
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(3600), append=False)
+
+
 @pytest.fixture(autouse=True)
 def _nothing_outlives_its_test() -> Iterator[None]:
     yield

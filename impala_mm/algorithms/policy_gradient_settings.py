@@ -133,3 +133,5 @@ class EpochSettings(Settings):
     mlp_init_scale: float = default(Config, "mlp_init_scale", 2**0.5)
     epochs: int = default(Settings, "epochs", 10)
     minibatches: int = default(Settings, "minibatches", AUTO)
+    # There are hundreds of optimizer steps per batch, and each moves the multipliers.
+    multiplier_speed: float = default(RegulariserSettings, "multiplier_speed", 0.01)

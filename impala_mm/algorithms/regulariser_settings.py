@@ -63,7 +63,7 @@ class RegulariserSettings(Config):
              "among all choices with the same probability, and a Box's numbers around 0 with a "
              "deviation of 0.6, where bounds are -1 and 1.")
     multiplier_speed: float = flag(
-        0.01, group=_GROUP, learner_only=True, least=0,
+        0.3, group=_GROUP, learner_only=True, least=0,
         text="Speed of the Lagrange multipliers: each step of the optimizer changes the logarithm "
              "of a multiplier by this number times the distance of its quantity from the target, "
              "in units of the target (of 1 if that is 0) and at most 1.")
