@@ -119,7 +119,12 @@ def test_states_and_parameters_are_those_that_tensorflow_computes(
 )
 def test_tensorflow_computes_what_numpy_does_not(observation, settings):
     algorithm, traces = _algorithm(observation, Discrete(4), **settings), []
-    algorithm.act = lambda *args: traces.append(None) or type(algorithm).act(algorithm, *args)
+
+    def traced(entry, core_state, exploration):
+        traces.append(None)
+        return type(algorithm).act(algorithm, entry, core_state, exploration)
+
+    algorithm.act = traced
     act = Act(algorithm, SIZE)
     assert not act.by_numpy
     assert len(traces) == 1, "tracing a large network takes seconds"
