@@ -56,7 +56,7 @@ class EnvironmentSpec(NamedTuple):
 class Options(NamedTuple):
     """Options of a level. All but those in `GENERAL_FLAGS` are for Atari only.
 
-    `impala_mm/config/settings.py` explains those that are flags.
+    `impala_mm/config/training_settings.py` explains those that are flags.
     """
 
     env_kwargs: str = ""  # arguments that environments are made with, a JSON object
