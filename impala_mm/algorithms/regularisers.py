@@ -31,7 +31,6 @@ from impala_mm.config import flags
 from impala_mm.config.messages import UserMistake
 from impala_mm.data.trajectory import Batch
 from impala_mm.distributed.gradients import GradientReducer
-from impala_mm.environments.action_parts import Box
 from impala_mm.environments.actions import ActionSpec
 
 # By quantity, the initial cost of a multiplier if the fixed cost is 0.
@@ -86,15 +85,13 @@ class Regularisers:
             policy = load(config.reference, level_name=config.level_name, as_teacher=True)
         except UserMistake as error:
             raise UserMistake(f"--reference={config.reference}: {error}") from None
-        if policy.config.box_policy != config.box_policy and any(
-            isinstance(part, Box) for part in self._actions.leaves
-        ):
+        if policy.config.box_policy != config.box_policy and self._actions.has_box:
             raise UserMistake(
                 f"--reference={config.reference} has --box_policy={policy.config.box_policy}: "
                 f"there is no divergence from it to another one, so give the same here"
             )
         # The state of normalised rewards has no part in what the policy is.
-        if len(tf.nest.flatten(policy.initial_state(1))) > policy.config.normalize_rewards:
+        if len(tf.nest.flatten(policy.initial_state(1))) > bool(policy.config.normalize_rewards):
             flags.warn(
                 f"the policy of --reference={config.reference} remembers earlier observations, and "
                 f"begins each unroll without a memory: for the first entries it is another policy "

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from impala_mm.algorithms import agent
+from impala_mm.algorithms.impala_settings import Settings
 from impala_mm.algorithms.interface import Role
 from impala_mm.config.algorithm_settings import BUILT_IN
 from impala_mm.config.settings import Config
@@ -117,3 +118,12 @@ def _another_value(field):
     if field.type is str:
         return "runs/other"
     return 0.25 if field.type is float else 2
+
+
+def test_learners_and_actors_can_compare_identities():
+    """Learners look values up, and an actor's values are sent as JSON."""
+    identity = agent.make_agent(Settings(level_name="Pendulum-v1"), 0).identity
+    assert len({name: hash(value) for name, value in identity.items()}) == len(identity)
+    sent = json.loads(json.dumps(identity))
+    assert dict(sent["follows_task"]) == dict(identity["follows_task"])
+    assert dict(identity["follows_task"])["box_policy"] == "normal"
