@@ -10,9 +10,10 @@ from impala_mm.config.flags import AUTO
 from impala_mm.config.settings import Config
 from launcher.plan.settings import LauncherConfig
 
+SETTINGS = Config.of_algorithm(Config.algorithm)
 PROGRAMS = {
-    "experiment.py": (Config,),
-    "run_experiment_mm_raw.py": (LauncherConfig, Config),
+    "experiment.py": (SETTINGS,),
+    "run_experiment_mm_raw.py": (LauncherConfig, SETTINGS),
 }
 
 
