@@ -45,7 +45,7 @@ def _one_update(squared_error, changed=lambda batch: batch, level="catch", **set
     algorithm = in_process.make(config)
     _running_error(algorithm).assign(squared_error)
     played = Player(algorithm, [(make_environments(level, 4, seed=0), 4)]).play()
-    metrics = in_process.updater(algorithm, config, changed)(played, over=0.0)
+    metrics = in_process.update_once(algorithm, config, played, changed=changed)
     return algorithm, {name: float(value) for name, value in metrics.items()}
 
 
