@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from impala_mm.records.json_lines import read_json_lines
 from impala_mm.runtime import provenance
@@ -27,6 +27,7 @@ class DocumentedRun(NamedTuple):
     spaces: str  # what the environment shows and which actions it takes, in words
     needs: str = ""  # what to install besides this project, as pip reads it
     imports: str = ""  # the module by which an installed `needs` is recognised
+    published: tuple[float, float] | None = None  # mean and deviation that CleanRL publishes
 
     def is_possible(self) -> bool:
         """Return whether all packages that the command needs are installed."""
@@ -194,6 +195,70 @@ DOCUMENTED_RUNS = {
         "numbers [4]; Box [1]",
         needs="gymnasium[mujoco]",
         imports="mujoco",
+    ),
+}
+
+
+def _by_ppo(level: str, frames: str, **known: Any) -> DocumentedRun:
+    """Return a run of PPO's defaults on a level for which CleanRL publishes PPO's result."""
+    flags = ["--algorithm=ppo", f"--level_name={level}", f"--total_environment_frames={frames}"]
+    return DocumentedRun(flags, **known)
+
+
+_MUJOCO = {"needs": "gymnasium[mujoco]", "imports": "mujoco"}
+# The results that CleanRL publishes for as many steps: https://docs.cleanrl.dev/rl-algorithms/ppo
+DOCUMENTED_RUNS |= {
+    "ppo-halfcheetah": _by_ppo(
+        "HalfCheetah-v4",
+        "1e6",
+        goal=2500,
+        random=-291,
+        spaces="numbers [17]; Box [6]",
+        published=(1443, 46),
+        **_MUJOCO,
+    ),
+    "ppo-walker2d": _by_ppo(
+        "Walker2d-v4",
+        "1e6",
+        goal=1716,
+        random=1.9,
+        spaces="numbers [17]; Box [6]",
+        published=(2288, 572),
+        **_MUJOCO,
+    ),
+    "ppo-hopper": _by_ppo(
+        "Hopper-v4",
+        "1e6",
+        goal=2111,
+        random=16.9,
+        spaces="numbers [11]; Box [3]",
+        published=(2383, 272),
+        **_MUJOCO,
+    ),
+    "ppo-invertedpendulum": _by_ppo(
+        "InvertedPendulum-v4",
+        "1e6",
+        goal=900,
+        random=5.7,
+        spaces="numbers [4]; Box [1]",
+        published=(963, 22),
+        **_MUJOCO,
+    ),
+    "ppo-cartpole": _by_ppo(
+        "CartPole-v1",
+        "5e5",
+        goal=475,
+        random=21.6,
+        spaces="numbers [4]; Discrete(2)",
+        published=(490, 6),
+    ),
+    "ppo-acrobot": _by_ppo(
+        "Acrobot-v1",
+        "5e5",
+        goal=-90,
+        random=-500,
+        spaces="numbers [6]; Discrete(3)",
+        published=(-86, 1),
     ),
 }
 

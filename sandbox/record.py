@@ -20,6 +20,7 @@ import sys
 from pathlib import Path
 
 import plot_style
+import published
 from documented_runs import (
     DOCUMENTED_RUNS,
     REFERENCE_FOLDER,
@@ -30,9 +31,12 @@ from documented_runs import (
     run_documented,
 )
 
+from impala_mm.records.json_lines import read_json_lines
+
 _CURVE_POINTS = 200
 _PAGE = REFERENCE_FOLDER.parent / "curves.md"
 _TABLE_MARKS = "<!-- table -->", "<!-- end of table -->"
+_PUBLISHED_MARKS = "<!-- published -->", "<!-- end of published -->"
 _RUN_RECORD = "record.json"  # file in a run's folder: what is known before the run starts
 
 
@@ -79,6 +83,7 @@ def save_reference(logdir: Path) -> None:
         "steps": last["steps"],
         "seconds": last["seconds"],
         "steps_per_second": last["steps"] / last["seconds"],
+        **_read_test(logdir),
         "curve": [
             [row["frames"], row["seconds"], round(row["episode_return"], 3)] for row in thinned
         ],
@@ -97,9 +102,13 @@ def draw_references() -> None:
         "| environment frames | training time |",
         "|---|---|---|---|---|---|---|",
     ]
+    beside_published = {}
     for name, documented in DOCUMENTED_RUNS.items():
         runs = [json.loads(p.read_text()) for p in sorted(REFERENCE_FOLDER.glob(f"{name}-*.json"))]
         if not runs:
+            continue
+        if documented.published:
+            beside_published[name] = runs
             continue
         figure, axes = plot_style.pyplot().subplots(
             1, 2, figsize=(9, 3), sharey=True, layout="constrained"
@@ -122,9 +131,27 @@ def draw_references() -> None:
             f"| {run['seconds']:,.0f} s{'' if run.get('alone', True) else ', shared'} |"
             for run in runs
         ]
-    before, rest = _PAGE.read_text().split(_TABLE_MARKS[0])
-    after = rest.split(_TABLE_MARKS[1])[1]
-    _PAGE.write_text("\n".join([before + _TABLE_MARKS[0], *table, _TABLE_MARKS[1] + after]))
+    _replace_table(_PAGE, _TABLE_MARKS, table)
+    _replace_table(ROOT / "README.md", _PUBLISHED_MARKS, published.table(beside_published))
+    published.draw(beside_published, REFERENCE_FOLDER / "published.svg")
+
+
+def _replace_table(page: Path, marks: tuple[str, str], table: list[str]) -> None:
+    before, rest = page.read_text().split(marks[0])
+    after = rest.split(marks[1])[1]
+    page.write_text("\n".join([before + marks[0], *table, marks[1] + after]))
+
+
+def _read_test(logdir: Path) -> dict[str, float]:
+    """Return the result of the run's last test with the most likely actions, if it has one."""
+    path = logdir / "evaluations.jsonl"
+    tests = [t for t in read_json_lines(path) if t["deterministic"]] if path.exists() else []
+    if not tests:
+        return {}
+    return {
+        "deterministic_return": tests[-1]["mean"],
+        "deterministic_games": len(tests[-1]["returns"]),
+    }
 
 
 def main() -> None:

@@ -20,9 +20,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put complete runs, which take longest, first, and modules with learners that infer last.
 
     Each such learner leaves a thread that wakes every millisecond: TensorFlow's operation that
-    joins calls to a batch never ends it.
+    joins calls to a batch never ends it. Slow tests may take an hour: their own deadlines end what
+    hangs sooner.
     """
     items.sort(key=lambda item: (item.path.parent != TESTS, "remotely" in vars(item.module)))
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(3600), append=False)
 
 
 @pytest.hookimpl(optionalhook=True)

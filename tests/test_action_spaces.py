@@ -11,7 +11,7 @@ from rows import read_rows
 
 from impala_mm import load_policy
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 # By chance Locks returns 3.6, Harbour 4.3 and Signals 3.9 of 10, and an agent that takes one action
 # for ever gets no more from Locks and Signals. Actions only matter for the next reward.

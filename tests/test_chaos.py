@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import remotely
 import telling
+from deadlines import Deadline
 from processes import EXPERIMENT, ROOT, Process, free_port
 
 from impala_mm.algorithms import agent
@@ -37,7 +38,7 @@ def test_an_actor_killed_and_restarted_20_times_leaves_training_whole(tmp_path):
     learner.until(r"[1-9][0-9,]* frames \|")
     assert steady.process.poll() is None
     learner.process.send_signal(2)
-    assert learner.process.wait(timeout=10) == 130
+    assert learner.wait(10) == 130
     printed = learner.printed()
     assert printed.count("actor 0 on ") == 20
     assert "error" not in printed
@@ -70,9 +71,9 @@ def test_after_50_kills_of_4_actors_no_unroll_mixes_environments_or_skips_a_step
 
         actors, known = [start(task) for task in range(4)], [0] * 4
         for _ in range(50):
-            task, deadline = moments.randrange(4), time.monotonic() + 60
+            task, deadline = moments.randrange(4), Deadline(60)
             while lives(task) == known[task]:  # until it plays again after the kill
-                assert time.monotonic() < deadline, actors[task].printed()
+                assert not deadline.is_over(), actors[task].printed()
                 learn(moments.randrange(1, 20))
             for _ in range(moments.randrange(3)):
                 learn(moments.randrange(1, 20))

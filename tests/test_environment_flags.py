@@ -38,7 +38,6 @@ def _csv(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_run_records_them_is_told_of_others_and_is_evaluated_and_exported_with_them(tmp_path):
     logdir = tmp_path / "run"
     common = (f"--logdir={logdir}", "--num_actors=1", "--max_seconds=60", "--num_envs=4")

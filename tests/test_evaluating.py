@@ -43,7 +43,7 @@ def test_ctrl_c_says_what_was_played_so_far(catch):
     process.process.send_signal(signal.SIGINT)
     said = r"interrupted after \d+ of 10000000 games of catch, with a mean return of -?\d"
     process.until(said)
-    assert process.process.wait(30) == 130
+    assert process.wait(30) == 130
     assert "Traceback" not in process.printed()
     after = len(evaluations(catch)) if (catch / "evaluations.jsonl").exists() else 0
     assert after == before
@@ -158,7 +158,7 @@ def test_an_evaluator_waits_for_a_run_tests_its_checkpoint_and_ends_when_asked(t
     evaluator.until(r"\[evaluator\] catch: mean return -?\d\.\d\d .* of 10 games at 1,000 frames")
     evaluator.until("waiting for a checkpoint after that of 1,000 frames")
     evaluator.process.send_signal(signal.SIGINT)
-    assert evaluator.process.wait(30) == 130
+    assert evaluator.wait(30) == 130
     assert len(evaluations(tmp_path)) == 1
 
 
@@ -171,12 +171,12 @@ def test_an_evaluator_goes_on_after_a_restart(tmp_path):
     first.until(r"\[evaluator\] catch: mean return -?\d\.\d\d .* of 3 games at 1,000 frames")
     first.until("waiting for a checkpoint after that of 1,000 frames")
     first.process.send_signal(signal.SIGINT)
-    assert first.process.wait(30) == EXIT_CODES[signal.SIGINT] == 130
+    assert first.wait(30) == EXIT_CODES[signal.SIGINT] == 130
     again = Process(*command)
     again.until("waiting for a checkpoint")
     assert "mean return" not in again.printed()
     save(tmp_path, 2, 2000.0, level_name="catch")
     again.until("of 3 games at 2,000 frames")
     again.process.send_signal(signal.SIGUSR1)
-    assert again.process.wait(30) == 0
+    assert again.wait(30) == 0
     assert [row["updates"] for row in evaluations(tmp_path)] == [1, 2]

@@ -37,7 +37,7 @@ def test_two_learners_and_three_actors_on_five_hosts_train_to_the_end(far):
     frontend.until(r"\[learner 0\] [1-9][\d,]* frames \|", 60)
     updates = _updates(lan)
     before = {name: host.bytes_sent() for name, host in lan.hosts.items()}
-    assert frontend.process.wait(180) == 0, frontend.printed()
+    assert frontend.wait(180) == 0, frontend.printed()
     assert "reached 60,000 frames" in frontend.printed()
     sent = {name: host.bytes_sent() - before[name] for name, host in lan.hosts.items()}
     actors = [sent[name] for name in ACTORS]
@@ -79,7 +79,7 @@ def test_learners_resume_on_the_other_host_from_the_last_checkpoint_if_one_is_lo
     far.lan.learner2.boot()
     frontend.until("10.77.1.12 is connected again", 60)
     frontend.process.send_signal(signal.SIGINT)
-    assert frontend.process.wait(60) == 130, frontend.printed()
+    assert frontend.wait(60) == 130, frontend.printed()
     assert far.left() == {}
 
 
@@ -101,7 +101,7 @@ def test_learners_resume_after_the_first_learners_host_is_lost_if_its_folder_is_
     time.sleep(8)
     assert not [line for line in far.left().get("learner1", []) if "experiment.py" in line]
     frontend.process.send_signal(signal.SIGINT)
-    assert frontend.process.wait(60) == 130, frontend.printed()
+    assert frontend.wait(60) == 130, frontend.printed()
     assert far.left() == {}
 
 
@@ -118,14 +118,14 @@ def test_training_starts_over_if_the_learners_host_is_lost_before_the_first_chec
     frontend.until(r"[1-9][\d,]* frames \|", 90)
     assert far.status("learners")["host"] == "10.77.1.12"
     frontend.process.send_signal(signal.SIGINT)
-    assert frontend.process.wait(60) == 130, frontend.printed()
+    assert frontend.wait(60) == 130, frontend.printed()
     assert far.left() == {}
 
 
 def test_learners_are_restarted_without_a_frontend(far):
     """Their supervisor keeps the other host's credentials in memory."""
     flags = ("--stop_at_return=2", "--restart_learners", "--save_checkpoint_secs=3", "--detach")
-    assert far.start(far.of(LEARNERS, ["actor1"]), *flags).process.wait(60) == 0
+    assert far.start(far.of(LEARNERS, ["actor1"]), *flags).wait(60) == 0
     until(lambda: far.status().get("frames", 0) > 0, 120)
     known = far.lan.learner1.path("/root/.ssh")
     assert not (known / "id_ed25519").exists(), "the host has no SSH key of its own"
@@ -236,7 +236,7 @@ def test_this_machine_may_be_one_of_the_hosts(far, first):
     frontend = far.start(rows, "--total_environment_frames=100000", "--stop_at_return=2")
     frontend.until(r"[1-9][\d,]* frames \|", 120)
     assert {p["state"] for p in far.status()["processes"]} == {"running"}
-    assert frontend.process.wait(120) == 0, frontend.printed()
+    assert frontend.wait(120) == 0, frontend.printed()
     assert "reached 100,000 frames" in frontend.printed()
     assert far.left() == {}
     assert _rows(far.lan)[-1]["actors"] == 2
@@ -247,12 +247,12 @@ def test_a_run_resumes_from_its_folder_with_the_learner_on_another_host(far):
     frontend = far.start(far.of(["learner1"], ["actor1"]), *flags)
     _checkpoints(frontend, 1)
     frontend.process.send_signal(signal.SIGINT)
-    assert frontend.process.wait(90) == 130
+    assert frontend.wait(90) == 130
     frontend = far.start(far.of(["learner2"], ["actor1"]), *flags)
     frontend.until("copied the checkpoints in .* to 10.77.1.12:.*; training resumes", 30)
     frontend.until(r"resumed at [1-9][\d,]* frames", 90)
     frontend.process.send_signal(signal.SIGINT)
-    assert frontend.process.wait(90) == 130
+    assert frontend.wait(90) == 130
     frames = [row["frames"] for row in _rows(far.lan)]
     assert frames == sorted(frames), "the metrics continue, too"
     assert far.left() == {}
@@ -260,7 +260,7 @@ def test_a_run_resumes_from_its_folder_with_the_learner_on_another_host(far):
 
 def test_learners_exit_by_themselves_if_the_host_of_their_mpirun_loses_power(far):
     flags = ("--stop_at_return=2", "--save_checkpoint_secs=3", "--detach")
-    assert far.start(far.of(LEARNERS, ["actor1"]), *flags).process.wait(60) == 0
+    assert far.start(far.of(LEARNERS, ["actor1"]), *flags).wait(60) == 0
     until(lambda: far.status().get("frames", 0) > 0, 120)
     far.lan.laptop.cut()
     far.lan.learner1.kill_all()

@@ -51,7 +51,7 @@ def test_a_run_has_a_window_for_each_process_and_ctrl_c_saves_and_stops_it(clust
     assert windows.splitlines() == ["learners 0", "actor-0 0", "actor-1 0"]
     frontend.until(r"\nup\n")
     frontend.process.send_signal(signal.SIGINT)
-    assert frontend.process.wait(20) == 130
+    assert frontend.wait(20) == 130
     printed = frontend.printed()
     assert "saving and stopping the run; press Ctrl-C again to end it without saving" in printed
     assert "got SIGUSR1" in printed, "the learners' log is printed by the frontend"
@@ -130,8 +130,8 @@ def test_a_run_is_shown_followed_and_stopped_from_another_terminal(cluster):
     assert code == 0
     assert "impala: saving and stopping the learners, then all other processes" in printed
     follower.until(r"got SIGTERM")
-    assert follower.process.wait(10) == 0
-    assert frontend.process.wait(10) == 0, "the frontend exits when another stops the run"
+    assert follower.wait(10) == 0
+    assert frontend.wait(10) == 0, "the frontend exits when another stops the run"
     assert "got SIGUSR1" in (cluster.logdir / "learners.log").read_text()
     assert not any(map(is_alive, processes))
     assert not cluster.state.exists(), "the run's token is removed, too"
@@ -168,7 +168,7 @@ def test_two_frontends_at_the_same_moment_start_two_runs_with_two_names(cluster)
     assert f"\n  impala-2  running, {named['impala-2']}\n" in printed
     assert f"results: {named['impala-2']}" in cluster.run("--status", "--tmux_sess=impala-2")[1]
     runs[named["impala"]].process.send_signal(signal.SIGINT)
-    assert runs[named["impala"]].process.wait(20) == 130
+    assert runs[named["impala"]].wait(20) == 130
     assert f"results: {named['impala-2']}" in cluster.run("--status")[1], "the only running one"
     # The ended run keeps its windows, and its name is its own again once it is resumed.
     flags = ("--skip_check", "--detach", f"--workers_csv_path={cluster.folder}/1.csv")
@@ -225,12 +225,12 @@ def test_the_wait_for_the_learners_ports_ends_with_the_run_and_outlives_its_fron
         r"the actors wait for the learners to report the ports that they have chosen", 20
     )
     frontend.process.send_signal(signal.SIGINT)
-    assert frontend.process.wait(20) == 130
+    assert frontend.wait(20) == 130
     assert "saving and stopping the run" in frontend.printed()
     assert not (cluster.logdir / "actor-0.log").exists()
 
     frontend = cluster.start(rows, "--detach", TOLD="refuse")
-    assert frontend.process.wait(20) == 1, "the frontend does not detach from a run that failed"
+    assert frontend.wait(20) == 1, "the frontend does not detach from a run that failed"
     assert "learners on localhost failed: it exited with code 1" in frontend.printed()
     assert "error: the learner cannot listen" in frontend.printed()
 
@@ -238,7 +238,7 @@ def test_the_wait_for_the_learners_ports_ends_with_the_run_and_outlives_its_fron
     until(reporting, 20)
     code, printed = cluster.run("--stop")
     assert code == 0, printed
-    assert frontend.process.wait(20) == 0
+    assert frontend.wait(20) == 0
     assert not cluster.state.exists()
 
     frontend = cluster.start(rows, TOLD="late")
@@ -264,7 +264,7 @@ def test_a_second_run_in_a_folder_that_a_run_writes_to_touches_nothing(cluster):
     log = written.read_bytes()
     for name in ([], ["--tmux_sess=another"]):
         second = cluster.start(cluster.rows(), *name)
-        assert second.process.wait(20) == 2
+        assert second.wait(20) == 2
         assert second.printed().splitlines()[-1] == (
             f"error: --logdir={cluster.logdir}: the run impala (--stop --tmux_sess=impala ends it) "
             f"is writing to it; choose another folder"
@@ -293,7 +293,7 @@ def test_the_error_of_each_process_is_printed_by_the_frontend(cluster):
 @pytest.mark.slow
 def test_a_run_whose_actors_have_all_failed_for_good_saves_and_ends(cluster):
     frontend = cluster.start(cluster.rows(), "--max_restarts=0", TOLD="fail")
-    assert frontend.process.wait(30) == 1
+    assert frontend.wait(30) == 1
     printed = frontend.printed()
     assert printed.count("it crashed once and will not be restarted") == 2
     assert "error: the run ends, since no actor is left; start it again with the same " in printed
@@ -315,7 +315,7 @@ def test_a_run_keeps_running_after_its_frontend_was_killed_even_while_starting(c
     frontend.until("Ctrl-C saves")
     learner = cluster.process("learners")
     frontend.process.send_signal(signal.SIGHUP)  # as when its terminal is closed
-    assert frontend.process.wait(5) == 0
+    assert frontend.wait(5) == 0
     assert "the run keeps running: `python run_experiment_mm_raw.py --status` shows it" in (
         frontend.printed()
     )
@@ -372,7 +372,7 @@ def test_two_stops_at_once_and_the_following_frontend_all_succeed(cluster):
     for each in stops:
         each.until("impala: saving and stopping the learners, then all other processes")
     os.kill(supervisor, signal.SIGCONT)
-    assert [each.process.wait(20) for each in (*stops, frontend)] == [0, 0, 0]
+    assert [each.wait(20) for each in (*stops, frontend)] == [0, 0, 0]
     assert "error" not in frontend.printed()
 
 
@@ -422,7 +422,7 @@ def test_without_horovod_the_example_csv_is_one_learner_with_all_actors(monkeypa
 
 
 def test_stop_reports_and_removes_a_run_that_a_reboot_ended(cluster):
-    cluster.start(cluster.rows(), "--detach").process.wait(20)
+    cluster.start(cluster.rows(), "--detach").wait(20)
     cluster.process("actor-1")
     cluster.run("--stop")
     sleeping = subprocess.Popen(["sleep", "60"])
@@ -447,7 +447,7 @@ def test_stop_reports_and_removes_a_run_that_a_reboot_ended(cluster):
     finally:
         sleeping.kill()
         sleeping.wait()
-    assert cluster.start(cluster.rows(), "--detach").process.wait(20) == 0
+    assert cluster.start(cluster.rows(), "--detach").wait(20) == 0
 
 
 def test_without_tmux_processes_run_in_the_background(cluster, tmp_path):
@@ -459,7 +459,7 @@ def test_without_tmux_processes_run_in_the_background(cluster, tmp_path):
     frontend.until("tmux is not installed on this machine: processes run in the background")
     actor = cluster.process("actor-0")
     frontend.process.send_signal(signal.SIGINT)
-    assert frontend.process.wait(20) == 130
+    assert frontend.wait(20) == 130
     assert not is_alive(actor)
 
 
@@ -468,7 +468,7 @@ def test_apply_adds_and_removes_actors_so_that_they_match_the_csv(cluster):
     columns = "job,ip,tf_port,python,count,num_envs"
     plain, wide = (f"actor,localhost,,{cluster.program},{more}" for more in ("2,", "1,8"))
     rows = cluster.csv(learner, plain, columns=columns)
-    assert cluster.start(rows, "--detach").process.wait(20) == 0
+    assert cluster.start(rows, "--detach").wait(20) == 0
     first = [cluster.process(name) for name in ("actor-0", "actor-1")]
     cluster.csv(learner, f"actor,localhost,,{cluster.program},1,", wide, wide, columns=columns)
     code, printed = cluster.run(rows, "--apply", "--seed=9")

@@ -6,6 +6,7 @@ import signal
 import time
 
 import pytest
+from deadlines import Deadline
 from processes import EXPERIMENT, Process, free_port
 
 
@@ -15,9 +16,9 @@ def _age(path):
 
 
 def _until(true, seconds=60):
-    deadline = time.monotonic() + seconds
+    deadline = Deadline(seconds)
     while not true():
-        assert time.monotonic() < deadline
+        assert not deadline.is_over()
         time.sleep(0.1)
 
 

@@ -42,7 +42,7 @@ def test_every_host_answers_the_laptops_ssh_under_a_name_of_its_own(lan):
     assert len(asked) == 5
     ids = set()
     for name, process in asked.items():
-        assert process.process.wait(20) == 0, process.printed()
+        assert process.wait(20) == 0, process.printed()
         said, machine_id = process.printed().split()
         assert said == name
         ids.add(machine_id)
@@ -167,7 +167,7 @@ def test_a_program_on_a_host_receives_signals_and_has_a_timeout(lan):
     program = lan.laptop.start("sh", "-c", traps, LEVEL="catch")
     program.until("catch up")
     program.process.send_signal(signal.SIGINT)
-    assert program.process.wait(10) == 7
+    assert program.wait(10) == 7
     program.until("told")
     with pytest.raises(subprocess.TimeoutExpired):
         lan.laptop.run("sh", "-c", "sleep 1234 & sleep 1234", timeout=0.5)

@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from deadlines import Deadline
 from processes import ROOT, Process, catch_command, needs_horovod, run
 from rows import read_rows
 
@@ -78,16 +79,16 @@ def test_a_run_that_is_killed_lags_by_two_save_intervals_at_most(tmp_path):
     time.sleep(5)  # somewhere between two saves
     first.kill()
     (port,) = [int(f.rpartition(":")[2]) for f in command if str(f).startswith("--learner_hosts")]
-    deadline = time.monotonic() + 20  # the learner, a process of its own, ends with its parent
+    deadline = Deadline(20)  # the learner, a process of its own, ends with its parent
     while _listens(port):
-        assert time.monotonic() < deadline
+        assert not deadline.is_over()
         time.sleep(0.1)
     rows = read_rows(tmp_path)
     second = Process(*command)
     resumed = int(second.until(r"resumed at [0-9,]+ frames, update (\d+)")[1])
     second.until(r"[1-9][0-9,]* frames \|")
     second.process.send_signal(signal.SIGINT)
-    assert second.process.wait(timeout=20) == 130
+    assert second.wait(20) == 130
     rate = (rows[-1]["updates"] - rows[0]["updates"]) / (rows[-1]["seconds"] - rows[0]["seconds"])
     assert rows[-1]["updates"] - resumed <= 2 * 2 * rate
     saved = sorted((tmp_path / "checkpoints").glob("[0-9]*"))[-1]

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from deadlines import Deadline
 from processes import EXPERIMENT, Process, free_port, is_running, needs_horovod, run, started
 from rows import read_rows
 
@@ -25,17 +26,17 @@ SLOW = "--level_name=tests.helpers.sleeping:Sleeping-v0"  # bottleneck: the envi
 def _steps_per_second(logdir, seconds):
     """Measure the steps/s over the next `seconds`."""
     begin = read_rows(logdir)[-1]
-    deadline = time.monotonic() + seconds + 30
+    deadline = Deadline(seconds + 30)
     while (end := read_rows(logdir)[-1])["seconds"] < begin["seconds"] + seconds:
-        assert time.monotonic() < deadline
+        assert not deadline.is_over()
         time.sleep(0.2)
     return (end["steps"] - begin["steps"]) / (end["seconds"] - begin["seconds"])
 
 
 def _until_gone(pids, seconds=10):
-    deadline = time.monotonic() + seconds
+    deadline = Deadline(seconds)
     while alive := [pid for pid in pids if is_running(pid)]:
-        assert time.monotonic() < deadline, alive
+        assert not deadline.is_over(), alive
         time.sleep(0.1)
 
 
@@ -80,14 +81,14 @@ def test_two_learners_here_train_by_an_algorithm_of_our_own_and_ctrl_c_saves(tmp
     )
     cluster.until(r"catch, tests.helpers.dqn_like with .* weights on 2 learners")
     cluster.until(r"\[learner 0\] [1-9][0-9,]* frames \|")
-    deadline = time.monotonic() + 200
+    deadline = Deadline(200)
     while read_rows(tmp_path)[-1].get("episode_return", -2) < 0.5:
-        assert time.monotonic() < deadline, read_rows(tmp_path)[-1]
+        assert not deadline.is_over(), read_rows(tmp_path)[-1]
         time.sleep(0.2)
     processes = descendants(cluster.process.pid)
     assert len(processes) >= 8, "mpirun, two learners, two actors, and three supervisors"
     cluster.process.send_signal(signal.SIGINT)
-    assert cluster.process.wait(timeout=20) == 130
+    assert cluster.wait(20) == 130
     _until_gone(processes)
     printed = cluster.printed()
     assert "finished: a stop was requested" in printed
@@ -192,7 +193,7 @@ def test_with_fixed_actors_a_learner_whose_actors_die_is_named_and_all_stop_whil
     asked = time.monotonic()
     learners.process.send_signal(signal.SIGUSR1)
     learners.until("finished: a stop was requested", seconds=10)
-    assert learners.process.wait(timeout=10) == 0, learners.printed()
+    assert learners.wait(10) == 0, learners.printed()
     assert time.monotonic() - asked < 10
     row = read_rows(logdir)[-1]
     assert (logdir / "checkpoints" / f"{row['updates']:010d}").is_dir()
@@ -229,7 +230,7 @@ def test_a_learner_killed_in_the_middle_ends_the_others_within_seconds(two):
     learners, _, logdir = two
     ranks = _ranks(learners)
     os.kill(ranks[1], signal.SIGKILL)
-    assert learners.process.wait(timeout=10) != 0
+    assert learners.wait(10) != 0
     _until_gone(ranks)
     assert re.search(r"exited on\s+signal 9", learners.printed())
     assert read_rows(logdir)
@@ -272,15 +273,15 @@ def test_one_ulp_of_difference_is_repaired_and_counted_and_a_bare_mpirun_obeys_c
         learners.until(r"\[learner 1\] was bound to 1 core\(s\) by its launcher; it uses all")
     learners.until(r"checkpoint at update [1-9]")
     learners.until(r"[1-9][0-9,]* frames \|")
-    deadline = time.monotonic() + 60
+    deadline = Deadline(60)
     while (row := read_rows(logdir)[-1])["updates"] < 31:
-        assert time.monotonic() < deadline, row
+        assert not deadline.is_over(), row
         time.sleep(0.1)
     assert row["sync_repairs"] == 1
     assert row["sync_checks"] >= 3
     processes = descendants(learners.process.pid)
     learners.process.send_signal(signal.SIGINT)
-    assert learners.process.wait(timeout=10) != 0
+    assert learners.wait(10) != 0
     _until_gone(processes)
 
 
@@ -289,7 +290,7 @@ def test_a_larger_difference_ends_the_run_by_the_variables_name(faulty):
     """One weight of learner 1 changes by 0.001 after both have loaded rank 0's checkpoint."""
     learners, logdir = faulty("25:0.001")
     learners.until(r"\[learner 0\] error: mlp/.*/w:0 of learner 1 differs from learner 0's by 0.00")
-    assert learners.process.wait(timeout=20) == 1
+    assert learners.wait(20) == 1
     printed = learners.printed()
     assert printed.count("error:") == 1
     assert "Traceback" not in printed
@@ -310,7 +311,7 @@ def test_an_update_that_fails_on_one_learner_ends_all_and_rank_0_says_why(faulty
         r"no checkpoint was saved yet: the same flags with --logdir=/\S+ start over)\n",
         120,
     )
-    assert learners.process.wait(timeout=20) != 0
+    assert learners.wait(20) != 0
 
 
 @pytest.mark.slow

@@ -54,7 +54,6 @@ def test_a_memory_task_needs_the_lstm(tmp_path, seed):
     assert rows[-1]["episode_return"] < 0.65
 
 
-@pytest.mark.timeout(650)
 @pytest.mark.parametrize(("game", "goal"), [("harvest", 13), ("tictactoe", 0.7)])
 def test_a_game_of_other_actions_is_learnt_in_as_many_frames_as_recorded(game, goal):
     """Harvest has MultiDiscrete actions, and tic-tac-toe has a mask."""

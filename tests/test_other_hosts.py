@@ -73,7 +73,7 @@ def test_processes_on_other_hosts_run_in_tmux_and_end_with_the_run(far):
         assert not _files_with(host, lan.actor2.password)
         assert not [line for line in host.processes() if lan.actor2.password in line]
     frontend.process.send_signal(signal.SIGINT)
-    assert frontend.process.wait(30) == 130, frontend.printed()
+    assert frontend.wait(30) == 130, frontend.printed()
     assert "got SIGUSR1" in frontend.printed()
     assert far.left() == {}, frontend.printed()
     code, printed = far.run("--stop")
@@ -182,7 +182,7 @@ def test_each_unusable_host_is_reported_with_how_to_fix_it(far):
 
 @pytest.mark.slow
 def test_stop_lists_an_unreachable_host_and_a_later_frontend_ends_its_processes(far):
-    far.start(far.of(["learner1"], ["actor1", "actor3"]), "--detach").process.wait(30)
+    far.start(far.of(["learner1"], ["actor1", "actor3"]), "--detach").wait(30)
     far.until_all("running")
     far.lan.actor1.cut()
     code, printed = far.run("--stop")
@@ -199,7 +199,7 @@ def test_stop_lists_an_unreachable_host_and_a_later_frontend_ends_its_processes(
 @pytest.mark.slow
 def test_processes_without_learners_and_frontend_exit_by_themselves(far):
     rows = far.of(["learner1"], ["actor1"])
-    far.start(rows, "--detach", "--orphan_secs=4").process.wait(30)
+    far.start(rows, "--detach", "--orphan_secs=4").wait(30)
     far.until_all("running")
     far.lan.laptop.cut()
     far.lan.learner1.kill_all()
@@ -227,7 +227,7 @@ def test_apply_adds_and_removes_actors_on_other_hosts(far):
     )
     assert not [line for line in far.left().get("actor1", []) if "task.json" in line]
     frontend.process.send_signal(signal.SIGINT)
-    assert frontend.process.wait(40) == 130
+    assert frontend.wait(40) == 130
     assert far.left() == {}, frontend.printed()
 
 
@@ -239,7 +239,7 @@ def test_fifty_processes_of_a_host_share_a_connection_and_start_in_seconds(far):
     until(lambda: sum("standing_in" in line for line in far.lan.actor1.processes()) == 50, 60)
     assert sum("sshd: root" in line for line in far.lan.actor1.processes()) <= 1
     frontend.process.send_signal(signal.SIGINT)
-    assert frontend.process.wait(60) == 130
+    assert frontend.wait(60) == 130
     assert far.left() == {}, frontend.printed()
 
 
@@ -259,14 +259,14 @@ def test_hosts_may_share_a_home(tmp_path):
             *("learner1", "actor1")
         }
         frontend.process.send_signal(signal.SIGINT)
-        assert frontend.process.wait(40) == 130, frontend.printed()
+        assert frontend.wait(40) == 130, frontend.printed()
         assert far.left() == {}, frontend.printed()
 
 
 @pytest.mark.slow
 def test_a_run_name_that_another_frontend_uses_on_a_host_is_not_taken(far):
     rows = far.of(["learner1"], ["actor1"])
-    far.start(rows, "--detach").process.wait(30)
+    far.start(rows, "--detach").wait(30)
     far.until_all("running")
     state = far.lan.laptop.path("/root/.local/state/impala_mm")
     state.rename(state.with_name("elsewhere"))  # as if another laptop connected
@@ -310,7 +310,7 @@ def test_a_run_keeps_running_while_the_laptop_has_no_network(far):
     far.until_all("running")
     assert frontend.process.poll() is None
     frontend.process.send_signal(signal.SIGINT)
-    assert frontend.process.wait(40) == 130
+    assert frontend.wait(40) == 130
     assert far.left() == {}, frontend.printed()
 
 
@@ -334,7 +334,7 @@ def test_learners_are_restarted_on_their_host_after_a_reboot(far, disk):
     frontend.until(r"\nup\n", 10)
     far.until_all("running")
     frontend.process.send_signal(signal.SIGINT)
-    assert frontend.process.wait(40) == 130, frontend.printed()
+    assert frontend.wait(40) == 130, frontend.printed()
     assert far.left() == {}, frontend.printed()
 
 
@@ -347,7 +347,7 @@ def test_ctrl_c_while_the_learners_host_is_unreachable_stops_them_once_it_is_bac
     frontend.process.send_signal(signal.SIGINT)
     frontend.until("saving and stopping the run", 10)
     far.lan.learner1.restore()
-    assert frontend.process.wait(60) == 130, frontend.printed()
+    assert frontend.wait(60) == 130, frontend.printed()
     assert "got SIGUSR1" in frontend.printed()
     assert far.left() == {}, frontend.printed()
 
@@ -370,7 +370,7 @@ def test_one_of_two_frontends_recovers_the_run_including_hosts_that_were_added(f
     said = first.printed() + second.printed()
     assert said.count("restarted actor-0") == said.count("restarted actor-1") == 1
     assert far.run("--stop")[0] == 0
-    assert (first.process.wait(20), second.process.wait(20)) == (0, 0)
+    assert (first.wait(20), second.wait(20)) == (0, 0)
     assert far.left() == {}, first.printed()
 
 
@@ -381,13 +381,13 @@ def test_a_host_may_have_two_names_in_the_csv(far):
     frontend.until(r"\nup\n", 20)
     far.until_all("running")
     frontend.process.send_signal(signal.SIGINT)
-    assert frontend.process.wait(40) == 130
+    assert frontend.wait(40) == 130
     assert far.left() == {}, frontend.printed()
 
 
 @pytest.mark.slow
 def test_an_unreachable_host_that_was_removed_from_the_csv_is_not_waited_for(far):
-    far.start(far.of(["learner1"], ["actor1", "actor3"]), "--detach").process.wait(30)
+    far.start(far.of(["learner1"], ["actor1", "actor3"]), "--detach").wait(30)
     far.until_all("running")
     far.lan.actor1.cut()
     code, printed = far.run("--apply", far.of(["learner1"], ["actor3"]))

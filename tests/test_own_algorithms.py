@@ -13,7 +13,7 @@ from processes import EXPERIMENT, ROOT, Process, free_port, needs_horovod
 from processes import run as run_in
 from rows import read_rows
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 SAC = ("--algorithm=my.sac", "--level_name=Pendulum-v1", "--num_actors=1")
 TWO = ("--num_learners=2", "--check_sync_every=20")
 
@@ -35,7 +35,7 @@ class Training(Process):
 
     def interrupt(self):
         self.process.send_signal(signal.SIGINT)
-        assert self.process.wait(60) == 130, self.printed()
+        assert self.wait(60) == 130, self.printed()
 
 
 @pytest.fixture

@@ -49,7 +49,6 @@ def type_page(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(420)
 def test_an_own_algorithm_is_trained_to_a_curve_tested_exported_and_resumed(type_page):
     user = type_page(ALGORITHM)
     printed = user.type("Run it")
@@ -65,7 +64,6 @@ def test_an_own_algorithm_is_trained_to_a_curve_tested_exported_and_resumed(type
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(420)
 def test_an_own_environment_is_checked_solved_and_tested(type_page):
     user = type_page(ENVIRONMENT)
     printed = user.type("Train on it")
@@ -75,7 +73,6 @@ def test_an_own_environment_is_checked_solved_and_tested(type_page):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(420)
 def test_an_own_environment_with_every_space_takes_arguments_and_wrappers(type_page):
     user = type_page(ENVIRONMENT)
     printed = user.type("Spaces", "Functions, arguments, wrappers")
@@ -89,7 +86,6 @@ def test_an_own_environment_with_every_space_takes_arguments_and_wrappers(type_p
 
 @needs_horovod
 @pytest.mark.slow
-@pytest.mark.timeout(420)
 @pytest.mark.parametrize(
     ("page", "headings", "runs"),
     [
@@ -133,7 +129,6 @@ def _deploy_and_train(lan, files, learners, actors, *flags):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("page", "files", "flags"),
     [
@@ -151,7 +146,6 @@ def test_deploy_takes_the_modules_to_other_hosts(lan, page, files, flags):
 
 @needs_horovod
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_two_learners_on_two_hosts_train_an_algorithm_that_deploy_takes_there(lan):
     learners, actors = ["learner1", "learner2"], ["actor1", "actor2", "actor3"]
     flags = ("--algorithm=my_ppo", "--check_sync_every=5", "--total_environment_frames=20000")

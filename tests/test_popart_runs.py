@@ -10,7 +10,7 @@ from rows import read_rows
 
 import impala_mm
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 LARGE = ("--level_name=CartPole-v1", "--reward_scaling=1000", "--value_normalization=popart")
 PPO = ("--algorithm=ppo", "--normalize_rewards=false")
 
@@ -33,7 +33,7 @@ def test_it_learns_large_rewards_and_is_resumed_and_exported(tmp_path, algorithm
     first = Training(tmp_path, *algorithm, "--save_checkpoint_secs=5", "--stop_at_return=450")
     first.until(r"return (?:[4-9]\d|\d\d\d)\.\d", 500)
     first.process.send_signal(signal.SIGINT)
-    assert first.process.wait(60) == 130, first.printed()
+    assert first.wait(60) == 130, first.printed()
     before = [row for row in read_rows(first.logdir) if "value_deviation" in row][-1]
     assert before["value_deviation"] > 1000
     rows = Training(tmp_path, *algorithm, "--stop_at_return=150").end()

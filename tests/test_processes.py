@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from deadlines import Deadline
 from processes import (
     END_REASONS,
     EXIT_CODES,
@@ -132,7 +133,7 @@ def test_an_actor_started_first_outlives_its_learner_and_works_with_the_next(by_
     second.until(r"[1-9][0-9,]* frames \|")
     assert time.monotonic() - listening < 20
     second.process.send_signal(signal.SIGINT)
-    assert second.process.wait(timeout=10) == 130, "saved, and said by the exit code"
+    assert second.wait(10) == 130, "saved, and said by the exit code"
     ended = re.search(r"finished: stopped by SIGINT", second.printed())
     assert ended
     rows = read_rows(logdir)
@@ -163,7 +164,7 @@ def test_a_learner_without_unrolls_ends_at_once_when_asked(tmp_path):
         assert "trains on one CPU core, since observations are small" in learner.printed()
         learner.process.send_signal(number)
     for number, learner in learners.items():
-        assert learner.process.wait(timeout=10) == EXIT_CODES[number]
+        assert learner.wait(10) == EXIT_CODES[number]
         assert f"finished: {END_REASONS[number]}" in learner.printed()
         assert not (tmp_path / number.name / "checkpoints").exists(), "nothing was learnt"
 
@@ -187,7 +188,7 @@ def test_an_actor_that_does_not_belong_is_refused_with_both_names(by_hand):
     metrics = by_hand["logdir"] / "metrics.jsonl"
     until(lambda: metrics.read_text().count('"wait_share"') >= 3, 20)
     learner.process.send_signal(signal.SIGINT)
-    assert learner.process.wait(timeout=10) == 130
+    assert learner.wait(10) == 130
     rows = read_rows(by_hand["logdir"])
     assert rows[-2].keys() >= _MEASURED
     shares = _shares(rows)
@@ -226,10 +227,10 @@ def test_an_actor_asks_its_learner_where_actions_are_chosen(tmp_path):
     assert expected in printed
     learner.until(r"[1-9][0-9,]* frames \|")
     learner.process.send_signal(signal.SIGINT)
-    assert learner.process.wait(timeout=10) == 130
+    assert learner.wait(10) == 130
     asks.until("waiting for the learner")
     asks.process.send_signal(signal.SIGTERM)
-    assert asks.process.wait(timeout=10) == 143
+    assert asks.wait(10) == 143
 
 
 @pytest.mark.slow
@@ -252,8 +253,8 @@ def test_no_actor_outlives_a_learner_that_was_killed_and_dead_actors_come_back(t
     learner.until(r"actor 1 on .* joined")
     learner.until(r"return -?[0-9]")
     both = {"episode_return/catch", "episode_return/Catch"}
-    deadline = time.monotonic() + 20
-    while not both <= read_rows(tmp_path)[-1].keys() and time.monotonic() < deadline:
+    deadline = Deadline(20)
+    while not both <= read_rows(tmp_path)[-1].keys() and not deadline.is_over():
         time.sleep(0.2)
     assert both <= read_rows(tmp_path)[-1].keys()
     processes = descendants(learner.process.pid)
@@ -364,7 +365,7 @@ def test_old_names_of_flags_are_noted_once_and_the_users_own_command_is_recorded
     begun = Process(*EXPERIMENT, *command, "--total_environment_frames=1e9", "--num_actors=1")
     begun.until(r"[1-9][0-9,]* frames \|")
     begun.process.send_signal(signal.SIGINT)
-    assert begun.process.wait(timeout=15) == 130
+    assert begun.wait(15) == 130
     printed = begun.printed()
     assert printed.count("note: --learner_host is an old name of --learner_hosts") == 1
     assert "a stop was requested" in printed

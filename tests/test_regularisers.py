@@ -6,7 +6,7 @@ import pytest
 from processes import EXPERIMENT, Process, free_port, needs_horovod, run
 from rows import read_rows
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 SHORT = ("--unroll_length=32", "--minibatches=4", "--learning_rate=0.001")
 
 
@@ -26,20 +26,20 @@ def _mean(rows, key, share=0.3):
 
 
 def test_impala_holds_its_entropy_and_resumes_with_the_cost_that_held_it(tmp_path):
-    target = ("--target_entropy=0.6", "--multiplier_speed=0.1")
-    flags = ("--level_name=CartPole-v1", *target, "--save_checkpoint_secs=2")
+    flags = ("--level_name=CartPole-v1", "--target_entropy=0.6", "--save_checkpoint_secs=2")
     address = f"--learner_hosts=127.0.0.1:{free_port()}"
     first = Process(*EXPERIMENT, address, f"--logdir={tmp_path}", *flags)
     first.until(r"checkpoint at update \d\d\d", 300)
     first.process.send_signal(signal.SIGINT)
-    assert first.process.wait(60) == 130
+    assert first.wait(60) == 130
     before = [row["entropy_cost"] for row in read_rows(tmp_path) if "entropy_cost" in row]
-    frames = ("--total_environment_frames=250000", "--stop_at_return=1e9")
+    frames = ("--total_environment_frames=300000", "--stop_at_return=1e9")
     rows = _train(tmp_path, *flags, *frames)
     costs = [row["entropy_cost"] for row in rows if "entropy_cost" in row]
     ended, began = costs[len(before) - 1 : len(before) + 1]
     assert 0.2 < began / ended < 5
-    assert -_mean(rows, "loss_per_step/entropy") == pytest.approx(0.6, abs=0.04)
+    entropy = -_mean(rows, "loss_per_step/entropy", share=0.2)
+    assert entropy == pytest.approx(0.6, abs=0.02), "without a target it is 0.55"
 
 
 def test_a_policy_stays_near_its_reference(tmp_path):

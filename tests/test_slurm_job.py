@@ -178,7 +178,6 @@ def _script(folder, *flags, evaluator=False):
 @needs_slurm
 @needs_horovod
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_a_job_trains_to_its_end_and_leaves_nothing_but_its_folder(slurm):
     """With mpirun, as if Slurm lacked PMIx, and with special characters in the folder's name."""
     logdir = slurm.folder / "a 'b"
@@ -202,7 +201,6 @@ def test_a_job_trains_to_its_end_and_leaves_nothing_but_its_folder(slurm):
 @needs_slurm
 @needs_horovod
 @pytest.mark.slow
-@pytest.mark.timeout(420)
 def test_a_job_whose_time_is_over_saves_and_goes_on_when_slurm_starts_it_again(slurm):
     script = _script(slurm.folder, "--total_environment_frames=1e9")
     job = slurm.submit(script, "--time=20", "--signal=B:USR1@60")

@@ -84,7 +84,7 @@ def test_an_actor_without_a_learner_ends_at_once_when_asked(tmp_path):
         actor.until("waiting for the learner at")
         actor.process.send_signal(number)
     for number, actor in actors.items():
-        assert actor.process.wait(timeout=10) == EXIT_CODES[number]
+        assert actor.wait(10) == EXIT_CODES[number]
         assert f"finished: {END_REASONS[number]}" in actor.printed()
 
 
@@ -96,6 +96,6 @@ def test_an_actor_held_back_by_a_full_queue_ends_at_once_when_asked(tmp_path):
     actor = Process(*command, "--job_name=actor")
     learner.until(r"bottleneck: learner \(")
     actor.process.send_signal(signal.SIGTERM)
-    assert actor.process.wait(timeout=10) == 143
+    assert actor.wait(10) == 143
     learner.process.send_signal(signal.SIGINT)
-    assert learner.process.wait(timeout=10) == 130
+    assert learner.wait(10) == 130

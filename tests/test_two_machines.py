@@ -41,4 +41,4 @@ def test_two_learners_on_two_machines_train_with_actors_on_both(lan):
     assert row["steps/learner1"] > 0
     assert any(re.search("job_name=learner", line) for line in lan.learner2.processes())
     learners.process.send_signal(signal.SIGUSR1)
-    assert learners.process.wait(timeout=20) == 0, learners.printed()
+    assert learners.wait(20) == 0, learners.printed()

@@ -25,7 +25,7 @@ def test_two_runs_of_the_same_second_train_each_with_its_own_actors(tmp_path):
         name: Process(*EXPERIMENT, *flags, f"--logdir={tmp_path / name}") for name in ("a", "b")
     }
     for each in runs.values():
-        assert each.process.wait(100) == 0, each.printed()
+        assert each.wait(100) == 0, each.printed()
     addresses = [_learners(tmp_path / name)[0] for name in runs]
     assert len(set(addresses)) == 2
     for (name, each), address in zip(runs.items(), addresses, strict=True):
@@ -58,7 +58,7 @@ def test_an_actor_of_a_run_never_joins_the_learner_of_another_one(tmp_path, infe
     first.until("actor 1 on .* joined")
     assert "joined" not in stranger.printed()
     first.process.send_signal(signal.SIGINT)
-    assert first.process.wait(20) == 130
+    assert first.wait(20) == 130
 
 
 def test_a_learner_that_is_started_twice_in_the_same_second_runs_once(tmp_path):

@@ -5,6 +5,7 @@ import signal
 import time
 
 import pytest
+from deadlines import Deadline
 from processes import EXPERIMENT, Process, free_port, needs_horovod, started
 from rows import read_rows
 from slow_link import SlowLink
@@ -17,9 +18,9 @@ def _judged(rows):
 
 def _until(logdir, true, seconds=30):
     """Wait until `true` holds for the rows; return all of them."""
-    deadline = time.monotonic() + seconds
+    deadline = Deadline(seconds)
     while not true(rows := read_rows(logdir)):
-        assert time.monotonic() < deadline, rows[-5:]
+        assert not deadline.is_over(), rows[-5:]
         time.sleep(0.1)
     return rows
 
@@ -83,7 +84,7 @@ def test_an_all_reduce_that_takes_long_on_all_learners_is_the_bottleneck(tmp_pat
     )
     learners.until(r"bottleneck: all-reduce \(\d\d% of the learners' time\); a larger", 90)
     learners.process.send_signal(signal.SIGINT)
-    assert learners.process.wait(timeout=20) == 130
+    assert learners.wait(20) == 130
 
 
 @pytest.fixture(scope="module")

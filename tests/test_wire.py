@@ -57,10 +57,10 @@ def test_an_actor_sends_no_more_than_its_frames_once(lan, compression, least, mo
 
     until(lambda: steps() > 5000, seconds=120)
     acting.process.send_signal(signal.SIGTERM)
-    acting.process.wait(timeout=30)
+    acting.wait(30)
     time.sleep(6)  # until at least one more row is written
     learning.process.send_signal(signal.SIGUSR1)
-    assert learning.process.wait(timeout=30) == 0, learning.printed()
+    assert learning.wait(30) == 0, learning.printed()
     up, down = learner.bytes_received() - before[0], actor.bytes_received() - before[1]
     print(f"{steps()} steps: {up / steps():.0f} bytes up and {down / steps():.0f} down per step")
     assert least < up / steps() <= most

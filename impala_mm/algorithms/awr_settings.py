@@ -15,11 +15,11 @@ class Settings(family.EpochSettings):
 
     # fmt: off
     temperature: float = flag(
-        1.0, group="AWR", least=1e-3,
+        1.0, group="AWR", learner_only=True, least=1e-3,
         text="Scaled advantage at which an action's weight is e times that of an average one. A "
              "lower temperature learns from fewer actions. inf: all weights are 1, which is "
              "behaviour cloning.")
     largest_weight: float = flag(
-        20.0, group="AWR", least=1,
+        20.0, group="AWR", learner_only=True, least=1,
         text="Largest weight of an action. inf: no limit.")
     # fmt: on

@@ -19,10 +19,13 @@ from impala_mm.algorithms.interface import Context, Role
 from impala_mm.algorithms.policy_gradient_settings import Settings
 from impala_mm.algorithms.regularisers import Regularisation
 from impala_mm.algorithms.samples import Samples
+from impala_mm.config import auto
 from impala_mm.config.messages import UserMistake
 from impala_mm.data.trajectory import Batch
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.environments.types import EnvironmentSpec
+
+_WORTH_COMPILING = 32  # optimizer steps of an update, from which --compile_epochs pays
 
 
 class PolicyTerms(NamedTuple):
@@ -63,6 +66,13 @@ class PolicyGradient(ActorCritic):
             config.minibatch_of == "auto" and not remembers
         )
         self._minibatches = _count(config, self.network_name, remembers, self._single_steps)
+        self._compiled = (
+            config.compile_epochs
+            and self._single_steps
+            and config.epochs * self._minibatches >= _WORTH_COMPILING
+            and not auto.is_large(environment.observation)
+            and not tf.config.get_visible_devices("GPU")
+        )
         self._estimate = advantages.make(config)
         self._scale_advantages = self._scales_advantages()
         self.variables = self._group_variables(
@@ -125,6 +135,7 @@ class PolicyGradient(ActorCritic):
             self._minibatches,
             stop_above=limits,
             renewed=(first, renew if config.recompute_advantages else None),
+            compiled=self._compiled,
         )
         self._normaliser.update(batch, self.unroll.overlap, exchange)
         metrics = made.metrics | {

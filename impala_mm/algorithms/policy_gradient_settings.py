@@ -51,6 +51,12 @@ class Settings(advantage_settings.Settings, RegulariserSettings):
         text="What a minibatch is drawn from. unrolls: whole unrolls, whose steps a recurrent "
              "network reads one after the other. steps: single steps of all unrolls, which suits "
              "networks that remember nothing. auto: steps for such networks, otherwise unrolls.")
+    compile_epochs: bool = flag(
+        True, group=GROUP, learner_only=True,
+        text="Compile all passes over a batch with XLA, at the first update, where it pays: for "
+             "one learner on a CPU, observations of fewer than 1,000 numbers, minibatches of "
+             "single steps, and at least 32 optimizer steps per update. The first update takes "
+             "some seconds longer, each of the others half the time.")
     recompute_advantages: bool = flag(
         False, group=GROUP, learner_only=True,
         text="Compute values and advantages again before each pass but the first. Unset: the "
@@ -125,3 +131,5 @@ class EpochSettings(Settings):
     mlp_init_scale: float = default(Config, "mlp_init_scale", 2**0.5)
     epochs: int = default(Settings, "epochs", 10)
     minibatches: int = default(Settings, "minibatches", AUTO)
+    # There are hundreds of optimizer steps per batch, and each moves the multipliers.
+    multiplier_speed: float = default(RegulariserSettings, "multiplier_speed", 0.01)

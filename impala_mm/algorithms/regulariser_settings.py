@@ -29,38 +29,41 @@ class RegulariserSettings(Config):
 
     # fmt: off
     target_entropy: float = flag(
-        -math.inf, group=_GROUP,
+        -math.inf, group=_GROUP, learner_only=True,
         text="Mean entropy of the policy, in nats, at which a Lagrange multiplier holds it; the "
              "multiplier takes the place of entropy_cost, which is its initial value (0.01 if that "
              "is 0). Where the entropy stays above without help, the cost falls to 1e-6. 0 counts "
              "as a target; -inf: entropy_cost is fixed.")
     kl_pi_mu_cost: float = flag(
-        0.0, group=_GROUP, least=0,
+        0.0, group=_GROUP, learner_only=True, least=0,
         text=f"{_COST}KL(pi || mu) per step, from the policy in training to the one that played. "
              f"It keeps the policy from doing what was unlikely.")
     target_kl_pi_mu: float = flag(
-        math.inf, group=_GROUP, least=0, text=_target("KL(pi || mu)", "kl_pi_mu_cost"))
+        math.inf, group=_GROUP, learner_only=True, least=0,
+        text=_target("KL(pi || mu)", "kl_pi_mu_cost"))
     kl_mu_pi_cost: float = flag(
-        0.0, group=_GROUP, least=0,
+        0.0, group=_GROUP, learner_only=True, least=0,
         text=f"{_COST}KL(mu || pi) per step, from the policy that played to the one in training. "
              f"It keeps what was likely.")
     target_kl_mu_pi: float = flag(
-        math.inf, group=_GROUP, least=0, text=_target("KL(mu || pi)", "kl_mu_pi_cost"))
+        math.inf, group=_GROUP, learner_only=True, least=0,
+        text=_target("KL(mu || pi)", "kl_mu_pi_cost"))
     kl_ref_pi_cost: float = flag(
-        0.0, group=_GROUP, least=0,
+        0.0, group=_GROUP, learner_only=True, least=0,
         text=f"{_COST}KL(reference || pi) per step, from a reference policy to the one in "
              f"training; see reference.")
     target_kl_ref_pi: float = flag(
-        math.inf, group=_GROUP, least=0, text=_target("KL(reference || pi)", "kl_ref_pi_cost"))
+        math.inf, group=_GROUP, learner_only=True, least=0,
+        text=_target("KL(reference || pi)", "kl_ref_pi_cost"))
     reference: str = flag(
-        "", group=_GROUP,
+        "", group=_GROUP, learner_only=True,
         text="Folder of the run, or of one checkpoint, whose policy is the reference of "
              "kl_ref_pi_cost; every learner reads it when it starts. A recurrent one begins each "
              "unroll without a memory. Unset: the policy whose parameters are all 0. It chooses "
              "among all choices with the same probability, and a Box's numbers around 0 with a "
              "deviation of 0.6, where bounds are -1 and 1.")
     multiplier_speed: float = flag(
-        0.01, group=_GROUP, least=0,
+        0.3, group=_GROUP, learner_only=True, least=0,
         text="Speed of the Lagrange multipliers: each step of the optimizer changes the logarithm "
              "of a multiplier by this number times the distance of its quantity from the target, "
              "in units of the target (of 1 if that is 0) and at most 1.")

@@ -16,16 +16,16 @@ class Settings(family.EpochSettings):
     target_kl_mu_pi: float = default(family.Settings, "target_kl_mu_pi", 0.01)
     # fmt: off
     temperature: float = flag(
-        1.0, group="V-MPO", least=1e-6, most=1e6,
+        1.0, group="V-MPO", learner_only=True, least=1e-6, most=1e6,
         text="Initial temperature of the softmax over the advantages of the better half of a "
              "batch, which gives the weights of its actions; a Lagrange multiplier then adjusts "
              "it.")
     target_weight_kl: float = flag(
-        0.1, group="V-MPO", least=0,
+        0.1, group="V-MPO", learner_only=True, least=0,
         text="Divergence of these weights from equal ones, in nats, at which the temperature "
              "holds them. The smaller it is, the more evenly the better half is learnt from.")
     temperature_speed: float = flag(
-        0.1, group="V-MPO", least=0,
+        0.1, group="V-MPO", learner_only=True, least=0,
         text="Largest change of the temperature's logarithm in one update; see multiplier_speed.")
     # fmt: on
 

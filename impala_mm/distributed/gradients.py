@@ -147,6 +147,7 @@ class GradientReducer:
         count: int,
         stop_above: Mapping[str, float] | None = None,
         renewed: tuple[Any, Callable[[], Any] | None] | None = None,
+        compiled: bool = False,
     ) -> MinibatchResult:
         """Call `step` for each of `count` shuffled minibatches, `epochs` times, in a graph loop.
 
@@ -164,6 +165,11 @@ class GradientReducer:
         this nest after the indices. The function is called before each epoch but the first; None:
         the nest stays.
 
+        If `compiled`, XLA compiles the loop of a learner that trains alone: thousands of small
+        operations become one. `step` must then consist of operations that XLA knows, and `size`
+        be a number. Several learners' loops are not compiled, since Horovod does not work within
+        XLA.
+
         Returns each metric's average over the steps that measured it (NaN: not measured), and the
         number of steps. Raises ValueError if `size` is not a multiple of `count`.
         """
@@ -172,8 +178,16 @@ class GradientReducer:
         seed = self._seed * 1000 + self._loops  # another order for each loop of one update
         parts = minibatches.shuffled_parts(size, epochs, count, seed, self._update)
         given = Renewed(*renewed) if renewed else None
-        finite = self._record.is_finite
-        return minibatches.run(step, parts, count, stop_above or {}, self.mean, finite, given)
+        return minibatches.run(
+            step,
+            parts,
+            count,
+            stop_above or {},
+            self.mean,
+            self._record.is_finite,
+            given,
+            compiled and self.group.size == 1,
+        )
 
     def begin(self, update: tf.Tensor) -> None:
         """Begin an update, of this number, int64 [], equal on all learners.

@@ -71,11 +71,12 @@ def run(
     mean: Callable[[tf.Tensor, str], tf.Tensor],
     is_finite: Callable[[], tf.Tensor],
     renewed: Renewed | None = None,
+    compiled: bool = False,
 ) -> MinibatchResult:
     """Make one step for each row of `parts`, until a gradient is not finite or a metric too large.
 
     An epoch has `count` rows. `mean` averages over learners. `stop_above` maps names of metrics to
-    limits.
+    limits. If `compiled`, XLA compiles the loop.
     """
     steps = tf.shape(parts)[0]
     names: list[str] = []
@@ -103,16 +104,24 @@ def run(
         values = [tf.cast(value, tf.float32) for value in metrics.values()]
         return i + 1, going, rows.write(i, tf.stack(values) if values else tf.zeros([0])), given
 
-    rows = tf.TensorArray(tf.float32, size=steps, element_shape=[None])
-    # One iteration at a time: collectives of different iterations must not overtake each other.
-    given = (renewed.first,) if renewed else ()
-    made, _, rows, _ = tf.while_loop(
-        lambda i, going, *_: going & (i < steps),
-        body,
-        (tf.constant(0), tf.constant(True), rows, given),
-        parallel_iterations=1,
-    )
-    values = tf.reshape(rows.gather(tf.range(made)), [made, len(names)])  # [made, N]
+    def loop() -> tuple[tf.Tensor, tf.Tensor]:
+        """Return (number of steps made, their metrics in rows)."""
+        rows = tf.TensorArray(tf.float32, size=steps, element_shape=[None])
+        # One iteration at a time: collectives of different iterations must not overtake each other.
+        given = (renewed.first,) if renewed else ()
+        made, _, rows, _ = tf.while_loop(
+            lambda i, going, *_: going & (i < steps),
+            body,
+            (tf.constant(0), tf.constant(True), rows, given),
+            parallel_iterations=1,
+        )
+        # XLA needs a known number of rows, TensorFlow refuses rows that were not written.
+        return made, rows.stack() if compiled else rows.gather(tf.range(made))
+
+    if compiled:
+        loop = tf.function(loop, autograph=False, jit_compile=True)
+    made, rows = loop()
+    values = tf.reshape(rows[:made], [made, len(names)])
     measured = ~tf.math.is_nan(values)
     total = tf.reduce_sum(tf.where(measured, values, 0.0), axis=0)
     averages = total / tf.reduce_sum(tf.cast(measured, tf.float32), axis=0)

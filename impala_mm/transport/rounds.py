@@ -15,7 +15,7 @@ actors play it while the learner trains: it is played by the policy before that 
 the one after it. Its lag is therefore 1, or less.
 
 A round does not wait for an actor that has crashed: if nothing arrives for three times as long as
-the actors' last unrolls took, the round ends with the unrolls that it has.
+the actors' last unrolls took, and for some seconds, the round ends with the unrolls that it has.
 """
 
 import threading
@@ -27,8 +27,9 @@ from typing import NamedTuple
 from impala_mm.runtime.log import Say
 
 # The timeout of a round, in seconds: for actors whose unrolls were measured at least the first, for
-# others, which may still be warming up, at least the second.
-_LEAST_TIMEOUT, _FIRST_TIMEOUT = 1.0, 10.0
+# others, which may still be warming up, at least the second. A crash costs one timeout, while a
+# short timeout pads round after round where other programs hold up the actors.
+_LEAST_TIMEOUT, _FIRST_TIMEOUT = 3.0, 10.0
 _TIMES = 3.0  # the timeout is this many times the longest of an actor's last unrolls
 _MEASURED = 8  # unrolls of an actor whose durations are kept
 

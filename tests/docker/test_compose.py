@@ -175,11 +175,11 @@ def test_what_compose_starts_trains_saves_when_stopped_and_goes_on(network, tmp_
         learners.until(r"\[learner 0\] [1-9][0-9,]* frames", 90)
         number = getattr(signal, services["learners"]["stop_signal"])
         started["learners"].signal(number)
-        assert learners.process.wait(60) == 0, learners.printed()
+        assert learners.wait(60) == 0, learners.printed()
         for actor in ("actor-0", "actor-1", "actor-2"):
             assert started[actor].process.process.poll() is None, started[actor].process.printed()
             started[actor].signal(signal.SIGTERM)
-            assert started[actor].process.process.wait(20) == 143
+            assert started[actor].process.wait(20) == 143
         last = json.loads(rows.read_text().splitlines()[-1])
         assert last["frames"] > frames
         assert last["steps/learner1"] > 0

@@ -90,7 +90,7 @@ def test_a_host_that_starts_again_is_the_same_host_and_another_is_another(tmp_pa
         code, printed = login.run("mpirun --version")
         assert code == 0, printed
         host.signal(signal.SIGTERM)
-        host.process.process.wait(10)
+        host.process.wait(10)
     known = [line.split()[-1] for line in (tmp_path / "first/known_hosts").read_text().splitlines()]
     assert len(known) == 2
     assert len(set(known)) == 1
@@ -104,11 +104,11 @@ def test_a_host_that_starts_again_is_the_same_host_and_another_is_another(tmp_pa
 def test_a_host_that_nobody_could_log_into_says_what_is_missing(tmp_path):
     container.needed()
     started = Container("actor", tmp_path / "host", "host")
-    assert started.process.process.wait(10) == 2
+    assert started.process.wait(10) == 2
     said = "error: /home/impala/.ssh/authorized_keys is missing, empty or not readable by user"
     assert started.process.printed().startswith(said)
     started = Container("actor", tmp_path / "other", "sh", "-c", "id -u; pwd; exit 7")
-    assert started.process.process.wait(10) == 7
+    assert started.process.wait(10) == 7
     assert started.process.printed() == "1000\n/opt/impala_mm\n"
 
 
@@ -177,6 +177,6 @@ def test_mpirun_in_one_container_starts_a_learner_in_another_by_its_sshd(cable, 
         net=first,
     )
     learners.process.until("all 2 learners learnt", 90)
-    assert learners.process.process.wait(20) == 0
+    assert learners.process.wait(20) == 0
     assert {"one", "two"} <= set(learners.process.printed().split())
     assert f"Accepted publickey for impala from {cable[first]}" in host.process.printed()

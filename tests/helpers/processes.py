@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deadlines import Deadline
 
 from launcher.node.procfs import start_time
 
@@ -45,8 +46,16 @@ def run(*command: object, cwd: Path = ROOT, limit: int = 100, **env: str) -> tup
 
 def finish(process: subprocess.Popen, limit: float) -> tuple[str, str]:
     """Wait for a process to exit, and return what it wrote; kill its group at the limit."""
+    deadline = Deadline(limit)
     try:
-        return process.communicate(timeout=limit)
+        while True:
+            try:
+                return process.communicate(timeout=min(limit, 1))
+            except subprocess.TimeoutExpired as expired:
+                if deadline.is_over():
+                    expired.timeout = limit
+                    expired.add_note(f"It had written:\n{(expired.output or b'').decode()}")
+                    raise
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -59,6 +68,15 @@ if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup makes processes i
     EXIT_CODES[signal.SIGHUP] = 129
 END_REASONS = {number: f"stopped by {number.name}" for number in EXIT_CODES}
 END_REASONS[signal.SIGUSR1] = "a stop was requested"
+
+
+def wait(process: subprocess.Popen, seconds: float) -> int:
+    """Wait for a process to exit, and return its exit code."""
+    deadline = Deadline(seconds)
+    while (code := process.poll()) is None:
+        assert not deadline.is_over(), f"{process.args} still runs after {seconds} s"
+        time.sleep(0.02)
+    return code
 
 
 needs_horovod = pytest.mark.skipif(not HOROVOD, reason="Horovod is not built: make horovod")
@@ -119,7 +137,7 @@ class Process:
 
     def until(self, pattern: str, seconds: float = 60) -> re.Match:
         """Wait for a match in the new output, and return it; the next search begins after it."""
-        deadline = time.monotonic() + seconds
+        deadline = Deadline(seconds)
         while True:
             ended = self.process.poll() is not None
             text = self.printed()
@@ -128,12 +146,16 @@ class Process:
                 self._seen += found.end()
                 return found
             assert not ended, f"it exited without printing {pattern!r}:\n{text}"
-            assert time.monotonic() < deadline, f"no {pattern!r} in {seconds} s:\n{text}"
+            assert not deadline.is_over(), f"no {pattern!r} in {seconds} s:\n{text}"
             time.sleep(0.05)
 
     def skip(self) -> None:
         """Exclude the output so far from later searches."""
         self._seen = len(self.printed())
+
+    def wait(self, seconds: float) -> int:
+        """Wait for the end, and return the exit code."""
+        return wait(self.process, seconds)
 
     def kill(self) -> None:
         """Send SIGKILL, and wait for the end."""

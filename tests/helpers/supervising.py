@@ -8,7 +8,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from processes import ROOT
+from deadlines import Deadline
+from processes import ROOT, wait
 
 from launcher.node.procfs import is_alive
 from launcher.node.task import Task, read_json, write_json
@@ -16,9 +17,9 @@ from launcher.node.task import Task, read_json, write_json
 
 def until(holds, seconds=10.0):
     """Wait until `holds()` is true, and return its value."""
-    deadline = time.monotonic() + seconds
+    deadline = Deadline(seconds)
     while not (found := holds()):
-        assert time.monotonic() < deadline, f"{holds} was not true within {seconds} s"
+        assert not deadline.is_over(), f"{holds} was not true within {seconds} s"
         time.sleep(0.02)
     return found
 
@@ -81,7 +82,7 @@ class Supervised:
 
     def wait(self, seconds=15.0):
         """Return its exit code after it has exited."""
-        return self.process.wait(seconds)
+        return wait(self.process, seconds)
 
     def end(self):
         """Kill it and all that it started."""

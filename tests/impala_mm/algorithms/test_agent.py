@@ -90,6 +90,6 @@ def test_actors_and_learners_of_an_algorithm_share_its_own_flags_but_those_for_l
         == ""
     )
     impala = Settings(level_name="catch")
-    eager = dataclasses.replace(impala, vtrace_lambda=0.5)
+    eager = dataclasses.replace(impala, vtrace_lambda=0.5, target_entropy=0.5)
     identities = (agent.make_agent(config, 0).identity for config in (impala, eager))
     assert handshake.refusal(*identities) == "", "actors of impala do not read it"

@@ -479,3 +479,53 @@ def test_minibatches_of_a_network_that_remembers_are_of_unrolls(capsys, settings
     with pytest.raises(SystemExit):
         _made(agent_name="MLPLSTMAgent", **settings)
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.slow  # each compiles for some 4 s
+@pytest.mark.parametrize(
+    ("algorithm", "level", "settings"),
+    [
+        ("ppo", "CartPole-v1", {"target_kl": 1e6}),
+        ("ppo", "Pendulum-v1", {"recompute_advantages": True}),
+        ("ppo", "Pendulum-v1", {"target_entropy": 0.5}),
+        ("ppo", "CartPole-v1", {"value_normalization": "popart"}),
+        ("awr", "CartPole-v1", {}),
+        ("vmpo", "CartPole-v1", {"epochs": 4}),
+    ],
+)
+def test_compiled_epochs_make_the_same_update(algorithm, level, settings):
+    def train(compiled):
+        made, exchange = _made(
+            algorithm, level, compile_epochs=compiled, **{"minibatches": 8, "epochs": 4} | settings
+        )
+        batch = _tensors(_batch(made))
+
+        @tf.function(autograph=False)
+        def update():
+            exchange.begin(tf.constant(1, tf.int64))
+            return made.update(batch, PROGRESS, exchange)[0]
+
+        metrics = {name: float(x) for name, x in update().items()}
+        graphs = update.get_concrete_function().graph.as_graph_def().library.function
+        assert any(graph.attr["_XlaMustCompile"].b for graph in graphs) == compiled
+        assert metrics["optimizer_steps"] == 32
+        return metrics, [v.numpy() for v in made.variables.trained]
+
+    (measured, weights), (expected, plain) = train(True), train(False)
+    assert measured == pytest.approx(expected, rel=1e-3, abs=1e-5)
+    for ours, others in zip(weights, plain, strict=True):
+        np.testing.assert_allclose(ours, others, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"compile_epochs": False},
+        {"epochs": 1},
+        {"minibatch_of": "unrolls"},
+        {"level": "PongNoFrameskip-v4"},
+    ],
+)
+def test_epochs_are_compiled_only_where_it_pays(settings):
+    assert _made(epochs=32)[0]._compiled
+    assert not _made(**{"epochs": 32} | settings)[0]._compiled

@@ -291,12 +291,14 @@ def test_a_cost_moves_towards_its_target_from_either_side(name, side):
     batch = _batch(3)
     mean = _expected(batch)[name][batch[3]].mean()
     target = mean + side * 0.1
-    made = Regularisers(RegulariserSettings(**{f"target_{name}": target}), ACTIONS)
+    config = RegulariserSettings(**{f"target_{name}": target})
+    made = Regularisers(config, ACTIONS)
     metrics = made.update(_measure(made, batch), ALONE)
     before = float(metrics[f"{name}_cost"])
     assert before == pytest.approx(0.005 if name == "entropy" else 1.0)
     (log,) = made.variables
-    expected = 0.01 * np.clip((mean - target) / target, -1, 1) * (-1 if name == "entropy" else 1)
+    expected = np.clip((mean - target) / target, -1, 1) * (-1 if name == "entropy" else 1)
+    expected *= config.multiplier_speed
     assert log.numpy() - math.log(before) == pytest.approx(expected, rel=1e-3)
 
 

@@ -12,7 +12,7 @@ import pytest
 from exchanging import WAYS
 from processes import ROOT, needs_horovod, run
 
-pytestmark = [needs_horovod, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [needs_horovod, pytest.mark.slow]
 MPIRUN = ("mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", 1)
 
 

@@ -177,3 +177,69 @@ def test_learners_share_a_batch_each_in_the_same_order_of_its_own_columns(count)
         assert their_loss == pytest.approx(loss, rel=1e-5)
     alone, _ = _train(ALONE, count=count)
     assert np.allclose(alone, weights, rtol=1e-5) == (count == 1)
+
+
+@pytest.mark.parametrize(("fails_at", "made"), [(0, 12), (5, 5)])
+def test_a_compiled_loop_makes_the_same_steps(fails_at, made):
+    """`fails_at` is the number of the step whose gradient is not finite; 0: none."""
+
+    def train(compiled):
+        weights, calls = tf.Variable([1.0, 2.0, 3.0]), tf.Variable(0)
+        exchange, optimizer = _exchange(gradients_clipping=0.3), snt.optimizers.Momentum(0.1, 0.9)
+
+        def step(indices, goals):
+            fault = tf.where(tf.equal(calls.assign_add(1), fails_at), float("nan"), 1.0)
+            part, goal = tf.gather(INPUTS, indices), tf.gather(goals, indices)
+            (loss,), gradients = exchange.differentiate(
+                lambda: (fault * tf.reduce_mean((tf.linalg.matvec(part, weights) - goal) ** 2),),
+                [weights],
+            )
+            exchange.apply(optimizer, gradients, [weights])
+            return {"loss": loss, "rare": tf.where(calls > 3, loss, float("nan"))}
+
+        @tf.function(autograph=False)
+        def update():
+            exchange.begin(tf.constant(1, tf.int64))
+            renewed = (tf.zeros([8]), lambda: tf.linalg.matvec(INPUTS, weights) + 1.0)
+            result = exchange.minibatches(step, 8, 3, 4, renewed=renewed, compiled=compiled)
+            return result, exchange.read()
+
+        result, (sums, _) = update()
+        graphs = update.get_concrete_function().graph.as_graph_def().library.function
+        must_compile = [graph for graph in graphs if graph.attr["_XlaMustCompile"].b]
+        assert bool(must_compile) == compiled
+        assert int(result.steps) == made
+        assert np.isfinite(sums[0]) == (not fails_at)
+        return weights.numpy(), [float(x) for x in result.metrics.values()]
+
+    for compiled, plain in zip(train(True), train(False), strict=True):
+        np.testing.assert_allclose(compiled, plain, rtol=1e-5)
+
+
+def test_a_compiled_loop_ends_where_a_metric_is_above_its_limit():
+    calls = tf.Variable(0.0)
+    exchange = _exchange()
+
+    @tf.function(autograph=False)
+    def update():
+        exchange.begin(tf.constant(0, tf.int64))
+        return exchange.minibatches(
+            lambda indices: {"kl": calls.assign_add(1.0)}, 4, 2, 4, {"kl": 2.5}, compiled=True
+        )
+
+    result = update()
+    assert (int(result.steps), float(result.metrics["kl"])) == (3, 2.0)
+
+
+def test_loops_of_several_learners_are_not_compiled():
+    """An average of several learners cannot be computed within XLA."""
+
+    def act(learners):
+        exchange = _exchange(learners)
+
+        def step(indices):
+            return {"mean": exchange.mean(float(learners.rank))}
+
+        return float(exchange.minibatches(step, 4, 1, 4, compiled=True).metrics["mean"])
+
+    assert together(2, act) == [0.5, 0.5]

@@ -69,7 +69,6 @@ def test_the_page_is_the_table():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_every_key_that_runs_write_is_described_and_every_description_is_of_such_a_key(tmp_path):
     flags = ("--level_name=catch", "--stop_at_return=2", "--total_environment_frames=30000")
     targets = ("--target_entropy=0.5", "--target_kl_pi_mu=1", "--target_kl_mu_pi=1")

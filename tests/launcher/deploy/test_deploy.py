@@ -285,7 +285,7 @@ def test_a_set_up_that_is_interrupted_ends_on_its_host(project, lan):
     running = project.start()
     running.until("10.77.1.21: begins")
     running.process.send_signal(signal.SIGINT)
-    assert running.process.wait(10) != 0
+    assert running.wait(10) != 0
     until(lambda: lan.actor1.processes() == [], 10)
 
 

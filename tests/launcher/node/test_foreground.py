@@ -97,7 +97,7 @@ def _until_gone(pids, seconds=6.0):
 def test_the_learners_output_is_shown_as_it_is_and_their_exit_code_is_the_runs(begin, tmp_path):
     learner = "import time; print('one'); print('two'); time.sleep(1); raise SystemExit(7)"
     run = begin(learner, ACTOR)
-    assert run.process.wait(10) == 7
+    assert run.wait(10) == 7
     assert run.printed() == "one\ntwo\n", "no line is added or printed twice"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["actor-0.log", "tmp"]
     assert "acts\n" in (tmp_path / "actor-0.log").read_text()
@@ -110,7 +110,7 @@ def test_a_heartbeat_file_that_is_asked_for_is_the_learners_and_not_the_actors(
     monkeypatch.setenv("IMPALA_MM_HEARTBEAT", str(tmp_path / "beat"))
     shows = "import os; print(os.environ['IMPALA_MM_HEARTBEAT']); "
     run = begin(shows + "import time; time.sleep(1)", shows + "import time; time.sleep(60)")
-    assert run.process.wait(10) == 0
+    assert run.wait(10) == 0
     assert run.printed() == f"{tmp_path}/beat\n"
     assert re.match(r"\S+/actor-0/beat\n", (tmp_path / "actor-0.log").read_text())
 
@@ -129,14 +129,14 @@ def test_ctrl_c_before_the_learners_report_their_addresses_starts_no_actor(begin
     learner = _processes(run, "learners")
     assert list(_states(run)) == ["learners"]
     run.process.send_signal(signal.SIGINT)
-    assert run.process.wait(10) == 130
+    assert run.wait(10) == 130
     _until_gone(learner)
     assert not (tmp_path / "actor-0.log").exists()
 
 
 def test_learners_that_fail_before_they_report_their_addresses_end_the_run(begin):
     run = begin("print('error: taken'); raise SystemExit(2)", ACTOR, reports="")
-    assert run.process.wait(10) == 2
+    assert run.wait(10) == 2
     assert run.printed() == "error: taken\n"
 
 
@@ -145,7 +145,7 @@ def test_ctrl_c_saves_and_stops_all(begin):
     run.until("trains")
     pids = _everything(run)
     run.process.send_signal(signal.SIGINT)
-    assert run.process.wait(10) == 130
+    assert run.wait(10) == 130
     _until_gone(pids)
     assert "saved\n" in run.printed()
     assert "[supervisor] the run saves and stops; Ctrl-C again ends it at once\n" in run.printed()
@@ -155,7 +155,7 @@ def test_sigterm_saves_too_and_is_told_by_the_exit_code(begin):
     run = begin(LEARNER, ACTOR)
     run.until("trains")
     run.process.send_signal(signal.SIGTERM)
-    assert run.process.wait(10) == 143
+    assert run.wait(10) == 143
     assert "saved\n" in run.printed()
 
 
@@ -165,7 +165,7 @@ def test_ctrl_c_before_there_is_anything_to_save_ends_at_once(begin):
     pids = _everything(run)
     asked = time.monotonic()
     run.process.send_signal(signal.SIGINT)
-    assert run.process.wait(10) == 130
+    assert run.wait(10) == 130
     assert time.monotonic() - asked < 4
     _until_gone(pids)
 
@@ -178,7 +178,7 @@ def test_a_second_ctrl_c_ends_a_learner_that_takes_long_to_save(begin):
     run.until("saved")
     run.process.send_signal(signal.SIGINT)
     run.until("all processes end now")
-    assert run.process.wait(10) == 130
+    assert run.wait(10) == 130
     _until_gone(pids)
 
 
@@ -186,7 +186,7 @@ def test_a_save_that_fails_is_the_runs_failure(begin):
     run = begin(LEARNER.replace("sys.exit(0)", "sys.exit(1)"), ACTOR)
     run.until("trains")
     run.process.send_signal(signal.SIGINT)
-    assert run.process.wait(10) == 1
+    assert run.wait(10) == 1
     said = "[supervisor] learners failed: it was asked to save, but exited with code 1; the last "
     assert said in run.printed()
 
@@ -212,7 +212,7 @@ def test_ctrl_c_saves_although_the_temporary_folder_is_full(begin):
     _block(folder / "stop")
     _block(folder / "learners" / "state.json")
     run.process.send_signal(signal.SIGINT)
-    assert run.process.wait(10) == 130
+    assert run.wait(10) == 130
     _until_gone(pids)
     assert "saved\n" in run.printed()
     assert "Traceback" not in run.printed()
@@ -227,7 +227,7 @@ def test_a_second_ctrl_c_ends_all_at_once_although_the_temporary_folder_is_full(
     run.until("saved")
     _block(folder / "stop")
     run.process.send_signal(signal.SIGINT)
-    assert run.process.wait(10) == 130
+    assert run.wait(10) == 130
     _until_gone(pids)
 
 
@@ -238,7 +238,7 @@ def test_a_run_that_ends_while_the_temporary_folder_is_full_has_not_failed(begin
     _everything(run)
     (folder,) = run.temporary.iterdir()
     _block(folder / "learners" / "state.json")
-    assert (run.process.wait(10), run.printed()) == (0, "trains\n")
+    assert (run.wait(10), run.printed()) == (0, "trains\n")
 
 
 def test_a_closed_stdout_does_not_send_the_output_into_another_file(begin):
@@ -248,7 +248,7 @@ def test_a_closed_stdout_does_not_send_the_output_into_another_file(begin):
     time.sleep(0.5)
     sizes = {path.name: path.stat().st_size for path in run.temporary.glob("*/learners/*")}
     assert sizes["lock"] == 0
-    assert run.process.wait(10) == 0
+    assert run.wait(10) == 0
 
 
 @pytest.fixture
@@ -267,7 +267,7 @@ def test_ctrl_c_saves_although_the_output_is_not_read(unread):
     pids = _everything(unread)
     time.sleep(3)
     unread.process.send_signal(signal.SIGINT)
-    assert unread.process.wait(20) == 130
+    assert unread.wait(20) == 130
     _until_gone(pids)
 
 
@@ -330,7 +330,7 @@ def test_a_run_whose_actors_have_all_failed_for_good_saves_and_ends(begin, tmp_p
     refuses = "import time; time.sleep(0.5); print('error: no mask'); raise SystemExit(2)"
     (tmp_path / "checkpoints" / "7").mkdir(parents=True)
     run = begin(LEARNER, refuses, refuses)
-    assert run.process.wait(30) == 1
+    assert run.wait(30) == 1
     printed = run.printed()
     first, second = re.findall(r"(actor-\d) failed.*; it will not be restarted", printed)
     assert f"{first} failed: error: no mask; it will not be restarted" in printed
@@ -345,7 +345,7 @@ def test_a_run_whose_actors_have_all_failed_for_good_saves_and_ends(begin, tmp_p
 def test_a_users_mistake_is_printed_once_although_actors_make_it_too(begin):
     refused = "import sys, time; time.sleep({}); print('error: no such level'); sys.exit(2)"
     run = begin(refused.format(1), refused.format(0))
-    assert run.process.wait(10) == 2
+    assert run.wait(10) == 2
     assert run.printed() == "error: no such level\n"
 
 
@@ -354,7 +354,7 @@ def test_a_learner_that_is_killed_ends_the_run_and_says_so(begin):
     run.until("trains")
     pids = _everything(run)
     os.kill(_processes(run, "learners")[0], signal.SIGKILL)
-    assert run.process.wait(10) == 137
+    assert run.wait(10) == 137
     _until_gone(pids)
     assert re.search(
         r"\[supervisor\] learners failed: it was killed by SIGKILL; the same flags with "
@@ -375,7 +375,7 @@ def test_kill_9_leaves_no_process_of_the_run(begin, who):
         until(lambda: not list(run.temporary.iterdir()), 6)
     else:
         os.kill(_processes(run, "learners")[1], signal.SIGKILL)
-        assert run.process.wait(10) != 0
+        assert run.wait(10) != 0
         assert "[supervisor] the learners' supervisor was killed by SIGKILL; " in run.printed()
     _until_gone(pids)
 

@@ -1,0 +1,26 @@
+"""Deadlines of tests. They end what hangs and measure nothing, so a busy machine extends them."""
+
+import os
+import time
+
+_MOST = 10.0
+
+
+def _load() -> float:
+    """Return the processes that want to run, per core: at least 1, and at most `_MOST`."""
+    return min(max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0))), _MOST)
+
+
+class Deadline:
+    """A number of seconds, which last longer by the load of each core if that is above 1."""
+
+    def __init__(self, seconds: float):
+        """Begin now."""
+        self.left, self._checked = seconds, time.monotonic()
+
+    def is_over(self) -> bool:
+        """Return whether no time is left; call it often, since the load changes."""
+        now = time.monotonic()
+        self.left -= (now - self._checked) / _load()
+        self._checked = now
+        return self.left <= 0
