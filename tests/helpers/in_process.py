@@ -19,26 +19,24 @@ def make(config):
     return registry.make_algorithm(config, level_spec(config.level_name))
 
 
-def update_once(algorithm, config, contents, over=0.0, changed=lambda batch: batch):
-    """Make one update, without a graph, from a Player's unrolls; return its metrics.
+def updater(algorithm, config, changed=lambda batch: batch, traced=True):
+    """Return a function that makes one update from (a Player's unrolls, the run's progress).
 
-    `changed` changes the batch before the algorithm sees it.
+    `changed` changes the batch before the algorithm sees it. A few updates take less time if they
+    are not `traced`.
     """
-    batch = changed(decoded(UnrollCodec(algorithm.unroll), contents))
+    codec = UnrollCodec(algorithm.unroll)
     alone = gradients.GradientReducer(group.SingleLearner(), config)
-    context = Context(tf.convert_to_tensor(over), tf.ones([]), tf.constant(0.0))
-    metrics, _ = algorithm.update(batch, context, alone)
-    return metrics
 
-
-def updater(algorithm, config, changed=lambda batch: batch):
-    """Return a function like `update_once` of (contents, over), which is faster if called often."""
     signature = [tf.TensorSpec([None], tf.string), tf.TensorSpec([])]
 
-    @tf.function(input_signature=signature, autograph=False)
     def update(contents, over):
-        return update_once(algorithm, config, contents, over, changed)
+        batch = changed(decoded(codec, contents))
+        metrics, _ = algorithm.update(batch, Context(over, tf.ones([]), tf.constant(0.0)), alone)
+        return metrics
 
+    if traced:
+        update = tf.function(update, signature, autograph=False)
     return lambda contents, over: update(tf.constant(contents), tf.constant(over, tf.float32))
 
 

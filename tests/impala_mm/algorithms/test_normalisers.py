@@ -212,11 +212,12 @@ def test_an_algorithm_trains_acts_and_publishes_with_statistics_of_both_kinds():
     config = Config(level_name="Pendulum-v1", unroll_length=7, discounting=0.9, **BOTH)
     algorithm = in_process.make(config)
     player = Player(algorithm, [(make_environments(config.level_name, 4, seed=0), 4)])
+    update = in_process.updater(algorithm, config, traced=False)
     codec, batches = UnrollCodec(algorithm.unroll), []
     for _ in range(3):
         contents = player.play()
         batches.append(in_process.decoded(codec, tf.constant(contents)))
-        metrics = in_process.update_once(algorithm, config, contents)
+        metrics = update(contents, over=0.0)
     assert np.isfinite(float(metrics["grad_norm"]))
     rewards = np.concatenate([b.unrolls.reward[1:] for b in batches]).astype(np.float64)
     total, returns = np.zeros(4), []

@@ -162,7 +162,7 @@ def test_hubers_loss_is_linear_in_large_errors_alone():
             algorithm = _made(config)
             vector = make_environments(config.level_name, COLUMNS, seed=0)
             played = Player(algorithm, [(vector, COLUMNS)]).play()
-            metrics = in_process.update_once(algorithm, config, played)
+            metrics = in_process.updater(algorithm, config, traced=False)(played, over=0.0)
             found[scale, delta] = float(metrics["loss/baseline"])
     assert found[1e-3, 1.0] == found[1e-3, float("inf")] > 0
     assert found[1e3, 1.0] < 1e-2 * found[1e3, float("inf")]
