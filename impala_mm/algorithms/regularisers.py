@@ -30,7 +30,6 @@ from impala_mm.algorithms.regulariser_settings import RegulariserSettings
 from impala_mm.config.messages import UserMistake
 from impala_mm.data.trajectory import Batch
 from impala_mm.distributed.gradients import GradientReducer
-from impala_mm.environments.action_parts import Box
 from impala_mm.environments.actions import ActionSpec
 
 # By quantity, the initial cost of a multiplier if the fixed cost is 0.
@@ -85,9 +84,7 @@ class Regularisers:
             policy = load(config.reference, level_name=config.level_name)
         except UserMistake as error:
             raise UserMistake(f"--reference={config.reference}: {error}") from None
-        if policy.config.box_policy != config.box_policy and any(
-            isinstance(part, Box) for part in self._actions.leaves
-        ):
+        if policy.config.box_policy != config.box_policy and self._actions.has_box:
             raise UserMistake(
                 f"--reference={config.reference} has --box_policy={policy.config.box_policy}: "
                 f"there is no divergence from it to another one, so give the same here"

@@ -344,25 +344,30 @@ class Config:
              "is negative. none: not changed. auto: what the run in logdir has recorded; for a "
              "new run abs_one for Atari and none for all other levels.")
     normalize_observations: bool = flag(
-        False, group="Algorithm",
+        False, group="Algorithm", auto=True,
         text="Normalise observations by their running mean and standard deviation, which all "
-             "learners share, and clip them to [-10, 10]. Images and integers stay as they are.")
+             "learners share, and clip them to [-10, 10]. Images and integers stay as they are. "
+             "auto: what the run in logdir has recorded; for a new run, true if an action "
+             "contains numbers (Box).")
     normalize_rewards: bool = flag(
-        False, group="Algorithm",
+        False, group="Algorithm", auto=True,
         text="Divide rewards by the running standard deviation of the discounted returns of all "
              "episodes and clip them to [-10, 10], before reward_clipping. Values and losses are "
-             "then in this unit; mean returns are still sums of raw rewards.")
+             "then in this unit; mean returns are still sums of raw rewards. auto: as for "
+             "normalize_observations.")
     entropy_cost: float = flag(
-        0.005, group="Algorithm",
+        0.005, group="Algorithm", auto=True,
         text="Weight of the policy's entropy in the loss. A larger weight makes the policy "
-             "explore more.")
+             "explore more. auto: what the run in logdir has recorded; for a new run, 0 if an "
+             "action contains numbers (Box), whose entropy has no upper limit, otherwise 0.005.")
     box_policy: str = flag(
-        "clipped", group="Algorithm", choices=("clipped", "tanh", "normal"),
+        "clipped", group="Algorithm", choices=("auto", "clipped", "tanh", "normal"),
         text="Distribution of actions from a Box with bounds. normal: a normal distribution, "
              "whose actions only the environment gets clipped to its bounds. clipped: a normal "
              "distribution whose numbers beyond a bound count as the bound; a policy far beyond "
              "it no longer learns. tanh: the hyperbolic tangent of a normal distribution, "
-             "rescaled to the bounds; numbers that lack a bound are as with clipped.")
+             "rescaled to the bounds; numbers that lack a bound are as with clipped. auto: what "
+             "the run in logdir has recorded, and normal for a new run.")
     box_deviation: str = flag(
         "shared", group="Algorithm", choices=("shared", "learnt"),
         text="Standard deviation of actions from a Box. shared: trained, and the same for all "
@@ -422,9 +427,10 @@ class Config:
         text="Units of the network's LSTM. 0: the network's own number (MLPLSTMAgent: 64, "
              "others: 256).")
     separate_networks: bool = flag(
-        False, group="Network",
-        text="Give the policy and the value function a network each. Unset: both read the "
-             "features of one network.")
+        False, group="Network", auto=True,
+        text="Give the policy and the value function a network each. False: both read the "
+             "features of one network. auto: what the run in logdir has recorded; for a new run, "
+             "true if an action contains numbers (Box) and an observation holds fewer than 1,000.")
     mlp_init_scale: float = flag(
         0.0, group="Network", least=0,
         text="Scale of the initial weights of the network's MLP, which are then orthogonal; "

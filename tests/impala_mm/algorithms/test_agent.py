@@ -93,3 +93,12 @@ def test_actors_and_learners_of_an_algorithm_share_its_own_flags_but_those_for_l
     eager = dataclasses.replace(impala, vtrace_lambda=0.5, target_entropy=0.5)
     identities = (agent.make_agent(config, 0).identity for config in (impala, eager))
     assert handshake.refusal(*identities) == "", "actors of impala do not read it"
+
+
+def test_learners_and_actors_can_compare_identities():
+    """Learners look values up, and an actor's values are sent as JSON."""
+    identity = agent.make_agent(Settings(level_name="Pendulum-v1"), 0).identity
+    assert len({name: hash(value) for name, value in identity.items()}) == len(identity)
+    sent = json.loads(json.dumps(identity))
+    assert dict(sent["follows_task"]) == dict(identity["follows_task"])
+    assert dict(identity["follows_task"])["box_policy"] == "normal"
