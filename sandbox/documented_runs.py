@@ -183,7 +183,7 @@ DOCUMENTED_RUNS = {
     ),
     "hopper": DocumentedRun(
         ["--level_name=Hopper-v5", "--total_environment_frames=1000000"],
-        1000,
+        250,
         18,
         "numbers [11]; Box [3]",
         needs="gymnasium[mujoco]",
