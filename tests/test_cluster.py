@@ -37,8 +37,8 @@ def test_the_frontend_starts_the_same_commands_as_a_user_by_hand(cluster):
         for line in printed.splitlines()
         if not line.startswith("#")
     )
-    acting = Process("bash", "-c", f"exec {actor}", **cluster.environment)
-    assert run("bash", "-c", f"exec {learner}", **cluster.environment)[0] == 0
+    acting = Process("bash", "-c", f"exec env {actor}", **cluster.environment)
+    assert run("bash", "-c", f"exec env {learner}", **cluster.environment)[0] == 0
     acting.kill()
     commands, settings, counts = [], [], []
     for folder in (cluster.logdir, by_hand):
